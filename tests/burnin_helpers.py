@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.check import NotChecked, Outcome
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.check import Action, Finding, NotApplicable, Verdict
 
 NAME = "NVIDIA H200"
 CONFIG = BurninConfig()
+UUID, GPU_1 = "GPU-a-1", "GPU 1 (GPU-a-1, 0000:10:00.0)"  # of node a
+NO_TORCH = "ModuleNotFoundError: No module named 'torch'"
+NO_DEVICE = "RuntimeError: torch 2.11.0+cu130 finds no CUDA device"
+NO_MEMORY = "AcceleratorError: CUDA error: out of memory"
 
 
 def gpu_of(node: str, index: int) -> str:
@@ -55,15 +60,53 @@ def load(node: str, kind: str, gpus: int = 4, **fields: Any) -> dict[str, Any]:
 def fleet(nodes: int = 2, **lines: list[dict[str, Any]]) -> BurninResult:
     """A burn-in of healthy nodes a, b, ...; `lines` are further lines of a node in place of its healthy ones."""
     names = "abcdefgh"[:nodes]
-    told = BurninResult(
+    totals = BurninResult(
         {name: NodeTotals(name, hello=hello(name)) for name in names}, 3600, 4, seconds=3600, rounds=1
     )
     for name in names:
-        told.nodes[name].rounds = 1
+        totals.nodes[name].rounds = 1
         for line in lines.get(name) or [load(name, kind) for kind in ("matmul", "hbm", "copies")]:
-            told.nodes[name].add(line)
-    return told
+            totals.nodes[name].add(line)
+    return totals
 
 
 def failed(verdict: Verdict) -> list[str]:
     return [f"{finding.part}: {finding.measured}" for finding in verdict.findings]
+
+
+def nccl_line(node: str, **result: Any) -> dict[str, Any]:
+    base = {"load": "nccl", "gpu": 0, "uuid": gpu_of(node, 0)}
+    return {"load": "nccl", "results": [{**base, **result}]}
+
+
+def idle_gpus(nodes: int, *reasons: str) -> BurninResult:
+    """A fleet of nodes of one GPU; the first ones could start no worker, for these reasons."""
+    whole = fleet(nodes)
+    whole.gpus = 1
+    for name, totals in whole.nodes.items():
+        whole.nodes[name] = totals = NodeTotals(name, hello=hello(name, 1), rounds=1)
+        totals.add(
+            {"load": "cpu", "results": [{"load": "cpu", "key": "cpu/1", "hashes": ["a"], "rate": 5.0}]}
+        )
+    for totals, reason in zip(whole.nodes.values(), reasons, strict=False):
+        assert totals.hello is not None
+        totals.hello |= {"devices": [], "broken": [reason]}
+        totals.add({"load": "hbm", "results": [{"load": "hbm", "skip": reason}]})
+    return whole
+
+
+def one_node(**lines: list[dict[str, Any]]) -> tuple[BurninResult, NodeTotals]:
+    whole = fleet(1, **lines)
+    return whole, whole.nodes["a"]
+
+
+def judged(verdict: Verdict, *expected: Finding, action: Action) -> None:
+    assert verdict.findings == expected
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
+    assert verdict.cause
+    assert verdict.hint
+
+
+def reason(verdict: Verdict, expected: NotChecked | NotApplicable) -> None:
+    outcome = Outcome.NOT_CHECKED if isinstance(expected, NotChecked) else Outcome.NOT_APPLICABLE
+    assert (verdict.outcome, verdict.reason, verdict.findings) == (outcome, expected.reason, ())

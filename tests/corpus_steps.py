@@ -14,7 +14,7 @@ from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit import nccl_tests
 from pytest_gpucluster.kit import nccl_validation as nccl
 from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.suites.burnin import checks as burnin
+from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
@@ -34,7 +34,7 @@ def judge(check: str, node: str, sections: Iterable[Section], cluster: Any) -> V
     if check == "burnin.dcgm":
         text = ("", section.text) if section.stderr else (section.text, "")
         said = {"rc": section.rc, "out": text[0], "err": text[1]}
-        return burnin.dcgm(
+        return dcgm.dcgm(
             BurninResult({node: NodeTotals(node, hello={}, dcgm=said)}, 60),
             node,
             cluster.section(BurninConfig),
@@ -56,7 +56,7 @@ def _of_nccl(check: str, node: str, section: Section, cluster: Any) -> Verdict:
     if not check.endswith("_bandwidth"):
         return belief
     if belief.outcome is not Outcome.PASSED:
-        return Verdict(check, Outcome.NOT_APPLICABLE, reason="the run is not believed")
+        return Verdict(check, Outcome.NOT_APPLICABLE, reason="the run is not valid")
     rows = (*cluster.group_of(node).thresholds, *profile.nccl)
     return nccl_bandwidth.bandwidth(
         output.runs[0], rows, nodes=len(names), gpus_per_node=gpus, env=cluster.section(NcclConfig).exports

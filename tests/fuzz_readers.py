@@ -346,7 +346,6 @@ OTHERS: dict[str, Reader] = {
 
 # Readers that need no corpus of their own, and why.
 ELSEWHERE = {
-    "suites.os.checks.load": "a check",
     "kit.payload_result.PayloadTask": "words for people",
     "config.": "files: tests/config/test_loader_fuzz.py",
     "kit.nccl_failures.": "parts of kit.nccl_tests.read",

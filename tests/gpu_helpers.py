@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.config.models import GpuProfile
+from pytest_gpucluster.core.check import Check, Outcome
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.kit import xid_check as xid
+from pytest_gpucluster.kit import nvidia_smi, xid_check
 from pytest_gpucluster.kit.fabric_manager import FabricManager
 from pytest_gpucluster.kit.gpu_config import GpuConfig
 from pytest_gpucluster.kit.kernel_log import Event, KernelLog
-from pytest_gpucluster.suites.gpu import checks as gpu
+from pytest_gpucluster.suites.gpu import checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +89,14 @@ class Host:
         self.gpus = replace(self.gpus, devices=tuple(changed))
 
 
+CHECKS = [
+    value
+    for module in (*checks.MODULES, xid_check)
+    for value in vars(module).values()
+    if isinstance(value, Check)
+]
+
+
 def judge(host: Host, profile: GpuProfile = PROFILE) -> dict[str, Verdict]:
     """All verdicts of one node among three healthy ones."""
     fleet = {"gpu01": host.gpus} | {
@@ -100,25 +108,28 @@ def judge(host: Host, profile: GpuProfile = PROFILE) -> dict[str, Verdict]:
         )
         for n in (2, 3, 4)
     }
-    g, p = host.gpus, profile
-    found = [
-        *(check(g, p) for check in (
-            gpu.count, gpu.names, gpu.memory, gpu.cuda, gpu.persistence, gpu.compute_mode, gpu.mig, gpu.ecc_mode,
-            gpu.ecc_volatile, gpu.ecc_aggregate, gpu.pcie_width, gpu.pcie_gen, gpu.fabric_state, gpu.temperature,
-            gpu.power_limit,
-        )),
-        *(check(g) for check in (gpu.inforom, gpu.retired_pages, gpu.throttle, gpu.recovery_action)),
-        gpu.driver(g, p, gpu.driver_majority(fleet)), gpu.vbios(g, p, gpu.vbios_majority(fleet)),
-        gpu.clocks(g, gpu.clock_majority(fleet)), gpu.uuids(g, gpu.uuid_owners(fleet), "gpu01"),
-        gpu.serials(g, gpu.serial_owners(fleet), "gpu01"), gpu.device_files(host.files, g, p),
-        gpu.remapped_rows(g, host.rows, p), gpu.remapped_pending(g, host.rows, p),
-        gpu.nvlink_state(g, host.links, p), gpu.nvlink_errors(g, host.errors, p),
-        gpu.topology(g, host.topology, host.links, p), gpu.p2p(g, host.p2p, host.topology, p),
-        gpu.numa_affinity(g, host.topology, gpu.numa_majority(fleet, dict.fromkeys(fleet, topology()))),
-        gpu.fabric_manager(host.service, p), gpu.idle_memory(g, host.apps, p), gpu.stray_processes(g, host.apps),
-        xid.xid(host.log, g, GpuConfig()),
-    ]  # fmt: skip
-    return {verdict.check: verdict for verdict in found}
+    facts = {
+        "node_name": "gpu01", "gpus": host.gpus, "gpu_profile": profile, "gpu_config": GpuConfig(),
+        "driver_majority": checks.inventory.driver_majority(fleet),
+        "vbios_majority": checks.inventory.vbios_majority(fleet),
+        "uuid_owners": checks.inventory.uuid_owners(fleet), "serial_owners": checks.inventory.serial_owners(fleet),
+        "clock_majority": checks.health.clock_majority(fleet),
+        "numa_majority": checks.links.numa_majority(fleet, dict.fromkeys(fleet, topology())),
+        "rows": host.rows, "apps": host.apps, "nvlinks": host.links, "known_nvlinks": host.links,
+        "nvlink_counters": host.errors, "connections": host.topology, "peer_access": host.p2p, "files": host.files,
+        "fabric_service": host.service, "kernel_log": host.log,
+    }  # fmt: skip
+    return {check.name: check.of_facts(facts) for check in CHECKS}
+
+
+def failing(host: Host, profile: GpuProfile = PROFILE) -> list[str]:
+    return [name for name, verdict in judge(host, profile).items() if verdict.outcome is Outcome.FAILED]
+
+
+def lost() -> Host:
+    host = Host()
+    host.change(4, memory=None, unread={"memory": "[GPU is lost]"})
+    return host
 
 
 def uuid(host: Host, index: int) -> str:

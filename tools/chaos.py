@@ -373,6 +373,11 @@ class Campaign:
             exam = [job for job in jobs or [] if ":gpucluster-exam" in job]
             if run.uncancelled and exam and exam == jobs:
                 self.client("scancel", *(job.split(":")[0] for job in exam))
+            if jobs and not run.cleaned and all(map(self._was_forgotten, jobs)):
+                run.cleaned = True
+                self._clean(
+                    run
+                )  # as safety.md says of a slurmctld that is killed within seconds after the release
             alive = [f"{p.pid} {role_of(p, run.process.pid) or p.command}" for p in run.own()]
             states = dict(
                 s.split() for s in self.client("sinfo", "-N", "-h", "-p", "batch", "-o", "%N %t") or ["? ?"]
@@ -397,6 +402,13 @@ class Campaign:
             self._mend()
         found = [f"job {job}" for job in jobs or []]
         return [*found, *(f"process {p}" for p in alive), *(f"file {t}" for t in temporary), *away]
+
+    def _was_forgotten(self, job: str) -> bool:
+        """Return True for a job that slurmctld ended, and that it read back as running after it was killed."""
+        number = job.partition(":")[0]
+        log = (self.sandbox.layout.log / "slurmctld.log").read_text(errors="replace")
+        _, ended, later = log.partition(f"_job_complete: JobId={number} done")
+        return bool(ended) and re.search(rf"Recovered JobId={number}\b", later) is not None
 
     def _clean(self, run: Running) -> None:
         """Do as an operator does after a run that was killed whole."""

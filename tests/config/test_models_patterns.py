@@ -10,10 +10,14 @@ import pytest
 
 from pytest_gpucluster import config, suites_path
 from pytest_gpucluster.config.models import Cluster, Group, Profile
+from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.plugin.check_patterns import (
+    _CHECK,
     AfterCollection,
     Unmatched,
+    check_files,
     check_of_nodeid,
     names_in,
     refuse_unmatched,
@@ -225,3 +229,10 @@ def test_no_file_is_read_where_no_pattern_is_left() -> None:
     nothing.read(Path(suites_path()).glob("test_*.py"))
     assert nothing.names == set()
     nothing.refuse([])
+
+
+def test_every_shipped_check_is_found_in_its_source() -> None:
+    import_checks()
+    parts = {"matrix.work", "nccl.bandwidth"}  # of other checks
+    found = {name for path in check_files() for name in names_in(path, _CHECK)}
+    assert found == CHECKS.keys() - parts

@@ -145,7 +145,7 @@ def test_a_cell_that_the_matrix_does_not_have_is_refused(cell: str, said: str) -
 
 
 def test_a_limit_that_no_ulimit_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^os\.limits: no limit 'memlok'; there are "):
+    with pytest.raises(ConfigError, match=r"^os\.limits: unknown limit 'memlok'; use one of "):
         refuse_names(cluster("gpu01", os={"limits": {"memlok": "unlimited"}}))
 
 

@@ -12,8 +12,8 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import kernel_log as probes
 from pytest_gpucluster.kit.kernel_log import Event, KernelLog, XidEvent, parse
-from pytest_gpucluster.suites.os import kernel_log as checks
-from pytest_gpucluster.suites.os.kernel_log import Stalls
+from pytest_gpucluster.suites.os.checks import kernel_log as checks
+from pytest_gpucluster.suites.os.checks.kernel_log import Stalls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -242,7 +242,7 @@ def test_a_command_of_a_disk_that_was_aborted_warns(tmp_path: Path, line: str) -
     (warning,) = verdict.advisories
     assert (warning.part, warning.expected) == (
         "kernel log: io",
-        "no command of a disk that took too long; if the abort did not help, more lines follow",
+        "no disk command that times out; more lines follow if the abort failed",
     )
     assert findings(tmp_path, line, "nvme nvme0: I/O 778 QID 8 timeout, reset controller") == ["io"]
 
@@ -305,7 +305,7 @@ def test_a_task_that_waits_for_a_file_server_is_no_fault_of_the_node(tmp_path: P
     assert warned(verdict) == [
         f"kernel log: waiting: {HUNG} (waits for a file server) (1 times, last 1 s after boot)"
     ]
-    assert verdict.advisories[0].expected == "file servers that answer: the task waited for one"
+    assert verdict.advisories[0].expected == "file servers that answer; the task waited for one"
 
 
 def test_a_task_blocked_elsewhere_is_a_fault(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_a_full_table_of_the_network_drains_nobody_unless_there_is_more(tmp_path
     verdict = judged(tmp_path, full)
     assert (verdict.action, verdict.cause) == (
         Action.MONITOR,
-        "more connections or neighbours than the kernel keeps: packets were dropped",
+        "more connections or neighbours than the kernel's table holds: packets were dropped",
     )
     more = judged(tmp_path, full, "EXT4-fs (sda1): Remounting filesystem read-only")
     assert (more.action, more.cause) == (

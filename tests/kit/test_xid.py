@@ -14,12 +14,9 @@ from pytest_gpucluster.kit import xid
 from pytest_gpucluster.kit import xid_check as xid_checks
 from pytest_gpucluster.kit.kernel_log import Event, KernelLog
 from pytest_gpucluster.kit.xid import Advice
-from pytest_gpucluster.suites.burnin import checks as burnin
-from pytest_gpucluster.suites.burnin.config import BurninConfig
-from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.facts import Interfaces
-from pytest_gpucluster.suites.os import kernel_log
+from pytest_gpucluster.suites.os.checks import kernel_log
 from pytest_gpucluster.suites.slurm import checks as slurm
 
 if TYPE_CHECKING:
@@ -121,56 +118,6 @@ def test_what_an_advice_asks_for(tmp_path: Path) -> None:
     assert xid_checks.ACTIONS == {
         Advice.RESET: Action.RESET_GPU, Advice.REBOOT: Action.REBOOT, Advice.SUPPORT: Action.DRAIN
     }  # fmt: skip
-
-
-# --- the burn-in ---------------------------------------------------------------------------------------------------
-
-
-def test_the_counters_of_a_burn_in() -> None:
-    never = (
-        "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable",
-        "remapped_correctable", "remapped_pending", "remapped_failure", "nvlink_replay_errors",
-        "nvlink_recovery_errors", "nvlink_link_recovery_failed_events", "nvlink_malformed_packet_errors",
-        "nvlink_buffer_overrun_errors", "nvlink_local_link_integrity_errors", "link_downed", "link_error_recovery",
-        "local_link_integrity_errors", "excessive_buffer_overrun_errors",
-    )  # fmt: skip
-    assert {
-        **dict.fromkeys(never, 0), "nvlink_crc_errors": 99, "port_rcv_errors": 9,
-        "port_rcv_remote_physical_errors": 9, "symbol_error": 119,
-    } == burnin.LIMITS  # fmt: skip
-    config = BurninConfig(max_corrected=7)
-    assert {name: burnin._limit(name, 2.0, config) for name in burnin.LIMITS} == burnin.LIMITS
-    assert [burnin._limit(name, 2.5, config) for name in ("ecc_corrected_volatile", "pcie_replay", "xid_79")] == [
-        7, 20, None
-    ]  # fmt: skip
-    assert burnin.FATAL == (
-        "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable", "remapped_failure"
-    )  # fmt: skip
-    assert (burnin.PARTNERS, burnin.DEATHS, burnin.REPLAYS_A_MINUTE) == (3, 3, 8)
-    assert burnin.DTYPES == ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
-    assert burnin.GPU_LOADS == ("matmul", "hbm", "copies", "peer", "nccl")
-    assert (*burnin.DTYPES, "hbm") == burnin.GPU_METRICS
-    assert burnin.HOST_METRICS == (
-        "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs", "cpu", "memory", "storage_write", "storage_read"
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "waited"),
-    [
-        ("timed out", True), ("Time out", True), ("timeout", True), ("Connection closed by peer", True),
-        ("connection reset", True), ("Connection refused", True), ("connection was lost", True), ("Broken pipe", True),
-        ("remoteError", True), ("Remote process exited", True), ("remote error", True),
-        ("did not answer in time", True),
-        ("did not answer in time (a b)", True), ("did not answer in time or later", False),
-        ("had not ended after 5 s (a b)", True), ("had not ended after 5 s", True), ("illegal memory access", False),
-        ("Connection", False),
-    ],
-)  # fmt: skip
-def test_how_a_rank_ends_that_waited_for_another(text: str, *, waited: bool) -> None:
-    told = NodeTotals("a", problems=[("hbm", "", "illegal memory access"), ("nccl", "", text)])
-    assert burnin._of_nccl(told) == [text]
-    assert burnin._broke(told) is not waited
 
 
 # --- the fabric ----------------------------------------------------------------------------------------------------
@@ -323,7 +270,7 @@ def test_a_gpu_that_is_full(text: str, *, full: bool) -> None:
     ],
 )  # fmt: skip
 def test_which_command_of_a_disk_was_aborted(text: str, *, aborted: bool) -> None:
-    words = "no command of a disk that took too long; if the abort did not help, more lines follow"
+    words = "no disk command that times out; more lines follow if the abort failed"
     assert kernel_log._warning(Event("io", 1, 0.0, 0.0, text), NO_LOG) == (words if aborted else "")
 
 
@@ -351,7 +298,7 @@ def test_the_names_of_mig_instances(name: str, *, mig: bool) -> None:
 
 
 def test_the_words_of_slurm() -> None:
-    assert slurm.FORGOTTEN == "Slurm does not know the job any more"
+    assert slurm.FORGOTTEN == "Slurm no longer knows the job"
     assert pytest.approx(0.85) == slurm.MEMORY_SHARE
     assert slurm.known("n1", None).findings == (Finding("n1", "not known to Slurm", "a node of slurm.conf"),)
     assert slurm.known("n1", None).outcome is Outcome.FAILED

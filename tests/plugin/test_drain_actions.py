@@ -97,7 +97,6 @@ HARDEST = {
     "gpu.serials": "reset gpu",  # at most: `monitor=True` has it only watched
     "gpu.temperature": "drain",
     "gpu.throttle": "drain",
-    "gpu.topology": "drain",
     "gpu.uuids": "drain",
     "gpu.vbios": "reset gpu",  # at most: `monitor=True` has it only watched
     "gpu.xid": "drain",
@@ -119,7 +118,7 @@ SOURCE = Path(suites.__file__).parents[1]
 CHECK_FILES = [
     path
     for path in sorted(
-        [*SOURCE.glob("suites/*/*.py"), *SOURCE.glob("kit/*.py"), SOURCE / "core" / "majority.py"]
+        [*SOURCE.glob("suites/**/*.py"), *SOURCE.glob("kit/*.py"), SOURCE / "core" / "majority.py"]
     )
     if "core.check import" in path.read_text() and path.stem != "stages"
 ]

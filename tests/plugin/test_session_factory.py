@@ -21,6 +21,7 @@ from pytest_gpucluster.plugin.item_result import clean_pair
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.history import History
+from pytest_gpucluster.suites.nccl import baseline
 
 
 @pytest.fixture
@@ -31,18 +32,6 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 # --- the start of a run
-
-
-def test_a_report_of_an_earlier_run_is_taken_away_but_not_what_a_link_leads_to(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / "junit.xml").symlink_to("precious")
-    start.take_away(tmp_path / "junit.xml", "junitxml=FILE")
-    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
-    start.take_away(tmp_path / "junit.xml", "junitxml=FILE")
-    start.take_away(tmp_path / "later" / "junit.xml", "junitxml=FILE")
-    os.mkfifo(tmp_path / "pipe")
-    start.take_away(tmp_path / "pipe", "junitxml=FILE")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe", "precious"]
 
 
 def test_the_file_of_pytest_is_private_from_the_start(tmp_path: Path) -> None:
@@ -61,12 +50,15 @@ def test_the_file_of_pytest_is_private_from_the_start(tmp_path: Path) -> None:
     assert str(caught.value) == told
 
 
-def test_folders_of_other_users_are_refused_for_every_file(tmp_path: Path, foreign: str) -> None:
+def test_folders_of_other_users_are_refused_for_every_file(
+    tmp_path: Path, foreign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         start.make_private(tmp_path / "x.xml", None)
     assert str(caught.value) == f"cannot write {tmp_path}/x.xml: {foreign}: --junitxml=FILE names another"
     with pytest.raises(ConfigError) as caught:
-        start.refuse_folder(tmp_path, "--baseline=record")
+        baseline.check_options(SimpleNamespace(baseline="record"))
     assert str(caught.value) == f"--baseline=record: {tmp_path}: {foreign}"
     with pytest.raises(GpuClusterError) as told:
         gauges.refuse(tmp_path / "x.prom")
@@ -77,8 +69,9 @@ def test_folders_of_other_users_are_refused_for_every_file(tmp_path: Path, forei
     assert list(tmp_path.iterdir()) == []
 
 
-def test_own_folders_are_taken(tmp_path: Path) -> None:
-    start.refuse_folder(tmp_path, "--baseline=record")
+def test_own_folders_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    baseline.check_options(SimpleNamespace(baseline="record"))
     gauges.refuse(tmp_path / "x.prom")
 
 

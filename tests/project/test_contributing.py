@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 # {file: the text before which its part is added}
 PLACES = {
-    "src/pytest_gpucluster/suites/os/checks.py": '@check(\n    "os.user"',
+    "src/pytest_gpucluster/suites/os/checks/settings.py": '@check(\n    "os.kernel_settings"',
     "src/pytest_gpucluster/suites/os/test_os.py": "globals().update(checks_as_tests",
-    "tests/suites/os/test_checks_exact.py": '    ("kernel", lambda p:',
+    "tests/suites/os/test_checks.py": '    ("kernel", lambda p:',
 }
 IMPORTS = "from pytest_gpucluster.core.probe import Probe, text_of\n"  # the diffs leave out imports
 
@@ -72,7 +72,7 @@ def test_the_added_check_is_one_item_per_node(sandbox: Sandbox, tmp_path: Path, 
 
 def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
     env = {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root / 'tests'}"}
-    module = root / "tests" / "suites" / "os" / "test_checks_exact.py"
+    module = root / "tests" / "suites" / "os" / "test_checks.py"
     run = run_pytest(tmp_path, "-k", "alike", env=env, where=(str(module),))
     assert run.rc == 0, run.out
     assert " passed" in run.out

@@ -127,19 +127,6 @@ def test_a_file_of_an_earlier_run_is_taken_away_but_no_pipe(tmp_path: Path) -> N
     assert [one.name for one in tmp_path.iterdir()] == ["x.prom"]
 
 
-def test_a_file_that_is_written_is_hidden_from_collectors(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    def look() -> Any:
-        seen.extend(one.name for one in tmp_path.iterdir())
-        yield b""
-
-    write_whole(tmp_path / "x.prom", look())
-    assert len(seen) == 1
-    assert seen[0].startswith(".x.prom.")
-    assert seen[0].endswith(".tmp")
-
-
 # --- the event log
 
 

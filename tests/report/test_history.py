@@ -194,7 +194,7 @@ def test_every_unit_of_our_checks_is_thought_of() -> None:
     }
     none |= {"rounds", "steps", "s after boot", "products", "counters", "tests"}
     found = set()
-    for file in sorted((SOURCE / "pytest_gpucluster" / "suites").glob("*/*.py")):
+    for file in sorted((SOURCE / "pytest_gpucluster" / "suites").rglob("*.py")):
         for call in ast.walk(ast.parse(file.read_text())):
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "Metric" and len(call.args) > 2:
                 if any(keyword.arg == "better" for keyword in call.keywords):

@@ -318,7 +318,7 @@ def test_without_one_finished_round_it_ends_as_a_stopped_run_does(sandbox: Sandb
     (end,) = burnin_events(run, "end")
     assert (end["why"], end["rounds"]) == ("the time is up", 0)
     assert "ERROR: burn-in: no round of loads was finished in " in run.out
-    assert "ask for more time" in run.out
+    assert "set a longer time" in run.out
     assert not names(run.outcomes, "passed")
     assert not names(run.outcomes, "failed"), "that its workers were killed at the end accuses nobody"
 

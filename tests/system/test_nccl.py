@@ -181,7 +181,7 @@ CASES = (
     Case(
         "only-the-whole-is-slow",
         (Fault("slow_crowd", "gpu06"),),
-        {WHOLE: ("all_reduce 1 GiB", "all 28 measured of 28 pairs are fine, so no node or link is named")},
+        {WHOLE: ("all_reduce 1 GiB", "all 28 measured of 28 pairs are fine, so no node or link is at fault")},
     ),
     Case(  # five nodes fail by themselves, each in its own way, and none spoils the others
         "alone",
@@ -306,7 +306,7 @@ def test_a_node_that_hangs_meanwhile_costs_itself_alone(
     assert first_part(found[check, node]) == "gpu05"
     assert "lost: a step started no task there within" in told(found[check, node])
     assert "scontrol show node gpu05" in run.out
-    assert "so no node or link is named" not in run.out
+    assert "so no node or link is at fault" not in run.out
 
 
 def test_every_nccl_fault_of_the_sandbox_is_shown() -> None:
@@ -324,7 +324,7 @@ def test_a_node_that_is_above_every_threshold_still_stands_apart(eight: Sandbox,
 def test_a_baseline_is_recorded_and_judged_against(eight: Sandbox, tmp_path: Path) -> None:
     run = accept(eight, tmp_path, "--baseline=record")
     assert (run.rc, failures(run)) == (0, {}), run.out[-3000:]
-    skipped = {it["check"] for it in results(run) if "it judges none" in it["message"]}
+    skipped = {it["check"] for it in results(run) if "without judging it" in it["message"]}
     assert skipped == {"nccl.alone_bandwidth", "nccl.whole_bandwidth"}
     path = tmp_path / "sandbox.baseline.yaml"
     rows = yaml.safe_load(path.read_text())["nccl"]

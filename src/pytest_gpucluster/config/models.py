@@ -239,7 +239,7 @@ class FabricProfile(Model):
         return self
 
 
-class NcclThreshold(Model):
+class BandwidthThreshold(Model):
     """Bus bandwidth (GB/s, out-of-place) of one collective at one message size on one number of nodes."""
 
     collective: Collective = "all_reduce"
@@ -261,7 +261,7 @@ class NcclThreshold(Model):
     source: str = Field(description="origin of the figure")
 
     @model_validator(mode="after")
-    def _hard_is_not_above(self) -> NcclThreshold:
+    def _hard_is_not_above(self) -> BandwidthThreshold:
         if self.drain_below is not None and self.drain_below > self.bound:
             raise ValueError(
                 f"drain_below {self.drain_below:g} GB/s is above what is accepted: {self.bound:g} GB/s"
@@ -282,7 +282,7 @@ class _Hardware(Model, defer_build=True):
     node: NodeProfile = Field(NodeProfile(), description="the host of the GPUs")
     gpu: GpuProfile | None = Field(None, description="the GPUs; left out: the node has none")
     fabric: FabricProfile = Field(FabricProfile(), description="the network for GPUs")
-    nccl: tuple[NcclThreshold, ...] = Field((), description="required bandwidths")
+    nccl: tuple[BandwidthThreshold, ...] = Field((), description="required bandwidths")
 
 
 if TYPE_CHECKING:
@@ -321,7 +321,9 @@ class Group(Model):
     nodes: str = Field(description="Slurm hostlist, like gpu[01-16]")
     profile: Profile
     partition: str | None = None
-    thresholds: tuple[NcclThreshold, ...] = Field((), description="rows used before those of the profile")
+    thresholds: tuple[BandwidthThreshold, ...] = Field(
+        (), description="rows used before those of the profile"
+    )
 
     @field_validator("nodes")
     @classmethod
@@ -449,7 +451,9 @@ class GroupFile(Model):
     nodes: str = Field(description="Slurm hostlist, like gpu[01-16]")
     profile: ProfilePart | None = Field(None, description="a shipped profile, a path, or a mapping")
     partition: Text | None = Field(None, description="default: slurm.partition")
-    thresholds: tuple[NcclThreshold, ...] = Field((), description="rows used before those of the profile")
+    thresholds: tuple[BandwidthThreshold, ...] = Field(
+        (), description="rows used before those of the profile"
+    )
 
     @field_validator("nodes")
     @classmethod
@@ -471,7 +475,7 @@ class ClusterFile(ClusterSettings, defer_build=False):
     profile: ProfilePart | None = Field(
         None, description="a shipped profile, a path, or a mapping; for groups without a profile"
     )
-    thresholds: tuple[NcclThreshold, ...] = Field(
+    thresholds: tuple[BandwidthThreshold, ...] = Field(
         (), description="rows used before those of the profile, in every group"
     )
     groups: tuple[GroupFile, ...] = Field((), description="several kinds of nodes, instead of `nodes`")

@@ -44,6 +44,7 @@ class Suite:
     simulated_payload: a file of the suite that the sandbox copies, prelude included, to run it on simulated devices.
     frameworks: the modules under test, which only payloads import.
     options: further options of pytest, with the arguments of addoption().
+    check_options: a function of the parsed options of pytest; it raises ConfigError for an invalid value of `options`.
     on_request: a module; its tests run only if a run selects them.
     settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for an
     invalid value}.
@@ -63,6 +64,7 @@ class Suite:
     simulated_payload: str | None = None
     frameworks: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    check_options: str | None = None
     on_request: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     not_over_ssh: Mapping[str, str] = field(default_factory=dict)

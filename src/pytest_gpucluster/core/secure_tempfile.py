@@ -126,7 +126,7 @@ class Folder:
         # the leading dot and the suffix hide it from collectors that read *.prom or *.xml
         temporary = f".{name[:200]}.{secrets.token_hex(8)}.tmp"
         with _naming(self.path / name):
-            handle = os.open(temporary, _NEW, 0o600, dir_fd=self._handle)
+            handle, unnamed = self._open_temporary(temporary)
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.writelines(data)
@@ -135,6 +135,10 @@ class Folder:
                     if mode is not None:
                         os.fchmod(file.fileno(), mode)
                     os.fsync(file.fileno())
+                    if unnamed and self._link(file.fileno(), name):
+                        return
+                    if unnamed:
+                        self._link(file.fileno(), temporary)
                 os.replace(temporary, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -151,6 +155,23 @@ class Folder:
             except BaseException:
                 os.unlink(temporary, dir_fd=self._handle)
                 raise
+
+    def _open_temporary(self, name: str) -> tuple[int, bool]:
+        """Open a file without a name, of which SIGKILL leaves nothing (True), or `name` on NFS and the like (False)."""
+        try:
+            return os.open(".", os.O_WRONLY | os.O_TMPFILE, 0o600, dir_fd=self._handle), True
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):  # open(2) on O_TMPFILE
+                raise
+        return os.open(name, _NEW, 0o600, dir_fd=self._handle), False
+
+    def _link(self, handle: int, name: str) -> bool:
+        """Give a file without a name this one; False if there is such a file."""
+        try:
+            os.link(f"/proc/self/fd/{handle}", name, dst_dir_fd=self._handle, follow_symlinks=True)
+        except FileExistsError:
+            return False
+        return True
 
     def remove(self, name: str) -> None:
         """Remove a file or link, if it exists."""

@@ -1,4 +1,4 @@
-"""Lists in messages."""
+"""Lists in messages, and comparison with a stated text."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def some(values: Iterable[object], most: int = 8) -> str:
     known = list(values)
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return listed(known[:most]) + more
+
+
+def matches(value: str, stated: str) -> bool:
+    """Compare with an exact text, or with a prefix that ends in *.
+
+    >>> matches("6.8.0", "6.8.*"), matches("6.8.0", "6.8")
+    (True, False)
+    """
+    return value.startswith(stated[:-1]) if stated.endswith("*") else value == stated

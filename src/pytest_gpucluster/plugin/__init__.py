@@ -193,11 +193,6 @@ def _add_run(add: Add) -> None:
         help="let this group read the reports: mode 0640 instead of 0600",
     )
     add(
-        "--baseline",
-        metavar="record|FILE",
-        help="record measured bandwidths as the cluster's own thresholds, or judge against a recorded file",
-    )
-    add(
         "--history",
         metavar="FILE",
         help="store the run in this SQLite file and list what got worse since earlier runs (cluster file: history)",

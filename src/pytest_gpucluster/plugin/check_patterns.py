@@ -61,14 +61,19 @@ def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> None:
     A pattern whose suite no file has may be for checks that a plugin makes: it is refused after the collection.
     """
     unmatched = Unmatched(cluster)
-    shipped_suites = Path(suites_path())
-    unmatched.read(shipped_suites.glob("*/test_*.py"))
-    unmatched.read([*shipped_suites.glob("*/*.py"), *shipped_suites.with_name("kit").glob("*.py")], _CHECK)
+    unmatched.read(Path(suites_path()).glob("*/test_*.py"))
+    unmatched.read(check_files(), _CHECK)
     shipped = {name.partition(".")[0] for name in unmatched.names}
     unmatched.read(_site_files(config))
     unmatched.refuse([pattern for pattern in unmatched.left if pattern.partition(".")[0] in shipped])
     if unmatched.left:
         config.pluginmanager.register(AfterCollection(unmatched), "gpucluster-check-patterns")
+
+
+def check_files() -> list[Path]:
+    """Return the files that may declare a shipped check."""
+    shipped_suites = Path(suites_path())
+    return [*shipped_suites.rglob("*.py"), *shipped_suites.with_name("kit").glob("*.py")]
 
 
 class AfterCollection:

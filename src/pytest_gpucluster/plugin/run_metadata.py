@@ -8,6 +8,8 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.registry import suites
+
 if TYPE_CHECKING:
     import pytest
 
@@ -21,7 +23,7 @@ DISTRIBUTIONS = (
     "pydantic",
     "ClusterShell",
 )
-SCOPE = ("nodes", "exclude_nodes", "partition", "reservation", "account", "profile", "baseline")
+SCOPE = ("nodes", "exclude_nodes", "partition", "reservation", "account", "profile")
 
 
 def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
@@ -72,10 +74,12 @@ def slurmds(session: ClusterSession) -> dict[str, list[str]]:
 
 
 def scope(config: pytest.Config) -> dict[str, str]:
-    """Return the options that narrow a run down, those that were given."""
+    """Return the given options that decide what a run tests."""
     option = config.option
     given = {"-m": option.markexpr, "-k": option.keyword}
     given |= {f"--{name.replace('_', '-')}": getattr(option, name) for name in SCOPE}
+    for suite in suites():
+        given |= {name: getattr(option, name.strip("-").replace("-", "_")) for name in suite.options}
     given["--slow"] = "yes" if option.slow else ""
     return {name: str(value) for name, value in given.items() if value}
 

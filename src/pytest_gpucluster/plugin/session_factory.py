@@ -15,7 +15,7 @@ from pytest_gpucluster.cluster.slurm.client import make_slurm
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.cluster.slurm.option_check import refuse_options
-from pytest_gpucluster.config import baseline, load_cluster
+from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.registry import suites
@@ -129,9 +129,11 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         reports.folder = Path(handed["gpucluster_reports"])
         return Worker.take_over(handed["gpucluster"], make_slurm), None
     option = config.option
-    check_baseline(option.baseline)
-    for suite in requested(option):
-        suite.prepare(option, read_log)  # before our own log takes the place of the old one
+    check_options = [suite.load(suite.check_options) for suite in suites() if suite.check_options]
+    for check in check_options:
+        check(option)
+    for module in requested(option):
+        module.prepare(option, read_log)
     notes = list(getattr(option, "former_names", ()))
     cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
     notes += cluster.deprecations
@@ -184,14 +186,6 @@ def open_log(option: Any, run: str, reports: Reports) -> EventLog:
     return log
 
 
-def check_baseline(option: str | None) -> None:
-    """Raise ConfigError before nodes are allocated, where the baseline is wrong or could not be written."""
-    if option == "record":
-        refuse_folder(Path(), "--baseline=record")
-    elif option:
-        baseline.load(Path(option))
-
-
 def make_private(path: Path, group: int | None) -> None:
     """Replace the file of an earlier run by an empty one with the mode of reports, which pytest will write to."""
     if is_stream(path):
@@ -202,14 +196,6 @@ def make_private(path: Path, group: int | None) -> None:
             os.close(folder.open(path.name))
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}: --junitxml=FILE names another") from error
-
-
-def refuse_folder(path: Path, option: str) -> None:
-    """Raise ConfigError for a folder in which this user does not write files."""
-    try:
-        Folder(path).close()
-    except OSError as error:
-        raise ConfigError(f"{option}: {path.absolute()}: {error.strerror}") from error
 
 
 def lock_of(slurm: Slurm) -> Path | None:

@@ -7,14 +7,14 @@ import json
 from typing import Any
 
 import pytest
-from burnin_helpers import CONFIG, failed, fleet
+from burnin_helpers import CONFIG, failed, fleet, one_node
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import ProbeError
-from pytest_gpucluster.suites.burnin import checks, dcgm
-from pytest_gpucluster.suites.burnin.dcgm import DcgmWarning
+from pytest_gpucluster.suites.burnin import dcgm
+from pytest_gpucluster.suites.burnin.dcgm import DcgmResult, DcgmWarning
 
 DCGM_3 = """Successfully ran diagnostic for group.
 {
@@ -39,7 +39,7 @@ SOFTWARE_OTHER, HARDWARE_MEMORY, LIBRARY, CUDA, EUD = 8, 10, 4, 6, 7
 def judged(out: str, rc: int = 0, err: str = "") -> Verdict:
     whole = fleet(1)
     whole.nodes["a"].dcgm = {"rc": rc, "out": out, "err": err}
-    return checks.dcgm(whole, "a", CONFIG)
+    return dcgm.dcgm(whole, "a", CONFIG)
 
 
 def warned(
@@ -186,7 +186,7 @@ def test_each_result_is_judged_by_itself() -> None:
 def test_dcgm_that_is_not_installed_does_not_apply() -> None:
     whole = fleet(1)
     whole.nodes["a"].skips["dcgm"] = "dcgmi is not installed on the node"
-    verdict = checks.dcgm(whole, "a", CONFIG)
+    verdict = dcgm.dcgm(whole, "a", CONFIG)
     assert (verdict.outcome, verdict.reason) == (Outcome.NOT_APPLICABLE, "dcgmi is not installed on the node")
 
 
@@ -281,7 +281,7 @@ def test_software_that_passes_alone_is_no_pass_of_the_hardware() -> None:
         return judged(json.dumps({"DCGM Diagnostic": {"test_categories": categories}}))
 
     skipped = run(("Deployment", "Pass"), ("Hardware", "Skip"), ("Integration", "Skip"))
-    words = "dcgmi diag skipped every test of the hardware; those of software ran"
+    words = "dcgmi diag skipped every test of the hardware and ran only those of software"
     assert (skipped.outcome, skipped.reason) == (Outcome.NOT_CHECKED, words)
     assert run(("Deployment", "Pass")).outcome is Outcome.PASSED, "level 1 asks for no more"
     assert run(("Deployment", "Pass"), ("Hardware", "Skip"), ("Stress", "Pass")).outcome is Outcome.PASSED
@@ -350,3 +350,58 @@ def test_words_before_the_json_are_none_of_its_starts() -> None:
     assert dcgm.read(0, four({"status": "Pass"}) + " {").results[0].status == "pass"
     with pytest.raises(ProbeError, match=r"JSON without .*: \['a'\]$"):
         dcgm.read(0, '{"a": 1}' + "{" * 100)
+
+
+def test_what_a_result_of_dcgm_asks_for() -> None:
+    def told(status: str, *warnings: DcgmWarning, test: str = "memory", where: str = "GPU 1") -> Any:
+        return next(dcgm._judged(DcgmResult("Hardware", test, where, status, warnings)), None)
+
+    grave, mild = DcgmWarning("ECC", 2, 5), DcgmWarning("mode", 5, 3)
+    assert told("fail") == Finding("GPU 1", "memory (Hardware): fail", "pass")
+    assert told("error", mild, where="") == Finding(
+        "node", "memory (Hardware): error: mode", "pass", Action.MONITOR
+    )
+    assert told("warn", grave) == Finding("GPU 1", "memory (Hardware): warn: ECC", "pass")
+    assert told("warn", mild) == Advisory("GPU 1", "memory (Hardware): warn: mode", "pass without a warning")
+    assert told("pass", mild) == Advisory("GPU 1", "memory (Hardware): pass: mode", "pass without a warning")
+    assert told("pass") is told("skip") is told("not run") is told("passed") is None
+    assert told("odd").reason == "dcgmi diag: the status 'odd' of memory on GPU 1 is not known"
+    assert told("fail", grave, mild).action is None
+    assert told("fail", DcgmWarning("r", 6, 5), mild).action is Action.RESET_GPU
+    assert told("fail", mild, DcgmWarning("x")).action is None
+    assert told("fail", DcgmWarning("x"), test="Fabric Manager").action is Action.MONITOR
+
+
+def test_how_grave_each_severity_and_category_is() -> None:
+    mild = {(severity, category) for severity in range(8) for category in range(18)}
+    found = {pair: dcgm._warning_action(DcgmWarning("", *pair)) for pair in mild}
+    assert {pair for pair, action in found.items() if action is Action.MONITOR} == {
+        (severity, category)
+        for severity, category in mild
+        if severity in (0, 1, 5) or (severity != 2 and category in (3, 4, 6, 7, 8, 16))
+    }
+    assert {severity for (severity, _), action in found.items() if action is Action.RESET_GPU} == {6}
+    assert found[6, 5] is Action.RESET_GPU
+    assert found[2, 3] is found[3, 5] is None
+
+
+def test_a_node_whose_software_alone_fails_the_diagnostic() -> None:
+    whole, told = one_node()
+    for said, words in (({}, "no message"), ({"err": "boom"}, "boom")):
+        told.dcgm = {"rc": 1, "out": "", **said}
+        verdict = dcgm.dcgm(whole, "a", CONFIG)
+        assert (verdict.outcome, verdict.metrics, verdict.reason) == (
+            Outcome.NOT_CHECKED,
+            (),
+            f"dcgmi diag: no JSON (exit 1): {words}",
+        )
+    told.dcgm = {"rc": 226, "out": (
+        '{"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": [{"name": "Denylist", "results": '
+        '[{"status": "Fail", "warnings": "x"}]}]}]}}')}  # fmt: skip
+    verdict = dcgm.dcgm(whole, "a", CONFIG)
+    assert (verdict.cause, verdict.hint, verdict.action) == (
+        "NVIDIA's diagnostic found wrong settings or software of the node; the hardware passed",
+        "correct what DCGM reports above; repeat with dcgmi diag -r 1",
+        Action.MONITOR,
+    )
+    assert verdict.metrics == (Metric("dcgm_passed", 0, "tests"),)

@@ -12,8 +12,14 @@ from pytest_gpucluster import config as configs
 from pytest_gpucluster.config.models import GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.core.outliers import Halves, outliers
-from pytest_gpucluster.suites.burnin import checks
-from pytest_gpucluster.suites.burnin.config import BurninConfig, BurninLimit
+from pytest_gpucluster.suites.burnin import load_checks, removal, stragglers
+from pytest_gpucluster.suites.burnin.config import (
+    DTYPES,
+    GPU_METRICS,
+    HOST_METRICS,
+    BurninConfig,
+    BurninLimit,
+)
 from pytest_gpucluster.suites.burnin.gpu_peaks import KNOWN, LANE, Floor, figures_of, floor_of
 from pytest_gpucluster.suites.burnin.limits import Rate, limit_of
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
@@ -214,7 +220,12 @@ def test_a_limit_that_could_never_work_is_refused(expect: dict[str, float]) -> N
 
 
 def test_every_rate_of_a_burn_in_may_have_a_limit() -> None:
-    for metric in (*checks.GPU_METRICS, *checks.HOST_METRICS):
+    assert DTYPES == ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+    assert (*DTYPES, "hbm") == GPU_METRICS
+    assert HOST_METRICS == (
+        "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs", "cpu", "memory", "storage_write", "storage_read"
+    )  # fmt: skip
+    for metric in (*GPU_METRICS, *HOST_METRICS):
         assert BurninConfig(expect={metric: 1.0}).expect == {metric: 1.0}
 
 
@@ -226,11 +237,11 @@ PART = "GPU 1 (GPU-a-1, 0000:10:00.0)"
 @pytest.mark.parametrize(
     ("kind", "own", "metric", "check", "action"),
     [
-        ("matmul", {"tflops": 599.0}, "bf16", checks.matmul, Action.DRAIN),
-        ("hbm", {"gbs": 599.0}, "hbm", checks.memory_bandwidth, Action.RESET_GPU),
-        ("copies", {"h2d": 599.0, "d2h": 600.0}, "h2d", checks.copies, Action.DRAIN),
-        ("copies", {"h2d": 600.0, "d2h": 599.0}, "d2h", checks.copies, Action.DRAIN),
-        ("peer", {"gbs": 599.0}, "peer", checks.peer, Action.DRAIN),
+        ("matmul", {"tflops": 599.0}, "bf16", load_checks.matmul, Action.DRAIN),
+        ("hbm", {"gbs": 599.0}, "hbm", load_checks.memory_bandwidth, Action.RESET_GPU),
+        ("copies", {"h2d": 599.0, "d2h": 600.0}, "h2d", load_checks.copies, Action.DRAIN),
+        ("copies", {"h2d": 600.0, "d2h": 599.0}, "d2h", load_checks.copies, Action.DRAIN),
+        ("peer", {"gbs": 599.0}, "peer", load_checks.peer, Action.DRAIN),
     ],
 )
 def test_a_rate_of_a_gpu_below_its_limit_fails(
@@ -259,8 +270,8 @@ def host(metric: str, value: float, nodes: int = 1) -> BurninResult:
 
 @pytest.mark.parametrize(
     ("metric", "check", "unit"),
-    [("cpu", checks.cpu, "units/s"), ("memory", checks.memory, "GB/s"), ("storage_write", checks.storage, "GB/s"),
-     ("storage_read", checks.storage, "GB/s")],
+    [("cpu", load_checks.cpu, "units/s"), ("memory", load_checks.memory, "GB/s"), ("storage_write", load_checks.storage, "GB/s"),
+     ("storage_read", load_checks.storage, "GB/s")],
 )  # fmt: skip
 def test_a_slow_host_is_drained_and_nothing_of_it_is_returned(metric: str, check: Any, unit: str) -> None:
     strict = BurninConfig(expect={metric: 5.0})
@@ -279,7 +290,7 @@ def test_a_gpu_whose_power_was_limited_is_watched_and_not_drained() -> None:
     assert told.hello is not None
     told.hello["gpus"][1].update(power_limit=400.0, power_default=700.0)
     told.peaks[gpu_of("a", 1)] = Peaks(sm_mhz=[900.0, 1000.0, 1100.0])
-    verdict = checks.matmul(whole, "a", CONFIG)
+    verdict = load_checks.matmul(whole, "a", CONFIG)
     (finding,) = verdict.findings
     assert finding.measured == "bf16 300 TFLOP/s at 1000 MHz; power limit set to 400 of 700 W"
     assert (finding.action, verdict.action) == (Action.MONITOR, Action.MONITOR)
@@ -311,15 +322,17 @@ def test_where_most_are_below_the_verdict_says_so() -> None:
     most = fleet(2, a=[load("a", "matmul", own=dict.fromkeys(range(3), slow))],
                  b=[load("b", "matmul", own=dict.fromkeys(range(2), slow))])  # fmt: skip
     words = "; 5 of 8 in the fleet are below: first check the settings, the driver and the switches that they share"
-    verdict = checks.matmul(most, "a", CONFIG)
+    verdict = load_checks.matmul(most, "a", CONFIG)
     assert len(verdict.findings) == 3
     assert all(finding.expected.endswith(words) for finding in verdict.findings)
     assert verdict.action is Action.DRAIN
     half = fleet(2, a=[load("a", "matmul", own=dict.fromkeys(range(4), slow))], b=[load("b", "matmul")])
-    assert not any("first check" in finding.expected for finding in checks.matmul(half, "a", CONFIG).findings)
+    assert not any(
+        "first check" in finding.expected for finding in load_checks.matmul(half, "a", CONFIG).findings
+    )
     alone = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=1), rounds=1)}, 60, 1)
     alone.nodes["a"].add(load("a", "matmul", gpus=1, own={0: slow}))
-    assert "first check" not in checks.matmul(alone, "a", CONFIG).findings[0].expected
+    assert "first check" not in load_checks.matmul(alone, "a", CONFIG).findings[0].expected
 
 
 # --- collectives of the burn-in
@@ -347,11 +360,12 @@ def pairs(busbw: dict[tuple[str, str], float], alone: float = 340.0) -> BurninRe
 
 def test_a_node_that_is_slow_alone_is_said_to_be_slow_once() -> None:
     strict = BurninConfig(expect={"nccl_alone": 341})
-    verdict = checks.nccl(pairs({("a", "b"): 100.0}), "a", strict)
+    verdict = load_checks.nccl(pairs({("a", "b"): 100.0}), "a", strict)
     assert failed(verdict) == ["node: nccl_alone 340 GB/s"]
     assert verdict.action is Action.DRAIN
     assert (
-        checks.nccl(pairs({("a", "b"): 100.0}), "a", BurninConfig(expect={"nccl_alone": 340})).findings == ()
+        load_checks.nccl(pairs({("a", "b"): 100.0}), "a", BurninConfig(expect={"nccl_alone": 340})).findings
+        == ()
     )
 
 
@@ -362,13 +376,13 @@ def four_nodes(slow: str) -> BurninResult:
 
 def test_a_node_that_is_slow_with_partners_that_are_fast_with_others_is_drained() -> None:
     strict = BurninConfig(expect={"nccl_pairs": 80})
-    verdict = checks.nccl(four_nodes("a"), "a", strict)
+    verdict = load_checks.nccl(four_nodes("a"), "a", strict)
     expected = ">= 80 GB/s: burnin.expect of the cluster file"
     assert verdict.findings == (Finding("node", "nccl_pairs 40 GB/s with the best of 3 partners", expected),)
     assert verdict.action is Action.DRAIN
     for other in "bcd":
-        assert checks.nccl(four_nodes("a"), other, strict).outcome is Outcome.PASSED
-    assert checks.nccl(four_nodes("a"), "a", CONFIG).outcome is Outcome.PASSED
+        assert load_checks.nccl(four_nodes("a"), other, strict).outcome is Outcome.PASSED
+    assert load_checks.nccl(four_nodes("a"), "a", CONFIG).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize(
@@ -387,7 +401,7 @@ def test_a_node_that_is_slow_with_partners_that_are_fast_with_others_is_drained(
 def test_a_slow_pair_without_a_partner_that_is_known_to_be_fast_drains_nobody(
     busbw: dict[tuple[str, str], float],
 ) -> None:
-    verdict = checks.nccl(pairs(busbw), "a", BurninConfig(expect={"nccl_pairs": 80}))
+    verdict = load_checks.nccl(pairs(busbw), "a", BurninConfig(expect={"nccl_pairs": 80}))
     (finding,) = verdict.findings
     assert finding.action is Action.MONITOR
     assert finding.measured.endswith(
@@ -399,7 +413,7 @@ def test_a_slow_pair_without_a_partner_that_is_known_to_be_fast_drains_nobody(
 def test_a_node_that_was_in_no_pair_has_no_figure() -> None:
     whole = pairs({("a", "b"): 40.0})
     whole.nodes["b"].partners.clear()
-    assert checks.nccl(whole, "b", BurninConfig(expect={"nccl_pairs": 80})).outcome is Outcome.PASSED
+    assert load_checks.nccl(whole, "b", BurninConfig(expect={"nccl_pairs": 80})).outcome is Outcome.PASSED
 
 
 # --- a fleet in two halves
@@ -434,21 +448,21 @@ def test_a_fleet_in_two_halves_has_stragglers_that_drain_nobody() -> None:
         return [load(name, "matmul", own={at: {"tflops": value} for at in range(4)})]
 
     whole = fleet(4, a=line("a", 700.0), b=line("b", 702.0), c=line("c", 590.0), d=line("d", 592.0))
-    verdict = checks.stragglers(whole, "c", CONFIG)
+    verdict = stragglers.stragglers(whole, "c", CONFIG)
     words = "one speed in the fleet; it has two: 8 about 701 TFLOP/s on a,b; 8 about 591 TFLOP/s on c,d"
     assert verdict.findings[0] == Finding(
         "GPU 0 (GPU-c-0, 0000:00:00.0)", "bf16 590 TFLOP/s, as the slow half of the fleet", words
     )
     assert len(verdict.findings) == 4
     assert verdict.action is Action.MONITOR
-    assert checks.stragglers(whole, "a", CONFIG).outcome is Outcome.PASSED
+    assert stragglers.stragglers(whole, "a", CONFIG).outcome is Outcome.PASSED
     whole.take_limits(profile_of(bf16=600.0))
-    assert checks.stragglers(whole, "c", CONFIG).outcome is Outcome.PASSED, "one fault, one verdict"
-    assert checks.matmul(whole, "c", CONFIG).action is Action.DRAIN
+    assert stragglers.stragglers(whole, "c", CONFIG).outcome is Outcome.PASSED, "one fault, one verdict"
+    assert load_checks.matmul(whole, "c", CONFIG).action is Action.DRAIN
 
 
 def test_the_progress_line_knows_a_node_below_its_limit() -> None:
     whole = fleet(1)
-    assert not checks.suspicious(whole, "a", CONFIG, 60)
-    assert checks.suspicious(whole, "a", BurninConfig(expect={"bf16": 701}), 60)
-    assert checks.suspicious(whole, "a", BurninConfig(expect={"d2h": 55.1}), 60)
+    assert not removal.suspicious(whole, "a", CONFIG, 60)
+    assert removal.suspicious(whole, "a", BurninConfig(expect={"bf16": 701}), 60)
+    assert removal.suspicious(whole, "a", BurninConfig(expect={"d2h": 55.1}), 60)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from burnin_helpers import fleet, load
 
-from pytest_gpucluster.suites.burnin import checks as burnin
+from pytest_gpucluster.suites.burnin import load_checks
 from pytest_gpucluster.suites.burnin import results as burnin_told
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, GpuInfo, NodeTotals, Peaks, unit_of
@@ -21,7 +22,7 @@ def test_units_of_rates() -> None:
         "cpu": "units/s", "bf16": "TFLOP/s", "fp64": "TFLOP/s",
     }  # fmt: skip
     assert (burnin_told.MAX_PROBLEMS, burnin_told.MAX_STRANGERS, burnin_told.HOST) == (50, 8, "")
-    assert burnin_told.UNDECIDED == "no majority tells which is right"
+    assert burnin_told.UNDECIDED == "no majority decides which is right"
 
 
 def test_peaks_are_the_highest() -> None:
@@ -178,7 +179,7 @@ def test_who_gives_another_result() -> None:
 
     assert fleet(a=["1"], b=["1"], c=["1"]) == {}
     assert fleet(a=["1"], b=["1"], c=["2"]) == {("c", "U"): ["bf16: another result than 2 others"]}
-    undecided = "no majority tells which is right"
+    undecided = "no majority decides which is right"
     assert fleet(a=["1"], b=["2"]) == {
         ("a", "U"): [f"bf16: 1, and {undecided}"],
         ("b", "U"): [f"bf16: 2, and {undecided}"],
@@ -196,34 +197,57 @@ def test_no_more_than_four_reasons_are_shown() -> None:
         )
         for name in "abc"
     }
-    (found,) = burnin.cpu(BurninResult(nodes, 60), "c", BurninConfig()).findings
+    (found,) = load_checks.cpu(BurninResult(nodes, 60), "c", BurninConfig()).findings
     assert found.measured == "; ".join(f"k{n}: another result than 2 others" for n in range(4))
     for node in nodes.values():
         node.hashes = {key: {"U": parts[""]} for key, parts in node.hashes.items()}
-    (found,) = burnin.corruption(BurninResult(nodes, 60), "c").findings
+    (found,) = load_checks.corruption(BurninResult(nodes, 60), "c").findings
     assert found.measured == "; ".join(f"k{n}: another result than 2 others" for n in range(4))
 
 
-def test_a_pair_that_failed_with_a_bad_partner_acquits_and_another_does_not() -> None:
-    def failed_with(text: str, **more: NodeTotals) -> bool:
-        nodes = {"a": NodeTotals("a", problems=[("nccl", "", text)]), "b": NodeTotals("b"), **more}
-        return burnin._blamed_on_others(BurninResult(nodes, 60), "a")
+def test_a_gpu_without_its_own_words() -> None:
+    assert str(GpuInfo(3, "U", "b")) == "GPU 3 (U, b)"
+    assert str(GpuInfo(3, "U")) == "GPU 3 (U)"
+    whole = BurninResult(
+        {"a": NodeTotals("a", rates={"bf16": {"U": [3.0, 1.0, 2.0], "V": []}}), "b": NodeTotals("b")}, 60
+    )
+    assert (whole.median("bf16", "a"), whole.median("bf16", "b")) == ({"U": 2.0}, {})
+    assert whole.fleet("bf16") == {("a", "U"): 2.0}
 
-    assert failed_with("timeout (a b)", b=NodeTotals("b", lost="gone")) is True
-    assert failed_with("timeout (a b)", c=NodeTotals("c", lost="gone")) is False
-    assert failed_with("timeout", c=NodeTotals("c", out="gone")) is True
-    assert failed_with("timeout (a b)") is False
+
+def test_a_metric_of_each_result() -> None:
+    rates = {
+        ("matmul", "tflops"): "fp8", ("hbm", "gbs"): "hbm", ("copies", "h2d"): "h2d", ("copies", "d2h"): "d2h",
+        ("peer", "gbs"): "peer", ("cpu", "rate"): "cpu", ("memory", "rate"): "memory",
+        ("storage", "write"): "storage_write", ("storage", "read"): "storage_read",
+    }  # fmt: skip
+    for (kind, key), metric in rates.items():
+        assert list(burnin_told._rates_of(kind, {"dtype": "fp8", "tflops": 1.0, key: 5.0, "other": 1})) == (
+            [(metric, 5.0)]
+        )
+    assert list(burnin_told._rates_of("dcgm", {"gbs": 1.0})) == []
 
 
-@pytest.mark.parametrize(
-    ("counter", "said"),
-    [
-        ("xid_79", "Xid 79: GPU has fallen off the bus (restart the node)"),
-        ("xid_149:Nonfatal", "Xid 149: NVLink 5 error of the network port (NETIR) (nothing to do)"),
-        ("xid_94:RST:_Yes", "Xid 94: contained memory error (reset the GPU)"),
-        ("sxid_20034:Fatal", "SXid 20034: Fatal (reset the GPU)"), ("sxid_7", "SXid 7:  (no action known)"),
-        ("xid_", "None"), ("axid_7", "None"), ("pcie_replay", "None"), ("xid_7x", "None"),
-    ],
-)  # fmt: skip
-def test_what_a_counter_of_xids_counts(counter: str, said: str) -> None:
-    assert str(burnin._xid_of(counter)) == said
+def test_what_a_problem_says() -> None:
+    assert burnin_told._problem({"problem": "x" * 301}) == "x" * 300
+    assert burnin_told._problem({"problem": "x", "dtype": "fp8", "members": ["a"]}) == "x (fp8)"
+    assert burnin_told._problem({"problem": "x", "members": ["a", "b"]}) == "x (a b)"
+    assert burnin_told._problem({"problem": "x", "members": []}) == "x"
+    assert burnin_told._problem({"problem": 7, "members": ["n" * 400]}) == f"7 ({'n' * 298}"
+
+
+def test_a_sum_without_anything_is_short() -> None:
+    assert NodeTotals("a").as_dict() == {"node": "a"}
+    told = NodeTotals("a", lost="x")
+    told.add({"load": "hbm", "deltas": {"U": {}}, "sensors": {"U": {"samples": "3", "slow": {"heat": 0.5}}}})
+    assert told.as_dict() == {
+        "node": "a", "lost": "x",
+        "peaks": {"U": {"samples": 3, "celsius": None, "memory_celsius": None, "watts": None, "sm_mhz": [],
+                        "slow": {"heat": 2}}},
+    }  # fmt: skip
+    assert NodeTotals.from_dict({**told.as_dict(), "of_a_later_release": 1}) == told
+
+
+def test_results_of_unlike_hardware_are_not_compared() -> None:
+    other = load("b", "matmul", own={i: {"hash": "bb", "key": "bf16/8192/1/y"} for i in range(4)})
+    assert fleet(2, b=[other]).corrupt_gpus() == {}

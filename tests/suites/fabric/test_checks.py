@@ -129,7 +129,7 @@ def test_a_host_without_a_network_is_not_applicable() -> None:
             {"counters": {"symbol_error": 65535}},
             (
                 "mlx5_1 port 1",
-                "symbol_error 65535: saturated, it counts no more",
+                "symbol_error 65535: saturated, it no longer counts",
                 "cleared with perfquery -R",
             ),
         ),
@@ -198,7 +198,10 @@ def test_a_node_without_a_port_passes_nothing() -> None:
     )
     assert {check: (verdict.outcome, verdict.reason) for check, verdict in verdicts.items()} == {
         "fabric.link_layer": (Outcome.NOT_CHECKED, no_port),
-        "fabric.port_state": (Outcome.NOT_CHECKED, "no port speaks InfiniBand (see fabric.link_layer)"),
+        "fabric.port_state": (
+            Outcome.NOT_CHECKED,
+            "no port has the link layer InfiniBand (see fabric.link_layer)",
+        ),
         "fabric.rate": (Outcome.NOT_CHECKED, none_active),
         "fabric.mtu": (Outcome.NOT_CHECKED, none_active),
         "fabric.counters": (Outcome.NOT_CHECKED, none_active),
@@ -277,7 +280,7 @@ def test_what_cannot_be_read_is_not_checked() -> None:
     )
     garbled = judge(host(garbled={"symbol_error": "N/A (no PMA)"}))["fabric.counters"]
     assert garbled.outcome is Outcome.NOT_CHECKED
-    assert garbled.reason == "mlx5_1 port 1: symbol_error reads 'N/A (no PMA)', which is no number"
+    assert garbled.reason == "mlx5_1 port 1: symbol_error reads 'N/A (no PMA)', which is not a number"
     mtu = judge(host(mtu=None))["fabric.mtu"]
     assert (mtu.outcome, mtu.findings) == (Outcome.NOT_CHECKED, ())
     assert mtu.reason == "mlx5_1 port 1: its MTU cannot be read (ibv_devinfo absent, or no interface)"
@@ -329,7 +332,7 @@ def counted(
 )
 def test_a_saturated_counter_fails_and_drains_nobody(counter: str, full: int) -> None:
     verdict = counted({counter: full})
-    said = (f"{counter} {full}: saturated, it counts no more", "cleared with perfquery -R")
+    said = (f"{counter} {full}: saturated, it no longer counts", "cleared with perfquery -R")
     assert verdict.findings == (Finding("mlx5_1 port 1", *said),)
     assert (verdict.action, verdict.advisories) == (Action.MONITOR, ())
     assert counted({counter: full - 1}).outcome is Outcome.PASSED
@@ -338,7 +341,7 @@ def test_a_saturated_counter_fails_and_drains_nobody(counter: str, full: int) ->
 @pytest.mark.parametrize("counter", ["port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped"])
 def test_what_healthy_ports_count_never_fails_by_itself(counter: str) -> None:
     verdict = counted({counter: 65535})
-    said = (f"{counter} 65535: saturated, it counts no more", "cleared with perfquery -R")
+    said = (f"{counter} 65535: saturated, it no longer counts", "cleared with perfquery -R")
     assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, (Advisory("mlx5_1 port 1", *said),))
     assert counted({}, {counter: 5000}).outcome is Outcome.PASSED
 
@@ -550,7 +553,7 @@ def test_rubbish_gives_a_reason(parse: Any, junk: bytes) -> None:
 OPEN = "NVIDIA UNIX Open Kernel Module for x86_64  555.42.02  Release Build"
 CLOSED = "NVIDIA UNIX x86_64 Kernel Module  535.129.03"
 WITHOUT = "neither nvidia_peermem nor nv_peer_mem is loaded"
-DECIDES = "NCCL decides: NET/IB/0/GDRDMA in its log is GPUDirect RDMA (nccl suite)"
+DECIDES = "check NCCL's log: NET/IB/0/GDRDMA is GPUDirect RDMA (nccl suite)"
 
 
 def gpu_direct(
@@ -588,9 +591,9 @@ def test_proprietary_modules_without_peermem_fail() -> None:
     ("found", "reason"),
     [
         (gpu_direct(driver=None), "and /proc/driver/nvidia/version cannot be read"),
-        (gpu_direct(kernel="5.11.22"), "DMA-BUF is sure from Linux 5.12 on, not of 5.11.22"),
-        (gpu_direct(kernel="4.18.0-372.el8"), "DMA-BUF is sure from Linux 5.12 on, not of 4.18.0-372.el8"),
-        (gpu_direct(kernel=None), "DMA-BUF is sure from Linux 5.12 on, not of None"),
+        (gpu_direct(kernel="5.11.22"), "Linux 5.12 and later have DMA-BUF, 5.11.22 may not"),
+        (gpu_direct(kernel="4.18.0-372.el8"), "Linux 5.12 and later have DMA-BUF, 4.18.0-372.el8 may not"),
+        (gpu_direct(kernel=None), "Linux 5.12 and later have DMA-BUF, this kernel may not"),
     ],
 )
 def test_what_is_not_sure_is_left_to_nccl(found: infiniband.PeerMemory, reason: str) -> None:
@@ -644,7 +647,7 @@ def test_roce_asks_ports_that_speak_ethernet_and_no_others() -> None:
     verdicts = [fabric.gid(profile, table) for profile in (IB, ROCE, NONE)]
     assert [(verdict.outcome, verdict.reason) for verdict in verdicts] == [
         (Outcome.NOT_APPLICABLE, "profile ib has InfiniBand: GID types are for RoCE"),
-        (Outcome.NOT_CHECKED, "no port speaks Ethernet (see fabric.link_layer)"),
+        (Outcome.NOT_CHECKED, "no port has the link layer Ethernet (see fabric.link_layer)"),
         (Outcome.NOT_APPLICABLE, "profile vm has no InfiniBand or RoCE"),
     ]
 
@@ -705,7 +708,10 @@ def test_affinity_is_judged_where_the_machine_has_pcie_switches() -> None:
     assert finding.expected == "an adapter at PIX or PXB"
     grace = judged(near, memory={0: "2"})
     assert grace.outcome is Outcome.NOT_APPLICABLE
-    assert grace.reason == "the memory of the GPUs is a NUMA node: GPU and adapter meet in the CPU (Grace)"
+    assert (
+        grace.reason
+        == "the memory of the GPUs is a NUMA node: the path from GPU to adapter is through the CPU (Grace)"
+    )
     fewer = judged({**near, 2: near[0]})
     assert fewer.outcome is Outcome.NOT_APPLICABLE
     assert fewer.reason == "2 adapters for 3 GPUs: not all can have one near"
@@ -794,7 +800,7 @@ def test_acs_of_a_switch_fails_and_of_a_root_port_warns() -> None:
         for bridge in ("16:00.0", "17:00.0")
     )
     told = "ACSCtl: ReqRedir+ on 2, the first is 00:01.0"
-    assert verdict.advisories == (Advisory("PCIe ports of no switch", told, "ReqRedir-"),)
+    assert verdict.advisories == (Advisory("PCIe ports outside of switches", told, "ReqRedir-"),)
     assert verdict.metrics == (Metric("acs_bridges", 5, "bridges"),)
     assert verdict.action is Action.MONITOR
     good = fabric.acs(IB, infiniband.Acs(5))
@@ -867,11 +873,11 @@ HCAS = "mlx5_0, mlx5_1, mlx5_10"
         ("NCCL_SOCKET_IFNAME", "eth", None),
         ("NCCL_SOCKET_IFNAME", "=eth0", None),
         ("NCCL_SOCKET_IFNAME", "=eth", f"no eth; there are {ALL}"),
-        ("NCCL_SOCKET_IFNAME", "ens5", f"no name begins so; there are {ALL}"),
+        ("NCCL_SOCKET_IFNAME", "ens5", f"no name has this prefix; there are {ALL}"),
         ("NCCL_SOCKET_IFNAME", "ens5,eth", None),
-        ("NCCL_SOCKET_IFNAME", "", "names nothing"),
+        ("NCCL_SOCKET_IFNAME", "", "has no name"),
         ("NCCL_SOCKET_IFNAME", "^lo,docker", None),
-        ("NCCL_SOCKET_IFNAME", "^eth,ib", "leaves none of eth0, eth1, ib0"),
+        ("NCCL_SOCKET_IFNAME", "^eth,ib", "excludes all of eth0, eth1, ib0"),
         ("NCCL_SOCKET_IFNAME", "^=eth0,eth1", None),
         ("NCCL_IB_HCA", "mlx5", None),
         ("NCCL_IB_HCA", "=mlx5_1:1", None),
@@ -883,14 +889,14 @@ HCAS = "mlx5_0, mlx5_1, mlx5_10"
         ("UCX_NET_DEVICES", "all", None),
         ("UCX_NET_DEVICES", "^mlx5_9:1", None),
         ("UCX_NET_DEVICES", "mlx5_0:1,eth0", None),
-        ("UCX_NET_DEVICES", "mlx5_0", "mlx5_0: UCX needs the port too, like mlx5_0:1"),
-        ("UCX_NET_DEVICES", "mlx5_0:x", "mlx5_0:x: UCX needs the port too, like mlx5_0:1"),
+        ("UCX_NET_DEVICES", "mlx5_0", "mlx5_0: UCX needs also the port, like mlx5_0:1"),
+        ("UCX_NET_DEVICES", "mlx5_0:x", "mlx5_0:x: UCX needs also the port, like mlx5_0:1"),
         ("UCX_NET_DEVICES", "mlx5_9:1", f"no mlx5_9:1; there are {ALL}, {HCAS}"),
         ("UCX_NET_DEVICES", "", f"no name; there are {ALL}, {HCAS}"),
         ("OMPI_MCA_btl_tcp_if_include", "eth0", None),
         ("OMPI_MCA_btl_tcp_if_include", "10.1.0.0/16", None),
         ("OMPI_MCA_btl_tcp_if_include", "10.2.0.0/16", "no address in 10.2.0.0/16"),
-        ("OMPI_MCA_btl_tcp_if_include", "10.2.0.0/99", "10.2.0.0/99 is no subnet"),
+        ("OMPI_MCA_btl_tcp_if_include", "10.2.0.0/99", "10.2.0.0/99 is not a subnet"),
         ("OMPI_MCA_btl_tcp_if_include", "ens5", f"no ens5; there are {ALL}"),
         ("OMPI_MCA_oob_tcp_if_include", "", f"no name; there are {ALL}"),
     ],

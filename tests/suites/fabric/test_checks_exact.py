@@ -213,22 +213,22 @@ def test_lists_of_names() -> None:
     assert said("NCCL_SOCKET_IFNAME", "=eth9, ib0,ib9") == [
         f"no {name}; there are {every}" for name in ("eth9", "ib9")
     ]
-    assert said("NCCL_SOCKET_IFNAME", "^=eth0,eth1,ib0") == ["leaves none of eth0, eth1, ib0"]
+    assert said("NCCL_SOCKET_IFNAME", "^=eth0,eth1,ib0") == ["excludes all of eth0, eth1, ib0"]
     assert said("NCCL_SOCKET_IFNAME", "^=eth,ib") == said("NCCL_SOCKET_IFNAME", "lo") == []
-    assert said("NCCL_SOCKET_IFNAME", "^") == said("NCCL_SOCKET_IFNAME", "=,") == ["names nothing"]
-    assert said("NCCL_IB_HCA", "^mlx5") == [f"leaves none of {hcas}"]
+    assert said("NCCL_SOCKET_IFNAME", "^") == said("NCCL_SOCKET_IFNAME", "=,") == ["has no name"]
+    assert said("NCCL_IB_HCA", "^mlx5") == [f"excludes all of {hcas}"]
     assert said("NCCL_IB_HCA", "^=mlx5_0:1,mlx5_1") == said("NCCL_IB_HCA", "mlx5_1:1") == []
-    assert said("NCCL_IB_HCA", "bnxt") == [f"no name begins so; there are {hcas}"]
+    assert said("NCCL_IB_HCA", "bnxt") == [f"no name has this prefix; there are {hcas}"]
     assert said("GLOO_SOCKET_IFNAME", "eth0,eth8, eth9") == [
         f"no {name}; there are {every}" for name in ("eth8", "eth9")
     ]
     assert said("UCX_NET_DEVICES", " all ") == said("UCX_NET_DEVICES", "mlx5_10:2") == []
-    assert said("UCX_NET_DEVICES", "mlx5_0:") == ["mlx5_0:: UCX needs the port too, like mlx5_0:1"]
+    assert said("UCX_NET_DEVICES", "mlx5_0:") == ["mlx5_0:: UCX needs also the port, like mlx5_0:1"]
     assert said("UCX_NET_DEVICES", "eth0:1,mlx5_0") == [
-        f"no eth0:1; there are {every}, {hcas}", "mlx5_0: UCX needs the port too, like mlx5_0:1"
+        f"no eth0:1; there are {every}, {hcas}", "mlx5_0: UCX needs also the port, like mlx5_0:1"
     ]  # fmt: skip
     assert said("OMPI_MCA_btl_tcp_if_include", "x/y,10.9.0.0/16,eth9") == [
-        "x/y is no subnet", "no address in 10.9.0.0/16", f"no eth9; there are {every}"
+        "x/y is not a subnet", "no address in 10.9.0.0/16", f"no eth9; there are {every}"
     ]  # fmt: skip
     assert said("OMPI_MCA_oob_tcp_if_include", "10.1.9.9/16,eth0") == []
 

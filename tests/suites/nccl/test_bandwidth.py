@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import TESTS
 
-from pytest_gpucluster.config import baseline
-from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThreshold, Profile
+from pytest_gpucluster.config.models import BandwidthThreshold, FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Metric, Outcome
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.kit.nccl_tests import NcclRun, read
+from pytest_gpucluster.suites.nccl import baseline
 from pytest_gpucluster.suites.nccl.bandwidth import (
     Ceiling,
     NoThresholdError,
@@ -38,9 +38,9 @@ GIB = 2**30
 NO_NVLS = {"NCCL_NVLS_ENABLE": "0"}
 
 
-def row(busbw: float, size: int = 4 * GIB, nodes: int = 1, **more: Any) -> NcclThreshold:
+def row(busbw: float, size: int = 4 * GIB, nodes: int = 1, **more: Any) -> BandwidthThreshold:
     keys = {"gpus_per_node": 8, "source": "recordings", "tolerance": 0.05, **more}
-    return NcclThreshold(size=size, nodes=nodes, busbw=busbw, **keys)
+    return BandwidthThreshold(size=size, nodes=nodes, busbw=busbw, **keys)
 
 
 H200 = (
@@ -56,7 +56,7 @@ def run_8() -> NcclRun:
     return run
 
 
-def choose(rows: tuple[NcclThreshold, ...] = H200, **more: Any) -> float:
+def choose(rows: tuple[BandwidthThreshold, ...] = H200, **more: Any) -> float:
     keys = {
         "collective": "all_reduce",
         "nodes": 1,
@@ -89,7 +89,7 @@ def test_more_conditions_go_first_then_the_earlier_row() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"nodes": 8}, "no row goes beyond 4 nodes, and none is extrapolated"),
+        ({"nodes": 8}, "no row has more than 4 nodes, and rows are not extrapolated"),
         ({"nodes": 8}, "all_reduce 4 x 8 4 GiB 191.05 GB/s differs in nodes 4"),
         ({"nodes": 2}, "no threshold for all_reduce on 2 nodes x 8 GPUs at 4 GiB; nearest:"),
         ({"size": 2 * GIB}, "differs in size 1 GiB"),
@@ -97,7 +97,7 @@ def test_more_conditions_go_first_then_the_earlier_row() -> None:
         ({"env": {"NCCL_NVLS_ENABLE": "1"}}, "(is 1)"),
         ({"gpus_per_node": 4}, "differs in gpus_per_node 8"),
         ({"collective": "alltoall"}, "differs in collective all_reduce"),
-        ({"rows": ()}, "neither cluster nor profile has any"),
+        ({"rows": ()}, "neither the cluster file nor the profile has one"),
     ],
 )
 def test_no_row_is_an_error_that_names_the_nearest(change: dict[str, Any], words: str) -> None:

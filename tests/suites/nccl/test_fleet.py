@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.config.models import FabricProfile, GpuProfile, NcclThreshold, Profile
+from pytest_gpucluster.config.models import BandwidthThreshold, FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl_tests import NcclRun
@@ -154,8 +154,8 @@ def test_links_are_told_with_their_evidence() -> None:
             Finding("link a - c", "slow", AS_FAST),
             Finding("leaf switch x", "3 of 4 are slow", "as fast as the other leaves"),
             Finding("leaf switch y", "slow", "as fast as the other leaves"),
-            Finding("one of c,link b-c", "cannot be told apart: too few", "every pair as fast as the fleet"),
-            Finding("one of n[1-2]", "cannot be told apart: no further partner", "every pair as fast as the fleet"),
+            Finding("one of c,link b-c", "undecided: too few", "every pair as fast as the fleet"),
+            Finding("one of n[1-2]", "undecided: no further partner", "every pair as fast as the fleet"),
         ),
         (Metric("localisation_rounds", 3, "rounds"), Metric("localisation_steps", 2, "steps")), Action.MONITOR,
     )  # fmt: skip
@@ -182,7 +182,7 @@ def test_links_that_cannot_be_judged() -> None:
 
 def test_where_a_bad_whole_may_lie() -> None:
     def where(found: Localisation, *measured: Measurement) -> str:
-        return nccl_fleet.whereabouts(found, measured, ("n1", "n2", "n3", "n4"))
+        return nccl_fleet.suspected_parts(found, measured, ("n1", "n2", "n3", "n4"))
 
     assert where(Localisation(("a", "b"), (("c", "d"),), ("x",)), SKIPPED) == (
         "the rounds of pairs name a, b, link c - d, leaf switch x"
@@ -192,11 +192,11 @@ def test_where_a_bad_whole_may_lie() -> None:
     )
     unresolved = (Unresolved(("n1", "n2"), "too few"), Unresolved(("n3",), "no bound"))
     assert where(Localisation(unresolved=unresolved)) == (
-        "the rounds of pairs could not tell which part it is: one of n[1-2]: too few; one of n3: no bound"
+        "the rounds of pairs could not identify the part: one of n[1-2]: too few; one of n3: no bound"
     )
     assert where(Localisation(), Measurement(("n1",), 5.0), *fed("ab:5 ba:5 cd:5")) == (
-        "all 2 measured of 6 pairs are fine, so no node or link is named: what only all of n[1-4] together use "
-        "remains (switches above the leaves, routing, congestion)"
+        "all 2 measured of 6 pairs are fine, so no node or link is at fault: the fault is in what only all "
+        "of n[1-4] together use (switches above the leaves, routing, congestion)"
     )
 
 
@@ -215,7 +215,7 @@ def test_a_node_that_stands_apart_from_its_fleet() -> None:
     assert nccl_fleet.outlier("n3", {**values, "n3": 95.1}, "x").outcome is Outcome.PASSED
     assert nccl_fleet.outlier("n1", values, "x").outcome is Outcome.PASSED
     assert told(nccl_fleet.outlier("n9", values, "x")) == (
-        "nccl.outlier", Outcome.NOT_APPLICABLE, "the node has no believed bandwidth to compare", (), (), Action.MONITOR
+        "nccl.outlier", Outcome.NOT_APPLICABLE, "the node has no valid bandwidth to compare", (), (), Action.MONITOR
     )  # fmt: skip
     few = nccl_fleet.outlier("n1", {"n1": 1.0}, "x")
     assert (few.outcome, few.findings) == (Outcome.NOT_APPLICABLE, ())
@@ -225,11 +225,13 @@ def test_a_node_that_stands_apart_from_its_fleet() -> None:
 # --- thresholds and ceilings
 
 
-def row(busbw: float = 365, **more: Any) -> NcclThreshold:
-    return NcclThreshold(**{"gpus_per_node": 8, "size": 4 * GIB, "busbw": busbw, "source": "site", **more})
+def row(busbw: float = 365, **more: Any) -> BandwidthThreshold:
+    return BandwidthThreshold(
+        **{"gpus_per_node": 8, "size": 4 * GIB, "busbw": busbw, "source": "site", **more}
+    )
 
 
-def missing(rows: tuple[NcclThreshold, ...], **more: Any) -> str:
+def missing(rows: tuple[BandwidthThreshold, ...], **more: Any) -> str:
     asked = {"collective": "all_reduce", "nodes": 2, "gpus_per_node": 8, "size": 4 * GIB, "env": {}, **more}
     if asked["size"] is None:
         del asked["size"]
@@ -243,12 +245,12 @@ END = "; add a row to thresholds, or record a baseline"
 
 def test_no_threshold_names_the_nearest_rows() -> None:
     assert missing(()) == (
-        "no threshold for all_reduce on 2 nodes x 8 GPUs at 4 GiB: neither cluster nor profile has any; write one, "
-        "or record a baseline"
+        "no threshold for all_reduce on 2 nodes x 8 GPUs at 4 GiB: neither the cluster file nor the profile has "
+        "one; add one, or record a baseline"
     )
     assert missing((row(),)) == (
-        "no threshold for all_reduce on 2 nodes x 8 GPUs at 4 GiB; no row goes beyond 1 nodes, and none is "
-        f"extrapolated; nearest: all_reduce 1 x 8 4 GiB 365 GB/s differs in nodes 1{END}"
+        "no threshold for all_reduce on 2 nodes x 8 GPUs at 4 GiB; no row has more than 1 nodes, and rows "
+        f"are not extrapolated; nearest: all_reduce 1 x 8 4 GiB 365 GB/s differs in nodes 1{END}"
     )
     assert missing((row(nodes=2),), size=None, collective="alltoall") == (
         "no threshold for alltoall on 2 nodes x 8 GPUs; nearest: all_reduce 2 x 8 4 GiB 365 GB/s differs in "
@@ -262,7 +264,7 @@ def test_no_threshold_names_the_nearest_rows() -> None:
     )
 
 
-def nearest(*rows: NcclThreshold, **more: Any) -> list[str]:
+def nearest(*rows: BandwidthThreshold, **more: Any) -> list[str]:
     told = missing(rows, **more).partition("nearest: ")[2].removesuffix(END)
     return [one.split(" GB/s")[0].rpartition(" ")[2] for one in told.split("; ")]
 
@@ -289,7 +291,7 @@ def test_the_nearest_rows_differ_in_the_least_then_in_nodes_then_in_size() -> No
 
 
 def test_the_chosen_row_in_words() -> None:
-    def why(*rows: NcclThreshold, **env: str) -> str:
+    def why(*rows: BandwidthThreshold, **env: str) -> str:
         return nccl_bandwidth.threshold_for(
             rows, collective="all_reduce", nodes=1, gpus_per_node=8, size=4 * GIB, env=env
         ).why
@@ -323,7 +325,7 @@ LINKS = {"nvlinks": 10, "nvlink_speed": 50.0}
             "all_reduce",
             {**LINKS, "nvswitch": True},
             510.0 * 1.5,
-            "10 NVLinks x 50 GB/s x 1.5 (the switch adds up)",
+            "10 NVLinks x 50 GB/s x 1.5 (the switch reduces)",
         ),
     ],
 )
@@ -401,7 +403,7 @@ def test_a_bandwidth_that_was_not_measured_or_is_implausible() -> None:
             ),
             Finding(
                 "all_reduce 2 GiB", "400.50 GB/s",
-                "at most 400.00 GB/s (links): implausible, so the figure is not believed",
+                "at most 400.00 GB/s (links): implausible, so the figure is not valid",
             ),
         ),
         (

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_gpucluster import config
-from pytest_gpucluster.config.models import NcclThreshold
+from pytest_gpucluster.config.models import BandwidthThreshold
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.units import parse_size
 from pytest_gpucluster.kit import nccl_log
@@ -31,9 +31,9 @@ def run(busbw: float, size: int = 4 * GIB, world: int = 8) -> NcclRun:
     )
 
 
-def row(**more: Any) -> NcclThreshold:
+def row(**more: Any) -> BandwidthThreshold:
     keys = {"gpus_per_node": 8, "size": 4 * GIB, "busbw": 365, "drain_below": 300, "source": "site", **more}
-    return NcclThreshold(**keys)
+    return BandwidthThreshold(**keys)
 
 
 def judged(busbw: float, nodes: int = 1, **more: Any) -> Verdict:
@@ -207,7 +207,7 @@ def test_an_outlier_and_those_that_cannot_be_one() -> None:
     assert verdict.findings == (Finding("x", "300.00 GB/s, 25.7% below the median", expected),)
     absent = nccl_fleet.outlier("gpu99", fleet, "x")
     assert (absent.outcome, absent.reason) == (
-        Outcome.NOT_APPLICABLE, "the node has no believed bandwidth to compare"
+        Outcome.NOT_APPLICABLE, "the node has no valid bandwidth to compare"
     )  # fmt: skip
     few = nccl_fleet.outlier("a", {"a": 1.0, "b": 2.0}, "x")
     assert (few.outcome, few.reason) == (
@@ -228,7 +228,7 @@ def test_links_that_are_slow_unresolved_or_not_measured() -> None:
     assert verdict.findings == (
         Finding("link a - b", "a with b: 3 GB/s", "as fast as each end with its other partners"),
         Finding("leaf switch leaf1", "3 of 4 pairs across it are slow", "as fast as the other leaves"),
-        Finding("one of c,d", "cannot be told apart: no further partner", "every pair as fast as the fleet"),
+        Finding("one of c,d", "undecided: no further partner", "every pair as fast as the fleet"),
     )
     assert verdict.action is Action.MONITOR
     bare = nccl_fleet.links(Localisation(bad_links=(("a", "b"),), bad_leaves=("l",)), ALL, "abcd")

@@ -933,7 +933,7 @@ def test_what_a_node_measures_alone(
         for one in results
     )
     found = inference.Inference(it)
-    assert found.alone_again == ({"a"} if again else set())
+    assert found.slow_alone_once == ({"a"} if again else set())
     assert found.why == ({"a": why} if why else {})
 
 

@@ -17,7 +17,7 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationReq
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.transport import LocalTransport
-from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, NcclThreshold, Profile
+from pytest_gpucluster.config.models import BandwidthThreshold, Cluster, EnvironmentConfig, Group, Profile
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError, StepTimeout
 from pytest_gpucluster.core.probe import Answer
@@ -624,7 +624,7 @@ def occupied() -> Answer:
     return Answer("gpu02", 0, f"@@ gpus 0\n{gpus}\n@@ apps 0\n{apps}\n".encode())
 
 
-def proof_of(monkeypatch: pytest.MonkeyPatch, *tasks: TaskResult) -> proofs.NcclProof:
+def proof_of(monkeypatch: pytest.MonkeyPatch, *tasks: TaskResult) -> proofs.NcclStages:
     """A proof of two nodes of one GPU whose first stage gave these tasks."""
     made = runner(runner="payload", gpus=1)
     log = "".join(f"{task.rank}: {line}\n" for task in tasks for line in task.stderr.splitlines())
@@ -632,7 +632,7 @@ def proof_of(monkeypatch: pytest.MonkeyPatch, *tasks: TaskResult) -> proofs.Nccl
     monkeypatch.setattr(made, "alone", lambda *_: step)
     monkeypatch.setattr(made, "survey", lambda _: occupied())
     outliers: Any = None
-    return proofs.NcclProof(made, NODES, Profile(name="p", description="", source=""), (), outliers)
+    return proofs.NcclStages(made, NODES, Profile(name="p", description="", source=""), (), outliers)
 
 
 WHO = "processes of others on GPUs of gpu02: GPU 1 (GPU-36b3216f-daee-b975-729f-ae923d5a4fd1, 0000:00:07.0): process 772"
@@ -709,11 +709,11 @@ def test_what_is_set_on_one_node_alone_stands_at_what_fails_between_nodes(
 
 def slow_alone(
     monkeypatch: pytest.MonkeyPatch, busbw: Mapping[str, float], *said: TaskResult
-) -> proofs.NcclProof:
+) -> proofs.NcclStages:
     """A proof whose nodes measured this much alone, with a hard limit of 300 GB/s."""
     proof = proof_of(monkeypatch, *said)
     monkeypatch.setattr(proof.runner, "survey", lambda _: Answer("gpu02", 1, b""))
-    proof.rows = (NcclThreshold(gpus_per_node=1, size=2**30, busbw=365, drain_below=300, source="site",
+    proof.rows = (BandwidthThreshold(gpus_per_node=1, size=2**30, busbw=365, drain_below=300, source="site",
                                 conditions={"NCCL_NVLS_ENABLE": "0"}),)  # fmt: skip
     monkeypatch.setitem(proof.__dict__, "env", {"NCCL_NVLS_ENABLE": "0"})
     runs = {
@@ -787,7 +787,7 @@ def test_the_hard_limit_of_a_pair(
     proof.runner.config = NcclConfig(runner="payload", **own)
     if rows:
         proof.rows = (
-            NcclThreshold(
+            BandwidthThreshold(
                 nodes=2, gpus_per_node=1, size=2**28, busbw=rows[0], drain_below=rows[1], source="x"
             ),
         )

@@ -158,9 +158,11 @@ def test_a_time_service_that_does_not_answer_is_named() -> None:
           for word in ("initializing", "starting", "maintenance", "stopping")),
         (answer("", "System has not been booted with systemd as init system\nFailed to connect to bus", 1),
          SystemState("offline")),
-        (answer("", "System has not been booted with systemd as init system", 1), SystemState("offline")),
+        (answer("", "System has not been booted with systemd as init system (PID 1). Can't operate.", 1), SystemState("offline")),
         (answer("unknown\n", "Failed to connect to bus", 1), SystemState("", "Failed to connect to bus")),
         (answer("unknown\n", rc=1), SystemState("", "unknown")),
+        (answer("", "Failed to connect to bus: Connection refused", 1),
+         SystemState("", "Failed to connect to bus: Connection refused")),
         (answer("", rc=124), SystemState("", "no answer within 10 s")),
     ],
 )  # fmt: skip

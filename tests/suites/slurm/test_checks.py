@@ -235,7 +235,7 @@ def test_a_node_that_is_off_or_comes_up_cannot_answer() -> None:
     verdict = checks.responding(_info("MIXED+CLOUD+NOT_RESPONDING+POWERING_UP"))
     assert (verdict.outcome, verdict.reason) == (
         Outcome.NOT_CHECKED,
-        "MIXED+CLOUD+NOT_RESPONDING+POWERING_UP: the node is off, or comes up or goes down: its slurmd cannot answer",
+        "MIXED+CLOUD+NOT_RESPONDING+POWERING_UP: the node is off, starts or shuts down: its slurmd cannot respond",
     )
     assert checks.responding(_info("IDLE+RESERVED")).outcome is Outcome.PASSED
     assert checks.responding(_info("IDLE+DRAIN", **REASON)).outcome is Outcome.PASSED
@@ -272,8 +272,8 @@ def test_instances_of_mig_are_not_counted_as_gpus(kind: str) -> None:
     verdict = checks.gres(_info(gres={"gpu:h200": 4, f"gpu:{kind}": 14}), PROFILE)
     assert verdict.outcome is Outcome.NOT_APPLICABLE
     assert verdict.reason == (
-        f"Slurm hands out MIG instances ({checks._gres(_info(gres={'gpu:h200': 4, f'gpu:{kind}': 14}))}): "
-        "not as many as there are GPUs"
+        f"Slurm allocates MIG instances ({checks._gres(_info(gres={'gpu:h200': 4, f'gpu:{kind}': 14}))}), "
+        "whose number is not that of the GPUs"
     )
 
 
@@ -309,9 +309,9 @@ def test_the_version_of_slurmd_is_the_controllers() -> None:
     verdict = checks.version(_info(version="24.05.1"), "25.11.0")
     assert (verdict.findings, verdict.action) == ((Finding("slurmd", "24.05.1", "25.11.0"),), Action.MONITOR)
     assert checks.version(_info(version="25.11.0"), "25.11.0").outcome is Outcome.PASSED
-    untold = "slurmd has told no version: it has not registered since the controller started"
+    untold = "slurmd has reported no version: it has not registered since the controller started"
     assert checks.version(None, "25.11.0").reason == checks.version(_info(), "25.11.0").reason == untold
-    assert checks.version(_info(version="25.11.0"), "").reason == "the controller has told no version"
+    assert checks.version(_info(version="25.11.0"), "").reason == "the controller has reported no version"
     assert checks.version(_info(version="25.11.0"), "").outcome is Outcome.NOT_CHECKED
 
 
@@ -408,7 +408,7 @@ def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, st
         (
             checks.step,
             _exam(_task(0, lost=("SLURM_PROCID", "SLURM_LOCALID"))),
-            Finding("task 0", "SLURM_PROCID, SLURM_LOCALID not as Slurm sets it", "the task's place"),
+            Finding("task 0", "SLURM_PROCID, SLURM_LOCALID not as Slurm sets it", "the values of this task"),
         ),
         (checks.output, _exam(_task(0), tasks_requested=2), Finding("stdout", "of 1 tasks", "of 2 tasks")),
         (
@@ -421,7 +421,7 @@ def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, st
             _exam(_task(0, token="to")),
             Finding("GPUCLUSTER_EXAM of task 0", "'to'", "'tok'"),
         ),
-        (checks.exit_code, _exam(_task(1)), Finding("local task 0", "told nothing", "exit status 7")),
+        (checks.exit_code, _exam(_task(1)), Finding("local task 0", "no report", "exit status 7")),
         (checks.exit_code, _exam(_task(0, rc=1)), Finding("task 0", "exit status 1", "exit status 7")),
         (
             checks.exit_code,
@@ -438,7 +438,7 @@ def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, st
             _exam(_task(0), _task(2, signal=9)),
             Finding("task 2", "signal 9", "exit status 0"),
         ),
-        (checks.signal, _exam(_task(0)), Finding("local task 1", "told nothing", "signal 9")),
+        (checks.signal, _exam(_task(0)), Finding("local task 1", "no report", "signal 9")),
         (checks.signal, _exam(_task(1, signal=None, rc=0)), Finding("task 1", "exit status 0", "signal 9")),
         (checks.signal, _exam(_task(1, signal=15)), Finding("task 1", "signal 15", "signal 9")),
         (
@@ -482,7 +482,7 @@ def test_gpus_that_are_shared_or_not_there_are_not_held_against_the_tasks() -> N
 
 def test_cpus_that_no_task_could_tell_are_not_judged() -> None:
     verdict = checks.cpu_affinity(_exam(_task(0, cpus=frozenset())))
-    assert verdict.reason == "the tasks could not tell the CPUs that they may run on"
+    assert verdict.reason == "the tasks could not read the CPUs that they may run on"
     assert verdict.outcome is Outcome.NOT_CHECKED
     one = frozenset({0})  # a node of one CPU has no other
     assert checks.cpu_affinity(_exam(_task(0, cpus=one, online=1), _task(1, cpus=one, online=1))).outcome is (
@@ -650,9 +650,9 @@ def test_jobs_of_which_nothing_is_known_are_not_judged() -> None:
         (Outcome.NOT_CHECKED, "no squeue")
     }
     waiting = checks.requeue(_facts(replace(ASKS, state="RUNNING", restarts=0)))
-    assert waiting.reason == "element 0 is RUNNING: it has not had the time to ask for it"
+    assert waiting.reason == "element 0 is RUNNING: it has not requeued itself yet"
     late = checks.begin(_facts(replace(ELEMENT, eligible=f"{DAY}:04"), submitted_in=1.9))
-    assert late.reason == "sbatch took 1.9 s, or clocks differ: its --begin was over"
+    assert late.reason == "sbatch took 1.9 s, or clocks differ: its --begin was in the past"
 
 
 def test_a_step_without_a_word_of_its_time_limit_is_named() -> None:

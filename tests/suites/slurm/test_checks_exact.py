@@ -95,7 +95,7 @@ def test_a_step_of_a_time_limit_has_its_seconds() -> None:
 def test_a_job_that_slurm_forgot() -> None:
     assert checks._state(None) == "unknown to Slurm"
     assert (CHECKS["slurm.dependency"].cause, CHECKS["slurm.begin"].cause, CHECKS["slurm.limits"].hint) == (
-        "job dependencies are not resolved", "--begin is not heeded", "scontrol show partition",
+        "job dependencies are not resolved", "slurmctld ignores --begin", "scontrol show partition",
     )  # fmt: skip
 
 

@@ -15,7 +15,12 @@ Metric = Literal[
     "cpu", "memory", "storage_write", "storage_read",
 ]  # fmt: skip
 ALL: tuple[Load, ...] = ("dcgm", "matmul", "hbm", "copies", "peer", "cpu", "memory", "storage", "nccl")
+GPU_LOADS: tuple[Load, ...] = ("matmul", "hbm", "copies", "peer", "nccl")
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+GPU_METRICS: tuple[str, ...] = (*DTYPES, "hbm")
+HOST_METRICS: tuple[str, ...] = (
+    "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs", "cpu", "memory", "storage_write", "storage_read"
+)  # fmt: skip
 
 
 class BurninLimit(Model):

@@ -1,4 +1,4 @@
-"""Reader of `dcgmi diag -r N -j`: one result per test and GPU.
+"""Reader and check of `dcgmi diag -r N -j`: one result per test and GPU.
 
 Formats, from HelperJsonAddResult of dcgmi/Diag.cpp: DCGM 2 and 3 have "DCGM GPU Diagnostic" and results with `gpu_ids`
 (3.3: `gpu_id`), warnings as text or (3.2 and later) as a list of objects, with a severity since 3.3; DCGM 4 has "DCGM
@@ -9,20 +9,48 @@ Lists may hold null, the case of a status varies, other text may precede and fol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core import safe_json as jsontext
+from pytest_gpucluster.core import safe_json
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check, revised
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.probe import last_line
+from pytest_gpucluster.suites.burnin.load_checks import unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.suites.burnin.config import BurninConfig
+    from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 MAX_STARTS = 100  # braces before the JSON that are tried
 ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 PASSED, WARNED = ("pass", "passed"), ("warn", "warning")
 FAILED, SKIPPED = ("fail", "failed", "error"), ("skip", "skipped", "not run", "notrun")
+# dcgmErrorSeverity_t of dcgm_errors.h; a GPU is fit for work with an error of the severity none, monitor or config
+_ISOLATE, _CONFIG, _RESET = 2, 5, 6
+_MILD = frozenset({0, 1, _CONFIG})
+# dcgmErrorCategory_t: configuration, library, CUDA, EUD, other software, DCGM itself. Their errors are no fault of the
+# hardware, except those with the severity isolate (an EUD that failed)
+_SOFTWARE_CATEGORIES = frozenset({3, 4, 6, 7, 8, 16})
+# Results before DCGM 3.3 have no severity. These tests of nvvs/plugin_src/software check software; the others there (page
+# retirement, row remapping, InfoROM) check hardware
+_SOFTWARE_TESTS = frozenset({
+    "denylist", "blacklist", "nvml library", "cuda main library", "cuda toolkit libraries", "permissions and os blocks",
+    "permissions and os-related blocks", "persistence mode", "environment variables", "graphics processes",
+    "fabric manager",
+})  # fmt: skip
+_DEPLOYMENT = "Deployment"  # the category of software tests; others: Hardware, Integration, Stress
+# words of a warning about an environment variable or another process on the GPU
+_SOFTWARE_WORDS = (
+    "CUDA_VISIBLE_DEVICES",
+    "cudaDeviceGetByPCIBusId",
+    "busy or unavailable",
+    "ersistence mode",
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +116,7 @@ def _json_in(text: str) -> dict[str, Any] | None:
         if at < 0:
             return first
         try:
-            found, end = jsontext.raw_decode(text, at)
+            found, end = safe_json.raw_decode(text, at)
         except ValueError:
             found, end = None, at + 1
         if isinstance(found, dict):
@@ -161,3 +189,82 @@ def _texts(value: Any) -> str:
             next((value[name] for name in ("warning", "warnings", "error", "message") if value.get(name)), "")
         )
     return str(value) if value else ""
+
+
+def _with_software_cause(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return another cause if no finding of DCGM is about the hardware."""
+    if not verdict.findings or verdict.action is not Action.MONITOR:
+        return verdict
+    cause = "NVIDIA's diagnostic found wrong settings or software of the node; the hardware passed"
+    return replace(verdict, cause=cause, hint="correct what DCGM reports above; repeat with dcgmi diag -r 1")
+
+
+def _diagnosis(totals: NodeTotals) -> DcgmDiag | None:
+    """Return the results of `dcgmi diag` on the node, None if it did not run."""
+    if totals.dcgm is None:
+        return None
+    try:
+        return read(int(totals.dcgm["rc"]), str(totals.dcgm["out"]), str(totals.dcgm.get("err", "")))
+    except ProbeError as error:
+        return DcgmDiag((), str(error))
+
+
+@revised(_with_software_cause)
+@check(
+    "burnin.dcgm",
+    cause="NVIDIA's own diagnostic fails",
+    hint="dcgmi diag -r 3 -v; /var/log/nvidia-dcgm; return the GPU if it fails again",
+)
+def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Every test of `dcgmi diag` passes."""
+    found = _diagnosis(burnin.nodes[node_name])
+    if found is None:
+        yield from unmeasured(burnin.nodes[node_name], "dcgm", config=config)
+        return
+    if found.problem:
+        yield NotChecked(found.problem)
+    by_status = Counter(result.status for result in found.results)
+    for result in found.results:
+        yield from _judged(result)
+    if found.results:
+        yield Metric("dcgm_passed", sum(by_status[status] for status in PASSED), "tests")
+    beyond = {result.status for result in found.results if result.category != _DEPLOYMENT}
+    if set(by_status) <= {*SKIPPED} and not found.problem:
+        yield NotChecked("dcgmi diag skipped every test")
+    elif beyond and beyond <= {*SKIPPED}:
+        # DCGM does not allow them on this product (is_allowed), or a plugin is not installed
+        yield NotChecked("dcgmi diag skipped every test of the hardware and ran only those of software")
+
+
+def _judged(result: DcgmResult) -> Judgement:
+    """Yield the finding of one result with its action, or an advisory if a warning proves no fault."""
+    warning = f": {result.warning}" if result.warning else ""
+    where, measured = result.where or "node", f"{result.test} ({result.category}): {result.status}{warning}"
+    action = _action(result)
+    if result.status in FAILED or (result.status in WARNED and action is not Action.MONITOR):
+        yield Finding(where, measured, "pass", action)
+    elif result.status in WARNED or (result.status in PASSED and result.warnings):
+        yield Advisory(where, measured, "pass without a warning")
+    elif result.status not in (*PASSED, *SKIPPED):
+        yield NotChecked(f"dcgmi diag: the status {result.status!r} of {result.test} on {where} is not known")
+
+
+def _action(result: DcgmResult) -> Action | None:
+    """Return the action that a failed test requires; None: the action of the check."""
+    if not result.warnings or any(it.severity is None for it in result.warnings):  # before DCGM 3.3
+        software = result.test.lower() in _SOFTWARE_TESTS or any(
+            word in result.warning for word in _SOFTWARE_WORDS
+        )
+        return Action.MONITOR if software else None
+    actions = {_warning_action(it) for it in result.warnings}
+    if actions == {Action.MONITOR}:
+        return Action.MONITOR
+    return Action.RESET_GPU if actions <= {Action.MONITOR, Action.RESET_GPU} else None
+
+
+def _warning_action(warning: DcgmWarning) -> Action | None:
+    if warning.severity in _MILD or (
+        warning.severity != _ISOLATE and warning.category in _SOFTWARE_CATEGORIES
+    ):
+        return Action.MONITOR
+    return Action.RESET_GPU if warning.severity == _RESET else None

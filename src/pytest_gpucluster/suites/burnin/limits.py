@@ -31,46 +31,46 @@ class Rate:
     value: float
 
 
-def rates(whole: BurninResult, node: str, metric: str) -> Iterator[Rate]:
+def rates(burnin: BurninResult, node: str, metric: str) -> Iterator[Rate]:
     """Yield the rates of a node: medians over the rounds."""
-    for part, value in sorted(whole.median(metric, node).items()):
+    for part, value in sorted(burnin.median(metric, node).items()):
         yield Rate(node, part, metric, value)
 
 
-def limit_of(whole: BurninResult, rate: Rate, config: BurninConfig) -> Floor | None:
+def limit_of(burnin: BurninResult, rate: Rate, config: BurninConfig) -> Floor | None:
     """Return the hard limit of a rate, None if it has none."""
     unit = unit_of(rate.metric)
     if rate.metric in config.expect:
         return Floor(config.expect[rate.metric], unit, "burnin.expect of the cluster file")
-    totals, row = whole.nodes[rate.node], whole.limits.get(rate.metric)
+    totals, row = burnin.nodes[rate.node], burnin.limits.get(rate.metric)
     gpu = totals.gpus.get(rate.part)
     names = {bare(totals.gpus[uuid].name) for uuid in ([rate.part] if gpu else totals.used)}
-    if row is not None and names <= {bare(whole.model)}:
+    if row is not None and names <= {bare(burnin.model)}:
         return Floor(row.drain_below, unit, f"the profile's row of burnin: {row.source}")
     return floor_of(rate.metric, gpu.name, gen=gpu.pcie_gen, width=gpu.pcie_width) if gpu else None
 
 
-def misses(whole: BurninResult, rate: Rate, config: BurninConfig) -> bool:
+def misses(burnin: BurninResult, rate: Rate, config: BurninConfig) -> bool:
     """Return whether a rate is below its hard limit."""
-    limit = limit_of(whole, rate, config)
+    limit = limit_of(burnin, rate, config)
     return limit is not None and rate.value < limit.rate
 
 
-def too_slow(whole: BurninResult, rate: Rate, config: BurninConfig) -> Finding | None:
-    """Return the finding on a rate below its hard limit; a GPU with a lowered power limit is not broken."""
-    limit = limit_of(whole, rate, config)
+def too_slow(burnin: BurninResult, rate: Rate, config: BurninConfig) -> Iterator[Finding]:
+    """Yield the finding on a rate below its hard limit; a GPU with a lowered power limit is not broken."""
+    limit = limit_of(burnin, rate, config)
     if limit is None or rate.value >= limit.rate:
-        return None
-    totals = whole.nodes[rate.node]
+        return
+    totals = burnin.nodes[rate.node]
     gpu = totals.gpus.get(rate.part)
     capped = gpu.capped if gpu else ""
     clocks = totals.peaks[rate.part].sm_mhz if rate.part in totals.peaks else []
     clock = f" at {statistics.median(clocks):.0f} MHz" if clocks else ""
     measured = f"{rate.metric} {rate.value:.4g} {limit.unit}{clock}"
-    return Finding(
+    yield Finding(
         totals.part(rate.part),
         "; ".join(filter(None, (measured, capped, _earlier_processes(gpu)))),
-        f">= {limit.rate:.4g} {limit.unit}: {limit.why}{_if_most_miss(whole, rate.metric, config)}",
+        f">= {limit.rate:.4g} {limit.unit}: {limit.why}{_if_most_miss(burnin, rate.metric, config)}",
         Action.MONITOR if capped else None,
     )
 
@@ -79,15 +79,15 @@ def _earlier_processes(gpu: GpuInfo | None) -> str:
     return f"on it before the burn-in: {', '.join(gpu.foreign)}" if gpu and gpu.foreign else ""
 
 
-def _if_most_miss(whole: BurninResult, metric: str, config: BurninConfig) -> str:
+def _if_most_miss(burnin: BurninResult, metric: str, config: BurninConfig) -> str:
     """Return a hint if most of the fleet miss their limit: then one common cause is likely; else ''."""
-    if metric not in whole.below:
-        known = [rate for node in whole.nodes for rate in rates(whole, node, metric)]
-        known = [rate for rate in known if limit_of(whole, rate, config) is not None]
-        missed = sum(misses(whole, rate, config) for rate in known)
+    if metric not in burnin.below:
+        known = [rate for node in burnin.nodes for rate in rates(burnin, node, metric)]
+        known = [rate for rate in known if limit_of(burnin, rate, config) is not None]
+        missed = sum(misses(burnin, rate, config) for rate in known)
         words = (
             f"; {missed} of {len(known)} in the fleet are below: first check the settings, the driver and the switches "
             "that they share"
         )
-        whole.below[metric] = words if 1 < len(known) < 2 * missed else ""
-    return whole.below[metric]
+        burnin.below[metric] = words if 1 < len(known) < 2 * missed else ""
+    return burnin.below[metric]

@@ -261,7 +261,7 @@ class Agent:
         for worker, load, began in self.waiting:
             took, planned = time.monotonic() - began, float(load["seconds"])
             if took > 2 * planned + LATE.get(load["load"], SLACK) and worker.busy:
-                problem = "the load had not ended after %.0f s instead of %.0f s" % (took, planned)
+                problem = "the load did not end after %.0f s instead of %.0f s" % (took, planned)
                 late.append(dict(worker.part(), load=load["load"], problem=problem + worker.hang_reason()))
         if late:
             self.report("load", load=late[0]["load"], results=late)

@@ -150,8 +150,8 @@ class GpuWorker:
 
             return scaled
         if dtype == "int8":
-            turned = b.t()
-            return lambda: torch._int_mm(a, turned)
+            transposed = b.t()
+            return lambda: torch._int_mm(a, transposed)
         out = torch.empty_like(a)
         return lambda: torch.matmul(a, b, out=out)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit.gpu_processes import EXPECTED_PROCESSES
-from pytest_gpucluster.suites.burnin.config import BurninLimit
+from pytest_gpucluster.suites.burnin.config import HOST_METRICS, BurninLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HOST = ""  # the part that is the node itself
 MAX_PROBLEMS = 50
 MAX_STRANGERS = 8
-UNDECIDED = "no majority tells which is right"
+UNDECIDED = "no majority decides which is right"
 # load -> {key of its result: metric}
 _RATES = {
     "hbm": {"gbs": "hbm"},
@@ -35,18 +35,7 @@ _RATES = {
     "memory": {"rate": "memory"},
     "storage": {"write": "storage_write", "read": "storage_read"},
 }
-UNITS = {
-    "hbm": "GB/s",
-    "h2d": "GB/s",
-    "d2h": "GB/s",
-    "peer": "GB/s",
-    "cpu": "units/s",
-    "memory": "GB/s",
-    "storage_write": "GB/s",
-    "storage_read": "GB/s",
-    "nccl_alone": "GB/s",
-    "nccl_pairs": "GB/s",
-}
+UNITS: dict[str, str] = {**dict.fromkeys(("hbm", *HOST_METRICS), "GB/s"), "cpu": "units/s"}
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.cluster.slurm.streaming_step import StreamingStep
-from pytest_gpucluster.core import safe_json as jsontext
+from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import SlurmError, StepError
 from pytest_gpucluster.core.units import format_duration, parse_duration
 from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent, source_of
-from pytest_gpucluster.suites.burnin import checks, payload
-from pytest_gpucluster.suites.burnin.config import BurninConfig
+from pytest_gpucluster.suites.burnin import payload, removal
+from pytest_gpucluster.suites.burnin.config import GPU_LOADS, BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class ResumeState:
     nodes: dict[str, NodeTotals] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add a burn-in event of a log; `asked` and `told` are the names of earlier versions."""
+        """Add a burn-in event of a log, also of earlier versions."""
         if event["what"] == "begin":
             self.requested = max(self.requested, float(event.get("requested") or event["asked"]))
         self.seconds = max(self.seconds, float(event.get("seconds", 0.0)))
@@ -104,7 +104,7 @@ class Burnin:
         self.cluster, self.gpus = cluster, gpus
         self.environment = environment_named(cluster, self.config.environment, "burnin")
         self.before = before or ResumeState()
-        used = gpus if set(self.config.loads) & set(checks.GPU_LOADS) else 0
+        used = gpus if set(self.config.loads) & set(GPU_LOADS) else 0
         self.result = BurninResult({}, seconds, used)
         for node in nodes:
             self.result.nodes[node] = self.before.nodes.get(node) or NodeTotals(node)
@@ -242,7 +242,7 @@ class Burnin:
         for load in ("dcgm", "matmul", "hbm", "copies", "peer", "memory", "storage"):
             if load not in config.loads or (load == "dcgm" and number):
                 continue
-            if load in checks.GPU_LOADS and not self.gpus:
+            if load in GPU_LOADS and not self.gpus:
                 continue
             one: dict[str, Any] = {"load": load, "seconds": seconds, "seed": seed}
             if load == "dcgm":
@@ -303,7 +303,7 @@ class Burnin:
         timeout = 2 * seconds + ROUND_SLACK
         if not self._wait(lambda: set(self.live) <= self._done[number], timeout, f"command {number}"):
             return False
-        for node, why in checks.corrupt_nodes(self.result).items():
+        for node, why in removal.corrupt_nodes(self.result).items():
             if node in self.live:
                 self._remove(node, why)
         return True
@@ -333,7 +333,7 @@ class Burnin:
 
     def _read_line(self, task: int, text: str) -> None:
         try:
-            line = jsontext.loads(text)
+            line = safe_json.loads(text)
         except ValueError:
             return
         node = line.get("node") if isinstance(line, dict) else None
@@ -352,9 +352,9 @@ class Burnin:
         elif kind == "load":
             recent.add(line)
             totals.add(line)
-            if checks.suspicious(self.result, node, self.config, self.elapsed):
+            if removal.suspicious(self.result, node, self.config, self.elapsed):
                 self._suspect.add(node)
-            if not totals.out and not totals.lost and (why := checks.fatal(totals)):
+            if not totals.out and not totals.lost and (why := removal.fatal(totals)):
                 self._remove(node, why)
         elif kind == "done":
             self._done.setdefault(int(line["id"]), set()).add(node)

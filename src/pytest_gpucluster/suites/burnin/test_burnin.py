@@ -1,6 +1,6 @@
-"""Burn-in: hours of load on GPUs, memory, links, CPUs and storage, and a verdict a node on what showed under it.
+"""Burn-in: hours of load on GPUs, memory, links, CPUs and storage. `-m burnin --burnin-time=4h`.
 
-One long step with an agent a node; a node that fails leaves, the others go on. `-m burnin --burnin-time=4h`.
+One long step with an agent per node; a node that fails leaves, and the others continue.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.suite import checks_as_tests
-from pytest_gpucluster.suites.burnin import SUITE, checks
+from pytest_gpucluster.suites.burnin import SUITE, dcgm, error_checks, load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.steps import EARLY, EVENT, Burnin
 
@@ -24,35 +24,32 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.burnin.results import BurninResult
 
-# a node that is lost under load is judged here, not left untested
+# a node that is lost under load fails here; without the mark its items would be untested
 pytestmark = [pytest.mark.burnin, pytest.mark.judges_node]
 
 
 @pytest.fixture(scope="session")
-def burnt(
+def burnin_results(
     request: pytest.FixtureRequest,
     allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
     event: Callable[..., None],
     live_line: LiveLine,
 ) -> dict[str, BurninResult]:
-    """The burn-in of every allocation, one after another: {node: what was found}."""
+    """{node: the burn-in of its allocation}; the allocations run one after another."""
     if hasattr(request.config, "workerinput"):
         raise ConfigError("a burn-in loads all nodes at once: run pytest without -n")
     session, found = gpucluster_session, {}
     for held in session.allocations:
-        told = _burn(request, session, held, event, live_line)
+        result = _burn(request, session, held, event, live_line)
         live_line.close()
-        live_line.say(
-            f"burn-in of job {held.job_id}: {told.rounds} rounds in {told.seconds:.0f} s: {told.ended}"
-        )
-        if told.ended.startswith(EARLY):  # never green by what was not done
-            session.stop(SUITE, f"burn-in: {told.ended}; what was found by then is judged")
-        elif not told.rounds and any(not (one.lost or one.out) for one in told.nodes.values()):
-            session.stop(
-                SUITE, f"burn-in: no round of loads was finished in {told.seconds:.0f} s: ask for more time"
-            )
-        found.update(dict.fromkeys(told.nodes, told))
+        seconds = f"{result.seconds:.0f} s"
+        live_line.say(f"burn-in of job {held.job_id}: {result.rounds} rounds in {seconds}: {result.ended}")
+        if result.ended.startswith(EARLY):  # else missing rounds would pass
+            session.stop(SUITE, f"burn-in: {result.ended}; the results so far are judged")
+        elif not result.rounds and any(not (it.lost or it.out) for it in result.nodes.values()):
+            session.stop(SUITE, f"burn-in: no round of loads was finished in {seconds}: set a longer time")
+        found.update(dict.fromkeys(result.nodes, result))
         if session.stopped:
             break
     return found
@@ -70,9 +67,9 @@ def _burn(
     gpus = 0 if profile.gpu is None else (info and info.gpus) or profile.gpu.count
     before = getattr(request.config.option, "burnin_before", None)
     if before is not None:
-        for told in before.nodes.values():  # so that this log can be resumed as well
-            event(EVENT, what="totals", totals=told.as_dict(), seconds=before.seconds, rounds=before.rounds)
-    burnin = Burnin(
+        for totals in before.nodes.values():  # so that this log can be resumed as well
+            event(EVENT, what="totals", totals=totals.as_dict(), seconds=before.seconds, rounds=before.rounds)
+    runner = Burnin(
         held.slurm,
         held,
         session.cluster,
@@ -82,22 +79,22 @@ def _burn(
         seconds=session.cluster.section(BurninConfig).time,
         before=before,
     )
-    burnin.result.take_limits(profile)
-    return burnin.run(lambda **fields: event(EVENT, **fields), lambda progress: live_line.show(str(progress)))
+    runner.result.take_limits(profile)
+    return runner.run(lambda **fields: event(EVENT, **fields), lambda progress: live_line.show(str(progress)))
 
 
 @pytest.fixture
-def whole(burnt: dict[str, BurninResult], node: Node) -> BurninResult:
-    """The burn-in that this item's node took part in."""
-    if node.name not in burnt:
-        pytest.skip("not checked: the burn-in was stopped before it came to this node")
-    return burnt[node.name]
+def burnin(burnin_results: dict[str, BurninResult], node: Node) -> BurninResult:
+    """The burn-in of this item's node."""
+    if node.name not in burnin_results:
+        pytest.skip("not checked: the burn-in was stopped before it started on this node")
+    return burnin_results[node.name]
 
 
 @pytest.fixture
 def config(cluster: Cluster) -> BurninConfig:
-    """What the cluster file says of the burn-in."""
+    """The section `burnin` of the cluster file."""
     return cluster.section(BurninConfig)
 
 
-globals().update(checks_as_tests(checks))
+globals().update(checks_as_tests(load_checks, error_checks, dcgm, stragglers))

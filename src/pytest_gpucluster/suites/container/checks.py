@@ -1,4 +1,4 @@
-"""What a node does with containers, from what tasks outside and inside of one have told. Pure."""
+"""Checks of containers on a node, from the reports of tasks outside and inside of one. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
 
 
 def _unfit(found: ContainerFacts, *steps: str) -> Iterator[NotChecked]:
-    """Yield why nothing inside can be judged: the checks of import and plugin say what is wrong."""
+    """Yield why nothing inside can be judged; the checks of import and plugin report the fault."""
     if found.main.failed.get(found.node, "").startswith(HOOK):
         yield NotChecked(HOOK_FAILED)
     elif found.node in found.main.failed:
@@ -46,7 +46,7 @@ def _unfit(found: ContainerFacts, *steps: str) -> Iterator[NotChecked]:
     hint="grep -r pyxis /etc/slurm/plugstack.conf*; systemctl restart slurmd; srun --help | grep container-image",
 )
 def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
-    """Judge that tasks run in a container, and the plugin's version; a `pyxis` of text says why that is unknown."""
+    """Judge that tasks run in a container, and Pyxis' version; a text as `pyxis` is the reason why it is unknown."""
     if found.contained is False:
         yield Finding(
             "Pyxis", "the task ran on the node itself, outside of a container", "a task in the container"
@@ -63,13 +63,13 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
             yield Finding("Pyxis", why, "--container-image is an option of srun")
         else:
             judge = "hooks" if why.startswith(HOOK) else "import"
-            yield NotChecked(f"no container started: container.{judge} says why")
+            yield NotChecked(f"no container started, which container.{judge} judges")
     wanted = found.config.version
     if wanted is None:
         return
     if isinstance(pyxis, str) or not pyxis.version:
-        told = pyxis if isinstance(pyxis, str) else pyxis.absent or f"{pyxis.library} does not tell"
-        yield NotChecked(f"the version of Pyxis is not known: {told}")
+        why = pyxis if isinstance(pyxis, str) else pyxis.absent or f"{pyxis.library} does not state it"
+        yield NotChecked(f"the version of Pyxis is not known: {why}")
     elif not pyxis.version.startswith(wanted):
         yield Finding("version of Pyxis", pyxis.version, wanted)
 
@@ -80,7 +80,7 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
     hint="srun -w NODE --container-image=IMAGE true; enroot create IMAGE on the node; df $ENROOT_DATA_PATH",
 )
 def imported(found: ContainerFacts) -> Judgement:
-    """Judge that every image was imported; how long it took, and MB/s of the packed image."""
+    """Judge that every image was imported; measures the time, and the MB/s of the packed image."""
     if found.contained is False:
         yield from _unfit(found)
         return
@@ -90,7 +90,7 @@ def imported(found: ContainerFacts) -> Judgement:
         elif found.node in image.failed:
             yield Finding(image.image, image.failed[found.node], "imported")
         elif found.node not in image.nodes:
-            yield Finding(image.image, "no word of the import", "imported")
+            yield Finding(image.image, "no report of the import", "imported")
         if found.node in image.seconds:
             yield Metric("import_time", image.seconds[found.node], "s", image.image)
         throughput = image.throughput(found.node)
@@ -100,15 +100,15 @@ def imported(found: ContainerFacts) -> Judgement:
 
 @check(
     "container.hooks",
-    cause="a script in Enroot's hooks.d ends with an error on this node: what it needs is missing there",
-    hint="srun -w NODE --container-image=IMAGE true; run the commands of the hook (/etc/enroot/hooks.d) by hand there",
+    cause="a script in Enroot's hooks.d ends with an error on this node, where something that it needs is missing",
+    hint="srun -w NODE --container-image=IMAGE true; run the commands of the hook (/etc/enroot/hooks.d) manually there",
     action=Action.MONITOR,
 )
 def hooks(found: ContainerFacts) -> Judgement:
-    """Judge that no hook of Enroot fails, whatever step it fails. The site's scripts are to blame, not the node."""
-    told = [image.failed.get(found.node, "") for image in found.imports]
-    told += [seen.problem for seen in found.seen.values()]
-    failed = dict.fromkeys(text.removeprefix(HOOK) for text in told if text.startswith(HOOK))
+    """Judge that no hook of Enroot fails in any step. A failure is a fault of the site's scripts, not of the node."""
+    problems = [image.failed.get(found.node, "") for image in found.imports]
+    problems += [seen.problem for seen in found.seen.values()]
+    failed = dict.fromkeys(text.removeprefix(HOOK) for text in problems if text.startswith(HOOK))
     for text in failed:
         hook, _, words = text.partition(" ")
         yield Finding(hook, words, "exits with 0")
@@ -118,24 +118,24 @@ def hooks(found: ContainerFacts) -> Judgement:
 
 @check(
     "container.release",
-    cause="another image than the one asked for runs, or the container's root is the node's own",
+    cause="another image than the requested one runs, or the container's root is the node's own",
     hint="srun --container-image=IMAGE cat /etc/os-release",
 )
 def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
-    """Judge the image's os-release: the cluster file's, else that of most nodes (`usual_release`: what all of them told)."""
+    """Judge the image's os-release: must be the cluster file's, else the majority's (`usual_release`: of all nodes)."""
     yield from (problems := tuple(_unfit(found, "plain")))
     if problems:
         return
-    told = found.step("plain").facts.get("release", "")
+    measured = found.step("plain").facts.get("release", "")
     wanted = found.config.release
-    if not told:
+    if not measured:
         yield Finding(
             "os-release", "none in the container", wanted or usual_release.value or "ID and VERSION_ID"
         )
     elif not wanted:
-        yield from usual_release.judge("os-release", told)
-    elif told != wanted:
-        yield Finding("os-release", told, wanted)
+        yield from usual_release.judge("os-release", measured)
+    elif measured != wanted:
+        yield Finding("os-release", measured, wanted)
 
 
 @check(
@@ -145,7 +145,7 @@ def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
     action=Action.MONITOR,
 )
 def root(found: ContainerFacts) -> Judgement:
-    """Judge that the root file system is read-only unless --container-writable asks for more."""
+    """Judge that the root file system is read-only without --container-writable, and writable with it."""
     yield from (problems := tuple(_unfit(found, "readonly", "turned")))
     if problems:
         return
@@ -157,11 +157,11 @@ def root(found: ContainerFacts) -> Judgement:
 
 @check(
     "container.mounts",
-    cause="the source is not there on this node, or its file system denies access",
+    cause="the source does not exist on this node, or its file system denies access",
     hint="ls -ld SOURCE on the node; findmnt; srun -w NODE --container-mounts=SOURCE:TARGET ...",
 )
 def mounts(found: ContainerFacts) -> Judgement:
-    """Judge that mounts are read and written, that `ro` holds, and that the cluster file's mounts are there."""
+    """Judge that mounts can be read and written, that `ro` applies, and that the cluster file's mounts work."""
     if found.node in found.main.failed or found.contained is not True:
         yield from _unfit(found, "plain")
         return
@@ -186,7 +186,7 @@ def mounts(found: ContainerFacts) -> Judgement:
     hint="srun --container-image=IMAGE --container-workdir=/tmp pwd",
 )
 def workdir(found: ContainerFacts) -> Judgement:
-    """Judge that --container-workdir is where the task starts."""
+    """Judge that the task starts in --container-workdir."""
     yield from (problems := tuple(_unfit(found, "mounts")))
     if not problems and found.step("mounts").facts.get("workdir") != MOUNTED:
         yield Finding("working directory", found.step("mounts").facts.get("workdir", "none"), MOUNTED)
@@ -194,12 +194,12 @@ def workdir(found: ContainerFacts) -> Judgement:
 
 @check(
     "container.home",
-    cause="ENROOT_MOUNT_HOME of enroot.conf, or a mounts.d entry, decides for the users",
+    cause="ENROOT_MOUNT_HOME of enroot.conf, or a mounts.d entry, overrides the users' options",
     hint="grep -r MOUNT_HOME /etc/enroot; ls /etc/enroot/mounts.d",
     action=Action.MONITOR,
 )
 def home(found: ContainerFacts) -> Judgement:
-    """Judge that home is mounted where asked for, and not where it was not."""
+    """Judge that home is mounted only by default or with the flag for it."""
     yield from (problems := tuple(_unfit(found, "plain", "turned", "back")))
     if problems:
         return
@@ -214,17 +214,17 @@ def home(found: ContainerFacts) -> Judgement:
             yield Finding(f"home, {flag}", _mounted(seen), _mounted(mounted))
 
 
-def _mounted(yes: bool) -> str:  # reads as it is
+def _mounted(yes: bool) -> str:
     return "mounted" if yes else "not mounted"
 
 
 @check(
     "container.remap_root",
-    cause="user namespaces are limited on the node, or Enroot is configured against the flags",
+    cause="user namespaces are limited on the node, or Enroot's configuration overrides the flags",
     hint="sysctl user.max_user_namespaces kernel.unprivileged_userns_clone; grep REMAP_ROOT /etc/enroot/enroot.conf",
 )
 def remap_root(found: ContainerFacts) -> Judgement:
-    """Judge the user inside: root with --container-remap-root, oneself with --no-container-remap-root."""
+    """Judge the user inside: root with --container-remap-root, the job's user with --no-container-remap-root."""
     yield from (problems := tuple(_unfit(found, "outside", "turned", "back")))
     if problems:
         return
@@ -233,9 +233,9 @@ def remap_root(found: ContainerFacts) -> Judgement:
         ("turned", "--container-remap-root", "0"),
         ("back", "--no-container-remap-root", own),
     ):
-        told = found.step(step).facts.get("uid", "?")
-        if told != uid:
-            yield Finding(flag, f"user {told}", f"user {uid}")
+        inside = found.step(step).facts.get("uid", "?")
+        if inside != uid:
+            yield Finding(flag, f"user {inside}", f"user {uid}")
 
 
 @check(
@@ -245,9 +245,9 @@ def remap_root(found: ContainerFacts) -> Judgement:
     action=Action.MONITOR,
 )
 def environment(found: ContainerFacts) -> Judgement:
-    """Judge that exports pass through, that the image's own values win, and that --container-env turns that round.
+    """Judge that exports arrive, that the image's values override them, and that --container-env reverses this.
 
-    PATH is the image's, or what a login shell of the image makes of it: ENROOT_LOGIN_SHELL is on by default.
+    PATH is the image's, possibly changed by a login shell of the image: ENROOT_LOGIN_SHELL is on by default.
     """
     yield from (problems := tuple(_unfit(found, "plain", "readonly", "turned")))
     if problems:
@@ -261,22 +261,22 @@ def environment(found: ContainerFacts) -> Judgement:
     name = found.override
     if not name:
         return
-    ours = plain.get(f"image.{name}", "")
-    told = found.step("readonly").facts.get(f"env.{name}", "absent")
-    if told != ours:
-        yield Finding(f"{name} without --container-env", told, f"the image's: {ours}")
-    told = found.step("turned").facts.get(f"env.{name}", "absent")
-    if told != HOST_VALUE:
-        yield Finding(f"--container-env={name}", told, HOST_VALUE)
+    of_image = plain.get(f"image.{name}", "")
+    value = found.step("readonly").facts.get(f"env.{name}", "absent")
+    if value != of_image:
+        yield Finding(f"{name} without --container-env", value, f"the image's: {of_image}")
+    value = found.step("turned").facts.get(f"env.{name}", "absent")
+    if value != HOST_VALUE:
+        yield Finding(f"--container-env={name}", value, HOST_VALUE)
 
 
 @check(
     "container.entrypoint",
-    cause="the image's entrypoint fails, does not exec its arguments, or is run although it was switched off",
+    cause="the image's entrypoint fails, does not exec its arguments, or is run although it was disabled",
     hint="srun --container-entrypoint --container-entrypoint-log --container-image=IMAGE true",
 )
 def entrypoint(found: ContainerFacts) -> Judgement:
-    """Judge that a step starts through the entrypoint and without it; what the entrypoint sets is seen only with it."""
+    """Judge that a step starts with and without the entrypoint, whose variables exist only with it."""
     yield from (problems := tuple(_unfit(found, "plain", "back")))
     if problems:
         return
@@ -299,11 +299,11 @@ def entrypoint(found: ContainerFacts) -> Judgement:
 
 @check(
     "container.reuse",
-    cause="the container's name is not kept on the node: container_scope, or an epilog that removes it",
+    cause="the node does not keep the container's name: container_scope, or an epilog that removes it",
     hint="enroot list on the node, as the same user; grep container_scope /etc/slurm/plugstack.conf*",
 )
 def reuse(found: ContainerFacts) -> Judgement:
-    """Judge that a later step finds the container by its name alone, with what an earlier one has written."""
+    """Judge that a later step finds the container by its name, with the files of an earlier step."""
     if found.node in found.main.failed or found.contained is False or found.step("outside").problem:
         yield from _unfit(found)
         return
@@ -313,16 +313,16 @@ def reuse(found: ContainerFacts) -> Judgement:
             return
     yield Metric("reuse_time", found.step("plain").seconds, "s")
     if found.step("back").facts.get("mark") != "yes":
-        yield Finding("container by name", "what an earlier step wrote is gone", "kept")
+        yield Finding("container by name", "a file of an earlier step is missing", "present")
 
 
 @check(
     "container.save",
-    cause="no room or no right where the image is to be saved, or mksquashfs is missing on the node",
+    cause="no space or no permission in the folder of the saved image, or mksquashfs is missing on the node",
     hint="srun --container-name=NAME --container-save=/path/x.sqsh true; df; which mksquashfs",
 )
 def save(found: ContainerFacts) -> Judgement:
-    """Judge that a saved container starts as an image, with what was written in it."""
+    """Judge that a saved container starts as an image, with the files that were written in it."""
     if not found.config.save:
         yield NotApplicable("container.save is false")
         return
@@ -334,7 +334,7 @@ def save(found: ContainerFacts) -> Judgement:
     elif found.step("saved").problem:
         yield _step_finding("saved image", found.step("saved"))
     elif found.step("saved").facts.get("mark") != "yes":
-        yield Finding("saved image", "lacks what was written before", "complete")
+        yield Finding("saved image", "lacks a file that was written before", "complete")
 
 
 @check(
@@ -344,7 +344,7 @@ def save(found: ContainerFacts) -> Judgement:
     action=Action.MONITOR,
 )
 def remove(found: ContainerFacts) -> Judgement:
-    """Judge that a named container is listed, and gone after it was removed."""
+    """Judge that a named container is listed, and no longer listed after its removal."""
     if not found.config.save:
         yield NotApplicable("container.save is false: there is no second container to remove")
         return
@@ -361,7 +361,7 @@ def remove(found: ContainerFacts) -> Judgement:
     hint="nvidia-container-cli info; ls /etc/enroot/hooks.d; NVIDIA_VISIBLE_DEVICES=all srun ... nvidia-smi -L",
 )
 def gpus(found: ContainerFacts) -> Judgement:
-    """Judge that a task sees the same GPUs inside as outside."""
+    """Judge that a task has the same GPUs inside as outside."""
     if not found.gpus:
         yield NotApplicable("the node has no GPUs")
         return
@@ -390,11 +390,11 @@ def _uuids(facts: Mapping[str, str]) -> set[str]:
 
 @check(
     "container.ranks",
-    cause="Enroot's hook 50-slurm-pytorch.sh is not in hooks.d, or sets something else than Slurm's values",
+    cause="Enroot's hook 50-slurm-pytorch.sh is not in hooks.d, or does not set Slurm's values",
     hint="ls /etc/enroot/hooks.d; cp /usr/share/enroot/hooks.d/50-slurm-pytorch.sh /etc/enroot/hooks.d on every node",
 )
 def ranks(found: ContainerFacts) -> Judgement:
-    """Judge RANK and LOCAL_RANK of Pyxis, and what Enroot's hook for PyTorch adds, in every task."""
+    """Judge RANK and LOCAL_RANK of Pyxis, and the variables of Enroot's hook for PyTorch, in every task."""
     yield from (problems := tuple(_unfit(found, "ranks")))
     if problems:
         return
@@ -427,27 +427,27 @@ def _hook_values(facts: Mapping[str, str]) -> dict[str, str]:
 
 def _differing(part: str, facts: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[Finding]:
     for name, value in wanted.items():
-        told = facts.get(f"env.{name}", "not set")
-        if told != value:
-            yield Finding(f"{part}: {name}", told, value)
+        found = facts.get(f"env.{name}", "not set")
+        if found != value:
+            yield Finding(f"{part}: {name}", found, value)
 
 
 @check(
     "container.memlock",
-    cause="slurmd's own limit (LimitMEMLOCK of its unit) or PropagateResourceLimits holds the limit down",
+    cause="slurmd's own limit (LimitMEMLOCK of its unit) or PropagateResourceLimits lowers the limit",
     hint="systemctl show slurmd -p LimitMEMLOCK; grep PropagateResourceLimits /etc/slurm/slurm.conf",
 )
 def memlock(found: ContainerFacts) -> Judgement:
-    """Judge the limit on locked memory inside: the cluster file's, else no lower than outside."""
+    """Judge the limit of locked memory inside: at least the cluster file's, else that of the node."""
     yield from (problems := tuple(_unfit(found, "outside", "plain")))
     if problems:
         return
     inside = found.step("plain").facts.get("memlock", "")
     wanted = found.config.memlock or found.step("outside").facts.get("memlock", "")
     if not inside:
-        yield NotChecked("the image's shell does not tell its limits (ulimit -l)")
+        yield NotChecked("the image's shell does not print its limits (ulimit -l)")
     elif not wanted:
-        yield NotChecked("the node's shell does not tell its limits (ulimit -l): set container.memlock")
+        yield NotChecked("the node's shell does not print its limits (ulimit -l): set container.memlock")
     elif not _enough(inside, wanted):
         yield Finding("locked memory", f"{inside} KiB", wanted if wanted == UNLIMITED else f"{wanted} KiB")
 
@@ -460,18 +460,18 @@ def _enough(limit: str, wanted: str) -> bool:
 
 @check(
     "container.shm",
-    cause="/dev/shm is a small file system of the container's own, or is small on the node",  # the mount
+    cause="/dev/shm is a separate small file system of the container, or is small on the node",
     hint="df -h /dev/shm inside and outside; /etc/enroot/mounts.d/10-system.fstab",
 )
 def shm(found: ContainerFacts) -> Judgement:
-    """Judge the size of /dev/shm inside: the cluster file's, else no smaller than outside."""
+    """Judge the size of /dev/shm inside: at least the cluster file's, else that of the node."""
     yield from (problems := tuple(_unfit(found, "outside", "plain")))
     if problems:
         return
     inside, outside = (_size(found.step(name)) for name in ("plain", "outside"))
     wanted = found.config.shm or outside
     if inside is None or wanted is None:
-        yield NotChecked("the size of /dev/shm is not told (stat is missing in the image)")
+        yield NotChecked("the size of /dev/shm is not known (stat is missing in the image)")
         return
     yield Metric("shm", inside / 2**30, "GiB")
     if inside < wanted:
@@ -485,29 +485,29 @@ def _size(seen: StepFacts) -> int | None:
 
 @check(
     "container.room",
-    cause="images fill Enroot's paths, or the paths are not the user's to write",
+    cause="images fill Enroot's paths, or the user may not write there",
     hint="enroot list -f; du -sh $ENROOT_DATA_PATH/*; enroot remove OLD; ls -ld the path",
     action=Action.MONITOR,
 )
-def room(room: tuple[EnrootSpace, ...], claim: ContainerConfig) -> Judgement:
-    """Judge free space and the right to write on Enroot's data, cache and temporary paths."""
+def room(room: tuple[EnrootSpace, ...], config: ContainerConfig) -> Judgement:
+    """Judge free space and write permission on Enroot's data, cache and temporary paths."""
     for path in room:
         yield Metric("enroot_free", path.free / 2**30, "GiB", path.what)
         if not path.writable:
             yield Finding(f"{path.what} path {path.path}", "not writable", "writable")
-        elif path.free < claim.min_free:
-            free = units.format_size(path.free)
-            yield Finding(f"{path.what} path {path.path}", f"{free} free", units.format_size(claim.min_free))
+        elif path.free < config.min_free:
+            least = units.format_size(config.min_free)
+            yield Finding(f"{path.what} path {path.path}", f"{units.format_size(path.free)} free", least)
 
 
 @check(
     "container.leftovers",
-    cause="a job was killed before Pyxis could clean up, or the node was rebooted under it",
+    cause="a job was killed before Pyxis could clean up, or the node was rebooted during a job",
     hint="enroot list; enroot remove -f NAME on the node; consider an epilog that does so",
     action=Action.MONITOR,
 )
 def leftovers(names_before: tuple[str, ...], live_jobs: Collection[int]) -> Judgement:
-    """Judge that no container of a job is there whose job Slurm no longer knows."""
+    """Judge that the node has no container of a job that Slurm no longer knows."""
     yield Metric("containers", len(names_before), "containers")
     for name, job in jobs_of(names_before).items():
         if job not in live_jobs:

@@ -11,7 +11,7 @@ from pytest_gpucluster.kit.framework_config import FrameworkConfig
 class ContainerConfig(FrameworkConfig):
     """Pyxis and Enroot: the images that must start."""
 
-    about = "claims Pyxis and Enroot"
+    about = "the images that must start with Pyxis and Enroot"
     order = 6
     starts_containers = True
 
@@ -39,9 +39,7 @@ class ContainerConfig(FrameworkConfig):
         None, description="lowest size of /dev/shm in the container; default: that of the node"
     )
     min_free: Size = Field(10 * 2**30, description="free space on Enroot's data, cache and temporary paths")
-    scratch: FolderPath = Field(
-        "/tmp", description="folder on each node for files of the checks"
-    )  # a node's own
+    scratch: FolderPath = Field("/tmp", description="folder on each node for files of the checks")
     save: bool = Field(
         default=True, description="also save a container, which packs the whole image once per node"
     )

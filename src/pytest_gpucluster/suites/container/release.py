@@ -1,4 +1,4 @@
-"""The containers of a run go before its nodes are released."""
+"""Removes the containers of a run before its nodes are released."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def clear_nodes(run: SuiteContext, *, hurry: bool) -> list[str]:
-    """Remove the containers that steps of this run, or of one that was killed, have left; return what stays."""
+    """Remove the containers that this run, or a killed one, left; return those that could not be removed."""
     if run.slurm is None or run.channel is None or not run.cluster.starts_containers:
         return []
     return remove_containers(run.slurm, run.channel, {held.job_id for held in run.allocations}, hurry=hurry)

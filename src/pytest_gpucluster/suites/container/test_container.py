@@ -1,6 +1,6 @@
-"""Pyxis and Enroot do on every node what a job in a container needs: images, names, mounts, home, root, environment.
+"""Pyxis and Enroot work on every node: images, names, mounts, home, root, environment.
 
-The image is imported once a node; a handful of steps that re-use it by name are judged by many tests.
+Each node imports the image once; many tests judge a few steps that re-use it by name.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import ContainerFacts
 
-pytestmark = [pytest.mark.container, pytest.mark.usefixtures("claim")]
+pytestmark = [pytest.mark.container, pytest.mark.usefixtures("config")]
 
 room = probed(enroot.SPACE)
 names_before = probed(enroot.NAMES)
 
-claim = claimed(ContainerConfig, "containers")
+config = claimed(ContainerConfig, "containers")
 
 
 @pytest.fixture(scope="session")
 def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Show progress between the results, where there is a terminal to show it on."""
+    """Show progress between the results, if the output is a terminal."""
     plugins = request.config.pluginmanager
     reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
     if reporter is None or capture is None:  # a worker of xdist
@@ -55,40 +55,42 @@ def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
 def all_found(
     gpucluster_session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
-    claim: ContainerConfig,
+    config: ContainerConfig,
     say: Callable[[str], None],
 ) -> Iterator[dict[str, ContainerFacts]]:
-    """Everything that the steps have shown, by node; what they imported is removed at the end."""
+    """{node: the facts of its steps}; the imported images are removed at the end."""
     session = gpucluster_session
-    environment = session.cluster.environments.get(claim.environment or "")
-    image = claim.image or (environment.container_image if environment else None)
+    environment = session.cluster.environments.get(config.environment or "")
+    image = config.image or (environment.container_image if environment else None)
     if image is None:
         raise ConfigError(
             f"cluster {session.cluster.name}: the cluster file lacks container.image: a .sqsh path or a registry image"
         )
-    told: dict[str, ContainerFacts] = {}
+    facts: dict[str, ContainerFacts] = {}
     stores = []
     for held in session.allocations:
-        nodes = session.without_problem(held.nodes)[: claim.nodes]
+        nodes = session.without_problem(held.nodes)[: config.nodes]
         profiles = {session.nodes[node].profile.gpu is not None for node in nodes}
         gpus = min((session.inventory[node].gpus for node in nodes), default=0) if profiles == {True} else 0
         store = NamedContainers(
-            held.slurm, held, session.need_channel(), deadline=claim.deadline, keep=claim.keep, report=say
+            held.slurm, held, session.need_channel(), deadline=config.deadline, keep=config.keep, report=say
         )
         stores.append(store)
         try:
-            told |= ContainerSteps(held.slurm, held, store, claim, image, nodes, gpus).found if nodes else {}
+            if nodes:
+                steps = ContainerSteps(held.slurm, held, store, config, image, nodes, gpus)
+                facts |= steps.found
         except BaseException:
             store.close()
             raise
-    yield told
+    yield facts
     for store in stores:
         store.close()
 
 
 @pytest.fixture
 def found(all_found: dict[str, ContainerFacts], node: Node) -> ContainerFacts:
-    """What the steps have shown of this node."""
+    """The facts of the steps on this node."""
     if node.name not in all_found:
         pytest.skip("not applicable: container.nodes leaves this node out")
     return all_found[node.name]
@@ -107,15 +109,14 @@ def live_jobs(gpucluster_session: ClusterSession, allocation: Allocation) -> set
 @pytest.fixture(scope="session")
 def usual_release(all_found: dict[str, ContainerFacts]) -> Norm[str]:
     """The os-release in the containers of most nodes."""
-    told = (
+    return norm(
         (node, one.step("plain").facts.get("release", "")) for node, one in all_found.items() if one.contained
     )
-    return norm(told)
 
 
 @pytest.fixture
 def pyxis(node: Node, gpucluster_session: ClusterSession) -> Pyxis | str:
-    """The Pyxis that the node loads, or why that is unknown."""
+    """The Pyxis of the node, or why it is unknown."""
     try:
         return gpucluster_session.facts(node.name, enroot.PYXIS)
     except ProbeError as error:

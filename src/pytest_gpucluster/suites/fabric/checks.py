@@ -1,4 +1,4 @@
-"""Checks of the way from GPU to GPU between nodes: adapters, ports, peer memory, affinity, names of interfaces."""
+"""Checks of the path from GPU to GPU between nodes: adapters, ports, peer memory, affinity, names of interfaces."""
 
 from __future__ import annotations
 
@@ -35,23 +35,17 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem"})
-DMABUF_KERNEL = (
-    5,
-    12,
-)  # the first whose RDMA drivers register DMA-BUFs (GPU operator: GPUDirect RDMA, prerequisites)
+DMABUF_KERNEL = (5, 12)  # its RDMA drivers register DMA-BUFs (GPU operator: GPUDirect RDMA, prerequisites)
 NO_PORT = "the node has no port (see fabric.hca_count)"
 NONE_ACTIVE = "no port is active (see fabric.port_state)"
-LINK_UP = (
-    "LinkUp",
-    "<unknown>",
-    None,
-)  # a virtual function may not tell; IBTA has no port ACTIVE without a link
+# a virtual function may not report it; according to IBTA no port is ACTIVE without a link
+LINK_UP = ("LinkUp", "<unknown>", None)
 ROCE_V2 = "RoCE v2"
 GID_BY_NCCL = "-1"  # NCCL 2.21 and later choose the index themselves
-NEAR = ("PIX", "PXB")  # the same PCIe switch: traffic does not pass the CPU (NCCL: GPUDirect RDMA)
+NEAR = ("PIX", "PXB")  # the same PCIe switch: no traffic through the CPU (NCCL: GPUDirect RDMA)
 
-# What ibqueryerrors passes over (infiniband-diags/etc/error_thresholds). The counters run since the driver's start or
-# since they were cleared, and nobody knows when they rose: what is above is told as a warning.
+# Thresholds of ibqueryerrors (infiniband-diags/etc/error_thresholds). A higher value is only a warning: the counters run
+# since the driver's start or since they were cleared, and the time of an error is not known.
 USUAL = {
     "symbol_error": 10,
     "link_error_recovery": 10,
@@ -63,11 +57,11 @@ USUAL = {
     "excessive_buffer_overrun_errors": 10,
     "VL15_dropped": 100,
 }
-# Another port's fault, congestion, and sweeps of the subnet manager: healthy ports count these
+# faults of another port, congestion, and sweeps of the subnet manager: healthy ports count these
 CAUSED_ELSEWHERE = ("port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped")
-LINK_LOST = ("link_downed", "link_error_recovery")  # one is one too many while a run looks
+LINK_LOST = ("link_downed", "link_error_recovery")  # no increase is accepted during the run
 BIT_ERRORS = ("symbol_error", "local_link_integrity_errors")
-# Twice the bit error ratio of 1e-12 that IBTA's volume 2 allows a link, in errors per GB
+# twice the bit error ratio of 1e-12 that volume 2 of IBTA allows for a link, in errors per GB
 ERRORS_PER_GB = 2e-12 * 8e9
 
 
@@ -77,7 +71,7 @@ ERRORS_PER_GB = 2e-12 * 8e9
 def _networked(
     judge: Callable[Concatenate[Profile, P], Judgement],
 ) -> Callable[Concatenate[Profile, P], Judgement]:
-    """Leave out nodes whose profile has neither InfiniBand nor RoCE."""
+    """Make a check not applicable to nodes whose profile has neither InfiniBand nor RoCE."""
 
     @functools.wraps(judge)
     def judged(network: Profile, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
@@ -95,7 +89,7 @@ def _of_layer(adapters: Adapters, profile: Profile) -> list[Port]:
 
 
 def _physical(adapters: Adapters) -> list[Port]:
-    """Return the ports but for what shows an adapter again: virtual functions, and the planes of XDR (smi0)."""
+    """Return the ports without the duplicates of an adapter: virtual functions, and the planes of XDR (smi0)."""
     return [port for port in adapters.ports if not port.virtual and not re.match(r"smi\d", port.device)]
 
 
@@ -106,7 +100,7 @@ def _active(adapters: Adapters, profile: Profile) -> list[Port]:
 
 
 def firmware_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[str]]:
-    """Return {board: majority of firmware versions}, one vote an adapter."""
+    """Return {board: majority of firmware versions}, with one vote per adapter."""
     votes: dict[str, list[tuple[str, str]]] = {}
     for node, adapters in facts.items():
         found = {port.device: (port.board or port.hca_type or "", port.firmware) for port in adapters.ports}
@@ -117,7 +111,7 @@ def firmware_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[str]]:
 
 
 def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
-    """Return {name of a port: whether it is ACTIVE on most nodes that have it}."""
+    """Return {name of a port: majority of the nodes with it on whether it is ACTIVE}."""
     votes: dict[str, list[tuple[str, bool]]] = {}
     for node, adapters in facts.items():
         for port in _physical(adapters):
@@ -131,13 +125,13 @@ def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
 @check(
     "fabric.peer_memory",
     cause="adapters cannot reach GPU memory: neither nvidia_peermem nor DMA-BUF can register it, so no GPUDirect RDMA",
-    hint="modprobe nvidia_peermem, at boot too (/etc/modules-load.d); or install the driver's open kernel modules",
+    hint="modprobe nvidia_peermem, also at boot (/etc/modules-load.d); or install the driver's open kernel modules",
 )
 def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     """Adapters can register GPU memory: by nvidia_peermem (or nv_peer_mem), or by DMA-BUF."""
     loaded = sorted(gpu_direct.modules & PEER_MODULES)
     without = "neither nvidia_peermem nor nv_peer_mem is loaded"
-    decides = "NCCL decides: NET/IB/0/GDRDMA in its log is GPUDirect RDMA (nccl suite)"
+    decides = "check NCCL's log: NET/IB/0/GDRDMA is GPUDirect RDMA (nccl suite)"
     if not profile.fabric.peer_memory:
         yield NotApplicable(f"profile {profile.name} needs no GPUDirect RDMA")
     elif loaded:
@@ -145,7 +139,7 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     elif gpu_direct.open_modules is None:
         yield NotChecked(f"{without}, and /proc/driver/nvidia/version cannot be read: {decides}")
     elif not gpu_direct.open_modules:
-        # the kernel exports DMA-BUF to GPL modules alone (README of the driver, "Open Linux Kernel Modules")
+        # the kernel exports DMA-BUF only to GPL modules (README of the driver, "Open Linux Kernel Modules")
         yield Finding(
             "GPUDirect RDMA",
             f"{without}; the proprietary kernel modules have no DMA-BUF",
@@ -155,12 +149,12 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
         yield Metric("gpudirect_rdma", 1, "DMA-BUF", better=NEITHER)
     else:
         yield NotChecked(
-            f"{without}; DMA-BUF is sure from Linux 5.12 on, not of {gpu_direct.kernel}: {decides}"
+            f"{without}; Linux 5.12 and later have DMA-BUF, {gpu_direct.kernel or 'this kernel'} may not: {decides}"
         )
 
 
 def _registers_dmabufs(kernel: str | None) -> bool:
-    """Tell whether a kernel has DMA-BUFs of RDMA for sure; older ones of a distribution may have them too."""
+    """Return whether every kernel of this version has DMA-BUFs of RDMA; older ones of a distribution may have them."""
     numbers = re.match(r"(\d+)\.(\d+)", kernel or "")
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= DMABUF_KERNEL
 
@@ -187,7 +181,7 @@ def hca_count(network: Profile, adapters: Adapters) -> Judgement:
 )
 @_networked
 def link_layer(network: Profile, adapters: Adapters) -> Judgement:
-    """Enough ports speak the profile's link layer."""
+    """Enough ports have the profile's link layer."""
     expected, ports = network.fabric.link_layer, _physical(adapters)
     others = [port for port in ports if port.link_layer != expected]
     if not ports:
@@ -207,7 +201,7 @@ def link_layer(network: Profile, adapters: Adapters) -> Judgement:
 @check(
     "fabric.port_state",
     cause="cable, transceiver or switch port; or no subnet manager (INIT)",
-    hint="ibstat; ibdiagnet; swap the cable with its neighbour's to see what the fault follows",
+    hint="ibstat; ibdiagnet; swap the cable with its neighbour's and check whether the fault moves with it",
 )
 @_networked
 def port_state(
@@ -217,14 +211,14 @@ def port_state(
     ports, active = _of_layer(adapters, network), _active(adapters, network)
     yield Metric("hca_ports_active", len(active), "ports")
     if not ports:
-        yield NotChecked(f"no port speaks {network.fabric.link_layer} (see fabric.link_layer)")
+        yield NotChecked(f"no port has the link layer {network.fabric.link_layer} (see fabric.link_layer)")
     few = len(active) < min(network.fabric.hcas, len(ports))
     for port in ports:
         shown = f"{port.state or '?'}, {port.phys_state or '?'}"
         if port not in active and few:
             yield Finding(str(port), shown, "ACTIVE, LinkUp")
         elif port not in active and (usual := active_majority.get(str(port), Norm[bool]())).value:
-            # it may be one for storage, or one for GPUs that hides behind those for storage
+            # it may be a port for storage, or a port for GPUs while ports for storage are counted as active
             yield Advisory(str(port), shown, f"ACTIVE, {usual.most}")
 
 
@@ -235,7 +229,7 @@ def port_state(
 )
 @_networked
 def rate(network: Profile, adapters: Adapters) -> Judgement:
-    """Active ports run at the profile's rate; ports that are down are for fabric.port_state."""
+    """Active ports run at the profile's rate; fabric.port_state judges ports that are down."""
     expected = network.fabric.rate
     if expected is None:
         yield NotApplicable("the profile states no rate")
@@ -279,7 +273,7 @@ def firmware(
 )
 @_networked
 def mtu(network: Profile, adapters: Adapters) -> Judgement:
-    """As many active ports as the profile has have its MTU: the active one (InfiniBand), or the interface's (RoCE)."""
+    """As many active ports as the profile has use its MTU: the active MTU (InfiniBand) or the interface's (RoCE)."""
     expected = network.fabric.mtu
     if expected is None:
         yield NotApplicable("the profile states no MTU")
@@ -304,37 +298,39 @@ def mtu(network: Profile, adapters: Adapters) -> Judgement:
 
 @check(
     "fabric.gid",
-    cause="the port has no GID of RoCE v2: no IP address on its interface, or the adapter speaks RoCE v1 only",
-    hint="show_gids; ip addr of the port's interface; cma_roce_mode -d DEVICE -p 1 -m 2; mend NCCL_IB_GID_INDEX",
+    cause="the port has no GID of RoCE v2: no IP address on its interface, or the adapter has only RoCE v1",
+    hint="show_gids; ip addr of the port's interface; cma_roce_mode -d DEVICE -p 1 -m 2; correct NCCL_IB_GID_INDEX",
 )
 @_networked
 def gid(network: Profile, gids: Sequence[GidPort], gid_exports: Sequence[tuple[str, str]] = ()) -> Judgement:
-    """Ports of RoCE have a GID of RoCE v2, and an exported NCCL_IB_GID_INDEX names one.
+    """Ports of RoCE have a GID of RoCE v2, and an exported NCCL_IB_GID_INDEX is the index of one.
 
-    `gid_exports` are (where it stands, value) of each NCCL_IB_GID_INDEX of the cluster file.
+    `gid_exports`: (environment, value) of each NCCL_IB_GID_INDEX in the cluster file.
     """
     if network.fabric.link_layer != "Ethernet":
         yield NotApplicable(f"profile {network.name} has InfiniBand: GID types are for RoCE")
         return
-    there = [port for port in gids if port.link_layer == "Ethernet"]
-    if not there:
-        yield NotChecked("no port speaks Ethernet (see fabric.link_layer)")
-    good = [port for port in there if ROCE_V2 in port.types.values()]
+    ports = [port for port in gids if port.link_layer == "Ethernet"]
+    if not ports:
+        yield NotChecked("no port has the link layer Ethernet (see fabric.link_layer)")
+    good = [port for port in ports if ROCE_V2 in port.types.values()]
     yield Metric("roce_v2_ports", len(good), "ports")
-    if len(good) < min(network.fabric.hcas, len(there)):
-        for port in there:
+    if len(good) < min(network.fabric.hcas, len(ports)):
+        for port in ports:
             if port not in good:
                 shown = ", ".join(sorted(set(port.types.values()))) or "no GID"
                 yield Finding(str(port), shown, f"a GID of {ROCE_V2}")
-    for where, value in gid_exports:
+    for environment, value in gid_exports:
         for port in good:
             found = port.types.get(int(value), "no GID") if value.isdecimal() else "no index"
             if found != ROCE_V2 and value != GID_BY_NCCL:
-                held = ", ".join(str(index) for index, kind in sorted(port.types.items()) if kind == ROCE_V2)
+                indices = ", ".join(
+                    str(index) for index, kind in sorted(port.types.items()) if kind == ROCE_V2
+                )
                 yield Finding(
-                    f"{port}, NCCL_IB_GID_INDEX={value} ({where})",
+                    f"{port}, NCCL_IB_GID_INDEX={value} ({environment})",
                     found,
-                    f"{ROCE_V2}: index {held}",
+                    f"{ROCE_V2}: index {indices}",
                     Action.MONITOR,  # an error of the cluster file is found on every good node
                 )
 
@@ -344,18 +340,20 @@ def gid(network: Profile, gids: Sequence[GidPort], gid_exports: Sequence[tuple[s
 
 @check(
     "fabric.gpu_nic_affinity",
-    cause="an adapter is in another slot than on the other nodes, or PCIe switches are set up differently",
+    cause="an adapter is in another slot than on the other nodes, or the PCIe switches are configured differently",
     hint="nvidia-smi topo -m; lspci -tv; compare with a good node",
 )
 @_networked
 def gpu_nic_affinity(network: Profile, topology: Topology) -> Judgement:
-    """Every GPU has an adapter behind its own PCIe switch (PIX or PXB), where the machine has such switches.
+    """Every GPU has an adapter behind its own PCIe switch (PIX or PXB), if the machine has such switches.
 
-    Where no GPU has one, the machine is not built so (the CPUs of Grace have the adapters on ports of their own), or is
-    a guest that does not see the switches. With fewer adapters than GPUs, which of them are near is the board's design.
+    If no GPU has one, the machine has no such switches (adapters are on ports of Grace's CPUs), or is a guest that does
+    not see them. With fewer adapters than GPUs, the board's design decides which GPUs have a near one.
     """
     if topology.memory:
-        yield NotApplicable("the memory of the GPUs is a NUMA node: GPU and adapter meet in the CPU (Grace)")
+        yield NotApplicable(
+            "the memory of the GPUs is a NUMA node: the path from GPU to adapter is through the CPU (Grace)"
+        )
         return
     names = {name for of_gpu in topology.nics.values() for name in of_gpu}
     if len(names) < network.fabric.hcas:
@@ -386,14 +384,14 @@ def gpu_nic_affinity(network: Profile, topology: Topology) -> Judgement:
     "fabric.iommu",
     cause="the IOMMU translates every access of an adapter to a GPU: GPUDirect is slow or fails",
     hint="kernel parameter iommu=pt (or intel_iommu=off, amd_iommu=off), then reboot",
-    # a guest, or a host with DMA-BUF, may work well behind it: the nccl suite measures what it costs
+    # a guest, or a host with DMA-BUF, may work well with it: the nccl suite measures the effect
     action=Action.MONITOR,
 )
 @_networked
 def iommu(network: Profile, iommu_state: Iommu) -> Judgement:  # the decorator reads the profile
     """The IOMMU is off or passes through."""
     given = " ".join(word for word in iommu_state.cmdline if "iommu" in word) or "no iommu parameter"
-    if iommu_state.domains:  # the kernel's own word: its configuration may pass through without a parameter
+    if iommu_state.domains:  # the kernel's configuration may be pass-through without a parameter
         for device, kind in sorted(iommu_state.domains.items()):
             if kind != "identity":
                 yield Finding(device, f"IOMMU domain of type {kind} ({given})", "identity")
@@ -408,9 +406,9 @@ def iommu(network: Profile, iommu_state: Iommu) -> Judgement:  # the decorator r
 
 @check(
     "fabric.acs",
-    cause="Access Control Services of a PCIe switch send traffic between GPU and adapter up to the CPU",
+    cause="Access Control Services of a PCIe switch send traffic between GPU and adapter through the CPU",
     hint="switch ACS off in the BIOS, or setpci -s BRIDGE ECAP_ACS+0x6.w=0000 at boot (NCCL troubleshooting)",
-    # a hypervisor's host needs it, and GPUDirect works, if slowly: the nccl suite measures what it costs
+    # a hypervisor's host needs it, and GPUDirect works, but slowly: the nccl suite measures the effect
     action=Action.MONITOR,
 )
 @_networked
@@ -419,18 +417,18 @@ def acs(network: Profile, acs_state: Acs) -> Judgement:  # the decorator reads t
     yield Metric("acs_bridges", acs_state.devices, "bridges")
     for bridge in acs_state.switches:
         yield Finding(f"PCIe switch {bridge}", "ACSCtl: ReqRedir+", "ReqRedir-")
-    if acs_state.others:  # what turns round in a switch does not pass its root port
+    if acs_state.others:  # traffic within a switch does not pass the root port
         shown = f"{len(acs_state.others)}, the first is {acs_state.others[0]}"
-        yield Advisory("PCIe ports of no switch", f"ACSCtl: ReqRedir+ on {shown}", "ReqRedir-")
+        yield Advisory("PCIe ports outside of switches", f"ACSCtl: ReqRedir+ on {shown}", "ReqRedir-")
 
 
 @check(
     "fabric.fabric_manager",
-    cause="fabric manager and driver are of different versions: the NVSwitch fabric is not set up",
+    cause="fabric manager and driver have different versions: the NVSwitch fabric is not configured",
     hint="install the fabric manager package of the driver's version; systemctl restart nvidia-fabricmanager",
 )
 def fabric_manager(fabric_service: FabricManager, gpus: Gpus, profile: Profile) -> Judgement:
-    """Fabric manager is of the driver's version; whether it runs is for gpu.fabric_manager."""
+    """Fabric manager has the driver's version; gpu.fabric_manager judges whether it runs."""
     driver = next((gpu.driver for gpu in gpus if gpu.driver), None)
     if profile.gpu is None or not profile.gpu.nvswitch:
         yield NotApplicable(f"profile {profile.name} states no NVSwitch")
@@ -450,7 +448,7 @@ def fabric_manager(fabric_service: FabricManager, gpus: Gpus, profile: Profile) 
     action=Action.MONITOR,  # an error of the cluster file is found on every good node
 )
 def nic_names(interfaces: Interfaces, environments: Mapping[str, EnvironmentConfig]) -> Judgement:
-    """What the environments export as network interfaces exists, by each library's own rules."""
+    """Network interfaces that the environments export exist, by each library's own rules."""
     exports = [
         (name, variable, value)
         for name, environment in environments.items()
@@ -460,16 +458,19 @@ def nic_names(interfaces: Interfaces, environments: Mapping[str, EnvironmentConf
     if not exports:
         yield NotApplicable("no environment of the cluster file names a network interface")
     for name, variable, value in exports:
-        for said in RULES[variable](value, interfaces):
-            part = f"{variable}={value} (environment {name})"
-            yield said if isinstance(said, NotChecked) else Finding(part, said, "an interface of this node")
+        part = f"{variable}={value} (environment {name})"
+        for problem in RULES[variable](value, interfaces):
+            if isinstance(problem, NotChecked):
+                yield problem
+            else:
+                yield Finding(part, problem, "an interface of this node")
 
 
 def _entries(value: str) -> list[str]:
     return [entry.strip() for entry in value.split(",") if entry.strip()]
 
 
-def nccl_names(value: str, there: frozenset[str]) -> Iterator[str]:
+def nccl_names(value: str, names: frozenset[str]) -> Iterator[str]:
     """Judge a list of NCCL: prefixes, exact names after '=', all but these after '^' ('^=' likewise)."""
     exclude, value = value.startswith("^"), value.removeprefix("^")
     exact, value = value.startswith("="), value.removeprefix("=")
@@ -479,16 +480,16 @@ def nccl_names(value: str, there: frozenset[str]) -> Iterator[str]:
         return name == entry if exact else name.startswith(entry)
 
     if not entries:
-        yield "names nothing"
+        yield "has no name"
     elif exclude:
-        if not [name for name in there if not any(fits(name, entry) for entry in entries)]:
-            yield f"leaves none of {listed(sorted(there))}"
+        if not [name for name in names if not any(fits(name, entry) for entry in entries)]:
+            yield f"excludes all of {listed(sorted(names))}"
     elif exact:
         yield from (
-            f"no {entry}; there are {listed(sorted(there))}" for entry in entries if entry not in there
+            f"no {entry}; there are {listed(sorted(names))}" for entry in entries if entry not in names
         )
-    elif not any(fits(name, entry) for name in there for entry in entries):
-        yield f"no name begins so; there are {listed(sorted(there))}"
+    elif not any(fits(name, entry) for name in names for entry in entries):
+        yield f"no name has this prefix; there are {listed(sorted(names))}"
 
 
 def _nccl_socket(value: str, found: Interfaces) -> Iterator[str]:
@@ -513,7 +514,7 @@ def _ucx(value: str, found: Interfaces) -> Iterator[str]:
     for entry in _entries(value) or [""]:
         device, colon, port = entry.partition(":")
         if device in found.devices and not (colon and port.isdecimal()):
-            yield f"{entry}: UCX needs the port too, like {device}:1"
+            yield f"{entry}: UCX needs also the port, like {device}:1"
         elif device not in (found.devices if colon else found.names):
             yield f"no {entry or 'name'}; there are {listed(sorted(found.names | found.devices))}"
 
@@ -524,7 +525,7 @@ def _open_mpi(value: str, found: Interfaces) -> Iterator[str | NotChecked]:
         try:
             subnet = ipaddress.IPv4Network(entry, strict=False) if "/" in entry else None
         except ValueError:
-            yield f"{entry} is no subnet"
+            yield f"{entry} is not a subnet"
             continue
         if subnet is None and entry not in found.names:
             yield f"no {entry or 'name'}; there are {listed(sorted(found.names))}"
@@ -550,7 +551,7 @@ RULES: dict[str, Callable[[str, Interfaces], Iterator[str] | Iterator[str | NotC
 }
 
 
-# the last of the suite: the longer the time since the first reading, the more it shows
+# the last check of the suite: a longer time since the first reading shows more errors
 @check(
     "fabric.counters",
     cause="a bad cable, transceiver or port: the link loses data or goes down",
@@ -561,7 +562,7 @@ RULES: dict[str, Callable[[str, Interfaces], Iterator[str] | Iterator[str | NotC
 def counters(
     network: Profile, adapters: Adapters, adapters_later: Adapters, fabric_config: FabricConfig
 ) -> Judgement:
-    """Error counters of active ports do not rise while the run lasts, are not saturated, and keep the site's limits."""
+    """Error counters of active ports do not rise during the run, are not saturated, and are within the site's limits."""
     seconds = adapters_later.uptime - adapters.uptime if adapters_later.uptime and adapters.uptime else 0.0
     now = {str(port): port.counters for port in adapters_later.ports}
     limits: dict[str, int] = dict(fabric_config.counters.items())
@@ -573,7 +574,7 @@ def counters(
         if not port.counters:
             yield NotChecked(f"{port}: its counters cannot be read")
         for name, text in port.garbled.items():
-            yield NotChecked(f"{port}: {name} reads {text!r}, which is no number")
+            yield NotChecked(f"{port}: {name} reads {text!r}, which is not a number")
         then = {**port.counters, **now.get(str(port), {})}
         for name in port.counters:
             if then[name]:
@@ -584,12 +585,12 @@ def counters(
 
 
 def _risen(port: Port, then: Mapping[str, int], name: str, seconds: float) -> Finding | None:
-    """Return the finding where a counter rose more than it may: bit errors as IBTA allows a link, and the usual few.
+    """Return the finding on a counter that rose by more than its threshold and the bit errors that IBTA allows.
 
-    Bit errors alone drain, where the link did not go down meanwhile: somebody at the cable or a switch that restarts
-    makes any port count.
+    Only bit errors drain, and only if the link did not go down meanwhile: work at the cable or the restart of a switch
+    causes errors at any port.
     """
-    rises = {  # a counter that was cleared in between began at 0
+    rises = {  # a counter that was cleared meanwhile began at 0
         key: then[key] - before if then[key] >= before else then[key] for key, before in port.counters.items()
     }
     at_most = 0 if name in LINK_LOST else USUAL[name] + ERRORS_PER_GB * (port.rate or 0) * seconds
@@ -605,9 +606,10 @@ def _risen(port: Port, then: Mapping[str, int], name: str, seconds: float) -> Fi
 
 
 def _counter(part: str, name: str, found: int, limit: int | None, risen: Finding | None) -> Judgement:
-    """Judge one counter by the hardest of what it shows.
+    """Judge one counter: by its limit, its increase, or its value.
 
-    A saturated one may be as old as the node, so it drains nobody. But it hides what comes: it fails until cleared.
+    A saturated counter may be as old as the node, so it drains no node; but it hides new errors, so it fails until it is
+    cleared.
     """
     if limit is not None and found > limit:
         yield Finding(part, f"{name} {found}", f"at most {limit} (fabric.counters of the cluster file)")
@@ -615,6 +617,6 @@ def _counter(part: str, name: str, found: int, limit: int | None, risen: Finding
         yield risen
     elif found in (2 ** COUNTERS[name] - 1, 2**32 - 1, 2**64 - 1):
         kind = Advisory if name in CAUSED_ELSEWHERE else Finding
-        yield kind(part, f"{name} {found}: saturated, it counts no more", "cleared with perfquery -R")
+        yield kind(part, f"{name} {found}: saturated, it no longer counts", "cleared with perfquery -R")
     elif limit is None and found > USUAL[name]:
         yield Advisory(part, f"{name} {found} since the driver's start", f"at most {USUAL[name]}")

@@ -1,4 +1,4 @@
-"""What a cluster file says of the network for GPU traffic."""
+"""The section `fabric` of a cluster file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from pydantic import Field
 from pytest_gpucluster.core.values import Section
 
 Counter = Literal[
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "port_rcv_remote_physical_errors",
-    "port_xmit_discards",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "VL15_dropped",
-]
+    "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors",
+    "port_xmit_discards", "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped",
+]  # fmt: skip
 
 
 class FabricConfig(Section):

@@ -1,6 +1,6 @@
-"""The way from GPU to GPU between nodes: adapters, ports, peer memory, affinity, names of interfaces.
+"""The path from GPU to GPU between nodes: adapters, ports, peer memory, affinity, names of interfaces.
 
-docs/suites/fabric.md has every check with its limits. Bandwidth is for the nccl suite.
+docs/suites/fabric.md has the limits of every check. The nccl suite measures bandwidth.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ fabric_config = fact(lambda cluster: cluster.fabric)
 
 @fact
 def adapters_later(facts: Callable[[Probe[Adapters]], Adapters]) -> Adapters:
-    """The ports once more: not among the questions that go before the first test, so the counters had time to rise."""
+    """A second reading of the ports, not sent before the first test, so that the counters have time to rise."""
     return facts(infiniband.ADAPTERS_LATER)
 
 
 @fact
 def network(profile: Profile) -> Profile:
-    """The profile of a node with InfiniBand or RoCE; elsewhere nothing is asked of the node."""
+    """The profile of a node with InfiniBand or RoCE; no command is sent to other nodes."""
     if profile.fabric.link_layer == "none":
         pytest.skip(f"{NOT_APPLICABLE}profile {profile.name} has no InfiniBand or RoCE")
     return profile
@@ -66,7 +66,7 @@ def environments(cluster: Cluster) -> dict[str, EnvironmentConfig]:
 
 @fact
 def gid_exports(environments: dict[str, EnvironmentConfig]) -> list[tuple[str, str]]:
-    """Where the cluster file exports an index of GIDs, and which."""
+    """(environment, value) of each NCCL_IB_GID_INDEX that the cluster file exports."""
     index = "NCCL_IB_GID_INDEX"
     return [(name, place.exports[index]) for name, place in environments.items() if index in place.exports]
 

@@ -1,7 +1,4 @@
-"""The GPUs of every node: present, alike, in the right mode, sound, connected and idle.
-
-What is normal is for the node's hardware profile to say; docs/suites/gpu.md has every check with its limits.
-"""
+"""The GPUs of every node against its hardware profile; docs/suites/gpu.md has every check with its limits."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import kernel_log as kernel_log_probe
 from pytest_gpucluster.kit import nvidia_smi, xid_check
 from pytest_gpucluster.suite import asks, checks_as_tests, fact, fleet_probed, probed
-from pytest_gpucluster.suites.gpu import checks as gpu
+from pytest_gpucluster.suites.gpu import checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.majority import Norm
 
-# A node whose profile has no GPUs is not applicable in every test.
+# every test is not applicable to a node whose profile has no GPUs
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_profile")]
 
 gpus = probed(nvidia_smi.GPUS)
@@ -35,11 +32,11 @@ files = probed(nvidia_smi.DEVICE_FILES)
 fabric_service = probed(fabric_manager_probe.FABRIC_MANAGER)
 kernel_log = probed(kernel_log_probe.KERNEL_LOG)
 
-uuid_owners = fleet_probed(nvidia_smi.GPUS, gpu.uuid_owners)
-serial_owners = fleet_probed(nvidia_smi.GPUS, gpu.serial_owners)
-driver_majority = fleet_probed(nvidia_smi.GPUS, gpu.driver_majority)
-vbios_majority = fleet_probed(nvidia_smi.GPUS, gpu.vbios_majority)
-clock_majority = fleet_probed(nvidia_smi.GPUS, gpu.clock_majority)
+uuid_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.uuid_owners)
+serial_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.serial_owners)
+driver_majority = fleet_probed(nvidia_smi.GPUS, checks.inventory.driver_majority)
+vbios_majority = fleet_probed(nvidia_smi.GPUS, checks.inventory.vbios_majority)
+clock_majority = fleet_probed(nvidia_smi.GPUS, checks.health.clock_majority)
 all_nvlinks = fleet_probed(nvidia_smi.NVLINK)
 known_nvlinks = fact(lambda node_name, all_nvlinks: all_nvlinks.get(node_name))
 gpu_config = fact(lambda cluster: cluster.gpu)
@@ -48,8 +45,8 @@ gpu_config = fact(lambda cluster: cluster.gpu)
 @fact(scope="session")
 @asks(lambda _: (nvidia_smi.GPUS, nvidia_smi.TOPOLOGY))
 def numa_majority(fleet_facts: Callable[[object], dict[str, Any]]) -> dict[tuple[str, int, int], Norm[str]]:
-    """Return what most nodes of each kind say of the GPU of each index."""
-    return gpu.numa_majority(fleet_facts(nvidia_smi.GPUS), fleet_facts(nvidia_smi.TOPOLOGY))
+    """Return the NUMA nodes of each GPU index on most nodes of each kind."""
+    return checks.links.numa_majority(fleet_facts(nvidia_smi.GPUS), fleet_facts(nvidia_smi.TOPOLOGY))
 
 
-globals().update(checks_as_tests(gpu, xid_check))
+globals().update(checks_as_tests(*checks.MODULES, xid_check))

@@ -7,6 +7,13 @@ SUITE = Suite(
     order=5,
     markers=("nccl: collectives, judged against thresholds, and the bad node named",),
     section="pytest_gpucluster.kit.nccl_config:NcclConfig",
+    options={
+        "--baseline": {
+            "metavar": "record|FILE",
+            "help": "record measured bandwidths as the cluster's own thresholds, or judge against a recorded file",
+        }
+    },
+    check_options="baseline:check_options",
     settings={"command": "steps:refuse_command"},
     draft="draft:lines",
 )

@@ -1,7 +1,7 @@
-"""Judgement of a believed NCCL run: per size, out-of-place, against a threshold with a source. Pure.
+"""Judges the bandwidth of a valid NCCL run: per size, out-of-place, against a threshold with a source. Pure.
 
-No average is judged (it depends on the sweep), nothing is extrapolated: where no row fits, `NoThresholdError` names
-the nearest rows and what differs. A figure above what the links can carry is refused, not admired.
+Averages are not judged, since they depend on the sweep, and thresholds are not extrapolated: without a row,
+`NoThresholdError` names the nearest rows and the differences. A figure above the capacity of the links fails.
 """
 
 from __future__ import annotations
@@ -19,48 +19,37 @@ from pytest_gpucluster.kit.nccl_validation import aligned
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.config.models import NcclThreshold, Profile
+    from pytest_gpucluster.config.models import BandwidthThreshold, Profile
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.nccl_tests import NcclRun
-
-__all__ = [
-    "Ceiling",
-    "Chosen",
-    "NoThresholdError",
-    "bandwidth",
-    "ceiling",
-    "sizes_for",
-    "table_rows",
-    "threshold_for",
-]
 
 _SLACK = 1.02  # clocks and rounding
 _NEAREST = 3
 
 
 class NoThresholdError(ConfigError, LookupError):
-    """No row fits what was run; the message names the nearest rows and what differs."""
+    """No row fits the run; the message names the nearest rows and the differences."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The lowest accepted bus bandwidth (GB/s), the row that it comes from, and the whole of it in words."""
+    """The lowest accepted bus bandwidth (GB/s), its row, and a text with the row's conditions and source."""
 
     bound: float
-    row: NcclThreshold
+    row: BandwidthThreshold
     why: str
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The highest bus bandwidth (GB/s) that the hardware can give, and what limits it."""
+    """The highest possible bus bandwidth (GB/s) of the hardware, and what limits it."""
 
     busbw: float
     why: str
 
 
 def threshold_for(
-    rows: Iterable[NcclThreshold],
+    rows: Iterable[BandwidthThreshold],
     *,
     collective: str,
     nodes: int,
@@ -68,47 +57,52 @@ def threshold_for(
     size: int,
     env: Mapping[str, str],
 ) -> Chosen:
-    """Choose the row for a run: all of it has to fit; more conditions go first, then the earlier row.
+    """Return the threshold of the row that fits a run in every field: with most conditions, else the first in `rows`.
 
-    `rows` come with the cluster's own first. NoThresholdError where none fits: more nodes than any row, another
-    size, a condition that `env` does not meet.
+    `rows`: those of the cluster before those of the profile. NoThresholdError if no row fits: more nodes, another size,
+    or a condition that `env` does not meet.
     """
     known = list(rows)
-    asked: dict[str, str | int] = {
+    run: dict[str, str | int] = {
         "collective": collective,
         "nodes": nodes,
         "gpus_per_node": gpus_per_node,
         "size": size,
     }
-    fitting = [row for row in known if not _differences(row, asked, env)]
+    fitting = [row for row in known if not _differences(row, run, env)]
     if not fitting:
-        raise NoThresholdError(_no_threshold(known, asked, env))
-    row = max(fitting, key=lambda row: len(row.conditions))  # max keeps the first of equals
+        raise NoThresholdError(_no_threshold(known, run, env))
+    row = max(fitting, key=lambda row: len(row.conditions))  # the first of equal ones
     less = (
         f"{row.busbw:g} GB/s less {row.tolerance:.3g} of it"
         if row.tolerance
         else f"minimum {row.busbw:g} GB/s"
     )
-    held = "".join(f", {name}={value}" for name, value in sorted(row.conditions.items()))
-    return Chosen(row.bound, row, f"{less}{held}; source: {row.source}")
+    conditions = "".join(f", {name}={value}" for name, value in sorted(row.conditions.items()))
+    return Chosen(row.bound, row, f"{less}{conditions}; source: {row.source}")
 
 
 def sizes_for(
-    rows: Iterable[NcclThreshold], *, collective: str, nodes: int, gpus_per_node: int, env: Mapping[str, str]
+    rows: Iterable[BandwidthThreshold],
+    *,
+    collective: str,
+    nodes: int,
+    gpus_per_node: int,
+    env: Mapping[str, str],
 ) -> tuple[int, ...]:
-    """Return the sizes (bytes) that the rows name for a run; NoThresholdError where they name none."""
+    """Return the sizes (bytes) of the rows for a run; NoThresholdError if there is none."""
     known = list(rows)
-    asked: dict[str, str | int] = {"collective": collective, "nodes": nodes, "gpus_per_node": gpus_per_node}
-    sizes = {row.size for row in known if not _differences(row, asked, env)}
+    run: dict[str, str | int] = {"collective": collective, "nodes": nodes, "gpus_per_node": gpus_per_node}
+    sizes = {row.size for row in known if not _differences(row, run, env)}
     if not sizes:
-        raise NoThresholdError(_no_threshold(known, asked, env))
+        raise NoThresholdError(_no_threshold(known, run, env))
     return tuple(sorted(sizes))
 
 
-def _differences(row: NcclThreshold, asked: Mapping[str, str | int], env: Mapping[str, str]) -> list[str]:
-    """Say in what a row does not fit."""
+def _differences(row: BandwidthThreshold, run: Mapping[str, str | int], env: Mapping[str, str]) -> list[str]:
+    """Return in what a row does not fit."""
     found = []
-    for key, value in asked.items():
+    for key, value in run.items():
         have = getattr(row, key)
         if have != value and not (key == "gpus_per_node" and have is None):
             shown = format_size(have) if key == "size" else have
@@ -120,34 +114,35 @@ def _differences(row: NcclThreshold, asked: Mapping[str, str | int], env: Mappin
 
 
 def _no_threshold(
-    rows: Sequence[NcclThreshold], asked: Mapping[str, str | int], env: Mapping[str, str]
+    rows: Sequence[BandwidthThreshold], run: Mapping[str, str | int], env: Mapping[str, str]
 ) -> str:
-    size = f" at {format_size(int(asked['size']))}" if "size" in asked else ""
-    what = f"{asked['collective']} on {asked['nodes']} nodes x {asked['gpus_per_node']} GPUs{size}"
+    size = f" at {format_size(int(run['size']))}" if "size" in run else ""
+    what = f"{run['collective']} on {run['nodes']} nodes x {run['gpus_per_node']} GPUs{size}"
     if not rows:
         return (
-            f"no threshold for {what}: neither cluster nor profile has any; write one, or record a baseline"
+            f"no threshold for {what}: neither the cluster file nor the profile has one; add one, or record a "
+            "baseline"
         )
-    same = [row.nodes for row in rows if row.collective == asked["collective"]]
+    same = [row.nodes for row in rows if row.collective == run["collective"]]
     most = max(same, default=0)
     beyond = (
-        f"; no row goes beyond {most} nodes, and none is extrapolated"
-        if int(asked["nodes"]) > most > 0
+        f"; no row has more than {most} nodes, and rows are not extrapolated"
+        if int(run["nodes"]) > most > 0
         else ""
     )
-    nearest = sorted(rows, key=lambda row: (len(_differences(row, asked, env)), _distance(row, asked)))[
-        :_NEAREST
-    ]
-    told = "; ".join(f"{_name(row)} differs in {', '.join(_differences(row, asked, env))}" for row in nearest)
-    return f"no threshold for {what}{beyond}; nearest: {told}; add a row to thresholds, or record a baseline"
+    nearest = sorted(rows, key=lambda row: (len(_differences(row, run, env)), _distance(row, run)))[:_NEAREST]
+    differences = "; ".join(
+        f"{_name(row)} differs in {', '.join(_differences(row, run, env))}" for row in nearest
+    )
+    return f"no threshold for {what}{beyond}; nearest: {differences}; add a row to thresholds, or record a baseline"
 
 
-def _distance(row: NcclThreshold, asked: Mapping[str, str | int]) -> int:
-    size = abs(row.size.bit_length() - int(asked["size"]).bit_length()) if "size" in asked else 0
-    return abs(row.nodes - int(asked["nodes"])) * 64 + size
+def _distance(row: BandwidthThreshold, run: Mapping[str, str | int]) -> int:
+    size = abs(row.size.bit_length() - int(run["size"]).bit_length()) if "size" in run else 0
+    return abs(row.nodes - int(run["nodes"])) * 64 + size
 
 
-def _name(row: NcclThreshold) -> str:
+def _name(row: BandwidthThreshold) -> str:
     gpus = f" x {row.gpus_per_node}" if row.gpus_per_node else ""
     return f"{row.collective} {row.nodes}{gpus} {format_size(row.size)} {row.busbw:g} GB/s"
 
@@ -158,14 +153,14 @@ def _name(row: NcclThreshold) -> str:
 def ceiling(
     collective: str, *, nodes: int, gpus_per_node: int, profile: Profile, nvls: bool = True, counted: int = 0
 ) -> Ceiling | None:
-    """Return what the links of the profile can carry at most, None where the profile does not say.
+    """Return the capacity of the profile's links, None if the profile does not state it.
 
-    Within a node: NVLinks x speed of a link, one direction. Between nodes: the node's adapters, held against the
-    bytes that have to cross (all_gather: S(N-1)/N, alltoall: all but a node's own). Where the switch adds up
-    (NVLS, SHARP), all_reduce sends each byte once, so its bus bandwidth may reach 2(n-1)/n of the link.
+    Within a node: NVLinks x speed of a link, one direction. Between nodes: the node's adapters, divided by the share of
+    the bytes that must cross (all_gather: S(N-1)/N, alltoall: all but a node's own). If the switch reduces (NVLS,
+    SHARP), all_reduce sends each byte once, so its bus bandwidth may reach 2(n-1)/n of the link.
 
-    `counted` is NCCL's own number of nodes (nNodes of its log; 0: not logged). NVLink beyond the node (MNNVL: GB200
-    NVL72) makes one of several: then it is the limit, and adapters are none.
+    `counted`: the number of nodes that NCCL counts (nNodes of its log; 0: not logged). It is lower if NVLink joins
+    nodes (MNNVL: GB200 NVL72): then only NVLink is the limit.
     """
     ranks = nodes * gpus_per_node
     if ranks < 2:  # one rank moves nothing
@@ -183,24 +178,24 @@ def _within(collective: str, ranks: int, profile: Profile, *, nvls: bool) -> Cei
     if gpu is None or not gpu.nvlinks or not gpu.nvlink_speed:
         return None
     link = gpu.nvlinks * gpu.nvlink_speed
-    adds = nvls and (gpu.nvswitch or gpu.fabric_state) and collective == "all_reduce"
-    share = 2 * (ranks - 1) / ranks if adds else 1.0
+    reduces = nvls and (gpu.nvswitch or gpu.fabric_state) and collective == "all_reduce"
+    share = 2 * (ranks - 1) / ranks if reduces else 1.0
     why = f"{gpu.nvlinks} NVLinks x {gpu.nvlink_speed:g} GB/s" + (
-        f" x {share:.3g} (the switch adds up)" if adds else ""
+        f" x {share:.3g} (the switch reduces)" if reduces else ""
     )
     return Ceiling(link * share * _SLACK, why)
 
 
 def _linked(nodes: int, counted: int, profile: Profile) -> bool:
-    """Tell whether NVLink may join GPUs of several nodes; where NCCL has not said so, by the switches' place."""
+    """Return whether NVLink may join GPUs of several nodes, by NCCL's log or else by the place of the switches."""
     gpu = profile.gpu
-    # GPUs of a fabric whose switches are not the node's own: those of a rack, or of a virtual machine's host
+    # a fabric without switches in the node: they are in the rack, or in the host of a virtual machine
     return counted < nodes if counted else gpu is not None and gpu.fabric_state and not gpu.nvswitch
 
 
 def _between(collective: str, nodes: int, gpus: int, profile: Profile) -> Ceiling | None:
     fabric = profile.fabric
-    if nodes < 2 or not fabric.hcas or not fabric.rate:  # one node has no between
+    if nodes < 2 or not fabric.hcas or not fabric.rate:
         return None
     ranks = nodes * gpus
     share = {
@@ -220,19 +215,19 @@ def _between(collective: str, nodes: int, gpus: int, profile: Profile) -> Ceilin
     "nccl.bandwidth",
     item=False,
     cause="a slow GPU, NVLink, NIC or switch, traffic on a worse transport, or other load on the fabric",
-    hint="look at the transports (NCCL_DEBUG=INFO), then test each node alone, then pairs",
+    hint="check the transports (NCCL_DEBUG=INFO), then test each node alone, then pairs",
     action=Action.MONITOR,
 )
 def bandwidth(
     run: NcclRun,
-    rows: Sequence[NcclThreshold],
+    rows: Sequence[BandwidthThreshold],
     *,
     nodes: int,
     gpus_per_node: int,
     env: Mapping[str, str],
     limit: Ceiling | None = None,
 ) -> Judgement:
-    """Hold a believed run against the rows, at every size that they name. `limit` is that of `ceiling`."""
+    """Compare a valid run with the rows, at each of their sizes. `limit` is that of `ceiling`."""
     for size in sizes_for(rows, collective=run.collective, nodes=nodes, gpus_per_node=gpus_per_node, env=env):
         chosen = threshold_for(
             rows, collective=run.collective, nodes=nodes, gpus_per_node=gpus_per_node, size=size, env=env
@@ -251,7 +246,7 @@ def bandwidth(
 
 
 def _slow(name: str, value: float, chosen: Chosen, *, alone: bool) -> Finding:
-    """Return the finding on a figure below its bound; what several nodes measure together proves none of them bad."""
+    """Return the finding on a figure below its bound; a figure of several nodes proves none of them bad."""
     hard = chosen.row.drain_below
     broken = alone and hard is not None and value < hard
     limit = f"; hard limit {hard:.2f} GB/s" if broken else ""
@@ -264,7 +259,7 @@ def _slow(name: str, value: float, chosen: Chosen, *, alone: bool) -> Finding:
 
 
 def measured(run: NcclRun, size: int) -> float | None:
-    """Return the median out-of-place bus bandwidth (GB/s) at a size, None where it was not measured."""
+    """Return the median out-of-place bus bandwidth (GB/s) at a size, None if it was not measured."""
     values = [
         row.out_of_place.busbw
         for row in run.rows
@@ -280,7 +275,7 @@ def _implausible(run: NcclRun, limit: Ceiling | None) -> Judgement:
             yield Finding(
                 f"{run.collective} {format_size(row.size)}",
                 f"{value:.2f} GB/s",
-                f"at most {limit.busbw:.2f} GB/s ({limit.why}): implausible, so the figure is not believed",
+                f"at most {limit.busbw:.2f} GB/s ({limit.why}): implausible, so the figure is not valid",
             )
 
 

@@ -1,4 +1,4 @@
-"""What rounds of pairs and the comparison of the fleet say of one node, and of the fabric between nodes. Pure."""
+"""The checks of one node among the fleet, and of the fabric between nodes, from rounds of pairs. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MAX_EVIDENCE = 6
 PAIR = 2
-NO_BOUND = "no bound"  # how the localisation says that it had nothing to compare with
-STANDS_APART = 0.05  # share of the median; run to run noise of a sound node is well below
+NO_BOUND = "no bound"  # the reason of a localisation without values to compare with
+OUTLIER_DISTANCE = 0.05  # share of the median; the noise between runs of a sound node is well below it
 
 
 @check(
@@ -59,9 +59,9 @@ def pairs(
 
 
 def _all_slow(node: str, measured: Sequence[Measurement], size: int, hard: float | None) -> Finding | None:
-    """Return the finding on a node whose best pair is below the hard limit, as in a fleet that is slow as a whole.
+    """Return the finding on a node whose best pair is below the hard limit, also if the whole fleet is slow.
 
-    It is its own fault only where two partners are there, and one of them reaches the limit with another node.
+    Only the node is at fault if it has two partners and one of them reaches the limit with another node.
     """
     pairs = [it for it in measured if len(it.members) == PAIR and it.busbw is not None and not it.problem]
     best = {
@@ -90,7 +90,7 @@ def _all_slow(node: str, measured: Sequence[Measurement], size: int, hard: float
     action=Action.MONITOR,
 )
 def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> Judgement:
-    """Judge the links and leaf switches; say honestly what could not be told."""
+    """Judge the links and leaf switches; a part that could not be identified fails with its candidates."""
     if len(nodes) < PAIR:
         yield NotApplicable("one node alone has no link to another")
         return
@@ -114,22 +114,22 @@ def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[
     for left in found.unresolved:
         if left in unbound:
             continue
-        # a node that is named already explains what was measured with it
+        # a bad node already explains the measurements with it
         if not set(left.candidates) <= set(found.bad_nodes):
             yield Finding(
                 f"one of {hostlist.fold(left.candidates)}",
-                f"cannot be told apart: {left.reason}",
+                f"undecided: {left.reason}",
                 "every pair as fast as the fleet",
             )
 
 
 def _untried(measured: Sequence[Measurement]) -> str:
-    """Return why none of these groups could be tried; '' where one was, or nothing is known."""
+    """Return why none of these groups was run; '' if one was run or there are no groups."""
     return measured[0].problem if measured and all(it.skipped for it in measured) else ""
 
 
-def whereabouts(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> str:
-    """Say in a line which part the rounds of pairs name for a whole that is bad, or what remains."""
+def suspected_parts(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> str:
+    """Return a text about the parts that may make a run over all nodes fail, from the rounds of pairs."""
     named = [
         *found.bad_nodes,
         *(f"link {one} - {other}" for one, other in found.bad_links),
@@ -141,27 +141,27 @@ def whereabouts(found: Localisation, measured: Sequence[Measurement], nodes: Seq
         return "no pair could be measured"
     if found.unresolved:
         left = "; ".join(f"one of {hostlist.fold(it.candidates)}: {it.reason}" for it in found.unresolved)
-        return f"the rounds of pairs could not tell which part it is: {left}"
+        return f"the rounds of pairs could not identify the part: {left}"
     pairs = {frozenset(it.members) for it in measured if len(it.members) == PAIR}
     possible = len(nodes) * (len(nodes) - 1) // PAIR
     return (
-        f"all {len(pairs)} measured of {possible} pairs are fine, so no node or link is named: what only all of "
-        f"{hostlist.fold(nodes)} together use remains (switches above the leaves, routing, congestion)"
+        f"all {len(pairs)} measured of {possible} pairs are fine, so no node or link is at fault: the fault is in what "
+        f"only all of {hostlist.fold(nodes)} together use (switches above the leaves, routing, congestion)"
     )
 
 
 @check(
     "nccl.outlier",
-    cause="above its threshold, the node still stands apart from its fleet: a part is about to fail or throttles",
+    cause="the node reaches its threshold but is slower than the other nodes: a part is about to fail or throttles",
     hint="compare clocks, temperature, PCIe width and NVLink errors with a sound node (-m gpu)",
     action=Action.MONITOR,
 )
 def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:
-    """Hold one node's bandwidth (GB/s) against the fleet's, also where all are above the threshold."""
+    """Compare one node's bandwidth (GB/s) with the fleet's, also if all reach the threshold."""
     if node not in values:
-        yield NotApplicable("the node has no believed bandwidth to compare")
+        yield NotApplicable("the node has no valid bandwidth to compare")
         return
-    fleet = outliers(values, min_relative=STANDS_APART)
+    fleet = outliers(values, min_relative=OUTLIER_DISTANCE)
     if fleet.note:
         yield NotApplicable(fleet.note)
         return
@@ -169,7 +169,7 @@ def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:
         yield Finding(
             what,
             f"{values[node]:.2f} GB/s, {-fleet.low[node]:.1%} below the median",
-            f"within {STANDS_APART:.0%} of the median {fleet.median:.2f} GB/s (MAD {fleet.mad:.3g})",
+            f"within {OUTLIER_DISTANCE:.0%} of the median {fleet.median:.2f} GB/s (MAD {fleet.mad:.3g})",
         )
     elif fleet.halves and node in fleet.halves.slow:
         halves = fleet.halves
@@ -186,5 +186,5 @@ def _others(members: Iterable[str], node: str) -> str:
 
 
 def _about(line: str, *nodes: str) -> bool:
-    """Tell whether a line of evidence names all these nodes, or GPUs of them: gpu1 is not gpu10."""
+    """Return whether a line of evidence names all these nodes, or GPUs of them: gpu1 is not gpu10."""
     return {word.partition(":")[0] for word in line.split()}.issuperset(nodes)

@@ -51,7 +51,7 @@ class Inference:
         self.slow_spine = self._find_slow_spine()
         self.bad: dict[str, None] = {}
         self.why: dict[str, str] = {}
-        self.alone_again: set[str] = set()
+        self.slow_alone_once: set[str] = set()
         self.edges: dict[frozenset[str], _Edge] = {}
         self._position = {node: at for at, node in enumerate(plan.nodes)}
         self._read_alone()
@@ -98,7 +98,7 @@ class Inference:
             elif counts[Status.SLOW] > max(1, counts[Status.GOOD]):
                 self._mark_bad(node, "slow alone, measured twice")
             elif counts[Status.SLOW] > counts[Status.GOOD]:
-                self.alone_again.add(node)
+                self.slow_alone_once.add(node)
 
     def _read_pairs(self) -> None:
         for measured, status in self.judged:
@@ -291,7 +291,7 @@ class Inference:
             yield Unresolved(tuple(self.maybe_leaves), "slow to other leaves, and none of them is acquitted")
         if self.slow_spine:
             yield Unresolved(tuple(sorted(set(self.plan.leaves.values()))), self.slow_spine)
-        for node in sorted(self.alone_again, key=self._position.__getitem__):
+        for node in sorted(self.slow_alone_once, key=self._position.__getitem__):
             yield Unresolved((node,), "slow alone, measured once")
         for edge in self._slow_links():
             if edge.bad == 1 and not edge.good:

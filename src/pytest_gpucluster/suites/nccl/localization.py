@@ -8,7 +8,7 @@
 The first batch measures each node alone, then two rounds of pairs: neighbours on the same leaf, and pairs across leaves
 (without leaves: the pairs between the first pairs). A good pair acquits both ends. A node is bad if it is slow, or
 fails, with two partners that are acquitted by others; later batches pair every suspect with such partners, all suspects
-at once. A slow pair of acquitted nodes is measured again: if it stays slow, the link is bad. A leaf is bad if three
+at once. A slow pair of acquitted nodes is measured again; if it stays slow, the link is bad. A leaf is bad if three
 quarters of the pairs across it are slow and the pairs within it are good. The last batch splits a bad node into its
 GPUs and adapters: GPU i with GPU i of an acquitted partner, all at once.
 
@@ -122,7 +122,7 @@ class Localiser:
 
     def _suspect_batch(self) -> Batch:
         found = Inference(self)
-        alone = tuple((node,) for node in self.nodes if node in found.alone_again)
+        alone = tuple((node,) for node in self.nodes if node in found.slow_alone_once)
         pairs = _place(found.wanted_pairs())
         return ((alone,) if alone else ()) + pairs
 

@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.config.baseline import Key
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict, with_contention
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
@@ -27,7 +26,8 @@ from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_result import signal_name
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
-from pytest_gpucluster.suites.nccl.fleet import STANDS_APART
+from pytest_gpucluster.suites.nccl.baseline import Key
+from pytest_gpucluster.suites.nccl.fleet import OUTLIER_DISTANCE
 from pytest_gpucluster.suites.nccl.localization import Localiser
 from pytest_gpucluster.suites.nccl.measurement import GroupKind, Localisation
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import TaskResult
-    from pytest_gpucluster.config.models import NcclThreshold, Profile
+    from pytest_gpucluster.config.models import BandwidthThreshold, Profile
     from pytest_gpucluster.kit.nccl_step import NcclMeasurement
     from pytest_gpucluster.kit.nccl_tests import NcclRun
     from pytest_gpucluster.suites.nccl.measurement import Measurement
@@ -61,15 +61,15 @@ class Stage:
     runs: Mapping[str, NcclRun] = field(default_factory=dict)
 
 
-class NcclProof:
-    """The proof of the nodes of one allocation that share a profile."""
+class NcclStages:
+    """The stages of the nodes of one allocation that share a profile."""
 
     def __init__(
         self,
         runner: NcclRunner,
         nodes: tuple[str, ...],
         profile: Profile,
-        own_rows: Iterable[NcclThreshold],
+        own_rows: Iterable[BandwidthThreshold],
         slurm: Slurm,
     ) -> None:
         self.runner, self.nodes, self.profile, self._slurm = runner, nodes, profile, slurm
@@ -293,7 +293,7 @@ class NcclProof:
         The distance from the fleet's median is smaller: one slow adapter of eight makes a pair slower by an eighth. A
         slow link may be in a pair that was not measured before.
         """
-        plan = self._localiser(STANDS_APART)
+        plan = self._localiser(OUTLIER_DISTANCE)
         if not self._drive(plan) or not plan.verdict().clean:
             return plan, 0
         used = {frozenset(it.members) for it in plan.measurements}
@@ -341,7 +341,7 @@ class NcclProof:
         return own if own is not None or self._pair_row is None else self._pair_row.drain_below
 
     @cached_property
-    def _pair_row(self) -> NcclThreshold | None:
+    def _pair_row(self) -> BandwidthThreshold | None:
         """The threshold of a pair, None if no row fits."""
         size, gpus = self.runner.config.pair_size, self.runner.gpus
         try:
@@ -394,7 +394,7 @@ class NcclProof:
         if verdict.outcome is not Outcome.FAILED or len(self.usable) < PAIR:
             return verdict
         found, measured = self.localised
-        where = nccl_fleet.whereabouts(found, measured, self.usable)
+        where = nccl_fleet.suspected_parts(found, measured, self.usable)
         if lost := [f"{node} is lost: {why}" for node, why in self.runner.lost_nodes.items()]:
             where = "; ".join(lost) + ("" if found.clean else f"; {where}")
         others = map(self._other_processes, found.bad_nodes[:MAX_OTHERS])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
-from pytest_gpucluster.core import safe_json as jsontext
+from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import ConfigError, StepError
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.nccl_config import NcclConfig
@@ -104,9 +104,9 @@ class NcclRunner(NcclStep):
         if self.can_re_form:
             before = len(self.lost_nodes)
             found = self._rounds_in_one_step(nodes, batch)
-            spoilt = any(it.problem and not self._lost_of(it.members) for it in found)
-            again = spoilt and len(self.lost_nodes) > before
-            return self._rounds_in_one_step(nodes, batch) if again else found
+            failed = any(it.problem and not self._lost_of(it.members) for it in found)
+            repeat = failed and len(self.lost_nodes) > before
+            return self._rounds_in_one_step(nodes, batch) if repeat else found
         return [found for groups in batch for found in self._round_by_steps(groups)]
 
     def _rounds_in_one_step(
@@ -114,16 +114,16 @@ class NcclRunner(NcclStep):
     ) -> list[Measurement]:
         whole = [[group for group in groups if not self._lost_of(group)] for groups in batch]
         used = {member.partition(":")[0] for groups in whole for group in groups for member in group}
-        there = tuple(node for node in nodes if node in used)
-        if not there:
+        present = tuple(node for node in nodes if node in used)
+        if not present:
             return [
                 Measurement(tuple(group), problem=self._lost_of(group))
                 for groups in batch
                 for group in groups
             ]
         size = ("-s", str(self.config.pair_size), "--deadline", str(self.round_deadline))
-        argv = self._payload("rounds", *size, "--schedule", "-", *self._rendezvous(there))
-        request = self._request(there, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
+        argv = self._payload("rounds", *size, "--schedule", "-", *self._rendezvous(present))
+        request = self._request(present, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
         wanted = {(number, tuple(group)) for number, groups in enumerate(whole) for group in groups}
         request = replace(
             request,
@@ -229,6 +229,6 @@ def read_rounds(text: str) -> Iterable[tuple[tuple[int, tuple[str, ...]], Measur
     for line in text.splitlines():
         if line.startswith("{"):
             with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
-                fields = jsontext.loads(line)
+                fields = safe_json.loads(line)
                 measurement = Measurement.from_dict(fields)
                 yield (int(fields["round"]), measurement.members), measurement

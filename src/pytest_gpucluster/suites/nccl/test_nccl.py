@@ -1,6 +1,6 @@
-"""NCCL moves data right and fast: each node alone, pairs of nodes, the whole; and the bad part is named.
+"""NCCL moves data correctly and fast: in each node alone, in pairs of nodes, over all nodes; a bad part is identified.
 
-Ranks, devices, transports and data are proved before a number is judged.
+Ranks, devices, transports and data are validated before a bandwidth is judged.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
 from pytest_gpucluster.suites.nccl import fleet as checks
-from pytest_gpucluster.suites.nccl.stages import NcclProof
+from pytest_gpucluster.suites.nccl.stages import NcclStages
 from pytest_gpucluster.suites.nccl.steps import NcclRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster, NcclThreshold
+    from pytest_gpucluster.config.models import BandwidthThreshold, Cluster
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
@@ -30,19 +30,19 @@ pytestmark = [pytest.mark.nccl]
 
 
 @pytest.fixture(scope="session")
-def baseline(request: pytest.FixtureRequest) -> tuple[NcclThreshold, ...]:
-    """The rows of --baseline=FILE; none where it was not given, or is being recorded."""
-    asked = request.config.option.baseline
-    return nccl_baseline.load(Path(asked)) if asked and asked != "record" else ()
+def baseline(request: pytest.FixtureRequest) -> tuple[BandwidthThreshold, ...]:
+    """The rows of --baseline=FILE; none without it, or while a baseline is recorded."""
+    option = request.config.option.baseline
+    return nccl_baseline.load(Path(option)) if option and option != "record" else ()
 
 
 @pytest.fixture(scope="session")
-def proofs(
+def all_stages(
     gpucluster_session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
-    baseline: tuple[NcclThreshold, ...],
-) -> Iterator[list[NcclProof]]:
-    """One proof an allocation: its nodes share a partition and a number of GPUs."""
+    baseline: tuple[BandwidthThreshold, ...],
+) -> Iterator[list[NcclStages]]:
+    """The stages of each allocation, whose nodes share a partition and a number of GPUs."""
     session, made = gpucluster_session, []
     for held in session.allocations:
         profile = session.nodes[held.nodes[0]].profile
@@ -59,113 +59,115 @@ def proofs(
             pytest.skip(f"not checked: {error}")
         nodes = session.without_problem(held.nodes)
         own = session.nodes[held.nodes[0]].group.thresholds
-        made.append(NcclProof(runner, nodes, profile, (*baseline, *own), held.slurm))
+        made.append(NcclStages(runner, nodes, profile, (*baseline, *own), held.slurm))
     if not made:
         pytest.skip("not applicable: no profile of the cluster has GPUs")
     yield made
-    for proof in made:
-        proof.runner.clean_up()
+    for stages in made:
+        stages.runner.clean_up()
 
 
 @pytest.fixture
-def proof(proofs: list[NcclProof], node: Node) -> NcclProof:
-    """The proof that this item's node is part of."""
-    found = next((proof for proof in proofs if node.name in proof.nodes), None)
+def stages(all_stages: list[NcclStages], node: Node) -> NcclStages:
+    """The stages of the allocation of this item's node."""
+    found = next((stages for stages in all_stages if node.name in stages.nodes), None)
     if found is None:
         pytest.skip("not applicable: the node has no GPUs")
     return found
 
 
 @pytest.fixture
-def believed(proof: NcclProof, node: Node) -> NcclProof:
-    """The proof, where the ranks of this node alone are believed; test_alone says why where they are not."""
-    verdict = proof.alone.verdicts[node.name]
+def valid_alone(stages: NcclStages, node: Node) -> NcclStages:
+    """The stages, if the run of this node alone is valid; else test_alone fails with the reason."""
+    verdict = stages.alone.verdicts[node.name]
     if verdict.outcome is not Outcome.PASSED:
         pytest.skip(
-            f"not applicable: the node's own run is not believed, see nccl.alone: {verdict.findings[0].measured}"
+            f"not applicable: the run of this node alone is not valid, see nccl.alone: {verdict.findings[0].measured}"
         )
-    return proof
+    return stages
 
 
 @pytest.fixture
 def judged(request: pytest.FixtureRequest) -> None:
     """Bandwidth is not judged while a baseline is recorded."""
     if request.config.option.baseline == "record":
-        pytest.skip("not applicable: --baseline=record records bandwidth, it judges none")
+        pytest.skip("not applicable: --baseline=record records bandwidth without judging it")
 
 
-def test_alone(proof: NcclProof, node: Node, expect: Expect) -> None:
-    """Within the node: each rank once, on a device of its own, over NVLink where there is one, with right data."""
-    expect(proof.alone.verdicts[node.name])
+def test_alone(stages: NcclStages, node: Node, expect: Expect) -> None:
+    """Within the node: each rank once, on its own device, over NVLink if the node has it, with correct data."""
+    expect(stages.alone.verdicts[node.name])
 
 
 @pytest.fixture
-def several(proof: NcclProof) -> None:
-    """The node has something to reduce with."""
-    if proof.runner.gpus < 2:  # one GPU
+def several(stages: NcclStages) -> None:
+    """The node has more than one GPU."""
+    if stages.runner.gpus < 2:
         pytest.skip("not applicable: one GPU alone has no bus bandwidth")
 
 
 @pytest.mark.usefixtures("judged", "several")
-def test_alone_bandwidth(believed: NcclProof, node: Node, expect: Expect) -> None:
-    """Within the node: bus bandwidth at every size that a threshold names."""
-    expect(believed.alone_bandwidth(node.name))
+def test_alone_bandwidth(valid_alone: NcclStages, node: Node, expect: Expect) -> None:
+    """Within the node: bus bandwidth at every size of a threshold."""
+    expect(valid_alone.alone_bandwidth(node.name))
 
 
 @pytest.mark.usefixtures("several")
-def test_outlier(believed: NcclProof, node: Node, expect: Expect) -> None:
-    """The node's bandwidth is that of its fleet, also where it is above the threshold."""
-    values, what = believed.alone_values()
+def test_outlier(valid_alone: NcclStages, node: Node, expect: Expect) -> None:
+    """The node's bandwidth is that of its fleet, also if it reaches the threshold."""
+    values, what = valid_alone.alone_values()
     expect(checks.outlier(node.name, values, what))
 
 
-def test_pairs(believed: NcclProof, node: Node, expect: Expect) -> None:
+def test_pairs(valid_alone: NcclStages, node: Node, expect: Expect) -> None:
     """The node is as fast with its partners as they are with others."""
-    if len(believed.nodes) < 2:  # a pair
+    if len(valid_alone.nodes) < 2:
         expect.not_applicable("one node alone makes no pair")
-    expect(believed.pairs(node.name))
+    expect(valid_alone.pairs(node.name))
 
 
-def test_links(proofs: list[NcclProof], expect: Expect) -> None:
-    """Every link and leaf switch is as fast as the others; what cannot be told apart is said."""
-    for proof in proofs:
-        expect(proof.links())
+def test_links(all_stages: list[NcclStages], expect: Expect) -> None:
+    """Every link and leaf switch is as fast as the others."""
+    for stages in all_stages:
+        expect(stages.links())
 
 
-def test_whole(proofs: list[NcclProof], collective: str, expect: Expect, curve: Callable[..., None]) -> None:
-    """Over all nodes: each rank once, on the nodes asked for, over the fabric that the profile expects, right data."""
-    for proof in proofs:
-        if len(proof.usable) < 2:  # a fabric
+def test_whole(
+    all_stages: list[NcclStages], collective: str, expect: Expect, curve: Callable[..., None]
+) -> None:
+    """Over all nodes: each rank once, on the requested nodes, over the fabric of the profile, with correct data."""
+    for stages in all_stages:
+        if len(stages.usable) < 2:
             expect.not_applicable("fewer than two nodes could be used together")
-        stage = proof.whole(collective)
-        curve(f"{collective}, {len(proof.usable)} nodes x {proof.runner.gpus} GPUs", stage.runs.values())
-        expect(proof.whole_validity(collective))
+        measured = stages.whole(collective)
+        curve(f"{collective}, {len(stages.usable)} nodes x {stages.runner.gpus} GPUs", measured.runs.values())
+        expect(stages.whole_validity(collective))
 
 
 @pytest.mark.usefixtures("judged")
-def test_whole_bandwidth(proofs: list[NcclProof], collective: str, expect: Expect) -> None:
-    """Over all nodes: bus bandwidth at every size that a threshold names."""
-    for proof in proofs:
-        if len(proof.usable) < 2:  # a fabric
+def test_whole_bandwidth(all_stages: list[NcclStages], collective: str, expect: Expect) -> None:
+    """Over all nodes: bus bandwidth at every size of a threshold."""
+    for stages in all_stages:
+        if len(stages.usable) < 2:
             expect.not_applicable("fewer than two nodes could be used together")
-        if not proof.whole(collective).runs:
-            expect.not_applicable("the run is not believed: see nccl.whole")
-        expect(proof.whole_bandwidth(collective))
+        if not stages.whole(collective).runs:
+            expect.not_applicable("the run is not valid: see nccl.whole")
+        expect(stages.whole_bandwidth(collective))
 
 
 def test_baseline(
-    request: pytest.FixtureRequest, proofs: list[NcclProof], cluster: Cluster, expect: Expect
+    request: pytest.FixtureRequest, all_stages: list[NcclStages], cluster: Cluster, expect: Expect
 ) -> None:
-    """--baseline=record: everything again, and the cluster's own thresholds written to a file."""
+    """--baseline=record: repeat all measurements and write them to a file as thresholds of the cluster."""
     if request.config.option.baseline != "record":
-        expect.not_applicable("asked for with --baseline=record")
-    written = nccl_baseline.record(proofs, cluster)
+        expect.not_applicable("runs only with --baseline=record")
+    written = nccl_baseline.record_all(all_stages, cluster)
     print(written)  # shown by -s and -rP
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item a collective of the cluster file."""
-    from pytest_gpucluster.plugin.fixtures import SESSION  # only where a cluster was asked for
+    """Make one item per collective of the cluster file."""
+    from pytest_gpucluster.plugin.fixtures import SESSION  # only for a run with a cluster
 
     if "collective" in metafunc.fixturenames:
         metafunc.parametrize(

@@ -7,7 +7,7 @@ SUITE = Suite(
     order=1,
     markers=("os: the operating system of the nodes",),
     section="pytest_gpucluster.kit.os_config:OsConfig",
-    settings={"limits": "checks:refuse_limits"},
+    settings={"limits": "checks.settings:refuse_limits"},
     not_over_ssh={"os.limits": "the limits are those of a step; over SSH there is none"},
     draft="draft:lines",
 )

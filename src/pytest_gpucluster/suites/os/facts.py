@@ -199,11 +199,11 @@ def section(answer: Answer, name: str) -> str:
     return part.text
 
 
-def _basic(name: str, part: str, read: Callable[[str], T], by_hand: str) -> Probe[T]:
+def _basic(name: str, part: str, read: Callable[[str], T], command: str) -> Probe[T]:
     def parse(answer: Answer) -> T:
         return read(section(answer, part))
 
-    return Probe(name, BASICS, parse, by_hand=by_hand, alone=True)
+    return Probe(name, BASICS, parse, by_hand=command, alone=True)
 
 
 def read_clock(answer: Answer) -> Clock:

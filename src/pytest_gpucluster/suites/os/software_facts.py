@@ -56,7 +56,7 @@ _ROW = re.compile(r"(\d+)\s+(\d+)\s+([A-Z]\S*)\s+(\d+|-)\s+(\S+)\s+(.+)")
 
 
 def read_processes(answer: Answer) -> Processes:
-    """Return the processes that had the same state and pid in every sample."""
+    """Return the processes with the same state and pid in every sample."""
     if not answer.out.endswith("\n"):
         raise ProbeError(f"ps: the last line is cut: {last_line(answer.out)[:80]!r}")
     samples: list[dict[int, ProcessRow]] = [{}]

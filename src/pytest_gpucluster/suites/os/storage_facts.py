@@ -111,18 +111,14 @@ def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
     )
 
 
-_WRITTEN = ("/tmp", "/dev/shm")
+SCRATCH = ("/tmp", "/dev/shm")  # where every program writes
 
 
 def read_writes(answer: Answer) -> dict[str, str]:
     """Return {folder: why no file could be written there, or ''}; ProbeError if the node is lost."""
     if answer.lost:
         raise ProbeError(answer.problem)
-    found = sections(answer) if answer.rc is not None else _complete(answer)
-    return {
-        path: _problem_of(found[path], lambda _: "") if path in found else answer.problem or "no answer"
-        for path in _WRITTEN
-    }
+    return _problems(answer, SCRATCH, lambda _: "")
 
 
 # 8 KiB: more than a file system stores in the inode; head, since printf of dash reports "I/O error" on a full disk.
@@ -132,7 +128,7 @@ WRITES: Probe[dict[str, str]] = Probe(
     SECTIONS_SH
     + 'put() { f=$(mktemp "$1/gpucluster.XXXXXX") || return; '
     + 'head -c 8192 /dev/zero >"$f"; r=$?; rm -f "$f"; return "$r"; }; '
-    + "; ".join(f"s {path} put {path}" for path in _WRITTEN),
+    + "; ".join(f"s {path} put {path}" for path in SCRATCH),
     read_writes,
     by_hand="mktemp /tmp/XXXXXX; mktemp /dev/shm/XXXXXX",
     alone=True,
@@ -285,7 +281,7 @@ def remove(fleet: FleetChannel, files: SharedFiles, writer: str, written: Mappin
 
 def read_written(answer: Answer, files: SharedFiles) -> dict[str, str]:
     """Return {folder: why its file could not be written, or ''}."""
-    return _per_folder(answer, files, lambda _: "")
+    return _problems(answer, files.folders, lambda _: "")
 
 
 def read_seen(answer: Answer, files: SharedFiles) -> dict[str, str]:
@@ -295,20 +291,15 @@ def read_seen(answer: Answer, files: SharedFiles) -> dict[str, str]:
         seen = last_line(text)
         return "" if seen == files.token else f"other content: {seen[:40]!r}"
 
-    return _per_folder(answer, files, other)
+    return _problems(answer, files.folders, other)
 
 
-def _per_folder(answer: Answer, files: SharedFiles, judge: Callable[[str], str]) -> dict[str, str]:
-    if answer.rc is None:  # a file server hangs: the answer ends before its folder
-        found = _complete(answer)
-        return {
-            folder: _problem_of(found[folder], judge) if folder in found else answer.problem
-            for folder in files.folders
-        }
-    found = sections(answer)
+def _problems(answer: Answer, paths: Iterable[str], judge: Callable[[str], str]) -> dict[str, str]:
+    """Return {path: its problem or ''}; if a file system hangs, the answer ends before its section."""
+    found = sections(answer) if answer.rc is not None else _complete(answer)
     return {
-        folder: _problem_of(found[folder], judge) if folder in found else "no answer"
-        for folder in files.folders
+        path: _problem_of(found[path], judge) if path in found else answer.problem or "no answer"
+        for path in paths
     }
 
 

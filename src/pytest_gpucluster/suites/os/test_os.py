@@ -1,9 +1,9 @@
-"""The operating system of every node: what the cluster file states under `os`, and what most nodes agree on."""
+"""The operating system of every node against section `os` of the cluster file, and against most nodes."""
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,95 +12,86 @@ from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit.kernel_log import KERNEL_LOG
 from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.suite import asks, asks_of_nodes, checks_as_tests, fact, fleet_probed, probed
-from pytest_gpucluster.suites.os import checks as os
+from pytest_gpucluster.suites.os import checks
 from pytest_gpucluster.suites.os import facts as basics
-from pytest_gpucluster.suites.os import kernel_log as kernel_log_check
-from pytest_gpucluster.suites.os import network as os_network
 from pytest_gpucluster.suites.os import network_facts as os_names
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
+from pytest_gpucluster.suites.os.checks import network as os_network
+from pytest_gpucluster.suites.os.checks.kernel_log import Stalls
+from pytest_gpucluster.suites.os.peers import Peers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Answer, Probe
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
-    from pytest_gpucluster.suites.os.facts import Clock, Mount
-    from pytest_gpucluster.suites.os.network_facts import Naming, Network, ReachabilityResult
+    from pytest_gpucluster.suites.os.facts import Mount
+    from pytest_gpucluster.suites.os.network_facts import Network, ReachabilityResult
     from pytest_gpucluster.suites.os.software_facts import CommandOutput, TimeSync
     from pytest_gpucluster.suites.os.storage_facts import SharedFolder
 
-    T = TypeVar("T")
-
-    class Facts(Protocol):
-        """The fixture `facts`."""
-
-        def __call__(self, probe: Probe[T]) -> T:
-            """Return the facts of the item's node."""
-
-    class FleetFacts(Protocol):
-        """The fixture `fleet_facts`."""
-
-        def __call__(self, probe: Probe[T]) -> dict[str, T]:
-            """Return the facts of all nodes that could tell."""
-
+    Results = tuple[ReachabilityResult, ...]
 
 pytestmark = pytest.mark.os
 
 hostname = probed(basics.HOSTNAME)
 release = probed(basics.RELEASE)
-releases = fleet_probed(basics.RELEASE, os.Peers)
+releases = fleet_probed(basics.RELEASE, Peers)
 kernel = probed(basics.KERNEL)
-kernels = fleet_probed(basics.KERNEL, os.Peers)
+kernels = fleet_probed(basics.KERNEL, Peers)
 cmdline = probed(basics.CMDLINE)
-cmdlines = fleet_probed(basics.CMDLINE, os.Peers)
+cmdlines = fleet_probed(basics.CMDLINE, Peers)
 uptime = probed(basics.UPTIME)
 clock = probed(basics.CLOCK)
 clocks = fleet_probed(basics.CLOCK)
 memory = probed(basics.MEMORY)
-memories = fleet_probed(basics.MEMORY, os.Peers)
+memories = fleet_probed(basics.MEMORY, Peers)
 cpus = probed(basics.CPUS)
-all_cpus = fleet_probed(basics.CPUS, os.Peers)
+all_cpus = fleet_probed(basics.CPUS, Peers)
 governors = probed(basics.GOVERNORS)
-all_governors = fleet_probed(basics.GOVERNORS, os.Peers)
+all_governors = fleet_probed(basics.GOVERNORS, Peers)
 thp = probed(basics.THP)
-thps = fleet_probed(basics.THP, os.Peers)
+thps = fleet_probed(basics.THP, Peers)
 lsm = probed(basics.LSM)
-lsms = fleet_probed(basics.LSM, os.Peers)
+lsms = fleet_probed(basics.LSM, Peers)
 settings = probed(basics.KERNEL_SETTINGS)
-all_settings = fleet_probed(basics.KERNEL_SETTINGS, os.Peers)
+all_settings = fleet_probed(basics.KERNEL_SETTINGS, Peers)
 user = probed(basics.USER)
-users = fleet_probed(basics.USER, os.Peers)
+users = fleet_probed(basics.USER, Peers)
 load = probed(basics.LOAD)
 soft_limits = probed(basics.LIMITS)
-all_limits = fleet_probed(basics.LIMITS, os.limits_of_group)
+all_limits = fleet_probed(basics.LIMITS, checks.settings.limits_of_group)
 mounts = probed(basics.MOUNTS)
-all_writable = fleet_probed(basics.MOUNTS, os.writable_of_all)
-scratches = fleet_probed(basics.MOUNTS, os.Scratch.of_all)
-disks = probed(lambda cluster: os_storage.disks(os.disk_paths(cluster.section(OsConfig))))
+all_writable = fleet_probed(basics.MOUNTS, checks.mounts.writable_of_all)
+scratches = fleet_probed(basics.MOUNTS, checks.mounts.ScratchMounts.of_all)
+disks = probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))
 answering = fleet_probed(
-    lambda cluster: os_storage.disks(os.disk_paths(cluster.section(OsConfig))), os.answering
+    lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))),
+    checks.disks.answering,
 )
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
 kernel_log = probed(KERNEL_LOG)
-stalls = fleet_probed(KERNEL_LOG, kernel_log_check.Stalls.of_all)
+stalls = fleet_probed(KERNEL_LOG, Stalls.of_all)
 taint = probed(basics.TAINT)
 sysctls = probed(lambda cluster: os_software.sysctls(cluster.section(OsConfig).sysctls))
 packages = probed(lambda cluster: os_software.packages(cluster.section(OsConfig).packages))
 services = probed(lambda cluster: os_software.services(cluster.section(OsConfig).services))
 system_state = probed(os_software.SYSTEM_STATE)
-system_states = fleet_probed(os_software.SYSTEM_STATE, os.Peers)
+system_states = fleet_probed(os_software.SYSTEM_STATE, Peers)
 network = probed(os_names.NETWORK)
 networks = fleet_probed(os_names.NETWORK)
 all_links = fleet_probed(os_names.NETWORK, os_network.links_of_all)
-naming = probed(lambda cluster: os_names.naming(os.some_names(cluster)))
-all_naming = fleet_probed(lambda cluster: os_names.naming(os.some_names(cluster)))
-addresses = probed(lambda cluster: os_software.resolution(os.some_names(cluster)))
-all_addresses = fleet_probed(lambda cluster: os_software.resolution(os.some_names(cluster)), os.resolved)
+naming = probed(lambda cluster: os_names.naming(os_network.some_names(cluster)))
+all_naming = fleet_probed(lambda cluster: os_names.naming(os_network.some_names(cluster)))
+addresses = probed(lambda cluster: os_software.resolution(os_network.some_names(cluster)))
+all_addresses = fleet_probed(
+    lambda cluster: os_software.resolution(os_network.some_names(cluster)), os_network.resolved
+)
 
 # What the cluster file states.
 os_config = fact(lambda cluster: cluster.os)
@@ -112,8 +103,8 @@ stated_sysctls = fact(lambda os_config: os_config.sysctls)
 stated_mounts = fact(lambda os_config: os_config.mounts)
 stated_packages = fact(lambda os_config: os_config.packages)
 stated_services = fact(lambda os_config: os_config.services)
-wanted_limits = fact(lambda os_config: os.wanted_limits(os_config.limits))
-asked_paths = fact(lambda cluster: os.disk_paths(cluster.os))
+wanted_limits = fact(lambda os_config: checks.settings.wanted_limits(os_config.limits))
+stated_paths = fact(lambda cluster: checks.disks.disk_paths(cluster.os))
 min_uptime = fact(lambda os_config: os_config.min_uptime)
 max_uptime = fact(lambda os_config: os_config.max_uptime)
 max_clock_skew = fact(lambda os_config: os_config.max_clock_skew)
@@ -131,7 +122,9 @@ usual_architecture = fact(lambda node, all_cpus: all_cpus.of(node.group, "archit
 usual_cpus = fact(lambda node, all_cpus: all_cpus.of(node.group, "online"))
 usual_cpu_model = fact(lambda node, all_cpus: all_cpus.of(node.group, "model"))
 usual_numa = fact(lambda node, all_cpus: all_cpus.of(node.group, "numa_nodes"))
-usual_memory = fact(lambda node, memories: memories.of(node.group, "total", os.PEER_MEMORY_TOLERANCE))
+usual_memory = fact(
+    lambda node, memories: memories.of(node.group, "total", checks.hardware.PEER_MEMORY_TOLERANCE)
+)
 usual_hugepages = fact(lambda node, memories: memories.of(node.group, "hugepages"))
 usual_swap = fact(lambda node, memories: memories.of(node.group, "swap_total"))
 usual_governors = fact(lambda node, all_governors: all_governors.of(node.group))
@@ -148,121 +141,112 @@ usual_writable = fact(
 usual_tmp = fact(lambda node, scratches: scratches.of(node.group, "tmp"))
 usual_shm = fact(lambda node, scratches: scratches.of(node.group, "shm"))
 usual_answers = fact(lambda node, system_states: system_states.of(node.group, "answers"))
-usual_said = fact(lambda node, all_said: {name: peers.of(node.group) for name, peers in all_said.items()})
+usual_outputs = fact(
+    lambda node, all_outputs: {command: peers.of(node.group) for command, peers in all_outputs.items()}
+)
 usual_links = fact(lambda node, all_links: {name: peers.of(node.group) for name, peers in all_links.items()})
 
 total_memory = fact(lambda memory: memory.total)
 online_cpus = fact(lambda cpus: cpus.online)
 lost = fact(lambda node_name, fleet: None if node_name in fleet.cut else fleet.lost.get(node_name))
+usual_name_time = fact(scope="session")(os_network.usual_seconds)
+owners = fact(scope="session")(os_network.owners)
+common_time = fact(scope="session")(
+    lambda clocks, cluster: checks.system.CommonTime.of(clocks, cluster.section(OsConfig).max_clock_skew)
+)
 
 
 @fact
-def scratch(mounts: dict[str, Mount]) -> os.Scratch:
-    """What /tmp and /dev/shm of the node give to programs."""
-    return os.Scratch.of(mounts)
-
-
-@fact(scope="session")
-def owners(networks: dict[str, Network], all_naming: dict[str, Naming]) -> os_network.Owners:
-    """Who has which address."""
-    return os_network.owners(networks, all_naming)
+def scratch(mounts: dict[str, Mount]) -> checks.mounts.ScratchMounts:
+    """The scratch mounts of the node."""
+    return checks.mounts.ScratchMounts.of(mounts)
 
 
 @fact
 def address_owners(network: Network, owners: os_network.Owners) -> os_network.Owners:
-    """The same; a node that could not tell its addresses is not checked."""
+    """The owners of each address; a node that could not report its addresses is not checked."""
     return owners
 
 
 def ring_of(cluster: Cluster, nodes: Sequence[str]) -> str:
-    """Return the list from which each node takes its neighbours; '' where none has any."""
-    there = set(nodes)
-    return os_names.rings([name for name in group.names if name in there] for group in cluster.groups)
+    """Return the list from which each node takes its neighbours; '' if no node has any."""
+    tested = set(nodes)
+    return os_names.rings([name for name in group.names if name in tested] for group in cluster.groups)
 
 
 @fact(scope="session")
 @asks_of_nodes(lambda cluster, nodes: [os_names.reach(ring)] if (ring := ring_of(cluster, nodes)) else [])
-def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[tuple[ReachabilityResult, ...]]:
-    """The probe of the ways between nodes: it is made once it is known who is there."""
+def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[Results]:
+    """The probe of the connections between the nodes under test."""
     return os_names.reach(ring_of(cluster, nodes))
 
 
 @fact
-def way(
+def reach_results(
     node: Node,
     nodes: tuple[str, ...],
-    neighbours: Probe[tuple[ReachabilityResult, ...]],
-    facts: Facts,
+    neighbours: Probe[Results],
+    facts: Callable[[Probe[Results]], Results],
     expect: Expect,
-) -> tuple[ReachabilityResult, ...]:
-    """The ways from this node to its neighbours."""
+) -> Results:
+    """The attempts of this node to reach its neighbours."""
     if set(nodes).intersection(node.group.names) <= {node.name}:
         expect.not_applicable("no other node of its group is under test")
     return facts(neighbours)
 
 
 @fact(scope="session")
-def all_ways(
-    neighbours: Probe[tuple[ReachabilityResult, ...]], fleet_facts: FleetFacts, networks: dict[str, Network]
-) -> os_network.Ways:
-    """Who reached whom."""
-    told: dict[str, tuple[ReachabilityResult, ...]] = fleet_facts(neighbours)
-    return os_network.ways(told, networks)
+def all_reachability(
+    neighbours: Probe[Results],
+    fleet_facts: Callable[[Probe[Results]], dict[str, Results]],
+    networks: dict[str, Network],
+) -> os_network.Reachability:
+    """The attempts of all nodes."""
+    return os_network.reachability(fleet_facts(neighbours), networks)
 
 
 @fact
-def known_ways(way: tuple[ReachabilityResult, ...], all_ways: os_network.Ways) -> os_network.Ways:
-    """The same; a node that could not tell its ways is not checked."""
-    return all_ways
+def known_reachability(
+    reach_results: Results, all_reachability: os_network.Reachability
+) -> os_network.Reachability:
+    """The attempts of all nodes; a node that could not report its own is not checked."""
+    return all_reachability
 
 
-@fact(scope="session")
-def usual_name_time(all_naming: dict[str, Naming]) -> float:
-    """How long names take on half of the nodes."""
-    return os_network.usual_seconds(all_naming)
-
-
-@fact(scope="session")
-def common_time(clocks: dict[str, Clock], cluster: Cluster) -> os.CommonTime:
-    """The time that most nodes share."""
-    return os.CommonTime.of(clocks, cluster.section(OsConfig).max_clock_skew)
-
-
-def drift_probes(cluster: Cluster) -> list[Probe[CommandOutput]]:
-    """The further commands of the cluster file."""
-    return [os_software.command_output(command) for command in cluster.section(OsConfig).drift]
+def drift_probes(cluster: Cluster) -> dict[str, Probe[CommandOutput]]:
+    """Return {command: its probe} of the further commands of the cluster file."""
+    return {command: os_software.command_output(command) for command in cluster.section(OsConfig).drift}
 
 
 @fact
 @asks(lambda cluster: [] if cluster.section(OsConfig).time_sync == "none" else [os_software.TIME_SYNC])
-def time_sync(cluster: Cluster, facts: Facts, expect: Expect) -> TimeSync:
-    """What the node's time service says, unless the site keeps none."""
+def time_sync(cluster: Cluster, facts: Callable[[Probe[TimeSync]], TimeSync], expect: Expect) -> TimeSync:
+    """The state of the node's time service, unless the site has none."""
     if cluster.section(OsConfig).time_sync == "none":
-        expect.not_applicable("the cluster file says os.time_sync: none")
+        expect.not_applicable("the cluster file sets os.time_sync: none")
     return facts(os_software.TIME_SYNC)
 
 
 @fact
-@asks(drift_probes)
-def said(cluster: Cluster, facts: Facts) -> dict[str, CommandOutput]:
-    """What this node says to the further commands of the cluster file."""
-    return {
-        command: facts(os_software.command_output(command)) for command in cluster.section(OsConfig).drift
-    }
+@asks(lambda cluster: drift_probes(cluster).values())
+def outputs(
+    cluster: Cluster, facts: Callable[[Probe[CommandOutput]], CommandOutput]
+) -> dict[str, CommandOutput]:
+    """The outputs of these commands on this node."""
+    return {command: facts(probe) for command, probe in drift_probes(cluster).items()}
 
 
 @fact(scope="session")
-def all_said(cluster: Cluster, fleet_facts: FleetFacts) -> dict[str, os.Peers[CommandOutput]]:
-    """What the fleet says to them."""
-    return {
-        command: os.Peers(fleet_facts(os_software.command_output(command)))
-        for command in cluster.section(OsConfig).drift
-    }
+def all_outputs(
+    cluster: Cluster, fleet_facts: Callable[[Probe[CommandOutput]], dict[str, CommandOutput]]
+) -> dict[str, Peers[CommandOutput]]:
+    """The outputs of these commands on all nodes."""
+    return {command: Peers(fleet_facts(probe)) for command, probe in drift_probes(cluster).items()}
 
 
 @pytest.fixture(scope="session")
 def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.SharedResult]:
-    """One file in every shared folder: written by one node, read by all, removed by its writer."""
+    """One file per shared folder: written by one node, read by all, removed by its writer."""
     files = os_storage.SharedFiles(cluster.section(OsConfig).shared_storage, secrets.token_hex(8))
     writer, written = os_storage.write(fleet, files)
     yield os_storage.read(fleet, files, writer, written)
@@ -273,7 +257,7 @@ def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.Shared
 def shared_folders(
     node: Node, shared_files: os_storage.SharedResult, expect: Expect
 ) -> dict[str, SharedFolder]:
-    """What became of the shared files on this node."""
+    """The results of the shared files on this node."""
     try:
         return shared_files.on(node.name)
     except NotAvailable as error:
@@ -283,18 +267,18 @@ def shared_folders(
 @fact
 @asks(lambda _: [os_storage.WRITES])
 def writes(node: Node, gpucluster_session: ClusterSession) -> dict[str, str]:
-    """Why no file could be written to /tmp and /dev/shm: a try that does not end says so too."""
+    """Why no file could be written to /tmp and /dev/shm; an attempt that does not end has a result too."""
     return os_storage.read_writes(gpucluster_session.answer(node.name, os_storage.WRITES))
 
 
 @fact
 @asks(lambda _: [RESPONDS])
 def answer(node: Node, gpucluster_session: ClusterSession) -> Answer:
-    """The node's answer to the least of all commands; an error where the channel to all nodes was cut."""
+    """The node's answer to `true`; an error if the channel to all nodes was lost."""
     answer = gpucluster_session.answer(node.name, RESPONDS)
     if answer.rc is None and gpucluster_session.cut(node.name):
         raise ProbeError(f"{RESPONDS.name} on {node}: {answer.problem}")
     return answer
 
 
-globals().update(checks_as_tests(os, os_network))
+globals().update(checks_as_tests(*checks.MODULES))

@@ -7,6 +7,6 @@ SUITE = Suite(
     order=2,
     markers=("slurm: Slurm's view of the nodes, steps and jobs",),
     before_allocation=Work("jobs", "diagnostic_step:BatchJobs"),
-    before_first_test=Work("examined", "diagnostic_step:run_diagnostics"),
+    before_first_test=Work("diagnostics", "diagnostic_step:run_diagnostics"),
     after_release="checks:EPILOGS",
 )

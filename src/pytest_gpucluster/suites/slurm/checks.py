@@ -1,4 +1,4 @@
-"""What Slurm says of a node, and what steps and jobs show of Slurm. Pure."""
+"""Checks of nodes as Slurm reports them, and of Slurm by steps and jobs. Pure."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
         NodeDiagnostic,
     )
 
-# RealMemory is usually set a little below what is installed, for the operating system (Slurm's FAQ on MemSpecLimit)
+# RealMemory is usually a little below the installed memory, for the operating system (Slurm's FAQ on MemSpecLimit)
 MEMORY_SHARE = 0.85
 _MIG = re.compile(r"(?<!\d)\d+g\.\d+gb", re.IGNORECASE)  # nvidia_a100_1g.5gb, 1g.10gb, 1c.3g.20gb
-FORGOTTEN = "Slurm does not know the job any more"
+FORGOTTEN = "Slurm no longer knows the job"
 
 
 @check(
     "slurm.known",
     cause="the node is in the cluster file, but not in slurm.conf",
-    hint="scontrol show node NODE; mend slurm.conf or the group's nodes in the cluster file",
-    action=Action.MONITOR,  # what Slurm does not know it cannot drain
+    hint="scontrol show node NODE; correct slurm.conf or the group's nodes in the cluster file",
+    action=Action.MONITOR,  # Slurm cannot drain a node that it does not know
     marks=("inventory", "judges_node"),
 )
 def known(node_name: str, info: NodeInfo | None) -> Judgement:
-    """Judge that slurmctld knows the node."""
+    """Judge that the node is in slurm.conf."""
     if info is None:
         yield Finding(node_name, "not known to Slurm", "a node of slurm.conf")
 
@@ -55,16 +55,16 @@ def known(node_name: str, info: NodeInfo | None) -> Judgement:
 @check(
     "slurm.schedulable",
     cause="an operator, a health check or Slurm itself took the node out of service, or a reservation holds it",
-    hint="sinfo -R; mend the cause, then scontrol update NodeName=NODE State=RESUME; of a reservation: "
+    hint="sinfo -R; remove the cause, then scontrol update NodeName=NODE State=RESUME; for a reservation: "
     "--reservation=NAME, or wait for its end",
     action=Action.MONITOR,  # it is out of service already
     marks=("inventory", "judges_node"),
 )
 def schedulable(info: NodeInfo | None) -> Judgement:
-    """Judge that jobs may start on the node; a failure says who took it out, when and why."""
+    """Judge that jobs may start on the node; a failure states who took it out, when and why."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
-    elif info.reserved:  # a reservation says nothing against the node
+    elif info.reserved:  # a reservation is no fault of the node
         yield NotChecked(info.why_unavailable())
     elif not info.responding and not info.away:
         yield NotChecked(
@@ -85,29 +85,29 @@ def schedulable(info: NodeInfo | None) -> Judgement:
     marks=("inventory", "judges_node"),
 )
 def responding(info: NodeInfo | None) -> Judgement:
-    """Judge that the controller hears the node's slurmd."""
+    """Judge that the node's slurmd responds to the controller."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
     elif info.away:
         yield NotChecked(
-            f"{info.full_state}: the node is off, or comes up or goes down: its slurmd cannot answer"
+            f"{info.full_state}: the node is off, starts or shuts down: its slurmd cannot respond"
         )
     elif not info.responding:
-        # before a node has registered for the first time, its silence proves nothing
+        # a node that has not registered yet proves nothing by its silence
         action = Action.MONITOR if info.base_state in {"UNKNOWN", "FUTURE"} else None
         yield Finding("slurmd", info.why_unavailable(), "responding", action)
 
 
 @check(
     "slurm.completing",
-    cause="the epilog hangs, or a process of the job cannot be killed: it waits for dead storage, a driver or a GPU",
-    hint="ssh NODE ps -eo pid,stat,etimes,wchan:30,args (state D, the epilog); mend what it waits for, end the epilog, "
+    cause="the epilog hangs, or a process of the job cannot be killed: it waits for storage that is down, a driver or a GPU",
+    hint="ssh NODE ps -eo pid,stat,etimes,wchan:30,args (state D, the epilog); repair what it waits for, end the epilog, "
     "or reboot; a job that is stuck in Slurm alone: scontrol update NodeName=NODE State=DOWN Reason=stuck, then RESUME",
     action=Action.REBOOT,
     marks=("inventory", "judges_node"),
 )
 def completing(info: NodeInfo | None) -> Judgement:
-    """Judge that the node lets go of jobs that have ended: it is not COMPLETING for minutes."""
+    """Judge that the node releases jobs that have ended: it is not COMPLETING for minutes."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
     elif info.stuck:
@@ -118,20 +118,22 @@ def completing(info: NodeInfo | None) -> Judgement:
 
 @check(
     "slurm.gres",
-    cause="slurm.conf or gres.conf does not say what the node has, or slurmd found fewer GPUs",
+    cause="slurm.conf or gres.conf does not match the node, or slurmd found fewer GPUs",
     hint="scontrol show node NODE | grep -i gres; slurmd -G on the node; nvidia-smi -L",
-    action=Action.MONITOR,  # it shows what slurm.conf says; what the node lacks is judged by gpu.count
+    action=Action.MONITOR,  # it compares slurm.conf; gpu.count judges missing GPUs
     marks=("inventory",),
 )
 def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
-    """Judge type and count of the GPUs that Slurm hands out."""
+    """Judge type and count of the GPUs that Slurm allocates."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
         return
     yield Metric("slurm_gpus", info.gpus, "GPUs")
     types = sorted(name for name in info.gres if name.split(":")[0] == "gpu")
     if any(_MIG.search(name) for name in types):
-        yield NotApplicable(f"Slurm hands out MIG instances ({_gres(info)}): not as many as there are GPUs")
+        yield NotApplicable(
+            f"Slurm allocates MIG instances ({_gres(info)}), whose number is not that of the GPUs"
+        )
         return
     if profile.gpu is None:
         yield NotApplicable(f"profile {profile.name} states no GPUs")
@@ -145,13 +147,13 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
 
 @check(
     "slurm.cpus",
-    cause="slurm.conf's CPUs or Sockets line is not the hardware's",
+    cause="CPUs or Sockets of slurm.conf do not match the hardware",
     hint="slurmd -C on the node prints the line for slurm.conf",
-    action=Action.MONITOR,  # many sites count cores or spare some; what the node lacks is judged by os.cpus
+    action=Action.MONITOR,  # many sites count cores or reserve some; os.cpus judges missing CPUs
     marks=("inventory",),
 )
 def cpus(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
-    """Judge the CPUs that Slurm hands out."""
+    """Judge the number of CPUs that Slurm allocates."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
         return
@@ -164,13 +166,13 @@ def cpus(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
 
 @check(
     "slurm.memory",
-    cause="slurm.conf's RealMemory is far from what is installed",
+    cause="RealMemory of slurm.conf is far from the installed memory",
     hint="slurmd -C on the node prints the line for slurm.conf; free -m",
-    action=Action.MONITOR,  # it is a setting; what the node lacks is judged by os.memory
+    action=Action.MONITOR,  # it is a setting; os.memory judges missing memory
     marks=("inventory",),
 )
 def memory(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
-    """Judge the memory that Slurm hands out: between 85% and all of what is installed."""
+    """Judge the memory that Slurm allocates: between 85% and 100% of the installed memory."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
         return
@@ -196,9 +198,9 @@ def memory(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
 def version(info: NodeInfo | None, slurm_version: str) -> Judgement:
     """Judge that slurmd has the controller's version."""
     if info is None or not info.version:
-        yield NotChecked("slurmd has told no version: it has not registered since the controller started")
+        yield NotChecked("slurmd has reported no version: it has not registered since the controller started")
     elif not slurm_version:
-        yield NotChecked("the controller has told no version")
+        yield NotChecked("the controller has reported no version")
     elif info.version != slurm_version:
         yield Finding("slurmd", info.version, slurm_version)
 
@@ -208,19 +210,18 @@ def version(info: NodeInfo | None, slurm_version: str) -> Judgement:
     cause="slurmd could not start the tasks, or a task prolog or plugin changes their variables",
     hint="slurmd's log on the node; srun -w NODE hostname; TaskProlog and plugstack.conf",
 )
-def step(exam: NodeDiagnostic) -> Judgement:
-    """Judge that all tasks of a step start and know their place."""
-    yield Metric("step", exam.seconds, "s")
-    if exam.problem:
-        yield Finding("step", exam.problem, f"{exam.tasks_requested} tasks")
+def step(diagnostic: NodeDiagnostic) -> Judgement:
+    """Judge that all tasks of a step start, with the variables that Slurm sets for each."""
+    yield Metric("step", diagnostic.seconds, "s")
+    if diagnostic.problem:
+        yield Finding("step", diagnostic.problem, f"{diagnostic.tasks_requested} tasks")
         return
-    lost = {task.rank: task.lost for task in exam.tasks if task.lost}
+    lost = {task.rank: task.lost for task in diagnostic.tasks if task.lost}
     for rank, names in lost.items():
-        yield Finding(f"task {rank}", f"{', '.join(names)} not as Slurm sets it", "the task's place")
-    if not lost and sorted(task.local_id for task in exam.tasks) != list(range(exam.tasks_requested)):
-        yield Finding(
-            "tasks", listed(task.local_id for task in exam.tasks), f"0 to {exam.tasks_requested - 1}"
-        )
+        yield Finding(f"task {rank}", f"{', '.join(names)} not as Slurm sets it", "the values of this task")
+    ids, count = [task.local_id for task in diagnostic.tasks], diagnostic.tasks_requested
+    if not lost and sorted(ids) != list(range(count)):
+        yield Finding("tasks", listed(ids), f"0 to {count - 1}")
 
 
 @check(
@@ -228,14 +229,14 @@ def step(exam: NodeDiagnostic) -> Judgement:
     cause="output of tasks is lost between slurmstepd and srun",
     hint="srun -w NODE sh -c 'echo out; echo err >&2'; slurmd's log; firewall to the login node (SrunPortRange)",
 )
-def output(exam: NodeDiagnostic) -> Judgement:
+def output(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that stdout and stderr of every task arrive."""
-    if exam.problem:
-        yield NotChecked(exam.problem)
+    if diagnostic.problem:
+        yield NotChecked(diagnostic.problem)
         return
-    if len(exam.tasks) < exam.tasks_requested:
-        yield Finding("stdout", f"of {len(exam.tasks)} tasks", f"of {exam.tasks_requested} tasks")
-    for task in exam.tasks:
+    if len(diagnostic.tasks) < diagnostic.tasks_requested:
+        yield Finding("stdout", f"of {len(diagnostic.tasks)} tasks", f"of {diagnostic.tasks_requested} tasks")
+    for task in diagnostic.tasks:
         if not task.stderr_arrived:
             yield Finding(f"stderr of task {task.rank}", "nothing", "its line")
 
@@ -245,14 +246,14 @@ def output(exam: NodeDiagnostic) -> Judgement:
     cause="a task prolog, SPANK plugin or cli_filter changes the environment",
     hint="srun -w NODE --export=ALL env; TaskProlog and plugstack.conf",
 )
-def environment(exam: NodeDiagnostic) -> Judgement:
-    """Judge that an exported variable with commas, quotes and blanks arrives as it is."""
-    if exam.problem:
-        yield NotChecked(exam.problem)
+def environment(diagnostic: NodeDiagnostic) -> Judgement:
+    """Judge that an exported variable with commas, quotes and blanks arrives unchanged."""
+    if diagnostic.problem:
+        yield NotChecked(diagnostic.problem)
         return
-    for task in exam.tasks:
-        if task.token != exam.token:
-            yield Finding(f"GPUCLUSTER_EXAM of task {task.rank}", repr(task.token), repr(exam.token))
+    for task in diagnostic.tasks:
+        if task.token != diagnostic.token:
+            yield Finding(f"GPUCLUSTER_EXAM of task {task.rank}", repr(task.token), repr(diagnostic.token))
 
 
 @check(
@@ -260,13 +261,13 @@ def environment(exam: NodeDiagnostic) -> Judgement:
     cause="exit codes are lost: a wrapper, task epilog or plugin changes them",
     hint="srun -w NODE sh -c 'exit 7'; echo $?",
 )
-def exit_code(exam: NodeDiagnostic) -> Judgement:
-    """Judge that srun reports exit status 7 of the first task, and 0 of those that end well."""
-    if exam.problem:
-        yield NotChecked(exam.problem)
+def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
+    """Judge that srun reports exit status 7 of the first task, and 0 of the tasks that succeed."""
+    if diagnostic.problem:
+        yield NotChecked(diagnostic.problem)
         return
-    yield from _endings(exam, 0, EXIT_CODE, None)
-    for task in exam.tasks:
+    yield from _endings(diagnostic, 0, EXIT_CODE, None)
+    for task in diagnostic.tasks:
         if task.local_id > 1 and (task.rc or task.signal):
             yield Finding(f"task {task.rank}", _ending(task), "exit status 0")
 
@@ -276,12 +277,12 @@ def exit_code(exam: NodeDiagnostic) -> Judgement:
     cause="the signal that ended a task is not reported",
     hint="srun -w NODE sh -c 'kill -KILL $$'",
 )
-def signal(exam: NodeDiagnostic) -> Judgement:
+def signal(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports SIGKILL of the second task."""
-    if exam.problem:
-        yield NotChecked(exam.problem)
+    if diagnostic.problem:
+        yield NotChecked(diagnostic.problem)
         return
-    yield from _endings(exam, 1, None, KILLED)
+    yield from _endings(diagnostic, 1, None, KILLED)
 
 
 @check(
@@ -289,23 +290,23 @@ def signal(exam: NodeDiagnostic) -> Judgement:
     cause="GPUs are not bound to tasks: gres.conf, a task prolog, or a profile script that sets CUDA_VISIBLE_DEVICES",
     hint="srun -w NODE --ntasks-per-node=2 --gpus-per-task=1 sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES'",
 )
-def gpu_binding(exam: NodeDiagnostic) -> Judgement:
-    """Judge that each task of a step with --gpus-per-task=1 has one device of its own."""
-    if exam.problem:
-        yield NotChecked(exam.problem)
+def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
+    """Judge that each task of a step with --gpus-per-task=1 has its own device."""
+    if diagnostic.problem:
+        yield NotChecked(diagnostic.problem)
         return
-    if exam.gpus_requested == 0:
+    if diagnostic.gpus_requested == 0:
         yield NotApplicable("Slurm has no GPUs on this node")
         return
     owners: dict[str, list[int]] = {}
-    for task in exam.tasks:
+    for task in diagnostic.tasks:
         devices = devices_of(task)
         if len(devices) != 1:
             seen = f"{len(devices)} devices (CUDA_VISIBLE_DEVICES={task.visible})"
             yield Finding(f"task {task.rank}", seen, "1 device")
         for device in devices:
             owners.setdefault(device, []).append(task.rank)
-    if exam.shared:
+    if diagnostic.shared:
         return
     yield Metric("bound_gpus", len(owners), "GPUs")
     for device, ranks in sorted(owners.items()):
@@ -319,46 +320,46 @@ def gpu_binding(exam: NodeDiagnostic) -> Judgement:
     "binds tasks wrongly",
     hint="srun -w NODE grep Cpus_allowed_list /proc/self/status; taskset -cp $(pidof slurmd); TaskPlugin of slurm.conf",
 )
-def cpu_affinity(exam: NodeDiagnostic, virtual: bool = False) -> Judgement:
-    """Judge that the tasks of a step may run on a CPU each, as far as the node has so many."""
+def cpu_affinity(diagnostic: NodeDiagnostic, virtual: bool = False) -> Judgement:
+    """Judge that the tasks of a step may use at least one CPU per task, if the node has enough."""
     if virtual:
         yield NotApplicable("virtual nodes share the CPUs of their host")
         return
-    told = [task for task in exam.tasks if task.cpus and task.online]
-    if exam.problem or not told:
-        yield NotChecked(exam.problem or "the tasks could not tell the CPUs that they may run on")
+    tasks = [task for task in diagnostic.tasks if task.cpus and task.online]
+    if diagnostic.problem or not tasks:
+        yield NotChecked(diagnostic.problem or "the tasks could not read the CPUs that they may run on")
         return
-    together = frozenset[int]().union(*(task.cpus for task in told))
-    least = min(len(told), max(task.online for task in told))
+    together = frozenset[int]().union(*(task.cpus for task in tasks))
+    least = min(len(tasks), max(task.online for task in tasks))
     yield Metric("step_cpus", len(together), "CPUs")
     if len(together) < least:
         shown = ", ".join(map(str, sorted(together)))
-        yield Finding(f"CPUs of {len(told)} tasks", f"{len(together)} (CPU {shown})", f"at least {least}")
+        yield Finding(f"CPUs of {len(tasks)} tasks", f"{len(together)} (CPU {shown})", f"at least {least}")
 
 
 @check(
     "slurm.prolog",
     cause="the prolog failed or hangs on this node",
     hint="slurmd's log on the node; run the Prolog of `scontrol show config` there by hand",
-    marks=("inventory", "exclusive"),  # it may wait for the exam's step
+    marks=("inventory", "exclusive"),  # it may wait for the diagnostic step
 )
-def prolog(exam_if_any: NodeDiagnostic | None, info: NodeInfo | None, config: Mapping[str, str]) -> Judgement:
-    """Judge the prolog by its traces: slurmd starts a step only after it, and Slurm drains a node where it fails."""
-    script = _script(config, "Prolog")
+def prolog(
+    diagnostic_if_any: NodeDiagnostic | None, info: NodeInfo | None, config: Mapping[str, str]
+) -> Judgement:
+    """Judge the prolog by its effects: slurmd starts a step only after it, and Slurm drains a node if it fails."""
+    script, found = _script(config, "Prolog"), diagnostic_if_any
     if not script:
         yield NotApplicable("slurm.conf names no Prolog")
     elif info is not None and re.search(r"prolog", info.why_out, re.IGNORECASE):
         yield Finding("Prolog", info.why_unavailable(), f"{script} ends with 0")
-    elif exam_if_any is not None and re.search(
-        r"prolog", exam_if_any.problem + exam_if_any.state_after, re.IGNORECASE
-    ):
-        yield Finding("Prolog", exam_if_any.state_after or exam_if_any.problem, f"{script} ends with 0")
-    elif exam_if_any is None or exam_if_any.problem:
-        yield NotChecked("no step has run on the node" + (f": {exam_if_any.problem}" if exam_if_any else ""))
+    elif found is not None and re.search(r"prolog", found.problem + found.state_after, re.IGNORECASE):
+        yield Finding("Prolog", found.state_after or found.problem, f"{script} ends with 0")
+    elif found is None or found.problem:
+        yield NotChecked("no step has run on the node" + (f": {found.problem}" if found else ""))
 
 
-# the plugin looks at these nodes again when they have gone back
-EPILOG_LATER = "no job of this run has ended on the node yet: its epilog runs when the nodes go back"
+# the plugin checks the epilog of these nodes after their release
+EPILOG_LATER = "no job of this run has ended on the node yet: its epilog runs when the nodes are released"
 
 
 @check(
@@ -367,7 +368,7 @@ EPILOG_LATER = "no job of this run has ended on the node yet: its epilog runs wh
     hint="slurmd's log on the node; run the Epilog of `scontrol show config` there by hand",
 )
 def epilog(info: NodeInfo | None, config: Mapping[str, str], ended_here: bool) -> Judgement:  # a fact
-    """Judge the epilog by its traces: a job ended here, the node neither drained for it nor kept completing."""
+    """Judge the epilog by its effects: a job ended on the node, which was neither drained for it nor stays completing."""
     script = _script(config, "Epilog")
     if not script:
         yield NotApplicable("slurm.conf names no Epilog")
@@ -380,7 +381,7 @@ def epilog(info: NodeInfo | None, config: Mapping[str, str], ended_here: bool) -
 
 
 def epilog_failed(info: NodeInfo) -> bool:
-    """Say whether Slurm gives the epilog as the reason of the node's state."""
+    """Return whether the epilog is Slurm's reason of the node's state."""
     return re.search(r"epilog|kill task failed", info.why_out, re.IGNORECASE) is not None
 
 
@@ -400,7 +401,7 @@ EPILOGS = LateCheck(
     action=Action.MONITOR,
 )
 def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
-    """Judge how long an eligible job of one task waits on idle nodes; `max_job_start` is in seconds."""
+    """Judge the time that an eligible job of one task waits for idle nodes; `max_job_start` is in seconds."""
     record = jobs.element
     waited = record.waited() if record else None
     if record is None:
@@ -408,7 +409,7 @@ def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
     elif waited is None:
         yield Finding("job", f"{record.state} ({record.reason})", f"started within {max_job_start:g} s")
     else:
-        yield Metric("job_start", waited, "s", better=NEITHER)  # the queue's matter
+        yield Metric("job_start", waited, "s", better=NEITHER)  # it depends on the queue
         if waited > max_job_start:
             yield Finding("job", f"started after {waited:g} s", f"within {max_job_start:g} s")
 
@@ -420,14 +421,14 @@ def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
     action=Action.MONITOR,
 )
 def array(jobs: JobFacts) -> Judgement:
-    """Judge that both elements of an array ran, and that the exit status of one is its own."""
+    """Judge that both elements of an array ran, and that Slurm reports the exit status of one."""
     if jobs.problem:
         yield NotChecked(jobs.problem)
         return
     for name, record in (("element 0", jobs.requeued), ("element 1", jobs.element)):
         if record is None:
             yield NotChecked(FORGOTTEN)
-        elif not (record.started or record.restarts):  # in the queue again: it had started
+        elif not (record.started or record.restarts):  # a requeued element did start
             yield Finding(name, _state(record), "started")
     if jobs.element and jobs.element.started and jobs.element.exit_code != ARRAY_EXIT:
         yield Finding(
@@ -442,7 +443,7 @@ def array(jobs: JobFacts) -> Judgement:
     action=Action.MONITOR,
 )
 def dependency(jobs: JobFacts) -> Judgement:
-    """Judge that a job started after the one it depends on, and not before."""
+    """Judge that a job started after the job that it depends on."""
     if jobs.problem:
         yield NotChecked(jobs.problem)
         return
@@ -462,13 +463,13 @@ def dependency(jobs: JobFacts) -> Judgement:
     action=Action.MONITOR,
 )
 def requeue(jobs: JobFacts) -> Judgement:
-    """Judge that a job which asks for it goes back to the queue once."""
+    """Judge that a job that requeues itself returns to the queue once."""
     if jobs.problem:
         yield NotChecked(jobs.problem)
     elif jobs.requeued is None:
         yield NotChecked(FORGOTTEN)
     elif not jobs.requeued.restarts and jobs.requeued.state not in ENDED:
-        yield NotChecked(f"element 0 is {_state(jobs.requeued)}: it has not had the time to ask for it")
+        yield NotChecked(f"element 0 is {_state(jobs.requeued)}: it has not requeued itself yet")
     elif jobs.requeued.restarts != 1:
         yield Finding(
             "element 0", f"requeued {jobs.requeued.restarts} times ({_state(jobs.requeued)})", "once"
@@ -477,7 +478,7 @@ def requeue(jobs: JobFacts) -> Judgement:
 
 @check(
     "slurm.begin",
-    cause="--begin is not heeded",
+    cause="slurmctld ignores --begin",
     hint="sbatch --begin=now+60 --wrap hostname; scontrol show job",
     action=Action.MONITOR,
 )
@@ -488,9 +489,9 @@ def begin(jobs: JobFacts) -> Judgement:
         yield NotChecked(jobs.problem or FORGOTTEN)
     elif not record.started:
         yield Finding("job", _state(record), "started after its --begin")
-    elif _begin_was_over(jobs.jobs, record):
+    elif _begin_was_past(jobs.jobs, record):
         yield NotChecked(
-            f"sbatch took {jobs.jobs.submitted_in:.1f} s, or clocks differ: its --begin was over"
+            f"sbatch took {jobs.jobs.submitted_in:.1f} s, or clocks differ: its --begin was in the past"
         )
     elif record.started < record.eligible or record.eligible <= record.submitted:
         yield Finding(
@@ -512,49 +513,49 @@ def limits(partitions: Mapping[str, PartitionInfo], stated_limits: Mapping[str, 
     if not stated_limits:
         yield NotApplicable("the cluster file states no limits")
     for name, limit in stated_limits.items():
-        there = partitions.get(name)
-        if there is None:
+        partition = partitions.get(name)
+        if partition is None:
             yield Finding(f"partition {name}", "unknown to Slurm", "a partition")
             continue
         pairs = (
-            ("MaxTime", there.max_time, limit.max_time),
-            ("DefaultTime", there.default_time, limit.default_time),
-            ("MaxNodes", there.max_nodes, limit.max_nodes),
-            ("State", there.state, limit.state),
+            ("MaxTime", partition.max_time, limit.max_time),
+            ("DefaultTime", partition.default_time, limit.default_time),
+            ("MaxNodes", partition.max_nodes, limit.max_nodes),
+            ("State", partition.state, limit.state),
         )
         for what, measured, expected in pairs:
             if expected is not None and measured != expected:
                 yield Finding(f"{what} of partition {name}", _limit(what, measured), _limit(what, expected))
 
 
-def _begin_was_over(jobs: Jobs, record: JobRecord) -> bool:
-    """Say whether the time that sbatch asked for had come when slurmctld took the job: both cut to whole seconds."""
+def _begin_was_past(jobs: Jobs, record: JobRecord) -> bool:
+    """Return whether the time of --begin was past when slurmctld accepted the job: both round down to seconds."""
     late = jobs.submitted_in > jobs.begin_after - 1
     return record.eligible < record.submitted or (late and record.eligible == record.submitted)
 
 
 @check(
     "slurm.time_limit",
-    cause="Slurm does not end what outlives its time limit: OverTimeLimit, KillWait, or a task that cannot be killed",
+    cause="Slurm does not end a step at its time limit: OverTimeLimit, KillWait, or a task that cannot be killed",
     hint="scontrol show config | grep -E 'OverTimeLimit|KillWait|UnkillableStepTimeout'",
     action=Action.MONITOR,
     marks=("slow",),
 )
 def time_limit(overrun: StepResult) -> Judgement:
-    """Judge that a step of one minute is ended by Slurm, which says why."""
+    """Judge that Slurm ends a step at its time limit of one minute, with the reason."""
     yield Metric("time_limit", overrun.seconds, "s", better=NEITHER)
-    said = "\n".join(
+    stderr = "\n".join(
         (overrun.stderr, *(task.stderr for task in overrun.tasks))
-    )  # slurmstepd speaks through the task
-    if not re.search(r"DUE TO TIME LIMIT|time limit", said, re.IGNORECASE):
+    )  # slurmstepd uses the task's
+    if not re.search(r"DUE TO TIME LIMIT|time limit", stderr, re.IGNORECASE):
         yield Finding("step", f"ended with {overrun.rc}", "cancelled due to its time limit")
 
 
 def devices_of(task: DiagnosticTask) -> tuple[str, ...]:
     """Return the GPUs of a task.
 
-    Where Slurm's cgroups hide devices, the ones that open are the task's (CUDA_VISIBLE_DEVICES counts from 0 then);
-    else CUDA_VISIBLE_DEVICES tells.
+    If Slurm's cgroups hide devices, they are the ones that can be opened (CUDA_VISIBLE_DEVICES then counts from 0); else
+    those of CUDA_VISIBLE_DEVICES.
     """
     named = () if task.visible == "unset" else tuple(filter(None, task.visible.split(",")))
     if task.openable and len(task.openable) == len(named):
@@ -562,11 +563,11 @@ def devices_of(task: DiagnosticTask) -> tuple[str, ...]:
     return named
 
 
-def _endings(exam: NodeDiagnostic, local_id: int, rc: int | None, number: int | None) -> Judgement:
+def _endings(diagnostic: NodeDiagnostic, local_id: int, rc: int | None, number: int | None) -> Judgement:
     expected = f"exit status {rc}" if number is None else f"signal {number}"
-    ended = [task for task in exam.tasks if task.local_id == local_id]
+    ended = [task for task in diagnostic.tasks if task.local_id == local_id]
     if not ended:
-        yield Finding(f"local task {local_id}", "told nothing", expected)
+        yield Finding(f"local task {local_id}", "no report", expected)
     for task in ended:
         if (number is None and (task.signal is not None or task.rc != rc)) or task.signal != number:
             yield Finding(f"task {task.rank}", _ending(task), expected)

@@ -38,10 +38,10 @@ EXIT_CODE, KILLED = 7, 9
 MAX_DIGITS = 4  # of the number of a CPU: Linux has at most 8192
 ARRAY_EXIT, DEPENDENT_EXIT = 3, 5
 _PAYLOAD = Path(__file__).with_name("diagnostic.sh")
-BEGIN_AFTER = 2  # seconds; sbatch and slurmctld round down: one second could be over at once
+BEGIN_AFTER = 2  # seconds; sbatch and slurmctld round down: one second could be past at once
 _FIELDS = 11
 STEP_TIMEOUT = 60.0  # seconds for the diagnostic step
-A_TASK = 0.25  # seconds more per task: slurmctld and srun serve all
+SECONDS_PER_TASK = 0.25  # more time for each task: slurmctld and srun serve all
 _ARRAY = """#!/bin/sh
 if [ "$SLURM_ARRAY_TASK_ID" = 0 ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then
     # Slurm would run it again after 2 minutes; job_cleanup.py removes it from the queue
@@ -123,15 +123,8 @@ class JobRecord:
 
 
 ENDED = {
-    "COMPLETED",
-    "FAILED",
-    "CANCELLED",
-    "TIMEOUT",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "BOOT_FAIL",
-    "DEADLINE",
-}
+    "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -244,7 +237,7 @@ def run_diagnostic(
     diagnostics: dict[str, NodeDiagnostic] = {}
     for gpus, nodes in groups.items():
         diagnostics |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
-    if any(exam.problem for exam in diagnostics.values()):
+    if any(diagnostic.problem for diagnostic in diagnostics.values()):
         diagnostics = _with_state(slurm, diagnostics)
     return diagnostics
 
@@ -255,7 +248,7 @@ def diagnostic_request(
     """Return the step for nodes with `gpus` GPUs: one task per GPU, at least two tasks."""
     tasks = max(2, gpus)
     if timeout is None:
-        timeout = STEP_TIMEOUT + A_TASK * tasks * len(nodes)
+        timeout = STEP_TIMEOUT + SECONDS_PER_TASK * tasks * len(nodes)
     return StepRequest(
         argv=("sh", "-c", _PAYLOAD.read_text(), "exam"),
         nodes=nodes,
@@ -447,7 +440,7 @@ def _run_group(
         if not isinstance(result, StepResult):
             result = StepResult(-1, (), error.stderr, 0.0, reproduce_command(allocation, request))
         diagnostics = judge_step(result, request, gpus, token, problem=str(error))
-        if 2 * sum(bool(exam.problem) for exam in diagnostics.values()) > len(diagnostics):
+        if 2 * sum(bool(diagnostic.problem) for diagnostic in diagnostics.values()) > len(diagnostics):
             raise  # most nodes: the machine is slow or Slurm is broken, which is no fault of a node
         return diagnostics
 
@@ -460,8 +453,8 @@ def _with_state(slurm: Slurm, diagnostics: dict[str, NodeDiagnostic]) -> dict[st
     except SlurmError:
         return diagnostics
     return {
-        node: replace(exam, state_after=now[node].why_unavailable()) if exam.problem and node in now else exam
-        for node, exam in diagnostics.items()
+        node: replace(it, state_after=now[node].why_unavailable()) if it.problem and node in now else it
+        for node, it in diagnostics.items()
     }
 
 

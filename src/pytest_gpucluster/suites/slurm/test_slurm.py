@@ -1,6 +1,6 @@
-"""Slurm does on every node what a job needs: it is known, schedulable, hands out its GPUs, and runs steps and jobs.
+"""Slurm knows every node, can schedule jobs on it, allocates its GPUs, and runs steps and jobs.
 
-One step on all nodes and three short batch jobs are judged by many tests.
+Many tests judge one step on all nodes and three short batch jobs.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
 
 @fact(scope="session")
 def slurm(gpucluster_session: ClusterSession) -> Slurm:
-    """The client; not applicable where the cluster has no scheduler."""
+    """The client; not applicable without a scheduler."""
     if gpucluster_session.slurm is None:
         pytest.skip(f"not applicable: {gpucluster_session.cluster.why_no_slurm}")
     return gpucluster_session.slurm
 
 
 @fact(scope="session")
-def examined(
+def diagnostics(
     allocation: Allocation, gpucluster_session: ClusterSession
 ) -> dict[str, NodeDiagnostic]:  # must be held
-    """One step on all nodes of every allocation: {node: what its tasks told and how they ended}."""
-    exams: dict[str, NodeDiagnostic] = gpucluster_session.begin(SUITE).result()
-    return exams
+    """One step on all nodes of every allocation: {node: reports and exits of its tasks}."""
+    found: dict[str, NodeDiagnostic] = gpucluster_session.begin(SUITE).result()
+    return found
 
 
 @fact
-def exam(examined: dict[str, NodeDiagnostic], node: Node) -> NodeDiagnostic:
-    """What the exam's step showed on this node."""
-    return examined[node.name]
+def diagnostic(diagnostics: dict[str, NodeDiagnostic], node: Node) -> NodeDiagnostic:
+    """The diagnostic of this item's node."""
+    return diagnostics[node.name]
 
 
 @fact(scope="session")
 def jobs(slurm: Slurm, gpucluster_session: ClusterSession) -> JobFacts:  # not applicable without one
-    """What became of the batch jobs that were submitted before the nodes were allocated."""
+    """The results of the batch jobs that were submitted before the nodes were allocated."""
     return finished(gpucluster_session)
 
 
 def finished(session: ClusterSession) -> JobFacts:
-    """Return what became of the batch jobs; skip the item where none was submitted."""
+    """Return the results of the batch jobs; skip the item if none was submitted."""
     found: JobFacts | None = session.outcome(SUITE)
     if found is None:
         pytest.skip("not checked: no batch job was submitted before the nodes were allocated")
@@ -63,7 +63,7 @@ def finished(session: ClusterSession) -> JobFacts:
 
 @fact(scope="session")
 def config(slurm: Slurm) -> dict[str, str]:
-    """The configuration of slurmctld in force."""
+    """The current configuration of slurmctld."""
     return slurm.config()
 
 
@@ -77,17 +77,17 @@ partitions = fact(lambda slurm, stated_limits: slurm.partitions() if stated_limi
 
 
 @fact
-def exam_if_any(node_name: str, gpucluster_session: ClusterSession) -> NodeDiagnostic | None:
-    """The same; None on a node that was drained before and is not allocated. The item needs no nodes for it."""
+def diagnostic_if_any(node_name: str, gpucluster_session: ClusterSession) -> NodeDiagnostic | None:
+    """The diagnostic, None on a node that is not allocated since it was drained. It requires no allocation."""
     if not gpucluster_session.allocation_of(node_name):
         return None
-    exams: dict[str, NodeDiagnostic] = gpucluster_session.begin(SUITE).result()
-    return exams.get(node_name)
+    found: dict[str, NodeDiagnostic] = gpucluster_session.begin(SUITE).result()
+    return found.get(node_name)
 
 
 @fact
 def ended_here(node_name: str, config: dict[str, str], gpucluster_session: ClusterSession) -> bool:
-    """Whether a job of this run has ended on the node, where Slurm has an epilog."""
+    """Whether a job of this run has ended on the node, if Slurm has an epilog."""
     if not (config.get("Epilog") or config.get("Epilog[0]")):
         return False
     records = finished(gpucluster_session).records.values()
@@ -97,7 +97,7 @@ def ended_here(node_name: str, config: dict[str, str], gpucluster_session: Clust
 @fact
 def overrun(allocation: Allocation, srun: Callable[..., StepResult]) -> StepResult:
     """A step that outlives its time limit of one minute."""
-    # slurmctld looks every 30 s, and counts whole minutes: no cheaper way was found on 22.05
+    # slurmctld checks every 30 s in whole minutes: no faster method was found on 22.05
     return srun(["sleep", "300"], nodes=allocation.nodes[:1], ntasks_per_node=1, time_limit=1, timeout=280)
 
 

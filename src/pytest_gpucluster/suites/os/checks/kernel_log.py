@@ -1,4 +1,4 @@
-"""The check of the kernel log: which of its messages show a fault of the node."""
+"""Messages of the kernel log that show a fault of the node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.kernel_log import Event, KernelLog
 
 SHOWN = 160  # characters of a message that a finding quotes
-MAX_CORRECTED = 100  # lines of corrected errors of one sort a day; fewer are ordinary
+MAX_CORRECTED = 100  # lines of corrected errors of one kind per day; fewer are ordinary
 _DAY = 86400.0  # seconds
 _FEW = f"fewer than {MAX_CORRECTED} lines of corrected ones a day"
 _EXPECTED = {
@@ -35,38 +35,38 @@ _EXPECTED = {
     "network": "no table of the network overflows",
     "stall": "every file server answers",
 }
-# An overflow of a table is a setting; memory that ran out is a job's: neither is a fault of the node's hardware.
+# a setting or a job causes these, not the node's hardware
 _MILD = ("network", "oom")
 
 
 @dataclass(frozen=True)
 class Stalls:
-    """Of all nodes whose log was read: how many, and on how many of them each file server does not answer."""
+    """The number of nodes whose log was read, and {file server: the number of them that it does not answer}."""
 
     nodes: int = 1
     servers: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of_all(cls, logs: Mapping[str, KernelLog]) -> Stalls:
-        """Count the servers of all nodes once."""
+        """Count from the logs of all nodes."""
         away: Counter[str] = Counter()
         for log in logs.values():
             away.update({event.server for event in log.of("stall")})
         return cls(len(logs), away)
 
     def of_server(self, server: str) -> str:
-        """Return on how many nodes a server is away where those are most, so that the server is at fault; else ''."""
+        """Return 'N of M nodes' if the server does not answer most nodes, so that the server is at fault, else ''."""
         away = self.servers.get(server, 0)
         return f"{away} of {self.nodes} nodes" if away > 1 and 2 * away > self.nodes else ""
 
 
 def _full_table(verdict: Verdict, *_facts: object) -> Verdict:
-    """Return the cause of a table of the network that was full: a setting, and none of the node's hardware."""
+    """Return the cause of a full network table, which is a setting and no fault of the hardware."""
     if not verdict.findings or any(not found.part.endswith(": network") for found in verdict.findings):
         return verdict
     return replace(
         verdict,
-        cause="more connections or neighbours than the kernel keeps: packets were dropped",
+        cause="more connections or neighbours than the kernel's table holds: packets were dropped",
         hint="sysctl net.netfilter.nf_conntrack_max net.ipv4.neigh.default.gc_thresh3; raise it on all nodes (as many "
         "neighbours as the network has addresses), or do not track connections of the cluster's own network",
     )
@@ -79,14 +79,13 @@ def _full_table(verdict: Verdict, *_facts: object) -> Verdict:
     hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
 )
 def kernel_log(kernel_log: KernelLog, stalls: Stalls = Stalls()) -> Judgement:
-    """No error of hardware, drivers or file systems in the kernel log since boot. Xids belong to gpu.xid."""
+    """The kernel log since boot has no error of hardware, drivers or file systems; gpu.xid judges Xids."""
     yield Metric("kernel_log_lines", kernel_log.lines, "lines")
     if kernel_log.stalls_over:
         yield Metric("file_server_stalls", kernel_log.stalls_over, "")
     if kernel_log.unsent:
-        yield NotChecked(
-            f"{kernel_log.unsent} lines of the kernel log were not read: more than 200 different messages"
-        )
+        unread = f"{kernel_log.unsent} lines of the kernel log were not read"
+        yield NotChecked(f"{unread}: more than 200 different messages")
     for event in kernel_log.events:
         times = f" ({event.count} times, last {kernel_log.when(event.last)})"
         part, measured = f"kernel log: {event.kind}", event.text[:SHOWN] + times
@@ -99,9 +98,8 @@ def kernel_log(kernel_log: KernelLog, stalls: Stalls = Stalls()) -> Judgement:
             yield Finding(part, measured, _EXPECTED[event.kind], _action(event))
 
 
-# Failures of a GPU that NVIDIA's driver prints without an Xid, and what mends them. All its other messages warn: on
-# sound nodes too it prints failed assertions, registers that it could not read, and that a container's library has
-# another version (gpu.driver judges that of the node).
+# failures of a GPU that NVIDIA's driver prints without an Xid, and their action; it prints failed assertions, unreadable
+# registers and other versions of libraries in containers on sound nodes too: all other messages are warnings
 _DRIVER = {
     re.compile(
         r"fallen off the bus|GPU is lost|lost from the bus|RmInitAdapter|rm_init_adapter failed"
@@ -122,16 +120,16 @@ def _of_driver(text: str) -> Action | None:
 
 
 def _action(event: Event) -> Action | None:
-    """Return what a message asks for, None for what the check asks for."""
+    """Return the action of a message, None for that of the check."""
     if event.kind in _MILD:
         return Action.MONITOR
     return _of_driver(event.text) if event.kind == "nvrm" else None
 
 
-# The driver asserts where an application asks for more memory than its GPU has left (580.159, seen on a sound H200)
+# the driver asserts if an application requests more memory than its GPU has free (580.159, seen on a sound H200)
 _GPU_FULL = re.compile(r"NV_ERR_NO_MEMORY|ctxBufPoolReserve: Failed to reserve memory")
 
-# What the kernel and firmware (APEI, EDAC, the decoder for AMD) call an error that was not put right
+# words of the kernel and the firmware (APEI, EDAC, the decoder for AMD) for uncorrected errors
 _UNCORRECTED = re.compile(
     r"uncorrect|fatal|deferred|recoverable|Exception(?!: \d)|[ |\[](UE|UC)[ |\]]", re.IGNORECASE
 )
@@ -145,15 +143,13 @@ _PCIE_CORRECTED = re.compile(
 )
 # virtual drives of a BMC without a disc, and devices whose medium is a file or a server
 _NO_MEDIUM = re.compile(r"\bdev(ice)? (sr|fd|loop|nbd)\d")
-
-
-# drivers/nvme/host/pci.c: the driver aborts such a command; it resets the controller if that does not help. Volumes of
-# clouds and virtual machines do this when their host is busy (docs.aws.amazon.com, "I/O operation timeout").
+# the driver aborts the command, and resets the controller if that fails (drivers/nvme/host/pci.c); usual on volumes of
+# virtual machines whose host is busy (docs.aws.amazon.com, "I/O operation timeout")
 _ABORTED = re.compile(r"nvme nvme\d+: I/O .*timeout, aborting")
 
 
 def _flood(event: Event) -> bool:
-    """Tell whether lines of corrected errors came too often; without times they may be of one day."""
+    """Whether corrected errors are too frequent; without times they count as those of one day."""
     lasted = 0.0 if event.first is None or event.last is None else event.last - event.first
     return event.count >= MAX_CORRECTED * max(1.0, lasted / _DAY)
 
@@ -164,20 +160,18 @@ def _uncorrected(text: str) -> bool:
 
 
 def _warning(event: Event, log: KernelLog) -> str:
-    """Return what is expected in place of a message that should be seen but proves no fault of the node, else ''."""
+    """Return the expected state for a message that proves no fault of the node but deserves a warning, else ''."""
     doubtful = event.kind == "nvrm" and not _harmless(event, log) and not _of_driver(event.text)
     known = {
-        "file servers that answer: the task waited for one": event.kind == "waiting",
-        "no command of a disk that took too long; if the abort did not help, more lines follow": _ABORTED.search(
-            event.text
+        "file servers that answer; the task waited for one": event.kind == "waiting",
+        "no disk command that times out; more lines follow if the abort failed": _ABORTED.search(event.text),
+        "no uncorrected PCIe error; after a non-fatal one the link still works": (
+            event.kind == "pcie" and not _flood(event) and nonfatal(event.text)
         ),
-        "no uncorrected PCIe error; after a non-fatal one the link still works": event.kind == "pcie"
-        and not _flood(event)
-        and nonfatal(event.text),
-        "no crash before this boot: ask for its record (the lines below it in dmesg)": event.kind
-        == "boot record",
-        "no error of the NVIDIA driver; it was loaded again since": event.kind == "nvrm"
-        and log.reloaded_after(event),
+        "no crash before this boot; the lines below it in dmesg are its record": event.kind == "boot record",
+        "no error of the NVIDIA driver; it was loaded again since": (
+            event.kind == "nvrm" and log.reloaded_after(event)
+        ),
         "no failed assertion or call of the NVIDIA driver": doubtful,
     }
     return next((expected for expected, holds in known.items() if holds), "")
@@ -190,8 +184,8 @@ def _harmless(event: Event, log: KernelLog) -> bool:
         return not _flood(event) and bool(_PCIE_CORRECTED.search(event.text))
     if event.kind == "io":
         return bool(_NO_MEDIUM.search(event.text))
-    if event.kind == "nvrm":  # the driver's words around an Xid: gpu.xid judges them
+    if event.kind == "nvrm":  # gpu.xid judges messages around an Xid
         return bool(_GPU_FULL.search(event.text)) or explains(log, event.line, event.last)
-    # A job that met the limit of its own cgroup says nothing about the node
+    # a job that reached the limit of its own cgroup is no fault of the node
     own = ("Memory cgroup out of memory", "CONSTRAINT_MEMCG")
     return event.kind == "oom" and any(word in event.text for word in own)

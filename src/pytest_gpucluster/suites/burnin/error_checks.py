@@ -1,0 +1,206 @@
+"""The checks of counters, Xids and sensors under the loads of a burn-in. Pure; each limit has its source."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Advisory, Finding, Metric, NotApplicable, NotChecked, check, revised
+from pytest_gpucluster.kit import xid as xids
+from pytest_gpucluster.kit.xid_check import ACTIONS
+from pytest_gpucluster.suites.burnin.config import GPU_LOADS
+from pytest_gpucluster.suites.burnin.load_checks import unmeasured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.suites.burnin.config import BurninConfig
+    from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
+
+# accepted increase of a counter under load: DCGM fails on one uncorrectable error, remapped row or NVLink replay, and
+# on a hundred CRC errors (DcgmGPUHardwareLimits.h)
+LIMITS = dict.fromkeys(
+    (
+        "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable",
+        "remapped_correctable", "remapped_pending", "remapped_failure", "nvlink_replay_errors",
+        "nvlink_recovery_errors", "nvlink_link_recovery_failed_events", "nvlink_malformed_packet_errors",
+        "nvlink_buffer_overrun_errors", "nvlink_local_link_integrity_errors", "link_downed", "link_error_recovery",
+        "local_link_integrity_errors", "excessive_buffer_overrun_errors",
+    ),
+    0,
+) | {
+    "nvlink_crc_errors": 99,
+    "port_rcv_errors": 9,
+    "port_rcv_remote_physical_errors": 9,
+    "symbol_error": 119,  # InfiniBand allows a bit error rate of 1e-12: some errors per minute at 400 Gb/s
+}  # fmt: skip
+REPLAYS_PER_MINUTE = 8  # DCGM: DCGM_LIMIT_MAX_PCIREPLAY_RATE
+SMI = "nvidia-smi"  # the part for a failure of the tool itself
+_NO_ANSWER = re.compile("no (?:end|answer)")  # text of the payload for a command that hangs
+
+
+def xid_of(counter: str) -> xids.Xid | None:
+    """Return the Xid of a counter like xid_79, xid_149:Nonfatal or sxid_20034:Fatal, None for another counter."""
+    match = re.fullmatch(r"(s?)xid_(\d+)(?::(.*))?", counter)
+    if match is None:
+        return None
+    words = (match[3] or "").replace("_", " ")
+    return (xids.lookup_sxid if match[1] else xids.lookup)(int(match[2]), words)
+
+
+def risen_counters(
+    totals: NodeTotals, seconds: float, config: BurninConfig
+) -> Iterator[tuple[str, str, int, float]]:
+    """Yield (part, counter, increase, limit) of the counters that have a limit."""
+    minutes = max(1.0, seconds / 60)
+    for part, rises in sorted(totals.rose.items()):
+        for counter, count in sorted(rises.items()):
+            limit = _limit(counter, minutes, config)
+            if limit is not None:
+                yield part, counter, count, limit
+
+
+def _with_driver_cause(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return another cause if the only finding is an nvidia-smi that fails under load."""
+    if not verdict.findings or any(finding.part != SMI for finding in verdict.findings):
+        return verdict
+    return replace(
+        verdict,
+        cause="the driver does not answer: a GPU hangs or fell off the bus, or its device files are gone",
+        hint="nvidia-smi on the node; dmesg | grep -i -e xid -e nvrm; ps -eo pid,stat,wchan:30,args | grep nvidia; "
+        "reset the GPU or reboot",
+    )
+
+
+@revised(_with_driver_cause)
+@check(
+    "burnin.counters",
+    cause="errors that only show under load: failing memory, a link that replays, a port that loses symbols",
+    hint="nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi nvlink -e; perfquery; reset, reseat, replace",
+)
+def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Counters of ECC, remapped rows, NVLink, PCIe replays and InfiniBand rise by at most their limit in each load."""
+    totals = burnin.nodes[node_name]
+    if totals.hello is None:
+        yield from unmeasured(totals, "counters")
+        return
+    counted = totals.hello.get("counted", ())
+    unread = totals.hello.get("unread", {}).get("gpu")
+    if failure := smi_failure(totals):
+        yield Finding(SMI, failure, "answers, also under load")
+    elif unread and counted and burnin.gpus:  # those of InfiniBand
+        yield NotChecked(f"the counters of the GPUs could not be read: {unread}")
+    if not counted:
+        why = "; ".join(f"{source}: {text}" for source, text in totals.hello.get("unread", {}).items())
+        yield (
+            NotChecked(f"no counter could be read: {why}")
+            if totals.gpus or why
+            else NotApplicable("the node has neither GPUs nor InfiniBand ports with counters")
+        )
+        return
+    if not totals.ran:
+        yield NotChecked("no load was finished, so no counters can be compared")
+    for part, counter, count, limit in risen_counters(totals, burnin.seconds, config):
+        yield Metric(f"burnin_rose_{counter}", count, "", totals.part(part))
+        if count > limit:
+            loads = ", ".join(totals.rose_in.get(f"{part} {counter}", ()))
+            what = "vanished from nvidia-smi" if counter == "gone" else f"{counter} rose by {count}"
+            yield Finding(totals.part(part), f"{what} during {loads}", f"by at most {limit:g}")
+    yield Metric("burnin_counters_read", len(counted), "counters")
+
+
+def smi_failure(totals: NodeTotals) -> str:
+    """Return how nvidia-smi fails if it hangs, or if it showed the node's GPUs before the loads; else ''."""
+    hello, later = totals.hello or {}, totals.unread.get("gpu", "")
+    why = later or hello.get("unread", {}).get("gpu", "")
+    return why if (later and hello.get("gpus")) or _NO_ANSWER.search(why) else ""
+
+
+def _limit(counter: str, minutes: float, config: BurninConfig) -> float | None:
+    """Return the accepted increase of a counter; None if another check judges it."""
+    if counter.startswith("ecc_corrected"):
+        return config.max_corrected
+    if counter == "pcie_replay":
+        return REPLAYS_PER_MINUTE * minutes
+    return LIMITS.get(counter)
+
+
+@check(
+    "burnin.xid",
+    cause="the driver reported an error of the GPU under load",
+    hint="dmesg | grep -i xid; NVIDIA's Xid catalogue; reset the GPU or reboot; return the GPU if the error recurs",
+)
+def xid(burnin: BurninResult, node_name: str) -> Judgement:
+    """The driver reports no Xid of the hardware while the loads run."""
+    totals = burnin.nodes[node_name]
+    if totals.hello is None:
+        yield from unmeasured(totals, "xid")
+        return
+    if not totals.gpus:
+        yield NotApplicable("the node has no GPU in this step")
+        return
+    if not totals.ran:
+        yield NotChecked("no load was finished, so no counters can be compared")
+    if not totals.hello.get("kernel") or "xid" in totals.unread:
+        why = totals.unread.get("xid") or totals.hello.get("unread", {}).get("xid", "no message")
+        yield NotChecked(f"the kernel log cannot be read: {why}")
+    for part, rises in sorted(totals.rose.items()):
+        for counter, count in sorted(rises.items()):
+            entry = xid_of(counter)
+            if entry is None:
+                continue
+            loads = ", ".join(totals.rose_in.get(f"{part} {counter}", ()))
+            yield Metric(f"burnin_{entry.kind.lower()}", count, "", totals.part(part))
+            measured = f"{entry} {count} times during {loads}"
+            if entry.fails:
+                yield Finding(totals.part(part), measured, "none", ACTIONS[entry.advice])
+            elif entry.warns:
+                yield Advisory(totals.part(part), measured, "none")
+
+
+@check(
+    "burnin.temperature",
+    cause="cooling: a fan, a heat sink, dust, the inlet, or a neighbour's exhaust",
+    hint="nvidia-smi -q -d TEMPERATURE,PERFORMANCE under load; compare with the GPUs beside it",
+)
+def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Under load every GPU stays below its temperature limit, and is not slowed for long by heat or the power brake."""
+    totals = burnin.nodes[node_name]
+    yield from unmeasured(totals, *GPU_LOADS)
+    if any(totals.ran[load] for load in GPU_LOADS) and not totals.peaks:
+        yield NotChecked("nvidia-smi reported no temperature while the loads ran")
+    for uuid, peaks in sorted(totals.peaks.items()):
+        part = totals.part(uuid)
+        for name, value, unit in (
+            ("celsius", peaks.celsius, "C"),
+            ("watts", peaks.watts, "W"),
+            ("sm_mhz", statistics.median(peaks.sm_mhz) if peaks.sm_mhz else None, "MHz"),
+        ):
+            if value is not None:
+                yield Metric(f"burnin_{name}", value, unit, part)
+    yield from heat_findings(totals, config)
+
+
+def heat_findings(totals: NodeTotals, config: BurninConfig) -> list[Finding]:
+    """Return the findings on GPUs that are too hot, or slowed by heat or the power brake for too long."""
+    found = []
+    for uuid, peaks in sorted(totals.peaks.items()):
+        gpu = totals.gpus.get(uuid)
+        limit = config.max_temperature or (gpu.slow_celsius if gpu else None)
+        if limit is not None and peaks.celsius is not None and peaks.celsius > limit:
+            found.append(
+                Finding(totals.part(uuid), f"{peaks.celsius:g} C under load", f"at most {limit:g} C")
+            )
+        for reason, count in sorted(peaks.slow.items()):
+            if peaks.samples and count / peaks.samples > config.max_throttled:
+                found.append(
+                    Finding(
+                        totals.part(uuid),
+                        f"{reason} in {count} of {peaks.samples} samples, up to {peaks.celsius or 0:g} C",
+                        f"in at most {config.max_throttled:.0%} of them",
+                    )
+                )
+    return found

@@ -1,0 +1,421 @@
+"""The checks of a burn-in's loads: they run to the end, with correct results, at the expected rate. Pure."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING, ParamSpec
+
+from pytest_gpucluster.core.check import (
+    NO_MEMORY,
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+    revised,
+    with_cause,
+    with_contention,
+)
+from pytest_gpucluster.core.units import format_duration, format_size
+from pytest_gpucluster.kit.mpi_errors import with_software_cause
+from pytest_gpucluster.suites.burnin.config import DTYPES, GPU_LOADS
+from pytest_gpucluster.suites.burnin.limits import Rate, limit_of, misses, rates, too_slow
+from pytest_gpucluster.suites.burnin.results import HOST, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpucluster.core.check import Check, Judgement, Verdict
+    from pytest_gpucluster.suites.burnin.config import BurninConfig
+    from pytest_gpucluster.suites.burnin.results import BurninResult, Mismatch, NodeTotals
+
+P = ParamSpec("P")
+PARTNERS = 3
+STOPPED = "process is stopped by a signal"  # text of the payload for a load that hangs
+STARVED = "by the OOM killer"  # text of the payload, from the kernel log
+NO_TORCH = "No module named 'torch'"
+# errors of a rank that only waited for a failed rank: a timeout or a closed connection
+_SECONDARY = re.compile(
+    r"[Tt]imed? ?out|[Cc]onnection (?:closed|reset|refused|was)|[Bb]roken pipe|[Rr]emote ?(?:[Ee]rror|process)|"
+    r"(?:did not answer in time|not end(?:ed)? after [\w ]+?)(?: \(|$)"
+)
+GPUS = "GPUs"  # the part for all GPUs of a node
+
+
+def _problems(totals: NodeTotals, load: str, config: BurninConfig) -> Judgement:
+    """Yield how the load failed, or why it was not run."""
+    yield from unmeasured(totals, load, config=config)
+    for name, part, text in totals.problems:
+        if name == load and not _process_ended(load, text):
+            yield Finding(totals.part(part), f"{load}: {text}", "the load runs to its end")
+
+
+def unmeasured(totals: NodeTotals, *loads: str, config: BurninConfig | None = None) -> Judgement:
+    """Yield why none of these loads has a result."""
+    if any(totals.ran[load] for load in loads):
+        return
+    if config is not None and not set(loads) & set(config.loads):
+        yield NotApplicable(f"burnin.loads of the cluster file leaves {loads[0]} out")
+    elif totals.hello is None:
+        yield NotChecked(f"the node never took part: {totals.lost or totals.out or 'its agent sent nothing'}")
+    elif set(loads) & set(GPU_LOADS) and not totals.used:
+        broken = [why for why in totals.hello.get("broken", ()) if why]
+        if broken:
+            yield NotChecked(f"no worker on the GPUs: {broken[0]}")
+        else:
+            yield NotApplicable("the node has no GPU in this step")
+    elif any(load in totals.skips for load in loads):
+        yield NotApplicable(next(totals.skips[load] for load in loads if load in totals.skips))
+    elif any(load in loads and _process_ended(load, text) for load, _, text in totals.problems):
+        yield NotChecked(f"{loads[0]} did not run to its end: see burnin.survived")
+    elif not any(load in loads for load, _, _ in totals.problems):
+        why = totals.lost or totals.out
+        yield NotChecked(f"{loads[0]} was not run" + (f": {why}" if why else " in the available time"))
+
+
+def _rates(
+    burnin: BurninResult, node: str, metrics: tuple[str, ...], config: BurninConfig, what: str
+) -> Judgement:
+    """Judge rates against their hard limits; one metric per GPU and rate."""
+    totals, judged = burnin.nodes[node], False
+    for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
+        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.part(rate.part))
+        judged |= limit_of(burnin, rate, config) is not None
+        yield from too_slow(burnin, rate, config)
+    if not judged and totals.used and any(burnin.median(metric, node) for metric in metrics):
+        name = next((gpu.name for gpu in totals.gpus.values()), "?")
+        yield NotChecked(
+            f"no limit of the {what} is known for {name}: set one in burnin.expect; burnin.stragglers compares the "
+            "fleet"
+        )
+
+
+def _host_rates(burnin: BurninResult, node: str, config: BurninConfig, *metrics: str) -> Judgement:
+    """Yield rates of the host; one below its hard limit drains the node, but does not return a part to the vendor."""
+    for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
+        yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric))
+        for slow in too_slow(burnin, rate, config):
+            yield replace(slow, action=Action.DRAIN)
+
+
+def _mismatch_finding(part: str, mismatches: Sequence[Mismatch], others: str) -> Finding:
+    """Return the finding on results that differ; without a majority it drains no node."""
+    proved = [it for it in mismatches if not it.disputed]
+    measured = "; ".join(it.text for it in (proved or mismatches)[:4])
+    if proved:
+        return Finding(part, measured, f"the result of the other {others} for the same input")
+    return Finding(part, measured, mismatches[0].disputed, Action.MONITOR)
+
+
+def _excused_by_processes(load: str = "") -> Callable[[Check[P]], Check[P]]:
+    """Change the cause of a failure if signals to the loads, or other processes on the GPUs, explain every finding.
+
+    `load`: the load whose rates are judged; without it, other processes explain only a lack of memory.
+    """
+
+    def revise(verdict: Verdict, burnin: BurninResult, node_name: str, *_config: BurninConfig) -> Verdict:
+        verdict = _with_signal_cause(verdict)
+        found = [_other_processes(burnin.nodes[node_name], finding, load) for finding in verdict.findings]
+        names = ", ".join(sorted({name for names in found for name in names}))
+        return with_contention(
+            verdict, f"others are at work on the GPU: {names}" if found and all(found) else ""
+        )
+
+    return revised(revise)
+
+
+def _with_signal_cause(verdict: Verdict) -> Verdict:
+    """Return another cause if every finding is a load that was stopped or killed: no hardware fault does that."""
+    starved = with_cause(
+        verdict,
+        STARVED,
+        "the kernel killed processes of the burn-in: the host's memory or the job's memory limit is too small",
+        "dmesg -T | grep -i 'killed process'; free -h; DefMemPerNode, DefMemPerGPU, RealMemory of slurm.conf",
+    )
+    return with_cause(
+        starved,
+        STOPPED,
+        "a signal stopped processes of the burn-in on the node: scontrol suspend, a debugger, or kill -STOP",
+        "scontrol show job of this run; ps -eo pid,stat,lstart,cmd on the node; repeat",
+    )
+
+
+def _other_processes(totals: NodeTotals, finding: Finding, load: str) -> tuple[str, ...]:
+    """Return the processes of others that explain a finding: a slow GPU, or one without free memory."""
+    parts = {str(gpu): uuid for uuid, gpu in totals.gpus.items()}
+    if NO_MEMORY in finding.measured:
+        unused = sorted(set(totals.gpus) - set(totals.used))
+        uuids = [parts[finding.part]] if finding.part in parts else unused
+        return tuple(
+            name for uuid in uuids for name in (*totals.gpus[uuid].foreign, *totals.strangers.get(uuid, ()))
+        )
+    failed = any(text in finding.measured for _, _, text in totals.problems)
+    return () if failed or not load or finding.part not in parts else totals.others(parts[finding.part], load)
+
+
+def _process_ended(load: str, text: str) -> bool:
+    """Return whether a load's process died or hung, which burnin.survived judges: its result is unknown."""
+    return text.startswith("the load ") and load != "nccl"  # of collectives another node may be the cause
+
+
+def dead_loads(totals: NodeTotals) -> list[Finding]:
+    """Return the loads whose process died or hung."""
+    return [
+        Finding(totals.part(part), f"{load}: {text}", "the load runs to its end")
+        for load, part, text in totals.problems
+        if _process_ended(load, text)
+    ]
+
+
+def _with_start_cause(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return another cause if the only findings are GPUs on which no worker started."""
+    if not verdict.findings or any(finding.part != GPUS for finding in verdict.findings):
+        return verdict
+    return with_software_cause(
+        replace(
+            verdict,
+            cause="no work could be started on the GPU: the driver, CUDA_VISIBLE_DEVICES, or memory that is taken",
+            hint="in a step on the node: nvidia-smi; python3 -c 'import torch; torch.zeros(1).cuda()'; -m 'gpu or ddp'",
+        )
+    )
+
+
+@_excused_by_processes()
+@revised(_with_start_cause)
+@check(
+    "burnin.survived",
+    cause="the node died, hung or lost its processes under load",
+    hint="the console of the node, dmesg, the BMC's event log; slurmd's log has the end of the step",
+)
+def survived(burnin: BurninResult, node_name: str) -> Judgement:
+    """The node took part to the end, and none of its loads died."""
+    totals = burnin.nodes[node_name]
+    yield Metric("burnin_rounds", totals.rounds, "rounds")
+    if totals.lost:
+        yield Finding("node", f"lost after {totals.rounds} rounds: {totals.lost}", "answers to the end")
+    yield from dead_loads(totals)
+    if totals.hello is not None and len(totals.used) < burnin.gpus:
+        why = "; ".join(totals.hello.get("broken", ())) or "no reason is known"
+        if _environment_at_fault(burnin, why):
+            yield NotChecked(f"no GPU of any node was loaded: {why}: check burnin.environment, or run -m gpu")
+        else:
+            yield Finding(GPUS, f"{len(totals.used)} took part: {why}", f"{burnin.gpus}")
+    if not totals.rounds and not totals.lost and not totals.out:
+        why = burnin.ended or "the time was too short"
+        yield NotChecked(f"not one round was finished: {why} ({format_duration(burnin.seconds)})")
+
+
+@check(
+    "burnin.corruption",
+    cause="silent data corruption: the GPU computes or stores wrong values and reports no error",
+    hint="take the GPU out of service; repeat the burn-in on this node alone; dcgmi diag -r 3; return the GPU",
+    action=Action.VENDOR,
+)
+def corruption(burnin: BurninResult, node_name: str) -> Judgement:
+    """The same seeded input gives the same bits in every repetition, on every GPU and in every round."""
+    totals = burnin.nodes[node_name]
+    yield from unmeasured(totals, "matmul", "hbm", "copies", "peer")
+    for load in ("matmul", "hbm", "copies", "peer"):
+        for part, count in totals.wrong.get(load, {}).items():
+            if count:
+                yield Finding(totals.part(part), f"{load}: {count} wrong elements", "bit by bit the same")
+    for (other, part), mismatches in burnin.corrupt_gpus().items():
+        if other == node_name and part != HOST:
+            yield _mismatch_finding(totals.part(part), mismatches, "GPUs")
+    checked = sum(totals.checked.get("matmul", {}).values())
+    yield Metric("burnin_products_checked", checked, "products")
+
+
+@_excused_by_processes("matmul")
+@check(
+    "burnin.matmul",
+    cause="a GPU that is slow: clocks held down by heat, power or settings, or another process on it",
+    hint="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,PIDS of this GPU under load",
+)
+def matmul(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Products of matrices reach the GPU's hard limit in every data type that it has."""
+    yield from _problems(burnin.nodes[node_name], "matmul", config)
+    yield from _rates(burnin, node_name, DTYPES, config, "TFLOP/s")
+
+
+@_excused_by_processes("hbm")
+@check(
+    "burnin.memory_bandwidth",
+    cause="a GPU's memory is slow: lower memory clock, a stack that trains badly, active row remapping",
+    hint="nvidia-smi -q -d CLOCK,ROW_REMAPPER,ECC; reset the GPU; return it if it stays slow",
+    action=Action.RESET_GPU,
+)
+def memory_bandwidth(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Copies within the GPU's memory reach the GPU's hard limit."""
+    yield from _problems(burnin.nodes[node_name], "hbm", config)
+    yield from _rates(burnin, node_name, ("hbm",), config, "memory bandwidth")
+
+
+@_excused_by_processes("copies")
+@check(
+    "burnin.copies",
+    cause="the path between host and GPU is slow: fewer PCIe lanes, an older generation, wrong NUMA node",
+    hint="nvidia-smi -q -d PCI; lspci -vv for LnkSta; numactl; see gpu.pcie_width and gpu.pcie_gen",
+)
+def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Copies between pinned host memory and the GPU reach the hard limit of its PCIe link, in both directions."""
+    yield from _problems(burnin.nodes[node_name], "copies", config)
+    yield from _rates(burnin, node_name, ("h2d", "d2h"), config, "PCIe bandwidth")
+
+
+@_excused_by_processes("peer")
+@check(
+    "burnin.peer",
+    cause="the path from GPU to GPU is slow or broken",
+    hint="nvidia-smi topo -m; nvidia-smi nvlink -s; see gpu.nvlink_state and gpu.topology",
+)
+def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Every pair of GPUs copies in both directions at once, and reaches a hard limit of the cluster file or profile."""
+    totals = burnin.nodes[node_name]
+    if totals.hello is not None and len(totals.used) == 1:
+        yield NotApplicable("one GPU alone has no peer")
+        return
+    yield from _problems(totals, "peer", config)
+    for rate in rates(burnin, node_name, "peer"):
+        yield Metric("burnin_peer", rate.value, "GB/s", totals.part(rate.part))
+        yield from too_slow(burnin, rate, config)
+
+
+@_excused_by_processes()
+@check(
+    "burnin.nccl",
+    cause="collectives fail with this node, or deliver wrong data",
+    hint="pytest -m nccl --nodes=... finds the node, adapter, link or leaf",
+)
+def nccl(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """All-reduce within the node and with changing partners ends, and the sums are right.
+
+    A pair that fails fails both nodes, except a node whose partner left the burn-in, was lost, or fails with others.
+    """
+    totals = burnin.nodes[node_name]
+    if totals.used and sum(len(other.used) for other in burnin.nodes.values()) == 1:
+        yield NotApplicable("one GPU alone has nothing to reduce with")
+        return
+    if _partners_at_fault(burnin, node_name):
+        yield from unmeasured(totals, "nccl", config=config)
+    else:
+        yield from _problems(totals, "nccl", config)
+        for part, count in totals.wrong.get("nccl", {}).items():
+            if count:
+                yield Finding(totals.part(part), f"{count} wrong elements", "right sums")
+    for metric in ("nccl_alone", "nccl_pairs"):
+        values = burnin.median(metric, node_name)
+        if values:
+            yield Metric(f"burnin_{metric}", min(values.values()), "GB/s")
+    yield from _slow_alone(burnin, node_name, config)
+    yield from _slow_pairs(burnin, node_name, config)
+
+
+def _slow_alone(burnin: BurninResult, node: str, config: BurninConfig) -> Judgement:
+    """Judge the node once: all its GPUs share one bandwidth."""
+    least = min(burnin.median("nccl_alone", node).values(), default=None)
+    if least is not None:
+        yield from too_slow(burnin, Rate(node, HOST, "nccl_alone", least), config)
+
+
+def _slow_pairs(burnin: BurninResult, node: str, config: BurninConfig) -> Judgement:
+    """Judge the node's fastest pair; only the node is at fault if one of its partners is fast with another node."""
+    best = {name: pair for name, totals in burnin.nodes.items() if (pair := _best_pair(totals)) is not None}
+    if node not in best:
+        return
+    met = [Rate(name, HOST, "nccl_pairs", best[name]) for name in burnin.nodes[node].partners if name in best]
+    proved = len(met) >= PARTNERS and not all(misses(burnin, rate, config) for rate in met)
+    among = "" if proved else ": the node, its partners or the network, for no partner is known to be fast"
+    for slow in too_slow(burnin, Rate(node, HOST, "nccl_pairs", best[node]), config):
+        measured = f"{slow.measured} with the best of {len(met)} partners{among}"
+        yield replace(slow, measured=measured, action=None if proved else Action.MONITOR)
+
+
+def _best_pair(totals: NodeTotals) -> float | None:
+    return max((statistics.median(values) for values in totals.partners.values()), default=None)
+
+
+def _environment_at_fault(burnin: BurninResult, why: str) -> bool:
+    """Return whether no node could use a GPU for a reason that is probably in the environment of the burn-in."""
+    several = len(burnin.nodes) > 1 and NO_MEMORY not in why
+    return not any(other.used for other in burnin.nodes.values()) and (several or NO_TORCH in why)
+
+
+def _partners_at_fault(burnin: BurninResult, node: str) -> bool:
+    """Return whether every failed group of the node has a partner that left, was lost, or failed first."""
+    totals = burnin.nodes[node]
+    problems = _nccl_problems(totals)
+    waited = all(_SECONDARY.search(text) for text in problems)
+    bad = {
+        name
+        for name, other in burnin.nodes.items()
+        if name != node and (other.out or other.lost or (waited and _failed_first(other)))
+    }
+    if any(totals.wrong.get("nccl", {}).values()):
+        return bool(bad & totals.partners.keys())
+    return bool(bad) and all(
+        "(" not in text or bad & set(text.rpartition("(")[2].strip(")").split()) for text in problems
+    )
+
+
+def _nccl_problems(totals: NodeTotals) -> list[str]:
+    return [text for load, _, text in totals.problems if load == "nccl"]
+
+
+def _failed_first(totals: NodeTotals) -> bool:
+    """Return whether a collective of the node failed by an error of its own, not by waiting for another node."""
+    return any(not _SECONDARY.search(text) for text in _nccl_problems(totals))
+
+
+@check(
+    "burnin.cpu",
+    cause="a CPU computes wrong values, or processes on it die",
+    hint="mcelog, ras-mc-ctl --summary; stress the CPU alone; replace it",
+    action=Action.VENDOR,
+)
+def cpu(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """The same work gives the same digest in every repetition, on every CPU of every node."""
+    totals = burnin.nodes[node_name]
+    yield from _problems(totals, "cpu", config)
+    for count in filter(None, totals.wrong.get("cpu", {}).values()):
+        yield Finding("CPUs", f"{count} repetitions gave another result", "the same result")
+    for (other, part), mismatches in burnin.corrupt_gpus().items():
+        if other == node_name and part == HOST:
+            yield _mismatch_finding("CPUs", mismatches, "nodes")
+    yield from _host_rates(burnin, node_name, config, "cpu")
+
+
+@check(
+    "burnin.memory",
+    cause="the memory of the host loses bits",
+    hint="edac-util, ras-mc-ctl --errors; memtester; replace the module",
+    action=Action.VENDOR,
+)
+def memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Patterns written over the host's memory are read back unchanged."""
+    totals = burnin.nodes[node_name]
+    yield from _problems(totals, "memory", config)
+    for count in filter(None, totals.wrong.get("memory", {}).values()):
+        yield Finding("memory", f"{count} blocks of 1 MiB read back changed", "what was written")
+    yield from _host_rates(burnin, node_name, config, "memory")
+
+
+@check(
+    "burnin.storage",
+    cause="the node's storage returns other data than were written",
+    hint="dmesg; smartctl -a; nvme smart-log; fsck; replace the disk",
+)
+def storage(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Files written and synced are read back unchanged."""
+    totals = burnin.nodes[node_name]
+    yield from _problems(totals, "storage", config)
+    for count in filter(None, totals.wrong.get("storage", {}).values()):
+        yield Finding(
+            config.storage or "storage",
+            f"{count} blocks of 4 MiB read back changed",
+            f"what was written ({format_size(config.storage_size)} per round)",
+        )
+    yield from _host_rates(burnin, node_name, config, "storage_write", "storage_read")

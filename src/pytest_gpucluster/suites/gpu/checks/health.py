@@ -1,0 +1,224 @@
+"""Present state of GPUs: clocks, temperature, power, leftovers of jobs, device files and fabric manager."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.majority import Norm
+from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.kit.gpu_processes import unexpected_processes
+from pytest_gpucluster.suites.gpu.readings import ByModel, by_model, of_present_gpus, states, unread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpucluster.config.models import GpuProfile
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.fabric_manager import FabricManager
+    from pytest_gpucluster.kit.nvidia_smi import Gpu, GpuProcess, Gpus
+
+POWER_TOLERANCE = 1.0  # watts; nvidia-smi prints hundredths, the board stores milliwatts
+
+# bits of clocks_event_reasons.active (nvml.h, nvmlClocksEventReasons)
+FINE_REASONS = {
+    0x1: "idle",
+    0x2: "applications clocks setting",
+    0x4: "software power cap",
+    0x10: "sync boost",
+    0x100: "display clock setting",
+}
+HALVED = 0x8
+SLOW_REASONS = {
+    HALVED: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+
+# GH200, GB200, GB300: their memory is a NUMA node of the operating system
+_GRACE = re.compile(r"\bG[HB]\d{3}\b")
+
+# actions of gpu_recovery_action (nvml.h, nvmlDeviceGpuRecoveryAction_t); any other: a reset
+RECOVERY = {"Reboot": Action.REBOOT, "Drain P2P": Action.DRAIN, "Drain and Reset": Action.RESET_GPU}
+
+
+def clock_majority(facts: Mapping[str, Gpus]) -> ByModel:
+    """Return {GPU model: majority of the highest clocks}, with one vote per GPU."""
+    return by_model(facts, _highest_clocks, per_node=False)
+
+
+def _highest_clocks(gpu: Gpu) -> str | None:
+    if gpu.clock_sm_max is None or gpu.clock_memory_max is None:
+        return None
+    return f"SM {gpu.clock_sm_max:g} MHz, memory {gpu.clock_memory_max:g} MHz"
+
+
+@check(
+    "gpu.throttle",
+    cause="the GPU is too hot, or its power supply or the system limits it",
+    hint="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; fans, filters, power supplies, BMC log",
+)
+@of_present_gpus
+def throttle(gpus: Gpus) -> Judgement:
+    """Only idleness, a power cap or a setting limits the clocks."""
+    for gpu in gpus:
+        if gpu.throttle is None:
+            yield unread(gpus, gpu, "throttle", "readable clock event reasons", stated=False)
+            continue
+        if bad := [name for bit, name in SLOW_REASONS.items() if gpu.throttle & bit]:
+            # without the bit for halved clocks the others come and go with the load
+            action = None if gpu.throttle & HALVED else Action.MONITOR
+            yield Finding(str(gpu), ", ".join(bad), "no slowdown", action)
+        if unknown := gpu.throttle & ~functools.reduce(int.__or__, (*FINE_REASONS, *SLOW_REASONS)):
+            yield Advisory(str(gpu), f"clock event reason {unknown:#x}", "a reason that this release knows")
+
+
+@check(
+    "gpu.temperature",
+    cause="cooling: fans, filters, hot air, a loose heat sink",
+    hint="nvidia-smi -q -d TEMPERATURE; ipmitool sdr type fan",
+)
+@of_present_gpus
+def temperature(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """No GPU is hotter than the profile allows."""
+    limit = f"at most {gpu_profile.max_temperature:g} C"
+    for gpu in gpus:
+        if gpu.temperature is None:
+            yield unread(gpus, gpu, "temperature", limit, stated=states(gpu_profile, "max_temperature"))
+            continue
+        yield Metric("temperature", gpu.temperature, "C", str(gpu))
+        if gpu.temperature > gpu_profile.max_temperature:
+            yield Finding(str(gpu), f"{gpu.temperature:g} C", limit)
+
+
+@check(
+    "gpu.power_limit",
+    cause="the power limit was lowered",
+    hint="nvidia-smi -pl WATTS, or reboot; find the script that sets it",
+    action=Action.MONITOR,
+)
+@of_present_gpus
+def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """The power limit is that of the profile."""
+    if gpu_profile.power_limit is None:
+        yield NotApplicable("the profile states no power limit")
+        return
+    expected = f"{gpu_profile.power_limit:g} W"
+    for gpu in gpus:
+        if gpu.power is not None:
+            yield Metric("power", gpu.power, "W", str(gpu))
+        if gpu.power_limit is None:
+            yield unread(gpus, gpu, "power_limit", expected, stated=True, monitor=True)
+        elif abs(gpu.power_limit - gpu_profile.power_limit) > POWER_TOLERANCE:
+            yield Finding(str(gpu), f"{gpu.power_limit:g} W", expected)
+
+
+@check(
+    "gpu.clocks",
+    cause="application clocks were left low, or a GPU differs from its fleet",
+    hint="nvidia-smi -rac; nvidia-smi -rgc; nvidia-smi -q -d CLOCK",
+    action=Action.MONITOR,
+)
+@of_present_gpus
+def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
+    """Highest clocks are those of most GPUs of this model; application clocks are not below their default."""
+    for gpu in gpus:
+        highest = _highest_clocks(gpu)
+        if highest is None:
+            attribute = "clock_sm_max" if gpu.clock_sm_max is None else "clock_memory_max"
+            yield unread(gpus, gpu, attribute, "a highest clock", stated=False, monitor=True)
+            continue
+        yield Metric("clock_sm", gpu.clock_sm or 0, "MHz", str(gpu))
+        yield from clock_majority.get(gpu.name or "", Norm[str]()).judge(str(gpu), highest)
+        now, default = gpu.clock_application, gpu.clock_application_default
+        if now is not None and default is not None and now < default:
+            yield Finding(str(gpu), f"application clock {now:g} MHz", f"{default:g} MHz")
+
+
+@check(
+    "gpu.idle_memory",
+    cause="no process holds this memory of the GPU: a job ended without releasing it",
+    hint="nvidia-smi --gpu-reset -i INDEX while no process uses it, or reboot",
+    action=Action.RESET_GPU,
+)
+@of_present_gpus
+def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], gpu_profile: GpuProfile) -> Judgement:
+    """A GPU without processes has its memory free; gpu.stray_processes judges memory that processes hold."""
+    limit = f"at most {format_size(gpu_profile.max_idle_memory)}"
+    for gpu in gpus:
+        if gpu.memory_used is None:
+            yield unread(gpus, gpu, "memory_used", limit, stated=states(gpu_profile, "max_idle_memory"))
+            continue
+        yield Metric("memory_used", gpu.memory_used / 2**20, "MiB", str(gpu))
+        held = [app.memory for app in apps if app.uuid == gpu.uuid]
+        if None in held:
+            continue
+        left = gpu.memory_used - sum(size for size in held if size is not None)
+        if left > gpu_profile.max_idle_memory:
+            held_by = f"{format_size(left)} that no process holds"
+            # the operating system uses it on Grace, the display server on a GPU with a display
+            used = _GRACE.search(gpu.name or "") or gpu.display
+            yield Advisory(str(gpu), held_by, limit) if used else Finding(str(gpu), held_by, limit)
+
+
+@check(
+    "gpu.stray_processes",
+    cause="a process of a former job, or one that was started without Slurm, uses the GPU",
+    hint="ps -o pid,user,lstart,cmd -p PID; end it; check Slurm's epilog",
+    action=Action.MONITOR,
+)
+@of_present_gpus
+def stray_processes(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
+    """No process computes on the GPUs of an idle node."""
+    for gpu, process in unexpected_processes(gpus, apps):
+        yield Finding(gpu, process, "no process on an idle node")
+
+
+@check(
+    "gpu.recovery_action",
+    cause="the driver itself requests a reset, a reboot or a drain of this GPU",
+    hint="nvidia-smi -q | grep 'Recovery Action'; perform the action that it names",
+    action=Action.RESET_GPU,
+)
+@of_present_gpus
+def recovery_action(gpus: Gpus) -> Judgement:
+    """The driver requests no recovery of any GPU."""
+    for gpu in gpus:
+        if gpu.recovery_action is None:
+            yield unread(gpus, gpu, "recovery_action", "None", stated=True)
+        elif gpu.recovery_action != "None":
+            yield Finding(str(gpu), gpu.recovery_action, "None", RECOVERY.get(gpu.recovery_action))
+
+
+@check(
+    "gpu.device_files",
+    cause="udev or nvidia-modprobe has not made the device files",
+    hint="ls -l /dev/nvidia*; nvidia-modprobe -u -c=0; modprobe nvidia_uvm",
+)
+def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """/dev has a file for each GPU, nvidiactl and nvidia-uvm."""
+    if gpus.devices and "nvidiactl" not in files:  # nvidia-smi cannot work without that file
+        yield NotChecked("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
+        return
+    numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
+    if numbered < gpu_profile.count:
+        yield Finding("/dev/nvidia[0-9]*", f"{numbered} files", f"{gpu_profile.count}")
+    for name in ("nvidiactl", "nvidia-uvm"):
+        if name not in files:
+            yield Finding(f"/dev/{name}", "absent", "present")
+
+
+@check(
+    "gpu.fabric_manager",
+    cause="fabric manager does not run: the NVSwitch fabric is not set up, and CUDA fails to start",
+    hint="systemctl status nvidia-fabricmanager; journalctl -u nvidia-fabricmanager; it must have the driver's version",
+)
+def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile) -> Judgement:
+    """The service nvidia-fabricmanager is active if the node has NVSwitch."""
+    if not gpu_profile.nvswitch:
+        yield NotApplicable("the profile states no NVSwitch")
+    elif fabric_service.state != "active":
+        yield Finding("nvidia-fabricmanager", fabric_service.state, "active")

@@ -1,0 +1,293 @@
+"""Number, identity and modes of GPUs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.check import (
+    Action,
+    Finding,
+    Judgement,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    Verdict,
+    check,
+    revised,
+    with_cause,
+)
+from pytest_gpucluster.core.majority import Norm, owners
+from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.kit.nvidia_smi import HANG, REQUIRES_RESET, Gpus
+from pytest_gpucluster.suites.gpu import readings
+from pytest_gpucluster.suites.gpu.readings import ByModel, of_present_gpus, unread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpucluster.config.models import GpuProfile
+
+MEMORY_TOLERANCE = 0.01  # memory.total differs a little between drivers; one lost stack is 12% or more
+
+# NVIDIA delivers graphics cards with ECC off (nvidia-smi(1), "ECC Mode")
+_GRAPHICS = re.compile(r"\b(GeForce|RTX|Quadro|TITAN)\b")
+# WARNING: infoROM is corrupted at gpu 0008:00:00.0
+_AT_GPU = re.compile(r"\bat gpu ([0-9a-f:.]+)", re.IGNORECASE)
+
+
+def uuid_owners(facts: Mapping[str, Gpus]) -> dict[str, tuple[str, ...]]:
+    """Return {UUID: nodes}; a node stands there as often as it lists the UUID."""
+    return owners({node: [gpu.uuid for gpu in gpus if gpu.uuid] for node, gpus in facts.items()})
+
+
+def serial_owners(facts: Mapping[str, Gpus]) -> dict[str, tuple[str, ...]]:
+    """Return {serial number: nodes}, each node once: the GPUs of one board share its number."""
+    return owners({node: {gpu.serial for gpu in gpus if gpu.serial} for node, gpus in facts.items()})
+
+
+def driver_majority(facts: Mapping[str, Gpus]) -> ByModel:
+    """Return {GPU model: majority of driver versions}, with one vote per node."""
+    return readings.by_model(facts, lambda gpu: gpu.driver, per_node=True)
+
+
+def vbios_majority(facts: Mapping[str, Gpus]) -> ByModel:
+    """Return {GPU model: majority of VBIOS versions}, with one vote per GPU."""
+    return readings.by_model(facts, lambda gpu: gpu.vbios, per_node=False)
+
+
+@check(
+    "gpu.driver",
+    cause="the driver is not loaded, does not answer, or is of another version",
+    hint="cat /proc/driver/nvidia/version; modprobe nvidia; dkms status; install the fleet's driver and reboot",
+)
+def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Judgement:
+    """nvidia-smi works, and the driver has the stated version, else that of the fleet's majority."""
+    if gpus.driver_problem:
+        yield Finding("driver", gpus.driver_problem, "nvidia-smi answers")
+        return
+    if not gpus.devices:
+        yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {readings.nvidia_smi_message(gpus)}")
+        return
+    if gpus.cut_off:
+        slow = f"nvidia-smi did not finish within {HANG} s: stopped at its query {gpus.cut_off!r}"
+        unloaded = any(gpu.persistence is False for gpu in gpus)
+        why = "persistence mode is off, so each start loads the driver again (see gpu.persistence)"
+        yield NotChecked(f"{slow}; {why}") if unloaded else Finding("driver", slow, "nvidia-smi answers")
+    first = gpus.devices[0]
+    if gpu_profile.driver is None and driver_majority.get(first.name or "", Norm[str]()).total < 2:
+        yield NotApplicable("the profile states no driver, and there is no other node to compare with")
+    for found in readings.judge_version(Gpus((first,)), "driver", driver_majority, stated=gpu_profile.driver):
+        yield replace(found, part="driver") if isinstance(found, Finding) else found
+
+
+def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdict:
+    """Return another cause if there are too many GPUs, or if GPUs only require a reset."""
+    if len(gpus) > gpu_profile.count and not gpus.failed and not any(gpu.lost for gpu in gpus):
+        return replace(
+            verdict,
+            cause="the node has more GPUs than its profile states: the cluster file names another model",
+            hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`",
+            action=Action.MONITOR,
+        )
+    return with_cause(
+        verdict,
+        REQUIRES_RESET,
+        "a GPU has an error that only a reset clears",
+        "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
+        action=Action.RESET_GPU,
+    )
+
+
+@revised(_count_cause)
+@check(
+    "gpu.count",
+    cause="a GPU fell off the bus, or was not found at boot",
+    hint="dmesg | grep -i -e xid -e nvrm; lspci -d 10de:; power the node off and on; reseat the GPU",
+)
+def count(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """nvidia-smi lists as many GPUs as the profile has."""
+    if gpus.driver_problem:
+        yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
+        return
+    lost = [gpu for gpu in gpus if gpu.lost]
+    yield Metric("gpu_count", len(gpus) - len(lost), "GPUs")
+    for gpu in lost:
+        # without a bus id only the messages of nvidia-smi identify the GPU
+        message = "" if gpu.bus or not gpus.messages else f"; nvidia-smi: {readings.nvidia_smi_message(gpus)}"
+        yield Finding(str(gpu), f"{gpu.lost}{message}", "answers")
+    if len(gpus) != gpu_profile.count or (gpus.failed and not lost):
+        message = f", nvidia-smi: {readings.nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
+        yield Finding("GPUs", f"{len(gpus)}{message}", str(gpu_profile.count))
+
+
+@check("gpu.names", cause="a GPU of another model", hint="nvidia-smi -L; check the profile of the node")
+@of_present_gpus
+def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """Every GPU has the profile's name."""
+    return readings.judge_equal(gpus, "name", gpu_profile.name)
+
+
+@check(
+    "gpu.memory",
+    cause="memory of the GPU is disabled, or another model",
+    hint="nvidia-smi -q -d MEMORY,ECC,ROW_REMAPPER; reset the GPU; return it if that does not help",
+    action=Action.VENDOR,
+)
+@of_present_gpus
+def memory(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """memory.total is that of the profile, within 1%."""
+    if gpu_profile.memory is None:
+        yield NotApplicable("the profile states no GPU memory")
+        return
+    for gpu in gpus:
+        expected = f"{format_size(gpu_profile.memory)} (within 1%)"
+        if gpu.memory is None:
+            yield unread(gpus, gpu, "memory", expected, stated=True)
+            continue
+        yield Metric("gpu_memory", gpu.memory / 2**20, "MiB", str(gpu))
+        if abs(gpu.memory - gpu_profile.memory) > MEMORY_TOLERANCE * gpu_profile.memory:
+            yield Finding(str(gpu), format_size(gpu.memory), expected)
+
+
+@check("gpu.cuda", cause="the driver is older than the software needs", hint="install a newer driver")
+@of_present_gpus
+def cuda(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """The driver's CUDA version is at least the profile's."""
+    if gpu_profile.cuda is None:
+        yield NotApplicable("the profile states no CUDA version")
+    elif gpus.cuda is None:
+        yield NotChecked("nvidia-smi shows no CUDA version in its header")
+    elif _version(gpus.cuda) < _version(gpu_profile.cuda):
+        yield Finding("driver", f"CUDA {gpus.cuda}", f"CUDA {gpu_profile.cuda} or later")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdecimal())
+
+
+@check(
+    "gpu.vbios",
+    cause="a replaced GPU with other firmware, or a flash that did not reach every GPU",
+    hint="nvidia-smi --query-gpu=index,vbios_version --format=csv; flash the fleet's VBIOS",
+    action=Action.MONITOR,
+)
+@of_present_gpus
+def vbios(gpus: Gpus, gpu_profile: GpuProfile, vbios_majority: ByModel) -> Judgement:
+    """The VBIOS has the stated version, else that of most GPUs of the same model in the fleet."""
+    return readings.judge_version(gpus, "vbios", vbios_majority, stated=gpu_profile.vbios)
+
+
+@check(
+    "gpu.uuids",
+    cause="two nodes show the same GPU: a cloned machine, or one GPU passed through twice",
+    hint="nvidia-smi -L on both nodes",
+)
+@of_present_gpus
+def uuids(gpus: Gpus, uuid_owners: Mapping[str, Sequence[str]], node_name: str) -> Judgement:
+    """No other GPU of the fleet has the UUID of this one."""
+    for gpu in gpus:
+        if gpu.uuid is None:
+            yield unread(gpus, gpu, "uuid", "a UUID", stated=True)
+            continue
+        others = list(uuid_owners.get(gpu.uuid, (node_name,)))
+        others.remove(node_name)
+        if others:
+            yield Finding(str(gpu), f"the same UUID on {hostlist.fold(others)}", "a UUID of its own")
+
+
+@check(
+    "gpu.serials",
+    cause="the InfoROM of a GPU is damaged, or two nodes show the same board",
+    hint="nvidia-smi --query-gpu=index,serial --format=csv on both nodes",
+    action=Action.MONITOR,
+)
+@of_present_gpus
+def serials(gpus: Gpus, serial_owners: Mapping[str, Sequence[str]], node_name: str) -> Judgement:
+    """Serial numbers are readable where the model has them, and no other node has the same."""
+    if all(gpu.lacks("serial") for gpu in gpus):
+        yield NotApplicable("GPUs of this model report no serial number")
+        return
+    for gpu in gpus:
+        if gpu.serial is None:
+            yield unread(gpus, gpu, "serial", "a serial number", stated=False, monitor=True)
+            continue
+        others = [owner for owner in serial_owners.get(gpu.serial, ()) if owner != node_name]
+        if others:
+            measured = f"serial {gpu.serial}, also on {hostlist.fold(others)}"
+            yield Finding(str(gpu), measured, "a serial of its own")
+
+
+@check(
+    "gpu.inforom",
+    cause="the InfoROM of a GPU is corrupted",
+    hint="nvidia-smi -q | grep -A4 Inforom; return the GPU",
+    action=Action.VENDOR,
+)
+@of_present_gpus
+def inforom(gpus: Gpus) -> Judgement:
+    """nvidia-smi does not warn of a corrupted InfoROM."""
+    for message in gpus.messages:
+        if "inforom" in message.lower():
+            at = _AT_GPU.search(message)
+            yield Finding(gpus.at(at[1]) if at else "GPUs", message, "no warning of nvidia-smi")
+
+
+@check(
+    "gpu.persistence",
+    cause="persistence mode is off: the driver unloads between jobs, which costs seconds and loses settings",
+    hint="systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1",
+    action=Action.MONITOR,
+)
+@of_present_gpus
+def persistence(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """Persistence mode is as the profile states."""
+    return readings.judge_switch(gpus, "persistence", gpu_profile, what="persistence mode", monitor=True)
+
+
+@check(
+    "gpu.compute_mode",
+    cause="a former job or an administrator set another compute mode",
+    hint="nvidia-smi -c DEFAULT",
+    action=Action.MONITOR,
+)
+@of_present_gpus
+def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """The compute mode is as the profile states."""
+    if gpu_profile.compute_mode is None:
+        yield NotApplicable("the profile states no compute mode")
+        return
+    stated = readings.states(gpu_profile, "compute_mode")
+    yield from readings.judge_equal(
+        gpus, "compute_mode", gpu_profile.compute_mode, stated=stated, monitor=True
+    )
+
+
+@check(
+    "gpu.mig",
+    cause="MIG mode was left on, or off",
+    hint="nvidia-smi -mig 0 (or 1), then reset the GPU",
+    action=Action.RESET_GPU,
+)
+@of_present_gpus
+def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """MIG mode is as the profile states."""
+    return readings.judge_switch(gpus, "mig", gpu_profile, what="MIG mode")
+
+
+@check(
+    "gpu.ecc_mode",
+    cause="ECC was switched off",
+    hint="nvidia-smi -e 1, then reboot",
+    action=Action.REBOOT,
+)
+@of_present_gpus
+def ecc_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """ECC is as the profile states; graphics cards may have it off if the profile does not state it."""
+    off = all(gpu.ecc is False and _GRAPHICS.search(gpu.name or "") for gpu in gpus)
+    if off and not readings.states(gpu_profile, "ecc"):
+        yield NotApplicable("graphics cards are delivered with ECC off, and the profile does not state `ecc`")
+    else:
+        yield from readings.judge_switch(gpus, "ecc", gpu_profile, what="ECC")

@@ -1,0 +1,352 @@
+"""Links of GPUs: NVLink, NVSwitch, PCIe, peer access and NUMA nodes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.kit.nvidia_csv import is_unsupported
+from pytest_gpucluster.suites.gpu.readings import judge_equal, of_present_gpus, unread
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from pytest_gpucluster.config.models import GpuProfile
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, LinkErrors, Topology
+
+SPEED_TOLERANCE = 0.01  # nvidia-smi rounds GB/s
+
+# {counter of `nvidia-smi nvlink -e`: the lowest value that fails}, as in DCGM (DcgmGPUHardwareLimits.h and
+# DcgmHealthWatch.cpp; DcgmUtilities.cpp for the bit error rate): the link repairs fewer than a hundred CRC errors itself;
+# NVLink 5 has other counters
+NVLINK_LIMITS: dict[str, float] = {
+    "replay errors": 1,
+    "recovery errors": 1,
+    "crc errors": 100,
+    "crc flit errors": 100,
+    "crc data errors": 100,
+    "malformed packet errors": 1,
+    "buffer overrun errors": 1,
+    "local link integrity errors": 1,
+    "link recovery failed events": 1,
+    # DCGM warns of the first one; of 5,760 links of GB200 one was above 0, at 505, and failed five days later
+    # (marin-community/marin, issues 8934 and 9086)
+    "link recovery successful events": 100,
+}
+NVLINK_BER = 1e-12
+_RATE = "effective ber"
+# data that was sent again, and faults of the other end; DCGM warns of a successful recovery, and judges the others by
+# their rate, which a single reading does not show
+NVLINK_WARNINGS = (
+    "rx errors",
+    "rx remote errors",
+    "rx general errors",
+    "tx discards",
+    "link recovery successful events",
+    "total link recovery events",
+    "effective errors",
+    "symbol errors",
+    "symbol ber",
+)
+_NO_NVLINKS = "the profile states no NVLinks"
+
+
+def _uuid_of(gpu: Gpu) -> str:
+    return gpu.uuid or ""
+
+
+@check(
+    "gpu.nvlink_state",
+    cause="an NVLink is down or slow: the GPU is badly seated, or its fabric was not set up",
+    hint="nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager; reset all GPUs of the node; reseat the GPU",
+)
+@of_present_gpus
+def nvlink_state(
+    gpus: Gpus, nvlinks: Mapping[str, Mapping[int, float | None]], gpu_profile: GpuProfile
+) -> Judgement:
+    """As many NVLinks are active as the profile states, or as on most GPUs of the node, each at its speed."""
+    wanted = _usual_links(gpus, nvlinks) if gpu_profile.nvlinks is None else gpu_profile.nvlinks
+    if not wanted:
+        yield NotApplicable(_NO_NVLINKS)
+        return
+    most = ", as on most GPUs of the node" if gpu_profile.nvlinks is None else ""
+    for gpu in gpus:
+        of_gpu = nvlinks.get(_uuid_of(gpu))
+        if gpu.mig and not of_gpu:
+            yield _in_mig_mode(gpu)
+            continue
+        if of_gpu is None:
+            yield NotChecked(f"{gpu}: nvidia-smi nvlink -s does not list it")
+            continue
+        active = {link: speed for link, speed in of_gpu.items() if speed is not None}
+        yield Metric("nvlinks_active", len(active), "links", str(gpu))
+        # a GPU without a bridge among others with one has no link at all
+        if len(active) != wanted and (active or not most):
+            down = [str(link) for link, speed in of_gpu.items() if speed is None]
+            which = f" (inactive: link {', '.join(down)})" if down else ""
+            differs = Action.MONITOR if most else None
+            yield Finding(str(gpu), f"{len(active)} active links{which}", f"{wanted}{most}", differs)
+        expected = gpu_profile.nvlink_speed
+        for link, speed in active.items():
+            if expected is not None and abs(speed - expected) > SPEED_TOLERANCE * expected:
+                yield Finding(f"{gpu} NVLink {link}", f"{speed:g} GB/s", f"{expected:g} GB/s")
+
+
+def _in_mig_mode(gpu: Gpu) -> NotApplicable:
+    return NotApplicable(f"{gpu} is in MIG mode (see gpu.mig), which has no NVLink")
+
+
+def _usual_links(gpus: Gpus, links: Mapping[str, Mapping[int, float | None]]) -> int:
+    """Return how many links are active on most GPUs of the node; 0 without a majority."""
+    return norm((str(gpu), _active(links, gpu)) for gpu in gpus).value or 0
+
+
+def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
+    return sum(speed is not None for speed in links.get(_uuid_of(gpu), {}).values())
+
+
+@check(
+    "gpu.nvlink_errors",
+    cause="an NVLink loses data and must repeat it: a bad contact or a failing GPU or switch",
+    hint="nvidia-smi nvlink -e; reset all GPUs of the node and measure again; reseat the GPU",
+)
+@of_present_gpus
+def nvlink_errors(
+    gpus: Gpus, nvlink_counters: Mapping[str, LinkErrors], gpu_profile: GpuProfile
+) -> Judgement:
+    """The error counters since the driver was loaded are below their limits."""
+    if gpu_profile.nvlinks == 0:
+        yield NotApplicable(_NO_NVLINKS)
+        return
+    for gpu in gpus:
+        of_gpu = nvlink_counters.get(_uuid_of(gpu))
+        if of_gpu is not None and (of_gpu.zeros or of_gpu.counts or of_gpu.unread):
+            yield from _link_errors(gpu, of_gpu)
+        elif gpu.mig:
+            yield _in_mig_mode(gpu)
+        else:
+            why = f"{gpu}: nvidia-smi nvlink -e shows no counter"
+            yield NotChecked(why) if gpu_profile.nvlinks else NotApplicable(why)
+
+
+def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
+    known = [row for row in of_gpu.counts if row[1].lower() in NVLINK_LIMITS]
+    yield Metric("nvlink_errors", sum(found for _, _, found in known), "errors", str(gpu))
+    for link, counter, found in known:
+        limit = NVLINK_LIMITS[counter.lower()]
+        if found >= limit:
+            expected = f"below {limit} since the driver's start"
+            yield Finding(f"{gpu} NVLink {link}", f"{found} {counter}", expected)
+    for link, counter, found in of_gpu.counts:
+        if counter.lower() == _RATE and found > NVLINK_BER:
+            yield Finding(f"{gpu} NVLink {link}", f"{counter} {found:g}", f"at most {NVLINK_BER:g}")
+    for link, counter, text in of_gpu.unread:
+        if not is_unsupported(text):
+            yield NotChecked(f"{counter} of {gpu} NVLink {link}: {text}")
+    yield from _link_warnings(gpu, of_gpu)
+
+
+def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
+    """Yield one warning for each counter that proves no fault, or that is unknown."""
+    others: dict[str, dict[int, float]] = {}
+    for link, counter, found in of_gpu.counts:
+        name = counter.lower()
+        judged = name == _RATE or (name in NVLINK_LIMITS and name not in NVLINK_WARNINGS)
+        if found and not judged and found < NVLINK_LIMITS.get(name, math.inf):
+            others.setdefault(counter, {})[link] = found
+    for counter, values in others.items():
+        known = counter.lower() in NVLINK_WARNINGS
+        shown = ", ".join(f"{value:g} on NVLink {link}" for link, value in values.items())
+        expected = "0 since the driver's start" if known else "a counter that this release knows"
+        yield Advisory(str(gpu), f"{counter}: {shown}", expected)
+
+
+@check(
+    "gpu.pcie_width",
+    cause="the GPU or its riser is badly seated: lanes are lost",
+    hint="lspci -vv -s BUS_ID | grep -i lnksta; reseat the GPU; try another slot",
+)
+@of_present_gpus
+def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """The PCIe link has as many lanes as the profile states; an idle GPU does not reduce them."""
+    if gpu_profile.pcie_width is None:
+        yield NotApplicable("the profile states no PCIe width")
+        return
+    for gpu in gpus:
+        if gpu.pcie_width is not None:
+            yield Metric("pcie_width", gpu.pcie_width, "lanes", str(gpu))
+    yield from judge_equal(gpus, "pcie_width", gpu_profile.pcie_width, lambda lanes: f"x{lanes}")
+
+
+@check(
+    "gpu.pcie_gen",
+    cause="the slot or the firmware limits the PCIe generation, or the link trained down",
+    hint="lspci -vv -s BUS_ID | grep -i -e lnkcap -e lnksta; BIOS settings; reseat the GPU",
+)
+@of_present_gpus
+def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """GPU and slot support the profile's PCIe generation, and use it in P0.
+
+    A GPU that saves power (P1 and higher numbers) may lower the generation of its link, and raises it under load.
+    """
+    if gpu_profile.pcie_gen is None:
+        yield NotApplicable("the profile states no PCIe generation")
+        return
+    expected = f"generation {gpu_profile.pcie_gen}"
+    for gpu in gpus:
+        if gpu.pcie_gen is not None:
+            yield Metric("pcie_gen", gpu.pcie_gen, "generation", str(gpu))
+        if gpu.pcie_gen_max is None:
+            yield unread(gpus, gpu, "pcie_gen_max", expected, stated=True)
+        elif gpu.pcie_gen_max < gpu_profile.pcie_gen:
+            yield Finding(str(gpu), f"at most generation {gpu.pcie_gen_max} in this slot", expected)
+        elif gpu.pcie_gen is None:
+            yield unread(gpus, gpu, "pcie_gen", expected, stated=True)
+        elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate == "P0":
+            yield Finding(str(gpu), f"generation {gpu.pcie_gen} in P0", expected)
+        elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate is None:
+            yield NotChecked(f"{gpu}: generation {gpu.pcie_gen}, and its performance state is not known")
+
+
+@check(
+    "gpu.topology",
+    cause="NVLinks between two GPUs are down, or GPUs are in other slots than on the other nodes",
+    hint="nvidia-smi topo -m; nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager",
+)
+@of_present_gpus
+def topology(
+    gpus: Gpus,
+    connections: Topology,
+    known_nvlinks: Mapping[str, Mapping[int, float | None]] | None,
+    gpu_profile: GpuProfile,
+) -> Judgement:
+    """Any two GPUs are connected as the profile states; gpu.nvlink_state judges those with an NVLink that is down.
+
+    known_nvlinks: None if the state of the NVLinks cannot be read: then every pair is judged.
+    """
+    if gpu_profile.topology is None:
+        yield NotApplicable("the profile states no topology")
+    elif gpu_profile.count < 2:  # a pair
+        yield NotApplicable("one GPU has no other GPU to connect to")
+    else:
+        active = {gpu.index: _active(known_nvlinks or {}, gpu) for gpu in gpus}
+        partitioned = [gpu for gpu in gpus if gpu.mig and not active[gpu.index]]
+        yield from map(_in_mig_mode, partitioned)
+        explained = {gpu.index for gpu in partitioned}
+        if known_nvlinks is not None:
+            explained |= {index for index, count in active.items() if count < (gpu_profile.nvlinks or 0)}
+        yield from _pairs(gpus, connections.links, gpu_profile.topology, "topo -m", explained=explained)
+
+
+@check(
+    "gpu.p2p",
+    cause="GPUs cannot reach each other's memory over NVLink",
+    hint="nvidia-smi topo -p2p n; fabric manager; IOMMU and ACS settings",
+)
+@of_present_gpus
+def p2p(
+    gpus: Gpus, peer_access: Mapping[int, Mapping[int, str]], connections: Topology, gpu_profile: GpuProfile
+) -> Judgement:
+    """Any two GPUs that NVLink connects can use peer access; gpu.topology judges which these are."""
+    if not gpu_profile.nvlinks:
+        yield NotApplicable(_NO_NVLINKS)
+    elif gpu_profile.count < 2:  # a pair
+        yield NotApplicable("one GPU has no peer")
+    else:
+        linked = {
+            gpu: {other: cell for other, cell in of_gpu.items() if _is_linked(connections, gpu, other)}
+            for gpu, of_gpu in peer_access.items()
+        }
+        if peer_access and not any(linked.values()):
+            yield NotApplicable("nvidia-smi topo -m shows no two GPUs that NVLink connects")
+        yield from _pairs(gpus, linked, "OK", "topo -p2p n")
+
+
+def _is_linked(connections: Topology, gpu: int, other: int) -> bool:
+    return connections.links.get(gpu, {}).get(other, "").startswith("NV")
+
+
+def _pairs(
+    gpus: Gpus,
+    found: Mapping[int, Mapping[int, str]],
+    expected: str,
+    what: str,
+    explained: Collection[int | None] = (),
+) -> Judgement:
+    indices = [gpu.index for gpu in gpus if gpu.index is not None]
+    if missing := [index for index in indices if index not in found]:
+        yield NotChecked(f"nvidia-smi {what} has no row for GPU {', '.join(map(str, missing))}")
+    for index in indices:
+        for other, cell in sorted(found.get(index, {}).items()):
+            if other > index and cell != expected and not {index, other} & set(explained):
+                yield Finding(f"GPU {index} to GPU {other}", cell, expected)
+
+
+def numa_majority(
+    gpus: Mapping[str, Gpus], found: Mapping[str, Topology]
+) -> dict[tuple[str, int, int], Norm[str]]:
+    """Return {(GPU model, GPUs of the node, index): norm of NUMA nodes}."""
+    votes: dict[tuple[str, int, int], list[tuple[str, str]]] = {}
+    for node in gpus.keys() & found.keys():
+        for index, numa in found[node].numa.items():
+            key = _model(gpus[node]), len(gpus[node]), index
+            votes.setdefault(key, []).append((node, f"NUMA node {numa}"))
+    return {key: norm(sorted(values), "nodes of this kind") for key, values in votes.items()}
+
+
+def _model(gpus: Gpus) -> str:
+    return next((gpu.name for gpu in gpus if gpu.name), "")
+
+
+@check(
+    "gpu.numa_affinity",
+    cause="a GPU is in another slot than on the other nodes, or the firmware divides the CPUs differently",
+    hint="nvidia-smi topo -m; lscpu; BIOS settings (NUMA nodes per socket); compare with a good node",
+    action=Action.MONITOR,
+)
+@of_present_gpus
+def numa_affinity(
+    gpus: Gpus, connections: Topology, numa_majority: Mapping[tuple[str, int, int], Norm[str]]
+) -> Judgement:
+    """Every GPU is near the same NUMA nodes as on most nodes with as many GPUs of this model."""
+    if not connections.numa:
+        yield NotApplicable("nvidia-smi topo -m shows no NUMA affinity: a guest, or a driver before 450")
+        return
+    for gpu in gpus:
+        index = -1 if gpu.index is None else gpu.index
+        numa = connections.numa.get(index)
+        most = numa_majority.get((_model(gpus), len(gpus), index), Norm[str]())
+        if most.total < 2:  # this node and another one
+            yield NotApplicable("there is no other node of this kind to compare with")
+        else:
+            yield from most.judge(str(gpu), f"NUMA node {numa or 'unknown'}")
+
+
+@check(
+    "gpu.fabric_state",
+    cause="the GPU has not joined the NVLink fabric",
+    hint="nvidia-smi -q | grep -A2 Fabric; restart nvidia-fabricmanager; reset all GPUs of the node",
+    action=Action.REBOOT,
+)
+@of_present_gpus
+def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """Every GPU has completed its registration with the NVLink fabric, and the fabric is healthy."""
+    if not gpu_profile.fabric_state:
+        yield NotApplicable("the profile states no fabric state")
+        return
+    for gpu in gpus:
+        state, status = (gpu.fabric_state or "", gpu.fabric_status or "")
+        if state not in ("", "Completed") or status not in ("", "Success"):
+            shown = [state or gpu.unread["fabric_state"], status or gpu.unread["fabric_status"]]
+            yield Finding(str(gpu), ", ".join(shown), "Completed, Success")
+        elif not state:
+            yield unread(gpus, gpu, "fabric_state", "Completed", stated=True)
+        elif not status:
+            yield unread(gpus, gpu, "fabric_status", "Success", stated=True)
+        elif gpu.fabric_health not in (None, "Healthy"):
+            # the other value is Limited Capacity, which works at a lower speed (NVML_GPU_FABRIC_HEALTH_SUMMARY_*)
+            action = None if gpu.fabric_health == "Unhealthy" else Action.MONITOR
+            yield Finding(str(gpu), f"fabric health {gpu.fabric_health}", "Healthy", action)

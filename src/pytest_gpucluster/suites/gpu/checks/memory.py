@@ -1,0 +1,194 @@
+"""Memory errors of GPUs and their repair."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.kit.nvidia_csv import is_unsupported
+from pytest_gpucluster.kit.nvidia_smi import ROWS
+from pytest_gpucluster.suites.gpu.readings import of_present_gpus, root_only, states, unread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpucluster.config.models import GpuProfile
+    from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, RowRemapping
+
+# the table of retired pages holds 64; DCGM fails at 63 (DcgmGPUHardwareLimits.h, DCGM_LIMIT_MAX_RETIRED_PAGES)
+RETIRED_PAGES = 63
+WITHOUT_ECC = NotApplicable("the profile has no ECC")
+
+
+@check(
+    "gpu.ecc_volatile",
+    cause="uncorrectable memory errors since the driver was loaded",
+    hint="nvidia-smi -q -d ECC,ROW_REMAPPER; reset the GPU; return it if they come back",
+    action=Action.RESET_GPU,
+)
+@of_present_gpus
+def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """There is no uncorrectable ECC error since the driver was loaded; corrected ones are measured."""
+    if not gpu_profile.ecc:
+        yield WITHOUT_ECC
+        return
+    for gpu in gpus:
+        if gpu.ecc_volatile_corrected is not None:
+            yield Metric("ecc_volatile_corrected", gpu.ecc_volatile_corrected, "errors", str(gpu))
+        if gpu.ecc_volatile_uncorrected is None:
+            yield unread(gpus, gpu, "ecc_volatile_uncorrected", "0", stated=states(gpu_profile, "ecc"))
+            continue
+        yield Metric("ecc_volatile_uncorrected", gpu.ecc_volatile_uncorrected, "errors", str(gpu))
+        if gpu.ecc_volatile_uncorrected:
+            yield Finding(str(gpu), f"{gpu.ecc_volatile_uncorrected} uncorrectable", "0")
+
+
+@check(
+    "gpu.ecc_aggregate",
+    cause="the GPU's on-chip memory has more errors than its life allows",
+    hint="nvidia-smi -q -d ECC (SRAM Threshold Exceeded); return the GPU",
+    action=Action.VENDOR,
+)
+@of_present_gpus
+def ecc_aggregate(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
+    """Uncorrectable SRAM errors over the GPU's life stay within limits.
+
+    If the driver reports the GPU's own threshold (580 and later), that decides, unless the profile states
+    `max_aggregate_sram_uncorrectable` itself; else the count must not exceed that number. gpu.remapped_rows judges errors
+    of DRAM.
+    """
+    if not gpu_profile.ecc:
+        yield WITHOUT_ECC
+        return
+    for gpu in gpus:
+        if gpu.ecc_aggregate_uncorrected is not None:
+            yield Metric("ecc_aggregate_uncorrected", gpu.ecc_aggregate_uncorrected, "errors", str(gpu))
+        yield from _sram(gpus, gpu, gpu_profile)
+
+
+def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
+    limit = profile.max_aggregate_sram_uncorrectable
+    stated = "max_aggregate_sram_uncorrectable" in profile.model_fields_set
+    if gpu.ecc_aggregate_sram is not None:
+        yield Metric("ecc_aggregate_sram_uncorrected", gpu.ecc_aggregate_sram, "errors", str(gpu))
+    if gpu.sram_threshold_exceeded:
+        measured = f"SRAM threshold exceeded ({gpu.ecc_aggregate_sram} uncorrectable)"
+        yield Finding(str(gpu), measured, "not exceeded")
+    elif not stated and root_only(gpu.unread.get("sram_threshold_exceeded", "")):
+        yield NotChecked(f"SRAM threshold of {gpu}: nvidia-smi shows it to root alone")
+    elif gpu.sram_threshold_exceeded is None or stated:
+        # if the driver does not count SRAM separately, the total is its upper bound
+        found, total = gpu.ecc_aggregate_sram, gpu.ecc_aggregate_uncorrected
+        if found is None and gpu.lacks("ecc_aggregate_sram") and total is not None:
+            if total > limit:
+                errors = f"{total} uncorrectable errors of SRAM and DRAM together"
+                yield NotChecked(f"{gpu}: {errors}; this driver does not count SRAM separately")
+        elif found is None:
+            expected = f"at most {limit} uncorrectable in SRAM"
+            yield unread(gpus, gpu, "ecc_aggregate_sram", expected, stated=stated)
+        elif found > limit:
+            yield Finding(str(gpu), f"{found} uncorrectable in SRAM", f"at most {limit}")
+
+
+@check(
+    "gpu.remapped_rows",
+    cause="the GPU's memory has run out of spare rows, or a remapping failed",
+    hint="nvidia-smi -q -d ROW_REMAPPER; return the GPU",
+    action=Action.VENDOR,
+)
+@of_present_gpus
+def remapped_rows(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: GpuProfile) -> Judgement:
+    """No row remapping failed, and rows remapped for uncorrectable errors stay within the profile's limit."""
+    return _judge_rows(gpus, rows, gpu_profile, _remapped)
+
+
+def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
+    limit = profile.max_remapped_uncorrectable
+    if row.correctable is not None:
+        yield Metric("remapped_rows_correctable", row.correctable, "rows", str(gpu))
+    if row.failure is None:
+        yield _row_unread(gpu, row, "failure", "no failure")
+    elif row.failure:
+        yield Finding(str(gpu), "a row remapping failed", "no failure")
+    if row.uncorrectable is None:
+        yield _row_unread(gpu, row, "uncorrectable", f"at most {limit} rows")
+        return
+    yield Metric("remapped_rows_uncorrectable", row.uncorrectable, "rows", str(gpu))
+    if row.uncorrectable > limit:
+        # a remapped row is repaired; only a failed remapping is a reason to return a GPU (NVIDIA's RMA policy)
+        action = None if states(profile, "max_remapped_uncorrectable") else Action.MONITOR
+        found = f"{row.uncorrectable} rows remapped for uncorrectable errors"
+        yield Finding(str(gpu), found, f"at most {limit}", action)
+
+
+def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotChecked:
+    """Return why one value of a GPU that remaps rows is absent."""
+    text = row.unread.get(name, "no value")
+    if is_unsupported(text):
+        return NotChecked(f"remapped_rows.{name} of {gpu}: {text}")
+    return Finding(str(gpu), text, expected, Action.RESET_GPU)
+
+
+def _judge_rows(
+    gpus: Gpus,
+    rows: Mapping[str, RowRemapping],
+    profile: GpuProfile,
+    judge: Callable[[Gpu, RowRemapping, GpuProfile], Judgement],
+) -> Judgement:
+    """Judge the row remapping of each GPU that reports it."""
+    if not profile.ecc:
+        yield WITHOUT_ECC
+        return
+    for gpu in gpus:
+        row = rows.get(gpu.uuid or "")
+        if row is None:
+            yield NotChecked(f"{gpu}: nvidia-smi --query-remapped-rows does not list it")
+        elif denied := next(filter(root_only, row.unread.values()), ""):
+            yield NotChecked(f"row remapping of {gpu}: nvidia-smi shows it to root alone: {denied}")
+        elif len(row.unread) == len(ROWS) and all(map(is_unsupported, row.unread.values())):
+            yield NotApplicable("GPUs before Ampere, and guests, report no row remapping")
+        else:
+            yield from judge(gpu, row, profile)
+
+
+@check(
+    "gpu.remapped_pending",
+    cause="a row waits to be remapped; until then the bad memory is in use",
+    hint="drain the node; nvidia-smi --gpu-reset -i INDEX, or reboot",
+    action=Action.RESET_GPU,
+)
+@of_present_gpus
+def remapped_pending(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: GpuProfile) -> Judgement:
+    """No row remapping waits for a reset."""
+    return _judge_rows(gpus, rows, gpu_profile, _pending)
+
+
+def _pending(gpu: Gpu, row: RowRemapping, _: GpuProfile) -> Judgement:
+    if row.pending is None:
+        yield _row_unread(gpu, row, "pending", "none pending")
+    elif row.pending:
+        yield Finding(str(gpu), "a row remapping is pending", "none pending")
+
+
+@check(
+    "gpu.retired_pages",
+    cause="a page waits to be retired, so that bad memory is in use, or the table of retired pages is full",
+    hint="drain the node; nvidia-smi --gpu-reset -i INDEX, or reboot",
+    action=Action.RESET_GPU,
+)
+@of_present_gpus
+def retired_pages(gpus: Gpus) -> Judgement:
+    """No page retirement waits for a reset, and the table of retired pages has room (GPUs before Ampere)."""
+    if all(gpu.retired_pending is None and gpu.lacks("retired_pending") for gpu in gpus):
+        yield NotApplicable("GPUs since Ampere remap rows (see gpu.remapped_rows)")
+        return
+    for gpu in gpus:
+        retired = (gpu.retired_single or 0) + (gpu.retired_double or 0)
+        if retired >= RETIRED_PAGES:
+            yield Finding(str(gpu), f"{retired} retired pages", f"fewer than {RETIRED_PAGES}", Action.VENDOR)
+        if gpu.retired_pending is None and gpu.lacks("retired_pending"):
+            continue  # another GPU of the node is broken and reports another text
+        if gpu.retired_pending is None:
+            yield unread(gpus, gpu, "retired_pending", "none pending", stated=False)
+        elif gpu.retired_pending:
+            yield Finding(str(gpu), "a page retirement is pending", "none pending")

@@ -1,0 +1,143 @@
+"""Values of GPUs: comparison with the profile and with other GPUs of the model, and reasons for absent values."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+
+from pytest_gpucluster.core.check import Action, Finding, Judgement, NotApplicable, NotChecked
+from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.text import matches
+from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED, is_unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpucluster.config.models import GpuProfile
+    from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus
+
+P = ParamSpec("P")
+ByModel = dict[str, Norm[str]]
+
+
+def of_present_gpus(
+    judge: Callable[Concatenate[Gpus, P], Judgement],
+) -> Callable[Concatenate[Gpus, P], Judgement]:
+    """Pass only GPUs that answer; gpu.count and gpu.driver judge lost GPUs and nodes without GPUs."""
+
+    @functools.wraps(judge)
+    def judged(gpus: Gpus, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
+        lost = [gpu for gpu in gpus if gpu.lost]
+        for gpu in lost:
+            yield NotChecked(f"{gpu} is lost (see gpu.count): {gpu.lost}")
+        if len(lost) < len(gpus):
+            present = replace(gpus, devices=tuple(gpu for gpu in gpus if not gpu.lost)) if lost else gpus
+            yield from judge(present, *args, **kwargs)
+        elif gpus.driver_problem and not lost:
+            yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
+        elif not lost:
+            yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {nvidia_smi_message(gpus)}")
+
+    return judged
+
+
+def nvidia_smi_message(gpus: Gpus) -> str:
+    """Return the messages of nvidia-smi beside its tables, and its exit status if it failed."""
+    text = "; ".join(gpus.messages)[:200] or ("" if gpus.failed else "no message")
+    return f"{text} ({gpus.failed})".strip() if gpus.failed else text
+
+
+def unread(
+    gpus: Gpus, gpu: Gpu, attribute: str, expected: str, *, stated: bool, monitor: bool = False
+) -> Finding | NotChecked | NotApplicable:
+    """Return why a value is absent.
+
+    A value that other GPUs of the model report is a finding. If none reports it, the model, the guest or the driver does
+    not have it: not checked if the profile states it, else not applicable. Any other text is an error of the driver in
+    reading the GPU, which a reset clears; `monitor`: a wrong value would not drain the node either.
+    """
+    text = gpu.unread.get(attribute, "no value")
+    if text == NOT_REPORTED:
+        return NotChecked(f"{attribute}: {NOT_REPORTED} ({gpu.driver or 'version unknown'})")
+    if root_only(text):
+        return NotChecked(f"{attribute} of {gpu}: nvidia-smi shows it to root alone: {text}")
+    if not is_unsupported(text):
+        return Finding(str(gpu), text, expected, Action.MONITOR if monitor else Action.RESET_GPU)
+    if any(one.name == gpu.name and getattr(one, attribute) is not None for one in gpus):
+        return Finding(str(gpu), text, f"{expected}; other GPUs of the node report it", Action.MONITOR)
+    why = f"{attribute} of {gpu}: {text}, as on all GPUs of this model on the node"
+    return NotChecked(why) if stated else NotApplicable(why)
+
+
+def states(profile: GpuProfile, key: str) -> bool:
+    """Whether the profile states the value itself, and not only by default."""
+    return key in profile.model_fields_set
+
+
+def root_only(text: str) -> bool:
+    """Whether only root may read the value, as nvmlErrorString prints it."""
+    return "insufficient permissions" in text.lower()
+
+
+def judge_equal(
+    gpus: Gpus,
+    attribute: str,
+    expected: Any,
+    shown: Callable[[Any], str] = str,
+    *,
+    stated: bool = True,
+    monitor: bool = False,
+) -> Judgement:
+    """Judge that a value of every GPU is the expected one."""
+    for gpu in gpus:
+        value = getattr(gpu, attribute)
+        if value is None:
+            yield unread(gpus, gpu, attribute, shown(expected), stated=stated, monitor=monitor)
+        elif value != expected:
+            yield Finding(str(gpu), shown(value), shown(expected))
+
+
+def judge_switch(
+    gpus: Gpus, attribute: str, profile: GpuProfile, *, what: str, monitor: bool = False
+) -> Judgement:
+    """Judge whether a feature is enabled; a GPU that lacks it has it disabled."""
+    on = getattr(profile, attribute)
+    if on is None:
+        yield NotApplicable(f"the profile does not state whether {what} must be on")
+        return
+    shown = {True: "Enabled", False: "Disabled"}
+    for gpu in gpus:
+        value = getattr(gpu, attribute)
+        if value is None and not on and gpu.lacks(attribute):
+            continue
+        if value is None:
+            stated = states(profile, attribute)
+            yield unread(gpus, gpu, attribute, shown[on], stated=stated, monitor=monitor)
+        elif value != on:
+            yield Finding(str(gpu), shown[value], shown[on])
+
+
+def judge_version(gpus: Gpus, attribute: str, fleet: ByModel, *, stated: str | None) -> Judgement:
+    """Judge a version by the profile ('535.*' is a prefix), else by the majority of the fleet."""
+    for gpu in gpus:
+        value = getattr(gpu, attribute)
+        if value is None:
+            expected = stated or "a version"
+            yield unread(gpus, gpu, attribute, expected, stated=stated is not None, monitor=True)
+        elif stated is None:
+            for found in fleet.get(gpu.name or "", Norm[str]()).judge(str(gpu), value):
+                yield replace(found, action=Action.MONITOR)
+        elif not matches(value.lower(), stated.lower()):
+            yield Finding(str(gpu), value, stated)
+
+
+def by_model(facts: Mapping[str, Gpus], read: Callable[[Gpu], str | None], *, per_node: bool) -> ByModel:
+    """Return {GPU model: norm of a value of all GPUs}, with one vote per GPU, or per node and value."""
+    votes: dict[str, list[tuple[str, str]]] = {}
+    for node, gpus in facts.items():
+        pairs = [(gpu.name, value) for gpu in gpus if gpu.name and (value := read(gpu))]
+        for model, value in dict.fromkeys(pairs) if per_node else pairs:
+            votes.setdefault(model, []).append((node, value))
+    voters = "nodes with this model" if per_node else "GPUs of this model"
+    return {model: norm(pairs, voters) for model, pairs in votes.items()}

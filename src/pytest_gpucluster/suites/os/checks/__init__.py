@@ -1,0 +1,14 @@
+"""Checks of the operating system. Values that the cluster file does not state are compared within the node's group."""
+
+from pytest_gpucluster.suites.os.checks import (
+    disks,
+    hardware,
+    mounts,
+    network,
+    settings,
+    software,
+    state,
+    system,
+)
+
+MODULES = (system, hardware, settings, mounts, state, disks, software, network)  # the order of items

@@ -1,0 +1,156 @@
+"""File systems: shared folders, response, free space and inodes."""
+
+from __future__ import annotations
+
+import math
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_SPACE, without_slash
+from pytest_gpucluster.suites.os.storage_facts import SCRATCH, Disk, SharedFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pytest_gpucluster.kit.os_config import OsConfig
+    from pytest_gpucluster.suites.os.facts import Mount
+
+SHM = SCRATCH[1]
+SHM_FREE = 0.1  # of /dev/shm, if that is less than os.min_free_root: a small one is no fault
+MIN_INODES_FREE = 0.05
+
+
+@check(
+    "os.shared_storage",
+    cause="the folder is not mounted here, is mounted from elsewhere, or is served from a stale cache",
+    hint="findmnt -T PATH on this node and on the writer; mount -a; compare the servers and export options",
+)
+def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -> Judgement:
+    """The node reads the file that one node wrote to each shared folder."""
+    if not shared_folders:
+        yield NotApplicable("the cluster file states no os.shared_storage")
+    for path, folder in shared_folders.items():
+        if folder.write_problem:
+            if node_name == folder.writer and "Permission denied" in folder.write_problem:
+                # the same on every node: the cluster file must name another folder
+                yield NotChecked(f"{path}: the user of the run may not write there: {folder.write_problem}")
+            elif node_name == folder.writer:
+                yield Finding(path, f"not writable: {folder.write_problem}", "writable")
+            else:
+                yield NotApplicable(f"{path}: {folder.writer} could not write there: {folder.write_problem}")
+        elif folder.read_problem:
+            yield Finding(path, folder.read_problem, f"the file that {folder.writer} wrote there")
+
+
+_GONE = "Stale|not connected"  # ESTALE and ENOTCONN, as libc prints them
+
+
+@check(
+    "os.mount_response",
+    cause="the file server is down or unreachable: every process that accesses the mount hangs",
+    hint="ping the server; dmesg | grep 'not responding'; umount -f -l PATH; reboot where processes hang in it",
+    action=Action.REBOOT,
+)
+def mount_response(
+    disks: Mapping[str, Disk],
+    mounts: Mapping[str, Mount],
+    stated_paths: Sequence[str] | None = None,
+    answering: Collection[str] = (),
+) -> Judgement:
+    """Df of every stated path, and of other networked mounts, ends within the deadline.
+
+    answering: the paths whose df succeeds on any node; if the user has no permission on all nodes, no node is at fault.
+    """
+    for path, disk in disks.items():
+        mount = mounts.get(without_slash(path))
+        source = f" ({mount.fstype} from {mount.source})" if mount else ""
+        stated = stated_paths is None or path in stated_paths
+        # a later mount or missing permission may hide another networked mount
+        problem = disk.problem if stated else re.search(_GONE, disk.problem)
+        if stated and disk.forbidden and path not in answering:
+            yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
+        elif disk.hung or (problem and mount):
+            yield Finding(f"{path}{source}", disk.problem, "df answers")
+
+
+def answering(fleet: Mapping[str, Mapping[str, Disk]]) -> frozenset[str]:
+    """Return the paths whose df succeeds on any node."""
+    return frozenset(path for disks in fleet.values() for path, disk in disks.items() if not disk.problem)
+
+
+def disk_paths(config: OsConfig) -> tuple[str, ...]:
+    """Return the paths for df: /, /tmp, /dev/shm and the mounts of the cluster file."""
+    return tuple(dict.fromkeys((*ALWAYS, *(without_slash(mount.path) for mount in config.mounts))))
+
+
+@check(
+    "os.free_space",
+    cause="job leftovers, container images or logs fill the file system",
+    hint="df -h; du -xhd1 PATH | sort -h | tail; enroot list; clean up, or extend the file system",
+)
+def free_space(
+    disks: Mapping[str, Disk],
+    mounts: Mapping[str, Mount],
+    os_config: OsConfig,
+    writes: Mapping[str, str] = MappingProxyType({}),
+) -> Judgement:
+    """/, /tmp, /dev/shm and the stated mounts have as much free space as required.
+
+    writes: {path of SCRATCH: why no file could be written there, or ''}.
+    """
+    bounds, low = _space_bounds(os_config), set()
+    for path, disk in disks.items():
+        if path not in bounds:
+            continue  # only os.mount_response judges it
+        if disk.forbidden:
+            yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
+        if disk.problem or (path not in mounts and path not in ALWAYS):
+            continue  # os.mounts and os.mount_response judge it
+        yield Metric("free_space", disk.free / 2**30, "GiB", path)
+        least, percent = bounds[path]
+        least = max(least, math.ceil(disk.size * percent / 100))
+        if path == SHM and bounds[path] == (os_config.min_free_root, 0.0):  # the default, not a stated mount
+            least = min(least, math.ceil(disk.size * SHM_FREE))
+        if disk.free < least:
+            low.add(path)
+            measured = f"{format_size(disk.free)} free of {format_size(disk.size)}"
+            yield Finding(path, measured, f"at least {format_size(least)} free")
+    for path, problem in writes.items():
+        if path not in low and re.search(NO_SPACE, problem):  # a quota, or no inodes: df shows room
+            yield Finding(path, problem, "a file can be written")
+    failed = [path for path in ALWAYS if disks[path].problem]
+    if failed:
+        yield NotApplicable(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
+
+
+def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
+    """Return {path: (bytes, percent)} that must be free."""
+    bounds: dict[str, tuple[int, float]] = dict.fromkeys(ALWAYS, (config.min_free_root, 0.0))
+    for mount in config.mounts:
+        least, percent = bounds.get(without_slash(mount.path), (0, 0.0))
+        bounds[without_slash(mount.path)] = (mount.min_free or least, mount.min_free_percent or percent)
+    return bounds
+
+
+@check(
+    "os.inodes",
+    cause="very many small files: unpacked containers, caches, core dumps",
+    hint="df -i; du --inodes -xd1 PATH | sort -h | tail",
+)
+def inodes(disks: Mapping[str, Disk]) -> Judgement:
+    """At least 5% of the inodes of /, /tmp and /dev/shm are free, if the file system counts them."""
+    counted = False
+    for path in ALWAYS:
+        disk = disks[path]
+        if disk.problem or not disk.inodes:
+            continue
+        counted = True
+        share = disk.inodes_free / disk.inodes
+        yield Metric("free_inodes", 100 * share, "%", path)
+        if share < MIN_INODES_FREE:
+            yield Finding(path, f"{disk.inodes_free} of {disk.inodes} inodes free", "at least 5% free")
+    if not counted:
+        yield NotApplicable("the file systems of /, /tmp and /dev/shm count no inodes")

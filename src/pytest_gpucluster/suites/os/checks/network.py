@@ -1,0 +1,305 @@
+"""Interfaces, addresses and names of a node, and its neighbours over TCP."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import (
+    Action,
+    Finding,
+    Judgement,
+    Metric,
+    NotApplicable,
+    Outcome,
+    Verdict,
+    check,
+    revised,
+)
+from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.suites.os.network_facts import (
+    REACHED,
+    UNKNOWN_NAME,
+    Naming,
+    Network,
+    NetworkInterface,
+    ReachabilityResult,
+)
+from pytest_gpucluster.suites.os.peers import Peers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpucluster.config.models import Cluster
+
+# of containers and virtual machines: they come and go, and have the same address on every host
+_VIRTUAL = re.compile(
+    r"lo$|veth|docker|br-|virbr|vnet|tap|tun|wg|cali|cilium|cni|flannel|weave|podman|lxc|lxd|kube|nodelocaldns|dummy|vx"
+)
+_OF_THE_HOST = re.compile(r"127\.|169\.254\.")  # loopback, and link-local as of a BMC: the same everywhere
+_ONE_OWNER = "; only the name of "
+SLOW_NAMES = 2.0  # seconds; a file or a name server that answers takes milliseconds
+SLOWER = 5.0  # times the median: on a loaded cluster all nodes are slow
+UNANSWERED = (
+    4.9  # seconds on any number of nodes; a resolver abandons a server after 5 (man resolv.conf, timeout)
+)
+
+
+def some_names(cluster: Cluster, most: int = 4) -> tuple[str, ...]:
+    """Return at most `most` node names, spread over the cluster, for os.name_resolution."""
+    names = [name for group in cluster.groups for name in group.names]
+    step = max(1, math.ceil(len(names) / most))
+    return tuple(names[::step])
+
+
+def resolved(fleet: Mapping[str, Mapping[str, str]]) -> dict[str, Norm[str]]:
+    """Return {name: the addresses that other nodes see}; on the node itself it often resolves to 127.0.1.1."""
+    names = {name for seen in fleet.values() for name in seen}
+    return {
+        name: norm((node, seen[name]) for node, seen in fleet.items() if node != name and name in seen)
+        for name in names
+    }
+
+
+@check(
+    "os.name_resolution",
+    cause="/etc/hosts or the name server differs on this node",
+    hint="getent hosts NAME; compare /etc/hosts, /etc/resolv.conf and /etc/nsswitch.conf with a good node",
+)
+def name_resolution(
+    addresses: Mapping[str, str], node_name: str, all_addresses: Mapping[str, Norm[str]]
+) -> Judgement:
+    """The names of other nodes resolve to the addresses that most nodes see."""
+    compared = False
+    for name in (name for name in addresses if name != node_name):
+        most = all_addresses[name]
+        if most.absent or (most.clear and not most.value):
+            continue
+        compared = True
+        yield from most.judge(name, addresses[name], shown=lambda address: address or "does not resolve")
+    if not compared:
+        yield NotApplicable("no name of another node resolves alike on most nodes (Slurm uses NodeAddr then)")
+
+
+def usual_seconds(all_naming: Mapping[str, Naming]) -> float:
+    """Return the median over the nodes."""
+    return statistics.median(one.seconds for one in all_naming.values()) if all_naming else 0.0
+
+
+def _fault_of_site(verdict: Verdict, naming: Naming, usual_name_time: float) -> Verdict:
+    """Return another cause if half of the nodes wait as long: the fault is not on the node."""
+    if usual_name_time <= UNANSWERED:
+        return verdict
+    cause = "the first name server of the site does not answer: most nodes wait as long"
+    return replace(verdict, cause=cause)
+
+
+@revised(_fault_of_site)
+@check(
+    "os.name_time",
+    cause="its first name server does not answer, or nsswitch queries a slow directory",
+    hint="time getent hosts $(hostname); cat /etc/resolv.conf /etc/nsswitch.conf; dig @SERVER NAME; resolvectl status",
+    action=Action.MONITOR,
+)
+def name_time(naming: Naming, usual_name_time: float) -> Judgement:
+    """Two names resolve within 2 s or five times the median, and before a resolver abandons a server (5 s)."""
+    yield Metric("name_time", naming.seconds, "s")
+    bound = min(max(SLOW_NAMES, SLOWER * usual_name_time), UNANSWERED)
+    if naming.seconds > bound:
+        slow = usual_name_time > SLOW_NAMES
+        also = f"; half of the nodes need {usual_name_time:.1f} s or more" if slow else ""
+        yield Finding("its own name and another", f"{naming.seconds:.1f} s{also}", f"within {bound:.1f} s")
+
+
+@dataclass(frozen=True)
+class Reachability:
+    """Which nodes reached which: {node: its attempts} and {node: its own addresses}, of the nodes that reported any."""
+
+    results: Mapping[str, Sequence[ReachabilityResult]]
+    addresses: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @cached_property
+    def _attempts(self) -> list[tuple[str, ReachabilityResult]]:
+        return [(node, result) for node, results in self.results.items() for result in results]
+
+    @cached_property
+    def _resolved(self) -> dict[str, set[str]]:
+        """{node: the addresses to which its name resolves on others}."""
+        found: dict[str, set[str]] = {}
+        for _, result in self._attempts:
+            found.setdefault(result.to, set()).add(result.address)
+        return found
+
+    def misnamed(self, result: ReachabilityResult) -> bool:
+        """Whether the name resolved to an address that its node does not have, and to a right one elsewhere."""
+        own = self.addresses.get(result.to, frozenset())
+        return bool(result.address) and result.address not in own and bool(self._resolved[result.to] & own)
+
+    def owners_of(self, address: str) -> str:
+        """Return the names of up to four nodes that have the address."""
+        return ", ".join(sorted(node for node, own in self.addresses.items() if address in own)[:4])
+
+    @cached_property
+    def names_resolve(self) -> bool:
+        """Whether most names resolved."""
+        return 2 * sum(bool(result.address) for _, result in self._attempts) > len(self._attempts)
+
+    @cached_property
+    def failed(self) -> frozenset[tuple[str, str]]:
+        """(from, to) of the attempts that failed at a right address; a node without results proves nothing."""
+        return frozenset(
+            (node, result.to)
+            for node, result in self._attempts
+            if result.to in self.results
+            and result.outcome not in (REACHED, UNKNOWN_NAME)
+            and not self.misnamed(result)
+        )
+
+    @cached_property
+    def unreachable(self) -> frozenset[str]:
+        """Nodes that neither neighbour reaches, or that reach neither, unless they are half of the nodes."""
+        pairs = [(node, result.to) for node, result in self._attempts if result.to in self.results]
+        found = {
+            node
+            for end in (0, 1)
+            for node in self.results
+            if len(own := [pair for pair in pairs if pair[end] == node]) > 1 and self.failed.issuperset(own)
+        }
+        # of half of the nodes or more it is the network between them that fails
+        return frozenset() if 2 * len(found) >= len(self.results) else frozenset(found)
+
+
+def reachability(
+    results: Mapping[str, Sequence[ReachabilityResult]], networks: Mapping[str, Network]
+) -> Reachability:
+    """Combine the attempts of all nodes with their addresses."""
+    own = {
+        node: frozenset(address for addresses in network.addresses.values() for address in addresses)
+        for node, network in networks.items()
+    }
+    return Reachability(results, {node: addresses for node, addresses in own.items() if addresses})
+
+
+_OPEN = "an answer, or a refusal, from it"
+
+
+def _either_end(verdict: Verdict, node_name: str, known_reachability: Reachability) -> Verdict:
+    """Return a failure that drains no node if either end of the attempts may be at fault."""
+    either = all(found.part.startswith(("to ", "from ")) for found in verdict.findings)
+    if verdict.outcome is not Outcome.FAILED or node_name in known_reachability.unreachable or not either:
+        return verdict
+    cause = "a firewall or a route between the two nodes; which of them is at fault is not known"
+    return replace(verdict, action=Action.MONITOR, cause=cause)
+
+
+@revised(_either_end)
+@check(
+    "os.reachable",
+    cause="a firewall on the node (firewalld, nftables, ufw), a wrong route or netmask, or a wrong /etc/hosts",
+    hint="getent ahosts PEER; nft list ruleset; firewall-cmd --list-all; ip route get ADDRESS; compare a good node",
+)
+def reachable(node_name: str, known_reachability: Reachability) -> Judgement:
+    """The node and its two neighbours reach each other by name (TCP)."""
+    known = known_reachability
+    if not known.names_resolve:
+        yield NotApplicable("names of other nodes do not resolve on most nodes (Slurm uses NodeAddr then)")
+    for result in known.results[node_name]:
+        if result.outcome == UNKNOWN_NAME and known.names_resolve:
+            yield Finding(result.to, UNKNOWN_NAME, "an address")
+        elif known.misnamed(result) and (result.outcome != REACHED or known.owners_of(result.address)):
+            owners = known.owners_of(result.address)
+            whose = f"the address of {owners}" if owners else f"not its address ({result.outcome})"
+            expected = ", ".join(sorted(known.addresses[result.to]))
+            yield Finding(result.to, f"resolves to {result.address} here, {whose}", expected)
+        elif (node_name, result.to) in known.failed and result.to not in known.unreachable:
+            yield Finding(f"to {result.to} ({result.address})", result.outcome, _OPEN)
+    for other in sorted(
+        node for node, to in known.failed if to == node_name and node not in known.unreachable
+    ):
+        yield Finding(f"from {other}", "no connection", "an answer, or a refusal, from here")
+
+
+def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[NetworkInterface | None]]:
+    """Return, for each interface, the link that every node has there; None where it is absent or down."""
+    names = {name for network in facts.values() for name in network.links if not _VIRTUAL.match(name)}
+    return {
+        name: Peers({node: network.links.get(name) for node, network in facts.items()})
+        for name in sorted(names)
+    }
+
+
+@check(
+    "os.mtu",
+    cause="the interface was configured by hand or by another image: large packets between the node and others are lost",
+    hint="ip link show IFACE; compare netplan, NetworkManager or ifcfg with a good node; ip link set IFACE mtu N",
+)
+def mtu(network: Network, usual_links: Mapping[str, Norm[NetworkInterface | None]]) -> Judgement:
+    """The MTU of each interface is that of the same interface on most nodes, where it is of the same kind."""
+    compared = False
+    for name, usual in usual_links.items():
+        mine = network.links.get(name)
+        alike = sum(len(nodes) for link, nodes in usual.votes if link and mine and link.kind == mine.kind)
+        if mine is None or usual.absent or 2 * alike <= usual.total:
+            continue
+        compared = True
+        yield Metric("mtu", mine.mtu, "B", name, detail=True)
+        yield from usual.judge(f"MTU of {name}", mine, shown=_mtu, worse=_other_mtu)
+    if not compared:
+        yield NotApplicable("no interface is up on most nodes of the group")
+
+
+def _mtu(link: NetworkInterface | None) -> str:
+    return f"{link.mtu}" if link else "absent or down"
+
+
+def _other_mtu(mine: NetworkInterface | None, theirs: NetworkInterface | None) -> bool:
+    return bool(mine and theirs and mine.kind == theirs.kind and mine.mtu != theirs.mtu)
+
+
+@dataclass(frozen=True)
+class Owners:
+    """{address: {node that has it: whether its own name resolves to it}}, of `nodes` nodes that reported any."""
+
+    of: Mapping[str, Mapping[str, bool]]
+    nodes: int
+
+
+def owners(networks: Mapping[str, Network], all_naming: Mapping[str, Naming]) -> Owners:
+    """Return the owners of each address, except addresses that are the same on every host."""
+    found: dict[str, dict[str, bool]] = {}
+    for node, network in networks.items():
+        named = all_naming[node].own if node in all_naming else ()
+        for interface, addresses in network.addresses.items():
+            for address in () if _VIRTUAL.match(interface) else addresses:
+                if not _OF_THE_HOST.match(address):
+                    found.setdefault(address, {})[node] = address in named
+    return Owners(found, len(networks))
+
+
+def _if_certain(verdict: Verdict, node_name: str, address_owners: Owners) -> Verdict:
+    """Return a failure that drains no node if it is not known which node must have the address."""
+    certain = any(_ONE_OWNER in finding.measured for finding in verdict.findings)
+    return verdict if certain else replace(verdict, action=Action.MONITOR)
+
+
+@revised(_if_certain)
+@check(
+    "os.addresses",
+    cause="the node was cloned, or was given an address that belongs to another one",
+    hint="ip -br addr; arping -D -I IFACE ADDRESS; correct netplan, NetworkManager, ifcfg or the DHCP server's list",
+)
+def addresses(node_name: str, address_owners: Owners) -> Judgement:
+    """No other node has an address of this node, unless this node alone has a name that resolves to it."""
+    for address, having in address_owners.of.items():
+        others = [name for name in having if name != node_name]
+        if node_name not in having or not others:
+            continue
+        named = [name for name, own in having.items() if own]
+        # of a network inside each host (usb0 of a BMC) most nodes have the same address
+        if named != [node_name] and (named or 2 * len(having) <= address_owners.nodes):
+            owner = f"{_ONE_OWNER}{named[0]} resolves to it" if len(named) == 1 else ""
+            yield Finding(address, f"also on {', '.join(sorted(others)[:4])}{owner}", "on one node")

@@ -1,0 +1,141 @@
+"""Processes, packages, services and further commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.units import format_duration
+from pytest_gpucluster.suites.os.checks import kernel_log as kernel_log_check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, SystemState
+
+
+@check(
+    "os.zombies",
+    cause="a daemon or a job's parent process does not reap its children",
+    hint="ps -eo pid,ppid,stat,etimes,comm | awk '$3 ~ /^Z/'; restart the parent process",
+    action=Action.MONITOR,
+)
+def zombies(processes: Processes, max_zombies: int) -> Judgement:
+    """At most as many processes as stated remain zombies in three samples, one second apart."""
+    found = processes.of_state("Z")
+    yield Metric("zombies", len(found), "processes")
+    if len(found) > max_zombies:
+        named = ", ".join(f"{one.command} (pid {one.pid}, parent {one.ppid})" for one in found[:5])
+        yield Finding("processes", f"{len(found)} zombies: {named}", f"at most {max_zombies}")
+
+
+@check(
+    "os.dstate",
+    cause="processes wait for a device or a file server that does not answer",
+    hint="cat /proc/PID/stack; dmesg | grep -i 'blocked for more'; check file servers and disks; reboot",
+    action=Action.REBOOT,
+)
+def dstate(processes: Processes) -> Judgement:
+    """No process is in uninterruptible sleep in three samples, one second apart."""
+    found = processes.of_state("D")
+    yield Metric("dstate", len(found), "processes")
+    for process in found[:5]:
+        age = "" if process.age is None else f", {format_duration(process.age)} old"
+        measured = f"{process.command} of {process.user} in D state{age}"
+        yield Finding(f"pid {process.pid}", measured, "not in D state")
+
+
+kernel_log = kernel_log_check.kernel_log  # its place in the order of items
+
+
+@check(
+    "os.packages",
+    cause="the package was not installed, or this node missed or ran ahead of an update",
+    hint="dpkg -l NAME or rpm -q NAME; apt install NAME=VERSION or dnf install NAME-VERSION",
+)
+def packages(packages: Mapping[str, str], stated_packages: Mapping[str, str]) -> Judgement:
+    """Every package of the cluster file is installed, in a version with the stated prefix."""
+    if not stated_packages:
+        yield NotApplicable("the cluster file states no os.packages")
+    for name, prefix in stated_packages.items():
+        version = packages[name]
+        if not version:
+            yield Finding(name, "not installed", prefix or "installed")
+        elif not _version_matches(version, prefix):
+            yield Finding(name, version, f"{prefix.removesuffix('*')}*")
+
+
+def _version_matches(version: str, prefix: str) -> bool:
+    """Compare whole numbers: 5.2 fits 5.2.15, not 5.20. An epoch counts only if the prefix has one."""
+    wanted = prefix.removesuffix("*")
+    compared = version if ":" in wanted else version.rpartition(":")[2]
+    rest = compared.removeprefix(wanted)
+    return compared.startswith(wanted) and not (wanted[-1:].isdigit() and rest[:1].isdigit())
+
+
+@check(
+    "os.services",
+    cause="the service crashed, was stopped, or is not enabled",
+    hint="systemctl status UNIT; journalctl -u UNIT -b; systemctl enable --now UNIT",
+)
+def services(services: Mapping[str, str], stated_services: Sequence[str]) -> Judgement:
+    """Every service of the cluster file is active."""
+    if not stated_services:
+        yield NotApplicable("the cluster file states no os.services")
+    for unit in stated_services:
+        if services[unit] != "active":
+            yield Finding(unit, services[unit], "active")
+
+
+@check(
+    "os.failed_units",
+    cause="a unit failed since boot",
+    hint="systemctl status UNIT; journalctl -u UNIT -b; afterwards systemctl reset-failed UNIT",
+    action=Action.MONITOR,
+)
+def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) -> Judgement:
+    """No systemd unit has failed; os.services judges those of the cluster file."""
+    own = {unit if "." in unit else f"{unit}.service" for unit in stated_services}
+    for unit in failed_units:
+        if unit not in own:
+            yield Finding(unit, "failed", "no failed unit")
+
+
+@check(
+    "os.systemd",
+    cause="systemd or its D-Bus hangs or was killed: no service is watched or restarted, logins and jobs' cgroups hang",
+    hint="systemctl is-system-running; ps -C dbus-daemon,dbus-broker; journalctl -b -n 50; systemctl daemon-reexec, or "
+    "reboot",
+    action=Action.REBOOT,
+)
+def systemd(system_state: SystemState, usual_answers: Norm[Any]) -> Judgement:
+    """Systemd answers if it does on most nodes of the group."""
+    if system_state.word == "offline":
+        yield NotApplicable("systemd does not run on the node")
+    elif system_state.word in ("maintenance", "stopping"):
+        yield Finding("systemd", system_state.word, "running")
+    elif not system_state.answers and usual_answers.value:
+        yield Finding("systemd", system_state.problem or "no answer", f"answers, {usual_answers.most}")
+    elif not system_state.answers:
+        yield NotChecked(f"systemctl is-system-running: {system_state.problem or 'no answer'}")
+
+
+@check(
+    "os.drift",
+    cause="the node was changed by hand, or missed a change of the image",
+    hint="run the command on this node and on a good one; reinstall, or repeat the configuration run",
+)
+def drift(outputs: Mapping[str, CommandOutput], usual_outputs: Mapping[str, Norm[Any]]) -> Judgement:
+    """Further commands of the cluster file print the same on all nodes of the group."""
+    if not outputs:
+        yield NotApplicable("the cluster file states no os.drift")
+    for command, output in outputs.items():
+        usual = usual_outputs[command]
+        if usual.absent:
+            yield NotApplicable(f"{command}: {usual.absent.partition(', and ')[2]}")
+        yield from usual.judge(command, output, shown=_with_status)
+
+
+def _with_status(output: CommandOutput) -> str:
+    return f"{output.text} (exit {output.rc})" if output.rc else output.text

@@ -1,0 +1,154 @@
+"""Present state of a node: load, kernel taint, user, response, time service, sysctls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, Verdict, check, revised
+from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.suites.os.checks import disks
+from pytest_gpucluster.suites.os.peers import alike
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.suites.os.facts import Load
+    from pytest_gpucluster.suites.os.software_facts import TimeSync
+
+MAX_CLOCK_OFFSET = 1.0  # seconds against the time source
+
+
+@check(
+    "os.load",
+    cause="something runs on a node that should be idle: a leftover of a job, a runaway daemon",
+    hint="top; loginctl list-sessions; squeue -w NODE; end the leftovers",
+    action=Action.MONITOR,
+)
+def load(load: Load, online_cpus: int, max_load: float) -> Judgement:
+    """The 1-minute load per CPU is that of an idle node."""
+    yield Metric("load_per_cpu", load.one / online_cpus, "")
+    if load.one > max_load * online_cpus:
+        measured = f"{load.one:g} over 1 minute on {online_cpus} CPUs"
+        yield Finding("load", measured, f"at most {max_load * online_cpus:g}")
+
+
+# Bits of /proc/sys/kernel/tainted that stand for a fault (Documentation/admin-guide/tainted-kernels.rst). NVIDIA's
+# driver sets others: proprietary, out of tree, unsigned.
+_TAINTS = {
+    4: "M: the processor reported a machine check exception",
+    5: "B: a page of memory was in a bad state",
+    7: "D: the kernel has died before (oops or BUG)",
+    14: "L: a soft lockup occurred",
+}
+
+
+@check(
+    "os.taint",
+    cause="a fault since boot damaged the kernel; the taint shows it even if the kernel log is not readable",
+    hint="cat /proc/sys/kernel/tainted; dmesg -T; journalctl -k -b; ipmitool sel list; reboot, and watch the node",
+    action=Action.REBOOT,
+)
+def taint(taint: int) -> Judgement:
+    """The kernel has no taint that stands for a fault."""
+    for bit, meaning in _TAINTS.items():
+        if taint & 1 << bit:
+            yield Finding("kernel", f"tainted {meaning}", "no such taint")
+
+
+@check(
+    "os.user",
+    cause="the directory service (LDAP, SSSD) does not answer here, or local accounts differ",
+    hint="id USER; getent passwd USER; sssctl domain-status; compare /etc/passwd and /etc/group",
+)
+def user(user: str, usual_user: Norm[Any]) -> Judgement:
+    """The user of the run has the same name, uid and groups as on the other nodes."""
+    yield from alike("id", user, usual_user)
+
+
+shared_storage = disks.shared_storage  # its place in the order of items
+
+# words of the reason why the channel lost the node, cause, hint, action
+_LOSSES = (
+    (
+        "TaskProlog failed",
+        "the TaskProlog of slurm.conf fails on this node: no task of any job starts there",
+        "run the TaskProlog of `scontrol show config` on the node as the user of the run; slurmd's log",
+        Action.DRAIN,
+    ),
+    (
+        "its slurmd starts no task",
+        "slurmd was killed, hangs or refuses the step (munge, a plugin), or its Prolog outlasts MessageTimeout",
+        "systemctl status slurmd munge on the node; slurmd's log there; time the Prolog; systemctl restart slurmd",
+        Action.DRAIN,
+    ),
+    (
+        "its agent's task ended",
+        "the task was killed on the node: memory ran out, a health check or a person ended it, or slurmstepd failed",
+        "dmesg -T | grep -iE 'oom|killed process' and slurmd's log on the node; rerun",
+        Action.MONITOR,
+    ),
+)
+
+
+def _loss(verdict: Verdict, answer: Answer, lost: str | None = None) -> Verdict:
+    """Return the cause that belongs to the reason of the loss."""
+    reason = lost or answer.problem  # the answer has the reason if the node never joined the channel
+    for words, cause, hint, action in _LOSSES:
+        if words in reason:
+            return replace(verdict, cause=cause, hint=hint, action=action)
+    return verdict
+
+
+@revised(_loss)
+@check(
+    "os.responds",
+    cause="the node is down, hangs, or Slurm's step daemon on it was killed",
+    hint="check the node's console and slurmd's log; power-cycle it; scontrol update nodename=NODE state=resume",
+    action=Action.REBOOT,
+    marks=("judges_node",),
+)
+def responds(answer: Answer, lost: str | None = None) -> Judgement:
+    """The node executes a command.
+
+    lost: why the channel abandoned the node during the run, if it did.
+    """
+    if lost or answer.rc is None:
+        yield Finding("node", lost or answer.problem or "no answer", "executes the command 'true'")
+    elif answer.rc != 0:
+        yield Finding("node", f"'true' ended with exit status {answer.rc}", "exit status 0")
+
+
+@check(
+    "os.time_sync",
+    cause="no time service runs, or it reaches none of its servers",
+    hint="chronyc sources -v; systemctl enable --now chronyd (or systemd-timesyncd); check UDP port 123",
+)
+def time_sync(time_sync: TimeSync) -> Judgement:
+    """The clock is synchronised, and its offset against the source is small."""
+    if time_sync.offset is not None:
+        yield Metric("time_offset", time_sync.offset, "s", better=NEITHER)  # has a sign
+    if not time_sync.synchronised:
+        measured = f"not synchronised ({time_sync.source}: {time_sync.detail})"
+        yield Finding("time service", measured, "synchronised")
+    elif time_sync.offset is not None and not abs(time_sync.offset) <= MAX_CLOCK_OFFSET:
+        measured = f"offset {time_sync.offset:g} s ({time_sync.source})"
+        yield Finding("time service", measured, f"within {MAX_CLOCK_OFFSET:g} s")
+
+
+@check(
+    "os.sysctls",
+    cause="the setting is missing in /etc/sysctl.d, or something changed it after boot",
+    hint="sysctl NAME; sysctl --system",
+)
+def sysctls(sysctls: Mapping[str, str], stated_sysctls: Mapping[str, str]) -> Judgement:
+    """Every sysctl of the cluster file has its value."""
+    if not stated_sysctls:
+        yield NotApplicable("the cluster file states no os.sysctls")
+    for name, expected in stated_sysctls.items():
+        value = sysctls[name]
+        if value != " ".join(expected.split()):
+            yield Finding(name, value or "unknown to this kernel", expected)

@@ -1,0 +1,178 @@
+"""Name, release, kernel, uptime and clock of a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, check
+from pytest_gpucluster.core.majority import Norm, decides
+from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.text import matches
+from pytest_gpucluster.core.units import format_duration
+from pytest_gpucluster.suites.os.peers import alike, stated_or_alike
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpucluster.suites.os.facts import Clock, Cpus
+
+
+@check(
+    "os.hostname",
+    cause="the node was installed or cloned under another name",
+    hint="hostnamectl set-hostname NAME; correct NodeHostname in slurm.conf where the names differ on purpose",
+)
+def hostname(hostname: str, node_name: str) -> Judgement:
+    """The short host name is Slurm's node name."""
+    if hostname.partition(".")[0].lower() != node_name.partition(".")[0].lower():
+        yield Finding("host name", hostname, node_name)
+
+
+@check(
+    "os.release",
+    cause="the node was missed by, or is ahead of, an upgrade of the system image",
+    hint="cat /etc/os-release; reinstall the node from the current image",
+)
+def release(release: str, stated_release: str | None, usual_release: Norm[Any]) -> Judgement:
+    """Distribution and version are as stated, or as on the other nodes."""
+    stated = None if stated_release is None else stated_release.lower()
+    yield from stated_or_alike("release", release, stated, usual_release)
+
+
+@check(
+    "os.kernel",
+    cause="the node has not been rebooted since a kernel update, or was updated alone",
+    hint="uname -r; install the kernel of the image and reboot",
+    action=Action.REBOOT,
+)
+def kernel(kernel: str, stated_kernel: str | None, usual_kernel: Norm[Any]) -> Judgement:
+    """The running kernel is as stated (a prefix may end in *), or as on the other nodes."""
+    if stated_kernel is None:
+        yield from alike("kernel", kernel, usual_kernel)
+    elif not matches(kernel, stated_kernel):
+        yield Finding("kernel", kernel, stated_kernel)
+
+
+@check(
+    "os.cmdline",
+    cause="boot parameters were changed on this node only",
+    hint="compare /proc/cmdline; correct the boot loader's configuration and reboot",
+    action=Action.REBOOT,
+)
+def cmdline(cmdline: str, usual_cmdline: Norm[Any]) -> Judgement:
+    """The kernel command line is as on the other nodes, except words of one node (root=, UUIDs, ip=)."""
+    if not usual_cmdline.clear or cmdline == usual_cmdline.value:
+        yield from alike("kernel command line", cmdline, usual_cmdline)
+        return
+    mine, theirs = set(cmdline.split()), set(str(usual_cmdline.value).split())
+    extra, missing = " ".join(sorted(mine - theirs)), " ".join(sorted(theirs - mine))
+    measured = f"additional: {extra or 'none'}; missing: {missing or 'none'}"
+    yield Finding("kernel command line", measured, usual_cmdline.most)
+
+
+@check(
+    "os.architecture",
+    cause="the node is of another kind than its group",
+    hint="lscpu; move the node to a group of its own in the cluster file",
+)
+def architecture(cpus: Cpus, usual_architecture: Norm[Any]) -> Judgement:
+    """The machine architecture is as on the other nodes."""
+    yield from alike("architecture", cpus.architecture, usual_architecture)
+
+
+@check(
+    "os.uptime",
+    cause="the node rebooted lately (power, watchdog, panic), or misses the regular reboot",
+    hint="last -x reboot; ipmitool sel list; journalctl -b -1 -p err",
+    action=Action.MONITOR,
+)
+def uptime(uptime: float, min_uptime: float | None, max_uptime: float | None) -> Judgement:
+    """The time since boot is within the bounds of the cluster file."""
+    yield Metric("uptime", uptime, "s", better=NEITHER)
+    if min_uptime is None and max_uptime is None:
+        yield NotApplicable("the cluster file states neither os.min_uptime nor os.max_uptime")
+    if min_uptime is not None and uptime < min_uptime:
+        yield Finding("uptime", format_duration(uptime), f"at least {format_duration(min_uptime)}")
+    if max_uptime is not None and uptime > max_uptime:
+        yield Finding("uptime", format_duration(uptime), f"at most {format_duration(max_uptime)}")
+
+
+@dataclass(frozen=True)
+class CommonTime:
+    """The time of most nodes: `least` to `greatest` seconds after the controller's clock.
+
+    agreeing: how many of `nodes` clocks may show it; both count the controller's clock if that takes part.
+    """
+
+    least: float
+    greatest: float
+    agreeing: int
+    nodes: int
+
+    @classmethod
+    def of(cls, clocks: Mapping[str, Clock], max_skew: float) -> CommonTime:
+        """Return the time that most clocks may show, as NTP selects its servers (Marzullo's algorithm).
+
+        The longer an answer took, the wider is the window of its clock. The controller's clock takes part if the times
+        of all answers are known: it decides between two nodes.
+        """
+        windows = [_offsets(clock) for clock in clocks.values()]
+        if len(windows) > 1 and all(clock.sent is not None for clock in clocks.values()):
+            windows.append((0.0, 0.0))
+        least, greatest, agreeing = _shared(windows or [(0.0, 0.0)], max_skew / 2)
+        return cls(least, greatest, agreeing, len(windows))
+
+
+def _shared(windows: Sequence[tuple[float, float]], slack: float) -> tuple[float, float, int]:
+    """Return begin and end of the overlap of most windows, each extended by `slack` on both sides, and their number.
+
+    If several overlaps have the same number of windows, the result spans all of them.
+    """
+    ends = sorted(
+        (end, closing)
+        for window in windows
+        for closing, end in enumerate((window[0] - slack, window[1] + slack))
+    )
+    open_now = most = 0
+    first = last = 0.0
+    for end, closing in ends:
+        if closing:
+            last = end if open_now == most else last
+            open_now -= 1
+        else:
+            open_now += 1
+            if open_now > most:
+                most, first = open_now, end
+    least, greatest = first + slack, last - slack
+    if least > greatest:  # no point is in all windows as they were: the middle is at most `slack` from each
+        least = greatest = (least + greatest) / 2
+    return least, greatest, most
+
+
+def _offsets(clock: Clock) -> tuple[float, float]:
+    """Return the least and the greatest offset: the clock was read between the command and its answer."""
+    if clock.sent is None or clock.received is None:
+        return clock.time, clock.time
+    return clock.time - clock.received, clock.time - clock.sent
+
+
+@check(
+    "os.clock",
+    cause="its time service is off or cannot reach its servers, or the clock was set by hand",
+    hint="date; chronyc tracking; chronyc makestep; timedatectl set-ntp true (munge refuses a skew of minutes)",
+)
+def clock(clock: Clock, common_time: CommonTime, max_clock_skew: float) -> Judgement:
+    """The clock agrees with most nodes, apart from the time that the answer took."""
+    if common_time.nodes < 2:  # a node cannot differ from itself
+        yield NotApplicable("no other node to compare the clock with")
+        return
+    least, greatest = _offsets(clock)
+    skew = max(least - common_time.greatest, 0.0) + min(greatest - common_time.least, 0.0)
+    yield Metric("clock_skew", skew, "s", better=NEITHER)  # has a sign
+    if abs(skew) > max_clock_skew:
+        side = "ahead of" if skew > 0 else "behind"
+        clocks = f"{common_time.agreeing} of {common_time.nodes} clocks"
+        measured = f"at least {abs(skew):.3f} s {side} the time that {clocks} share"
+        action = None if decides(common_time.agreeing, common_time.nodes) else Action.MONITOR
+        yield Finding("clock", measured, f"within {max_clock_skew:g} s", action)

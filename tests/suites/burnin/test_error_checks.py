@@ -1,0 +1,365 @@
+"""Each finding of the checks of counters, Xids and sensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from burnin_helpers import CONFIG, GPU_1, UUID, failed, fleet, gpu_of, hello, judged, load, one_node, reason
+
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, Outcome
+from pytest_gpucluster.suites.burnin import error_checks, removal
+from pytest_gpucluster.suites.burnin.config import BurninConfig
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
+
+
+def with_rose(counter: str, count: int, load_: str = "matmul", part: str = "") -> BurninResult:
+    part = part or gpu_of("a", 1)
+    return fleet(1, a=[load("a", load_, deltas={part: {counter: count}})])
+
+
+@pytest.mark.parametrize(
+    ("counter", "limit"),
+    [(counter, limit) for counter, limit in error_checks.LIMITS.items() if counter != "gone"],
+)
+def test_a_counter_may_rise_by_its_limit_and_no_further(counter: str, limit: int) -> None:
+    assert error_checks.counters(with_rose(counter, limit), "a", CONFIG).outcome is Outcome.PASSED
+    found = Finding(GPU_1, f"{counter} rose by {limit + 1} during matmul", f"by at most {limit}")
+    judged(error_checks.counters(with_rose(counter, limit + 1), "a", CONFIG), found, action=Action.DRAIN)
+
+
+def test_limits_of_counters_are_those_of_dcgm_and_infiniband() -> None:
+    risen = {name: limit for name, limit in error_checks.LIMITS.items() if limit}
+    assert risen == {"nvlink_crc_errors": 99, "port_rcv_errors": 9, "port_rcv_remote_physical_errors": 9,
+                     "symbol_error": 119}  # fmt: skip
+    assert error_checks.REPLAYS_PER_MINUTE == 8
+
+
+def test_a_gpu_that_vanished() -> None:
+    found = Finding(GPU_1, "vanished from nvidia-smi during hbm", "by at most 0")
+    judged(error_checks.counters(with_rose("gone", 1, "hbm"), "a", CONFIG), found, action=Action.DRAIN)
+
+
+def test_why_counters_were_not_judged() -> None:
+    silent = BurninResult({"a": NodeTotals("a")}, 60)
+    reason(
+        error_checks.counters(silent, "a", CONFIG),
+        NotChecked("the node never took part: its agent sent nothing"),
+    )
+    whole = fleet(1)
+    whole.nodes["a"].hello = hello("a", counted=[], unread={"gpu": "no nvidia-smi", "xid": "dmesg: denied"})
+    reason(error_checks.counters(whole, "a", CONFIG),
+           NotChecked("no counter could be read: gpu: no nvidia-smi; xid: dmesg: denied"))  # fmt: skip
+    whole.nodes["a"].hello = hello("a", gpus=0, counted=[])
+    words = "the node has neither GPUs nor InfiniBand ports with counters"
+    reason(error_checks.counters(whole, "a", CONFIG), NotApplicable(words))
+    whole.nodes["a"].hello = hello("a", counted=["symbol_error"], unread={"gpu": "no permission"})
+    words = "the counters of the GPUs could not be read: no permission"
+    reason(error_checks.counters(whole, "a", CONFIG), NotChecked(words))
+    bare = BurninResult({"a": NodeTotals("a", hello=hello("a"))}, 60, 4)
+    words = "no load was finished, so no counters can be compared"
+    reason(error_checks.counters(bare, "a", CONFIG), NotChecked(words))
+    reason(error_checks.xid(bare, "a"), NotChecked(words))
+
+
+def test_why_xids_were_not_judged() -> None:
+    reason(
+        error_checks.xid(BurninResult({"a": NodeTotals("a")}, 60), "a"),
+        NotChecked("the node never took part: its agent sent nothing"),
+    )
+    without = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=0))}, 60)
+    reason(error_checks.xid(without, "a"), NotApplicable("the node has no GPU in this step"))
+    whole = fleet(1)
+    whole.nodes["a"].hello = hello("a", kernel=False)
+    reason(error_checks.xid(whole, "a"), NotChecked("the kernel log cannot be read: no message"))
+    whole.nodes["a"].hello = hello("a", kernel=False, unread={"xid": "dmesg: denied"})
+    reason(error_checks.xid(whole, "a"), NotChecked("the kernel log cannot be read: dmesg: denied"))
+    whole.nodes["a"].hello = hello("a")
+    whole.nodes["a"].unread["xid"] = "dmesg: gone"
+    reason(error_checks.xid(whole, "a"), NotChecked("the kernel log cannot be read: dmesg: gone"))
+
+
+def peaked(**fields: Any) -> BurninResult:
+    whole = fleet(1)
+    whole.nodes["a"].peaks[gpu_of("a", 1)] = Peaks(samples=10, **fields)
+    return whole
+
+
+def test_a_gpu_that_is_too_hot() -> None:
+    strict = BurninConfig(max_temperature=80)
+    judged(error_checks.temperature(peaked(celsius=80.5), "a", strict), Finding(GPU_1, "80.5 C under load", "at most 80 C"),
+           action=Action.DRAIN)  # fmt: skip
+    assert error_checks.temperature(peaked(celsius=80), "a", strict).outcome is Outcome.PASSED
+    own = peaked(celsius=91)
+    said = own.nodes["a"].hello
+    assert said is not None
+    said["gpus"][1]["slow_celsius"] = 90.0
+    judged(
+        error_checks.temperature(own, "a", CONFIG),
+        Finding(GPU_1, "91 C under load", "at most 90 C"),
+        action=Action.DRAIN,
+    )
+    assert error_checks.temperature(peaked(celsius=200), "a", CONFIG).outcome is Outcome.PASSED, (
+        "no limit is known"
+    )
+
+
+def test_a_gpu_that_is_slowed_for_long() -> None:
+    slowed = peaked(celsius=70.0, slow={"hw_power_brake": 3})
+    found = Finding(GPU_1, "hw_power_brake in 3 of 10 samples, up to 70 C", "in at most 20% of them")
+    judged(error_checks.temperature(slowed, "a", CONFIG), found, action=Action.DRAIN)
+    assert error_checks.temperature(peaked(slow={"hw_power_brake": 2}), "a", CONFIG).outcome is Outcome.PASSED
+
+
+def test_what_the_sensors_showed_is_told() -> None:
+    verdict = error_checks.temperature(
+        peaked(celsius=61.0, watts=690.0, sm_mhz=[1500.0, 1600.0, 1700.0]), "a", CONFIG
+    )
+    assert verdict.metrics == (
+        Metric("burnin_celsius", 61.0, "C", GPU_1),
+        Metric("burnin_watts", 690.0, "W", GPU_1),
+        Metric("burnin_sm_mhz", 1600.0, "MHz", GPU_1),
+    )
+
+
+def test_why_temperatures_were_not_judged() -> None:
+    reason(
+        error_checks.temperature(fleet(1), "a", CONFIG),
+        NotChecked("nvidia-smi reported no temperature while the loads ran"),
+    )
+    silent = BurninResult({"a": NodeTotals("a")}, 60)
+    reason(
+        error_checks.temperature(silent, "a", CONFIG),
+        NotChecked("the node never took part: its agent sent nothing"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit"), [(0.0, 8.0), (59.0, 8.0), (60.0, 8.0), (90.0, 12.0), (120.0, 16.0)]
+)
+def test_replays_are_counted_by_the_minute_and_at_least_for_one(seconds: float, limit: float) -> None:
+    rose = {
+        "b": {"x": 1, "pcie_replay": 3},
+        "a": {"symbol_error": 1, "ecc_corrected_volatile": 2, "xid_79": 1},
+    }
+    assert list(error_checks.risen_counters(NodeTotals("a", rose=rose), seconds, BurninConfig(max_corrected=5))) == [
+        ("a", "ecc_corrected_volatile", 2, 5), ("a", "symbol_error", 1, 119), ("b", "pcie_replay", 3, limit)
+    ]  # fmt: skip
+
+
+def test_counters_of_several_parts() -> None:
+    whole, totals = one_node(a=[load("a", "matmul", deltas={UUID: {"link_downed": 1, "symbol_error": 9}}),
+                         load("a", "hbm", deltas={UUID: {"link_downed": 1}, "mlx5_0/1": {"gone": 1}})])  # fmt: skip
+    verdict = error_checks.counters(whole, "a", CONFIG)
+    assert verdict.metrics == (
+        Metric("burnin_rose_link_downed", 2, "", GPU_1), Metric("burnin_rose_symbol_error", 9, "", GPU_1),
+        Metric("burnin_rose_gone", 1, "", "mlx5_0/1"), Metric("burnin_counters_read", 1, "counters"),
+    )  # fmt: skip
+    assert verdict.findings == (
+        Finding(GPU_1, "link_downed rose by 2 during matmul, hbm", "by at most 0"),
+        Finding("mlx5_0/1", "vanished from nvidia-smi during hbm", "by at most 0"),
+    )
+    totals.unread["gpu"] = "Failed"
+    both = error_checks.counters(whole, "a", CONFIG)
+    assert both.findings[0] == Finding("nvidia-smi", "Failed", "answers, also under load")
+    assert both.cause == verdict.cause
+    assert verdict.cause == (
+        "errors that only show under load: failing memory, a link that replays, a port that loses symbols"
+    )
+    totals.rose.clear()
+    alone = error_checks.counters(whole, "a", CONFIG)
+    assert (alone.cause, alone.hint, alone.action) == (
+        "the driver does not answer: a GPU hangs or fell off the bus, or its device files are gone",
+        (
+            "nvidia-smi on the node; dmesg | grep -i -e xid -e nvrm; ps -eo pid,stat,wchan:30,args | grep nvidia; "
+            "reset the GPU or reboot"
+        ),
+        Action.DRAIN,
+    )
+
+
+def test_how_nvidia_smi_fails() -> None:
+    def mute(later: str = "", first: str = "", **more: Any) -> str:
+        unread = {"gpu": later} if later else {}
+        return error_checks.smi_failure(
+            NodeTotals("a", hello("a", unread={"gpu": first} if first else {}, **more), unread=unread)
+        )
+
+    assert mute() == mute(first="Failed") == mute("Failed", gpus=0) == ""
+    assert mute("Failed") == "Failed"
+    assert mute(first="no end after 60 s") == "no end after 60 s"
+    assert mute("no answer for 9 s", gpus=0) == "no answer for 9 s"
+    assert mute("Failed", "no end after 60 s") == "Failed"
+    assert error_checks.smi_failure(NodeTotals("a")) == ""
+
+
+def test_xids_in_words() -> None:
+    whole, totals = one_node(a=[load("a", "matmul", deltas={UUID: {"xid_79": 2, "xid_31": 1, "pcie_replay": 1}}),
+                         load("a", "hbm", deltas={UUID: {"xid_79": 1}, "": {"sxid_7": 3}})])  # fmt: skip
+    verdict = error_checks.xid(whole, "a")
+    assert verdict.findings == (
+        Finding(
+            GPU_1, "Xid 79: GPU has fallen off the bus (restart the node) 3 times during matmul, hbm", "none",
+            Action.REBOOT,
+        ),
+    )  # fmt: skip
+    assert verdict.metrics == (
+        Metric("burnin_sxid", 3, "", "node"), Metric("burnin_xid", 1, "", GPU_1), Metric("burnin_xid", 3, "", GPU_1)
+    )  # fmt: skip
+    assert [(it.part, it.measured) for it in verdict.advisories] == [
+        ("node", "SXid 7:  (no action known) 3 times during hbm")
+    ]
+    totals.rose = {UUID: {"xid_31": 1}}
+    assert error_checks.xid(whole, "a").outcome is Outcome.PASSED
+
+
+def test_each_gpu_and_reason_is_told() -> None:
+    whole, totals = one_node()
+    totals.peaks = {
+        UUID: Peaks(10, 91.0, slow=Counter({"power": 3, "heat": 4, "x": 2})),
+        gpu_of("a", 0): Peaks(10, 91.5, watts=5.0),
+        "gone": Peaks(0, None, slow=Counter({"heat": 4})),
+        "hidden": Peaks(1, None, slow=Counter({"heat": 1})),
+    }
+    verdict = error_checks.temperature(whole, "a", BurninConfig(max_temperature=90))
+    assert [(it.part, it.measured) for it in verdict.findings] == [
+        ("GPU 0 (GPU-a-0, 0000:00:00.0)", "91.5 C under load"),
+        (GPU_1, "91 C under load"),
+        (GPU_1, "heat in 4 of 10 samples, up to 91 C"),
+        (GPU_1, "power in 3 of 10 samples, up to 91 C"),
+        ("hidden", "heat in 1 of 1 samples, up to 0 C"),
+    ]
+    assert [(it.name, it.value) for it in verdict.metrics] == [
+        ("burnin_celsius", 91.5), ("burnin_watts", 5.0), ("burnin_celsius", 91.0)
+    ]  # fmt: skip
+    idle = BurninResult({"a": NodeTotals("a", hello("a"))}, 60)
+    assert error_checks.temperature(idle, "a", CONFIG).reason == "matmul was not run in the available time"
+
+
+@pytest.mark.parametrize(
+    ("counter", "count", "bad"),
+    [
+        ("ecc_uncorrected_volatile", 1, True),
+        ("ecc_corrected_volatile", 100, False),
+        ("ecc_corrected_volatile", 101, True),
+        ("pcie_replay", 480, False),  # an hour
+        ("pcie_replay", 481, True),
+        ("nvlink_replay_errors", 1, True),
+        ("nvlink_crc_errors", 99, False),
+        ("nvlink_crc_errors", 100, True),
+        ("remapped_pending", 1, True),
+        ("gone", 1, True),
+        ("link_downed", 1, True),
+        ("throttled_hw_power_us", 999, False),
+    ],
+)
+def test_counters_are_judged_by_how_much_they_rose(counter: str, count: int, bad: bool) -> None:
+    whole = fleet(1, a=[load("a", "hbm", deltas={gpu_of("a", 2): {counter: count}})])
+    found = failed(error_checks.counters(whole, "a", CONFIG))
+    assert bool(found) is bad
+    assert all(text.startswith("GPU 2 ") and text.endswith("during hbm") for text in found)
+
+
+def test_no_counter_that_could_be_read_is_never_a_pass() -> None:
+    whole = fleet(1)
+    whole.nodes["a"].hello = hello("a", counted=[], unread={"gpu": "exit 9"})
+    assert error_checks.counters(whole, "a", CONFIG).reason == "no counter could be read: gpu: exit 9"
+    whole.nodes["a"].hello = hello("a", kernel=False, unread={"xid": "dmesg: Operation not permitted"})
+    assert "Operation not permitted" in error_checks.xid(whole, "a").reason
+
+
+@pytest.mark.parametrize(
+    ("counter", "says", "action"),
+    [
+        ("xid_48", "Xid 48: double-bit ECC error (reset the GPU)", Action.RESET_GPU),
+        ("xid_79", "Xid 79: GPU has fallen off the bus (restart the node)", Action.REBOOT),
+        ("xid_54", "Xid 54: auxiliary power is not connected (contact support)", Action.DRAIN),
+        (
+            "xid_154:to_0x2_(Node_Reboot_Required)",
+            "Xid 154: the recovery action of the GPU changed to Node Reboot Required (restart the node)",
+            Action.REBOOT,
+        ),
+        (
+            "xid_149:Fatal",
+            "Xid 149: NVLink 5 error of the network port (NETIR) (reset the GPU)",
+            Action.RESET_GPU,
+        ),
+        ("xid_149:Nonfatal", "", Action.MONITOR),
+        ("xid_94", "", Action.MONITOR),
+        ("xid_94:RST:_Yes", "Xid 94: contained memory error (reset the GPU)", Action.RESET_GPU),
+        ("xid_31", "", Action.MONITOR),
+        ("xid_99999", "", Action.MONITOR),
+        ("sxid_20034:Fatal", "SXid 20034: Fatal (reset the GPU)", Action.RESET_GPU),
+        ("sxid_12028:Non-fatal", "", Action.MONITOR),
+    ],
+)
+def test_xids_that_ask_for_a_repair_fail_the_gpu(counter: str, says: str, action: Action) -> None:
+    whole = fleet(1, a=[load("a", "matmul", deltas={gpu_of("a", 1): {counter: 2}})])
+    verdict = error_checks.xid(whole, "a")
+    assert [found.measured for found in verdict.findings] == (
+        [f"{says} 2 times during matmul"] if says else []
+    )
+    assert [found.expected for found in verdict.findings] == (["none"] if says else [])
+    assert not says or verdict.action is action
+    assert bool(removal.fatal(whole.nodes["a"])) is bool(says)
+    assert [(metric.name, metric.value) for metric in verdict.metrics] == [
+        ("burnin_sxid" if counter[0] == "s" else "burnin_xid", 2)
+    ]
+
+
+def test_an_xid_that_nobody_knows_warns() -> None:
+    whole = fleet(1, a=[load("a", "matmul", deltas={gpu_of("a", 1): {"xid_99999": 2}})])
+    (warning,) = error_checks.xid(whole, "a").advisories
+    assert (warning.measured, warning.expected) == (
+        "Xid 99999: not in the table of this release (no action known) 2 times during matmul",
+        "none",
+    )
+
+
+def test_heat_is_judged_by_limit_and_by_what_it_slows() -> None:
+    seen = {"samples": 10, "celsius": 91.0, "slow": {"sw_thermal_slowdown": 0.5}}
+    whole = fleet(1, a=[load("a", "matmul", sensors={gpu_of("a", 0): seen})])
+    assert failed(error_checks.temperature(whole, "a", CONFIG)) == [
+        "GPU 0 (GPU-a-0, 0000:00:00.0): sw_thermal_slowdown in 5 of 10 samples, up to 91 C"
+    ]
+    limit = BurninConfig(max_temperature=90, max_throttled=0.5)
+    assert failed(error_checks.temperature(whole, "a", limit)) == [
+        "GPU 0 (GPU-a-0, 0000:00:00.0): 91 C under load"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counter", "said"),
+    [
+        ("xid_79", "Xid 79: GPU has fallen off the bus (restart the node)"),
+        ("xid_149:Nonfatal", "Xid 149: NVLink 5 error of the network port (NETIR) (nothing to do)"),
+        ("xid_94:RST:_Yes", "Xid 94: contained memory error (reset the GPU)"),
+        ("sxid_20034:Fatal", "SXid 20034: Fatal (reset the GPU)"), ("sxid_7", "SXid 7:  (no action known)"),
+        ("xid_", "None"), ("axid_7", "None"), ("pcie_replay", "None"), ("xid_7x", "None"),
+    ],
+)  # fmt: skip
+def test_what_a_counter_of_xids_counts(counter: str, said: str) -> None:
+    assert str(error_checks.xid_of(counter)) == said
+
+
+def test_each_counter_has_its_limit() -> None:
+    never = (
+        "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable",
+        "remapped_correctable", "remapped_pending", "remapped_failure", "nvlink_replay_errors",
+        "nvlink_recovery_errors", "nvlink_link_recovery_failed_events", "nvlink_malformed_packet_errors",
+        "nvlink_buffer_overrun_errors", "nvlink_local_link_integrity_errors", "link_downed", "link_error_recovery",
+        "local_link_integrity_errors", "excessive_buffer_overrun_errors",
+    )  # fmt: skip
+    assert {
+        **dict.fromkeys(never, 0), "nvlink_crc_errors": 99, "port_rcv_errors": 9,
+        "port_rcv_remote_physical_errors": 9, "symbol_error": 119,
+    } == error_checks.LIMITS  # fmt: skip
+    config = BurninConfig(max_corrected=7)
+    assert {
+        name: error_checks._limit(name, 2.0, config) for name in error_checks.LIMITS
+    } == error_checks.LIMITS
+    assert [error_checks._limit(name, 2.5, config) for name in ("ecc_corrected_volatile", "pcie_replay", "xid_79")] == [
+        7, 20, None
+    ]  # fmt: skip
+    assert error_checks.REPLAYS_PER_MINUTE == 8

@@ -1,0 +1,135 @@
+"""Who is compared with whom, and who is a straggler."""
+
+from __future__ import annotations
+
+import pytest
+from burnin_helpers import CONFIG, GPU_1, NAME, UUID, failed, fleet, gpu_of, hello, load, reason
+
+from pytest_gpucluster.core.check import Action, Finding, NotChecked, Outcome
+from pytest_gpucluster.core.outliers import Halves, Outliers
+from pytest_gpucluster.suites.burnin import limits as burnin_limits
+from pytest_gpucluster.suites.burnin import stragglers
+from pytest_gpucluster.suites.burnin.config import BurninConfig
+from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
+
+
+def test_why_nothing_was_compared() -> None:
+    few = fleet(1, a=[load("a", "matmul", gpus=2)])
+    reason(stragglers.stragglers(few, "a", CONFIG),
+           NotChecked("bf16: 2 values are too few to name an outlier (spread 0)"))  # fmt: skip
+    nothing = BurninResult({"a": NodeTotals("a", hello=hello("a"))}, 60, 4)
+    words = "nothing was measured that could be compared"
+    reason(stragglers.stragglers(nothing, "a", CONFIG), NotChecked(words))
+
+
+def test_a_straggler_in_words() -> None:
+    whole = fleet(2, a=[load("a", "matmul", own={1: {"tflops": 560.0}}), load("a", "hbm")])
+    verdict = stragglers.stragglers(whole, "a", CONFIG)
+    assert verdict.findings == (
+        Finding(GPU_1, "bf16 560 TFLOP/s, 20% below", "about the median of 8: 700 TFLOP/s"),
+    )
+    assert (verdict.reason, verdict.action) == ("", Action.MONITOR)
+    assert stragglers.stragglers(whole, "b", CONFIG).outcome is Outcome.PASSED
+    assert stragglers.stragglers(whole, "a", BurninConfig(expect={"bf16": 561.0})).findings == ()
+
+
+def test_who_stands_apart_and_who_is_of_the_slow_half() -> None:
+    totals = NodeTotals("a", hello("a"))
+    rate = burnin_limits.Rate("a", UUID, "bf16", 500.0)
+    low = Outliers(700.0, 1.0, {f"a\n{UUID}": -0.25}, {})
+    assert stragglers._slower(totals, rate, low, 9) == Finding(
+        GPU_1, "bf16 500 TFLOP/s, 25% below", "about the median of 9: 700 TFLOP/s"
+    )
+    halves = Halves((f"a\n{UUID}", "b\nx"), ("c\nx", "c\ny", "d\nx"), 500.0, 700.0)
+    assert stragglers._slower(totals, rate, Outliers(600.0, 1.0, {}, {}, "", halves), 5) == Finding(
+        GPU_1,
+        "bf16 500 TFLOP/s, as the slow half of the fleet",
+        "one speed in the fleet; it has two: 3 about 700 TFLOP/s on c,d; 2 about 500 TFLOP/s on a,b",
+    )
+    other = burnin_limits.Rate("a", gpu_of("a", 0), "bf16", 500.0)
+    assert stragglers._slower(totals, other, Outliers(600.0, 1.0, {}, {}, "", halves), 5) is None
+    assert stragglers._slower(totals, other, low, 9) is None
+
+
+@pytest.mark.parametrize(("gpus", "shared"), [(2, True), (3, True), (4, False)])
+def test_a_slow_partner_is_not_told_from_its_peer_where_there_are_few(gpus: int, *, shared: bool) -> None:
+    totals = NodeTotals("a", hello("a", gpus))
+    low = Outliers(700.0, 1.0, {f"a\n{UUID}": -0.25}, {})
+    for metric, either in (("peer", shared), ("bf16", False)):
+        found = stragglers._slower(totals, burnin_limits.Rate("a", UUID, metric, 5.0), low, 9)
+        assert found is not None
+        assert found.part == (f"{GPU_1} or its partner" if either else GPU_1)
+
+
+def test_equals_are_of_one_kind() -> None:
+    nodes = {
+        "a": NodeTotals("a", hello("a", 2)),
+        "b": NodeTotals("b", hello("b", 2, cpus=32)),
+        "c": NodeTotals("c"),
+    }
+    for name, totals in nodes.items():
+        totals.rates = {metric: {gpu_of(name, 0): [1.0]} for metric in ("bf16", "hbm", "h2d")} | {
+            "cpu": {"": [2.0]}
+        }
+    whole = BurninResult(nodes, 60)
+
+    def kinds(metric: str) -> dict[str, list[str]]:
+        return {
+            kind: [node for node, _ in values] for kind, values in stragglers._by_kind(whole, metric).items()
+        }
+
+    assert kinds("bf16") == kinds("hbm") == {NAME: ["a", "b"], " None CPUs, 0 GPUs": ["c"]}
+    assert kinds("h2d") == {
+        f"{NAME} 64 CPUs, 2 GPUs": ["a"], f"{NAME} 32 CPUs, 2 GPUs": ["b"], " None CPUs, 0 GPUs": ["c"]
+    }  # fmt: skip
+    assert kinds("cpu") == {" 64 CPUs, 2 GPUs": ["a"], " 32 CPUs, 2 GPUs": ["b"], " None CPUs, 0 GPUs": ["c"]}
+
+
+def test_pairs_are_compared_from_three_partners_on() -> None:
+    def fleet_of(partners: int) -> BurninResult:
+        nodes = {name: NodeTotals(name, hello(name)) for name in "abcdefgh"}
+        for name, totals in nodes.items():
+            totals.rates = {"nccl_pairs": {gpu_of(name, 0): [50.0 if name == "a" else 90.0]}}
+            totals.partners = {f"x{n}": [90.0] for n in range(partners)}
+        return BurninResult(nodes, 60)
+
+    assert failed(stragglers.stragglers(fleet_of(3), "a", CONFIG)) == [
+        "GPU 0 (GPU-a-0, 0000:00:00.0): nccl_pairs 50 GB/s, 44% below"
+    ]
+    assert (
+        stragglers.stragglers(fleet_of(2), "a", CONFIG).reason
+        == "nothing was measured that could be compared"
+    )
+
+
+@pytest.mark.parametrize(("metric", "own", "host"), [("hbm", 0.19, 0.5), ("h2d", 0.5, 0.19)])
+def test_gpus_and_hosts_have_a_least_distance_each(metric: str, own: float, host: float) -> None:
+    nodes = {name: NodeTotals(name, hello(name)) for name in "abcdefgh"}
+    for name, totals in nodes.items():
+        totals.rates = {metric: {gpu_of(name, 0): [4000.0 if name == "a" else 5000.0]}}
+    whole = BurninResult(nodes, 60)
+    strict = BurninConfig(min_relative=own, min_relative_host=host)
+    assert len(stragglers.stragglers(whole, "a", strict).findings) == 1
+    wide = BurninConfig(min_relative=own + 0.02, min_relative_host=host + 0.02)
+    assert stragglers.stragglers(whole, "a", wide).outcome is Outcome.PASSED
+
+
+def test_a_straggler_above_the_floor_is_named_by_median_and_mad() -> None:
+    whole = fleet(2, a=[load("a", "matmul", own={3: {"tflops": 560.0}})])
+    assert failed(stragglers.stragglers(whole, "a", CONFIG)) == [
+        "GPU 3 (GPU-a-3, 0000:30:00.0): bf16 560 TFLOP/s, 20% below"
+    ]
+    assert failed(stragglers.stragglers(whole, "b", CONFIG)) == []
+    near = fleet(2, a=[load("a", "matmul", own={3: {"tflops": 650.0}})])
+    assert failed(stragglers.stragglers(near, "a", CONFIG)) == [], "7% are within the least distance"
+
+
+def test_of_two_gpus_that_copy_to_each_other_neither_is_accused_alone() -> None:
+    names = "abcd"
+    totals = {name: NodeTotals(name, hello=hello(name, gpus=2), rounds=1) for name in names}
+    whole = BurninResult(totals, 3600, 4, seconds=3600, rounds=1)
+    for name in names:
+        slow = {0: {"gbs": 100.0}} if name == "a" else {}
+        totals[name].add(load(name, "peer", gpus=2, own=slow))
+    (said,) = failed(stragglers.stragglers(whole, "a", CONFIG))
+    assert "or its partner: peer 100 GB/s" in said

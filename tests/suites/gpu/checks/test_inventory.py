@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from gpu_helpers import MIB, PROFILE, Host, devices, failing, judge, lost, recorded, survey
+
+from pytest_gpucluster.config.models import GpuProfile
+from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.core.majority import Norm
+from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.suites.gpu.checks import health
+from pytest_gpucluster.suites.gpu.checks import inventory as checks
+
+
+def _other_driver(version: str) -> nvidia_smi.Gpus:
+    return replace(devices(), devices=tuple(replace(one, driver=version) for one in devices()))
+
+
+def test_drivers_in_halves_drain_nobody_and_both_are_named() -> None:
+    old, new = _other_driver("535.104.05"), _other_driver("550.54.15")
+    fleet = {f"gpu0{n}": old if n < 3 else new for n in range(1, 5)}
+    verdict = checks.driver(new, PROFILE, checks.driver_majority(fleet))
+    assert verdict.findings == (
+        Finding(
+            "driver",
+            "550.54.15",
+            "one value on all nodes with this model; no majority: 535.104.05 on gpu[01-02], "
+            "550.54.15 on gpu[03-04]",
+            Action.MONITOR,
+        ),
+    )
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.MONITOR)
+    alone = checks.driver(new, PROFILE, checks.driver_majority({**fleet, "gpu03": old}))
+    assert (alone.findings[0].expected, alone.action) == (
+        "535.104.05, as on 3 of 4 nodes with this model",
+        Action.MONITOR,
+    )
+
+
+def test_a_vbios_is_counted_on_the_gpus_of_one_node_as_well() -> None:
+    odd = Host()
+    odd.change(3, vbios="96.00.74.00.0B")
+    usual = odd.gpus.devices[0].vbios
+    (found,) = checks.vbios(odd.gpus, PROFILE, checks.vbios_majority({"gpu01": odd.gpus})).findings
+    assert found.expected == f"{usual}, as on 7 of 8 GPUs of this model"
+    for index in (4, 5, 6):
+        odd.change(index, vbios="96.00.74.00.0B")
+    verdict = checks.vbios(odd.gpus, PROFILE, checks.vbios_majority({"gpu01": odd.gpus}))
+    assert len(verdict.findings) == 8
+    assert verdict.findings[0].expected.endswith(f"{usual} (4) on gpu01, 96.00.74.00.0B (4) on gpu01")
+
+
+@pytest.mark.parametrize("said", ["[GPU is lost]", "[Unknown Error]", "[GPU requires reset]"])
+def test_a_gpu_that_is_lost_fails_the_count_alone(said: str) -> None:
+    """Nothing can be read of it: none of its values is wrong, nor is it to be sent back for them."""
+    header, *rows = recorded("query-gpu.txt").splitlines()
+    cells = rows[4].split(", ")
+    kept = {place for place, name in enumerate(header.split(", ")) if name in {"index", "name", "uuid"}}
+    rows[4] = ", ".join(cell if place in kept else said for place, cell in enumerate(cells))
+    found = nvidia_smi.parse_gpus(survey(gpus="\n".join([header, *rows]), header=recorded("nvidia-smi.txt")))
+    host = Host()
+    everything = {name: said for name in nvidia_smi._FIELDS if name not in {"index", "name", "uuid"}}
+    host.change(4, **dict.fromkeys(everything), unread=everything)
+    assert found.devices[4].lost == host.gpus.devices[4].lost == said
+    verdicts = judge(host)
+    assert [name for name, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == ["gpu.count"]
+    (finding,) = verdicts["gpu.count"].findings
+    assert finding.part.startswith("GPU 4 (")
+    assert finding.measured == said
+    assert (
+        verdicts["gpu.memory"].outcome is Outcome.NOT_CHECKED
+    )  # of GPU 4; the others still fail where they do
+    host.change(0, memory=1 * MIB)
+    assert failing(host) == ["gpu.count", "gpu.memory"]
+
+
+def test_a_gpu_that_requires_a_reset_is_to_be_reset_unless_others_are_gone() -> None:
+    host = Host()
+    host.change(4, memory_used=None, unread={"memory_used": "[GPU requires reset]"})
+    verdicts = judge(host)
+    assert [name for name, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == ["gpu.count"]
+    assert verdicts["gpu.count"].action is Action.RESET_GPU
+    assert "reset" in verdicts["gpu.count"].cause
+    host.gpus = replace(host.gpus, devices=host.gpus.devices[:7])
+    assert judge(host)["gpu.count"].action is Action.DRAIN
+
+
+def test_an_nvidia_smi_that_answers_late_is_no_pass_of_the_driver() -> None:
+    """Its first query took 60 s and the second was cut off: the GPUs were told, and nothing else was."""
+    late = replace(Host().gpus, cut_off="rows")
+    verdict = judge(Host(gpus=late))["gpu.driver"]
+    assert [finding.measured for finding in verdict.findings] == [
+        "nvidia-smi did not finish within 90 s: stopped at its query 'rows'"
+    ]
+    # each start loads the driver again, which takes seconds: that has its own check
+    unloaded = Host(gpus=late)
+    unloaded.change(3, persistence=False)
+    assert judge(unloaded)["gpu.driver"].outcome is Outcome.NOT_CHECKED
+
+
+def test_without_any_gpu_the_count_fails_with_what_was_said() -> None:
+    host = Host(gpus=nvidia_smi.Gpus(messages=("No devices were found",)))
+    assert failing(host) == ["gpu.count"]
+    assert "No devices were found" in judge(host)["gpu.count"].findings[0].measured
+
+
+def test_nvidia_smi_that_fails_after_listing_all_gpus_is_no_success() -> None:
+    host = Host()
+    host.gpus = replace(host.gpus, failed="exit 255")
+    assert failing(host) == ["gpu.count"]
+    assert "(exit 255)" in judge(host)["gpu.count"].findings[0].measured
+
+
+def test_a_driver_that_differs_from_the_fleet_fails_on_that_node() -> None:
+    host = Host()
+    for index in range(8):
+        host.change(index, driver="570.172.08")
+    assert failing(host) == ["gpu.driver"]
+
+
+def test_more_gpus_than_stated_are_a_fault_of_the_statement() -> None:
+    verdict = judge(Host(), PROFILE.model_copy(update={"count": 4}))["gpu.count"]
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.action is Action.MONITOR
+    assert "more GPUs than its profile states" in verdict.cause
+    fewer = judge(Host(), PROFILE.model_copy(update={"count": 9}))["gpu.count"]
+    assert fewer.action is Action.DRAIN
+
+
+def test_a_gpu_without_mig_has_it_switched_off() -> None:
+    host = Host()
+    for index in range(8):
+        host.change(index, mig=None, unread={"mig": "[N/A]"})
+    assert judge(host)["gpu.mig"].outcome is Outcome.PASSED
+    cut = PROFILE.model_copy(update={"mig": True})
+    assert judge(host, cut)["gpu.mig"].outcome is Outcome.NOT_CHECKED
+
+
+def test_memory_that_is_missing_is_returned() -> None:
+    host = Host()
+    host.change(2, memory=100 * MIB)
+    assert judge(host)["gpu.memory"].action is Action.VENDOR
+
+
+def test_a_driver_that_merely_differs_is_watched() -> None:
+    host = Host()
+    host.change(0, driver="535.1")
+    verdict = judge(host)["gpu.driver"]
+    assert (verdict.findings[0].part, verdict.action) == ("driver", Action.MONITOR)
+    stated = PROFILE.model_copy(update={"driver": "580.*"})
+    assert judge(host, stated)["gpu.driver"].action is Action.DRAIN
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA GeForce RTX 4090", "NVIDIA RTX 4000 Ada Generation", "Quadro RTX 6000", "NVIDIA TITAN RTX"],
+)
+def test_graphics_cards_come_with_ecc_off(name: str) -> None:
+    host = Host()
+    for index in range(8):
+        host.change(index, name=name, ecc=False)
+    verdict = judge(host, PROFILE.model_copy(update={"name": name}))["gpu.ecc_mode"]
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_APPLICABLE,
+        "graphics cards are delivered with ECC off, and the profile does not state `ecc`",
+    )
+    stated = GpuProfile(**PROFILE.model_dump(exclude_unset=True), ecc=True)
+    assert len(judge(host, stated)["gpu.ecc_mode"].findings) == 8
+    host.change(0, ecc=True)  # switched on by somebody: then it was lost on the others
+    verdict = judge(host)["gpu.ecc_mode"]
+    assert (len(verdict.findings), verdict.action) == (7, Action.REBOOT)
+
+
+def test_ecc_that_is_off_on_all_gpus_for_computing_was_switched_off() -> None:
+    host = Host()
+    for index in range(8):
+        host.change(index, ecc=False)
+    verdict = judge(host)["gpu.ecc_mode"]
+    assert (len(verdict.findings), verdict.action) == (8, Action.REBOOT)
+
+
+def test_a_warning_of_no_known_gpu_names_what_it_says() -> None:
+    host = Host()
+    for said, part in (
+        ("WARNING: infoROM is corrupted at gpu 0000:99:00.0", "GPU at 0000:99:00.0"),
+        ("WARNING: infoROM is corrupted", "GPUs"),
+    ):
+        host.gpus = replace(host.gpus, messages=(said,))
+        verdict = judge(host)["gpu.inforom"]
+        (finding,) = verdict.findings
+        assert (finding.part, finding.measured, verdict.action) == (part, said, Action.VENDOR)
+        assert finding.expected == "no warning of nvidia-smi"
+
+
+def test_a_lost_gpu_without_an_address_is_told_by_what_nvidia_smi_said() -> None:
+    host = Host()
+    everything = dict.fromkeys(nvidia_smi._FIELDS, "[Unknown Error]")
+    gone = nvidia_smi.Gpu(unread=everything)
+    host.gpus = replace(host.gpus, devices=(*host.gpus.devices[:4], gone, *host.gpus.devices[5:]))
+    message = "Unable to determine the device handle for GPU0000:02:00.0: Unknown Error"
+    host.gpus = replace(host.gpus, messages=(message,), failed="exit 15")
+    (finding,) = judge(host)["gpu.count"].findings
+    assert finding.part == "GPU ? (no UUID, no bus id)"
+    assert finding.measured == f"[Unknown Error]; nvidia-smi: {message} (exit 15)"
+    assert finding.expected == "answers"
+
+
+@pytest.mark.parametrize(
+    ("found", "needed", "fails"),
+    [
+        ("12.2", "12.2", False), ("12.1", "12.2", True), ("12.10", "12.2", False), ("13.0", "12.9", False),
+        ("11.8", "12", True), ("12", "12", False),
+    ],
+)  # fmt: skip
+def test_versions_of_cuda_are_compared_as_numbers(found: str, needed: str, *, fails: bool) -> None:
+    verdict = checks.cuda(replace(devices(), cuda=found), PROFILE.model_copy(update={"cuda": needed}))
+    assert (verdict.outcome is Outcome.FAILED) is fails
+
+
+@pytest.mark.parametrize(
+    ("version", "stated", "fits"),
+    [
+        ("580.159.04", "580.159.04", True), ("580.159.04", "580.*", True), ("580.159.04", "58*", True),
+        ("580.159.04", "580", False), ("580.159.04", "570.*", False), ("96.00.A5.00.1A", "96.00.a5.00.1a", True),
+        ("96.00.A5.00.1A", "96.00.a5*", True), ("96.00.a5.00.1a", "96.00.A5*", True),
+        ("96.00.a5.00.1a", "96.00.A5.00.1A", True),
+    ],
+)  # fmt: skip
+def test_a_stated_version_is_equal_or_a_prefix(version: str, stated: str, *, fits: bool) -> None:
+    gpus = replace(devices(), devices=tuple(replace(one, vbios=version) for one in devices()))
+    verdict = checks.vbios(gpus, PROFILE.model_copy(update={"vbios": stated}), {})
+    assert verdict.findings == (() if fits else tuple(Finding(str(one), version, stated) for one in gpus))
+    assert verdict.action is Action.MONITOR
+
+
+def test_a_cut_off_answer_says_why() -> None:
+    late = replace(devices(), cut_off="rows")
+    slow = "nvidia-smi did not finish within 90 s: stopped at its query 'rows'"
+    verdict = judge(Host(gpus=late))["gpu.driver"]
+    assert verdict.findings == (Finding("driver", slow, "nvidia-smi answers"),)
+    host = Host(gpus=late)
+    host.change(3, persistence=False)
+    assert (
+        judge(host)["gpu.driver"].reason
+        == f"{slow}; persistence mode is off, so each start loads the driver again (see gpu.persistence)"
+    )
+
+
+def test_a_driver_alone_has_none_to_differ_from() -> None:
+    gpus = devices()
+    alone = checks.driver(gpus, PROFILE, checks.driver_majority({"gpu01": gpus}))
+    assert (alone.outcome, alone.reason) == (
+        Outcome.NOT_APPLICABLE,
+        "the profile states no driver, and there is no other node to compare with",
+    )
+    two = checks.driver_majority({"gpu01": gpus, "gpu02": gpus})
+    assert checks.driver(gpus, PROFILE, two).outcome is Outcome.PASSED
+    stated = PROFILE.model_copy(update={"driver": "580.*"})
+    assert checks.driver(gpus, stated, checks.driver_majority({"gpu01": gpus})).outcome is Outcome.PASSED
+
+
+def test_a_header_without_cuda_is_not_checked() -> None:
+    verdict = checks.cuda(replace(devices(), cuda=None), PROFILE)
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_CHECKED,
+        "nvidia-smi shows no CUDA version in its header",
+    )
+
+
+def test_a_serial_number_on_two_nodes_is_watched() -> None:
+    host = Host()
+    host.change(2, serial=f"{host.gpus.devices[2].serial}3")
+    part, serial = str(host.gpus.devices[2]), host.gpus.devices[2].serial
+    verdict = judge(host)["gpu.serials"]
+    assert verdict.findings == (Finding(part, f"serial {serial}, also on gpu03", "a serial of its own"),)
+    for index in range(8):
+        host.change(index, serial=None, unread={"serial": "[N/A]"})
+    verdict = judge(host)["gpu.serials"]
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_APPLICABLE,
+        "GPUs of this model report no serial number",
+    )
+
+
+@pytest.mark.parametrize("name", ["NVIDIA XRTX 1", "NVIDIA RTXX", "NVIDIA A100", None])
+def test_what_only_looks_like_a_graphics_card_has_ecc(name: str | None) -> None:
+    gpus = replace(devices(), devices=tuple(replace(one, name=name, ecc=False) for one in devices()))
+    assert len(checks.ecc_mode(gpus, PROFILE).findings) == 8
+
+
+@pytest.mark.parametrize(
+    ("said", "part"),
+    [
+        ("infoROM is corrupted at gpu 0000:00:0B.0", "GPU 5"), ("INFOROM is corrupted AT GPU 0000:00:0b.0", "GPU 5"),
+        ("infoROM is corrupted at gpu that", "GPUs"), ("infoROM, what gpu 0000:00:0B.0", "GPUs"),
+    ],
+)  # fmt: skip
+def test_a_warning_names_its_gpu(said: str, part: str) -> None:
+    host = Host()
+    host.gpus = replace(host.gpus, messages=("unlike", said))
+    (found,) = checks.inforom(host.gpus).findings
+    assert found.part == (str(host.gpus.devices[5]) if part == "GPU 5" else part)
+
+
+def test_who_owns_what_and_who_votes() -> None:
+    one, two, three = devices().devices[:3]
+    nameless = replace(three, name=None, vbios="x")
+    without = replace(three, vbios=None, driver=None, uuid=None, serial=None, clock_sm_max=None)
+    facts = {
+        "n1": nvidia_smi.Gpus((one, replace(two, serial=one.serial), nameless, without)),
+        "n2": nvidia_smi.Gpus((one, replace(two, uuid=one.uuid, driver="1"))),
+    }
+    assert checks.uuid_owners(facts) == {
+        one.uuid: ("n1", "n2", "n2"), two.uuid: ("n1",), three.uuid: ("n1",)
+    }  # fmt: skip
+    assert {
+        serial: nodes for serial, nodes in checks.serial_owners(facts).items() if serial == one.serial
+    } == {one.serial: ("n1", "n2")}
+    assert checks.vbios_majority(facts) == {
+        one.name: Norm(((one.vbios, ("n1", "n1", "n2", "n2")),), "GPUs of this model")
+    }
+    assert checks.driver_majority(facts) == {
+        one.name: Norm(((one.driver, ("n1", "n2")), ("1", ("n2",))), "nodes with this model")
+    }
+    clocks = f"SM {one.clock_sm_max:g} MHz, memory {one.clock_memory_max:g} MHz"
+    assert health.clock_majority(facts)[str(one.name)].votes == ((clocks, ("n1", "n1", "n2", "n2")),)
+
+
+def test_a_uuid_may_stand_twice_on_one_node() -> None:
+    gpus = devices()
+    first, second = gpus.devices[:2]
+    twice = replace(gpus, devices=(first, replace(second, uuid=first.uuid)))
+    verdict = checks.uuids(
+        twice, checks.uuid_owners({"gpu01": twice, "gpu02": nvidia_smi.Gpus((first,))}), "gpu01"
+    )
+    assert [it.measured for it in verdict.findings] == ["the same UUID on gpu[01-02]"] * 2
+    assert checks.uuids(gpus, {}, "gpu01").outcome is Outcome.PASSED
+    assert checks.serials(gpus, {}, "gpu01").outcome is Outcome.PASSED
+    without = replace(first, serial=None, unread={"serial": "[N/A]"})
+    one = checks.serials(replace(gpus, devices=(without, second)), {}, "gpu01")
+    assert [it.expected for it in one.findings] == ["a serial number; other GPUs of the node report it"]
+
+
+def test_more_and_fewer_gpus_than_stated() -> None:
+    host = Host()
+    more = checks.count(host.gpus, PROFILE.model_copy(update={"count": 7}))
+    assert (more.findings, more.action) == ((Finding("GPUs", "8", "7"),), Action.MONITOR)
+    assert (
+        more.cause == "the node has more GPUs than its profile states: the cluster file names another model"
+    )
+    assert more.hint == (
+        "nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`"
+    )
+    failed = checks.count(replace(host.gpus, failed="exit 3"), PROFILE.model_copy(update={"count": 7}))
+    assert (failed.findings, failed.action) == (
+        (Finding("GPUs", "8, nvidia-smi: (exit 3)", "7"),), Action.DRAIN
+    )  # fmt: skip
+    said = checks.count(replace(host.gpus, messages=("a",)), PROFILE.model_copy(update={"count": 9}))
+    assert said.findings == (Finding("GPUs", "8, nvidia-smi: a", "9"),)
+    gone = lost()
+    gone.gpus = replace(gone.gpus, failed="exit 3", messages=("a",))
+    verdict = checks.count(gone.gpus, PROFILE)
+    assert [(it.part[:5], it.measured) for it in verdict.findings] == [("GPU 4", "[GPU is lost]")]
+    assert checks.count(gone.gpus, PROFILE.model_copy(update={"count": 7})).action is Action.DRAIN
+    due = Host()
+    due.change(1, memory=None, unread={"memory": "[GPU requires reset]"})
+    reset = checks.count(due.gpus, PROFILE)
+    assert (reset.cause, reset.hint, reset.action) == (
+        "a GPU has an error that only a reset clears",
+        "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
+        Action.RESET_GPU,
+    )

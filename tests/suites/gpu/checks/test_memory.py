@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from gpu_helpers import PROFILE, Host, devices, failing, judge, remap
+
+from pytest_gpucluster.config.models import GpuProfile
+from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.suites.gpu.checks import memory as checks
+
+
+def test_gpu_7_of_the_recording_is_within_limits_and_measured() -> None:
+    verdicts = judge(Host())
+    aggregate = {(m.name, m.device[:5]): m.value for m in verdicts["gpu.ecc_aggregate"].metrics}
+    assert aggregate["ecc_aggregate_sram_uncorrected", "GPU 7"] == 1
+    rows = {(m.name, m.device[:5]): m.value for m in verdicts["gpu.remapped_rows"].metrics}
+    assert rows["remapped_rows_correctable", "GPU 7"] == 1
+    strict = PROFILE.model_copy(update={"max_aggregate_sram_uncorrectable": 0})
+    assert "max_aggregate_sram_uncorrectable" in strict.model_fields_set
+    assert failing(Host(), strict) == ["gpu.ecc_aggregate"]  # a site that says 0 means 0
+
+
+def test_a_broken_gpu_accuses_no_other_of_its_retired_pages() -> None:
+    host = Host()
+    for index in range(8):
+        text = "[Unknown Error]" if index == 3 else "[N/A]"
+        host.change(index, retired_pending=None, unread={"retired_pending": text})
+    (finding,) = judge(host)["gpu.retired_pages"].findings
+    assert finding.part.startswith("GPU 3 ")
+
+
+def test_row_remapping_for_root_alone_is_not_checked() -> None:
+    host = Host()
+    denied = {"failure": "[Insufficient Permissions]", "pending": "[Insufficient Permissions]"}
+    remap(host, failure=None, pending=None, unread=denied)
+    verdicts = judge(host)
+    assert failing(host) == []
+    for check in ("gpu.remapped_rows", "gpu.remapped_pending"):
+        assert verdicts[check].outcome is Outcome.NOT_CHECKED
+        assert "to root alone" in verdicts[check].reason
+
+
+@pytest.mark.parametrize("said", ["[N/A]", "[Unknown Error]"])
+@pytest.mark.parametrize("name", ["failure", "uncorrectable", "pending"])
+def test_one_value_of_row_remapping_that_cannot_be_read(name: str, said: str) -> None:
+    host = Host()
+    remap(host, **{name: None}, unread={name: said})
+    verdict = judge(host)["gpu.remapped_pending" if name == "pending" else "gpu.remapped_rows"]
+    if said == "[N/A]":
+        assert (verdict.outcome, verdict.reason) == (
+            Outcome.NOT_CHECKED,
+            f"remapped_rows.{name} of {host.gpus.devices[3]}: [N/A]",
+        )
+    else:
+        (finding,) = verdict.findings
+        expected = {"failure": "no failure", "uncorrectable": "at most 8 rows", "pending": "none pending"}[
+            name
+        ]
+        assert (finding.part, finding.measured) == (str(host.gpus.devices[3]), said)
+        assert (finding.expected, verdict.action) == (expected, Action.RESET_GPU)
+
+
+def test_a_guest_without_row_remapping_fails_nothing() -> None:
+    """MIG mode on driver 535 shows all of it as N/A, and no retired pages either."""
+    host = Host()
+    for one in list(host.rows):
+        host.rows[one] = nvidia_smi.RowRemapping(
+            None, None, None, None, dict.fromkeys(nvidia_smi.ROWS, "[N/A]")
+        )
+    for check in ("gpu.remapped_rows", "gpu.remapped_pending"):
+        verdict = judge(host)[check]
+        assert verdict.outcome is Outcome.NOT_APPLICABLE
+        assert verdict.reason == "GPUs before Ampere, and guests, report no row remapping"
+
+
+def test_many_remapped_rows_are_watched_unless_the_site_states_a_limit() -> None:
+    host = Host()
+    remap(host, uncorrectable=8)
+    assert failing(host) == []
+    remap(host, uncorrectable=9)
+    verdict = judge(host)["gpu.remapped_rows"]
+    (finding,) = verdict.findings
+    assert finding.measured == "9 rows remapped for uncorrectable errors"
+    assert (finding.expected, verdict.action) == ("at most 8", Action.MONITOR)
+    stated = GpuProfile(**PROFILE.model_dump(exclude_unset=True), max_remapped_uncorrectable=8)
+    assert judge(host, stated)["gpu.remapped_rows"].action is Action.VENDOR
+    remap(host, uncorrectable=0, failure=True)
+    assert judge(host)["gpu.remapped_rows"].action is Action.VENDOR
+
+
+@pytest.mark.parametrize(
+    ("single", "double", "full"), [(60, 2, False), (60, 3, True), (None, 63, True), (63, None, True)]
+)
+def test_a_full_table_of_retired_pages_is_for_the_vendor(
+    single: int | None, double: int | None, *, full: bool
+) -> None:
+    host = Host()
+    host.change(
+        3, retired_pending=False, retired_single=single, retired_double=double, unread={"retired_pending": ""}
+    )
+    verdict = judge(host)["gpu.retired_pages"]
+    if not full:
+        assert verdict.outcome is Outcome.PASSED
+        return
+    (finding,) = verdict.findings
+    assert (finding.part, finding.measured) == (str(host.gpus.devices[3]), "63 retired pages")
+    assert (finding.expected, verdict.action) == ("fewer than 63", Action.VENDOR)
+    host.change(3, retired_pending=True)
+    assert [one.action for one in judge(host)["gpu.retired_pages"].findings] == [
+        Action.VENDOR,
+        Action.RESET_GPU,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sram", "said", "total", "limit", "told"),
+    [
+        (0, "[N/A]", 0, None, None),
+        (1, "[N/A]", 9, 1, None),
+        (2, "[N/A]", 9, 1, ("2 uncorrectable in SRAM", "at most 1", None)),
+        (None, "[Unknown Error]", 9, 1, ("[Unknown Error]", "at most 1 uncorrectable in SRAM", Action.RESET_GPU)),
+        (None, "[N/A]", 1, 1, None),
+        (
+            None, "[N/A]", 2, 1,
+            "GPU: 2 uncorrectable errors of SRAM and DRAM together; this driver does not count SRAM separately",
+        ),
+    ],
+)  # fmt: skip
+def test_errors_of_sram_where_the_driver_knows_no_threshold(
+    sram: int | None, said: str, total: int, limit: int | None, told: Any
+) -> None:
+    gpus = devices()
+    one = replace(
+        gpus.devices[0], ecc_aggregate_sram=sram, ecc_aggregate_uncorrected=total, sram_threshold_exceeded=None,
+        unread={"ecc_aggregate_sram": said},
+    )  # fmt: skip
+    profile = PROFILE if limit is None else PROFILE.model_copy(
+        update={"max_aggregate_sram_uncorrectable": limit}
+    )  # fmt: skip
+    verdict = checks.ecc_aggregate(replace(gpus, devices=(one,)), profile)
+    if told is None:
+        assert verdict.outcome is Outcome.PASSED
+    elif isinstance(told, str):
+        assert verdict.reason == told.replace("GPU", str(one), 1)
+        assert verdict.outcome is Outcome.NOT_CHECKED
+    else:
+        assert verdict.findings == (Finding(str(one), *told),)
+
+
+def test_a_threshold_for_root_alone_is_not_checked() -> None:
+    host = Host()
+    hidden = {"sram_threshold_exceeded": "[Insufficient Permissions]"}
+    host.change(0, sram_threshold_exceeded=None, ecc_aggregate_sram=99, unread=hidden)
+    verdict = judge(host)["gpu.ecc_aggregate"]
+    assert (verdict.outcome, verdict.reason) == (
+        Outcome.NOT_CHECKED,
+        f"SRAM threshold of {host.gpus.devices[0]}: nvidia-smi shows it to root alone",
+    )
+    stated = PROFILE.model_copy(update={"max_aggregate_sram_uncorrectable": 5})
+    assert judge(host, stated)["gpu.ecc_aggregate"].outcome is Outcome.FAILED
+
+
+def test_remapped_rows_without_a_count_of_corrected_ones() -> None:
+    host = Host()
+    remap(host, correctable=None)
+    names = [
+        it.name for it in judge(host)["gpu.remapped_rows"].metrics if it.device == str(host.gpus.devices[3])
+    ]
+    assert names == ["remapped_rows_uncorrectable"]
