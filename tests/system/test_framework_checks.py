@@ -489,16 +489,15 @@ def test_the_first_word_on_tensorflow_counts() -> None:
 
 
 def test_submitit_tells_ranks_and_exceptions_exactly() -> None:
-    assert submitit.SubmititTold() == submitit.SubmititTold((), accounting=False, problem="")
     places = [{"rank": rank, "tasks": 3, "slurm": rank, "node": "a"} for rank in (0, 2)]
     facts = test_submitit_suite.told(multitask={"value": places})
     assert submitit.multitask(facts).findings == (Finding("ranks", "0, 2", "0 to 2, once each"),)
     silent = test_submitit_suite.told(failure={"error": "FailedJobError"})
     assert submitit.failure(silent).findings == (
-        Finding("job", "FailedJobError", "FailedJobError: gpucluster: told to fail"),
+        Finding("job", "FailedJobError", "FailedJobError: gpucluster: expected failure"),
     )
     unsaid = test_submitit_suite.told(accounting=False, add={"value": [12], "state": "FAILED"})
     assert told(submitit.accounting(unsaid)) == (
         Outcome.NOT_APPLICABLE,
-        "Slurm keeps no job records (AccountingStorageType): submitit goes by its result files", (), (),
+        "Slurm stores no job records (AccountingStorageType): submitit uses its result files", (), (),
     )  # fmt: skip

@@ -16,19 +16,19 @@ from pytest_gpucluster.suites.submitit.config import SubmititConfig
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.session import ClusterSession
-    from pytest_gpucluster.suites.submitit.checks import SubmititTold
+    from pytest_gpucluster.suites.submitit.checks import SubmititResult
 
 pytestmark = [pytest.mark.submitit]
 
 
 @pytest.fixture(scope="session")
-def submitted(cluster: Cluster, gpucluster_session: ClusterSession) -> SubmititTold:
+def submitted(cluster: Cluster, gpucluster_session: ClusterSession) -> SubmititResult:
     """What became of the jobs; not applicable where the cluster file does not claim submitit."""
     if cluster.section(SubmititConfig) is None:
         pytest.skip("not applicable: the cluster file does not claim submitit (add `submitit:`)")
     if gpucluster_session.slurm is None:
         pytest.skip(f"not applicable: {cluster.why_no_slurm}")
-    told: SubmititTold | None = gpucluster_session.outcome(SUITE)
+    told: SubmititResult | None = gpucluster_session.outcome(SUITE)
     if told is None:
         pytest.skip("not checked: nothing was submitted before the nodes were allocated")
     return told
