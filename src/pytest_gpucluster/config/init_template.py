@@ -28,7 +28,7 @@ _NOTES = """
 #     container_mounts: [/shared:/shared]
 #     modules: [cuda]
 #     exports: {NCCL_SOCKET_IFNAME: eth0}
-# mpi:  # claims MPI: mpirun and mpicc are on every node, or in an image
+# mpi:  # requires MPI: mpirun and mpicc on every node, or in an image
 #   launchers: [mpirun, srun --mpi=pmix]
 # os:
 #   release: ubuntu 22.04

@@ -190,7 +190,9 @@ class FrameworkStepRunner(Generic[Config]):
                 raise
             return self._result(request, (), str(error), rc=error.rc or -1)
 
-    def attempts(self, request: StepRequest, port_taken: Callable[[PayloadResult], bool]) -> PayloadResult:
+    def attempts(
+        self, request: StepRequest, port_taken: Callable[[PayloadResult], bool] = PayloadResult.port_taken
+    ) -> PayloadResult:
         """Run a step; repeat it while the port that the payload derived is in use."""
         for _ in range(ATTEMPTS):
             result = self.attempt(request)

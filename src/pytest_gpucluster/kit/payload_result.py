@@ -97,9 +97,8 @@ class PayloadResult:
                 return f"{fact['phase']}: no end after {fact['seconds']:g} s"
         return ""
 
-    @property
-    def address_in_use(self) -> bool:
-        """Whether a task failed because another program uses its port."""
+    def port_taken(self) -> bool:
+        """Return whether a task failed because another program uses its port."""
         return any("already in use" in fact["reason"] for fact in self.facts("failed"))
 
     def silence(self, node: str) -> str:

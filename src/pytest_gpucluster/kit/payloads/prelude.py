@@ -129,6 +129,18 @@ def end_when_stuck(report: Callable[..., None]) -> Callable[[Watch], None]:
     return late
 
 
+def run_phases(report: Callable[..., None], seconds: float, work: Callable[[Watch], int]) -> int:
+    """Return work(watch), 1 if it fails; report a Failure by its kind, else the phase that failed or exceeded `seconds`."""
+    watch = Watch(seconds, end_when_stuck(report))
+    try:
+        return work(watch)
+    except Failure as error:
+        report(error.kind, reason=str(error))
+    except BaseException as error:
+        report("failed", phase=watch.phase, reason=error_text(error))
+    return 1
+
+
 # -- nodes and addresses ------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from pytest_gpucluster.kit.framework_config import FrameworkConfig
 class ContainerConfig(FrameworkConfig):
     """Pyxis and Enroot: the images that must start."""
 
-    about = "claims Pyxis and Enroot"
+    about = "requires Pyxis and Enroot"
     order = 6
     starts_containers = True
 
