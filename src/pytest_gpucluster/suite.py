@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.core.values import OptionalSection
+    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -82,15 +83,6 @@ class Item(Protocol):
 
     def facts(self, asked: AnyProbe) -> Any:
         """Return the facts of the item's node."""
-
-
-class RunOfNodes(Protocol):
-    """The steps of a framework in one allocation."""
-
-    nodes: tuple[str, ...]
-
-
-Run = TypeVar("Run", bound=RunOfNodes)
 
 
 def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
@@ -150,24 +142,45 @@ def probed(probe: AnyProbe) -> Any:
     return _fact(facts_of_node, "function")
 
 
-def claimed(model: type[OptionalSection], what: str) -> Any:
-    """Make a session fixture of the section of this model; the items are not applicable without it."""
+def required_section(model: type[OptionalSection]) -> Any:
+    """Make a session fixture of the section of this model; without the section the items are not applicable."""
 
-    def claim(cluster: Cluster) -> OptionalSection:
+    def section(cluster: Cluster) -> OptionalSection:
         found = cluster.section(model)
         if found is None:
-            pytest.skip(f"not applicable: the cluster file does not claim {what} (add `{SECTIONS[model]}:`)")
+            key = SECTIONS[model]
+            pytest.skip(f"not applicable: the cluster file has no section `{key}` (add `{key}:`)")
         return found
 
-    return pytest.fixture(claim, scope="session")
+    return pytest.fixture(section, scope="session")
 
 
-def taking_part(runs: Iterable[Run], node: str, section: str) -> Run:
-    """Return the run of this node's allocation; the item is not applicable where no run has the node."""
-    found = next((run for run in runs if node in run.nodes), None)
-    if found is None:
-        pytest.skip(f"not applicable: `{section}.nodes` of the cluster file asks for fewer nodes")
-    return found
+def framework_runs(runner: type[FrameworkStepRunner[Any]]) -> Any:
+    """Make a session fixture of a framework's runners, one per allocation; it uses the fixture `config`."""
+
+    def runs(config: Any, allocation: object, gpucluster_session: Any) -> list[FrameworkStepRunner[Any]]:
+        return runner.of_allocations(gpucluster_session, config)
+
+    return pytest.fixture(runs, scope="session")
+
+
+def framework_run(runner: type[FrameworkStepRunner[Any]], *, first: str = "", without: str = "") -> Any:
+    """Make a fixture of the runner in the fixture `runs` that has the item's node.
+
+    `first`: the attribute that runs its first step, whose exceptions are errors and no verdicts. `without`: why the
+    item is not applicable if no runner has the node.
+    """
+
+    def run(runs: Iterable[FrameworkStepRunner[Any]], node: Any) -> FrameworkStepRunner[Any]:
+        found = next((run for run in runs if node.name in run.nodes), None)
+        if found is None:
+            why = without or f"`{runner.section}.nodes` of the cluster file selects fewer nodes"
+            pytest.skip(f"not applicable: {why}")
+        if first:
+            getattr(found, first)
+        return found
+
+    return pytest.fixture(run)
 
 
 def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None = None) -> Any:

@@ -135,13 +135,13 @@ CELLS = (
     ("cell", "said"),
     [
         ("srun_mpi", "; did you mean 'srun-mpi'?"),
-        ("zz", f"; there are {CELLS}"),
+        ("zz", f"; the cells are {CELLS}"),
     ],
 )
 def test_a_cell_that_the_matrix_does_not_have_is_refused(cell: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         refuse_names(cluster("gpu01", matrix={"expected": {"srun-mpi": "why", cell: "why"}}))
-    assert str(caught.value) == f"cluster lab: matrix.expected: no cell is called {cell!r}{said}"
+    assert str(caught.value) == f"cluster lab: matrix.expected: {cell!r} is not a cell{said}"
 
 
 def test_a_limit_that_no_ulimit_has_is_refused() -> None:

@@ -38,7 +38,7 @@ from pytest_gpucluster.core.values import OptionalSection, Text
 
 
 class MadeUpConfig(OptionalSection):
-    about = "claims fans"
+    about = "requires fans"
 
     colour: Text
 """,

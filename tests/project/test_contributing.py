@@ -94,11 +94,9 @@ from pytest_gpucluster.kit.payload_result import PayloadResult
     "test_deepspeed.py": """
 from functools import cached_property
 import pytest
-from pytest_gpucluster.cluster.slurm.allocation import Allocation
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.payload_result import PayloadResult
-from pytest_gpucluster.plugin.session import ClusterSession
-from pytest_gpucluster.suite import checks_as_tests, claimed, taking_part
+from pytest_gpucluster.suite import checks_as_tests, framework_run, framework_runs, required_section
 from pytest_gpucluster.suites.deepspeed import DeepspeedConfig, checks
 """,
 }

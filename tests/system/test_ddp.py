@@ -61,7 +61,7 @@ def placed(**changes: Any) -> PayloadResult:
             "master": {"addresses": ["10.0.0.1"], "error": ""},
             "port": "",
             "interfaces": ["lo", "eth0"],
-            "asked": {},
+            "interface_variables": {},
             "torch": {"version": "2.13.0", "error": ""},
             **changes.get(f"task{number}", {}),
         }
@@ -196,7 +196,7 @@ def test_an_address_that_does_not_resolve_is_named() -> None:
     ("change", "said"),
     [
         ({"port": "taken", "given": {"MASTER_PORT": "23456"}}, "MASTER_PORT 23456 on gpu01: taken"),
-        ({"port": "not ours"}, "MASTER_ADDR gpu01: 10.0.0.1: not of gpu01"),
+        ({"port": "not local"}, "MASTER_ADDR gpu01: 10.0.0.1: not of gpu01"),
         ({"given": {"MASTER_PORT": "many"}}, "MASTER_PORT on gpu01: many"),
     ],
 )
@@ -231,7 +231,7 @@ def test_only_a_port_of_our_own_is_drawn_again() -> None:
     ],
 )
 def test_interfaces(asked: dict[str, str], lacking: bool) -> None:  # a table of cases
-    verdict = ddp.interface("gpu01", placed(task0={"asked": asked}))
+    verdict = ddp.interface("gpu01", placed(task0={"interface_variables": asked}))
     assert (verdict.outcome is Outcome.FAILED) is lacking
 
 
@@ -294,7 +294,7 @@ def test_memory_that_others_hold_drains_nobody(reason: str, action: Action) -> N
     verdict = ddp.devices("gpu02", worked(rank2=[{"ddp": "failed", "phase": "take a GPU", "reason": reason}]))
     assert found(verdict) == f"rank 2: take a GPU: {reason}"
     assert verdict.action is action
-    assert ("was taken before" in verdict.cause) == (action is Action.MONITOR)
+    assert ("another process uses the memory" in verdict.cause) == (action is Action.MONITOR)
 
 
 BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
@@ -385,7 +385,7 @@ def test_torchrun_numbers_every_rank_once() -> None:
         tasks.append(PayloadTask(agent, node, 0, None, tuple(facts)))
     whole = PayloadResult("ddp", NODES, 2, tuple(tasks))
     assert ddp.torchrun((whole, 2)).outcome is Outcome.PASSED
-    half = replace(whole, tasks=(tasks[0], replace(tasks[1], facts=(), rc=1, words="no route to host")))
+    half = replace(whole, tasks=(tasks[0], replace(tasks[1], facts=(), rc=1, error="no route to host")))
     assert "agent on gpu02: exit status 1: no route to host" in found(ddp.torchrun((half, 2)))
     late = [replace(task, rc=143, signal=15, facts=()) for task in tasks]
     late_told = replace(whole, tasks=tuple(late), problem="srun: cancelled after 5 min")
@@ -407,7 +407,7 @@ def test_on_a_slow_machine_torchrun_has_more_time(
     cluster: Any = SimpleNamespace(environments={}, group_of=lambda _: simulated)
     allocation: Any = SimpleNamespace(slurm=None)
     steps = runner.Ddp(allocation, cluster, {}, DdpConfig(), NODES)
-    monkeypatch.setattr(runner.Ddp, "fit", NODES)
+    monkeypatch.setattr(runner.Ddp, "fit_nodes", NODES)
     steps.done["work", "gloo"] = PayloadResult("ddp", NODES, 4, seconds=took, problem=problem)
     assert steps.torchrun.ntasks == 0
     assert asked[0].timeout == timeout
@@ -435,7 +435,7 @@ def test_a_port_that_is_taken_is_seen() -> None:
         port = other.getsockname()[1]
         assert payload.try_port(["127.0.0.1"], port) == "taken"
     assert payload.try_port(["127.0.0.1"], port) == ""
-    assert payload.try_port(["192.0.2.1"], port) == "not ours"
+    assert payload.try_port(["192.0.2.1"], port) == "not local"
 
 
 def first_facts(rank: int, count: int) -> list[dict[str, Any]]:
@@ -481,7 +481,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: ddp.framework("gpu09", placed()),
         "failed",
         "",
-        ["tasks: no task started there / every task starts and tells what it finds"],
+        ["tasks: no task started there / every task starts and reports its facts"],
         [],
     ),
     (
@@ -501,7 +501,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: ddp.environment("gpu09", placed(), ddp.Setters()),
         "not checked",
-        "the node's tasks told nothing: no task started there",
+        "the tasks of the node reported nothing: no task started there",
         [],
         [],
     ),
@@ -538,14 +538,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "",
         [
             "LOCAL_RANK of task 0: 1 (set by the shell that runs pytest) / 0",
-            "LOCAL_RANK 1: tasks 0, 1 / one task: two ranks take one device",
+            "LOCAL_RANK 1: tasks 0, 1 / one task: two ranks would use one device",
         ],
         ["ddp_variables_given 1 of 5"],
     ),
     (
         lambda: ddp.master_addr("gpu09", placed()),
         "not checked",
-        "the node's tasks told nothing: no task started there",
+        "the tasks of the node reported nothing: no task started there",
         [],
         [],
     ),
@@ -605,7 +605,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: ddp.master_port(replace(placed(), tasks=placed().tasks[1:])),
         "not checked",
-        "task 0 told nothing",
+        "task 0 reported nothing",
         [],
         [],
     ),
@@ -650,10 +650,10 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: ddp.master_port(placed(task0={"port": "not ours"})),
+        lambda: ddp.master_port(placed(task0={"port": "not local"})),
         "failed",
         "",
-        ["MASTER_ADDR gpu01: 10.0.0.1: not of gpu01 / its own"],
+        ["MASTER_ADDR gpu01: 10.0.0.1: not of gpu01 / an address of the node"],
         [],
     ),
     (
@@ -676,23 +676,25 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: ddp.master_port(placed(task3={"given": {"MASTER_PORT": "1234"}})),
         "failed",
         "",
-        ["MASTER_PORT of task 3 on gpu02: 1234 / 20100, as rank 0 has"],
+        ["MASTER_PORT of task 3 on gpu02: 1234 / 20100, as on rank 0"],
         [],
     ),
     (
         lambda: ddp.interface("gpu09", placed()),
         "not checked",
-        "the node's tasks told nothing: no task started there",
+        "the tasks of the node reported nothing: no task started there",
         [],
         [],
     ),
     (
-        lambda: ddp.interface("gpu01", placed(task0={"asked": {"GLOO_SOCKET_IFNAME": "eth0,ib0,,ib1"}})),
+        lambda: ddp.interface(
+            "gpu01", placed(task0={"interface_variables": {"GLOO_SOCKET_IFNAME": "eth0,ib0,,ib1"}})
+        ),
         "failed",
         "",
         [
-            "GLOO_SOCKET_IFNAME: ib0: no such interface (there are lo, eth0) / an interface of the node",
-            "GLOO_SOCKET_IFNAME: ib1: no such interface (there are lo, eth0) / an interface of the node",
+            "GLOO_SOCKET_IFNAME: ib0: no such interface (the node has lo, eth0) / an interface of the node",
+            "GLOO_SOCKET_IFNAME: ib1: no such interface (the node has lo, eth0) / an interface of the node",
         ],
         [],
     ),
@@ -701,7 +703,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
             "gpu01",
             placed(
                 task0={
-                    "asked": {"NCCL_SOCKET_IFNAME": "ib0,ib1", "GLOO_SOCKET_IFNAME": "eth0"},
+                    "interface_variables": {"NCCL_SOCKET_IFNAME": "ib0,ib1", "GLOO_SOCKET_IFNAME": "eth0"},
                     "interfaces": [f"e{n}" for n in range(9)],
                 }
             ),
@@ -709,35 +711,37 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "failed",
         "",
         [
-            "GLOO_SOCKET_IFNAME: eth0: no such interface (there are e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
-            "NCCL_SOCKET_IFNAME: ib0: no such interface (there are e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
-            "NCCL_SOCKET_IFNAME: ib1: no such interface (there are e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
+            "GLOO_SOCKET_IFNAME: eth0: no such interface (the node has e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
+            "NCCL_SOCKET_IFNAME: ib0: no such interface (the node has e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
+            "NCCL_SOCKET_IFNAME: ib1: no such interface (the node has e0, e1, e2, e3, e4, e5, e6, e7) / an interface of the node",
         ],
         [],
     ),
     (
-        lambda: ddp.interface("gpu01", placed(task0={"asked": {"NCCL_SOCKET_IFNAME": "^eth"}})),
+        lambda: ddp.interface("gpu01", placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "^eth"}})),
         "failed",
         "",
-        ["NCCL_SOCKET_IFNAME: ^eth: no such interface (there are lo, eth0) / an interface of the node"],
+        ["NCCL_SOCKET_IFNAME: ^eth: no such interface (the node has lo, eth0) / an interface of the node"],
         [],
     ),
     (
-        lambda: ddp.interface("gpu01", placed(task0={"asked": {"NCCL_SOCKET_IFNAME": "^ib"}})),
+        lambda: ddp.interface("gpu01", placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "^ib"}})),
         "passed",
         "",
         [],
         [],
     ),
     (
-        lambda: ddp.interface("gpu01", placed(task0={"asked": {"NCCL_SOCKET_IFNAME": "=eth"}})),
+        lambda: ddp.interface("gpu01", placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "=eth"}})),
         "failed",
         "",
-        ["NCCL_SOCKET_IFNAME: eth: no such interface (there are lo, eth0) / an interface of the node"],
+        ["NCCL_SOCKET_IFNAME: eth: no such interface (the node has lo, eth0) / an interface of the node"],
         [],
     ),
     (
-        lambda: ddp.interface("gpu01", placed(task0={"asked": {"NCCL_SOCKET_IFNAME": "=eth0,ib0"}})),
+        lambda: ddp.interface(
+            "gpu01", placed(task0={"interface_variables": {"NCCL_SOCKET_IFNAME": "=eth0,ib0"}})
+        ),
         "passed",
         "",
         [],
@@ -746,7 +750,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: ddp.devices("gpu01", PayloadResult("ddp", (), 0)),
         "not checked",
-        "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
+        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
@@ -754,7 +758,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: ddp.devices("gpu01", PayloadResult("ddp", NODES, 4, problem="timed out")),
         "failed",
         "",
-        ["tasks: timed out / one task a GPU"],
+        ["tasks: timed out / one task per GPU"],
         ["ddp_devices 0 GPUs"],
     ),
     (lambda: ddp.devices("gpu01", worked()), "passed", "", [], ["ddp_devices 2 GPUs"]),
@@ -762,7 +766,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: ddp.devices("gpu09", worked()),
         "failed",
         "",
-        ["tasks: no task started there / one task a GPU"],
+        ["tasks: no task started there / one task per GPU"],
         ["ddp_devices 0 GPUs"],
     ),
     (
@@ -793,13 +797,13 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: ddp.devices("gpu02", worked(rank2=[])),
         "failed",
         "",
-        ["rank 2: ended without a word / a GPU of its own"],
+        ["rank 2: ended without a message / its own GPU"],
         ["ddp_devices 1 GPUs"],
     ),
     (
         lambda: ddp.group(PayloadResult("ddp", (), 0)),
         "not checked",
-        "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
+        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
@@ -822,7 +826,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: ddp.group(worked(rank3=[{"ddp": "loaded", "seconds": 3, "device": {}}])),
         "failed",
         "",
-        ["rank 3 (gpu02): ended without a word / joins the process group"],
+        ["rank 3 (gpu02): ended without a message / joins the process group"],
         ["ddp_init 0.1 s", "ddp_import 3 s"],
     ),
     (
@@ -852,7 +856,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: ddp.all_reduce(PayloadResult("ddp", (), 0)),
         "not checked",
-        "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
+        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
@@ -882,13 +886,13 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: ddp.all_reduce(worked(rank1=[*first_facts(1, 2)])),
         "failed",
         "",
-        ["rank 1 (gpu01): ended without a word / ends the all-reduce"],
+        ["rank 1 (gpu01): ended without a message / ends the all-reduce"],
         ["ddp_all_reduce 10 ms"],
     ),
     (
         lambda: ddp.training(PayloadResult("ddp", (), 0)),
         "not checked",
-        "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
+        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
@@ -904,14 +908,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: ddp.training(worked(rank1=[*first_facts(1, 3)])),
         "failed",
         "",
-        ["rank 1 (gpu01): ended without a word / ends the training step"],
+        ["rank 1 (gpu01): ended without a message / ends the training step"],
         ["ddp_training 1 s"],
     ),
     (
         lambda: ddp.training(worked(rank1=[*first_facts(1, 4)])),
         "failed",
         "",
-        ["rank 1 (gpu01): ended without a word / leaves the group and ends"],
+        ["rank 1 (gpu01): ended without a message / leaves the group and ends"],
         ["ddp_training 1 s"],
     ),
     (
@@ -980,7 +984,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: ddp.torchrun((PayloadResult("ddp", (), 0), 2)),
         "not checked",
-        "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
+        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
@@ -1072,14 +1076,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: ddp.torchrun((agents(drop="joined"), 2)),
         "failed",
         "",
-        ["rank 0: ended without a word / joined"],
+        ["rank 0: ended without a message / joins the process group"],
         [],
     ),
     (
         lambda: ddp.torchrun((agents(drop="done"), 2)),
         "failed",
         "",
-        ["rank 0: ended without a word / done"],
+        ["rank 0: ended without a message / leaves the group and ends"],
         [],
     ),
     (
@@ -1088,7 +1092,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ),
         "failed",
         "",
-        ["rank 0: train: NaN / trained"],
+        ["rank 0: train: NaN / ends the training step"],
         [],
     ),
     (
@@ -1097,7 +1101,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ),
         "failed",
         "",
-        ["rank 0: reduce: did not end / reduced"],
+        ["rank 0: reduce: did not end / ends the all-reduce"],
         [],
     ),
     (
@@ -1117,7 +1121,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: ddp.lost_rank(PayloadResult("ddp", (), 0), 30),
         "not checked",
-        "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
+        "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface",
         [],
         [],
     ),
@@ -1140,7 +1144,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: ddp.lost_rank(losing(rc=0), 30),
         "failed",
         "",
-        ["step: exit status 0 / another than 0: a rank was lost"],
+        ["step: exit status 0 / not 0: a rank was lost"],
         ["ddp_lost_rank 2.5 s"],
     ),
     (lambda: ddp.lost_rank(losing(rc=0, problem="x"), 30), "passed", "", [], ["ddp_lost_rank 2.5 s"]),
@@ -1150,7 +1154,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ),
         "failed",
         "",
-        ["rank 1 (gpu02): exit status 0 / another than 0: a rank was lost"],
+        ["rank 1 (gpu02): exit status 0 / not 0: a rank was lost"],
         ["ddp_lost_rank 2.5 s"],
     ),
     (
@@ -1251,7 +1255,7 @@ def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path)
         where=(str(SUITE),),
     )
     assert set(done.outcomes.values()) == {"not applicable"}
-    assert "does not claim torch.distributed (add `ddp:`)" in done.out
+    assert "no section `ddp` (add `ddp:`)" in done.out
 
 
 @pytest.mark.parametrize(
@@ -1311,7 +1315,7 @@ def test_a_killed_rank_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
 
 def test_an_agent_that_fails_after_all_ranks_are_done_is_told_and_drains_nobody() -> None:
     whole = agents()
-    failed = replace(whole, tasks=(whole.tasks[0], replace(whole.tasks[1], rc=1, words="store is gone")))
+    failed = replace(whole, tasks=(whole.tasks[0], replace(whole.tasks[1], rc=1, error="store is gone")))
     verdict = ddp.torchrun((failed, 2))
     assert verdict.findings == (
         Finding("agent on gpu02", "exit status 1: store is gone", "ends with 0", Action.MONITOR),

@@ -25,7 +25,7 @@ from pytest_gpucluster.suites.horovod import payload_build as build_payload
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 from pytest_gpucluster.suites.horovod.config import HorovodConfig
 from pytest_gpucluster.suites.horovod.facts import read
-from pytest_gpucluster.suites.horovod.steps import ways
+from pytest_gpucluster.suites.horovod.steps import launches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ def rank(number: int, **change: Any) -> dict[str, Any]:
 
 def world(*changed: dict[str, Any], **change: Any) -> World:
     ranks = {number: rank(number) for number in range(4)} | {it["rank"]: it for it in changed}
-    return World(**{"way": WAY, "places": PLACES, "ranks": tuple(ranks.values()), **change})
+    return World(**{"launch": WAY, "places": PLACES, "ranks": tuple(ranks.values()), **change})
 
 
 def test_a_good_job_passes_all_checks() -> None:
@@ -108,7 +108,7 @@ def test_a_good_job_passes_all_checks() -> None:
             world(ranks=tuple(rank(n, rank=0, size=1) for n in range(4))),
             "4 jobs of one rank each (singletons)",
         ),
-        (world(ranks=tuple(rank(n) for n in (0, 1, 2))), "1 of 4 told nothing: 1 on gpu02"),
+        (world(ranks=tuple(rank(n) for n in (0, 1, 2))), "1 of 4 sent no report: 1 on gpu02"),
         (world(ranks=(*map(rank, range(4)), rank(2))), "more than once: 2"),
         (world(rank(3, node="gpu01")), "rank 3: on gpu01"),
         (world(rank(1, local_rank=0)), "local_rank 0 / local_rank 1"),
@@ -139,7 +139,7 @@ def test_ranks_that_waited_name_the_node_that_did_not_come() -> None:
     }
     verdict = checks.ranks(World(WAY, PLACES, problems=(late,)))
     assert "not done within 20 s (in init)" in told(verdict)
-    assert "gpu02: no rank of it told anything" in told(verdict)
+    assert "gpu02: no rank of the node sent a report" in told(verdict)
 
 
 @pytest.mark.parametrize(
@@ -202,13 +202,13 @@ def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
     config = HorovodConfig(
         controllers=("gloo", "mpi"), launchers=("srun",), frameworks=("pytorch", "tensorflow")
     )
-    assert [str(way) for way in ways(config)] == [
+    assert [str(launch) for launch in launches(config)] == [
         "pytorch-gloo-srun",
         "pytorch-mpi-srun",
         "tensorflow-gloo-srun",
         "tensorflow-mpi-srun",
     ]
-    assert {way.launcher for way in ways(HorovodConfig())} == {"srun", "horovodrun", "localhost"}
+    assert {launch.launcher for launch in launches(HorovodConfig())} == {"srun", "horovodrun", "localhost"}
 
 
 def test_what_ranks_tell_is_read_behind_the_label_of_horovodrun() -> None:
@@ -221,14 +221,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.build(NodeBuild(problem="no module"), (), (), ()),
         "failed",
         "",
-        ["Horovod: no module / a Horovod that tells its build"],
+        ["Horovod: no module / an installation that reports its build"],
         [],
     ),
     (
         lambda: checks.build(NodeBuild(), (), (), ()),
         "failed",
         "",
-        ["Horovod: nothing was told / a Horovod that tells its build"],
+        ["Horovod: sent no report / an installation that reports its build"],
         [],
     ),
     (
@@ -254,7 +254,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.version("gpu03", {"gpu01": NodeBuild(read(TABLE))}),
         "not applicable",
-        "the node told no version: see horovod.build",
+        "the version on the node is unknown: see horovod.build",
         [],
         [],
     ),
@@ -278,7 +278,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.interface(NodeBuild(), None),
         "not applicable",
-        "the cluster file chooses no interface (horovod.interface)",
+        "the cluster file does not set horovod.interface",
         [],
         [],
     ),
@@ -286,14 +286,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.interface(NodeBuild(), "ib0"),
         "failed",
         "",
-        ["interface ib0: not there; there are: none / an IPv4 address"],
+        ["interface ib0: missing; the node has none / an IPv4 address"],
         [],
     ),
     (
         lambda: checks.interface(NodeBuild(interfaces={"lo": "127.0.0.1", "eth0": "10.0.0.1"}), "ib0"),
         "failed",
         "",
-        ["interface ib0: not there; there are: eth0 10.0.0.1, lo 127.0.0.1 / an IPv4 address"],
+        ["interface ib0: missing; the node has eth0 10.0.0.1, lo 127.0.0.1 / an IPv4 address"],
         [],
     ),
     (lambda: checks.interface(NodeBuild(interfaces={"ib0": "10.0.0.1"}), "ib0"), "passed", "", [], []),
@@ -319,7 +319,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "failed",
         "",
         [
-            "ranks: 3 of 4 told nothing: 1 on gpu01, 2 on gpu02 / every rank once",
+            "ranks: 3 of 4 sent no report: 1 on gpu01, 2 on gpu02 / every rank once",
             "rank 0 on gpu01: size 1 / size 4",
         ],
         [],
@@ -328,14 +328,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.ranks(world(ranks=(rank(0), rank(1), rank(2)))),
         "failed",
         "",
-        ["ranks: 1 of 4 told nothing: 1 on gpu02 / every rank once"],
+        ["ranks: 1 of 4 sent no report: 1 on gpu02 / every rank once"],
         [],
     ),
     (
         lambda: checks.ranks(world(ranks=(rank(1),))),
         "failed",
         "",
-        ["ranks: 3 of 4 told nothing: 1 on gpu01, 2 on gpu02 / every rank once"],
+        ["ranks: 3 of 4 sent no report: 1 on gpu01, 2 on gpu02 / every rank once"],
         [],
     ),
     (
@@ -386,7 +386,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.ranks(
             world(
                 *(rank(n, interface="", controller="mpi") for n in range(4)),
-                way=Launch("pytorch", "mpi", "srun"),
+                launch=Launch("pytorch", "mpi", "srun"),
             ),
             "eth0",
         ),
@@ -407,10 +407,10 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "failed",
         "",
         [
-            "rank 0 on gpu01: computes on the CPU / a GPU of its own",
-            "rank 1 on gpu01: computes on the CPU / a GPU of its own",
-            "rank 2 on gpu02: computes on the CPU / a GPU of its own",
-            "rank 3 on gpu02: computes on the CPU / a GPU of its own",
+            "rank 0 on gpu01: computes on the CPU / its own GPU",
+            "rank 1 on gpu01: computes on the CPU / its own GPU",
+            "rank 2 on gpu02: computes on the CPU / its own GPU",
+            "rank 3 on gpu02: computes on the CPU / its own GPU",
         ],
         [],
     ),
@@ -442,7 +442,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "",
         [
             "rank 0 on gpu01: late (in init) / a job by pytorch-gloo-srun",
-            "gpu02: no rank of it told anything / its ranks join",
+            "gpu02: no rank of the node sent a report / its ranks join",
         ],
         [],
     ),
@@ -458,7 +458,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "",
         [
             "rank ? on gpu01: late (in init) / a job by pytorch-gloo-srun",
-            "gpu02: no rank of it told anything / its ranks join",
+            "gpu02: no rank of the node sent a report / its ranks join",
         ],
         [],
     ),
@@ -523,21 +523,21 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.all_reduce(world(ranks=(rank(0),))),
         "not applicable",
-        "the job is not believed: see horovod.ranks",
+        "the ranks of the job are not valid: see horovod.ranks",
         [],
         [],
     ),
     (
         lambda: checks.all_reduce(world(problem="x")),
         "not applicable",
-        "the job is not believed: see horovod.ranks",
+        "the ranks of the job are not valid: see horovod.ranks",
         [],
         [],
     ),
     (
         lambda: checks.all_reduce(world(problems=({"node": "gpu01"},))),
         "not applicable",
-        "the job is not believed: see horovod.ranks",
+        "the ranks of the job are not valid: see horovod.ranks",
         [],
         [],
     ),
@@ -557,7 +557,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.broadcast(world(problem="x")),
         "not applicable",
-        "the job is not believed: see horovod.ranks",
+        "the ranks of the job are not valid: see horovod.ranks",
         [],
         [],
     ),
@@ -565,7 +565,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.training(world(problem="x")),
         "not applicable",
-        "the job is not believed: see horovod.ranks",
+        "the ranks of the job are not valid: see horovod.ranks",
         [],
         [],
     ),
@@ -776,14 +776,14 @@ def test_a_late_node_and_a_wrong_interface_have_their_own_verdicts(sandbox: Sand
     run = run_suite(sandbox, tmp_path, "test_horovod.py", python=python, nodes="gpu[01-02]", horovod=late)
     said = message(run, "test_ranks[pytorch-gloo-srun]")
     assert "rank 0 on gpu01: not done within 17 s" in said, run.out[-3000:]
-    assert "gpu02: no rank of it told anything" in said
+    assert "gpu02: no rank of the node sent a report" in said
     wrong = {**claim, "interface": "ib9"}
     run = run_suite(sandbox, tmp_path, "test_horovod.py", nodes="gpu[01-02]", horovod=wrong)
-    assert "interface ib9: not there; there are: " in message(run, "test_interface[gpu02]")
+    assert "interface ib9: missing; the node has " in message(run, "test_interface[gpu02]")
     assert "interface ib9 has no IPv4 address here" in message(run, "test_ranks[pytorch-gloo-srun]")
 
 
 def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_suite(sandbox, tmp_path, "test_horovod.py", nodes="gpu[01-02]")
     assert set(ends(run).values()) == {"not applicable"}
-    assert "cluster file does not claim Horovod (add `horovod:`)" in run.out
+    assert "cluster file has no section `horovod` (add `horovod:`)" in run.out

@@ -60,7 +60,7 @@ def test_how_a_cell_is_settled(
     state: State,
     why: str,
 ) -> None:
-    cell = checks.settle(row, "mpi", verdict, expected, pmi_claimed=claimed)
+    cell = checks.settle(row, "mpi", verdict, expected, pmi_required=claimed)
     assert cell.state is state
     assert cell.why.startswith(why)
     outcome = {State.BROKEN: Outcome.FAILED, State.NOT_APPLICABLE: Outcome.NOT_APPLICABLE}.get(
@@ -85,10 +85,10 @@ GOOD = tuple((node, "8") for node in NODES for _ in range(2))
         (GOOD, "", ""),
         ((*GOOD[:3], ("gpu02", "7")), "", "gpu02: 7 GPUs / 8 GPUs"),
         ((*GOOD[:3], ("gpu02", "nvidia-smi: not found")), "", "gpu02: nvidia-smi: not found / 8 GPUs"),
-        (GOOD[:3], "", "gpu02: 1 tasks told something / 2 tasks"),
-        ((*GOOD, ("gpu09", "8")), "", "gpu09: ran tasks and was not asked for / none"),
+        (GOOD[:3], "", "gpu02: 1 tasks reported / 2 tasks"),
+        ((*GOOD, ("gpu09", "8")), "", "gpu09: ran tasks but was not requested / none"),
         ((), "hangs", "step: hangs / 4 tasks that end by themselves"),
-        ((), "", "gpu01: 0 tasks told something / 2 tasks"),
+        ((), "", "gpu01: 0 tasks reported / 2 tasks"),
     ],
 )
 def test_work_without_messages(told: tuple[tuple[str, str], ...], problem: str, said: str) -> None:
@@ -143,14 +143,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.work(CellWork(NODES, 2, GOOD[:3], "8", "GPUs", "hangs")),
         "failed",
         "",
-        ["step: hangs / 4 tasks that end by themselves", "gpu02: 1 tasks told something / 2 tasks"],
+        ["step: hangs / 4 tasks that end by themselves", "gpu02: 1 tasks reported / 2 tasks"],
         [],
     ),
     (
         lambda: checks.work(CellWork(NODES, 2, (), "8", "GPUs")),
         "failed",
         "",
-        ["gpu01: 0 tasks told something / 2 tasks", "gpu02: 0 tasks told something / 2 tasks"],
+        ["gpu01: 0 tasks reported / 2 tasks", "gpu02: 0 tasks reported / 2 tasks"],
         [],
     ),
     (
@@ -158,8 +158,8 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "failed",
         "",
         [
-            "an unknown host: ran tasks and was not asked for / none",
-            "gpu09: ran tasks and was not asked for / none",
+            "an unknown host: ran tasks but was not requested / none",
+            "gpu09: ran tasks but was not requested / none",
         ],
         [],
     ),
@@ -207,10 +207,10 @@ def test_first_words_of_a_verdict() -> None:
 
 
 def test_a_want_of_pmi_is_expected_of_srun_for_mpi_alone() -> None:
-    settled = checks.settle("srun", "mpi", failed(NO_PMI), {}, pmi_claimed=False)
+    settled = checks.settle("srun", "mpi", failed(NO_PMI), {}, pmi_required=False)
     assert (settled.state, settled.verdict) == (State.EXPECTED, failed(NO_PMI))
-    assert checks.settle("srun", "nccl", failed(NO_PMI), {}, pmi_claimed=False).state is State.BROKEN
-    assert checks.settle("mpirun", "mpi", failed(NO_PMI), {}, pmi_claimed=False).state is State.BROKEN
+    assert checks.settle("srun", "nccl", failed(NO_PMI), {}, pmi_required=False).state is State.BROKEN
+    assert checks.settle("mpirun", "mpi", failed(NO_PMI), {}, pmi_required=False).state is State.BROKEN
 
 
 def test_a_table_of_a_suite_is_in_its_order_and_has_its_notes_below() -> None:
@@ -356,7 +356,10 @@ def test_a_cell_is_asked_for_by_name(sandbox: Sandbox, tmp_path: Path) -> None:
 def test_an_environment_without_an_image_is_an_error(sandbox: Sandbox, tmp_path: Path) -> None:
     run = accept(sandbox, tmp_path, {"container": "bare"}, "-k", "cpu and srun_pyxis", bare={})
     assert list(run.outcomes.values()) == ["error"]
-    assert "matrix.container 'bare' is no environment with a container_image; there is none" in run.out
+    assert (
+        "matrix.container 'bare' is not an environment with a container_image; these have one: none"
+        in run.out
+    )
 
 
 def test_a_matrix_that_is_not_asked_for_does_not_apply(sandbox: Sandbox, tmp_path: Path) -> None:

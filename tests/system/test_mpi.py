@@ -372,7 +372,7 @@ def test_what_a_node_lacks_is_named() -> None:
     config = MpiConfig(languages=("c", "python"))
     bare = replace(GOOD, mpirun="", library={}, problems={"c": "mpicc: not found"})
     assert told(checks.installed(bare, config)) == (
-        "mpirun: not on PATH / there; MPI of C programs: mpicc: not found / a program that compiles and starts; "
+        "mpirun: not on PATH / on PATH; MPI of C programs: mpicc: not found / a program that compiles and starts; "
         "mpi4py: no answer / a program that compiles and starts"
     )
     assert checks.installed(GOOD, MpiConfig()).outcome is Outcome.PASSED
@@ -383,16 +383,18 @@ def test_what_a_node_lacks_is_named() -> None:
 
 
 def test_condas_mpirun_in_front_of_the_sites_is_named() -> None:
-    verdict = checks.path(CONDA, MpiConfig(), conda_claimed=False)
+    verdict = checks.path(CONDA, MpiConfig(), conda_environment=False)
     assert told(verdict) == (
         "mpirun: /opt/conda/bin/mpirun of conda (Hydra 4.2) in front of /usr/bin/mpirun / /usr/bin/mpirun"
     )
-    assert checks.path(CONDA, MpiConfig(), conda_claimed=True).outcome is Outcome.PASSED
-    assert checks.path(GOOD, MpiConfig(), conda_claimed=False).outcome is Outcome.PASSED
-    assert checks.path(GOOD, MpiConfig(prefix="/opt/site/"), conda_claimed=False).outcome is Outcome.FAILED
-    assert checks.path(GOOD, MpiConfig(prefix="/usr"), conda_claimed=False).outcome is Outcome.PASSED
+    assert checks.path(CONDA, MpiConfig(), conda_environment=True).outcome is Outcome.PASSED
+    assert checks.path(GOOD, MpiConfig(), conda_environment=False).outcome is Outcome.PASSED
+    assert (
+        checks.path(GOOD, MpiConfig(prefix="/opt/site/"), conda_environment=False).outcome is Outcome.FAILED
+    )
+    assert checks.path(GOOD, MpiConfig(prefix="/usr"), conda_environment=False).outcome is Outcome.PASSED
     gone = replace(GOOD, mpirun="")
-    assert checks.path(gone, MpiConfig(), conda_claimed=False).outcome is Outcome.NOT_CHECKED
+    assert checks.path(gone, MpiConfig(), conda_environment=False).outcome is Outcome.NOT_CHECKED
 
 
 @pytest.mark.parametrize(
@@ -439,9 +441,7 @@ def test_a_type_that_slurm_or_the_mpi_lacks_is_named() -> None:
     assert (
         told(checks.pmi(("none", "pmi2"), ["pmix"], GOOD)) == "srun --mpi=pmix: Slurm has none, pmi2 / pmix"
     )
-    assert (
-        told(checks.pmi(types, ["pmi2"], GOOD)) == "srun --mpi=pmi2: Open MPI 4.1.4 understands pmix / pmi2"
-    )
+    assert told(checks.pmi(types, ["pmi2"], GOOD)) == "srun --mpi=pmi2: Open MPI 4.1.4 supports pmix / pmi2"
     assert checks.pmi(types, [], GOOD).outcome is Outcome.NOT_APPLICABLE
 
 
@@ -644,7 +644,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.latency(run(), None),
         "not applicable",
-        "the cluster file states no mpi.max_latency; the figures are recorded",
+        "the cluster file does not set mpi.max_latency; the figures are recorded",
         [],
         ["mpi_latency 2 us gpu01-gpu02"],
     ),
@@ -658,7 +658,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.latency(run(world=replace(run().world, pairs=()), nodes=NODES[:1]), 5.0),
         "not applicable",
-        "one node alone makes no pair",
+        "a pair needs two nodes",
         [],
         [],
     ),
@@ -680,7 +680,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.bandwidth(run(), None),
         "not applicable",
-        "the cluster file states no mpi.min_bandwidth; the figures are recorded",
+        "the cluster file does not set mpi.min_bandwidth; the figures are recorded",
         [],
         ["mpi_bandwidth 10 GB/s gpu01-gpu02"],
     ),
@@ -733,7 +733,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.installed(replace(GOOD, mpirun=""), MpiConfig()),
         "failed",
         "",
-        ["mpirun: not on PATH / there"],
+        ["mpirun: not on PATH / on PATH"],
         [],
     ),
     (
@@ -771,40 +771,46 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.path(replace(GOOD, mpirun=""), MpiConfig(), conda_claimed=False),
+        lambda: checks.path(replace(GOOD, mpirun=""), MpiConfig(), conda_environment=False),
         "not checked",
         "no mpirun on PATH, which mpi.installed judges",
         [],
         [],
     ),
     (
-        lambda: checks.path(CONDA, MpiConfig(), conda_claimed=False),
+        lambda: checks.path(CONDA, MpiConfig(), conda_environment=False),
         "failed",
         "",
         ["mpirun: /opt/conda/bin/mpirun of conda (Hydra 4.2) in front of /usr/bin/mpirun / /usr/bin/mpirun"],
         [],
     ),
     (
-        lambda: checks.path(replace(CONDA, mpiruns=CONDA.mpiruns[:1]), MpiConfig(), conda_claimed=False),
+        lambda: checks.path(replace(CONDA, mpiruns=CONDA.mpiruns[:1]), MpiConfig(), conda_environment=False),
         "failed",
         "",
         ["mpirun: /opt/conda/bin/mpirun of conda (Hydra 4.2) / the site's mpirun"],
         [],
     ),
-    (lambda: checks.path(CONDA, MpiConfig(), conda_claimed=True), "passed", "", [], []),
+    (lambda: checks.path(CONDA, MpiConfig(), conda_environment=True), "passed", "", [], []),
     (
-        lambda: checks.path(GOOD, MpiConfig(prefix="/opt/site/"), conda_claimed=False),
+        lambda: checks.path(GOOD, MpiConfig(prefix="/opt/site/"), conda_environment=False),
         "failed",
         "",
         ["mpirun: /usr/bin/mpirun (Open MPI 4.1.4) / /opt/site/bin/mpirun"],
         [],
     ),
-    (lambda: checks.path(GOOD, MpiConfig(prefix="/usr/"), conda_claimed=False), "passed", "", [], []),
-    (lambda: checks.path(replace(GOOD, mpiruns=()), MpiConfig(), conda_claimed=False), "passed", "", [], []),
+    (lambda: checks.path(GOOD, MpiConfig(prefix="/usr/"), conda_environment=False), "passed", "", [], []),
+    (
+        lambda: checks.path(replace(GOOD, mpiruns=()), MpiConfig(), conda_environment=False),
+        "passed",
+        "",
+        [],
+        [],
+    ),
     (
         lambda: checks.matches(GOOD, MpiConfig(launchers=("srun",))),
         "not applicable",
-        "the cluster file does not claim mpirun",
+        "mpi.launchers does not contain mpirun",
         [],
         [],
     ),
@@ -847,7 +853,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.pmi(("none", "pmix"), (), GOOD),
         "not applicable",
-        "the cluster file claims no `srun --mpi=TYPE`",
+        "mpi.launchers contains no `srun --mpi=TYPE`",
         [],
         [],
     ),
@@ -863,7 +869,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.pmi(("none", "pmi2"), ("pmi2",), GOOD),
         "failed",
         "",
-        ["srun --mpi=pmi2: Open MPI 4.1.4 understands pmix / pmi2"],
+        ["srun --mpi=pmi2: Open MPI 4.1.4 supports pmix / pmi2"],
         [],
     ),
     (lambda: checks.pmi(("none", "pmi2"), ("pmi2",), None), "passed", "", [], []),
@@ -872,13 +878,13 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.pmi(("none", "pmi2"), ("pmi2",), replace(GOOD, library={})),
         "failed",
         "",
-        ["srun --mpi=pmi2: the MPI understands pmix / pmi2"],
+        ["srun --mpi=pmi2: the MPI supports pmix / pmi2"],
         [],
     ),
     (
         lambda: checks.alike(GOOD, checks.norms({"gpu01": GOOD})),
         "not applicable",
-        "one node has no fleet to compare with",
+        "there is no other node to compare with",
         [],
         [],
     ),

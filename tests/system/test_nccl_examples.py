@@ -36,14 +36,14 @@ SUITE = ROOT / "suites" / "nccl_examples" / "test_nccl_examples.py"
 @pytest.mark.parametrize("size", [1, 2, 8, 31, 32, 70])
 def test_the_closed_form_is_the_sum_of_all_ranks(size: int) -> None:
     count = 100
-    ranks = [array.array("f", payload.data(rank, count)) for rank in range(size)]
-    sums = array.array("f", payload.summed(size, count))
+    ranks = [array.array("f", payload.summed([rank], count)) for rank in range(size)]
+    sums = array.array("f", payload.summed(range(size), count))
     assert list(sums) == [sum(column) for column in zip(*ranks, strict=True)]
     assert len(sums) == count
 
 
 def test_every_wrong_element_is_counted() -> None:
-    good = payload.summed(4, 100)
+    good = payload.summed(range(4), 100)
     bad = array.array("f", good)
     bad[7] += 1
     bad[99] = float("nan")
@@ -70,7 +70,7 @@ def test_the_unique_id_goes_by_value_in_its_full_length() -> None:
 
 def test_without_a_driver_it_says_so() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", sent(Path(payload.__file__)), "one-process"],
+        [sys.executable, "-c", sent(Path(payload.__file__)), "one-process", "127.0.0.1", "60"],
         capture_output=True,
         text=True,
         check=False,
@@ -81,7 +81,7 @@ def test_without_a_driver_it_says_so() -> None:
     (fact,) = (json.loads(line) for line in done.stdout.splitlines())
     assert fact["nccl_examples"] == "failed"
     assert fact["phase"] == "load the libraries"
-    assert done.returncode == payload.EXIT_FAILED
+    assert done.returncode == 1
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def told(**changes: dict[str, dict[str, Any]]) -> PayloadResult:
     for number, node in enumerate(("gpu01", "gpu02")):
         facts: dict[str, dict[str, Any]] = {
             "loaded": {"devices": 1, "buses": ["0000:06:00.0"]},
-            "reduced": {"ranks": [{"rank": number, "size": 2}], "wrong": [0], "init": 1.0},
+            "reduced": {"ranks": [[number, 2]], "wrong": [0], "init": 1.0},
             "done": {},
         }
         for kind, change in changes.get(f"task{number}", {}).items():
@@ -114,14 +114,14 @@ def ended(*facts: dict[str, Any], rc: int | None = 4, signal: int | None = None)
 
 def ranks(*seen: tuple[int, int]) -> dict[str, Any]:
     """Return what a task reduced, with its ranks as (rank, size)."""
-    return {"reduced": {"ranks": [{"rank": rank, "size": size} for rank, size in seen]}}
+    return {"reduced": {"ranks": [list(one) for one in seen]}}
 
 
 LOADED = {"nccl_examples": "loaded", "devices": 1, "buses": ["0000:06:00.0"]}
-WRONG = {"nccl_examples": "reduced", "ranks": [{"rank": 1, "size": 2}], "wrong": [5, 2], "init": 1.0}
+WRONG = {"nccl_examples": "reduced", "ranks": [[1, 2]], "wrong": [5, 2], "init": 1.0}
 FAILED = {"nccl_examples": "failed", "phase": "init", "reason": "no GPU"}
 STUCK = {"nccl_examples": "stuck", "phase": "init", "seconds": 60.0}
-LACKS = {"failed": {"phase": "load libnccl", "reason": "cannot open", "library": False}}
+LACKS = {"no_library": {"reason": "cannot open"}}
 ONE, TWO = (f"nccl_examples_devices {count} GPUs" for count in (1, 2))
 INIT = "nccl_examples_init 1 s"
 RIGHT = "right sums on every device"
@@ -158,7 +158,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.one_device(ended(LOADED, WRONG, {"nccl_examples": "done"}, rc=payload.EXIT_WRONG)),
+        lambda: checks.one_device(ended(LOADED, WRONG, {"nccl_examples": "done"}, rc=7)),
         "failed",
         "",
         [f"task 1 (gpu02): 7 elements wrong / {RIGHT}"],

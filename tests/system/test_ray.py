@@ -20,7 +20,7 @@ from pytest_gpucluster.kit.payloads.prelude import Failure
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray import payload_node as ray_node
 from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
-from pytest_gpucluster.suites.ray.steps import left_command, remove_command
+from pytest_gpucluster.suites.ray.steps import leftovers_command, remove_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def formed(**change: Any) -> ClusterFacts:
         "objects": {"sent": dict.fromkeys(NODES, True), "fetched": dict.fromkeys(NODES, True), "rates": {}},
         "gpus": {"held": [[node, "0", f"GPU-{node}"] for node in NODES]},
         "tune": {"best": 4, "iterations": {"4": 8, "3": 2, "2": 1, "1": 1}, "errors": [], "seconds": 5.0},
-        "stranger": {"refused": True, "rc": 1, "said": "AuthenticationError"},
+        "no_token": {"refused": True, "rc": 1, "output": "AuthenticationError"},
     }
     token = {"set": True, "exposed": 0}
     head = NodeFacts({"killed": {}, "ended": {}, "token": token})
@@ -95,7 +95,7 @@ def test_a_good_cluster_passes_all_checks() -> None:
         ({"nodes": {"alive": {"gpu07": {"cpu": 2.0, "gpu": 1.0}}}}, "nodes: gpu07 / gpu01"),
         ({"tasks": {"problem": "GetTimeoutError"}}, "task: GetTimeoutError"),
         ({"actors": {"ran": {}}}, "actor: did not run"),
-        ({"ended": {"outlived": 0, "ended": False}}, "did not end when it was told to"),
+        ({"ended": {"outlived": 0, "ended": False}}, "did not end on SIGTERM"),
         (
             {"problem": {"what": "port", "problem": "port 6379 (port) is taken by redis"}},
             "port: port 6379 (port) is taken by redis",
@@ -145,10 +145,10 @@ def test_each_fault_of_a_node_alone_has_its_words(change: dict[str, Any], words:
         ),
         (
             "token",
-            {"stranger": {"refused": False, "rc": 0, "said": "ok"}},
-            "a client without token: was let in",
+            {"no_token": {"refused": False, "rc": 0, "output": "ok"}},
+            "a client without token: was accepted",
         ),
-        ("token", {"stranger": {}}, "driver: the driver told nothing of it"),
+        ("token", {"no_token": {}}, "driver: the driver sent no report of it"),
     ],
 )
 def test_each_fault_of_a_cluster_has_its_words(check: str, change: dict[str, Any], words: str) -> None:
@@ -297,33 +297,33 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.alone("gpu01", lone(ended={"outlived": 3}), Share(2, 1)),
         "failed",
         "",
-        ["ray start: did not end when it was told to / ends"],
+        ["ray start: did not end on SIGTERM / ends"],
         ["outlived 3 processes"],
     ),
     (
         lambda: checks.alone("gpu01", lone(ended={}), Share(2, 1)),
         "failed",
         "",
-        ["ray start: did not end when it was told to / ends"],
+        ["ray start: did not end on SIGTERM / ends"],
         ["outlived 0 processes"],
     ),
     (lambda: checks.nodes(formed()), "passed", "", [], ["join 2 s"]),
     (
-        lambda: checks.nodes(replace(formed(), asked={"gpu01": Share(2, 1)})),
+        lambda: checks.nodes(replace(formed(), requested={"gpu01": Share(2, 1)})),
         "not applicable",
-        "one node alone makes no cluster: see ray.alone",
+        "a cluster needs two nodes: see ray.alone",
         [],
         [],
     ),
     (
-        lambda: checks.nodes(replace(formed(), asked=dict.fromkeys(("gpu01", "gpu02"), Share(2, 1)))),
+        lambda: checks.nodes(replace(formed(), requested=dict.fromkeys(("gpu01", "gpu02"), Share(2, 1)))),
         "failed",
         "",
-        ["nodes: also alive: gpu03 / the asked ones only"],
+        ["nodes: also alive: gpu03 / the requested nodes only"],
         ["join 2 s"],
     ),
     (
-        lambda: checks.nodes(replace(formed(), asked={**SHARES, "gpu02": Share(4, 2)})),
+        lambda: checks.nodes(replace(formed(), requested={**SHARES, "gpu02": Share(4, 2)})),
         "failed",
         "",
         ["CPUs of gpu02: 2 / 4", "GPUs of gpu02: 1 / 2"],
@@ -333,14 +333,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.nodes(replace(formed(), nodes={}, driver={})),
         "failed",
         "",
-        ["head on gpu01: it was never started / a head that the workers can join"],
+        ["head on gpu01: was not started / a head that the workers can join"],
         [],
     ),
     (
         lambda: checks.nodes(with_node(formed(), "gpu02", NodeFacts(), "gpu01", "gpu03")),
         "failed",
         "",
-        ["gpu02: missing: its worker was started and never joined / alive"],
+        ["gpu02: missing: its worker started but did not join / alive"],
         [],
     ),
     (
@@ -372,7 +372,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.nodes(with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "login1", "a")),
         "failed",
         "",
-        ["nodes: also alive: a, login1 / the asked ones only"],
+        ["nodes: also alive: a, login1 / the requested nodes only"],
         [],
     ),
     (lambda: checks.tasks("gpu02", formed()), "passed", "", [], []),
@@ -387,41 +387,41 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.tasks("gpu02", formed(tasks={"problem": "x"})),
         "failed",
         "",
-        ["driver: x / it could be done"],
+        ["driver: x / completes it"],
         [],
     ),
     (
         lambda: checks.tasks("gpu02", formed(tasks={})),
         "failed",
         "",
-        ["driver: the driver told nothing of it / it could be done"],
+        ["driver: the driver sent no report of it / completes it"],
         [],
     ),
     (
         lambda: checks.tasks("gpu02", replace(formed(tasks={}), nodes={"gpu01": NodeFacts(silent="died")})),
         "failed",
         "",
-        ["driver: died / it could be done"],
+        ["driver: died / completes it"],
         [],
     ),
     (
         lambda: checks.tasks("gpu02", formed(nodes={})),
         "not applicable",
-        "there was no cluster: see ray.nodes",
+        "the node was not in a Ray cluster: see ray.nodes",
         [],
         [],
     ),
     (
         lambda: checks.tasks("gpu09", formed()),
         "not applicable",
-        "there was no cluster: see ray.nodes",
+        "the node was not in a Ray cluster: see ray.nodes",
         [],
         [],
     ),
     (
-        lambda: checks.tasks("gpu02", replace(formed(), asked={"gpu02": Share(2, 1)})),
+        lambda: checks.tasks("gpu02", replace(formed(), requested={"gpu02": Share(2, 1)})),
         "not applicable",
-        "one node alone makes no cluster: see ray.alone",
+        "a cluster needs two nodes: see ray.alone",
         [],
         [],
     ),
@@ -438,7 +438,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.actors("gpu02", formed(actors={"ran": {"gpu02": "gpu02"}})),
         "not checked",
-        "the actor told no counts",
+        "the actor reported no counts",
         [],
         [],
     ),
@@ -453,8 +453,8 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "failed",
         "",
         [
-            "head to node: timeout / the object as it was",
-            "node to head: other content / the object as it was",
+            "head to node: timeout / the object unchanged",
+            "node to head: other content / the object unchanged",
         ],
         ["object_rate 90 MB/s"],
     ),
@@ -463,21 +463,21 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "failed",
         "",
         [
-            "head to node: nothing arrived / the object as it was",
-            "node to head: nothing arrived / the object as it was",
+            "head to node: nothing arrived / the object unchanged",
+            "node to head: nothing arrived / the object unchanged",
         ],
         [],
     ),
     (
         lambda: checks.objects("gpu09", formed()),
         "not applicable",
-        "there was no cluster: see ray.nodes",
+        "the node was not in a Ray cluster: see ray.nodes",
         [],
         [],
     ),
     (lambda: checks.gpus(formed()), "passed", "", [], ["gpus 3 GPUs"]),
     (
-        lambda: checks.gpus(replace(formed(), asked=dict.fromkeys(NODES, Share(2, 0)))),
+        lambda: checks.gpus(replace(formed(), requested=dict.fromkeys(NODES, Share(2, 0)))),
         "not applicable",
         "the nodes have no GPUs for Ray",
         [],
@@ -487,7 +487,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.gpus(formed(gpus={})),
         "failed",
         "",
-        ["driver: the driver told nothing of it / it could be done"],
+        ["driver: the driver sent no report of it / completes it"],
         [],
     ),
     (
@@ -508,7 +508,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
             )
         ),
         "failed",
-        "no UUID was told on gpu02: the devices cannot be told apart",
+        "no UUID on gpu02: the devices cannot be distinguished",
         ["actor with one GPU: timeout / runs"],
         ["gpus 2 GPUs"],
     ),
@@ -525,7 +525,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.tune(formed(), False),
         "not applicable",
-        "the cluster file does not claim Ray Tune (ray.tune)",
+        "the cluster file disables Ray Tune (ray.tune)",
         [],
         [],
     ),
@@ -533,7 +533,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.tune(formed(tune={}), True),
         "failed",
         "",
-        ["driver: the driver told nothing of it / it could be done"],
+        ["driver: the driver sent no report of it / completes it"],
         [],
     ),
     (
@@ -562,7 +562,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.token(formed(), False),
         "not applicable",
-        "the cluster file does without Ray's token (ray.token)",
+        "the cluster file disables Ray's token (ray.token)",
         [],
         [],
     ),
@@ -576,23 +576,23 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (lambda: checks.token(replace(formed(), version="2.52"), True), "passed", "", [], []),
     (lambda: checks.token(replace(formed(), version=""), True), "passed", "", [], []),
     (
-        lambda: checks.token(formed(stranger={}, token={"problem": "no"}), True),
+        lambda: checks.token(formed(no_token={}, token={"problem": "no"}), True),
         "failed",
         "",
-        ["driver: no / it could be done"],
+        ["driver: no / completes it"],
         [],
     ),
     (
-        lambda: checks.token(formed(stranger={"refused": False, "rc": 0, "said": "ok"}), True),
+        lambda: checks.token(formed(no_token={"refused": False, "rc": 0, "output": "ok"}), True),
         "failed",
         "",
-        ["a client without token: was let in (exit 0): ok / refused"],
+        ["a client without token: was accepted (exit 0): ok / refused"],
         [],
     ),
     (
         lambda: checks.token(replace(formed(), nodes={}), True),
         "not checked",
-        "no node told whether the token is on a command line",
+        "no node reported whether the token is on a command line",
         [],
         [],
     ),
@@ -614,7 +614,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.head_lost("gpu09", formed()),
         "not applicable",
-        "there was no cluster: see ray.nodes",
+        "the node was not in a Ray cluster: see ray.nodes",
         [],
         [],
     ),
@@ -622,13 +622,13 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.head_lost("gpu02", replace(formed(), nodes={"gpu01": NodeFacts({"killed": {}})})),
         "failed",
         "",
-        ["worker: never started / leaves when its head is lost"],
+        ["worker: was not started / ends when its head is lost"],
         [],
     ),
     (
         lambda: checks.head_lost("gpu02", replace(formed(), nodes={"gpu02": formed().nodes["gpu02"]})),
         "not applicable",
-        "there was no cluster: see ray.nodes",
+        "the node was not in a Ray cluster: see ray.nodes",
         [],
         [],
     ),
@@ -636,7 +636,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.head_lost("gpu02", with_node(formed(), "gpu02", NodeFacts({"ended": {}}), *NODES)),
         "failed",
         "",
-        ["worker: told nothing of its end / leaves when its head is lost"],
+        ["worker: sent no report of its end / ends when its head is lost"],
         [],
     ),
     (
@@ -656,7 +656,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (lambda: checks.left(""), "passed", "", [], []),
-    (lambda: checks.left(None), "not checked", "the node did not tell what is left", [], []),
+    (lambda: checks.left(None), "not checked", "the node did not report its processes and folders", [], []),
 ]
 
 
@@ -751,14 +751,14 @@ def test_processes_and_folders_that_are_left_are_found_and_removed(tmp_path: Pat
     other = subprocess.Popen(["sh", "-c", 'exec sleep 60 >"$0"', f"{folder}/log"])
     try:
         wait_for((folder / "log").exists, "the second one runs")
-        found = set(shell(left_command("4071ccab12cd", stem)).splitlines())
+        found = set(shell(leftovers_command("4071ccab12cd", stem)).splitlines())
         assert found == {f"process {one.pid} sleep 60 ", f"process {other.pid} sleep 60 ", f"folder {folder}"}
         shell(remove_command((one.pid, other.pid), stem))
         assert (one.wait(10), other.wait(10)) == (-9, -9)
     finally:
         one.kill()
         other.kill()
-    assert shell(left_command("4071ccab12cd", stem)) == ""
+    assert shell(leftovers_command("4071ccab12cd", stem)) == ""
 
 
 def shell(command: str) -> str:
@@ -842,4 +842,4 @@ def test_a_wrong_interface_has_its_own_verdict(sandbox: Sandbox, tmp_path: Path)
 def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]")
     assert set(ends(run).values()) == {"not applicable"}
-    assert "cluster file does not claim Ray (add `ray:`)" in run.out
+    assert "cluster file has no section `ray` (add `ray:`)" in run.out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +29,14 @@ from plugin_helpers import (
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit.os_config import OsConfig
+from pytest_gpucluster.kit.payload_result import PayloadTask
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.submitit import checks
 from pytest_gpucluster.suites.submitit import steps as runner
-from pytest_gpucluster.suites.submitit.checks import SubmititTold
+from pytest_gpucluster.suites.submitit.checks import SubmititResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 SUITE = ROOT / "suites" / "submitit" / "test_submitit.py"
 PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
@@ -52,7 +54,13 @@ ALL = (
 # -- verdicts on plain facts --------------------------------------------------------------------------------------
 
 
-def told(*, accounting: bool = False, **changes: dict[str, Any] | None) -> SubmititTold:
+def result(*facts: Mapping[str, Any], accounting: bool = False, problem: str = "") -> SubmititResult:
+    """Return the result of a driver that printed these facts."""
+    task = PayloadTask(0, "", None, None, facts)
+    return SubmititResult("submitit", (), 1, (task,), problem, accounting=accounting)
+
+
+def told(*, accounting: bool = False, **changes: dict[str, Any] | None) -> SubmititResult:
     """Return what a healthy driver tells; `add={...}` replaces one result, None leaves it away."""
     places = [{"rank": rank, "tasks": 3, "slurm": rank, "node": "gpu01"} for rank in range(3)]
     results: dict[str, dict[str, Any] | None] = {
@@ -64,8 +72,8 @@ def told(*, accounting: bool = False, **changes: dict[str, Any] | None) -> Submi
         **changes,
     }
     facts: list[dict[str, Any]] = [{"submitit": "submitted", "version": "1.5", "jobs": ["1"]}]
-    facts += [{"submitit": "result", "name": name, **fact} for name, fact in results.items() if fact]
-    return SubmititTold(tuple(facts), accounting)
+    facts += [{"submitit": name, **fact} for name, fact in results.items() if fact]
+    return result(*facts, accounting=accounting)
 
 
 def found(verdict: Verdict) -> str:
@@ -84,7 +92,7 @@ def test_healthy_results_pass(accounting: bool) -> None:  # a table of cases
     ("check", "change", "said"),
     [
         (checks.add, {"add": {"value": [13]}}, "result: [13]"),
-        (checks.add, {"add": {"error": "late", "text": "PENDING"}}, "not over in time: PENDING"),
+        (checks.add, {"add": {"error": "late", "text": "PENDING"}}, "did not end in time: PENDING"),
         (
             checks.add,
             {"add": {"error": "UncompletedJobError", "text": "no\nfile"}},
@@ -108,7 +116,7 @@ def test_healthy_results_pass(accounting: bool) -> None:  # a table of cases
             "UncompletedJobError: x",
         ),
         (checks.cancel, {"cancel": {"over": False, "slurm": "RUNNING", "seconds": 30.0}}, "still RUNNING"),
-        (checks.cancel, {"cancel": None}, "result of cancel: the driver ended without a word"),
+        (checks.cancel, {"cancel": None}, "result of cancel: the driver ended without a message"),
     ],
 )
 def test_what_is_wrong_fails(check: Any, change: dict[str, Any], said: str) -> None:
@@ -128,49 +136,43 @@ def test_with_accounting_submitit_has_to_know_the_states() -> None:
 
 def test_nothing_submitted_is_one_failure_and_never_a_pass() -> None:
     failed = {"submitit": "failed", "phase": "submit", "error": "ModuleNotFoundError", "text": "No module"}
-    nothing = SubmititTold((failed,))
+    nothing = result(failed)
     assert found(checks.framework(nothing)) == "package submitit: ModuleNotFoundError: No module"
     assert {check(nothing).outcome for check in ALL[1:]} == {Outcome.NOT_CHECKED}
-    assert (
-        found(checks.framework(SubmititTold(problem="python: not found"))) == "submission: python: not found"
-    )
+    assert found(checks.framework(result(problem="python: not found"))) == "submission: python: not found"
 
 
 def test_records_are_kept_where_slurm_says_so() -> None:
-    assert not runner.keeps_records({})
-    assert not runner.keeps_records({"AccountingStorageType": "accounting_storage/none"})
-    assert runner.keeps_records({"AccountingStorageType": "accounting_storage/slurmdbd"})
+    assert not runner.stores_records({})
+    assert not runner.stores_records({"AccountingStorageType": "accounting_storage/none"})
+    assert runner.stores_records({"AccountingStorageType": "accounting_storage/slurmdbd"})
 
 
 EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (lambda: checks.framework(told()), "passed", "", [], []),
     (
-        lambda: checks.framework(SubmititTold()),
+        lambda: checks.framework(result()),
         "failed",
         "",
-        ["submission: the driver told nothing / submits jobs"],
+        ["submission: the driver sent no report / submits jobs"],
         [],
     ),
     (
-        lambda: checks.framework(SubmititTold(problem="python: not found")),
+        lambda: checks.framework(result(problem="python: not found")),
         "failed",
         "",
         ["submission: python: not found / submits jobs"],
         [],
     ),
     (
-        lambda: checks.framework(
-            SubmititTold(({"submitit": "failed", "error": "ImportError", "text": "t"},))
-        ),
+        lambda: checks.framework(result({"submitit": "failed", "error": "ImportError", "text": "t"})),
         "failed",
         "",
         ["package submitit: ImportError: t / submits jobs"],
         [],
     ),
     (
-        lambda: checks.framework(
-            SubmititTold(({"submitit": "failed", "error": "ModuleNotFoundError", "text": "t"},))
-        ),
+        lambda: checks.framework(result({"submitit": "failed", "error": "ModuleNotFoundError", "text": "t"})),
         "failed",
         "",
         ["package submitit: ModuleNotFoundError: t / submits jobs"],
@@ -178,7 +180,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.framework(
-            SubmititTold(({"submitit": "failed", "error": "FailedJobError", "text": "sbatch: refused"},))
+            result({"submitit": "failed", "error": "FailedJobError", "text": "sbatch: refused"})
         ),
         "failed",
         "",
@@ -190,14 +192,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.add(told(add={"error": "late", "text": "PENDING"})),
         "failed",
         "",
-        ["job: not over in time: PENDING / runs and ends"],
+        ["job: did not end in time: PENDING / runs and ends"],
         [],
     ),
     (
         lambda: checks.add(told(add={"error": "late", "text": ""})),
         "failed",
         "",
-        ["job: not over in time: unknown to Slurm, without a result / runs and ends"],
+        ["job: did not end in time: unknown to Slurm, without a result / runs and ends"],
         [],
     ),
     (
@@ -218,27 +220,27 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.add(told(add=None)),
         "failed",
         "",
-        ["result of add: the driver ended without a word / told"],
+        ["result of add: the driver ended without a message / returned"],
         [],
     ),
     (
         lambda: checks.add(
-            SubmititTold((*told(add=None).facts, {"submitit": "failed", "error": "OSError", "text": "t"}))
+            result(*told(add=None).tasks[0].facts, {"submitit": "failed", "error": "OSError", "text": "t"})
         ),
         "failed",
         "",
-        ["result of add: OSError: t / told"],
+        ["result of add: OSError: t / returned"],
         [],
     ),
     (
-        lambda: checks.add(SubmititTold(told(add=None).facts, problem="killed")),
+        lambda: checks.add(replace(told(add=None), problem="killed")),
         "failed",
         "",
-        ["result of add: killed / told"],
+        ["result of add: killed / returned"],
         [],
     ),
     (
-        lambda: checks.add(SubmititTold()),
+        lambda: checks.add(result()),
         "not checked",
         "nothing was submitted: see submitit.framework",
         [],
@@ -255,21 +257,21 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.array(told(array=None)),
         "failed",
         "",
-        ["result of array: the driver ended without a word / told"],
+        ["result of array: the driver ended without a message / returned"],
         [],
     ),
     (
         lambda: checks.multitask(told(multitask=None)),
         "failed",
         "",
-        ["result of multitask: the driver ended without a word / told"],
+        ["result of multitask: the driver ended without a message / returned"],
         [],
     ),
     (
         lambda: checks.multitask(told(multitask={"error": "late", "text": "PENDING"})),
         "failed",
         "",
-        ["job: not over in time: PENDING / runs and ends"],
+        ["job: did not end in time: PENDING / runs and ends"],
         [],
     ),
     (
@@ -304,35 +306,37 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.failure(told(failure=None)),
         "failed",
         "",
-        ["result of failure: the driver ended without a word / told"],
+        ["result of failure: the driver ended without a message / returned"],
         [],
     ),
     (
         lambda: checks.failure(told(failure={"value": [None]})),
         "failed",
         "",
-        ["job: the value [None] / FailedJobError: gpucluster: told to fail"],
+        ["job: the value [None] / FailedJobError: gpucluster: expected failure"],
         [],
     ),
     (
         lambda: checks.failure(told(failure={"error": "FailedJobError", "text": "another"})),
         "failed",
         "",
-        ["job: FailedJobError: another / FailedJobError: gpucluster: told to fail"],
+        ["job: FailedJobError: another / FailedJobError: gpucluster: expected failure"],
         [],
     ),
     (
         lambda: checks.failure(told(failure={"error": "UncompletedJobError", "text": checks.FAILURE})),
         "failed",
         "",
-        ["job: UncompletedJobError: gpucluster: told to fail / FailedJobError: gpucluster: told to fail"],
+        [
+            "job: UncompletedJobError: gpucluster: expected failure / FailedJobError: gpucluster: expected failure"
+        ],
         [],
     ),
     (
         lambda: checks.failure(told(failure={"error": "UncompletedJobError", "text": "y" + "x" * 200})),
         "failed",
         "",
-        ["job: UncompletedJobError: " + "x" * 200 + " / FailedJobError: gpucluster: told to fail"],
+        ["job: UncompletedJobError: " + "x" * 200 + " / FailedJobError: gpucluster: expected failure"],
         [],
     ),
     (lambda: checks.cancel(told()), "passed", "", [], ["submitit_cancel 1 s"]),
@@ -341,14 +345,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.cancel(told(cancel=None)),
         "failed",
         "",
-        ["result of cancel: the driver ended without a word / told"],
+        ["result of cancel: the driver ended without a message / returned"],
         [],
     ),
     (
         lambda: checks.cancel(told(cancel={"error": "late", "text": "PENDING"})),
         "failed",
         "",
-        ["job: not over in time: PENDING / runs and ends"],
+        ["job: did not end in time: PENDING / runs and ends"],
         [],
     ),
     (
@@ -394,7 +398,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.accounting(told()),
         "not applicable",
-        "Slurm keeps no job records (AccountingStorageType): submitit goes by its result files",
+        "Slurm stores no job records (AccountingStorageType): submitit uses its result files",
         [],
         [],
     ),
@@ -403,7 +407,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.accounting(told(accounting=True, add=None)),
         "failed",
         "",
-        ["result of add: the driver ended without a word / told"],
+        ["result of add: the driver ended without a message / returned"],
         [],
     ),
     (
@@ -481,7 +485,7 @@ def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path)
     before = jobs_so_far(sandbox)
     done = run_suite(cluster_file(sandbox, tmp_path, nodes="gpu01"), "-v")
     assert set(done.outcomes.values()) == {"not applicable"}
-    assert "does not claim submitit (add `submitit:`)" in done.out
+    assert "no section `submitit` (add `submitit:`)" in done.out
     assert jobs_so_far(sandbox) == before
 
 

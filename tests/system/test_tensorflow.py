@@ -127,7 +127,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.framework("gpu01", PayloadResult("tensorflow", NODES, 2)),
         "failed",
         "",
-        ["python: no task started there / tells whether tensorflow is there"],
+        ["python: no task started there / reports whether tensorflow is installed"],
         [],
     ),
     (
@@ -474,7 +474,7 @@ def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
 def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
     done = run_suite(cluster_file(sandbox, tmp_path, nodes="gpu01"), "-v")
     assert set(done.outcomes.values()) == {"not applicable"}
-    assert "does not claim TensorFlow (add `tensorflow:`)" in done.out
+    assert "no section `tensorflow` (add `tensorflow:`)" in done.out
 
 
 def test_tensorflow_absent_on_one_node(sandbox: Sandbox, tmp_path: Path) -> None:

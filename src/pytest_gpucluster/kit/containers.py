@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.core.probe import Answer
 
-REUSED_PREFIX = f"{PREFIX}-kept"  # of the names of containers that stay on the nodes for later runs
+REUSED_PREFIX = f"{PREFIX}-kept"  # names of containers that later runs reuse
 PROGRESS = 15.0  # seconds between progress lines
 # seconds for the nodes to list their containers, and again to remove them; HURRY in an interrupted run
 PATIENCE, HURRY = 60.0, 10.0
@@ -177,7 +177,7 @@ class NamedContainers:
         )
 
     def _drop_outdated(self, image: str, name: str, answers: Mapping[str, Answer]) -> tuple[str, ...]:
-        """Remove containers of an older file at this path; return the nodes that had them."""
+        """Remove containers of an older file at this path; return the nodes of the removed containers."""
         pattern = re.compile(rf"pyxis_(?:\d+_)?({REUSED_PREFIX}-{digest(image)}-[^-]+)")
         outdated: dict[str, list[str]] = {}
         for node, answer in answers.items():

@@ -1,4 +1,4 @@
-"""What the sections of all frameworks have in common."""
+"""The keys that the sections of all frameworks share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a framework that the cluster file claims: environment, nodes, payload, and what the tasks told."""
+"""Steps of a framework: their environment, nodes and payload, and the results of their tasks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
 
-WITHOUT_GPUS = 2  # tasks a node, where the cluster file does not say
-TRIES = 3  # with a port of the payload's choice that happens to be taken: each step has another
+WITHOUT_GPUS = 2  # tasks per node if neither the cluster file nor GPUs determine them
+ATTEMPTS = 3  # the payload derives its port from the step id: a repeated step has another port
 Config = TypeVar("Config", bound=FrameworkConfig)
 Result = TypeVar("Result")
 
 
 class NodesUnderTest(Protocol):
-    """What a session has of the nodes: the cluster file, Slurm's inventory, the allocations, who can be tested."""
+    """The part of a session that the runners need."""
 
     @property
     def cluster(self) -> Cluster:
@@ -39,7 +39,7 @@ class NodesUnderTest(Protocol):
 
     @property
     def inventory(self) -> Mapping[str, NodeInfo]:
-        """What Slurm says of each node."""
+        """Slurm's data of each node."""
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
@@ -50,15 +50,15 @@ class NodesUnderTest(Protocol):
 
 
 def nodes_by_allocation(session: NodesUnderTest) -> list[tuple[Allocation, tuple[str, ...]]]:
-    """Return every allocation with its testable nodes: they share a partition and a number of GPUs."""
+    """Return the allocations that have testable nodes, with these nodes."""
     known = ((held, session.without_problem(held.nodes)) for held in session.allocations)
     return [(held, nodes) for held, nodes in known if nodes]
 
 
 class FrameworkStepRunner(Generic[Config]):
-    """Runs steps of one framework on `nodes`, the testable ones of one allocation, as its section says.
+    """Runs the steps of one framework on `nodes`, the testable nodes of one allocation.
 
-    A suite derives from it: `section` is its key in the cluster file, `key` the first name in the lines of its payload.
+    A suite derives from it: `section` is its key in the cluster file, `key` the first key in the lines of its payload.
     """
 
     section: ClassVar[str] = ""
@@ -80,7 +80,7 @@ class FrameworkStepRunner(Generic[Config]):
 
     @classmethod
     def of_allocations(cls, session: NodesUnderTest, config: Config, **own: Any) -> list[Self]:
-        """Return a runner per allocation that has nodes to test; `own` is what a suite's own needs."""
+        """Return a runner per allocation that has testable nodes. `own`: further arguments of the derived class."""
         return [
             cls(held, session.cluster, session.inventory, config, nodes, **own)
             for held, nodes in nodes_by_allocation(session)
@@ -88,7 +88,7 @@ class FrameworkStepRunner(Generic[Config]):
 
     @cached_property
     def environment(self) -> EnvironmentConfig | None:
-        """The environment of the cluster file that the steps run in; ConfigError where there is no such name."""
+        """The environment of the steps; ConfigError if the cluster file has none of this name."""
         return environment_named(self.cluster, self.config.environment, self.section)
 
     @property
@@ -109,14 +109,14 @@ class FrameworkStepRunner(Generic[Config]):
 
     @property
     def gpus(self) -> int:
-        """GPUs that every node of these can give to a step; 0 where the profile has none."""
+        """GPUs per node that a step can use, the fewest of the nodes; 0 if a profile has none."""
         if any(self.cluster.group_of(node).profile.gpu is None for node in self.nodes):
             return 0
         return min((self.inventory[node].gpus for node in self.nodes if node in self.inventory), default=0)
 
     @property
     def real_gpus(self) -> int:
-        """GPUs per node that a program can compute on; 0 where the nodes have none, or simulated ones."""
+        """GPUs per node that a program can compute on; 0 without GPUs or with simulated ones."""
         profile, info = self.cluster.group_of(self.nodes[0]).profile, self.inventory.get(self.nodes[0])
         if profile.simulated or profile.gpu is None:
             return 0
@@ -124,21 +124,21 @@ class FrameworkStepRunner(Generic[Config]):
 
     @property
     def tasks_per_node(self) -> int:
-        """Tasks a node: the cluster file's, or one a GPU, or two."""
+        """Tasks per node: those of the cluster file, else one per GPU, else two."""
         return self.config.ntasks_per_node or self.gpus or WITHOUT_GPUS
 
     @property
     def ranks_per_node(self) -> int:
-        """The same for programs that compute on the GPUs."""
+        """Tasks per node of a program that computes on the GPUs."""
         return self.config.ntasks_per_node or self.real_gpus or WITHOUT_GPUS
 
     @property
     def phase(self) -> float:
-        """Seconds for one phase of a payload: what hangs is named before the step is cancelled."""
+        """Seconds for one phase of a payload, which reports a hang before Slurm cancels the step."""
         return max(10.0, self.config.deadline / 3)
 
     def address(self, node: str) -> str:
-        """Return the address that Slurm knows of a node."""
+        """Return the address of a node in Slurm (NodeAddr)."""
         info = self.inventory.get(node)
         return (info.address if info else "") or node
 
@@ -147,16 +147,16 @@ class FrameworkStepRunner(Generic[Config]):
         return source_of(str(sys.modules[type(self).__module__].__file__), name)
 
     def payload(self, *words: str, name: str = "payload.py") -> tuple[str, ...]:
-        """Return the command line of a payload: its source goes along, so no storage has to be shared."""
+        """Return the command line of a payload; it contains the source, so no shared storage is needed."""
         return (self.python, "-c", self.source(name), *words)
 
     def request(self, argv: Sequence[str], **options: Any) -> StepRequest:
-        """Return a step on the claim's nodes, in its environment, within its deadline."""
+        """Return a step on the nodes of this runner, in its environment, with its deadline."""
         given = {"nodes": self.nodes, "timeout": self.config.deadline, **options}
         return StepRequest(argv=tuple(argv), environment=self.environment, **given)
 
     def run(self, request: StepRequest) -> PayloadResult:
-        """Run a step. A deadline is a result; StepError where Slurm could not start it: no fault of the framework."""
+        """Run a step. An expired deadline is a result; StepError if Slurm could not start the step."""
         problem = hint = ""
         try:
             result = run_step(self.slurm, self.allocation, request)
@@ -182,7 +182,7 @@ class FrameworkStepRunner(Generic[Config]):
         )
 
     def attempt(self, request: StepRequest) -> PayloadResult:
-        """Run a step; also a container that does not start is a result."""
+        """Run a step; a container that does not start is a result too."""
         try:
             return self.run(request)
         except StepError as error:
@@ -190,23 +190,25 @@ class FrameworkStepRunner(Generic[Config]):
                 raise
             return self._result(request, (), str(error), rc=error.rc or -1)
 
-    def attempts(self, request: StepRequest, port_taken: Callable[[PayloadResult], bool]) -> PayloadResult:
-        """Attempt a step again where the port of the payload's choice is taken."""
-        for _ in range(TRIES):
-            told = self.attempt(request)
-            if not port_taken(told):
+    def attempts(
+        self, request: StepRequest, port_taken: Callable[[PayloadResult], bool] = PayloadResult.port_taken
+    ) -> PayloadResult:
+        """Run a step; repeat it while the port that the payload derived is in use."""
+        for _ in range(ATTEMPTS):
+            result = self.attempt(request)
+            if not port_taken(result):
                 break
-        return told
+        return result
 
     def once(self, step: Hashable, run: Callable[[], Result]) -> Result:
-        """Return the result of a step, which is run when it is first asked for."""
+        """Return the result of a step; the first call runs it."""
         if step not in self.done:
             self.done[step] = run()
         found: Result = self.done[step]
         return found
 
     def nothing(self) -> PayloadResult:
-        """Return the result of a step that no node is fit for."""
+        """Return the result of a step without nodes."""
         return PayloadResult(self.key, (), 0)
 
     def _result(

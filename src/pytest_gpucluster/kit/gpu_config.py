@@ -1,4 +1,4 @@
-"""What a cluster file says of the GPUs beside their profile."""
+"""The section `gpu` of a cluster file."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ThreadLevel = Literal["single", "funneled", "serialized", "multiple"]
 class MpiConfig(FrameworkConfig):
     """MPI by mpirun and by srun."""
 
-    about = "claims MPI"
+    about = "requires MPI"
     order = 7
 
     launchers: tuple[Launcher, ...] = Field(
@@ -39,12 +39,12 @@ class MpiConfig(FrameworkConfig):
     )
     threads: ThreadLevel = Field("funneled", description="thread level that the MPI library must provide")
     max_latency: float | None = Field(
-        None, gt=0, description="highest latency between nodes in microseconds, one way, 8 bytes"
+        None, gt=0, description="highest latency between nodes in microseconds, one direction, 8 bytes"
     )
     min_bandwidth: Bandwidth | None = Field(
-        None, gt=0, description="lowest bandwidth between nodes in GB/s, one way, 4 MiB"
+        None, gt=0, description="lowest bandwidth between nodes in GB/s, one direction, 4 MiB"
     )
     scratch: FolderPath = Field(
-        "/tmp",  # a node's own
+        "/tmp",
         description="folder on each node for the compiled program; must not be mounted noexec",
     )

@@ -150,7 +150,7 @@ class MpiRank:
 
 @dataclass(frozen=True)
 class RankPair:
-    """Two ranks on two nodes: one-way latency of 8 bytes in seconds, one-way bandwidth of 4 MiB in bytes per second."""
+    """Two ranks on two nodes: latency of 8 bytes in seconds, bandwidth of 4 MiB in bytes per second, in one direction."""
 
     ranks: tuple[int, int]
     latency: float

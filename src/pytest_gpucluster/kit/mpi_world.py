@@ -123,7 +123,7 @@ def _on_nodes(run: MpiRun) -> Iterator[Finding]:
     "mpi.allreduce",
     cause="messages between these ranks are corrupted or lost: memory, NIC, or a broken MPI build",
     hint="repeat with another transport (UCX_TLS=tcp or OMPI_MCA_btl=self,tcp), then with pairs of nodes",
-    each="believed",
+    each="valid_runs",
 )
 def allreduce(run: MpiRun) -> Judgement:
     """The sum of all ranks is size * (size + 1) / 2 * (i + 1), element by element."""

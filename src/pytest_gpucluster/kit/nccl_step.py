@@ -216,7 +216,7 @@ class NcclStep:
         return self._measure(request, collective)
 
     def _record_hung(self, error: StepTimeout, request: StepRequest, *, apart: bool) -> None:
-        """Record the nodes that alone kept a step from ending: those without a task, or with tasks that did not end.
+        """Record the nodes that alone prevented a step from ending: those without a task, or with tasks that did not end.
 
         If no rank ended, or a rank failed, the collective hung: then the rounds of pairs find the node. `apart`: each
         node is a world of its own and judged by itself.

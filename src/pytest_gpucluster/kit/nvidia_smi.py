@@ -269,8 +269,8 @@ class Gpus:
 
     `messages`: lines of nvidia-smi outside its table, like a GPU whose handle it cannot get. `driver_problem`: why
     nvidia-smi could not work at all (absent, hung, no driver); '' if the driver answered. `cuda`: the newest CUDA
-    version of the driver. `failed`: the exit status if it was not 0. `cut_off`: the query that ran when HANG seconds
-    had passed; '' if all were answered.
+    version of the driver. `failed`: the exit status if it was not 0. `cut_off`: the query that exceeded HANG
+    seconds; '' if all were answered.
     """
 
     devices: tuple[Gpu, ...] = ()

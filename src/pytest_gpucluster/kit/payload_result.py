@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     Fact = Mapping[str, Any]
 
 MAX_LINE = 300
-# slurmstepd's own lines: 'slurmstepd: error: ...', since 25.05 '[TIME] error: ...' as in its log
+# lines of slurmstepd: 'slurmstepd: error: ...', since 25.05 '[TIME] error: ...' as in its log
 _OF_SLURM = re.compile(r"slurmstepd|\[\d{4}-\d\d-\d\dT[^]]*\] (?:error|fatal): ")
-TELLING = re.compile(r"[Ee]rror|[Cc]annot|[Nn]ot found|does not|[Ff]ailed|Killed")
+_ERROR = re.compile(r"[Ee]rror|[Cc]annot|[Nn]ot found|does not|[Ff]ailed|Killed")
 
 
 @dataclass(frozen=True)
 class PayloadTask:
-    """One Slurm task: its facts, one mapping a line of JSON, and how it ended. `words`: what it wrote last to stderr."""
+    """One Slurm task: its facts, one mapping per line of JSON, and how it ended. `error`: its last line on stderr."""
 
     task: int
     node: str
     rc: int | None
     signal: int | None
     facts: tuple[Fact, ...]
-    words: str = ""
+    error: str = ""
 
     def ending(self) -> str:
         """Return how the task ended, as text."""
@@ -38,15 +38,15 @@ class PayloadTask:
             return f"ended by signal {self.signal} ({signal_name(self.signal)})"
         if self.rc is None:
             return "never ended"
-        message = f": {self.words}" if self.words and self.rc else ""
+        message = f": {self.error}" if self.error and self.rc else ""
         return f"exit status {self.rc}{message}"
 
 
 @dataclass(frozen=True)
 class PayloadResult:
-    """One step: `key` is the payload's mark, `problem` why the step did not end by itself or did not start.
+    """One step. `key`: the first key in the lines of its payload; `problem`: why it was cancelled or did not start.
 
-    `hint`: what is known of the messages of a step that failed, in one line.
+    `hint`: the known cause of the messages of a failed step, in one line.
     """
 
     key: str
@@ -61,7 +61,7 @@ class PayloadResult:
 
     @property
     def failure(self) -> str:
-        """Why the step failed as a whole, in one line; '' where it ended with 0."""
+        """Why the step failed as a whole, in one line; '' if it ended with 0."""
         return self.problem or (self.rc and (self.hint or f"the step ended with {self.rc}")) or ""
 
     def facts(self, kind: str) -> list[Fact]:
@@ -81,12 +81,25 @@ class PayloadResult:
 
     def last_facts(self, node: str = "") -> dict[str, Fact]:
         """Return {kind: its last fact}, of one node or of all."""
-        told = (fact for task in self.tasks for fact in task.facts)
-        return {str(fact[self.key]): fact for fact in told if not node or fact.get("node") == node}
+        facts = (fact for task in self.tasks for fact in task.facts)
+        return {str(fact[self.key]): fact for fact in facts if not node or fact.get("node") == node}
 
     def by_rank(self, kind: str) -> dict[int, Fact]:
         """Return {rank: fact}; the last one for a rank with several."""
         return {int(fact["rank"]): fact for fact in self.facts(kind)}
+
+    def failure_of(self, task: PayloadTask) -> str:
+        """Return the failure or the expired deadline that the payload of a task reported, '' without one."""
+        for fact in task.facts:
+            if fact.get(self.key) == "failed":
+                return f"{fact['phase']}: {fact['reason']}"
+            if fact.get(self.key) == "stuck":
+                return f"{fact['phase']}: no end after {fact['seconds']:g} s"
+        return ""
+
+    def port_taken(self) -> bool:
+        """Return whether a task failed because another program uses its port."""
+        return any("already in use" in fact["reason"] for fact in self.facts("failed"))
 
     def silence(self, node: str) -> str:
         """Return why a node sent no result."""
@@ -112,15 +125,15 @@ def read_facts(text: str, key: str) -> tuple[Fact, ...]:
 
 
 def last_stderr_line(stderr: str) -> str:
-    """Return the last line of a program that tells of an error, else its last line that is not empty; cut."""
+    """Return the last line with an error message, else the last line that is not empty, cut to MAX_LINE."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    words = [line for line in lines if not _OF_SLURM.match(line)] or lines
-    telling = [line for line in words if TELLING.search(line)] or words
-    return telling[-1][:MAX_LINE] if telling else ""
+    own = [line for line in lines if not _OF_SLURM.match(line)] or lines
+    errors = [line for line in own if _ERROR.search(line)] or own
+    return errors[-1][:MAX_LINE] if errors else ""
 
 
 def most_common(values: Iterable[str]) -> str:
-    """Return the value of at least two thirds (see core/majority.py), '' if there is none."""
+    """Return the value that at least two thirds have (see core/majority.py), '' if there is none."""
     known = list(values)
     return next((value for value in known if decides(known.count(value), len(known))), "")
 

@@ -1,4 +1,4 @@
-"""The text of a payload as it is sent, and the environment that it runs in."""
+"""The source of a payload as it is sent, and the environment that it runs in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IMPORT = re.compile(r"^from pytest_gpucluster\.([\w.]+) import (?:\([^)]*\)|.*)
 
 
 def sent(payload: Path) -> str:
-    """Return a payload with the text of each shared part instead of its import, on one line: line numbers stay."""
+    """Return a payload with each shared part inlined instead of its import, on one line, so that line numbers stay."""
     inlined: set[str] = set()
 
     def inline(found: re.Match[str]) -> str:
@@ -38,12 +38,12 @@ def sent(payload: Path) -> str:
 
 
 def source_of(module: str, name: str = "payload.py") -> str:
-    """Return the text of a payload beside the module of this `__file__`, to be run by -c."""
+    """Return the source of a payload in the folder of the module with this `__file__`, for python -c."""
     return sent(Path(module).with_name(name))
 
 
 def environment_named(cluster: Cluster, name: str | None, section: str) -> EnvironmentConfig | None:
-    """Return an environment of the cluster file; ConfigError where the section names one that is not there."""
+    """Return an environment of the cluster file; ConfigError if the section names one that does not exist."""
     if name is None:
         return None
     if name not in cluster.environments:

@@ -20,10 +20,10 @@ def test_how_a_verdict_settles() -> None:
     )
     assert matrix.settle("srun", "mpi", PASSED, {}) == Cell("srun", "mpi", State.WORKS, "", PASSED)
     expected = matrix.settle(
-        "srun", "mpi", NO_PMI, {"srun-mpi": "ticket 7", "srun-gpu": "y"}, pmi_claimed=False
+        "srun", "mpi", NO_PMI, {"srun-mpi": "ticket 7", "srun-gpu": "y"}, pmi_required=False
     )
     assert expected == Cell("srun", "mpi", State.EXPECTED, "ticket 7", NO_PMI)
-    lacking = matrix.settle("srun", "mpi", NO_PMI, {}, pmi_claimed=False)
+    lacking = matrix.settle("srun", "mpi", NO_PMI, {}, pmi_required=False)
     assert lacking == Cell("srun", "mpi", State.EXPECTED, "no PMI support", NO_PMI)
     for row, column, verdict, claimed in (
         ("mpirun", "mpi", NO_PMI, False),
@@ -31,7 +31,7 @@ def test_how_a_verdict_settles() -> None:
         ("srun", "mpi", NO_PMI, True),
         ("srun", "mpi", BROKEN, False),
     ):
-        found = matrix.settle(row, column, verdict, {}, pmi_claimed=claimed)
+        found = matrix.settle(row, column, verdict, {}, pmi_required=claimed)
         assert found == Cell(row, column, State.BROKEN, matrix.first_words(verdict), verdict)
     assert matrix.settle("srun", "mpi", NO_PMI, {}).state is State.BROKEN
     unchecked = Verdict("x", Outcome.NOT_CHECKED, reason="no node")
@@ -71,14 +71,14 @@ def test_what_work_says() -> None:
 
     good = ("a", "8"), ("a", "8"), ("b", "8")
     assert judged(*good, ("b", "8")) == ()
-    assert judged(*good) == (Finding("b", "1 tasks told something", "2 tasks"),)
+    assert judged(*good) == (Finding("b", "1 tasks reported", "2 tasks"),)
     assert judged(*good, ("b", "8"), ("c", "8"), ("", "8")) == (
-        Finding("an unknown host", "ran tasks and was not asked for", "none"),
-        Finding("c", "ran tasks and was not asked for", "none"),
+        Finding("an unknown host", "ran tasks but was not requested", "none"),
+        Finding("c", "ran tasks but was not requested", "none"),
     )
     assert judged(*good, ("b", "7")) == (Finding("b", "7 GPUs", "8 GPUs"),)
     assert judged(*good, ("b", "no nvidia-smi")) == (Finding("b", "no nvidia-smi", "8 GPUs"),)
     step = Finding("step", "hung", "4 tasks that end by themselves")
     assert judged(problem="hung") == (step,)
-    assert judged(*good, problem="hung") == (step, Finding("b", "1 tasks told something", "2 tasks"))
+    assert judged(*good, problem="hung") == (step, Finding("b", "1 tasks reported", "2 tasks"))
     assert matrix.work(CellWork(("a",), 1, (("a", "7"),), "8")).findings == (Finding("a", "7", "8"),)

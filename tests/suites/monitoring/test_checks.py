@@ -281,7 +281,7 @@ def test_a_failure_names_node_job_and_last_error(accepted: Run, world: World) ->
     )
     assert "connection refused" in message(accepted, "up[gpu03]")
     assert message(accepted, "target[gpu04]") == (
-        f"monitoring.target on gpu04: node_exporter on port {world.port}: measured no target of Prometheus, "
+        f"monitoring.target on gpu04: node_exporter on port {world.port}: measured not a target of Prometheus, "
         "expected a target"
     )
     assert message(accepted, "alerts[gpu02]") == (
@@ -307,7 +307,7 @@ def test_what_is_not_as_claimed_fails(world: World, tmp_path: Path) -> None:
     assert {found[name] for name in ("prometheus", "grafana", "exporters", "cluster_alerts")} == {"failed"}
     assert "version of Prometheus: measured 2." in message(run, "prometheus")
     assert message(run, "grafana").endswith("version of Grafana: measured 11.2.0, expected 10.")
-    assert f"slurm_exporter on port {other}: measured no target" in message(run, "exporters")
+    assert f"slurm_exporter on port {other}: measured not a target" in message(run, "exporters")
     assert "(the node has node on port" in message(run, "target[gpu01]")
     assert {"Watchdog", "QueueStuck"} == {
         finding["part"].removeprefix("alert ")
@@ -338,7 +338,7 @@ def test_what_is_not_claimed_is_not_applicable(
     run = accept(tmp_path, claimed, "-k", "grafana or prometheus")
     assert ends(run) == {"grafana": "not applicable", "prometheus": rest}
     assert run.rc == 1  # nothing executed, or Prometheus down
-    said = "does not claim monitoring" if monitoring is None else "there is no Grafana"
+    said = "no section `monitoring`" if monitoring is None else "monitoring.grafana: null"
     assert said in message(run, "grafana")
 
 
@@ -555,7 +555,7 @@ def test_a_prometheus_that_has_just_begun_accuses_no_target_that_it_has_not_come
     ):
         assert verdict.outcome is Outcome.NOT_CHECKED
         assert verdict.reason == (
-            "job node, u: not scraped yet, Prometheus has only just begun: run again in 1 s"
+            "job node, u: not scraped yet, Prometheus started or reloaded just now; repeat in 1 s"
         )
     assert parts(checks.up(seen(**old), "gpu01")) == [("job node, u", "unknown")]
     assert parts(checks.scrape_age(seen(**old), "gpu01", claim)) == [("job node, u", "never scraped")]
@@ -792,7 +792,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.grafana(seen(grafana=None), MonitoringConfig()),
         "not applicable",
-        "the cluster file says that there is no Grafana",
+        "the cluster file sets monitoring.grafana: null",
         [],
         [],
     ),
@@ -819,14 +819,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.target(seen(), "gpu01", {"node": 9100, "dcgm": 9400}),
         "failed",
         "",
-        ["dcgm on port 9400: no target of Prometheus (the node has node on port 9100) / a target"],
+        ["dcgm on port 9400: not a target of Prometheus (the node has node on port 9100) / a target"],
         ["node_targets 1 targets"],
     ),
     (
         lambda: checks.target(seen(), "gpu02", {"node": 9100}),
         "failed",
         "",
-        ["node on port 9100: no target of Prometheus / a target"],
+        ["node on port 9100: not a target of Prometheus / a target"],
         ["node_targets 0 targets"],
     ),
     (lambda: checks.up(seen(), "gpu01"), "passed", "", [], []),
@@ -846,7 +846,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.exporters(seen(), MonitoringConfig()),
         "failed",
         "",
-        ["slurm_exporter on port 8080: no target of Prometheus / a target"],
+        ["slurm_exporter on port 8080: not a target of Prometheus / a target"],
         [],
     ),
     (
@@ -862,7 +862,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         lambda: checks.exporters(seen(), MonitoringConfig(cluster_exporters={"slurm": 8080})),
         "failed",
         "",
-        ["slurm on port 8080: no target of Prometheus / a target"],
+        ["slurm on port 8080: not a target of Prometheus / a target"],
         [],
     ),
     (
@@ -923,7 +923,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.alerts(seen(), "gpu01", MonitoringConfig(alerts=False)),
         "not applicable",
-        "the cluster file says monitoring.alerts: false",
+        "the cluster file sets monitoring.alerts: false",
         [],
         [],
     ),

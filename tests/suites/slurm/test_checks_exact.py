@@ -106,7 +106,7 @@ def test_words_of_the_matrix() -> None:
     assert matrix.TITLE == "experiment matrix"
     assert [state.value for state in matrix.State] == ["works", "fails as expected", "BROKEN", "n/a"]
     part = Finding("MPI without PMI", "x", "y"), Finding("ranks 0", "told nothing", "all")
-    settled = matrix.settle("srun", "mpi", Verdict("mpi.world", Outcome.FAILED, part), {}, pmi_claimed=False)
+    settled = matrix.settle("srun", "mpi", Verdict("mpi.world", Outcome.FAILED, part), {}, pmi_required=False)
     assert (settled.state, settled.why) == (matrix.State.EXPECTED, "no PMI support")
 
 
@@ -125,7 +125,7 @@ def test_a_target_that_is_missing_among_two() -> None:
         (
             Finding(
                 "node_exporter on port 9100",
-                "no target of Prometheus (the node has a on port 1, b on port 2)", "a target",
+                "not a target of Prometheus (the node has a on port 1, b on port 2)", "a target",
             ),
         ),
         (Metric("node_targets", 2, "targets"),),
@@ -134,7 +134,7 @@ def test_a_target_that_is_missing_among_two() -> None:
 
 def test_without_exporters_of_the_cluster_nothing_is_judged() -> None:
     assert told(monitoring.exporters(monitored(), MonitoringConfig(cluster_exporters={}))) == (
-        Outcome.NOT_APPLICABLE, "the cluster file names no monitoring.cluster_exporters", (), ()
+        Outcome.NOT_APPLICABLE, "the cluster file sets no monitoring.cluster_exporters", (), ()
     )  # fmt: skip
 
 

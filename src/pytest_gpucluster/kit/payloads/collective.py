@@ -359,7 +359,7 @@ class GroupRounds:
         elif present != ranks:
             lost = self.about[next(rank for rank in ranks if rank not in present)]
             if self.place.rank == (present[0] if present else reporter):
-                problem = "rank %d on %s had left" % (lost["rank"], lost["node"])
+                problem = "rank %d on %s has left" % (lost["rank"], lost["node"])
                 self.report(number, members, ranks, problem=problem, skipped=True)
         elif self.place.rank in ranks:
             self.take_part(number, members, ranks)

@@ -1,7 +1,7 @@
 # A broken framework may raise anything (BLE001).
-"""What the payloads share. `payload_step.sent` puts this text in place of a payload's import of it.
+"""Functions that the payloads share. `payload_step.sent` replaces a payload's import of this module by its text.
 
-Python 3.6 and the standard library only. A payload must not define any of these names again: sent, both are one module.
+Python 3.6 and the standard library only. A payload must not redefine a name of it: both are sent as one module.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, TextIO
 
 SIOCGIFADDR = 0x8915
-FEW_FILES = 1024  # open files: what Linux gives by default; CUDA and NCCL fail with less
-FIRST_PORT, PORT_SPREAD = 20000, 12000  # below 32768, where Linux begins to hand out ports by itself
+FEW_FILES = 1024  # open files: the default of Linux; CUDA and NCCL fail with fewer
+FIRST_PORT, PORT_SPREAD = 20000, 12000  # below 32768, where the ephemeral ports of Linux begin
 EXIT_STUCK = 4
 _WRITING = threading.Lock()
 
 
-class Failure(Exception):  # it says what went wrong to people
-    """One line for people, and the kind of fault: a word that the checks know, or the exit code."""
+class Failure(Exception):
+    """A message of one line. `kind`: the kind of the fault, as the checks name it, or the exit code."""
 
     def __init__(self, kind: Any, message: str) -> None:
         super().__init__(message)
@@ -45,12 +45,12 @@ def write_line(text: str, stream: Optional[TextIO] = None) -> None:
 
 
 def say(**facts: Any) -> None:
-    """Print one line of JSON. The reader finds it by its first name."""
+    """Print one line of JSON; the reader finds it by its first key."""
     write_line(json.dumps(facts))
 
 
 def exit_now(code: int) -> None:
-    """End this process now: threads of a hung collective would keep a normal exit waiting."""
+    """End this process at once: a normal exit would wait for the threads of a hung collective."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -64,12 +64,12 @@ def error_text(error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message that is not empty, '' where it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # of torch's advice on memory only who holds it
+    # torch adds advice on its own allocator
     return lines[0].partition(" Of the allocated memory")[0] if lines else ""
 
 
 def reporter(key: str) -> Callable[..., None]:
-    """Return report(kind, **facts), which prints what this rank found under `key`; torchrun sets RANK."""
+    """Return report(kind, **facts), which prints facts of this rank under `key`; torchrun sets RANK."""
 
     def report(kind: str, **facts: Any) -> None:
         rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
@@ -97,7 +97,7 @@ def installed(module: str, *distributions: str) -> Dict[str, str]:
 
 
 class Watch:
-    """Calls `late` from a thread of its own where a phase outlives its deadline."""
+    """Calls `late` from its own thread when a phase exceeds its deadline."""
 
     def __init__(self, seconds: float, late: Callable[["Watch"], None]) -> None:
         self.seconds, self.late = seconds, late
@@ -105,7 +105,7 @@ class Watch:
         threading.Thread(target=self._guard, daemon=True).start()
 
     def enter(self, phase: str, seconds: Optional[float] = None) -> None:
-        """Begin a phase, with a deadline of its own."""
+        """Begin a phase with its own deadline."""
         self.phase, self.began = phase, time.monotonic()
         self.until = self.began + (seconds or self.seconds)
 
@@ -120,13 +120,25 @@ class Watch:
 
 
 def end_when_stuck(report: Callable[..., None]) -> Callable[[Watch], None]:
-    """Return what a `Watch` calls to report the phase and end this process."""
+    """Return a function for `Watch` that reports the phase and ends this process."""
 
     def late(watch: Watch) -> None:
         report("stuck", phase=watch.phase, seconds=watch.until - watch.began)
         exit_now(EXIT_STUCK)
 
     return late
+
+
+def run_phases(report: Callable[..., None], seconds: float, work: Callable[[Watch], int]) -> int:
+    """Return work(watch), 1 if it fails; report a Failure by its kind, else the phase that failed or exceeded `seconds`."""
+    watch = Watch(seconds, end_when_stuck(report))
+    try:
+        return work(watch)
+    except Failure as error:
+        report(error.kind, reason=str(error))
+    except BaseException as error:
+        report("failed", phase=watch.phase, reason=error_text(error))
+    return 1
 
 
 # -- nodes and addresses ------------------------------------------------------------------------------------------
@@ -154,7 +166,7 @@ def expand(hostlist: str) -> List[str]:
 
 
 def own_port(env: Mapping[str, str], width: int = 0) -> int:
-    """Return a port of this step's own, the first of `width`."""
+    """Return the first of `width` ports, derived from job and step id: no two steps share them."""
     step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or "0"
     seed = int(env.get("SLURM_JOB_ID") or "0") * 131 + int(step) * 17
     return FIRST_PORT + seed % max(1, PORT_SPREAD - width)
@@ -185,7 +197,7 @@ def address_of(interface: str) -> str:
 
 
 def address_towards(other: str) -> str:
-    """Return the address that this node would use to speak to another; nothing is sent."""
+    """Return the address from which this node reaches another; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((other, 9))
         return str(probe.getsockname()[0])
@@ -195,7 +207,7 @@ def address_towards(other: str) -> str:
 
 
 def low_limits_hint() -> str:
-    """Say which limits of this process are too low for CUDA, whose own words then are about something else."""
+    """Return the limits of this process that are too low for CUDA, whose error messages do not mention them; '' if none."""
     files, space = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS))
     found = ["%d open files" % files] if 0 <= files < FEW_FILES else []
     found += ["%.3g GiB of address space" % (space / 2.0**30)] if space != resource.RLIM_INFINITY else []
@@ -203,7 +215,7 @@ def low_limits_hint() -> str:
 
 
 def no_device(torch: Any) -> str:
-    """Say why torch finds no CUDA device, in its own words."""
+    """Return why torch finds no CUDA device, by the message of torch."""
     if torch.version.cuda is None and not getattr(torch.version, "hip", None):
         return "it is a CPU build"
     try:

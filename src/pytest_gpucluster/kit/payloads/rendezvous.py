@@ -228,7 +228,7 @@ class HeartbeatMonitor:
         else:
             return
         if found is not None:
-            self.report(found, "no sign of life when the deadline had passed")
+            self.report(found, "no sign of life when the deadline expired")
 
     def report(self, rank: int, what: str) -> None:
         """Print the failure of a silent rank, and exit."""

@@ -13,7 +13,7 @@ from pytest_gpucluster.core.errors import ConfigError, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit.containers import NamedContainers
-from pytest_gpucluster.suite import checks_as_tests, claimed, probed
+from pytest_gpucluster.suite import checks_as_tests, probed, required_section
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.steps import ContainerSteps
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.container, pytest.mark.usefixtures("config")]
 room = probed(enroot.SPACE)
 names_before = probed(enroot.NAMES)
 
-config = claimed(ContainerConfig, "containers")
+config = required_section(ContainerConfig)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Does torch.distributed start, find its ranks and talk? Judged on what the payload ddp.py told. Pure."""
+"""torch.distributed starts, finds its ranks and computes correct results. Pure; the facts are those of payload.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import (
     NO_MEMORY,
     Action,
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 HOOK_FIRST_PORT, HOOK_PORTS = 61000, 4536  # Enroot's 50-slurm-pytorch.sh: 61000 + job id % 4536
 MAX_PORT = 65535
-EXIT_PORT = 3  # the payload's
-_SEE = "no node is fit for it: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface"
+_SEE = "no node can take part: see ddp.framework, ddp.environment, ddp.master_addr, ddp.master_port, ddp.interface"
 _FOLLOWS = re.compile(
     r"[Tt]imed? ?out|[Cc]onnection (?:closed|reset|refused|was)|[Bb]roken pipe|clients joined"
 )
@@ -42,7 +40,7 @@ _FOLLOWS = re.compile(
 
 @dataclass(frozen=True)
 class Setters:
-    """Where a variable may come from: the environment's exports, the shell that runs pytest, a container."""
+    """Possible origins of a variable: exports of the environment, the shell that runs pytest, a container."""
 
     exports: Mapping[str, str] = field(default_factory=dict)
     shell: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +48,7 @@ class Setters:
 
 
 def who_set(name: str, fact: Fact, setters: Setters) -> str:
-    """Say who gave a task one of the five variables."""
+    """Return the program or setting that set one of the five variables of a task."""
     value = fact["given"].get(name)
     if value is None:
         return "this suite, from Slurm's variables"
@@ -72,37 +70,37 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
     hint="PYTHON -c 'import torch; print(torch.__version__)' on the node; or name another python: ddp.environment, "
     "environments.NAME.python",
 )
-def framework(node_name: str, placed: PayloadResult) -> Judgement:
-    """Judge that torch is there for every task of the node, in the version of the others."""
-    told = placed.of_node(node_name, "place")
-    if not told:
-        yield Finding("tasks", placed.silence(node_name), "every task starts and tells what it finds")
+def framework(node_name: str, placement: PayloadResult) -> Judgement:
+    """Judge that every task of the node has torch, in the version of the other nodes."""
+    tasks = placement.of_node(node_name, "place")
+    if not tasks:
+        yield Finding("tasks", placement.silence(node_name), "every task starts and reports its facts")
         return
-    lacking = next((fact for fact in told if fact["torch"]["error"]), None)
+    lacking = next((fact for fact in tasks if fact["torch"]["error"]), None)
     if lacking is not None:
         yield Finding("package torch", lacking["torch"]["error"], "installed")
         return
-    there = (fact for fact in placed.facts("place") if not fact["torch"]["error"])
-    versions = {fact["node"]: fact["torch"]["version"] for fact in there}
+    installed = (fact for fact in placement.facts("place") if not fact["torch"]["error"])
+    versions = {fact["node"]: fact["torch"]["version"] for fact in installed}
     yield from norm(versions.items()).judge("package torch", versions[node_name])
 
 
 @check(
     "ddp.environment",
-    cause="an export, an image, a hook or a prolog sets rank variables that do not fit the step",
-    hint="srun --ntasks-per-node=2 env | grep -E 'WORLD_SIZE|RANK|MASTER_'; unset what sets them",
+    cause="an export, an image, a hook or a prolog sets rank variables that differ from Slurm's",
+    hint="srun --ntasks-per-node=2 env | grep -E 'WORLD_SIZE|RANK|MASTER_'; remove the setting that the failure names",
 )
 def environment(
-    node_name: str, placed: PayloadResult, setters: Setters, provided: Sequence[str] = ()
+    node_name: str, placement: PayloadResult, setters: Setters, provided: Sequence[str] = ()
 ) -> Judgement:
-    """Judge the five variables in each task: those that were given are exact, the promised ones are there."""
-    told = placed.of_node(node_name, "place")
-    if not told:
-        yield NotChecked(f"the node's tasks told nothing: {placed.silence(node_name)}")
+    """Judge the five variables of each task: those that are set are right, and the site sets those of ddp.provided."""
+    tasks = placement.of_node(node_name, "place")
+    if not tasks:
+        yield NotChecked(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
         return
-    yield Metric("ddp_variables_given", len(told[0]["given"]), "of 5")
+    yield Metric("ddp_variables_given", len(tasks[0]["given"]), "of 5")
     locals_: dict[str, list[int]] = {}
-    for fact in told:
+    for fact in tasks:
         expected = fact["slurm"]
         for name in VARIABLES:
             part = f"{name} of task {fact['task']}"
@@ -114,37 +112,37 @@ def environment(
             ):
                 yield Finding(part, f"{given} (set by {who_set(name, fact, setters)})", expected[name])
         locals_.setdefault(fact["given"].get("LOCAL_RANK", expected["LOCAL_RANK"]), []).append(fact["task"])
-    for local, tasks in sorted(locals_.items()):
-        if len(tasks) > 1:
+    for local, sharing in sorted(locals_.items()):
+        if len(sharing) > 1:
             yield Finding(
-                f"LOCAL_RANK {local}", f"tasks {listed(tasks)}", "one task: two ranks take one device"
+                f"LOCAL_RANK {local}", f"tasks {listed(sharing)}", "one task: two ranks would use one device"
             )
 
 
 @check(
     "ddp.master_addr",
-    cause="the node resolves MASTER_ADDR otherwise than the fleet, or not at all",
-    hint="getent hosts $MASTER_ADDR on every node; mend /etc/hosts or DNS",
+    cause="the node resolves MASTER_ADDR differently from the other nodes, or not at all",
+    hint="getent hosts $MASTER_ADDR on every node; correct /etc/hosts or DNS",
 )
-def master_addr(node_name: str, placed: PayloadResult) -> Judgement:
-    """Judge that the node's tasks have the fleet's MASTER_ADDR, and that it resolves as elsewhere."""
-    told = placed.of_node(node_name, "place")
-    if not told:
-        yield NotChecked(f"the node's tasks told nothing: {placed.silence(node_name)}")
+def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
+    """Judge that the tasks of the node have the MASTER_ADDR of the others, and that it resolves as on other nodes."""
+    tasks = placement.of_node(node_name, "place")
+    if not tasks:
+        yield NotChecked(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
         return
-    everyone = placed.facts("place")
+    everyone = placement.facts("place")
     usual = norm(((fact["node"], _final(fact, "MASTER_ADDR")) for fact in everyone), "tasks")
     leader = next((fact["node"] for fact in everyone if fact["task"] == 0), "")
     others = (fact for fact in everyone if fact["node"] != leader and not fact["master"]["error"])
     seen = norm(((fact["node"], _addresses(fact)) for fact in others), "tasks of other nodes")
     hosts = {fact["host"] for fact in everyone}
-    for fact in told:
+    for fact in tasks:
         name, resolved = _final(fact, "MASTER_ADDR"), _addresses(fact)
         yield from usual.judge(f"MASTER_ADDR of task {fact['task']}", name)
         if fact["master"]["error"]:
             yield Finding(f"MASTER_ADDR {name}", f"does not resolve: {fact['master']['error']}", "resolves")
         elif node_name == leader:
-            continue  # many sites map a node's own name to loopback there; ddp.master_port tries to listen on it
+            continue  # many sites map the name of a node to loopback there; ddp.master_port listens on it
         elif len(hosts) > 1 and all(
             ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in resolved.split()
         ):
@@ -156,101 +154,103 @@ def master_addr(node_name: str, placed: PayloadResult) -> Judgement:
 @check(
     "ddp.interface",
     cause="a variable names a network interface that the node does not have",
-    hint="ip -br link on the node; set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to what every node has",
+    hint="ip -br link on the node; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME must name interfaces of every node",
 )
-def interface(node_name: str, placed: PayloadResult) -> Judgement:
-    """Judge that the interfaces named by GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are there."""
-    told = placed.of_node(node_name, "place")
-    if not told:
-        yield NotChecked(f"the node's tasks told nothing: {placed.silence(node_name)}")
+def interface(node_name: str, placement: PayloadResult) -> Judgement:
+    """Judge that the node has the interfaces that GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name."""
+    tasks = placement.of_node(node_name, "place")
+    if not tasks:
+        yield NotChecked(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
         return
-    for name, value in sorted(told[0]["asked"].items()):
-        for wanted in _lacking(name, value, told[0]["interfaces"]):
-            there = ", ".join(told[0]["interfaces"][:8])
-            yield Finding(
-                name, f"{wanted}: no such interface (there are {there})", "an interface of the node"
-            )
+    interfaces = tasks[0]["interfaces"]
+    for variable, value in sorted(tasks[0]["interface_variables"].items()):
+        for name in _lacking(variable, value, interfaces):
+            measured = f"{name}: no such interface (the node has {listed(interfaces[:8])})"
+            yield Finding(variable, measured, "an interface of the node")
 
 
 @check(
     "ddp.master_port",
-    cause="another process listens on rank 0's port, or MASTER_ADDR is not rank 0's node",
-    hint="ss -ltnp on the node of rank 0; let MASTER_PORT come from the job id",
-    each="all_placed",
+    cause="another process listens on the port of rank 0, or MASTER_ADDR is not the node of rank 0",
+    hint="ss -ltnp on the node of rank 0; derive MASTER_PORT from the job id",
+    each="placements",
 )
-def master_port(placed: PayloadResult) -> Judgement:
+def master_port(placement: PayloadResult) -> Judgement:
     """Judge that all tasks have one MASTER_PORT and that rank 0 can listen on it."""
-    everyone = placed.facts("place")
+    everyone = placement.facts("place")
     leader = next((fact for fact in everyone if fact["task"] == 0), None)
     if leader is None:
-        yield NotChecked("task 0 told nothing")
+        yield NotChecked("task 0 reported nothing")
         return
     port, at = _final(leader, "MASTER_PORT"), f"on {leader['node']}"
     if not port.isdigit() or not 0 < int(port) <= MAX_PORT:
         yield Finding(f"MASTER_PORT {at}", port, "a number from 1 to 65535")
     elif leader["port"] == "taken":
         yield Finding(f"MASTER_PORT {port} {at}", "taken by another process", "free")
-    elif leader["port"] == "not ours":
+    elif leader["port"] == "not local":
         addresses = ", ".join(leader["master"]["addresses"])
         yield Finding(
-            f"MASTER_ADDR {_final(leader, 'MASTER_ADDR')}", f"{addresses}: not of {leader['node']}", "its own"
+            f"MASTER_ADDR {_final(leader, 'MASTER_ADDR')}",
+            f"{addresses}: not of {leader['node']}",
+            "an address of the node",
         )
     elif leader["port"] and not leader["master"]["error"]:
         yield Finding(f"MASTER_PORT {port} {at}", leader["port"], "rank 0 can listen there")
     for fact in everyone:
         if _final(fact, "MASTER_PORT") != port:
             where = f"MASTER_PORT of task {fact['task']} on {fact['node']}"
-            yield Finding(where, _final(fact, "MASTER_PORT"), f"{port}, as rank 0 has")
+            yield Finding(where, _final(fact, "MASTER_PORT"), f"{port}, as on rank 0")
 
 
-def own_port_taken(told: PayloadResult) -> bool:
-    """Whether the port that we drew from the step's id happens to be taken: another step draws another."""
-    placed = any(f["port"] == "taken" and "MASTER_PORT" not in f["given"] for f in told.facts("place"))
-    given = any("MASTER_PORT" in f["given"] for f in told.facts("place"))
-    failed = any("port" in fact for fact in told.facts("failed"))
-    return placed or (failed and not given)
+def own_port_taken(result: PayloadResult) -> bool:
+    """Return whether the port that the payload derived from the step id is in use; a new step derives another."""
+    tasks = result.facts("place")
+    taken = any(fact["port"] == "taken" and "MASTER_PORT" not in fact["given"] for fact in tasks)
+    given = any("MASTER_PORT" in fact["given"] for fact in tasks)
+    failed = any("port" in fact for fact in result.facts("failed"))
+    return taken or (failed and not given)
 
 
 def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
-    """Return the causes that are no fault of the node's hardware: memory that is taken already, software."""
-    taken = with_cause(
+    """Return the verdict with a cause outside the node's hardware, if it has one: memory in use, software."""
+    memory_in_use = with_cause(
         verdict,
         NO_MEMORY,
-        "the memory of the GPU was taken before the rank came: a process of a former job, or past Slurm",
-        "pytest -m gpu -k 'stray or idle_memory' says who holds it; nvidia-smi",
+        "another process uses the memory of the GPU: of an earlier job, or started without Slurm",
+        "pytest -m gpu -k 'stray or idle_memory' names the process; nvidia-smi",
     )
-    return with_software_cause(taken)
+    return with_software_cause(memory_in_use)
 
 
 @revised(_not_hardware)
 @check(
     "ddp.devices",
-    cause="tasks share GPUs, or torch cannot use them: no --gpus-per-task, a GPU that is not there, memory that "
-    "another process holds, a CPU build of torch, an old driver",
+    cause="tasks share GPUs, or torch cannot use them: no --gpus-per-task, a missing GPU, memory that another "
+    "process uses, a CPU build of torch, an old driver",
     hint="srun --ntasks-per-node=N --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES; nvidia-smi'; gres.conf; is "
     "torch a CUDA build (torch.version.cuda)?",
 )
-def devices(node_name: str, on_gpus: PayloadResult) -> Judgement:
-    """Judge that every rank of the node took a GPU, and that no other rank of the fleet has the same."""
-    if not on_gpus.tasks and not on_gpus.problem:
+def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
+    """Judge that every rank of the node has a GPU that no other rank uses."""
+    if not nccl_work.tasks and not nccl_work.problem:
         yield NotChecked(_SEE)
         return
-    mine = [task for task in on_gpus.tasks if task.node == node_name]
+    mine = [task for task in nccl_work.tasks if task.node == node_name]
     owners: dict[str, list[tuple[int, str]]] = {}
-    for fact in on_gpus.facts("loaded"):
+    for fact in nccl_work.facts("loaded"):
         key = fact["device"]["uuid"] or f"{fact['node']} {fact['device']['bus']}"
         owners.setdefault(key, []).append((int(fact["rank"]), str(fact["node"])))
-    loaded = {int(fact["rank"]) for fact in on_gpus.of_node(node_name, "loaded")}
+    loaded = {int(fact["rank"]) for fact in nccl_work.of_node(node_name, "loaded")}
     yield Metric(
         "ddp_devices",
         len({key for key, ranks in owners.items() if any(n == node_name for _, n in ranks)}),
         "GPUs",
     )
     if not mine:
-        yield Finding("tasks", on_gpus.silence(node_name), "one task a GPU")
+        yield Finding("tasks", nccl_work.silence(node_name), "one task per GPU")
     for task in mine:
         if task.task not in loaded:
-            yield Finding(f"rank {task.task}", why(task, on_gpus), "a GPU of its own")
+            yield Finding(f"rank {task.task}", why(task, nccl_work), "its own GPU")
     for key, ranks in sorted(owners.items()):
         if len(ranks) > 1 and any(where == node_name for _, where in ranks):
             users = ", ".join(f"{rank} ({where})" for rank, where in ranks)
@@ -259,42 +259,42 @@ def devices(node_name: str, on_gpus: PayloadResult) -> Judgement:
 
 @check(
     "ddp.group",
-    cause="ranks cannot reach rank 0 or each other, one never came, or the backend is not in this build of torch",
-    hint="look at the first rank of the list; GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, firewall; NCCL_DEBUG=INFO",
-    each="worked",
+    cause="ranks cannot reach rank 0 or each other, one did not start, or this build of torch lacks the backend",
+    hint="the first rank of the list; GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, firewall; NCCL_DEBUG=INFO",
+    each="work_results",
 )
-def group(worked: PayloadResult) -> Judgement:
+def group(result: PayloadResult) -> Judgement:
     """Judge that all ranks form one process group."""
-    if not worked.ntasks:
+    if not result.ntasks:
         yield NotChecked(_SEE)
         return
-    joined = worked.by_rank("joined")
+    joined = result.by_rank("joined")
     if joined:
         yield Metric("ddp_init", max(float(fact["seconds"]) for fact in joined.values()), "s")
-    if loaded := worked.facts("loaded"):
+    if loaded := result.facts("loaded"):
         yield Metric("ddp_import", max(float(fact["seconds"]) for fact in loaded), "s")
-    yield from _absent(worked, "joined")
+    yield from _absent(result, "joined")
     for rank, fact in joined.items():
-        if (fact["size"], fact["group_rank"]) != (worked.ntasks, rank):
+        if (fact["size"], fact["group_rank"]) != (result.ntasks, rank):
             place = f"rank {fact['group_rank']} of {fact['size']}"
-            yield Finding(_rank(rank, fact["node"]), place, f"rank {rank} of {worked.ntasks}")
+            yield Finding(_rank(rank, fact["node"]), place, f"rank {rank} of {result.ntasks}")
 
 
 @check(
     "ddp.all_reduce",
-    cause="a rank, a link or a network card spoils or loses data, or a rank died",
+    cause="a rank, a link or a network card corrupts or loses data, or a rank died",
     hint="each node alone, then pairs: the nccl suite names the part",
-    each="worked",
+    each="work_results",
 )
-def all_reduce(worked: PayloadResult) -> Judgement:
-    """Judge the sum of all ranks' data, element by element, against its closed form."""
-    if not worked.by_rank("joined"):
-        yield NotChecked("no process group: see ddp.group" if worked.ntasks else _SEE)
+def all_reduce(result: PayloadResult) -> Judgement:
+    """Judge each element of the sum over all ranks against its closed form."""
+    if not result.by_rank("joined"):
+        yield NotChecked("no process group: see ddp.group" if result.ntasks else _SEE)
         return
-    reduced = worked.by_rank("reduced")
+    reduced = result.by_rank("reduced")
     if reduced:
         yield Metric("ddp_all_reduce", 1e3 * max(float(fact["seconds"]) for fact in reduced.values()), "ms")
-    yield from _absent(worked, "reduced", among=worked.by_rank("joined"))
+    yield from _absent(result, "reduced", among=result.by_rank("joined"))
     for rank, fact in reduced.items():
         if fact["wrong"]:
             yield Finding(
@@ -304,17 +304,17 @@ def all_reduce(worked: PayloadResult) -> Judgement:
 
 @check(
     "ddp.training",
-    cause="DistributedDataParallel does not keep the ranks together: gradients are lost or wrong, or a rank died",
-    hint="run it with the other backend: gloo tells torch's part from NCCL's",
-    each="worked",
+    cause="DistributedDataParallel does not keep the ranks equal: gradients are lost or wrong, or a rank died",
+    hint="run the other backend: if gloo fails too, NCCL is not the cause",
+    each="work_results",
 )
-def training(worked: PayloadResult) -> Judgement:
-    """Judge that training on other data from other weights leaves equal, changed parameters on all ranks."""
-    if not worked.by_rank("reduced"):
-        yield NotChecked("no all-reduce: see ddp.group and ddp.all_reduce" if worked.ntasks else _SEE)
+def training(result: PayloadResult) -> Judgement:
+    """Judge that ranks with different data and weights have equal, changed parameters after training."""
+    if not result.by_rank("reduced"):
+        yield NotChecked("no all-reduce: see ddp.group and ddp.all_reduce" if result.ntasks else _SEE)
         return
-    trained = worked.by_rank("trained")
-    yield from _absent(worked, "trained", among=worked.by_rank("reduced"))
+    trained = result.by_rank("trained")
+    yield from _absent(result, "trained", among=result.by_rank("reduced"))
     for stage, what in (("synced", "after the start"), ("after", "after training")):
         usual = most_common(str(fact[stage]) for fact in trained.values())
         differing = [rank for rank, fact in trained.items() if fact[stage] != usual]
@@ -332,31 +332,31 @@ def training(worked: PayloadResult) -> Judgement:
             yield Finding(_rank(rank, fact["node"]), f"losses {listed(fact['losses'])}", "finite numbers")
     if trained:
         yield Metric("ddp_training", max(float(fact["seconds"]) for fact in trained.values()), "s")
-        yield from _absent(worked, "done", among=trained)
+        yield from _absent(result, "done", among=trained)
 
 
 @check(
     "ddp.torchrun",
-    cause="torchrun's agents do not find each other, or number their ranks wrongly",
-    hint="the first rank or agent of the list; is the host name of the first node resolved everywhere?",
-    each="under_torchrun",
+    cause="the agents of torchrun do not find each other, or number their ranks wrongly",
+    hint="the first rank or agent of the list; every node must resolve the host name of the first node",
+    each="torchrun_results",
 )
 def torchrun(launched: tuple[PayloadResult, int]) -> Judgement:
-    """Judge ranks, local ranks and data with torchrun as the launcher: one agent a node, `per_node` ranks each."""
-    told, per_node = launched
-    if not told.ntasks:
+    """Judge ranks, local ranks and data with torchrun as the launcher: one agent per node, `per_node` ranks each."""
+    result, per_node = launched
+    if not result.ntasks:
         yield NotChecked(_SEE)
         return
-    size = told.ntasks * per_node
-    given = told.facts("given")
+    size = result.ntasks * per_node
+    given = result.facts("given")
     ranks = [int(fact["rank"]) for fact in given]
     if sorted(ranks) != list(range(size)):
-        yield from _agents(told)
+        yield from _agents(result)
         yield Finding("ranks", listed(sorted(ranks)), f"0 to {size - 1}, once each")
-        if told.problem:
-            yield Finding("step", told.problem, "ends by itself")
+        if result.problem:
+            yield Finding("step", result.problem, "ends by itself")
         return
-    for node in told.nodes:
+    for node in result.nodes:
         locals_ = sorted(fact["given"]["LOCAL_RANK"] for fact in given if fact["node"] == node)
         if locals_ != sorted(str(number) for number in range(per_node)):
             yield Finding(f"LOCAL_RANK on {node}", listed(locals_), f"0 to {per_node - 1}, once each")
@@ -364,104 +364,95 @@ def torchrun(launched: tuple[PayloadResult, int]) -> Judgement:
         values = sorted({fact["given"][name] for fact in given})
         if len(values) > 1 or (expected and values != [expected]):
             yield Finding(name, listed(values), expected or "the same on all ranks")
-    work = tuple(_work_of(told, size))
+    work = tuple(_work_of(result, size))
     yield from work
-    if not work:  # an agent that fails after all ranks have done their work says nothing of the hardware
-        yield from _agents(told, Action.MONITOR)
-        if told.problem:
-            yield Finding("step", told.problem, "ends by itself", Action.MONITOR)
+    if not work:  # an agent that fails after all ranks have finished proves no fault of the hardware
+        yield from _agents(result, Action.MONITOR)
+        if result.problem:
+            yield Finding("step", result.problem, "ends by itself", Action.MONITOR)
 
 
-def _agents(told: PayloadResult, action: Action | None = None) -> Judgement:
-    for task in _causes_first(told.tasks, told):
-        if task.rc != 0 and why(task, told) != told.problem:  # that is said once, of the step
-            yield Finding(f"agent on {task.node}", why(task, told), "ends with 0", action)
+def _agents(result: PayloadResult, action: Action | None = None) -> Judgement:
+    for task in _causes_first(result.tasks, result):
+        if task.rc != 0 and why(task, result) != result.problem:  # reported once, for the step
+            yield Finding(f"agent on {task.node}", why(task, result), "ends with 0", action)
 
 
-def _work_of(told: PayloadResult, size: int) -> Judgement:
+def _work_of(result: PayloadResult, size: int) -> Judgement:
     for kind in ("joined", "reduced", "trained", "done"):
-        lacking = sorted(set(range(size)) - set(told.by_rank(kind)))
+        lacking = sorted(set(range(size)) - set(result.by_rank(kind)))
         if lacking:
-            failed = {int(fact["rank"]): fact for name in ("failed", "stuck") for fact in told.facts(name)}
+            failed = {int(fact["rank"]): fact for name in ("failed", "stuck") for fact in result.facts(name)}
             for rank in lacking:
                 fact = failed.get(rank)
-                said = (
-                    f"{fact['phase']}: {fact.get('reason', 'did not end')}"
-                    if fact
-                    else "ended without a word"
-                )
-                yield Finding(f"rank {rank}", said, f"{kind}")
+                reason = f"{fact['phase']}: {fact.get('reason', 'did not end')}" if fact else _NO_MESSAGE
+                yield Finding(f"rank {rank}", reason, _EXPECTED[kind])
             return
-    wrong = sum(int(fact["wrong"]) for fact in told.facts("reduced"))
+    wrong = sum(int(fact["wrong"]) for fact in result.facts("reduced"))
     if wrong:
         yield Finding("all_reduce", f"{wrong} elements wrong", "none")
-    after = {str(fact["after"]) for fact in told.facts("trained")}
+    after = {str(fact["after"]) for fact in result.facts("trained")}
     if len(after) > 1:
         yield Finding("parameters", f"{len(after)} different sets after training", "equal on all ranks")
 
 
 @check(
     "ddp.lost_rank",
-    cause="the survivors wait for the dead rank: no timeout of the process group, or its watchdog is off",
+    cause="the other ranks wait for the dead rank: no timeout of the process group, or its watchdog is off",
     hint="TORCH_NCCL_ASYNC_ERROR_HANDLING, the timeout of init_process_group, srun --kill-on-bad-exit=1",
     action=Action.MONITOR,
-    each="lost",
+    each="lost_rank_results",
 )
-def lost_rank(lost: PayloadResult, lost_rank_deadline: float) -> Judgement:
+def lost_rank(result: PayloadResult, lost_rank_deadline: float) -> Judgement:
     """Judge that all ranks end, and not with 0, within `lost_rank_deadline` seconds after one was killed."""
-    if not lost.ntasks:
+    if not result.ntasks:
         yield NotChecked(_SEE)
         return
-    if not lost.facts("lost"):
+    if not result.facts("lost"):
         yield NotChecked(
-            f"no rank was lost: {lost.problem or 'the process group was not formed: see ddp.group'}"
+            f"no rank was lost: {result.problem or 'the process group was not formed: see ddp.group'}"
         )
         return
-    noticed = lost.by_rank("noticed")
+    noticed = result.by_rank("noticed")
     if noticed:
         yield Metric("ddp_lost_rank", max(float(fact["seconds"]) for fact in noticed.values()), "s")
-    stuck = lost.by_rank("stuck")
-    for task in lost.tasks:
+    stuck = result.by_rank("stuck")
+    for task in result.tasks:
         if task.task in stuck or task.rc is None:
             yield Finding(_rank(task.task, task.node), f"still waits after {lost_rank_deadline:g} s", "ends")
         elif task.rc == 0:
-            yield Finding(_rank(task.task, task.node), "exit status 0", "another than 0: a rank was lost")
-    if not lost.problem and lost.rc == 0:
-        yield Finding("step", "exit status 0", "another than 0: a rank was lost")
+            yield Finding(_rank(task.task, task.node), "exit status 0", "not 0: a rank was lost")
+    if not result.problem and result.rc == 0:
+        yield Finding("step", "exit status 0", "not 0: a rank was lost")
 
 
-# -- what ranks did not get to --------------------------------------------------------------------------------------
+# -- ranks that did not finish ------------------------------------------------------------------------------------
 
 
-STILL = (
-    "had not ended when the step's time was up, nor told of a deadline of its own: it was stopped, or hangs"
-)
+_NO_MESSAGE = "ended without a message"
+STILL = "exceeded the time limit of the step without a report of a deadline: it was stopped, or hangs"
 
 
-def why(task: PayloadTask, told: PayloadResult) -> str:
-    """Say why a task did not get further, in its own words where it has any."""
-    for fact in task.facts:
-        if fact.get(told.key) == "failed":
-            return f"{fact['phase']}: {fact['reason']}"
-        if fact.get(told.key) == "stuck":
-            return f"{fact['phase']}: no end after {fact['seconds']:g} s"
-    if task.signal is not None and told.problem:
-        if any(other.signal is None for other in told.tasks):
-            return STILL  # the others have ended by themselves
-        return told.problem  # Slurm ended all tasks: whose death was the first is not known
-    return task.ending() if task.rc != 0 or task.rc is None else "ended without a word"
+def why(task: PayloadTask, result: PayloadResult) -> str:
+    """Return why a task did not continue: the failure that it reported, or how it ended."""
+    if reported := result.failure_of(task):
+        return reported
+    if task.signal is not None and result.problem:
+        if any(other.signal is None for other in result.tasks):
+            return STILL  # other tasks ended by themselves
+        return result.problem  # Slurm ended all tasks: the first to die is unknown
+    return _NO_MESSAGE if task.rc == 0 else task.ending()
 
 
-def _absent(told: PayloadResult, kind: str, among: Mapping[int, object] | None = None) -> Judgement:
-    """Yield a finding for each rank that did not get there: causes first, those that only felt it after them."""
-    there = told.by_rank(kind)
-    wanted = set(range(told.ntasks)) if among is None else set(among)
-    lacking = wanted - set(there)
-    known = {task.task: task for task in told.tasks}
-    for task in _causes_first([known[rank] for rank in sorted(lacking) if rank in known], told):
-        yield Finding(_rank(task.task, task.node), why(task, told), _EXPECTED[kind])
+def _absent(result: PayloadResult, kind: str, among: Mapping[int, object] | None = None) -> Judgement:
+    """Yield a finding for each rank without a fact of this kind: causes first, then ranks that only waited."""
+    wanted = set(range(result.ntasks)) if among is None else set(among)
+    lacking = wanted - set(result.by_rank(kind))
+    known = {task.task: task for task in result.tasks}
+    for task in _causes_first([known[rank] for rank in sorted(lacking) if rank in known], result):
+        yield Finding(_rank(task.task, task.node), why(task, result), _EXPECTED[kind])
     for rank in sorted(lacking - set(known)):
-        yield Finding(f"rank {rank}", told.problem or "did not start", _EXPECTED[kind])
+        yield Finding(f"rank {rank}", result.problem or "did not start", _EXPECTED[kind])
 
 
 _EXPECTED = {
@@ -472,11 +463,11 @@ _EXPECTED = {
 }
 
 
-def _causes_first(tasks: Sequence[PayloadTask], told: PayloadResult) -> list[PayloadTask]:
+def _causes_first(tasks: Sequence[PayloadTask], result: PayloadResult) -> list[PayloadTask]:
     def order(task: PayloadTask) -> tuple[int, int]:
-        said = why(task, told)
-        killed = task.signal is not None and not told.problem
-        weight = 0 if killed else 2 if "no end after" in said else 1 if _FOLLOWS.search(said) else 0
+        reason = why(task, result)
+        killed = task.signal is not None and not result.problem
+        weight = 0 if killed else 2 if "no end after" in reason else 1 if _FOLLOWS.search(reason) else 0
         return weight, task.task
 
     return sorted(tasks, key=order)
@@ -494,23 +485,18 @@ def _how(name: str) -> str:
     return "Pyxis" if name in {"RANK", "LOCAL_RANK"} else "Enroot's hook 50-slurm-pytorch.sh"
 
 
-def _lacking(variable: str, value: str, there: Sequence[str]) -> list[str]:
-    """Return the names that fit no interface. NCCL's are prefixes, '=' makes them exact and '^' leaves out."""
+def _lacking(variable: str, value: str, interfaces: Sequence[str]) -> list[str]:
+    """Return the names that match no interface. NCCL's are prefixes; '=' requires equality, '^' excludes."""
     if variable != "NCCL_SOCKET_IFNAME":
-        return [name for name in value.split(",") if name and name not in there]
+        return [name for name in value.split(",") if name and name not in interfaces]
     if value.startswith("^"):
-        left_out = value[1:].split(",")
-        rest = [name for name in there if name != "lo" and not name.startswith(tuple(left_out))]
-        return [] if rest else [value]
+        excluded = tuple(value[1:].split(","))
+        return [] if any(it != "lo" and not it.startswith(excluded) for it in interfaces) else [value]
     exact, names = value.startswith("="), value.lstrip("=").split(",")
-    fits = [name for name in names if any(t == name or (not exact and t.startswith(name)) for t in there)]
-    return [] if fits else names
+    if any(it == name or (not exact and it.startswith(name)) for name in names for it in interfaces):
+        return []
+    return names
 
 
 def _rank(rank: int, node: object) -> str:
     return f"rank {rank} ({node})" if node else f"rank {rank}"
-
-
-def folded(nodes: Sequence[str]) -> str:
-    """Fold node names for a message."""
-    return hostlist.fold(nodes) or "none"

@@ -15,7 +15,7 @@ RankVariable = Literal["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTE
 class DdpConfig(FrameworkConfig):
     """torch.distributed: rank environment, process groups, a training step."""
 
-    about = "claims torch.distributed"
+    about = "requires torch.distributed"
     order = 8
 
     provided: tuple[RankVariable, ...] = Field(

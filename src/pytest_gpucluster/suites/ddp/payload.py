@@ -1,18 +1,18 @@
-# A broken framework may raise anything (BLE001); it is told in one place.
+# A broken framework may raise anything (BLE001); one place reports it.
 """torch.distributed as users start it: rank variables, process group, all-reduce, a training step, a lost rank.
 
-Runs on the nodes, one process a rank, under the site's python or a container's, by -c (SOURCE: `payload_step.sent`):
+Runs on the nodes, one process per rank, under the python of the site or of a container (SOURCE: `payload_step.sent`):
 
     srun --ntasks-per-node=2 python3 -c SOURCE place
     srun --ntasks-per-node=2 python3 -c SOURCE work --backend gloo
     srun --ntasks-per-node=1 python3 -m torch.distributed.run ... --no-python python3 -c SOURCE work
 
-`place` needs the standard library only. It tells which of WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR and MASTER_PORT the
-task was given, what MASTER_ADDR resolves to, whether rank 0 can bind the port, the interfaces and whether torch is
-there. `work` fills in from Slurm what was not given, and works; `lose` does so and then kills the last rank.
+`place` needs the standard library only. It reports which of WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
+the task has, the addresses of MASTER_ADDR, whether rank 0 can bind the port, the interfaces, and whether torch is
+installed. `work` sets missing variables from Slurm's and computes; `lose` does so and then kills the last rank.
 
-Each thing told is one line of JSON that starts with {"ddp": . Exit codes: 0 done, 1 failed, 3 port taken, 4 deadline,
-9 a rank was lost and noticed (`lose`).
+Each fact is one line of JSON that starts with {"ddp": . Exit codes: 0 done, 1 failed, 3 port taken, 4 deadline,
+9 a rank was lost and the others noticed it (`lose`).
 """
 
 import argparse
@@ -42,22 +42,22 @@ from pytest_gpucluster.kit.payloads.prelude import (
 EXIT_FAILED, EXIT_PORT, EXIT_LOST = 1, 3, 9
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-PERIOD = 31  # ranks so far apart hold the same data
+PERIOD = 31  # ranks at this distance have the same data
 ELEMENTS = 1 << 20
 STEPS = 3  # of training
 
 report = reporter("ddp")
 
 
-class PortTaken(Exception):  # a state
-    """Another process listens on rank 0's port."""
+class PortTaken(Exception):
+    """Another process listens on the port of rank 0."""
 
 
-# -- where am I -------------------------------------------------------------------------------------------------
+# -- rank variables ---------------------------------------------------------------------------------------------
 
 
 def from_slurm(env: Dict[str, str], address: str) -> Dict[str, str]:
-    """Return the five variables as Slurm's own variables have them."""
+    """Return the five variables, derived from Slurm's."""
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
     return {
         "WORLD_SIZE": env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS", ""),
@@ -69,7 +69,7 @@ def from_slurm(env: Dict[str, str], address: str) -> Dict[str, str]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an exception says, on one line."""
+    """Return type and message of an exception on one line, with the lines that name NCCL's error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if re.search(r"Last error|ncclSystemError|Duplicate GPU", line)]
     text = "; ".join((lines[:1] + named[:2]) or [type(error).__name__])
@@ -89,7 +89,7 @@ def resolve(name: str) -> Dict[str, Any]:
 
 
 def try_port(addresses: Sequence[str], port: int) -> str:
-    """Return '' where this process could listen there, else 'taken', 'not ours' or the error."""
+    """Return '' if this process can listen there, else 'taken', 'not local' or the error."""
     for address in ["", *addresses]:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -98,13 +98,13 @@ def try_port(addresses: Sequence[str], port: int) -> str:
                 probe.bind((address, port))
                 probe.listen(1)
             except (OSError, OverflowError) as error:
-                known = {errno.EADDRINUSE: "taken", errno.EADDRNOTAVAIL: "not ours"}
+                known = {errno.EADDRINUSE: "taken", errno.EADDRNOTAVAIL: "not local"}
                 return known.get(getattr(error, "errno", 0) or 0, str(error))
     return ""
 
 
 def place(address: str) -> int:
-    """Tell what this task was given and finds."""
+    """Report the variables, addresses and packages of this task."""
     env = dict(os.environ)
     own = from_slurm(env, address)
     given = {name: env[name] for name in VARIABLES if name in env}
@@ -126,7 +126,7 @@ def place(address: str) -> int:
         master=found,
         port=port,
         interfaces=[name for _, name in socket.if_nameindex()],
-        asked={name: env[name] for name in INTERFACES if env.get(name)},
+        interface_variables={name: env[name] for name in INTERFACES if env.get(name)},
         torch=installed("torch"),
     )
     return 0
@@ -136,7 +136,7 @@ def place(address: str) -> int:
 
 
 class RankWorker:
-    """One rank at work."""
+    """The phases of one rank."""
 
     def __init__(self, args: argparse.Namespace, watch: Watch) -> None:
         self.args, self.watch = args, watch
@@ -144,7 +144,7 @@ class RankWorker:
         self.local = int(os.environ["LOCAL_RANK"])
 
     def load(self) -> None:
-        """Import torch and take a device."""
+        """Import torch and select a device."""
         self.watch.enter("import torch")
         import torch  # `place` runs without
 
@@ -210,12 +210,12 @@ class RankWorker:
         for _ in range(3):
             result.copy_(mine)
             self.dist.all_reduce(result)
-        float(result[0].item())  # a GPU works on behind our back until something is read
+        float(result[0].item())  # a GPU computes asynchronously until a value is read
         each = (time.monotonic() - begin) / 3
         report("reduced", elements=ELEMENTS, wrong=wrong, seconds=round(each, 6), bytes=ELEMENTS * 4)
 
     def train(self) -> None:
-        """Train a model of other weights and other data on each rank: DDP has to make the weights one."""
+        """Train a model with different weights and data on each rank: DDP must make the weights equal."""
         self.watch.enter("training step")
         torch = self.torch
         torch.manual_seed(1000 + self.rank)
@@ -257,7 +257,7 @@ class RankWorker:
         self.dist.destroy_process_group()
 
     def lose(self) -> int:
-        """Kill the last rank; the others have to notice. Return the exit code of those that do."""
+        """Kill the last rank; return the exit code of the others, which must notice it."""
         data = self.torch.ones(1024, device=self.device)
         self.dist.all_reduce(data)
         float(data[0].item())
@@ -276,9 +276,9 @@ class RankWorker:
         return EXIT_LOST
 
     def _all_reduce_within(self, data: Any, seconds: float) -> None:
-        """Sum, and raise where that takes longer: NCCL learns of a dead peer from a timeout only.
+        """Sum; raise if it takes longer. Only a timeout shows NCCL that a peer is dead.
 
-        Without a wait of our own, torch would end the process a minute after the group's timeout (2.11, measured).
+        Without this wait torch ends the process a minute after the timeout of the group (2.11, measured).
         """
         if self.args.backend != "nccl":
             self.dist.all_reduce(data)
@@ -319,10 +319,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("mode", choices=("place", "work", "lose"))
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
-    parser.add_argument("--address", default="", help="MASTER_ADDR where none is given")
-    parser.add_argument("--deadline", type=float, default=60, help="seconds a phase")
+    parser.add_argument("--address", default="", help="MASTER_ADDR if none is set")
+    parser.add_argument("--deadline", type=float, default=60, help="seconds per phase")
     parser.add_argument(
-        "--notice", type=float, default=60, help="seconds within which a lost rank is noticed"
+        "--notice", type=float, default=60, help="seconds within which a lost rank must be noticed"
     )
     args = parser.parse_args(argv)
     return place(args.address) if args.mode == "place" else work(args)

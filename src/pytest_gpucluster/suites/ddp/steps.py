@@ -1,8 +1,7 @@
-"""torch.distributed on the nodes: one cheap step that looks around, then steps that work.
+"""torch.distributed on the nodes: one short step that examines all nodes, then steps that compute.
 
-`placed` needs no torch: every task tells its rank variables, what MASTER_ADDR resolves to, interfaces, whether torch
-is there. The other steps run on the nodes that are fit by that, so that one bad node costs its own verdict and
-not that of all others.
+`placement` needs no torch: every task reports its rank variables, the addresses of MASTER_ADDR, its interfaces, and
+whether torch is installed. The other steps run on the nodes that pass, so that one bad node does not fail them.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.step import StepRequest
     from pytest_gpucluster.kit.payload_result import PayloadResult
 
-AGENTS = 4.0  # times what the same work took with srun, at least, until torchrun is taken for hung
-# the port of a step, as the payload's own_port has it
+AGENTS = (
+    4.0  # torchrun hangs only if it takes longer than this times the duration of the same work under srun
+)
+# the port of a step, as own_port in payloads/prelude.py
 _PORT = "$((20000 + (SLURM_JOB_ID * 131 + ${SLURM_STEP_ID:-$SLURM_STEPID} * 17) % 12000))"
 _TORCHRUN = (
     'python=$1; nnodes=$2; nproc=$3; address=$4; shift 4; exec "$python" -m torch.distributed.run '
@@ -33,7 +34,7 @@ _TORCHRUN = (
 
 
 class Ddp(FrameworkStepRunner[DdpConfig]):
-    """The steps of one allocation, each run when it is first asked for."""
+    """The steps of one allocation; the first access runs each."""
 
     section = key = "ddp"
 
@@ -44,41 +45,43 @@ class Ddp(FrameworkStepRunner[DdpConfig]):
 
     @property
     def setters(self) -> checks.Setters:
-        """Where rank variables may come from, as far as this side knows."""
+        """The possible origins of rank variables that are known here."""
         exports = self.environment.exports if self.environment else {}
         shell = {name: os.environ[name] for name in checks.VARIABLES if name in os.environ}
         return checks.Setters(exports, shell, contained=self.in_container)
 
     @cached_property
-    def placed(self) -> PayloadResult:
-        """What every task was given and finds."""
+    def placement(self) -> PayloadResult:
+        """The variables, addresses and packages of every task."""
         request = self._step(self.nodes, "place", ntasks_per_node=self.ranks_per_node)
         return self.attempts(request, checks.own_port_taken)
 
     @cached_property
-    def fit(self) -> tuple[str, ...]:
-        """The nodes that can take part: the others have their own verdicts already."""
-        if checks.master_port(self.placed).outcome is Outcome.FAILED:
+    def fit_nodes(self) -> tuple[str, ...]:
+        """The nodes that can take part; the others have their own failures."""
+        if checks.master_port(self.placement).outcome is Outcome.FAILED:
             return ()
-        judged = {
+        verdicts = {
             node: (
-                checks.framework(node, self.placed),
-                checks.environment(node, self.placed, self.setters, self.config.provided),
-                checks.master_addr(node, self.placed),
-                checks.interface(node, self.placed),
+                checks.framework(node, self.placement),
+                checks.environment(node, self.placement, self.setters, self.config.provided),
+                checks.master_addr(node, self.placement),
+                checks.interface(node, self.placement),
             )
             for node in self.nodes
         }
         return tuple(
-            node for node, all_of in judged.items() if all(v.outcome is not Outcome.FAILED for v in all_of)
+            node
+            for node, found in verdicts.items()
+            if all(verdict.outcome is not Outcome.FAILED for verdict in found)
         )
 
-    def worked(self, backend: str) -> PayloadResult:
-        """All phases with srun as the launcher."""
+    def work(self, backend: str) -> PayloadResult:
+        """Return the result of all phases with srun as the launcher."""
         return self.once(("work", backend), lambda: self._work("work", backend))
 
-    def lost(self, backend: str) -> PayloadResult:
-        """The last rank kills itself amid collectives."""
+    def lose_rank(self, backend: str) -> PayloadResult:
+        """Return the result of a step whose last rank kills itself during collectives."""
         notice = self.config.lost_rank
         options: dict[str, Any] = {"timeout": self.config.deadline + notice}
         return self.once(
@@ -87,34 +90,34 @@ class Ddp(FrameworkStepRunner[DdpConfig]):
 
     @cached_property
     def torchrun(self) -> PayloadResult:
-        """All phases with torchrun (c10d) as the launcher: one agent a node."""
-        if not self.fit:
+        """The result of all phases with torchrun (c10d) as the launcher: one agent per node."""
+        if not self.fit_nodes:
             return self.nothing()
-        address, per_node = self.address(self.fit[0]), str(self.ranks_per_node)
-        words = ("sh", "-c", _TORCHRUN, "torchrun", self.python, str(len(self.fit)), per_node, address)
-        # an agent beside each rank imports torch too, one after the other: a slow machine takes long over it
-        worked = (self.done.get(("work", backend)) for backend in self.backends)
-        took = (AGENTS * told.seconds for told in worked if told and not told.problem)
-        patience = max(self.config.deadline, *took, 0.0)
-        deadline = str(max(self.phase, patience / 3))
+        address, per_node = self.address(self.fit_nodes[0]), str(self.ranks_per_node)
+        words = ("sh", "-c", _TORCHRUN, "torchrun", self.python, str(len(self.fit_nodes)), per_node, address)
+        # the agent imports torch too, before its ranks: slow on a busy machine
+        known = (self.done.get(("work", backend)) for backend in self.backends)
+        durations = (AGENTS * result.seconds for result in known if result and not result.problem)
+        timeout = max(self.config.deadline, *durations, 0.0)
+        deadline = str(max(self.phase, timeout / 3))
         inner = ("-c", self.source(), "work", "--backend", self.backends[-1], "--deadline", deadline)
         request = self.request(
             (*words, *inner),
-            nodes=self.fit,
+            nodes=self.fit_nodes,
             ntasks_per_node=1,
             gpus_per_node=self.real_gpus or None,
-            timeout=patience,
+            timeout=timeout,
             env=self.one_thread,
         )
         return self.attempt(request)
 
     def _work(self, mode: str, backend: str, *words: str, **options: Any) -> PayloadResult:
-        if not self.fit:
+        if not self.fit_nodes:
             return self.nothing()
-        said = ("--backend", backend, "--deadline", str(self.phase), *words)
         gpus = 1 if backend == "nccl" else None
+        options |= {"ntasks_per_node": self.ranks_per_node, "gpus_per_task": gpus}
         request = self._step(
-            self.fit, mode, *said, ntasks_per_node=self.ranks_per_node, gpus_per_task=gpus, **options
+            self.fit_nodes, mode, "--backend", backend, "--deadline", str(self.phase), *words, **options
         )
         return self.attempts(request, checks.own_port_taken)
 

@@ -13,7 +13,7 @@ from pytest_gpucluster.kit.framework_config import FrameworkConfig
 class HorovodConfig(FrameworkConfig):
     """Horovod on PyTorch and TensorFlow, with gloo and MPI controllers."""
 
-    about = "claims Horovod"
+    about = "requires Horovod"
     order = 9
 
     frameworks: tuple[Literal["pytorch", "tensorflow"], ...] = Field(

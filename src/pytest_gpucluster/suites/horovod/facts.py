@@ -1,6 +1,6 @@
-"""What `horovodrun --check-build` says: frameworks, controllers and tensor operations of the build. Pure.
+"""The output of `horovodrun --check-build`: frameworks, controllers and tensor operations of the build. Pure.
 
-The format has been the same from Horovod 0.18 to 0.28: a heading a line, then `    [X] NAME` or `    [ ] NAME`.
+Horovod 0.18 to 0.28 have this format: a line per heading, then lines `    [X] NAME` or `    [ ] NAME`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BOX = re.compile(r"\[([X ])\] (\S+)")
 
 @dataclass(frozen=True)
 class Build:
-    """What a Horovod was built with; names in lower case."""
+    """The parts of a Horovod build; names in lower case."""
 
     version: str
     frameworks: frozenset[str]
@@ -30,7 +30,7 @@ class Build:
 
 
 def read(text: str) -> Build:
-    """Read the table; ProbeError where a heading or its boxes are missing."""
+    """Read the table; ProbeError if a heading or its boxes are missing."""
     version = _VERSION.search(text)
     found: dict[str, set[str]] = {}
     listed: set[str] = set()

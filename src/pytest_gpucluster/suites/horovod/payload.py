@@ -1,14 +1,13 @@
-# A framework may raise anything (BLE001); frameworks are imported where they are measured (PLC0415); zip(strict=) is
-# of Python 3.10, the nodes' may be older (B905).
+# A framework may raise anything (BLE001); the python of the nodes may lack zip(strict=) (B905).
 """One rank of a Horovod job: its place, all-reduce, broadcast and a training step, each checked against closed forms.
 
-Runs by `python -c` straight under srun (gloo: rank 0 holds Horovod's own rendezvous server; MPI: srun --mpi does), or
-under horovodrun, which sets everything itself. Prints one JSON line a rank:
+Runs by `python -c` under srun (gloo: rank 0 runs Horovod's rendezvous server; MPI: srun --mpi), or under horovodrun,
+which sets all variables itself. Prints one JSON line per rank:
 
     {"kind": "rank", "node": "gpu01", "rank": 0, "size": 4, "local_rank": 0, ..., "wrong": {"float32": 0}, ...}
 
 or {"kind": "problem", "what": "interface"|"port"|"framework"|"deadline"|..., "stage": ..., "problem": ...}.
-Exit codes: 0 all was measured, 1 see "problem", 4 deadline.
+Exit codes: 0 done, 1 see "problem", 4 deadline.
 """
 
 import argparse
@@ -41,23 +40,23 @@ UNDER_HOROVODRUN = "--launcher=horovodrun" in sys.argv
 
 
 def report(kind: str, **facts: Any) -> None:
-    """Print what this rank found; horovodrun carries the first node's variables to all, so there the host's name."""
-    slurms = "" if UNDER_HOROVODRUN else os.environ.get("SLURMD_NODENAME", "")
-    say(kind=kind, node=slurms or socket.gethostname(), **facts)
+    """Print facts of this rank; horovodrun copies the first node's variables, so there the host name is the node."""
+    node = "" if UNDER_HOROVODRUN else os.environ.get("SLURMD_NODENAME", "")
+    say(kind=kind, node=node or socket.gethostname(), **facts)
 
 
 def fail(what: str, problem: str, code: int) -> None:
-    """Tell a problem and end now: a hung collective would keep a normal exit waiting."""
+    """Report a problem and end at once: a normal exit would wait for a hung collective."""
     rank = os.environ.get("SLURM_PROCID") or os.environ.get("HOROVOD_RANK") or "?"
     report("problem", rank=rank, what=what, stage=STAGE[0], problem=" ".join(problem.split())[:400])
     exit_now(code)
 
 
-# -- where am I --------------------------------------------------------------------------------------------------
+# -- interface and rendezvous ------------------------------------------------------------------------------------
 
 
 def interface_of(wanted: Optional[str], other: str) -> str:
-    """Return the interface asked for, or the one towards another node; nothing is sent."""
+    """Return the requested interface, or the one towards another node; nothing is sent."""
     if wanted:
         address_of(wanted)
         return wanted
@@ -68,13 +67,13 @@ def interface_of(wanted: Optional[str], other: str) -> str:
 
 
 def rendezvous(hosts: List[str], per_node: int, port: int, nonce: str) -> None:
-    """Start Horovod's rendezvous server in this process, and mark it as ours."""
+    """Start Horovod's rendezvous server in this process, with a nonce that identifies it."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
     class Quiet(RendezvousHandler):
         def log_message(self, *_: Any) -> None:
-            """Say nothing: a look for a key that is not there yet is no error."""
+            """Print nothing: a request of a key that does not exist yet is no error."""
 
     try:
         server = RendezvousHTTPServer(("", port), Quiet, 0)
@@ -87,45 +86,44 @@ def rendezvous(hosts: List[str], per_node: int, port: int, nonce: str) -> None:
 
 
 def find_rendezvous(address: str, port: int, nonce: str, patience: float) -> None:
-    """Wait until OUR rendezvous server answers."""
+    """Wait until the rendezvous server of rank 0 answers."""
     end = time.monotonic() + patience
-    said = "no answer"
+    problem = "no answer"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < end:
         try:
             url = "http://%s:%d/gpucluster/nonce" % (address, port)
-            told = opener.open(url, timeout=5).read()
-            if told == nonce.encode():
+            answer = opener.open(url, timeout=5).read()
+            if answer == nonce.encode():
                 return
-            said = "another program answered"
+            problem = "another program answered"
         except (OSError, ValueError) as error:
-            said = str(error)
+            problem = str(error)
         time.sleep(0.2)
-    raise Failure(
-        "rendezvous", "rank 0's rendezvous on %s:%d: %s within %g s" % (address, port, said, patience)
-    )
+    text = "rendezvous of rank 0 on %s:%d: %s within %g s" % (address, port, problem, patience)
+    raise Failure("rendezvous", text)
 
 
-def under_gloo(asked: argparse.Namespace) -> str:
-    """Set what horovodrun would set; return the interface."""
+def under_gloo(args: argparse.Namespace) -> str:
+    """Set the variables that horovodrun would set; return the interface."""
     env = os.environ
-    hosts, per_node = asked.hosts.split(","), asked.per_node
+    hosts, per_node = args.hosts.split(","), args.per_node
     rank = int(env["SLURM_PROCID"])
     place, local = divmod(rank, per_node)
     nonce = "%s.%s" % (env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""))
-    other = asked.second if rank < per_node and asked.second else asked.address
-    interface = interface_of(asked.interface, other)
+    other = args.second if rank < per_node and args.second else args.address
+    interface = interface_of(args.interface, other)
     STAGE[0] = "rendezvous"
     if rank == 0:
-        rendezvous(hosts, per_node, asked.port, nonce)
-    find_rendezvous(asked.address, asked.port, nonce, asked.deadline)
+        rendezvous(hosts, per_node, args.port, nonce)
+    find_rendezvous(args.address, args.port, nonce, args.deadline)
     env.update(
-        HOROVOD_GLOO_RENDEZVOUS_ADDR=socket.gethostbyname(asked.address),
-        HOROVOD_GLOO_RENDEZVOUS_PORT=str(asked.port),
+        HOROVOD_GLOO_RENDEZVOUS_ADDR=socket.gethostbyname(args.address),
+        HOROVOD_GLOO_RENDEZVOUS_PORT=str(args.port),
         HOROVOD_CONTROLLER="gloo",
         HOROVOD_CPU_OPERATIONS="gloo",
         HOROVOD_GLOO_IFACE=interface,
-        HOROVOD_GLOO_TIMEOUT_SECONDS=str(int(asked.deadline)),
+        HOROVOD_GLOO_TIMEOUT_SECONDS=str(int(args.deadline)),
         HOROVOD_HOSTNAME=hosts[place],
         HOROVOD_RANK=str(rank),
         HOROVOD_SIZE=str(len(hosts) * per_node),
@@ -141,7 +139,7 @@ def under_gloo(asked: argparse.Namespace) -> str:
 
 
 class Torch:
-    """PyTorch: arrays in, arrays out; the device is the GPU of the local rank where there is one."""
+    """PyTorch; the device is the GPU of the local rank, if there is one."""
 
     types = ("float32", "float64", "int32", "int64", "float16")
 
@@ -152,7 +150,7 @@ class Torch:
         self.hvd, self.torch, self.version = hvd, torch, str(torch.__version__)
 
     def place(self) -> str:
-        """Choose the device; return what tells it from others."""
+        """Choose the device; return an identifier of it."""
         torch = self.torch
         self.device = torch.device("cpu")
         if not torch.cuda.is_available():
@@ -168,7 +166,7 @@ class Torch:
         return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + kind).tolist()
 
     def broadcast(self, root: int, values: List[int]) -> List[float]:
-        """Return what the root sent."""
+        """Return the data of the root."""
         tensor = self.torch.tensor(values, dtype=self.torch.int64, device=self.device)
         return self.hvd.broadcast(tensor, root, name="root.%d" % root).tolist()
 
@@ -183,15 +181,15 @@ class Torch:
         return sorted(seconds)[ROUNDS // 2]
 
     def train(self) -> Dict[str, Any]:
-        """Take one step; return the parameters' hash before and after, and how far they are from the closed form."""
+        """Take one step; return the hashes of the parameters before and after, and their distance from the closed form."""
         torch, hvd = self.torch, self.hvd
         torch.manual_seed(
             1000 + hvd.rank()
-        )  # every rank begins elsewhere: the broadcast has to make them equal
+        )  # ranks begin with different parameters: the broadcast makes them equal
         model = torch.nn.Linear(FEATURES, CLASSES).to(self.device)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         begin = [parameter.detach().clone() for parameter in model.parameters()]
-        # the mean of the gradients of all ranks, worked out here
+        # the mean of the gradients of all ranks, computed locally
         of_ranks = [self.gradients(begin, rank) for rank in range(hvd.size())]
         reference = [sum(gradients) / hvd.size() for gradients in zip(*of_ranks)]
         optimizer = hvd.DistributedOptimizer(
@@ -214,7 +212,7 @@ class Torch:
         return torch.nn.functional.cross_entropy(model(inputs), targets)
 
     def gradients(self, parameters: Any, rank: int) -> Any:
-        """Return the gradients on the data of a rank, by a model of its own."""
+        """Return the gradients on the data of a rank, from a separate model."""
         model = self.torch.nn.Linear(FEATURES, CLASSES).to(self.device)
         with self.torch.no_grad():
             for own, given in zip(model.parameters(), parameters):
@@ -240,7 +238,7 @@ class TensorFlow:
         self.hvd, self.tf, self.version = hvd, tf, str(tf.__version__)
 
     def place(self) -> str:
-        """Choose the device; return what tells it from others."""
+        """Choose the device; return an identifier of it."""
         devices = self.tf.config.list_physical_devices("GPU")
         if not devices:
             return "cpu"
@@ -254,7 +252,7 @@ class TensorFlow:
         return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + kind).numpy().tolist()
 
     def broadcast(self, root: int, values: List[int]) -> List[float]:
-        """Return what the root sent."""
+        """Return the data of the root."""
         tensor = self.tf.constant(values, dtype=self.tf.int64)
         return self.hvd.broadcast(tensor, root, name="root.%d" % root).numpy().tolist()
 
@@ -269,7 +267,7 @@ class TensorFlow:
         return sorted(seconds)[ROUNDS // 2]
 
     def train(self) -> Dict[str, Any]:
-        """Take one step; return the parameters' hash before and after, and how far they are from the closed form."""
+        """Take one step; return the hashes of the parameters before and after, and their distance from the closed form."""
         tf, hvd = self.tf, self.hvd
         start = tf.random.stateless_normal((FEATURES, CLASSES), seed=(1000 + hvd.rank(), 0))
         weights = tf.Variable(start)
@@ -281,7 +279,7 @@ class TensorFlow:
         return {"before": self.digest(begin), "after": self.digest(weights), "error": error}
 
     def gradient(self, weights: Any, rank: int, wrap: Any) -> Any:
-        """Return the gradient on the data of a rank, through Horovod's tape where it is given."""
+        """Return the gradient on the data of a rank, through Horovod's tape if one is given."""
         tf = self.tf
         inputs = tf.random.stateless_normal((BATCH, FEATURES), seed=(rank, 1))
         targets = tf.random.stateless_uniform((BATCH,), seed=(rank, 2), maxval=CLASSES, dtype=tf.int32)
@@ -289,7 +287,7 @@ class TensorFlow:
             loss = tf.reduce_mean(
                 tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=inputs @ weights)
             )
-        return (wrap(tape) if wrap else tape).gradient(loss, [weights])[0]  # Horovod takes lists alone
+        return (wrap(tape) if wrap else tape).gradient(loss, [weights])[0]  # Horovod accepts lists only
 
     @staticmethod
     def digest(weights: Any) -> str:
@@ -304,17 +302,17 @@ FRAMEWORKS = {"pytorch": Torch, "tensorflow": TensorFlow}
 
 
 def pattern(factor: int) -> List[int]:
-    """Return small whole numbers, which every type sums exactly."""
+    """Return small integers, which every type sums exactly."""
     return [factor * (index % 3 + 1) for index in range(ELEMENTS)]
 
 
 def differing(values: List[float], expected: List[int]) -> int:
-    """Return how many elements are not as they must be."""
+    """Return how many elements differ."""
     return sum(one != other for one, other in zip(values, expected)) + abs(len(values) - len(expected))
 
 
 def measure(framework: Any, interface: str) -> None:
-    """Do all work, and tell it."""
+    """Run all phases and report the results."""
     hvd = framework.hvd
     STAGE[0] = "init"
     hvd.init()
@@ -358,37 +356,39 @@ def measure(framework: Any, interface: str) -> None:
 
 
 def main(argv: List[str]) -> int:
-    """Be one rank."""
+    """Run one rank."""
     parser = argparse.ArgumentParser(prog="horovod_world")
     parser.add_argument("--framework", choices=sorted(FRAMEWORKS), required=True)
     parser.add_argument("--controller", choices=("gloo", "mpi"), required=True)
     parser.add_argument("--launcher", choices=("srun", "horovodrun"), required=True)
-    parser.add_argument("--hosts", default="", help="the nodes in rank order, with commas")
+    parser.add_argument("--hosts", default="", help="the nodes in rank order, separated by commas")
     parser.add_argument("--per-node", type=int, default=1)
-    parser.add_argument("--address", default="", help="of rank 0's node")
-    parser.add_argument("--second", default="", help="address of another node, to find the way between them")
+    parser.add_argument("--address", default="", help="address of the node of rank 0")
+    parser.add_argument(
+        "--second", default="", help="address of another node, to find the interface between them"
+    )
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--interface", default=None)
-    parser.add_argument("--deadline", type=float, default=120.0, help="seconds for all")
-    asked = parser.parse_args(argv)
+    parser.add_argument("--deadline", type=float, default=120.0, help="seconds for all phases")
+    args = parser.parse_args(argv)
 
     def late() -> None:
-        fail("deadline", "not done within %g s, in %s" % (asked.deadline, STAGE[0]), 4)
+        fail("deadline", "not done within %g s, in %s" % (args.deadline, STAGE[0]), 4)
 
-    watch = threading.Timer(asked.deadline, late)
+    watch = threading.Timer(args.deadline, late)
     watch.daemon = True
     watch.start()
     try:
         STAGE[0] = "import"
         try:
-            framework = FRAMEWORKS[asked.framework]()
+            framework = FRAMEWORKS[args.framework]()
         except Exception as error:
-            message = "Horovod for %s cannot be imported by %s: %s" % (asked.framework, sys.executable, error)
+            message = "Horovod for %s cannot be imported by %s: %s" % (args.framework, sys.executable, error)
             raise Failure("framework", message) from None
-        interface = asked.interface or ""
-        if asked.launcher == "srun" and asked.controller == "gloo":
-            interface = under_gloo(asked)
-        elif asked.launcher == "srun":
+        interface = args.interface or ""
+        if args.launcher == "srun" and args.controller == "gloo":
+            interface = under_gloo(args)
+        elif args.launcher == "srun":
             os.environ.update(HOROVOD_CONTROLLER="mpi", HOROVOD_CPU_OPERATIONS="mpi")
         measure(framework, interface or os.environ.get("HOROVOD_GLOO_IFACE", ""))
     except Failure as error:

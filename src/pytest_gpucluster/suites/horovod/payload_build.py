@@ -1,8 +1,7 @@
-# An import may raise anything (BLE001); a module is imported where its absence is told (PLC0415); paths are what
-# subprocess takes (PTH).
-"""What one node has of Horovod: its build, its interfaces, and from the first node whether ssh reaches the others.
+# An import may raise anything (BLE001).
+"""The Horovod of one node: its build, its interfaces, and from the first node whether ssh reaches the others.
 
-Runs by `python -c`, one task a node. Prints one JSON line.
+Runs by `python -c`, one task per node. Prints one JSON line.
 """
 
 import argparse
@@ -15,13 +14,13 @@ from typing import Any, Dict, List
 
 from pytest_gpucluster.kit.payloads.prelude import interfaces, say
 
-# the options that horovodrun itself uses, and no question to a terminal
+# the options of horovodrun, and no prompts
 SSH = ("ssh", "-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes")
 SIDE_BY_SIDE = 16
 
 
 def build(patience: float) -> Dict[str, Any]:
-    """Return what horovodrun --check-build says, or why it says nothing."""
+    """Return the output of horovodrun --check-build, or why there is none."""
     try:
         import horovod
     except Exception as error:
@@ -29,7 +28,7 @@ def build(patience: float) -> Dict[str, Any]:
     beside = os.path.join(os.path.dirname(sys.executable), "horovodrun")
     program = beside if os.path.exists(beside) else shutil.which("horovodrun")
     if program is None:
-        return {"problem": "horovod %s is there, horovodrun is not on PATH" % horovod.__version__}
+        return {"problem": "horovod %s is installed, horovodrun is not on PATH" % horovod.__version__}
     try:
         done = subprocess.run(
             [program, "--check-build"],
@@ -44,13 +43,13 @@ def build(patience: float) -> Dict[str, Any]:
     except OSError as error:
         return {"problem": "%s cannot be run: %s" % (program, error)}
     if done.returncode != 0:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["and said nothing"]
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         return {"problem": "%s --check-build exited %d: %s" % (program, done.returncode, last[0][:300])}
     return {"text": done.stdout.decode(errors="replace"), "program": program}
 
 
 def ssh_to(nodes: List[str]) -> Dict[str, str]:
-    """Return {node: why ssh does not reach it} of those that it does not reach."""
+    """Return {node: why ssh does not reach it}, without the nodes that it reaches."""
     refused = {}
     if shutil.which("ssh") is None:
         return dict.fromkeys(nodes, "there is no ssh client on this node")
@@ -66,34 +65,36 @@ def ssh_to(nodes: List[str]) -> Dict[str, str]:
         }
         for node, process in started.items():
             try:
-                _, said = process.communicate(timeout=15)
+                _, errors = process.communicate(timeout=15)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
                 refused[node] = "no answer within 15 s"
                 continue
             if process.returncode != 0:
-                lines = said.decode(errors="replace").strip().splitlines()
+                lines = errors.decode(errors="replace").strip().splitlines()
                 refused[node] = lines[-1][:200] if lines else "ssh exited %d" % process.returncode
     return refused
 
 
 def main(argv: List[str]) -> int:
-    """Tell it all in one line."""
+    """Print all facts in one line."""
     parser = argparse.ArgumentParser(prog="horovod_build")
-    parser.add_argument("--ssh", default="", help="nodes that the first task tries to reach, with commas")
+    parser.add_argument(
+        "--ssh", default="", help="nodes that the first task tries to reach, separated by commas"
+    )
     parser.add_argument("--patience", type=float, default=120.0)
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     facts = {
         "kind": "build",
         "node": os.environ.get("SLURMD_NODENAME", ""),
         "host": socket.gethostname(),
         "python": sys.executable,
         "interfaces": interfaces(),
-        **build(asked.patience),
+        **build(args.patience),
     }
-    if asked.ssh and os.environ.get("SLURM_PROCID") == "0":
-        facts["ssh"] = ssh_to(asked.ssh.split(","))
+    if args.ssh and os.environ.get("SLURM_PROCID") == "0":
+        facts["ssh"] = ssh_to(args.ssh.split(","))
     say(**facts)
     return 0
 

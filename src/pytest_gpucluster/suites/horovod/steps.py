@@ -1,4 +1,4 @@
-"""Horovod in an allocation: one step that reads every node's build, then one job for each way that is claimed."""
+"""Horovod in an allocation: one step that reads the build of every node, then one job per required launch."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.step import StepRequest
     from pytest_gpucluster.kit.payload_result import PayloadResult
 
-FIRST_PORT, PORT_SPREAD = 28000, 4000  # below 32768, where Linux hands out ports by itself
-RESERVE = 15.0  # seconds that a rank keeps of the deadline to tell where it hangs
-PATIENCE = 120.0  # for horovodrun --check-build, which imports every framework
+FIRST_PORT, PORT_SPREAD = 28000, 4000  # below 32768, where the ephemeral ports of Linux begin
+RESERVE = 15.0  # seconds of the deadline in which a rank reports where it hangs
+PATIENCE = 120.0  # seconds for horovodrun --check-build, which imports every framework
 
 
-def ways(config: HorovodConfig) -> tuple[Launch, ...]:
-    """Return every way that the cluster file claims."""
-    asked = config.launchers or ("srun", "horovodrun")
+def launches(config: HorovodConfig) -> tuple[Launch, ...]:
+    """Return every launch that the cluster file requires."""
+    launchers = config.launchers or ("srun", "horovodrun")
     found = []
     for framework in config.frameworks:
         for controller in config.controllers:
-            # horovodrun --mpi is mpirun, which is the mpi suite's; the MPI controller is run by srun
-            if "srun" in asked or controller == "mpi":
+            # horovodrun --mpi is mpirun, which the mpi suite tests: srun runs the MPI controller
+            if "srun" in launchers or controller == "mpi":
                 found.append(Launch(framework, controller, "srun"))
-            if "horovodrun" in asked and controller == "gloo":
+            if "horovodrun" in launchers and controller == "gloo":
                 found += [Launch(framework, controller, launcher) for launcher in ("horovodrun", "localhost")]
     return tuple(found)
 
 
 class Horovod(FrameworkStepRunner[HorovodConfig]):
-    """Runs Horovod on the claim's nodes, as the cluster file's `horovod:` says."""
+    """The steps of Horovod in one allocation."""
 
     section = "horovod"
 
@@ -53,74 +53,72 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
 
     @cached_property
     def _checked(self) -> PayloadResult:
-        others = ("--ssh", ",".join(self.nodes[1:])) if self._asks_horovodrun and len(self.nodes) > 1 else ()
+        others = ("--ssh", ",".join(self.nodes[1:])) if self._uses_horovodrun and len(self.nodes) > 1 else ()
         argv = self.payload("--patience", str(PATIENCE), *others, name="payload_build.py")
-        patience = max(self.config.deadline, PATIENCE + 60)
-        return self.run(self.request(argv, ntasks_per_node=1, mpi="none", timeout=patience))
+        timeout = max(self.config.deadline, PATIENCE + 60)
+        return self.run(self.request(argv, ntasks_per_node=1, mpi="none", timeout=timeout))
 
     @cached_property
     def builds(self) -> Mapping[str, NodeBuild]:
-        """What every node told of its build."""
+        """The build of every node."""
         return {node: self._build(node) for node in self.nodes}
 
     def _build(self, node: str) -> NodeBuild:
-        told = self._checked.last_facts(node).get("build")
-        if told is None:
+        fact = self._checked.last_facts(node).get("build")
+        if fact is None:
             return NodeBuild(problem=self._checked.silence(node))
-        known: dict[str, Any] = {key: told[key] for key in ("interfaces", "host", "python")}
-        if "problem" in told:
-            return NodeBuild(problem=str(told["problem"]), **known)
+        known: dict[str, Any] = {key: fact[key] for key in ("interfaces", "host", "python")}
+        if "problem" in fact:
+            return NodeBuild(problem=str(fact["problem"]), **known)
         try:
-            found = horovod_build.read(str(told["text"]))
+            found = horovod_build.read(str(fact["text"]))
         except ProbeError as error:
             return NodeBuild(problem=str(error), **known)
-        return NodeBuild(found, program=str(told["program"]), **known)
+        return NodeBuild(found, program=str(fact["program"]), **known)
 
-    def world(self, way: Launch) -> World:
-        """Return what became of the job of this way; it is run once."""
-        return self.once(way, lambda: self._run(way))
+    def world(self, launch: Launch) -> World:
+        """Return the job of this launch; the first call runs it."""
+        return self.once(launch, lambda: self._run(launch))
 
     @property
-    def _asks_horovodrun(self) -> bool:
+    def _uses_horovodrun(self) -> bool:
         return self.config.launchers is None or "horovodrun" in self.config.launchers
 
-    def _run(self, way: Launch) -> World:
-        nodes = self.nodes[:1] if way.launcher == "localhost" else self.nodes
+    def _run(self, launch: Launch) -> World:
+        nodes = self.nodes[:1] if launch.launcher == "localhost" else self.nodes
         per_node = self.tasks_per_node
         lacking = [node for node in nodes if self.builds[node].build is None]
         if lacking:  # the others would wait for its ranks until the deadline
-            told = tuple(self._absent(node) for node in lacking)
-            return World(way, problems=told, places=self._places(way, nodes, per_node))
-        if way.launcher == "horovodrun" and (reason := self._without_ssh()):
-            return World(way, not_applicable=reason)
-        world = World(way, self._places(way, nodes, per_node), gpus=self._on_gpus)
+            problems = tuple(self._absent(node) for node in lacking)
+            return World(launch, problems=problems, places=self._places(launch, nodes, per_node))
+        if launch.launcher == "horovodrun" and (reason := self._without_ssh()):
+            return World(launch, not_applicable=reason)
+        world = World(launch, self._places(launch, nodes, per_node), gpus=self._on_gpus)
         try:
-            ended = self.run(self._request(way, nodes, per_node))
+            result = self.run(self._request(launch, nodes, per_node))
         except StepError as error:
-            if way.controller != "mpi":
+            if launch.controller != "mpi":
                 raise
-            return replace(
-                world, problem=str(error)
-            )  # Slurm lacks the PMI that the controller is claimed with
-        facts = [fact for task in ended.tasks for fact in task.facts]
+            return replace(world, problem=str(error))  # Slurm lacks the type of horovod.mpi
+        facts = [fact for task in result.tasks for fact in task.facts]
         ranks, problems = (tuple(one for one in facts if one["kind"] == kind) for kind in ("rank", "problem"))
-        return replace(world, ranks=ranks, problems=problems, problem=self._why(ended))
+        return replace(world, ranks=ranks, problems=problems, problem=self._why(result))
 
     def _absent(self, node: str) -> Mapping[str, Any]:
         return {"node": node, "stage": "build", "problem": self.builds[node].problem, "what": "framework"}
 
-    def _why(self, ended: PayloadResult) -> str:
-        silent = min((task.node for task in ended.tasks if task.rc not in (0, None)), default="")
-        return f"{ended.failure}; {ended.silence(silent)}" if ended.failure and silent else ended.failure
+    def _why(self, result: PayloadResult) -> str:
+        node = min((task.node for task in result.tasks if task.rc not in (0, None)), default="")
+        return f"{result.failure}; {result.silence(node)}" if result.failure and node else result.failure
 
     @property
     def _on_gpus(self) -> bool:
         return bool(self.gpus) and "nccl" in self.operations
 
     def _without_ssh(self) -> str:
-        """Return why horovodrun -H cannot be used; '' where it can, or is claimed and has to."""
+        """Return why horovodrun -H cannot be used; '' if it can, or if the cluster file requires it."""
         if len(self.nodes) < 2:  # ssh needs another node
-            return "one node alone: see the way over localhost"
+            return "there is only one node: see the launch on localhost"
         refused = self._checked.last_facts(self.nodes[0]).get("build", {}).get("ssh", {})
         if not refused or self.config.launchers is not None:
             return ""
@@ -128,18 +126,22 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         more = f" (and {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
         return f"horovodrun -H needs ssh between nodes; {self.nodes[0]} to {node}: {why}{more}"
 
-    def _places(self, way: Launch, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
-        if way.launcher == "srun":
+    def _places(self, launch: Launch, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
+        if launch.launcher == "srun":
             return tuple(node for node in nodes for _ in range(per_node))
         return tuple(self.builds[node].host or node for node in nodes for _ in range(per_node))
 
-    def _request(self, way: Launch, nodes: tuple[str, ...], per_node: int) -> StepRequest:
+    def _request(self, launch: Launch, nodes: tuple[str, ...], per_node: int) -> StepRequest:
         deadline = max(RESERVE, self.config.deadline - RESERVE)
-        words = [f"--framework={way.framework}", f"--controller={way.controller}", f"--deadline={deadline:g}"]
-        if self.config.interface and way.launcher != "localhost":
+        words = [
+            f"--framework={launch.framework}",
+            f"--controller={launch.controller}",
+            f"--deadline={deadline:g}",
+        ]
+        if self.config.interface and launch.launcher != "localhost":
             words.append(f"--interface={self.config.interface}")
-        if way.launcher != "srun":
-            return self._horovodrun(way, nodes, per_node, words)
+        if launch.launcher != "srun":
+            return self._horovodrun(launch, nodes, per_node, words)
         words += ["--launcher=srun", f"--hosts={','.join(nodes)}", f"--per-node={per_node}"]
         words += [f"--address={self.address(nodes[0])}", f"--port={self._port()}"]
         words += [f"--second={self.address(nodes[1])}"] if len(nodes) > 1 else []
@@ -149,26 +151,26 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             ntasks_per_node=per_node,
             gpus_per_task=1 if self._on_gpus else None,
             distribution="block",
-            mpi=self.config.mpi if way.controller == "mpi" else "none",
+            mpi=self.config.mpi if launch.controller == "mpi" else "none",
             kill_on_bad_exit=True,
             env=self.one_thread,
         )
 
     def _horovodrun(
-        self, way: Launch, nodes: tuple[str, ...], per_node: int, words: list[str]
+        self, launch: Launch, nodes: tuple[str, ...], per_node: int, words: list[str]
     ) -> StepRequest:
         here = self.builds[nodes[0]]
-        local = way.launcher == "localhost"
+        local = launch.launcher == "localhost"
         hosts = f"localhost:{per_node}" if local else ",".join(f"{node}:{per_node}" for node in nodes)
-        launch = [here.program, f"--{way.controller}", "-np", str(len(nodes) * per_node), "-H", hosts]
+        command = [here.program, f"--{launch.controller}", "-np", str(len(nodes) * per_node), "-H", hosts]
         interface = self.config.interface or self._interface_between(nodes)
-        launch += ["--network-interfaces", interface] if not local and interface else []
-        # ssh starts a shell that knows nothing of our PATH: the interpreter goes by its full name
+        command += ["--network-interfaces", interface] if not local and interface else []
+        # the shell that ssh starts has another PATH: the interpreter needs its full path
         _python, *payload = self.payload(*words, "--launcher=horovodrun")
-        # last: the folder may hold an mpirun that is not that of the build
+        # last: the folder may contain an mpirun of another MPI than that of the build
         prelude = f"export PATH=$PATH:{shlex.quote(here.program.rpartition('/')[0])}"
         return self.request(
-            (*launch, here.python, *payload),
+            (*command, here.python, *payload),
             nodes=nodes[:1],
             ntasks_per_node=1,
             gpus_per_node=self.gpus if self._on_gpus else None,
@@ -178,7 +180,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         )
 
     def _interface_between(self, nodes: tuple[str, ...]) -> str:
-        """Return the first interface, beside loopback, that all these nodes have by name; '' where there is none."""
+        """Return the first interface besides loopback whose name all these nodes have; '' if there is none."""
         shared = [set(self.builds[node].interfaces) - {"lo"} for node in nodes]
         return min(set.intersection(*shared), default="")
 

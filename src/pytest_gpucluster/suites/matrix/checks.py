@@ -1,7 +1,7 @@
-"""The experiment matrix: one row a launcher, one column a workload; what a cell says. Pure.
+"""The experiment matrix: one row per launcher, one column per workload. Pure.
 
-A cell works, fails as expected (and why), is broken, or does not apply (and why). Expected is what the cluster file
-says under matrix.expected, and the want of PMI where the cluster file claims no srun for MPI.
+A cell works, fails as expected, is broken, or does not apply. Expected failures are those of matrix.expected, and
+missing PMI if mpi.launchers contains no srun.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROWS = {
 }
 COLUMNS = {"cpu": "CPU", "gpu": "GPU", "mpi": "MPI", "nccl": "NCCL"}
 SINGLETONS = "singletons"
-MAX_TEXT = 160  # characters of a reason in the table; the failure has the whole
+MAX_TEXT = 160  # characters of a reason in the table; the failure has all of it
 
 
 class State(str, enum.Enum):
@@ -49,7 +49,7 @@ _WORSE = (State.NOT_APPLICABLE, State.WORKS, State.EXPECTED, State.BROKEN)
 
 @dataclass(frozen=True)
 class Cell:
-    """One launcher with one workload; `why` for every state but WORKS, and `verdict` where it was tried."""
+    """One launcher with one workload. `why`: the reason of a state other than WORKS; `verdict`: that of the workload."""
 
     row: str
     column: str
@@ -59,12 +59,12 @@ class Cell:
 
     @property
     def note(self) -> str:
-        """What the table says below itself."""
+        """The text below the table."""
         return self.why if len(self.why) <= MAX_TEXT else self.why[: MAX_TEXT - 3] + "..."
 
 
 def name_of(row: str, column: str) -> str:
-    """Return the cell's name in matrix.expected and in brackets of its item.
+    """Return the name of a cell in matrix.expected and in the id of its item.
 
     >>> name_of("srun_pyxis", "mpi")
     'srun_pyxis-mpi'
@@ -75,23 +75,23 @@ def name_of(row: str, column: str) -> str:
 def refuse_cells(cluster: Cluster) -> None:
     """Raise ConfigError for a cell of matrix.expected that the matrix does not have."""
     cells = [name_of(row, column) for row in ROWS for column in COLUMNS]
-    claim = cluster.section(MatrixConfig)
-    for name in claim.expected if claim else ():
+    config = cluster.section(MatrixConfig)
+    for name in config.expected if config else ():
         if name not in cells:
-            guess = nearest(name, cells) or f"; there are {', '.join(cells)}"
-            raise ConfigError(f"cluster {cluster.name}: matrix.expected: no cell is called {name!r}{guess}")
+            guess = nearest(name, cells) or f"; the cells are {', '.join(cells)}"
+            raise ConfigError(f"cluster {cluster.name}: matrix.expected: {name!r} is not a cell{guess}")
 
 
 def settle(
-    row: str, column: str, verdict: Verdict, expected: Mapping[str, str], *, pmi_claimed: bool = True
+    row: str, column: str, verdict: Verdict, expected: Mapping[str, str], *, pmi_required: bool = True
 ) -> Cell:
-    """Return the cell of a workload that was tried; `pmi_claimed` False: srun need not start MPI programs."""
+    """Return the cell of a workload with this verdict. `pmi_required`: whether srun must start MPI programs."""
     if verdict.outcome is Outcome.NOT_APPLICABLE:
         return Cell(row, column, State.NOT_APPLICABLE, verdict.reason)
     if verdict.outcome is Outcome.PASSED:
         return Cell(row, column, State.WORKS, verdict=verdict)
     why = expected.get(name_of(row, column), "")
-    if not why and column == "mpi" and row != "mpirun" and not pmi_claimed and _wants_pmi(verdict):
+    if not why and column == "mpi" and row != "mpirun" and not pmi_required and _lacks_pmi(verdict):
         why = "no PMI support"
     if why:
         return Cell(row, column, State.EXPECTED, why, verdict)
@@ -99,7 +99,7 @@ def settle(
 
 
 def together(cells: Sequence[Cell]) -> Cell:
-    """Return one cell of all allocations: the worst state stands, with the findings of all that have it."""
+    """Return one cell for all allocations: the worst state, with the findings of all allocations in that state."""
     state = max((cell.state for cell in cells), key=_WORSE.index)
     same = [cell for cell in cells if cell.state is state]
     verdicts = [cell.verdict for cell in same if cell.verdict]
@@ -107,25 +107,25 @@ def together(cells: Sequence[Cell]) -> Cell:
 
 
 def first_words(verdict: Verdict) -> str:
-    """Return what is wrong, in a line."""
+    """Return the first finding in one line."""
     if not verdict.findings:
         return verdict.reason or "could not be tried"
     found = verdict.findings[0]
     return f"{found.part}: {found.measured}"
 
 
-def _wants_pmi(verdict: Verdict) -> bool:
+def _lacks_pmi(verdict: Verdict) -> bool:
     return any(found.part.startswith((*PMI_KINDS, SINGLETONS)) for found in verdict.findings)
 
 
 @check(
     "matrix.cell",
-    cause="this launcher and this workload do not come together",
-    hint="look at the row and the column: what else is broken there names the part",
+    cause="this launcher cannot run this workload",
+    hint="compare the other cells of the row and the column: they show whether launcher or workload is the cause",
     action=Action.MONITOR,
 )
 def cell(it: Cell) -> Judgement:
-    """Judge a cell; works and fails as expected are good."""
+    """Judge a cell: it works, or fails as expected."""
     if it.state is State.NOT_APPLICABLE:
         yield NotApplicable(it.why)
     if it.state is not State.BROKEN:
@@ -140,11 +140,11 @@ def cell(it: Cell) -> Judgement:
 
 @dataclass(frozen=True)
 class CellWork:
-    """A workload without messages: each task told its node and a word. `problem`: the step did not end by itself."""
+    """A workload without messages between tasks. `reports`: (node, value) of each task; `problem`: why the step failed."""
 
     nodes: tuple[str, ...]
     ntasks_per_node: int
-    told: tuple[tuple[str, str], ...]
+    reports: tuple[tuple[str, str], ...]
     expected: str
     unit: str = ""
     problem: str = ""
@@ -153,25 +153,24 @@ class CellWork:
 @check(
     "matrix.work",
     item=False,
-    cause="the launcher did not start the tasks, or they see another machine than the node is",
-    hint="start one task by hand; for GPUs in a container look at NVIDIA_VISIBLE_DEVICES and nvidia-container-cli",
+    cause="the launcher did not start the tasks, or they do not see the devices of the node",
+    hint="run one task with srun; for GPUs in a container check NVIDIA_VISIBLE_DEVICES and nvidia-container-cli",
     action=Action.MONITOR,
 )
 def work(it: CellWork) -> Judgement:
-    """Judge that each task ran once, on the nodes asked for, and told the expected word."""
-    counts = Counter(node for node, _ in it.told)
+    """Judge that each task ran once, on the requested nodes, and reported the expected value."""
+    counts = Counter(node for node, _ in it.reports)
     if it.problem:
         yield Finding(
             "step", it.problem, f"{len(it.nodes) * it.ntasks_per_node} tasks that end by themselves"
         )
     for node in it.nodes:
-        if counts[node] != it.ntasks_per_node and not (it.problem and not it.told):
-            yield Finding(node, f"{counts[node]} tasks told something", f"{it.ntasks_per_node} tasks")
+        if counts[node] != it.ntasks_per_node and not (it.problem and not it.reports):
+            yield Finding(node, f"{counts[node]} tasks reported", f"{it.ntasks_per_node} tasks")
     for node in sorted(set(counts) - set(it.nodes)):
-        yield Finding(node or "an unknown host", "ran tasks and was not asked for", "none")
-    for node, word in it.told:
-        if word != it.expected:
-            measured = (
-                f"{word} {it.unit}".rstrip() if word.isdigit() else word
-            )  # else: why there is no number
+        yield Finding(node or "an unknown host", "ran tasks but was not requested", "none")
+    for node, value in it.reports:
+        if value != it.expected:
+            # a text is the reason why there is no number
+            measured = f"{value} {it.unit}".rstrip() if value.isdigit() else value
             yield Finding(node, measured, f"{it.expected} {it.unit}".rstrip())

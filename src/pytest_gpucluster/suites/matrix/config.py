@@ -10,7 +10,7 @@ from pytest_gpucluster.core.values import Duration, Nodes, OptionalSection, Task
 class MatrixConfig(OptionalSection):
     """The experiment matrix: launchers by workloads. The column MPI uses the section `mpi`, NCCL uses `nccl`."""
 
-    about = "the site runs the experiment matrix"
+    about = "enables the experiment matrix"
     order = 14
     environment_keys = ("container", "framework")
 

@@ -1,6 +1,6 @@
 """Which launcher runs which workload: mpirun, srun, srun + Pyxis, with CPU, GPU, MPI and NCCL; a table at the end.
 
-One item a cell: `pytest --cluster=prod -m matrix -k 'mpi and srun_pyxis'`.
+One item per cell: `pytest --cluster=prod -m matrix -k 'mpi and srun_pyxis'`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.kit.framework_step import nodes_by_allocation
+from pytest_gpucluster.suite import required_section
 from pytest_gpucluster.suites.matrix import checks
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 from pytest_gpucluster.suites.matrix.steps import Matrix
@@ -18,32 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession
 
 pytestmark = [pytest.mark.matrix]
 
-
-@pytest.fixture(scope="session")
-def asked_for(cluster: Cluster) -> None:
-    """The matrix is made where the cluster file asks for it."""
-    if cluster.section(MatrixConfig) is None:
-        pytest.skip("not applicable: cluster file does not ask for the experiment matrix (add `matrix:`)")
+config = required_section(MatrixConfig)
 
 
 @pytest.fixture(scope="session")
 def matrices(
-    asked_for: None,  # first
+    config: MatrixConfig,
     allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Matrix]]:
-    """One matrix an allocation."""
+    """One matrix per allocation."""
     session, channel = gpucluster_session, gpucluster_session.need_channel()
-    made = [
-        Matrix(held, session.cluster, channel, session.inventory, nodes=nodes)
-        for held, nodes in nodes_by_allocation(session)
-    ]
+    made = [Matrix(held, session, channel, config, nodes) for held, nodes in nodes_by_allocation(session)]
     if not made:
         pytest.skip("not checked: no allocation has nodes that can be tested")
     yield made

@@ -1,4 +1,4 @@
-"""Verdicts on the monitoring: services, targets of each node, scrapes, alerts. Pure."""
+"""Monitoring: services, targets of each node, scrapes, alerts. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HINT = "systemctl status prometheus-node-exporter; the exporter's container; the
 
 @check(
     "monitoring.prometheus",
-    cause="Prometheus does not run, or the cluster file names another place",
+    cause="Prometheus does not run, or the cluster file has a wrong URL",
     hint="systemctl status prometheus (DeepOps: docker.prometheus); `monitoring.prometheus` of the cluster file",
     action=Action.MONITOR,
 )
-def prometheus(seen: MonitoringFacts, claim: MonitoringConfig) -> Judgement:
-    """Prometheus answers, calls itself healthy, and is the claimed version."""
-    yield from _service(seen.prometheus, claim.prometheus_version)
+def prometheus(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
+    """Prometheus answers, is healthy, and has the required version."""
+    yield from _service(seen.prometheus, config.prometheus_version)
     for what, problem in (("targets", seen.targets_problem), ("alerts", seen.alerts_problem)):
         if problem and not seen.prometheus.problem:
             yield Finding(f"{what} of Prometheus", problem, "an answer")
@@ -34,36 +34,36 @@ def prometheus(seen: MonitoringFacts, claim: MonitoringConfig) -> Judgement:
 
 @check(
     "monitoring.grafana",
-    cause="Grafana does not run, or the cluster file names another place",
+    cause="Grafana does not run, or the cluster file has a wrong URL",
     hint="systemctl status grafana-server (DeepOps: docker.grafana); `monitoring.grafana` of the cluster file",
     action=Action.MONITOR,
 )
-def grafana(seen: MonitoringFacts, claim: MonitoringConfig) -> Judgement:
-    """Grafana answers, its database is well, and it is the claimed version."""
+def grafana(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
+    """Grafana answers, its database works, and it has the required version."""
     if seen.grafana is None:
-        yield NotApplicable("the cluster file says that there is no Grafana")
+        yield NotApplicable("the cluster file sets monitoring.grafana: null")
         return
-    yield from _service(seen.grafana, claim.grafana_version)
+    yield from _service(seen.grafana, config.grafana_version)
 
 
 @check(
     "monitoring.exporters",
-    cause="the exporter does not run, or is no target of Prometheus",
+    cause="the exporter does not run, or is not a target of Prometheus",
     hint="systemctl status of the exporter (DeepOps: docker.slurm-exporter); scrape_configs of Prometheus",
     action=Action.MONITOR,
 )
-def exporters(seen: MonitoringFacts, claim: MonitoringConfig) -> Judgement:
-    """What is exported once for the whole cluster is a target and up."""
-    if not claim.cluster_exporters:
-        yield NotApplicable("the cluster file names no monitoring.cluster_exporters")
+def exporters(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
+    """The exporters of the whole cluster are targets and up."""
+    if not config.cluster_exporters:
+        yield NotApplicable("the cluster file sets no monitoring.cluster_exporters")
     elif seen.targets_problem:
         yield NotChecked(seen.targets_problem)
     else:
         everything = [one for targets in seen.targets.values() for one in targets]
-        for name, port in claim.cluster_exporters.items():
+        for name, port in config.cluster_exporters.items():
             found = [one for one in everything if one.port == port]
             if not found:
-                yield Finding(f"{name} on port {port}", "no target of Prometheus", "a target")
+                yield Finding(f"{name} on port {port}", "not a target of Prometheus", "a target")
             elif not any(one.health == "up" for one in found):
                 yield from _down(found, seen)
 
@@ -77,13 +77,13 @@ def _service(service: Service, version: str | None) -> Judgement:
 
 @check(
     "monitoring.cluster_alerts",
-    cause="what the site's own alert rules watch for has happened",
+    cause="a condition of the alert rules of the site holds",
     hint="/alerts of Prometheus; `monitoring.ignored_alerts` of the cluster file",
     action=Action.MONITOR,
 )
-def cluster_alerts(seen: MonitoringFacts, claim: MonitoringConfig) -> Judgement:
-    """No alert fires that is about none of the nodes."""
-    return _firing(seen, "", claim)
+def cluster_alerts(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
+    """No alert fires that names none of the nodes."""
+    return _firing(seen, "", config)
 
 
 @check(
@@ -102,10 +102,10 @@ def target(seen: MonitoringFacts, node_name: str, node_exporters: Mapping[str, i
     yield Metric("node_targets", len(found), "targets")
     for name, port in node_exporters.items():
         if port not in ports:
-            there = ", ".join(f"{one.job} on port {one.port}" for one in found)
+            known = ", ".join(f"{one.job} on port {one.port}" for one in found)
             yield Finding(
                 f"{name} on port {port}",
-                f"no target of Prometheus{f' (the node has {there})' if there else ''}",
+                f"not a target of Prometheus{f' (the node has {known})' if known else ''}",
                 "a target",
             )
 
@@ -127,7 +127,7 @@ def up(seen: MonitoringFacts, node_name: str) -> Judgement:
 def _unscraped(one: Target, seen: MonitoringFacts) -> NotChecked:
     wait = (seen.began or 0.0) + 2 * one.interval - seen.now
     return NotChecked(
-        f"job {one.job}, {one.url}: not scraped yet, Prometheus has only just begun: run again in {wait:.0f} s"
+        f"job {one.job}, {one.url}: not scraped yet, Prometheus started or reloaded just now; repeat in {wait:.0f} s"
     )
 
 
@@ -136,22 +136,22 @@ def _down(targets: Iterable[Target], seen: MonitoringFacts) -> Judgement:
         if seen.awaits(one):
             yield _unscraped(one, seen)
         elif one.health != "up":
-            told = f"{one.health}: {one.last_error}" if one.last_error else one.health
-            yield Finding(f"job {one.job}, {one.url}", told, "up")
+            health = f"{one.health}: {one.last_error}" if one.last_error else one.health
+            yield Finding(f"job {one.job}, {one.url}", health, "up")
 
 
 @check(
     "monitoring.scrape_age",
     cause="Prometheus is overloaded or stopped scraping; its clock is wrong",
-    hint="the log of Prometheus; /targets of its pages; scrape_interval",
+    hint="the log of Prometheus; its page /targets; scrape_interval",
     action=Action.MONITOR,
 )
-def scrape_age(seen: MonitoringFacts, node_name: str, claim: MonitoringConfig) -> Judgement:
-    """Every target on the node was scraped lately, by Prometheus' own clock."""
+def scrape_age(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) -> Judgement:
+    """Every target on the node was scraped within the limit, by the clock of Prometheus."""
     found = seen.targets.get(node_name, ())
     if not found:
         yield NotChecked(seen.targets_problem or "Prometheus has no target on the node")
-    bound = f"<= {claim.max_scrape_age:g} s"
+    bound = f"<= {config.max_scrape_age:g} s"
     for one in found:
         part = f"job {one.job}, {one.url}"
         if seen.awaits(one):
@@ -160,27 +160,27 @@ def scrape_age(seen: MonitoringFacts, node_name: str, claim: MonitoringConfig) -
         if one.last_scrape is None:
             yield Finding(part, "never scraped", bound)
             continue
-        age = max(0.0, seen.now - one.last_scrape)  # the clock of the answer is in whole seconds
+        age = max(0.0, seen.now - one.last_scrape)  # the answer states whole seconds
         yield Metric("scrape_age", age, "s", f"port {one.port}")
-        if age > claim.max_scrape_age:
+        if age > config.max_scrape_age:
             yield Finding(part, f"{age:.0f} s ago", bound)
 
 
 @check(
     "monitoring.alerts",
-    cause="what the site's own alert rules watch for has happened",
+    cause="a condition of the alert rules of the site holds",
     hint="/alerts of Prometheus; `monitoring.ignored_alerts` of the cluster file",
     action=Action.MONITOR,
 )
-def alerts(seen: MonitoringFacts, node_name: str, claim: MonitoringConfig) -> Judgement:
-    """No alert fires about the node."""
-    return _firing(seen, node_name, claim)
+def alerts(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) -> Judgement:
+    """No alert fires that names the node."""
+    return _firing(seen, node_name, config)
 
 
-def _firing(seen: MonitoringFacts, node: str, claim: MonitoringConfig) -> Judgement:
-    """Judge the alerts about a node; those about none of the nodes where it is ''."""
-    if not claim.alerts:
-        yield NotApplicable("the cluster file says monitoring.alerts: false")
+def _firing(seen: MonitoringFacts, node: str, config: MonitoringConfig) -> Judgement:
+    """Judge the alerts that name a node; '': those that name no node."""
+    if not config.alerts:
+        yield NotApplicable("the cluster file sets monitoring.alerts: false")
         return
     if seen.alerts_problem:
         yield NotChecked(seen.alerts_problem)
@@ -188,7 +188,7 @@ def _firing(seen: MonitoringFacts, node: str, claim: MonitoringConfig) -> Judgem
     firing = [one for one in seen.alerts.get(node, ()) if one.state == "firing"]
     yield Metric("alerts_firing", len(firing), "alerts")
     for one in firing:
-        if not any(fnmatchcase(one.name, pattern) for pattern in claim.ignored_alerts):
+        if not any(fnmatchcase(one.name, pattern) for pattern in config.ignored_alerts):
             yield Finding(f"alert {one.name}", _alert(one), "no firing alert")
 
 

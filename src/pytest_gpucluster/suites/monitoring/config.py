@@ -14,7 +14,7 @@ Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")]
 class MonitoringConfig(OptionalSection):
     """Prometheus, Grafana and exporters, queried over HTTP from the machine that runs pytest."""
 
-    about = "claims Prometheus, Grafana and exporters"
+    about = "requires Prometheus, Grafana and exporters"
     order = 13
 
     prometheus: Url = Field("http://localhost:9090", description="URL of Prometheus")

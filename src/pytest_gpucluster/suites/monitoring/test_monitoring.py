@@ -1,6 +1,6 @@
-"""Monitoring works: Prometheus and Grafana answer, every node is a target and up, no alert fires.
+"""Monitoring: Prometheus and Grafana answer, every node is a target and up, no alert fires.
 
-No node is allocated: Prometheus is asked once for all of them.
+No node is allocated: one query of Prometheus covers all nodes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.suite import checks_as_tests, claimed
+from pytest_gpucluster.suite import checks_as_tests, required_section
 from pytest_gpucluster.suites.monitoring import checks
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 from pytest_gpucluster.suites.monitoring.steps import query_monitoring
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.monitoring.facts import MonitoringFacts
 
 pytestmark = [pytest.mark.monitoring, pytest.mark.inventory]
-claim = claimed(MonitoringConfig, "monitoring")
+config = required_section(MonitoringConfig)
 
 
 @pytest.fixture(scope="session")
-def seen(claim: MonitoringConfig, gpucluster_session: ClusterSession) -> MonitoringFacts:
-    """What Prometheus and Grafana say."""
-    return query_monitoring(claim, gpucluster_session.plan.selected, gpucluster_session.inventory)
+def seen(config: MonitoringConfig, gpucluster_session: ClusterSession) -> MonitoringFacts:
+    """The answers of Prometheus and Grafana."""
+    return query_monitoring(config, gpucluster_session.plan.selected, gpucluster_session.inventory)
 
 
 @pytest.fixture
-def node_exporters(node: Node, claim: MonitoringConfig) -> dict[str, int]:
-    """The exporters that the node should have: {name: port}."""
-    return {**claim.exporters, **(claim.gpu_exporters if node.profile.gpu is not None else {})}
+def node_exporters(node: Node, config: MonitoringConfig) -> dict[str, int]:
+    """The exporters that the node must have: {name: port}."""
+    return {**config.exporters, **(config.gpu_exporters if node.profile.gpu is not None else {})}
 
 
 globals().update(checks_as_tests(checks))

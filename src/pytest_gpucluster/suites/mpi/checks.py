@@ -1,6 +1,6 @@
-"""MPI: what the nodes have, and how fast a world of ranks talks between nodes. Pure.
+"""MPI: the installations on the nodes, and the speed of a world of ranks between nodes. Pure.
 
-kit/mpi_world.py judges the world itself; only where it is believed are its sums and speeds judged.
+kit/mpi_world.py judges the world itself; the checks of sums and speeds apply to valid worlds only.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ GIGA = 1e9
 _PARTS = {"c": "MPI of C programs", "python": "mpi4py"}
 
 
-# --- what each node has
+# --- the installation of each node
 
 
 @check(
     "mpi.installed",
-    cause="the node was left out when the MPI was installed, or its folder, module or mount is missing there",
+    cause="the MPI was not installed on the node, or its folder, module or mount is missing there",
     hint="srun -w NODE sh -c 'command -v mpirun mpicc'; install it as on the others, or name its module or image under "
     "`environments` and that under mpi.environment",
 )
 def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = False) -> Judgement:
-    """Judge that the claimed launcher and a working MPI of each claimed language are on the node, or in its image.
+    """Judge that the node, or its image, has the required launcher and a working MPI of each required language.
 
-    In an image no mpirun is asked for: srun is the launcher there.
+    An image needs no mpirun: srun is the launcher there.
     """
     if "mpirun" in config.launchers and not in_container and not installed.mpirun:
-        yield Finding(config.mpirun, "not on PATH", "there")
+        yield Finding(config.mpirun, "not on PATH", "on PATH")
     for language in config.languages:
         part = _PARTS[language]
         if language in installed.problems:
@@ -63,19 +63,19 @@ def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = F
 
 @check(
     "mpi.path",
-    cause="an activated conda environment brings an MPI of its own and goes first on PATH",
-    hint="conda deactivate before the job, take the MPI out of the environment (conda remove mpi), or call the "
-    "site's by its path",
+    cause="an activated conda environment has its own MPI, first on PATH",
+    hint="conda deactivate before the job, remove the MPI from the environment (conda remove mpi), or call the "
+    "mpirun of the site by its path",
     action=Action.MONITOR,
 )
-def path(host_installed: InstalledMpi, config: MpiConfig, conda_claimed: bool) -> Judgement:
-    """Judge that the mpirun which is found first is the site's, and no conda environment's."""
+def path(host_installed: InstalledMpi, config: MpiConfig, conda_environment: bool) -> Judgement:
+    """Judge that the first mpirun on PATH is that of the site, not that of a conda environment."""
     if not host_installed.mpirun:
         yield NotChecked(f"no {config.mpirun} on PATH, which mpi.installed judges")
         return
     first = next((found for found in host_installed.mpiruns if found.path == host_installed.mpirun), None)
     others = [found.path for found in host_installed.mpiruns if not found.conda]
-    if first is not None and first.conda and not conda_claimed:
+    if first is not None and first.conda and not conda_environment:
         behind = f" in front of {others[0]}" if others else ""
         expected = others[0] if others else "the site's mpirun"
         yield Finding("mpirun", f"{first.path} of conda ({host_installed.launcher}){behind}", expected)
@@ -89,15 +89,15 @@ def path(host_installed: InstalledMpi, config: MpiConfig, conda_claimed: bool) -
 
 @check(
     "mpi.matches",
-    cause="two MPIs are on PATH or LD_LIBRARY_PATH, and the launcher is of one, the programs of the other",
-    hint="load one module only; `command -v mpirun mpicc` must name one folder; for mpi4py: the one it was "
-    "built against (MPI4PY_LIBMPI, MPI4PY_MPIABI)",
+    cause="two MPIs are on PATH or LD_LIBRARY_PATH: the launcher belongs to one, the programs to the other",
+    hint="load one module only; `command -v mpirun mpicc` must name one folder; for mpi4py that of the "
+    "MPI which it was built against (MPI4PY_LIBMPI, MPI4PY_MPIABI)",
     action=Action.MONITOR,
 )
 def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
-    """Judge that mpirun belongs to the MPI that the programs are linked with; else each starts as a world of one."""
+    """Judge that mpirun belongs to the MPI of the programs; otherwise each starts as a world of one rank."""
     if "mpirun" not in config.launchers:
-        yield NotApplicable("the cluster file does not claim mpirun")
+        yield NotApplicable("mpi.launchers does not contain mpirun")
         return
     if not host_installed.launcher.name or not host_installed.library:
         yield NotChecked("the version of mpirun or of the library is not known")
@@ -118,19 +118,19 @@ def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
 
 @check(
     "mpi.alike",
-    cause="the node was left out of an upgrade, or has another MPI first on PATH",
-    hint="compare `command -v mpirun; mpirun --version` with a sound node",
+    cause="the node missed an upgrade, or has another MPI first on PATH",
+    hint="compare `command -v mpirun; mpirun --version` with a good node",
 )
 def alike(installed: InstalledMpi, installed_norms: Mapping[str, Norm[str]]) -> Judgement:
     """Judge that the node has the MPI of most nodes: launcher and libraries, path and version."""
-    if installed_norms["mpirun"].total < 2:  # a fleet
-        yield NotApplicable("one node has no fleet to compare with")
+    if installed_norms["mpirun"].total < 2:
+        yield NotApplicable("there is no other node to compare with")
     for part, value in _parts(installed):
         yield from installed_norms[part].judge(part, value)
 
 
 def norms(fleet: Mapping[str, InstalledMpi]) -> dict[str, Norm[str]]:
-    """Return {part: what the nodes have of it}, of the launcher and each language's library."""
+    """Return {part: its most common value}, of the launcher and the library of each language."""
     votes: dict[str, list[tuple[str, str]]] = {}
     for node, facts in fleet.items():
         for part, value in _parts(facts):
@@ -151,21 +151,19 @@ def _launcher(facts: InstalledMpi) -> str:
     "mpi.pmi",
     cause="Slurm was built without this type, or its plugin's library is not installed; or the MPI was built "
     "without it",
-    hint="srun --mpi=list; install libpmix and Slurm's mpi_pmix plugin on every node, or claim a type that Slurm and "
-    "the MPI have (mpi.launchers)",
+    hint="srun --mpi=list; install libpmix and Slurm's mpi_pmix plugin on every node, or set mpi.launchers to a type "
+    "that Slurm and the MPI support",
 )
-def pmi(pmi_types: Sequence[str], claimed_types: Sequence[str], installed: InstalledMpi | None) -> Judgement:
-    """Judge that Slurm on the node has the claimed types of --mpi, and that the MPI understands them."""
-    if not claimed_types:
-        yield NotApplicable("the cluster file claims no `srun --mpi=TYPE`")
-    for kind in claimed_types:
+def pmi(pmi_types: Sequence[str], required_types: Sequence[str], installed: InstalledMpi | None) -> Judgement:
+    """Judge that Slurm on the node has the required types of --mpi, and that the MPI supports them."""
+    if not required_types:
+        yield NotApplicable("mpi.launchers contains no `srun --mpi=TYPE`")
+    for kind in required_types:
         if kind not in pmi_types:
             yield Finding(f"srun --mpi={kind}", f"Slurm has {', '.join(pmi_types)}", kind)
         elif installed and installed.srun_types and kind.partition("_")[0] not in installed.srun_types:
             library = next((installed.program(language) for language in installed.library), "the MPI")
-            yield Finding(
-                f"srun --mpi={kind}", f"{library} understands {', '.join(installed.srun_types)}", kind
-            )
+            yield Finding(f"srun --mpi={kind}", f"{library} supports {', '.join(installed.srun_types)}", kind)
 
 
 # --- one world
@@ -176,13 +174,13 @@ world, allreduce = mpi_world.world, mpi_world.allreduce  # their place in the or
 
 @check(
     "mpi.threads",
-    cause="the MPI was built without this thread level, or its transport has it not",
+    cause="the MPI was built without this thread level, or its transport does not support it",
     hint="ompi_info | grep -i thread, or mpichversion; rebuild, or lower mpi.threads if no program needs it",
     action=Action.MONITOR,
-    each="believed",
+    each="valid_runs",
 )
 def threads(run: MpiRun, wanted_threads: str) -> Judgement:
-    """Judge the thread level that MPI_Init_thread provided when MPI_THREAD_MULTIPLE was asked for."""
+    """Judge the thread level that MPI_Init_thread provides for a request of MPI_THREAD_MULTIPLE."""
     if not run.world.ranks:
         yield NotChecked("no rank reported its thread level")
     for level, ranks in _by_level(run).items():
@@ -205,13 +203,14 @@ def _by_level(run: MpiRun) -> dict[str, list[int]]:
 
 @check(
     "mpi.latency",
-    cause="messages take a slow transport (TCP instead of InfiniBand), or the node's CPU or adapter sleeps",
-    hint="ucx_info -d or ompi_info: which transport is there; UCX_LOG_LEVEL=info shows the chosen one; CPU governor",
+    cause="messages use a slow transport (TCP instead of InfiniBand), or the CPU or adapter of the node is in a power-"
+    "saving state",
+    hint="ucx_info -d or ompi_info list the transports; UCX_LOG_LEVEL=info shows the chosen one; CPU governor",
     action=Action.MONITOR,
     each="timed",
 )
 def latency(run: MpiRun, max_latency: float | None) -> Judgement:
-    """Judge microseconds one way of 8 bytes between neighbours of a ring of the nodes."""
+    """Judge the latency of 8 bytes, in one direction, between neighbours of a ring of the nodes."""
     value = _microseconds
     yield from _speed(
         run,
@@ -227,13 +226,13 @@ def latency(run: MpiRun, max_latency: float | None) -> Judgement:
 
 @check(
     "mpi.bandwidth",
-    cause="messages take a slow transport, or a link, cable or adapter runs below its rate",
+    cause="messages use a slow transport, or a link, cable or adapter runs below its rate",
     hint="ibstat and the error counters of both nodes (-m fabric); UCX_LOG_LEVEL=info shows the chosen transport",
     action=Action.MONITOR,
     each="timed",
 )
 def bandwidth(run: MpiRun, min_bandwidth: float | None) -> Judgement:
-    """Judge GB/s one way of 4 MiB between neighbours of a ring of the nodes."""
+    """Judge the bandwidth of 4 MiB, in one direction, between neighbours of a ring of the nodes."""
     value = _gigabytes
     yield from _speed(
         run,
@@ -265,18 +264,16 @@ def _speed(
     bound: str,
 ) -> Judgement:
     if not run.world.pairs:
-        lone = len(run.nodes) < 2  # a pair
-        yield (
-            NotApplicable("one node alone makes no pair")
-            if lone
-            else NotChecked("no pair of nodes was measured")
-        )
+        if len(run.nodes) < 2:
+            yield NotApplicable("a pair needs two nodes")
+        else:
+            yield NotChecked("no pair of nodes was measured")
         return
     nodes = run.world.nodes
     for pair in run.world.pairs:
         yield Metric(name, value(pair), unit, _name(pair, nodes))
     if bad is None:
-        yield NotApplicable(f"the cluster file states no {bound}; the figures are recorded")
+        yield NotApplicable(f"the cluster file does not set {bound}; the figures are recorded")
         return
     wrong = [pair for pair in run.world.pairs if not value(pair) > 0 or bad(pair)]
     blamed = _blamed(run.world.pairs, wrong, nodes)
@@ -296,7 +293,7 @@ def _name(pair: RankPair, nodes: Mapping[int, str]) -> str:
 
 
 def _blamed(pairs: Sequence[RankPair], wrong: Sequence[RankPair], nodes: Mapping[int, str]) -> set[str]:
-    """Return the nodes whose pairs are all bad while their neighbours do well with others."""
+    """Return the nodes whose pairs are all bad while their neighbours have good pairs."""
     total = Counter(node for pair in pairs for node in _ends(pair, nodes))
     bad = Counter(node for pair in wrong for node in _ends(pair, nodes))
     return {node for node in bad if bad[node] == total[node] > 1 and len(wrong) < len(pairs)}

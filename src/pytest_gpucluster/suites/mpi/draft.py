@@ -12,6 +12,6 @@ def lines(_survey: Survey) -> list[str]:
     """Return an example: whether nodes have MPI is the site's decision."""
     return [
         "",
-        "# mpi:  # declares MPI: mpirun and mpicc are on every node, or in an image",
+        "# mpi:  # requires MPI: mpirun and mpicc on every node, or in an image",
         "#   launchers: [mpirun, srun --mpi=pmix]",
     ]

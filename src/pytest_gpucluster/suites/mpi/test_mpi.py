@@ -1,6 +1,6 @@
-"""MPI programs start, find each other and talk: by mpirun inside the allocation, by srun, in C and in Python.
+"""MPI programs start and communicate: by mpirun inside the allocation, by srun, in C and in Python.
 
-A small program is made ready on every node and started once a launcher and language; many tests judge that run.
+One step prepares a small program on every node; one run per launcher and language is judged by many tests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_step import IN_CONTAINER, MPIRUN, Mpi
-from pytest_gpucluster.suite import checks_as_tests, claimed, fact, probed
+from pytest_gpucluster.suite import checks_as_tests, fact, probed, required_section
 from pytest_gpucluster.suites.mpi import checks
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("config")]
 
 pmi_types = probed(PMI_TYPES)
 
-config = claimed(MpiConfig, "MPI")
+config = required_section(MpiConfig)
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def runners(
     allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Mpi]]:
-    """One runner an allocation: its nodes share a partition and a number of GPUs."""
+    """One runner per allocation."""
     channel = gpucluster_session.need_channel()
     made = Mpi.of_allocations(gpucluster_session, config, channel=channel)
     yield made
@@ -48,27 +48,27 @@ def runners(
 
 @pytest.fixture(scope="session")
 def fleet_installed(runners: list[Mpi]) -> dict[str, InstalledMpi]:
-    """What all nodes have: {node: facts}."""
+    """The MPI of all nodes: {node: facts}."""
     return {node: facts for runner in runners for node, facts in runner.installed.items()}
 
 
 @pytest.fixture(scope="session")
 def installed_norms(fleet_installed: dict[str, InstalledMpi]) -> dict[str, Norm[str]]:
-    """What most nodes have, of each part."""
+    """The most common value of each part."""
     return checks.norms(fleet_installed)
 
 
 @pytest.fixture
 def installed(fleet_installed: dict[str, InstalledMpi], node: Node) -> InstalledMpi:
-    """What this item's node has."""
+    """The MPI of the item's node."""
     if node.name not in fleet_installed:
-        pytest.skip("not applicable: mpi.nodes leaves this node out")
+        pytest.skip("not applicable: `mpi.nodes` of the cluster file selects fewer nodes")
     return fleet_installed[node.name]
 
 
 @pytest.fixture
 def runs(runners: list[Mpi], launcher: str, language: str) -> list[MpiRun]:
-    """One run of the program by this launcher an allocation."""
+    """One run of the program with this launcher per allocation."""
     if launcher == MPIRUN and any(runner.in_container for runner in runners):
         pytest.skip(f"not applicable: {IN_CONTAINER}")
     usable = [runner for runner in runners if runner.usable(language)]
@@ -78,13 +78,13 @@ def runs(runners: list[Mpi], launcher: str, language: str) -> list[MpiRun]:
 
 
 @pytest.fixture
-def believed(runs: list[MpiRun]) -> list[MpiRun]:
-    """Those that came up as one world; test_world says why where one did not."""
+def valid_runs(runs: list[MpiRun]) -> list[MpiRun]:
+    """The runs whose ranks formed one world."""
     judged = [(run, mpi_world.world(run)) for run in runs]
     sound = [run for run, verdict in judged if verdict.outcome is Outcome.PASSED]
     if not sound:
         why = judged[0][1].findings[0].measured
-        pytest.skip(f"not checked: the world is not believed, see mpi.world: {why}")
+        pytest.skip(f"not checked: the world is not valid, see mpi.world: {why}")
     return sound
 
 
@@ -96,30 +96,30 @@ def in_container(runners: list[Mpi]) -> bool:
 
 @pytest.fixture
 def host_installed(installed: InstalledMpi, in_container: bool) -> InstalledMpi:
-    """What the node itself has; not applicable where the MPI of an image is used."""
+    """The MPI of the node itself; not applicable if the programs run in an image."""
     if in_container:
         pytest.skip(f"not applicable: {IN_CONTAINER}")
     return installed
 
 
 @pytest.fixture(scope="session")
-def conda_claimed(runners: list[Mpi]) -> bool:
-    """Whether the cluster file claims a conda environment."""
+def conda_environment(runners: list[Mpi]) -> bool:
+    """Whether the environment of the steps is a conda environment."""
     return any(runner.environment is not None and runner.environment.conda for runner in runners)
 
 
 @pytest.fixture
-def claimed_types(config: MpiConfig) -> list[str]:
-    """The claimed types of srun's --mpi."""
+def required_types(config: MpiConfig) -> list[str]:
+    """The required types of srun's --mpi."""
     return [kind for launcher in config.launchers if (kind := launcher.partition("--mpi=")[2])]
 
 
 @pytest.fixture
-def timed(believed: list[MpiRun], language: str) -> list[MpiRun]:
-    """The believed runs of the C program, which measures."""
+def timed(valid_runs: list[MpiRun], language: str) -> list[MpiRun]:
+    """The valid runs of the C program, which measures."""
     if language != "c":
         pytest.skip("not applicable: measured by the C program only")
-    return believed
+    return valid_runs
 
 
 wanted_threads = fact(lambda cluster: cluster.mpi.threads)
@@ -130,13 +130,13 @@ globals().update(checks_as_tests(checks))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item a launcher and language of the cluster file."""
-    from pytest_gpucluster.plugin.fixtures import SESSION  # only where a cluster was asked for
+    """Make one item per launcher and language of the cluster file."""
+    from pytest_gpucluster.plugin.fixtures import SESSION  # only in runs with a cluster
 
     if "launcher" in metafunc.fixturenames:
-        claim = metafunc.config.stash[SESSION].cluster.section(MpiConfig)
-        starts = (
-            [(way, name) for way in claim.launchers for name in claim.languages] if claim else [("srun", "c")]
-        )
-        ids = [f"{way.replace(' --mpi=', '_')}-{name}" for way, name in starts]
+        section = metafunc.config.stash[SESSION].cluster.section(MpiConfig)
+        starts = [("srun", "c")]
+        if section:
+            starts = [(launcher, name) for launcher in section.launchers for name in section.languages]
+        ids = [f"{launcher.replace(' --mpi=', '_')}-{name}" for launcher, name in starts]
         metafunc.parametrize(("launcher", "language"), starts, ids=ids)

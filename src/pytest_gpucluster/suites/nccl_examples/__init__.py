@@ -1,9 +1,9 @@
-"""NCCL's three classic programs."""
+"""NCCL's three example programs."""
 
 from pytest_gpucluster.core.registry import Suite
 
 SUITE = Suite(
     __name__,
     order=14,
-    markers=("nccl_examples: NCCL's three classic programs, one or many devices a process",),
+    markers=("nccl_examples: NCCL's three example programs, one or many devices per process",),
 )

@@ -1,183 +1,108 @@
 # A broken library may do anything (BLE001), Python 3.6 has no strict zip (B905).
-"""NCCL's three classic programs, by ctypes on libnccl and the driver: no torch, no compiler, no MPI.
+"""NCCL's three example programs, through ctypes on libnccl and the driver: no torch, no compiler, no MPI.
 
-    srun --ntasks-per-node=1 --gres=gpu:8      python3 -c SOURCE one-process     ncclCommInitAll
-    srun --ntasks-per-node=8 --gpus-per-task=1 python3 -c SOURCE one-device      ncclCommInitRank
-    srun --ntasks-per-node=1 --gres=gpu:8      python3 -c SOURCE many-devices    ncclCommInitRank in a group
-
-SOURCE: `payload_step.sent`. Each sums data of which the sum is known and checks every element of every device. Task 0
-gives the unique id to the others over a socket. Libraries: libcuda.so.1 of the driver; libnccl.so.2 from NCCL_HOME, the
-loader's path, or the python's nvidia-nccl package (torch brings it). Each fact is one line of JSON that starts with
-{"nccl_examples": . Exit codes: 0 done, 1 failed, 2 no libnccl, 4 deadline, 7 wrong data.
+python3 -c SOURCE one-process|one-device|many-devices ADDRESS DEADLINE: one-process makes its communicators by
+ncclCommInitAll, the others by ncclCommInitRank, for which task 0 sends the unique id over a socket at ADDRESS.
+libnccl.so.2 is searched in NCCL_HOME, on the loader's path, and in the python's nvidia-nccl package, which torch
+installs. DEADLINE: seconds per phase. Exit codes: 0 done, 1 failed or no libnccl, 4 deadline, 7 wrong data.
 """
 
-import argparse
 import array
 import ctypes
+import glob
 import os
 import sys
 import time
 from multiprocessing.connection import Client, Listener
-from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Sequence
 
-from pytest_gpucluster.kit.payloads.prelude import (
-    Failure,
-    Watch,
-    end_when_stuck,
-    error_text,
-    exit_now,
-    own_port,
-    reporter,
-)
+from pytest_gpucluster.kit.payloads.c_library import Library, cuda_driver
+from pytest_gpucluster.kit.payloads.prelude import Failure, Watch, exit_now, own_port, reporter, run_phases
 
-EXIT_FAILED, EXIT_NO_LIBRARY, EXIT_WRONG = 1, 2, 7
-FLOAT32, SUM = 7, 0  # ncclDataType_t, ncclRedOp_t
-PERIOD = 31  # elements so far apart hold the same data
-POISON = -1.0
-LONG_VERSION = 10000  # from 2.9 on 22809 is 2.28.9; before, 2804 was 2.8.4
+PROPERTIES = ("ncclCommUserRank", "ncclCommCount")
+ELEMENTS = 1 << 20
+BYTES = ctypes.c_size_t(4 * ELEMENTS)
+REDUCTION = ctypes.c_size_t(ELEMENTS), 7, 0  # count, ncclFloat32, ncclSum
+PERIOD = 31  # elements at this distance are equal
+POISON = array.array("f", [-1.0]).tobytes() * ELEMENTS
 ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 
 report = reporter("nccl_examples")
 
 
 class UniqueId(ctypes.Structure):
-    """ncclUniqueId, which goes by value."""
+    """ncclUniqueId, which is passed by value."""
 
     _fields_ = [("internal", ctypes.c_char * ID_BYTES)]
 
 
-class Library:
-    """A C library whose calls raise RuntimeError where they do not return 0."""
-
-    def __init__(self, lib: Any) -> None:
-        self.lib, self.where = lib, ""
-
-    def call(self, name: str, *args: Any) -> None:
-        """Call a function by its name."""
-        code = getattr(self.lib, name)(*args)
-        if code != 0:
-            words = name.replace("_v2", "") + self.where, self.text_of(code), code
-            raise RuntimeError("%s: %s (%d)" % words)
-
-    def make(self, name: str, kind: Any, *args: Any) -> Any:
-        """Return what a function writes to its first argument."""
-        made = kind()
-        self.call(name, ctypes.byref(made), *args)
-        return made
-
-    def text_of(self, code: int) -> str:
-        """Return the library's words for an error."""
-        raise NotImplementedError
+def load_nccl() -> Any:
+    """Return libnccl; Failure if there is none."""
+    home, errors = os.environ.get("NCCL_HOME"), []
+    packages = (folder for folder in sys.path if folder.endswith("-packages"))
+    found = [path for folder in packages for path in sorted(glob.glob(folder + "/nvidia/*/lib/libnccl.so.2"))]
+    for name in [*(["%s/lib/libnccl.so.2" % home] if home else []), "libnccl.so.2", *found, "libnccl.so"]:
+        try:
+            return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            errors.append(str(error))
+    raise Failure("no_library", errors[0])
 
 
-class Cuda(Library):
-    """The driver's API."""
-
-    def __init__(self) -> None:
-        super().__init__(ctypes.CDLL("libcuda.so.1"))
-        self.call("cuInit", 0)
-        count = self.make("cuDeviceGetCount", ctypes.c_int).value
-        self.devices = [self.make("cuDeviceGet", ctypes.c_int, index) for index in range(count)]
-
-    def text_of(self, code: int) -> str:
-        """Return the driver's words."""
-        text = ctypes.c_char_p()
-        self.lib.cuGetErrorString(code, ctypes.byref(text))
-        return (text.value or b"unknown").decode()
-
-    def bus(self, index: int) -> str:
-        """Return the PCI address, which no two devices of a host share."""
-        text = ctypes.create_string_buffer(32)
-        self.call("cuDeviceGetPCIBusId", text, 32, self.devices[index])
-        return text.value.decode().lower()
+def nccl_message(lib: Any, code: int) -> str:
+    """Return NCCL's text of an error and, from NCCL 2.13 on, its last message."""
+    lib.ncclGetErrorString.restype = ctypes.c_char_p
+    texts = [lib.ncclGetErrorString(code) or b"unknown"]
+    if hasattr(lib, "ncclGetLastError"):
+        lib.ncclGetLastError.restype = ctypes.c_char_p
+        texts += (lib.ncclGetLastError(None) or b"").strip().splitlines()[:1]
+    return b": ".join(texts).decode()
 
 
-class Nccl(Library):
-    """NCCL's API; Failure where neither the loader nor the python has libnccl."""
-
-    def __init__(self) -> None:
-        home, complaint = os.environ.get("NCCL_HOME"), ""
-        names = [str(Path(home) / "lib" / "libnccl.so.2")] if home else []
-        packages = (Path(folder) for folder in sys.path if folder.endswith("-packages"))
-        found = [
-            str(path) for folder in packages for path in sorted(folder.glob("nvidia/*/lib/libnccl.so.2"))
-        ]
-        for name in (*names, "libnccl.so.2", *found, "libnccl.so"):
-            try:
-                super().__init__(ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL))
-                break
-            except OSError as error:
-                complaint = complaint or str(error)
-        else:
-            raise Failure(EXIT_NO_LIBRARY, complaint)
-        self.lib.ncclGetErrorString.restype = ctypes.c_char_p
-        self.lib.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
-        version = self.make("ncclGetVersion", ctypes.c_int).value
-        major, rest = divmod(version, 10000 if version >= LONG_VERSION else 1000)
-        self.version = "%d.%d.%d" % (major, rest // 100, rest % 100)
-
-    def text_of(self, code: int) -> str:
-        """Return NCCL's words, and its last error where it has one."""
-        text = (self.lib.ncclGetErrorString(code) or b"unknown").decode()
-        if hasattr(self.lib, "ncclGetLastError"):
-            self.lib.ncclGetLastError.restype = ctypes.c_char_p
-            last = (self.lib.ncclGetLastError(None) or b"").decode().strip().splitlines()
-            text += "".join(": " + line for line in last[:1])
-        return text
-
-
-def repeated(values: Sequence[int], count: int) -> bytes:
-    """Return floats that repeat."""
-    return (array.array("f", values).tobytes() * (count // PERIOD + 1))[: 4 * count]
-
-
-def data(rank: int, count: int) -> bytes:
-    """Return one rank's floats: element i is (7 i + 13 rank) mod 31."""
-    return repeated([(7 * i + 13 * rank) % PERIOD for i in range(PERIOD)], count)
-
-
-def summed(size: int, count: int) -> bytes:
-    """Return the sum over all ranks; exact in float up to half a million ranks."""
-    return repeated([sum((7 * i + 13 * rank) % PERIOD for rank in range(size)) for i in range(PERIOD)], count)
+def summed(ranks: Sequence[int], count: int) -> bytes:
+    """Return the sum of the ranks' floats, of which element i is (7 i + 13 rank) mod 31; exact for 500,000 ranks."""
+    period = [sum((7 * i + 13 * rank) % PERIOD for rank in ranks) for i in range(PERIOD)]
+    return (array.array("f", period).tobytes() * (count // PERIOD + 1))[: 4 * count]
 
 
 def wrong_elements(got: bytes, expected: bytes) -> int:
-    """Count the floats that differ."""
+    """Return how many floats differ."""
     pairs = zip(memoryview(got).cast("f"), memoryview(expected).cast("f"))
     return 0 if got == expected else sum(one != other for one, other in pairs)
 
 
-class Part:
-    """One device of this process: context, buffers, stream, communicator, rank."""
+class Rank:
+    """One device of this process: context, buffers, stream, communicator."""
 
-    def __init__(self, cuda: Cuda, index: int, count: int, rank: int) -> None:
-        self.cuda, self.rank, self.comm, self.where = cuda, rank, ctypes.c_void_p(), " on device %d" % index
-        # the primary context: the one that NCCL's CUDA runtime uses, too
-        self.context = cuda.make("cuDevicePrimaryCtxRetain", ctypes.c_void_p, cuda.devices[index])
-        self.bytes = ctypes.c_size_t(4 * count)
-        self.use()
-        self.source, self.target = (cuda.make("cuMemAlloc_v2", ctypes.c_uint64, self.bytes) for _ in range(2))
-        self.stream = cuda.make("cuStreamCreate", ctypes.c_void_p, 0)
-        cuda.call("cuMemcpyHtoD_v2", self.source, data(rank, count), self.bytes)
-        cuda.call("cuMemcpyHtoD_v2", self.target, array.array("f", [POISON]).tobytes() * count, self.bytes)
+    def __init__(self, cuda: Library, index: int, number: int) -> None:
+        self.cuda, self.index, self.number, self.comm = cuda, index, number, ctypes.c_void_p()
+        self.device = cuda.make("cuDeviceGet", ctypes.c_int, index)
+        bus = cuda.make("cuDeviceGetPCIBusId", ctypes.c_char * 32, 32, self.device)
+        self.bus = bus.value.decode().lower()
 
     def use(self) -> None:
-        """Make the device current."""
-        self.cuda.where = self.where
-        self.cuda.call("cuCtxSetCurrent", self.context)
+        """Make the device's primary context current, which NCCL's CUDA runtime uses too."""
+        self.cuda.where = " on device %d" % self.index
+        context = self.cuda.make("cuDevicePrimaryCtxRetain", ctypes.c_void_p, self.device)
+        self.cuda.call("cuCtxSetCurrent", context)
+
+    def fill(self) -> None:
+        """Put the data on the device."""
+        self.use()
+        self.source, self.target = (self.cuda.make("cuMemAlloc_v2", ctypes.c_uint64, BYTES) for _ in range(2))
+        self.stream = self.cuda.make("cuStreamCreate", ctypes.c_void_p, 0)
+        self.cuda.call("cuMemcpyHtoD_v2", self.source, summed([self.number], ELEMENTS), BYTES)
+        self.cuda.call("cuMemcpyHtoD_v2", self.target, POISON, BYTES)
 
     def result(self) -> bytes:
-        """Wait for the stream and return what lies in the target."""
+        """Wait for the stream and return the content of the target."""
         self.use()
         self.cuda.call("cuStreamSynchronize", self.stream)
-        content = ctypes.create_string_buffer(self.bytes.value)
-        self.cuda.call("cuMemcpyDtoH_v2", content, self.target, self.bytes)
-        return content.raw
+        return bytes(self.cuda.make("cuMemcpyDtoH_v2", ctypes.c_char * BYTES.value, self.target, BYTES))
 
 
 def share(port: int, unique: bytes, others: int) -> None:
-    """Give the unique id to all other tasks."""
+    """Send the unique id to all other tasks."""
     with Listener(("", port), backlog=min(max(others, 1), 1024)) as server:
         for _ in range(others):
             with server.accept() as peer:
@@ -185,7 +110,7 @@ def share(port: int, unique: bytes, others: int) -> None:
 
 
 def fetch(address: str, port: int) -> bytes:
-    """Get the unique id from task 0, which may come up later: the deadline of the phase ends the wait."""
+    """Return the unique id of task 0, which may start later; the deadline of the phase ends the wait."""
     while True:
         try:
             with Client((address, port)) as peer:
@@ -194,97 +119,67 @@ def fetch(address: str, port: int) -> bytes:
             time.sleep(0.1)
 
 
-def communicate(args: argparse.Namespace, nccl: Nccl, parts: Sequence[Part], size: int, watch: Watch) -> None:
-    """Make the communicators as the program does."""
-    count, first = len(parts), parts[0].rank == 0
-    if args.program == "one-process":
-        devices = (ctypes.c_int * count)(*range(count))
-        for part, comm in zip(parts, nccl.make("ncclCommInitAll", ctypes.c_void_p * count, count, devices)):
-            part.comm = ctypes.c_void_p(comm)
-        return
-    port, others = args.port or own_port(os.environ), size // count - 1
-    unique = bytes(nccl.make("ncclGetUniqueId", UniqueId)) if first else b""
-    watch.enter("give the unique id to %d tasks" % others if first else "get the unique id of task 0")
-    if first:
-        share(port, unique, others)
-    unique = unique or fetch(args.address, port)
+def init_ranks(nccl: Library, ranks: Sequence[Rank], tasks: int, address: str, watch: Watch) -> None:
+    """Make the communicators of this task, one of several."""
+    if ranks[0].number == 0:
+        watch.enter("send the unique id to %d tasks" % (tasks - 1))
+        unique = bytes(nccl.make("ncclGetUniqueId", UniqueId))
+        share(own_port(os.environ), unique, tasks - 1)
+    else:
+        watch.enter("get the unique id of task 0")
+        unique = fetch(address, own_port(os.environ))
     watch.enter("make the communicators")
+    nccl.lib.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
     nccl.call("ncclGroupStart")
-    for part in parts:
-        part.use()
-        one = UniqueId.from_buffer_copy(unique)
-        nccl.call("ncclCommInitRank", ctypes.byref(part.comm), size, one, part.rank)
+    for rank in ranks:
+        rank.use()
+        size, own = tasks * len(ranks), UniqueId.from_buffer_copy(unique)
+        nccl.call("ncclCommInitRank", ctypes.byref(rank.comm), size, own, rank.number)
     nccl.call("ncclGroupEnd")
 
 
-def run(args: argparse.Namespace, watch: Watch) -> int:
+def run(program: str, address: str, watch: Watch) -> int:
     """Run one of the three programs; return the exit code."""
     watch.enter("load the libraries")
-    cuda, nccl = Cuda(), Nccl()
-    visible, rank = len(cuda.devices), int(os.environ.get("SLURM_PROCID") or 0)
-    local = int(os.environ.get("SLURM_LOCALID") or 0)
-    indices = range(visible)
-    if args.program == "one-device" and visible > 1:  # with --gpus-per-task each task sees its own only
-        indices = range(local, local + 1)
-    if indices.stop > visible or not visible:
-        raise RuntimeError("local task %d, but only %d devices are visible" % (local, visible))
+    cuda, nccl = cuda_driver(), Library(load_nccl(), nccl_message)
+    visible = cuda.make("cuDeviceGetCount", ctypes.c_int).value
+    task, local = (int(os.environ.get(name) or 0) for name in ("SLURM_PROCID", "SLURM_LOCALID"))
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS") or 1)
-    rank, tasks = (0, 1) if args.program == "one-process" else (rank, tasks)
-    size = tasks * len(indices)
-    report("loaded", nccl=nccl.version, devices=len(indices), buses=[cuda.bus(index) for index in indices])
+    if program == "one-process":
+        task, tasks = 0, 1
+    # with --gpus-per-task only one device is visible
+    indices = [local] if program == "one-device" and visible > 1 else range(visible)
+    if not indices or max(indices) >= visible:
+        raise RuntimeError("local task %d, but only %d devices are visible" % (local, visible))
+    count, size = len(indices), tasks * len(indices)
+    ranks = [Rank(cuda, index, task * count + number) for number, index in enumerate(indices)]
+    report("loaded", devices=count, buses=[rank.bus for rank in ranks])
     watch.enter("put the data on the devices")
-    first = rank * len(indices)
-    parts = [Part(cuda, index, args.elements, first + number) for number, index in enumerate(indices)]
+    for rank in ranks:
+        rank.fill()
     watch.enter("make the communicators")
     begin = time.monotonic()
-    communicate(args, nccl, parts, size, watch)
-    made = time.monotonic() - begin
+    if program == "one-process":
+        for rank, comm in zip(ranks, nccl.make("ncclCommInitAll", ctypes.c_void_p * count, count, None)):
+            rank.comm = ctypes.c_void_p(comm)
+    else:
+        init_ranks(nccl, ranks, tasks, address, watch)
+    init = time.monotonic() - begin
     watch.enter("all-reduce")
     nccl.call("ncclGroupStart")
-    words = (ctypes.c_size_t(args.elements), FLOAT32, SUM)
-    for part in parts:
-        nccl.call("ncclAllReduce", part.source, part.target, *words, part.comm, part.stream)
+    for rank in ranks:
+        nccl.call("ncclAllReduce", rank.source, rank.target, *REDUCTION, rank.comm, rank.stream)
     nccl.call("ncclGroupEnd")
-    expected = summed(size, args.elements)
-    wrong = [wrong_elements(part.result(), expected) for part in parts]
-    took = watch.took()
-    asked = {"rank": "ncclCommUserRank", "size": "ncclCommCount"}
-    seen = [{key: asks(nccl, name, part) for key, name in asked.items()} for part in parts]
-    report("reduced", ranks=seen, wrong=wrong, elements=args.elements, init=made, seconds=took)
+    expected = summed(range(size), ELEMENTS)
+    wrong = [wrong_elements(rank.result(), expected) for rank in ranks]
+    seen = [[nccl.make(it, ctypes.c_int, before=(rank.comm,)).value for it in PROPERTIES] for rank in ranks]
+    report("reduced", ranks=seen, wrong=wrong, init=init)
     watch.enter("destroy the communicators")
-    for part in parts:
-        part.use()
-        nccl.call("ncclCommDestroy", part.comm)
+    for rank in ranks:
+        nccl.call("ncclCommDestroy", rank.comm)
     report("done")
-    return EXIT_WRONG if any(wrong) else 0
-
-
-def asks(nccl: Nccl, name: str, part: Part) -> int:
-    """Return what a communicator has of itself."""
-    number = ctypes.c_int()
-    nccl.call(name, part.comm, ctypes.byref(number))
-    return number.value
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the payload; return the exit code."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program", choices=("one-process", "one-device", "many-devices"))
-    parser.add_argument("--address", default="127.0.0.1", help="of the first node, for the unique id")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--elements", type=int, default=1 << 20)
-    parser.add_argument("--deadline", type=float, default=60, help="seconds a phase")
-    args = parser.parse_args(argv)
-    watch = Watch(args.deadline, end_when_stuck(report))
-    try:
-        return run(args, watch)
-    except Failure as error:
-        report("failed", phase="load libnccl", reason=str(error), library=False)
-        return EXIT_NO_LIBRARY
-    except BaseException as error:
-        report("failed", phase=watch.phase, reason=error_text(error))
-        return EXIT_FAILED
+    return 7 if any(wrong) else 0
 
 
 if __name__ == "__main__":
-    exit_now(main())
+    exit_now(run_phases(report, float(sys.argv[3]), lambda watch: run(sys.argv[1], sys.argv[2], watch)))

@@ -1,7 +1,4 @@
-"""NCCL's three classic programs: one process many devices, one device a process, many devices a process.
-
-By ctypes on libnccl and the driver: neither torch nor MPI nor a compiler is needed. All data is checked.
-"""
+"""NCCL's three example programs: one process with many devices, one device per process, many devices per process."""
 
 from __future__ import annotations
 
@@ -9,52 +6,34 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.suite import checks_as_tests
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.suite import checks_as_tests, framework_run
 from pytest_gpucluster.suites.nccl_examples import checks
 from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.kit.payload_result import PayloadResult
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.plugin.session import ClusterSession
 
 pytestmark = [pytest.mark.nccl_examples]
 
 
 @pytest.fixture(scope="session")
-def examples(
-    allocation: Allocation,  # not applicable without a scheduler
-    gpucluster_session: ClusterSession,
-) -> list[NcclExamples]:
-    """The programs, one set an allocation; not applicable where there are no real GPUs."""
-    known = NcclExamples.of_session(gpucluster_session)
-    made = [it for it in known if it.real_gpus]
-    if not made:
-        simulated = any(it.gpus for it in known)
-        why = "simulated GPUs run no NCCL" if simulated else "no profile of the cluster has GPUs"
-        pytest.skip(f"not applicable: {why}")
-    return made
+def runs(cluster: Cluster, allocation: Allocation, gpucluster_session: ClusterSession) -> list[NcclExamples]:
+    """The programs per allocation; not applicable without a scheduler or real GPUs."""
+    config = FrameworkConfig.model_validate(cluster.section(NcclConfig), from_attributes=True)
+    known = NcclExamples.of_allocations(gpucluster_session, config)
+    if found := [run for run in known if run.real_gpus]:
+        return found
+    why = "simulated GPUs run no NCCL" if any(run.gpus for run in known) else "no profile has GPUs"
+    pytest.skip(f"not applicable: {why}")
 
 
-@pytest.fixture
-def within(examples: list[NcclExamples], node: Node) -> PayloadResult:
-    """One process that drives all GPUs of its node, on every node."""
-    found = next((it for it in examples if node.name in it.nodes), None)
-    if found is None:
-        pytest.skip("not applicable: the node has no GPUs, or `nccl.nodes` asks for fewer nodes")
-    return found.told("one-process")
-
-
-@pytest.fixture
-def one_each(examples: list[NcclExamples]) -> list[PayloadResult]:
-    """One process a GPU, all nodes together."""
-    return [it.told("one-device") for it in examples]
-
-
-@pytest.fixture
-def many_each(examples: list[NcclExamples]) -> list[PayloadResult]:
-    """One process a node with all its GPUs, all nodes together."""
-    return [it.told("many-devices") for it in examples]
-
+run = framework_run(NcclExamples, without="the node has no GPUs, or `nccl.nodes` selects fewer nodes")
+within = pytest.fixture(lambda run: run.result("one-process"))
+one_each = pytest.fixture(lambda runs: [run.result("one-device") for run in runs])
+many_each = pytest.fixture(lambda runs: [run.result("many-devices") for run in runs])
 
 globals().update(checks_as_tests(checks))

@@ -1,6 +1,6 @@
-"""Ray: each node alone, then a head and its workers: who is there, what works on it, what is left. Pure.
+"""Ray on each node alone, then as a cluster of a head and workers. Pure.
 
-The facts are what suites/ray/payload_node.py and suites/ray/payload_driver.py tell.
+The facts are those of payload_node.py and payload_driver.py.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.text import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pytest_gpucluster.core.check import Judgement, Verdict
 
 TOKEN_SINCE = (2, 52)  # Ray's first release with RAY_AUTH_MODE=token
-SEE_NODES = "there was no cluster: see ray.nodes"
-BEST, ITERATIONS = 4, 8  # of the driver's trials
+SEE_NODES = "the node was not in a Ray cluster: see ray.nodes"
+ONE_NODE = "a cluster needs two nodes: see ray.alone"
+BEST, ITERATIONS = 4, 8  # of the trials of the driver
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one node was asked to give to Ray."""
+    """The CPUs and GPUs that a node must provide to Ray."""
 
     cpus: int
     gpus: int
@@ -41,29 +42,29 @@ class Share:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What one node told: {kind: facts}; `problem` with its kind where it failed, `silent` where it told nothing."""
+    """The facts of one node, {kind: facts}, with the kind `problem` if it failed. `silent`: why there are none."""
 
-    told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     silent: str = ""
 
     @property
     def problem(self) -> str:
-        """Why Ray did not work there, '' where it did."""
-        said = self.told.get("problem")
-        return str(said["problem"]) if said else self.silent
+        """Why Ray failed on the node, '' if it did not."""
+        fact = self.facts.get("problem")
+        return str(fact["problem"]) if fact else self.silent
 
     @property
     def what(self) -> str:
-        """The kind of the problem: interface, port, ray, head, driver, leave; '' where there is none."""
-        said = self.told.get("problem")
-        return str(said["what"]) if said else ("step" if self.silent else "")
+        """The kind of the problem: interface, port, ray, head, driver, leave, step; '' if there is none."""
+        fact = self.facts.get("problem")
+        return str(fact["what"]) if fact else ("step" if self.silent else "")
 
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """A Ray cluster over several nodes: what it was to be, what each node told, what the driver told by kind."""
+    """A Ray cluster: the requested nodes, the facts of each node, and the facts of the driver by kind."""
 
-    asked: Mapping[str, Share]
+    requested: Mapping[str, Share]
     head: str
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
     driver: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -72,42 +73,43 @@ class ClusterFacts:
 
     @property
     def alive(self) -> Mapping[str, Mapping[str, Any]]:
-        """The nodes that Ray called alive."""
+        """The nodes that Ray lists as alive."""
         found: Mapping[str, Mapping[str, Any]] = self.driver.get("nodes", {}).get("alive", {})
         return found
 
 
 def _port_taken(verdict: Verdict, *_facts: object) -> Verdict:
-    """Return the cause of a port that another process holds: no fault of the node."""
+    """Return the verdict with the cause that another process uses a port; this is no fault of the node."""
     return with_cause(
         verdict,
         ") is taken",
-        "another process of the node holds a port that Ray was given",
-        "the process named; ray.port in the cluster file moves all ports, without it free ones are sought",
+        "another process on the node uses a port of Ray",
+        "end the process; or set ray.port to other ports, or remove it: the suite then searches free ports",
     )
 
 
 @revised(_port_taken)
 @check(
     "ray.alone",
-    cause="Ray is not installed for this python, its port or interface is not there, or its daemons cannot start",
-    hint="run the step by hand; ray.environment names the python, ray.interface the network, ray.port the ports",
+    cause="Ray is not installed for this python, its port is in use, its interface is missing, or its daemons do not "
+    "start",
+    hint="run the command of the step; ray.environment names the python, ray.interface the network, ray.port the ports",
 )
-def alone(node_name: str, lone: NodeFacts, share: Share) -> Judgement:
-    """Judge Ray on one node by itself: it starts, sees its shares, runs a task and an actor, and ends."""
-    if lone.problem:
-        yield Finding(_part(lone.what), lone.problem, "Ray runs on the node alone")
+def alone(node_name: str, node_facts: NodeFacts, share: Share) -> Judgement:
+    """Judge Ray on a single node: it starts, has its CPUs and GPUs, runs a task and an actor, and ends."""
+    if node_facts.problem:
+        yield Finding(_part(node_facts.what), node_facts.problem, "Ray runs on the node alone")
         return
-    alive = lone.told.get("nodes", {}).get("alive", {})
+    alive = node_facts.facts.get("nodes", {}).get("alive", {})
     if set(alive) != {node_name}:
         yield Finding("nodes", listed(alive), node_name)
         return
     yield from _share(node_name, alive[node_name], share)
-    yield from _ran("task", node_name, lone.told.get("tasks", {}), "ran")
-    yield from _ran("actor", node_name, lone.told.get("actors", {}), "ran")
-    ended = lone.told.get("ended", {})
+    yield from _ran("task", node_name, node_facts.facts.get("tasks", {}))
+    yield from _ran("actor", node_name, node_facts.facts.get("actors", {}))
+    ended = node_facts.facts.get("ended", {})
     if not ended.get("ended"):
-        yield Finding("ray start", "did not end when it was told to", "ends")
+        yield Finding("ray start", "did not end on SIGTERM", "ends")
     yield Metric("outlived", float(ended.get("outlived", 0)), "processes")
 
 
@@ -119,27 +121,28 @@ def alone(node_name: str, lone: NodeFacts, share: Share) -> Judgement:
     each="clusters",
 )
 def nodes(facts: ClusterFacts) -> Judgement:
-    """Judge that the alive nodes are exactly those asked for, with their CPUs and GPUs."""
-    if len(facts.asked) < 2:  # a cluster
-        yield NotApplicable("one node alone makes no cluster: see ray.alone")
+    """Judge that the alive nodes are exactly the requested ones, with their CPUs and GPUs."""
+    if len(facts.requested) < 2:
+        yield NotApplicable(ONE_NODE)
         return
-    head = facts.nodes.get(facts.head, NodeFacts(silent="it was never started"))
+    head = facts.nodes.get(facts.head, NodeFacts(silent="was not started"))
     if head.problem:
         yield Finding(f"head on {facts.head}", head.problem, "a head that the workers can join")
-    for node in facts.asked:
-        here = facts.nodes.get(node, NodeFacts(silent="it was never started"))
+    for node in facts.requested:
+        worker = facts.nodes.get(node, NodeFacts(silent="was not started"))
         if node in facts.alive:
-            yield from _share(node, facts.alive[node], facts.asked[node])
+            yield from _share(node, facts.alive[node], facts.requested[node])
         elif node == facts.head and head.problem:
             continue
-        elif head.problem and here.what in {"head", "step", ""}:
-            continue  # the head's fault is not the worker's
+        elif head.problem and worker.what in {"head", "step", ""}:
+            continue  # the head failed, not the worker
         else:
-            why = f": {here.problem}" if here.problem else ": its worker was started and never joined"
-            yield Finding(node, f"missing{why}", "alive")
-    strangers = sorted(set(facts.alive) - set(facts.asked))
-    if strangers:
-        yield Finding("nodes", f"also alive: {listed(strangers)}", "the asked ones only")
+            yield Finding(
+                node, f"missing: {worker.problem or 'its worker started but did not join'}", "alive"
+            )
+    others = sorted(set(facts.alive) - set(facts.requested))
+    if others:
+        yield Finding("nodes", f"also alive: {listed(others)}", "the requested nodes only")
     if "seconds" in facts.driver.get("nodes", {}):
         yield Metric("join", float(facts.driver["nodes"]["seconds"]), "s")
 
@@ -149,9 +152,9 @@ def nodes(facts: ClusterFacts) -> Judgement:
     cause="the raylet of this node starts no worker processes, or they cannot reach the head",
     hint="the logs of the raylet and of its workers in the session folder of the node",
 )
-def tasks(node_name: str, formed: ClusterFacts) -> Judgement:
-    """Judge that a task that is bound to the node runs there."""
-    yield from _per_node(node_name, formed, "tasks", ("ran",))
+def tasks(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
+    """Judge that a task bound to the node runs there."""
+    yield from _per_node(node_name, cluster_facts, "tasks")
 
 
 @check(
@@ -159,15 +162,15 @@ def tasks(node_name: str, formed: ClusterFacts) -> Judgement:
     cause="an actor's process died or lost its state",
     hint="the logs of the workers in the session folder of the node; memory of the node",
 )
-def actors(node_name: str, formed: ClusterFacts) -> Judgement:
-    """Judge that an actor lives on the node and keeps its count."""
-    yield from _per_node(node_name, formed, "actors", ("ran",))
-    told = formed.driver.get("actors", {})
-    counted = told.get("counted", {}).get(node_name)
+def actors(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
+    """Judge that an actor runs on the node and keeps its state."""
+    yield from _per_node(node_name, cluster_facts, "actors")
+    fact = cluster_facts.driver.get("actors", {})
+    counted = fact.get("counted", {}).get(node_name)
     if counted is not None and counted != [1, 2]:
         yield Finding("counts", str(counted), "[1, 2]")
-    elif counted is None and told.get("ran", {}).get(node_name) == node_name:
-        yield NotChecked("the actor told no counts")
+    elif counted is None and fact.get("ran", {}).get(node_name) == node_name:
+        yield NotChecked("the actor reported no counts")
 
 
 @check(
@@ -175,44 +178,43 @@ def actors(node_name: str, formed: ClusterFacts) -> Judgement:
     cause="the object managers of head and node do not reach each other: firewall, MTU, /dev/shm",
     hint="the object-manager ports of both nodes; df /dev/shm",
 )
-def objects(node_name: str, formed: ClusterFacts) -> Judgement:
-    """Judge that an object arrives whole from the driver on the node, and from the node at the driver."""
-    told = formed.driver.get("objects", {})
-    if (reason := _absent(node_name, formed, told)) is not None:
+def objects(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
+    """Judge that an object of the driver reaches the node unchanged, and an object of the node the driver."""
+    fact = cluster_facts.driver.get("objects", {})
+    if (reason := _absent(node_name, cluster_facts, fact)) is not None:
         yield reason
         return
-    for key, way in (("sent", "head to node"), ("fetched", "node to head")):
-        if told[key].get(node_name) is not True:
-            measured = told[key].get(node_name, "nothing arrived")
-            yield Finding(
-                way, "other content" if measured is False else str(measured), "the object as it was"
-            )
-    if node_name in told.get("rates", {}):
-        yield Metric("object_rate", float(told["rates"][node_name]), "MB/s")
+    for key, direction in (("sent", "head to node"), ("fetched", "node to head")):
+        measured = fact[key].get(node_name, "nothing arrived")
+        if measured is not True:
+            text = "other content" if measured is False else str(measured)
+            yield Finding(direction, text, "the object unchanged")
+    if node_name in fact.get("rates", {}):
+        yield Metric("object_rate", float(fact["rates"][node_name]), "MB/s")
 
 
 @check(
     "ray.gpus",
-    cause="Ray and Slurm disagree about the GPUs, or two actors were given one device",
+    cause="Ray and Slurm disagree about the GPUs, or two actors have one device",
     hint="CUDA_VISIBLE_DEVICES in the worker's step; ray start --num-gpus; srun --gpus-per-node",
     each="clusters",
 )
 def gpus(facts: ClusterFacts) -> Judgement:
-    """Judge that as many actors as there are GPUs hold one each, all distinct, the right number a node."""
-    asked = {node: share.gpus for node, share in facts.asked.items() if share.gpus}
-    if not asked:
+    """Judge that each of as many actors as GPUs has its own GPU, with the right number per node."""
+    requested = {node: share.gpus for node, share in facts.requested.items() if share.gpus}
+    if not requested:
         yield NotApplicable("the nodes have no GPUs for Ray")
         return
-    told = facts.driver.get("gpus", {})
-    if (reason := _absent("", facts, told)) is not None:
+    fact = facts.driver.get("gpus", {})
+    if (reason := _absent("", facts, fact)) is not None:
         yield reason
         return
-    good = [tuple(it) for it in told["held"] if isinstance(it, list)]
-    for wrong in (it for it in told["held"] if not isinstance(it, list)):
+    good = [tuple(it) for it in fact["held"] if isinstance(it, list)]
+    for wrong in (it for it in fact["held"] if not isinstance(it, list)):
         yield Finding("actor with one GPU", str(wrong), "runs")
     if unknown := sorted({node for node, _number, uuid in good if not uuid}):
-        yield NotChecked(f"no UUID was told on {listed(unknown)}: the devices cannot be told apart")
-    for node, count in asked.items():
+        yield NotChecked(f"no UUID on {listed(unknown)}: the devices cannot be distinguished")
+    for node, count in requested.items():
         if node not in facts.alive:
             yield NotChecked(f"{node}: see ray.nodes")
             continue
@@ -229,99 +231,101 @@ def gpus(facts: ClusterFacts) -> Judgement:
 
 @check(
     "ray.tune",
-    cause="ray[tune] is not whole on the head, or trials fail on a node",
+    cause="ray[tune] is incomplete on the head, or trials fail on a node",
     hint="pip install 'ray[tune]' for this python on every node",
     action=Action.MONITOR,
     each="clusters",
 )
-def tune(facts: ClusterFacts, tune_claimed: bool) -> Judgement:
-    """Judge a search with ASHA: the known best wins and runs to the end, and a worse trial is stopped early."""
-    if not tune_claimed:
-        yield NotApplicable("the cluster file does not claim Ray Tune (ray.tune)")
+def tune(facts: ClusterFacts, tune_enabled: bool) -> Judgement:
+    """Judge a search with ASHA: the known best trial runs to the end and wins, and a worse one is stopped early."""
+    if not tune_enabled:
+        yield NotApplicable("the cluster file disables Ray Tune (ray.tune)")
         return
-    told = facts.driver.get("tune", {})
-    if (reason := _absent("", facts, told)) is not None:
+    fact = facts.driver.get("tune", {})
+    if (reason := _absent("", facts, fact)) is not None:
         yield reason
         return
-    for error in told["errors"]:
+    for error in fact["errors"]:
         yield Finding("trial", str(error), "no error")
-    iterations = {int(quality): int(count) for quality, count in told["iterations"].items()}
-    if told["best"] != BEST or iterations.get(BEST) != ITERATIONS:
+    iterations = {int(quality): int(count) for quality, count in fact["iterations"].items()}
+    if fact["best"] != BEST or iterations.get(BEST) != ITERATIONS:
         yield Finding(
             "best trial",
-            f"{told['best']} ({iterations.get(BEST)} iterations)",
+            f"{fact['best']} ({iterations.get(BEST)} iterations)",
             f"{BEST} ({ITERATIONS} iterations)",
         )
     if not any(count < ITERATIONS for count in iterations.values()):
         yield Finding("ASHA", f"stopped no trial early: {iterations}", "worse trials are stopped")
-    yield Metric("tune", float(told["seconds"]), "s")
+    yield Metric("tune", float(fact["seconds"]), "s")
 
 
 @check(
     "ray.token",
-    cause="Ray is open to everyone who reaches its port: whoever does runs commands as this user",
+    cause="Ray accepts every client that reaches its port, and runs its commands as this user",
     hint="RAY_AUTH_MODE=token with RAY_AUTH_TOKEN_PATH of mode 0600; never a password on a command line",
     action=Action.MONITOR,
     each="clusters",
 )
-def token(facts: ClusterFacts, token_claimed: bool) -> Judgement:
-    """Judge that who has no token is refused, and that the token is on no command line."""
-    if not token_claimed:
-        yield NotApplicable("the cluster file does without Ray's token (ray.token)")
+def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
+    """Judge that Ray refuses a client without the token, and that the token is on no command line."""
+    if not token_enabled:
+        yield NotApplicable("the cluster file disables Ray's token (ray.token)")
         return
     if facts.version and _version(facts.version) < TOKEN_SINCE:
         yield NotApplicable(f"Ray {facts.version} has no token authentication (2.52 and later)")
         return
-    told = facts.driver.get("stranger", {})
-    if (reason := _absent("", facts, told or facts.driver.get("token", {}))) is not None:
+    fact = facts.driver.get("no_token", {})
+    if (reason := _absent("", facts, fact or facts.driver.get("token", {}))) is not None:
         yield reason
         return
-    if not told["refused"]:
-        yield Finding("a client without token", f"was let in (exit {told['rc']}): {told['said']}", "refused")
-    seen = {node: here.told["token"] for node, here in facts.nodes.items() if "token" in here.told}
-    if not seen:
-        yield NotChecked("no node told whether the token is on a command line")
-    for node, said in seen.items():
-        if said["exposed"]:
-            yield Finding(node, f"the token is on {said['exposed']} command lines", "on none")
-        if not said["set"]:
+    if not fact["refused"]:
+        text = f"was accepted (exit {fact['rc']}): {fact['output']}"
+        yield Finding("a client without token", text, "refused")
+    tokens = {node: known.facts["token"] for node, known in facts.nodes.items() if "token" in known.facts}
+    if not tokens:
+        yield NotChecked("no node reported whether the token is on a command line")
+    for node, found in tokens.items():
+        if found["exposed"]:
+            yield Finding(node, f"the token is on {found['exposed']} command lines", "on none")
+        if not found["set"]:
             yield Finding(node, "Ray was started without a token", "with a token")
 
 
 @check(
     "ray.head_lost",
-    cause="raylets outlive their head and hold the allocation until its time limit",
+    cause="raylets outlive their head and occupy the allocation until its time limit",
     hint="RAY_gcs_rpc_server_reconnect_timeout_s; `ray start --block` as the step's own process",
     action=Action.MONITOR,
 )
-def head_lost(node_name: str, formed: ClusterFacts) -> Judgement:
-    """Judge that a worker leaves by itself when its head is lost."""
-    if node_name == formed.head:
+def head_lost(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
+    """Judge that a worker ends by itself when its head is lost."""
+    if node_name == cluster_facts.head:
         yield NotApplicable("the node was the head")
         return
-    here = formed.nodes.get(node_name, NodeFacts(silent="never started"))
-    if node_name not in formed.alive or "killed" not in formed.nodes.get(formed.head, NodeFacts()).told:
+    head = cluster_facts.nodes.get(cluster_facts.head, NodeFacts())
+    if node_name not in cluster_facts.alive or "killed" not in head.facts:
         yield NotApplicable(SEE_NODES)
         return
-    if here.problem or "left" not in here.told:
-        yield Finding("worker", here.problem or "told nothing of its end", "leaves when its head is lost")
+    worker = cluster_facts.nodes.get(node_name, NodeFacts(silent="was not started"))
+    if worker.problem or "left" not in worker.facts:
+        yield Finding("worker", worker.problem or "sent no report of its end", "ends when its head is lost")
         return
-    yield Metric("leave", float(here.told["left"]["seconds"]), "s")
-    yield Metric("outlived", float(here.told.get("ended", {}).get("outlived", 0)), "processes")
+    yield Metric("leave", float(worker.facts["left"]["seconds"]), "s")
+    yield Metric("outlived", float(worker.facts.get("ended", {}).get("outlived", 0)), "processes")
 
 
 @check(
     "ray.left",
     cause="processes or folders outlive their step: ProctrackType does not track them, or the step was killed",
-    hint="scontrol show config | grep ProctrackType (proctrack/cgroup keeps hold of all); kill them by their pid",
+    hint="scontrol show config | grep ProctrackType (proctrack/cgroup tracks all); kill them by their pid",
     action=Action.MONITOR,
 )
-def left(left_here: str | None) -> Judgement:
-    """Judge that nothing of the clusters is left on the node; `left_here` has a line a process or folder."""
-    if left_here is None:
-        yield NotChecked("the node did not tell what is left")
+def left(node_leftovers: str | None) -> Judgement:
+    """Judge that no process or folder of the clusters is left on the node; `node_leftovers` has a line for each."""
+    if node_leftovers is None:
+        yield NotChecked("the node did not report its processes and folders")
         return
-    for line in left_here.splitlines():
+    for line in node_leftovers.splitlines():
         yield Finding("left behind", line, "nothing")
 
 
@@ -329,42 +333,37 @@ def _part(what: str) -> str:
     return {"interface": "network interface", "port": "port", "driver": "driver"}.get(what, "Ray")
 
 
-def _share(node: str, told: Mapping[str, Any], share: Share) -> Judgement:
-    for name, measured, expected in (("CPUs", told["cpu"], share.cpus), ("GPUs", told["gpu"], share.gpus)):
+def _share(node: str, fact: Mapping[str, Any], share: Share) -> Judgement:
+    for name, measured, expected in (("CPUs", fact["cpu"], share.cpus), ("GPUs", fact["gpu"], share.gpus)):
         if measured != expected:
             yield Finding(f"{name} of {node}", f"{measured:g}", str(expected))
 
 
-def _ran(what: str, node: str, told: Mapping[str, Any], key: str) -> Judgement:
-    if "problem" in told:
-        yield Finding(what, str(told["problem"]), f"runs on {node}")
-    elif told.get(key, {}).get(node) != node:
-        yield Finding(what, str(told.get(key, {}).get(node, "did not run")), f"runs on {node}")
+def _ran(what: str, node: str, fact: Mapping[str, Any]) -> Judgement:
+    measured = fact["problem"] if "problem" in fact else fact.get("ran", {}).get(node, "did not run")
+    if measured != node:
+        yield Finding(what, str(measured), f"runs on {node}")
 
 
-def _per_node(node: str, facts: ClusterFacts, kind: str, keys: Iterable[str]) -> Judgement:
-    told = facts.driver.get(kind, {})
-    if (reason := _absent(node, facts, told)) is not None:
+def _per_node(node: str, facts: ClusterFacts, kind: str) -> Judgement:
+    fact = facts.driver.get(kind, {})
+    if (reason := _absent(node, facts, fact)) is not None:
         yield reason
-        return
-    for key in keys:
-        yield from _ran(kind.removesuffix("s"), node, told, key)
+    else:
+        yield from _ran(kind.removesuffix("s"), node, fact)
 
 
-def _absent(
-    node: str, facts: ClusterFacts, told: Mapping[str, Any]
-) -> Finding | NotApplicable | NotChecked | None:
-    """Return why the work of the driver cannot be judged; None where it can."""
-    if len(facts.asked) < 2:  # a cluster
-        return NotApplicable("one node alone makes no cluster: see ray.alone")
+def _absent(node: str, facts: ClusterFacts, fact: Mapping[str, Any]) -> Finding | NotApplicable | None:
+    """Return why the work of the driver cannot be judged; None if it can."""
+    if len(facts.requested) < 2:
+        return NotApplicable(ONE_NODE)
     if not facts.alive or (node and node not in facts.alive):
         return NotApplicable(SEE_NODES)
-    if "problem" in told:
-        return Finding("driver", str(told["problem"]), "it could be done")
-    if not told:
-        why = facts.nodes.get(facts.head, NodeFacts()).problem or "the driver told nothing of it"
-        return Finding("driver", why, "it could be done")
-    return None
+    if fact and "problem" not in fact:
+        return None
+    head = facts.nodes.get(facts.head, NodeFacts())
+    why = fact.get("problem") or head.problem or "the driver sent no report of it"
+    return Finding("driver", str(why), "completes it")
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from pytest_gpucluster.kit.framework_config import FrameworkConfig
 class RayConfig(FrameworkConfig):
     """Ray: head and workers as steps of one allocation."""
 
-    about = "claims Ray"
+    about = "requires Ray"
     order = 10
 
     cpus: int | None = Field(None, ge=1, description="CPUs for Ray per node; default: those of Slurm")
@@ -23,7 +23,7 @@ class RayConfig(FrameworkConfig):
         None, ge=1024, le=32000, description="first port of the head, the others follow; default: free ports"
     )
     temp: FolderPath = Field(
-        "/tmp",  # a node's own
+        "/tmp",
         max_length=20,
         description="folder on each node for Ray's session; the path must be short",
     )

@@ -1,6 +1,6 @@
-# Ray may raise anything, and each piece of work is told by itself (BLE001); Tune is imported where it is asked for
-# (PLC0415); all work takes the same argument (ARG001). Ray's decorators change what they decorate: mypy cannot see it.
-# mypy: disable-error-code="untyped-decorator, attr-defined, misc, no-redef"
+# Ray may raise anything, and each piece of work is reported by itself (BLE001). mypy does not see what the decorators
+# of Ray return.
+# mypy: disable-error-code="untyped-decorator, attr-defined, misc"
 """The driver of a Ray cluster under test: nodes, tasks, actors, objects, GPUs, Tune, token; one JSON line each.
 
 Runs by `python -c` next to the head, with one JSON argument:
@@ -8,11 +8,12 @@ Runs by `python -c` next to the head, with one JSON argument:
     {"address": "10.0.0.1:6379", "ip": "10.0.0.1", "nodes": {"gpu01": {"cpus": 2, "gpus": 0}}, "join": 60,
      "temp": "/tmp/...", "work": ["nodes", "tasks"], "elements": 1048576}
 
-A piece of work that fails tells {"kind": ..., "problem": ...}; the others go on. Exit code 0 wherever it could tell.
+A piece of work that fails prints {"kind": ..., "problem": ...}, and the others continue. Exit code 0 if all was printed.
 """
 
 import ctypes
 import hashlib
+import importlib
 import json
 import os
 import subprocess
@@ -23,17 +24,18 @@ from typing import Any, Callable, Dict
 
 import ray
 
+from pytest_gpucluster.kit.payloads.c_library import cuda_driver
 from pytest_gpucluster.kit.payloads.prelude import error_text, exit_now, node_name, write_line
 
 PATIENCE = 120.0  # seconds for one piece of work
-QUALITIES = (4, 3, 2, 1)  # of Tune's trials: the first is best by construction
+QUALITIES = (4, 3, 2, 1)  # of the trials of Tune; the first is best by construction
 ITERATIONS = 8
 OUT = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what Ray and Tune print is not ours
+os.dup2(2, 1)  # stdout has the facts only, not the output of Ray and Tune
 
 
 def report(kind: str, **facts: Any) -> None:
-    """Print what was found, past what Ray prints."""
+    """Print facts to the original stdout."""
     write_line(json.dumps({"kind": kind, "node": node_name(), **facts}), OUT)
 
 
@@ -44,7 +46,7 @@ def at(node: str) -> Dict[str, Any]:
 
 @ray.remote(num_cpus=1)
 def where() -> Any:
-    """Tell where the task runs."""
+    """Return node and pid of the task."""
     return node_name(), os.getpid()
 
 
@@ -56,20 +58,20 @@ class Counter:
         self.count = 0
 
     def add(self) -> Any:
-        """Count one more, and tell where."""
+        """Count one more; return node and count."""
         self.count += 1
         return node_name(), self.count
 
 
 @ray.remote(num_cpus=0)
 def digest(data: bytes) -> Any:
-    """Take an object, and tell what arrived where."""
+    """Return the node and the digest of an object."""
     return node_name(), hashlib.sha256(data).hexdigest()
 
 
 @ray.remote(num_cpus=0)
 def produce(node: str, size: int) -> bytes:
-    """Make an object of known content on a node."""
+    """Return an object of known content, made on a node."""
     return content(node, size)
 
 
@@ -78,19 +80,18 @@ class Holder:
     """An actor that holds one GPU."""
 
     def device(self) -> Any:
-        """Tell the node, the number that Ray gave, and the UUID of the one GPU that is visible; '' where unknown."""
+        """Return the node, the number that Ray assigned, and the UUID of the only visible GPU; '' if unknown."""
         return node_name(), os.environ.get("CUDA_VISIBLE_DEVICES", ""), visible_uuid()
 
 
 def visible_uuid() -> str:
-    """Return the UUID of the first visible GPU, by the CUDA driver; else by nvidia-smi, which counts all GPUs."""
+    """Return the UUID of the first visible GPU from the CUDA driver, else from nvidia-smi, which counts all GPUs."""
     try:
-        cuda, device, raw = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
-        done = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0)
-        done = done or cuda.cuDeviceGetUuid_v2(ctypes.byref(raw), device)
-        if done == 0:
-            return "GPU-%s" % uuid.UUID(bytes=bytes(raw))
-    except (OSError, AttributeError):
+        cuda = cuda_driver()
+        device = cuda.make("cuDeviceGet", ctypes.c_int, 0)
+        raw = cuda.make("cuDeviceGetUuid_v2", ctypes.c_ubyte * 16, device)
+        return "GPU-%s" % uuid.UUID(bytes=bytes(raw))
+    except (OSError, AttributeError, RuntimeError):
         pass
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     command = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", "-i", number]
@@ -104,13 +105,13 @@ def visible_uuid() -> str:
 
 
 def content(node: str, size: int) -> bytes:
-    """Return `size` bytes that only this node would make."""
+    """Return `size` bytes that identify this node."""
     seed = hashlib.sha256(node.encode()).digest()
     return (seed * (size // len(seed) + 1))[:size]
 
 
-def nodes(asked: Dict[str, Any]) -> None:
-    """Wait until the nodes have joined; tell all that Ray knows."""
+def nodes(plan: Dict[str, Any]) -> None:
+    """Wait until the nodes have joined; report all nodes of Ray."""
     begin = time.monotonic()
     while True:
         alive = {}
@@ -122,7 +123,7 @@ def nodes(asked: Dict[str, Any]) -> None:
                 name = names[0] if names else node["NodeManagerAddress"]
                 share = {key.lower(): node["Resources"].get(key, 0) for key in ("CPU", "GPU")}
                 alive[name] = {"address": node["NodeManagerAddress"], **share}
-        if set(asked["nodes"]) <= set(alive) or time.monotonic() - begin > asked["join"]:
+        if set(plan["nodes"]) <= set(alive) or time.monotonic() - begin > plan["join"]:
             break
         time.sleep(0.5)
     report("nodes", alive=alive, seconds=round(time.monotonic() - begin, 1))
@@ -137,7 +138,7 @@ def joined() -> list:
     return sorted(found)
 
 
-def tasks(asked: Dict[str, Any]) -> None:
+def tasks(plan: Dict[str, Any]) -> None:
     """Run a task on every node."""
     begin = time.monotonic()
     waiting = {node: where.options(**at(node)).remote() for node in joined()}
@@ -148,8 +149,8 @@ def tasks(asked: Dict[str, Any]) -> None:
     )
 
 
-def actors(asked: Dict[str, Any]) -> None:
-    """Keep an actor on every node: it counts to two."""
+def actors(plan: Dict[str, Any]) -> None:
+    """Start an actor on every node that counts to two."""
     held = {node: Counter.options(**at(node)).remote() for node in joined()}
     first = {node: actor.add.remote() for node, actor in held.items()}
     second = {node: actor.add.remote() for node, actor in held.items()}
@@ -163,9 +164,9 @@ def actors(asked: Dict[str, Any]) -> None:
         ray.kill(actor)
 
 
-def objects(asked: Dict[str, Any]) -> None:
+def objects(plan: Dict[str, Any]) -> None:
     """Move an object from the driver to every node, and one from every node to the driver."""
-    size = asked["elements"]
+    size = plan["elements"]
     data = content("driver", size)
     reference = ray.put(data)
     good = hashlib.sha256(data).hexdigest()
@@ -179,17 +180,17 @@ def objects(asked: Dict[str, Any]) -> None:
     report("objects", sent=sent, fetched=fetched, rates=rates, size=size)
 
 
-def gpus(asked: Dict[str, Any]) -> None:
-    """Hold every GPU at once, each by an actor of its own."""
+def gpus(plan: Dict[str, Any]) -> None:
+    """Hold every GPU at once, each with a separate actor."""
     count = int(ray.cluster_resources().get("GPU", 0))
     holders = [Holder.remote() for _ in range(count)]
-    told = [answer(holder.device.remote(), list) for holder in holders]
-    report("gpus", count=count, held=told)
+    held = [answer(holder.device.remote(), list) for holder in holders]
+    report("gpus", count=count, held=held)
     for holder in holders:
         ray.kill(holder)
 
 
-def tune(asked: Dict[str, Any]) -> None:
+def tune(plan: Dict[str, Any]) -> None:
     """Run four trials under ASHA: the best is known, and the worst must be stopped early."""
     os.environ.update(RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1")
     from ray import tune as library
@@ -202,14 +203,13 @@ def tune(asked: Dict[str, Any]) -> None:
     scheduler = ASHAScheduler(
         metric="score", mode="max", max_t=ITERATIONS, grace_period=1, reduction_factor=2
     )
-    make_config = getattr(library, "RunConfig", None)
-    if make_config is None:  # Ray before 2.42
-        from ray.air import RunConfig as make_config  # noqa: N813 - a class by another way
+    # Ray before 2.42 has it in ray.air
+    module = library if hasattr(library, "RunConfig") else importlib.import_module("ray.air")
     tuner = library.Tuner(
         trial,
         param_space={"quality": library.grid_search(list(QUALITIES))},
         tune_config=library.TuneConfig(scheduler=scheduler, max_concurrent_trials=2),
-        run_config=make_config(storage_path=os.path.join(asked["temp"], "tune"), verbose=0),
+        run_config=module.RunConfig(storage_path=os.path.join(plan["temp"], "tune"), verbose=0),
     )
     begin = time.monotonic()
     results = tuner.fit()
@@ -225,12 +225,12 @@ def tune(asked: Dict[str, Any]) -> None:
     )
 
 
-def token(asked: Dict[str, Any]) -> None:
-    """Try to speak to the head without the token."""
+def token(plan: Dict[str, Any]) -> None:
+    """Run a client of the head without the token."""
     bare = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
-    home = os.path.join(asked["temp"], "nobody")  # ~/.ray/auth_token of the user would be a token
+    home = os.path.join(plan["temp"], "no-token")  # the home of the user may contain .ray/auth_token
     os.makedirs(home, exist_ok=True)
-    command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address=" + asked["address"]]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address=" + plan["address"]]
     done = subprocess.run(
         command,
         env={**bare, "HOME": home, "RAY_AUTH_MODE": "disabled"},
@@ -240,13 +240,13 @@ def token(asked: Dict[str, Any]) -> None:
         timeout=PATIENCE,
         check=False,
     )
-    said = " ".join(done.stdout.decode(errors="replace").split())
-    refused = done.returncode != 0 and "uth" in said
-    report("stranger", refused=refused, rc=done.returncode, said=said[-200:])
+    output = " ".join(done.stdout.decode(errors="replace").split())
+    refused = done.returncode != 0 and "uth" in output
+    report("no_token", refused=refused, rc=done.returncode, output=output[-200:])
 
 
 def answer(reference: Any, take: Callable[[Any], Any]) -> Any:
-    """Return what a task said, or its fault as text."""
+    """Return take(result) of a task, or its error as text."""
     try:
         return take(ray.get(reference, timeout=PATIENCE))
     except Exception as error:
@@ -269,14 +269,12 @@ WORK = {
 }
 
 
-def main(asked: Dict[str, Any]) -> int:
-    """Do the work that is asked for, piece by piece."""
-    ray.init(
-        address=asked["address"], _node_ip_address=asked["ip"], log_to_driver=False, logging_level="ERROR"
-    )
-    for name in asked["work"]:
+def main(plan: Dict[str, Any]) -> int:
+    """Do the requested work, piece by piece."""
+    ray.init(address=plan["address"], _node_ip_address=plan["ip"], log_to_driver=False, logging_level="ERROR")
+    for name in plan["work"]:
         try:
-            WORK[name](asked)
+            WORK[name](plan)
         except Exception as error:
             report(name, problem=error_text(error))
     return 0
@@ -284,4 +282,4 @@ def main(asked: Dict[str, Any]) -> int:
 
 if __name__ == "__main__":
     code = main(json.loads(sys.argv[1]))
-    exit_now(code)  # the cluster is ended by the head; a shutdown of the driver would only take time
+    exit_now(code)  # the head ends the cluster: a shutdown of the driver only takes time

@@ -1,16 +1,15 @@
 # A broken Ray may raise anything (BLE001); /proc is read by the thousand, as plain strings (PTH).
-"""One node of a Ray cluster: starts `ray start --block`, watches it, and leaves nothing behind.
+"""One node of a Ray cluster: runs `ray start --block`, and ends all processes that it started.
 
-Runs on the nodes by `python -c`, one task a node, under the python that has Ray; nothing else is imported.
+Runs on the nodes by `python -c`, one task per node, under the python that has Ray.
 
-    alone   the node is the head of a cluster of its own, ended as an operator would end it
-    head    the first node: runs the driver on all nodes, then is killed, as a lost node would be
-    worker  any other node: joins, and tells how it took the loss of its head
+    alone   the node is the head of a separate cluster and is ended in order
+    head    the first node: runs the driver on all nodes, then is killed like a lost node
+    worker  any other node: joins, and reports how it ended after the loss of its head
 
-Prints JSON lines {"kind": ..., "node": ...}; what went wrong is in "problem". Every Ray process carries a marker in
-its environment and has files of the node's own temporary folder open: by these they are found and ended, for
-`ray stop` would end the Ray of others, too. A token for Ray's authentication comes in RAY_AUTH_TOKEN and is on no
-command line. Exit code 1: see "problem".
+Prints JSON lines {"kind": ..., "node": ...}; a failure has the kind "problem". A marker in the environment and open
+files in the temporary folder of the task identify its Ray processes: `ray stop` would also end the Ray of other jobs.
+The token for Ray's authentication is in RAY_AUTH_TOKEN and on no command line. Exit code 1: see "problem".
 """
 
 import argparse
@@ -50,15 +49,14 @@ PORTS = (
 )
 HEAD_ONLY = ("port", "ray-client-server-port")
 FIRST_WORKER_PORT = 10  # after the fixed ones
-LAST_PORT = 32767  # above, Linux hands out ports by itself
+LAST_PORT = 32767  # the ephemeral ports of Linux follow
 TAIL = 3
-OBJECT_STORE = (
-    100 * 1024 * 1024
-)  # bytes; /dev/shm of a container is often 64 MiB, and Ray then uses its folder
+# bytes; if /dev/shm is smaller, often 64 MiB in a container, Ray uses its folder
+OBJECT_STORE = 100 * 1024 * 1024
 
 
 def report(kind: str, **facts: Any) -> None:
-    """Print what this task found."""
+    """Print facts of this task."""
     say(kind=kind, node=node_name(), **facts)
 
 
@@ -66,9 +64,9 @@ def report(kind: str, **facts: Any) -> None:
 
 
 def own_address(plan: Dict[str, Any]) -> str:
-    """Return this node's address for Ray: of the interface asked for, or the one towards the others.
+    """Return this node's address for Ray: of the requested interface, or the one towards the others.
 
-    Nodes that share a host have only loopback between them: each takes an address of its own in 127.0.0.0/8.
+    Nodes that share a host reach each other by loopback: each uses a different address in 127.0.0.0/8.
     """
     names = list(plan["nodes"])
     number = names.index(node_name())
@@ -84,22 +82,22 @@ def own_address(plan: Dict[str, Any]) -> str:
 
 
 def width_of(plan: Dict[str, Any]) -> int:
-    """Return how many ports one node takes."""
+    """Return the number of ports of one node."""
     cpus = max(node["cpus"] + node["gpus"] for node in plan["nodes"].values())
     return FIRST_WORKER_PORT + 20 + 2 * int(cpus)
 
 
 def block_of(plan: Dict[str, Any], address: str) -> int:
-    """Return the node's first port: nodes that share a host must not share ports."""
+    """Return the first port of the node; nodes that share a host have different ports."""
     shift = list(plan["nodes"]).index(node_name()) if address.startswith("127.") else 0
     first = plan["port"] + shift * width_of(plan)
     if first + width_of(plan) > LAST_PORT:
-        raise Failure("port", "ports %d and more are above %d: choose a lower ray.port" % (first, LAST_PORT))
+        raise Failure("port", "ports %d and more are above %d: set a lower ray.port" % (first, LAST_PORT))
     return int(first)
 
 
 def taken(port: int) -> bool:
-    """Whether another process listens there."""
+    """Return whether another process listens on a port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -110,7 +108,7 @@ def taken(port: int) -> bool:
 
 
 def holder_of(port: int) -> str:
-    """Return ' by PROGRAM (pid N)' for the listener of a port, '' where it cannot be seen."""
+    """Return ' by PROGRAM (pid N)' for the listener on a port, '' if it is not visible."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for row in read(table).decode().splitlines()[1:]:
@@ -124,17 +122,16 @@ def holder_of(port: int) -> str:
 
 
 def unused(block: int) -> int:
-    """Return the block's first port; Failure names the port of it that is taken and by whom."""
+    """Return the first port of the block; Failure names a port of it that is taken, and the program."""
     for number, name in enumerate(PORTS):
         if taken(block + number):
-            raise Failure(
-                "port", "port %d (%s) is taken%s" % (block + number, name, holder_of(block + number))
-            )
+            port = block + number
+            raise Failure("port", "port %d (%s) is taken%s" % (port, name, holder_of(port)))
     return block
 
 
 def free_ports(plan: Dict[str, Any], address: str) -> int:
-    """Return the node's first port: the next block's where one is taken and `blocks` allows more than one."""
+    """Return the first port of the first free block, of at most `blocks` of the plan."""
     first, width = block_of(plan, address), width_of(plan)
     stride = width * (len(plan["nodes"]) if address.startswith("127.") else 1)
     for block in range(first + stride, LAST_PORT - width, stride)[: plan["blocks"] - 1]:
@@ -148,7 +145,7 @@ def free_ports(plan: Dict[str, Any], address: str) -> int:
 
 
 def read(path: str) -> bytes:
-    """Return what a file of /proc says; b'' where the process is gone or another user's."""
+    """Return the content of a file of /proc; b'' if the process has ended or belongs to another user."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -162,7 +159,7 @@ def pids() -> List[int]:
 
 
 def open_files(pid: int) -> List[str]:
-    """Return what the descriptors of a process point to."""
+    """Return the targets of the descriptors of a process."""
     folder, found = "/proc/%d/fd" % pid, []
     try:
         numbers = os.listdir(folder)
@@ -177,14 +174,14 @@ def open_files(pid: int) -> List[str]:
 
 
 class Daemons:
-    """The Ray processes of this task: its folder, its marker, the `ray start --block` that holds them."""
+    """The Ray processes of this task: their folder, their marker, and `ray start --block`, their parent."""
 
     def __init__(self, plan: Dict[str, Any], role: str) -> None:
-        # short: the path of a socket in there may have 107 characters
+        # short: the path of a socket in it may have 107 characters
         self.temp = os.path.join(plan["temp"], "r%s%s%s" % (plan["marker"][:6], role[0], node_name()))
         self.mark = "%s/%s/%s" % (plan["marker"], role, node_name())
         self.env = {**os.environ, MARK: self.mark, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
-        # a worker asks for its head for a minute by default; the loss of the head has to show before the deadline
+        # by default a worker tries to reach its head for a minute; it must give up before the deadline
         self.env.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(max(2, int(plan["leave"] / 6))))
         self.env.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         if self.env.get("RAY_AUTH_TOKEN"):
@@ -193,9 +190,9 @@ class Daemons:
         self.process = None  # type: Any
 
     def mine(self) -> List[int]:
-        """Return the living processes of this task.
+        """Return the processes of this task, without zombies.
 
-        Some of Ray's set their title over their environment: those are known by the files that they have open.
+        Some Ray processes overwrite their environment by their title: their open files identify them.
         """
         mark = ("%s=%s" % (MARK, self.mark)).encode()
         found = []
@@ -209,15 +206,15 @@ class Daemons:
         """Start `ray start --block` with these options."""
         os.makedirs(self.temp, 0o700)
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
-        # of the name nothing may be there, least of all a link of another user's
+        # O_EXCL: the name may be a link of another user
         own = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(own, "wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.env
             )
 
-    def said(self) -> str:
-        """Return the last lines of `ray start`, in one."""
+    def last_lines(self) -> str:
+        """Return the last lines of `ray start`, joined."""
         lines = [
             line.strip() for line in read(self.log).decode(errors="replace").splitlines() if line.strip()
         ]
@@ -225,22 +222,24 @@ class Daemons:
         return " / ".join((errors or lines)[-TAIL:])[-600:]
 
     def wait_for(self, address: str, port: int, seconds: float) -> None:
-        """Wait until Ray answers on a port; Failure where it ended or took too long."""
+        """Wait until Ray answers on a port; Failure if it ended or took too long."""
         end = time.monotonic() + seconds
         while not reachable(address, port):
             if self.process.poll() is not None:
-                raise Failure("ray", "ray start ended with %s: %s" % (self.process.returncode, self.said()))
+                raise Failure(
+                    "ray", "ray start ended with %s: %s" % (self.process.returncode, self.last_lines())
+                )
             if time.monotonic() > end:
-                raise Failure("ray", "ray start was not up within %g s: %s" % (seconds, self.said()))
+                raise Failure("ray", "ray start was not up within %g s: %s" % (seconds, self.last_lines()))
             time.sleep(0.2)
 
     def kill(self) -> None:
-        """End all of it at once, as a lost node would."""
+        """Kill all processes at once, like a lost node."""
         for pid in self.mine():
             signal_to(pid, signal.SIGKILL)
 
     def end(self, patience: float) -> Tuple[int, bool]:
-        """End it in order, then by force: (processes that outlived `ray start`, whether it ended by itself)."""
+        """End `ray start`, then kill the rest; return the number of the rest, and whether `ray start` ended on SIGTERM."""
         ended = True
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
@@ -251,8 +250,8 @@ class Daemons:
         return self.clean(), ended
 
     def clean(self) -> int:
-        """Kill what is left and remove the folder; return how many processes there were."""
-        time.sleep(1)  # agents look every second whether their raylet lives
+        """Kill the remaining processes and remove the folder; return how many there were."""
+        time.sleep(1)  # agents check every second whether their raylet runs
         outlived = len(self.mine())
         for _ in range(50):
             left = self.mine()
@@ -268,19 +267,19 @@ class Daemons:
 
 
 def signal_to(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone."""
+    """Send a signal to a process that may have ended."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
 
 
 def adopt() -> None:
-    """Become the parent of orphans of ours, where Linux lets us, so that the end of the step finds them."""
+    """Become the parent of the orphans of this process, if Linux permits, so that the end of the step finds them."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def reachable(address: str, port: int) -> bool:
-    """Whether something listens there."""
+    """Return whether a program listens there."""
     try:
         socket.create_connection((address, port), 2).close()
     except OSError:
@@ -299,7 +298,7 @@ def exposed(token: str) -> int:
 
 
 def options(plan: Dict[str, Any], address: str, first: int, temp: str, *, head: bool) -> List[str]:
-    """Return the words of `ray start`."""
+    """Return the options of `ray start`."""
     name = node_name()
     share = plan["nodes"][name]
     words = ["--node-ip-address=" + address, "--temp-dir=" + temp, "--disable-usage-stats"]
@@ -319,24 +318,24 @@ def options(plan: Dict[str, Any], address: str, first: int, temp: str, *, head: 
 def versions() -> str:
     """Return Ray's version; Failure names the python that lacks it."""
     try:
-        import ray  # its absence is told as a fault
+        import ray
     except Exception as error:
         raise Failure("ray", "Ray cannot be imported by %s: %s" % (sys.executable, error)) from None
     return str(ray.__version__)
 
 
 def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) -> None:
-    """Be the head: start it, run the driver, end it."""
+    """Start a head, run the driver, end the head."""
     members = {node_name(): plan["nodes"][node_name()]} if alone else plan["nodes"]
     version = versions()
     address = own_address(plan)
-    first = free_ports(plan, address) if alone else unused(plan["head"][1])  # the workers were told that one
+    first = free_ports(plan, address) if alone else unused(plan["head"][1])  # the workers have this port
     later = free_ports({**plan, "port": plan["later"]}, address) if alone else first
     report("place", address=address, port=first, later=later, version=version, interfaces=interfaces())
     daemons.start(options(plan, address, first, daemons.temp, head=True))
     daemons.wait_for(address, first, plan["join"])
     report("up", address=address)
-    asked = {
+    driver_plan = {
         "address": "%s:%d" % (address, first),
         "ip": address,
         "nodes": members,
@@ -346,7 +345,7 @@ def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) ->
         "elements": plan["elements"],
     }
     process = subprocess.Popen(
-        [sys.executable, "-c", driver, json.dumps(asked)],
+        [sys.executable, "-c", driver, json.dumps(driver_plan)],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env=daemons.env,
@@ -355,12 +354,12 @@ def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) ->
         _, errors = process.communicate(timeout=plan["work_deadline"])
     except subprocess.TimeoutExpired:
         process.kill()
-        raise Failure("driver", "the driver had not ended within %g s" % plan["work_deadline"]) from None
+        raise Failure("driver", "the driver did not end within %g s" % plan["work_deadline"]) from None
     if process.returncode != 0:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["and said nothing"]
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise Failure("driver", "the driver ended with %d: %s" % (process.returncode, last[0][-400:]))
     if daemons.process.poll() is not None:
-        raise Failure("head", "ray start of the head ended by itself: %s" % daemons.said())
+        raise Failure("head", "ray start of the head ended by itself: %s" % daemons.last_lines())
     report(
         "token",
         set=bool(os.environ.get("RAY_AUTH_TOKEN")),
@@ -372,7 +371,7 @@ def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) ->
 
 
 def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
-    """Be a worker: join the head, wait until it is lost, and tell how long Ray took to leave."""
+    """Start a worker, wait until its head is lost, and report how long Ray took to end."""
     versions()
     address = own_address(plan)
     first = free_ports(plan, address)
@@ -387,9 +386,11 @@ def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
     started = time.monotonic()
     while reachable(head, port):
         if daemons.process.poll() is not None:
-            raise Failure("ray", "ray start ended with %s: %s" % (daemons.process.returncode, daemons.said()))
+            raise Failure(
+                "ray", "ray start ended with %s: %s" % (daemons.process.returncode, daemons.last_lines())
+            )
         if time.monotonic() - started > plan["join"] + plan["work_deadline"]:
-            raise Failure("head", "the head was still there when this worker's time was over")
+            raise Failure("head", "the head still ran at the deadline of this worker")
         time.sleep(0.5)
     lost = time.monotonic()
     count = exposed(os.environ.get("RAY_AUTH_TOKEN", ""))
@@ -398,18 +399,18 @@ def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
         daemons.process.wait(plan["leave"])
     except subprocess.TimeoutExpired:
         raise Failure("leave", "Ray still ran %g s after the head was lost" % plan["leave"]) from None
-    report("left", seconds=round(time.monotonic() - lost, 1), said=daemons.said()[:200])
+    report("left", seconds=round(time.monotonic() - lost, 1))
 
 
 def main(argv: List[str]) -> int:
-    """Run one role; say what went wrong."""
+    """Run one role; report its failure."""
     parser = argparse.ArgumentParser(prog="ray_node")
     parser.add_argument("role", choices=("alone", "head", "worker"))
     parser.add_argument("plan", help="JSON: marker, temp, nodes, port, head, interface, deadlines in seconds")
     parser.add_argument("driver", nargs="?", default="", help="source of the driver")
-    asked = parser.parse_args(argv)
-    plan = json.loads(asked.plan)
-    daemons = Daemons(plan, asked.role)
+    args = parser.parse_args(argv)
+    plan = json.loads(args.plan)
+    daemons = Daemons(plan, args.role)
     adopt()
 
     def leave(*_: Any) -> None:
@@ -418,16 +419,16 @@ def main(argv: List[str]) -> int:
         os._exit(3)
 
     signal.signal(signal.SIGTERM, leave)
-    # last resort, where a call of Ray's hangs: before Slurm kills the step, and with the folder removed
+    # if a call of Ray hangs: ends before Slurm kills the step, and removes the folder
     watch = threading.Timer(plan["join"] + plan["work_deadline"] + plan["leave"] + 20, leave)
     watch.daemon = True
     watch.start()
     code = 0
     try:
-        if asked.role == "worker":
+        if args.role == "worker":
             follow(plan, daemons)
         else:
-            lead(plan, asked.driver, daemons, alone=asked.role == "alone")
+            lead(plan, args.driver, daemons, alone=args.role == "alone")
     except Failure as error:
         report("problem", what=error.kind, problem=" ".join(str(error).split()))
         code = 1

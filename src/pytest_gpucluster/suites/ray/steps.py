@@ -1,7 +1,7 @@
 """Ray in an allocation: every node alone in one step, then head and workers as two steps that end together.
 
-The head runs the driver and is then killed; the workers tell how they took it. What is left on the nodes is asked
-of the fleet afterwards, and removed.
+The head runs the driver and is then killed; the workers report how they ended. Afterwards one command lists the
+leftovers on all nodes, and they are removed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.step import StepRequest
     from pytest_gpucluster.kit.payload_result import PayloadResult
 
-OBJECT_BYTES = 8 << 20  # larger than what Ray sends inline (100 KB), and more than one chunk of 5 MiB
+OBJECT_BYTES = 8 << 20  # not sent inline (up to 100 KB), and more than one chunk of 5 MiB
 FIRST_PORT, PORT_SPREAD = 20000, 2000
-PORT_BLOCKS = 5  # that a node may try where a port of its own choice is taken
-ALONE_SHIFT = 4000  # the nodes alone, and then the cluster, each have ports of their own
-# Some Ray processes write their title over their environment; those are known by the files they have open.
-_LEFT = """
+PORT_BLOCKS = 5  # blocks of ports that a node tries if the suite chose the first port
+ALONE_SHIFT = 4000  # distance of the ports of the cluster from those of the nodes alone
+# some Ray processes overwrite their environment by their title: their open files identify them
+_LEFTOVERS = """
 for p in /proc/[0-9]*; do
   if tr '\\0' '\\n' 2>/dev/null < $p/environ | grep -q '^{mark}' || ls -l $p/fd 2>/dev/null | grep -q ' {stem}'; then
     echo "process ${p#/proc/} $(tr '\\0' ' ' 2>/dev/null < $p/cmdline | cut -c1-120)"
@@ -43,7 +43,7 @@ for f in {stem}*; do [ ! -e "$f" ] || echo "folder $f"; done
 
 
 class Ray(FrameworkStepRunner[RayConfig]):
-    """One run of Ray on the claim's nodes, as the cluster file's `ray:` says."""
+    """The steps of Ray in one allocation."""
 
     section = "ray"
 
@@ -52,14 +52,14 @@ class Ray(FrameworkStepRunner[RayConfig]):
         self._channel, self.marker = channel, secrets.token_hex(6)
         self.first_port = self.config.port or FIRST_PORT + secrets.randbelow(PORT_SPREAD)
         self._stem = f"{self.config.temp.rstrip('/')}/r{self.marker[:6]}"
-        # the token goes through srun's environment: never in argv, and in no command that a report keeps
+        # in the environment of srun: argv is public, and reports contain it
         if self.config.token:
             self.slurm = copy.copy(self.slurm)
             self.slurm.env = {**self.slurm.env, "RAY_AUTH_TOKEN": secrets.token_hex(16)}
 
     @cached_property
     def shares(self) -> dict[str, Share]:
-        """What each node is asked to give: {node: CPUs and GPUs}."""
+        """The CPUs and GPUs that each node must provide."""
         inventory, config = self.inventory, self.config
         cpus = min((inventory[node].cpus for node in self.nodes if node in inventory), default=1)
         gpus = self.gpus if config.gpus is None else config.gpus
@@ -67,43 +67,45 @@ class Ray(FrameworkStepRunner[RayConfig]):
 
     @cached_property
     def alone(self) -> dict[str, NodeFacts]:
-        """Ray on every node by itself, all at once in one step."""
+        """The facts of Ray on every node alone, all at once in one step."""
         plan = self._plan(self.nodes, self._port(0), work=())
-        ended = self.run(self._request(self.nodes, "alone", plan))
-        return {node: _facts(ended, node) for node in self.nodes}
+        result = self.run(self._request(self.nodes, "alone", plan))
+        return {node: _facts(result, node) for node in self.nodes}
 
     @cached_property
-    def formed(self) -> ClusterFacts:
-        """Head and workers over the nodes on which Ray runs alone; the others keep their own problem."""
+    def cluster_facts(self) -> ClusterFacts:
+        """The facts of head and workers, on the nodes on which Ray works alone; the others keep their problem."""
         alone = self.alone
         fit = tuple(node for node in self.nodes if not alone[node].problem)
-        told = {node: facts for node, facts in alone.items() if node not in fit}
-        if len(fit) < 2:  # a cluster
-            return ClusterFacts(self.shares, self.nodes[0], told, token=self.config.token)
+        nodes = {node: facts for node, facts in alone.items() if node not in fit}
+        if len(fit) < 2:
+            return ClusterFacts(self.shares, self.nodes[0], nodes, token=self.config.token)
         head, workers = fit[0], fit[1:]
         plan = self._plan(fit, self._port(ALONE_SHIFT), work=self._work())
-        place = alone[head].told["place"]
+        place = alone[head].facts["place"]
         plan["head"] = [place["address"], place["later"]]
         with ThreadPoolExecutor(2) as threads:
-            leading = threads.submit(self._run_head, head, plan)
-            following = threads.submit(self.run, self._request(workers, "worker", plan))
-            led, followed = leading.result(), following.result()
-        told |= {head: _facts(led, head)} | {node: _facts(followed, node) for node in workers}
+            futures = (
+                threads.submit(self._run_head, head, plan),
+                threads.submit(self.run, self._request(workers, "worker", plan)),
+            )
+            of_head, of_workers = (future.result() for future in futures)
+        nodes |= {head: _facts(of_head, head)} | {node: _facts(of_workers, node) for node in workers}
         return ClusterFacts(
             self.shares,
             head,
-            told,
-            led.last_facts(),
+            nodes,
+            of_head.last_facts(),
             version=str(place.get("version", "")),
             token=self.config.token,
         )
 
     @cached_property
-    def left(self) -> Mapping[str, str]:
-        """What is left on each node, a line each; it is removed. A node that did not answer is absent."""
+    def leftovers(self) -> Mapping[str, str]:
+        """The removed leftovers of each node, one per line, without nodes that did not answer."""
         found = {}
-        ask = left_command(self.marker, self._stem)
-        for node, answer in self._channel.ask(ask, timeout=60).items():
+        command = leftovers_command(self.marker, self._stem)
+        for node, answer in self._channel.ask(command, timeout=60).items():
             if answer.rc is not None and node in self.nodes:
                 found[node] = answer.out.strip()
         for node, text in found.items():
@@ -113,13 +115,13 @@ class Ray(FrameworkStepRunner[RayConfig]):
         return found
 
     def _run_head(self, head: str, plan: Mapping[str, Any]) -> PayloadResult:
-        ended = self.run(self._request((head,), "head", plan))
-        if "killed" not in ended.last_facts():
-            self._cancel(self._step_name("worker"))  # they would wait for a head that does not come
-        return ended
+        result = self.run(self._request((head,), "head", plan))
+        if "killed" not in result.last_facts():
+            self._cancel(self._step_name("worker"))  # the workers would wait for a head that does not start
+        return result
 
     def _cancel(self, name: str) -> None:
-        """End a step of ours by its id."""
+        """End the step of this name by its id."""
         with contextlib.suppress(SlurmError):  # it may have ended by itself
             for step in self.slurm.steps(self.allocation.job_id):
                 if step.name == name:
@@ -136,7 +138,7 @@ class Ray(FrameworkStepRunner[RayConfig]):
 
     def _plan(self, nodes: tuple[str, ...], port: int, *, work: tuple[str, ...]) -> dict[str, Any]:
         config = self.config
-        spent = 2 * config.join + config.leave + 40
+        reserve = 2 * config.join + config.leave + 40
         return {
             "marker": self.marker,
             "temp": config.temp.rstrip("/"),
@@ -148,7 +150,7 @@ class Ray(FrameworkStepRunner[RayConfig]):
             "join": config.join,
             "leave": config.leave,
             "work": work,
-            "work_deadline": max(60.0, config.deadline - spent),
+            "work_deadline": max(60.0, config.deadline - reserve),
             "elements": OBJECT_BYTES,
         }
 
@@ -170,18 +172,18 @@ class Ray(FrameworkStepRunner[RayConfig]):
         )
 
 
-def left_command(marker: str, stem: str) -> str:
-    """Return what tells, a line each, the processes with this marker or with files under `stem`, and the folders."""
+def leftovers_command(marker: str, stem: str) -> str:
+    """Return the command that lists the processes with this marker or with files under `stem`, and the folders."""
     mark = f"GPUCLUSTER_RAY_TASK={marker}"
-    return _LEFT.replace("{mark}", mark).replace("{stem}", shlex.quote(stem))
+    return _LEFTOVERS.replace("{mark}", mark).replace("{stem}", shlex.quote(stem))
 
 
 def remove_command(pids: Iterable[int], stem: str) -> str:
-    """Return what ends these processes and removes the folders."""
+    """Return the command that ends these processes and removes the folders."""
     kill = "".join(f"kill -9 {pid} 2>/dev/null; " for pid in pids)
     return f"{kill}rm -rf -- {shlex.quote(stem)}*"
 
 
-def _facts(ended: PayloadResult, node: str) -> NodeFacts:
-    told = ended.last_facts(node)
-    return NodeFacts(told, "" if "ended" in told else ended.silence(node))
+def _facts(result: PayloadResult, node: str) -> NodeFacts:
+    facts = result.last_facts(node)
+    return NodeFacts(facts, "" if "ended" in facts else result.silence(node))

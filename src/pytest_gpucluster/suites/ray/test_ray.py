@@ -1,6 +1,6 @@
-"""Ray works: on each node alone, then as a cluster of head and workers in steps of one allocation.
+"""Ray on each node alone, then as a cluster of head and workers in two steps of one allocation.
 
-Two steps (each node alone; head with its driver, and workers beside it) are judged by many tests.
+Many tests judge the results of these steps.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.suite import checks_as_tests, claimed, fact, taking_part
+from pytest_gpucluster.suite import checks_as_tests, fact, framework_run, required_section
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray.config import RayConfig
 from pytest_gpucluster.suites.ray.steps import Ray
@@ -21,68 +21,65 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("claim")]
-claim = claimed(RayConfig, "Ray")
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("config")]
+config = required_section(RayConfig)
 
 
 @pytest.fixture(scope="session")
 def runs(
-    claim: RayConfig,
+    config: RayConfig,
     allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
 ) -> Iterator[list[Ray]]:
-    """One run an allocation; whatever is left of it goes at the end."""
+    """One run per allocation; its leftovers are removed at the end."""
     channel = gpucluster_session.need_channel()
-    made = Ray.of_allocations(gpucluster_session, claim, channel=channel)
+    made = Ray.of_allocations(gpucluster_session, config, channel=channel)
     yield made
     for run in made:
         if run.commands:
-            _ = run.left
+            _ = run.leftovers
+
+
+run = framework_run(Ray)
 
 
 @pytest.fixture
-def run(runs: list[Ray], node: Node) -> Ray:
-    """The run that this item's node takes part in."""
-    return taking_part(runs, node.name, "ray")
-
-
-@pytest.fixture
-def lone(run: Ray, node: Node) -> NodeFacts:
-    """What Ray told on the node by itself."""
+def node_facts(run: Ray, node: Node) -> NodeFacts:
+    """The facts of Ray on the node alone."""
     return run.alone[node.name]
 
 
 @pytest.fixture
-def formed(run: Ray) -> ClusterFacts:
-    """Ray over all nodes of the node's allocation: what the driver and each node told."""
-    return run.formed
+def cluster_facts(run: Ray) -> ClusterFacts:
+    """The facts of Ray on all nodes of the node's allocation."""
+    return run.cluster_facts
 
 
 @pytest.fixture(scope="session")
 def clusters(runs: list[Ray]) -> list[ClusterFacts]:
-    """The same of every allocation."""
-    return [run.formed for run in runs]
+    """The facts of the clusters of all allocations."""
+    return [run.cluster_facts for run in runs]
 
 
 @pytest.fixture
-def left_behind(run: Ray, formed: ClusterFacts) -> Mapping[str, str]:  # once both steps have ended
-    """What is left on each node."""
-    return run.left
+def leftovers(run: Ray, cluster_facts: ClusterFacts) -> Mapping[str, str]:  # after both steps
+    """The leftovers of each node."""
+    return run.leftovers
 
 
 @pytest.fixture
-def left_here(left_behind: Mapping[str, str], node_name: str) -> str | None:
-    """What is left on this item's node; None where it did not tell."""
-    return left_behind.get(node_name)
+def node_leftovers(leftovers: Mapping[str, str], node_name: str) -> str | None:
+    """The leftovers of the item's node; None if it did not answer."""
+    return leftovers.get(node_name)
 
 
 @pytest.fixture
 def share(run: Ray, node_name: str) -> Share:
-    """The CPUs and GPUs that Ray has on the node."""
+    """The CPUs and GPUs that the node must provide."""
     return run.shares[node_name]
 
 
-tune_claimed = fact(lambda cluster: cluster.ray.tune)
-token_claimed = fact(lambda cluster: cluster.ray.token)
+tune_enabled = fact(lambda cluster: cluster.ray.tune)
+token_enabled = fact(lambda cluster: cluster.ray.token)
 
 globals().update(checks_as_tests(checks))

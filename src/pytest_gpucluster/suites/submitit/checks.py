@@ -1,4 +1,4 @@
-"""Does submitit submit functions, bring their results back and cancel? Judged on what the driver told. Pure."""
+"""submitit submits functions, returns their results and cancels. Pure; the facts are those of payload.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.kit.payload_result import PayloadResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,55 +16,39 @@ if TYPE_CHECKING:
 
 # what the payload submits
 SUM, ARRAY_SUMS, TASKS = 12, [11, 22, 33], 3
-FAILURE = "gpucluster: told to fail"
+FAILURE = "gpucluster: expected failure"
 
 
 @dataclass(frozen=True)
-class SubmititTold:
-    """What the driver told. `accounting`: Slurm keeps job records (sacct). `problem`: why it did not end by itself."""
+class SubmititResult(PayloadResult):
+    """The result of the driver. `accounting`: whether Slurm stores job records, which sacct shows."""
 
-    facts: tuple[Mapping[str, Any], ...] = ()
     accounting: bool = False
-    problem: str = ""
-
-    def fact(self, kind: str) -> Mapping[str, Any] | None:
-        """Return the only fact of a kind."""
-        return next((fact for fact in self.facts if fact.get("submitit") == kind), None)
-
-    def result(self, name: str) -> Mapping[str, Any] | None:
-        """Return how one submission ended."""
-        return next((x for x in self.facts if x.get("submitit") == "result" and x.get("name") == name), None)
 
 
 @check(
     "submitit.framework",
     cause="submitit is not installed for this python where pytest runs, or sbatch refuses the jobs",
     hint="PYTHON -m pip install submitit; or name another python: submitit.environment, "
-    "environments.NAME.python; see the words of sbatch",
+    "environments.NAME.python; see the message of sbatch",
     action=Action.MONITOR,
 )
-def framework(submitted: SubmititTold) -> Judgement:
-    """Judge that submitit is there and that its jobs are accepted."""
-    if submitted.fact("submitted"):
+def framework(submitted: SubmititResult) -> Judgement:
+    """Judge that submitit is installed and that Slurm accepts its jobs."""
+    facts = submitted.last_facts()
+    if "submitted" in facts:
         return
-    failed = submitted.fact("failed")
-    part = (
-        "package submitit"
-        if failed and failed["error"] in {"ModuleNotFoundError", "ImportError"}
-        else "submission"
-    )
-    said = (
-        f"{failed['error']}: {failed['text']}" if failed else submitted.problem or "the driver told nothing"
-    )
-    yield Finding(part, said, "submits jobs")
+    absent = facts.get("failed", {}).get("error") in {"ModuleNotFoundError", "ImportError"}
+    part = "package submitit" if absent else "submission"
+    yield Finding(part, _why(submitted, "the driver sent no report"), "submits jobs")
 
 
 @check(
     "submitit.add",
-    cause="the job did not run, or its result did not come back through the shared folder",
-    hint="the log in the shared folder; can the nodes write there, and is the python there too?",
+    cause="the job did not run, or the shared folder did not return its result",
+    hint="the log in the shared folder; the nodes must be able to write there, and need the same python",
 )
-def add(submitted: SubmititTold) -> Judgement:
+def add(submitted: SubmititResult) -> Judgement:
     """Judge the sum of 5 and 7."""
     yield from _value(submitted, "add", [SUM])
 
@@ -73,9 +58,9 @@ def add(submitted: SubmititTold) -> Judgement:
     cause="srun within a batch job does not start all tasks, or numbers them wrongly",
     hint="sbatch --ntasks-per-node=3 --wrap 'srun env | grep SLURM_PROCID'",
 )
-def multitask(submitted: SubmititTold) -> Judgement:
-    """Judge a function in three tasks: each rank once, as Slurm has it."""
-    result = submitted.result("multitask")
+def multitask(submitted: SubmititResult) -> Judgement:
+    """Judge a function in three tasks: each rank once, equal to Slurm's."""
+    result = submitted.last_facts().get("multitask")
     if result is None or "value" not in result:
         yield from _value(submitted, "multitask", [])
         return
@@ -84,8 +69,8 @@ def multitask(submitted: SubmititTold) -> Judgement:
         yield Finding("ranks", listed(ranks), f"0 to {TASKS - 1}, once each")
     for place in result["value"]:
         if place["rank"] != place["slurm"] or place["tasks"] != TASKS:
-            said = f"rank {place['rank']} of {place['tasks']}, Slurm's task {place['slurm']}"
-            yield Finding(f"task on {place['node']}", said, f"the same rank, of {TASKS}")
+            measured = f"rank {place['rank']} of {place['tasks']}, Slurm's task {place['slurm']}"
+            yield Finding(f"task on {place['node']}", measured, f"the same rank, of {TASKS}")
 
 
 @check(
@@ -93,27 +78,26 @@ def multitask(submitted: SubmititTold) -> Judgement:
     cause="job arrays do not run, or results are mixed up",
     hint="scontrol show config | grep MaxArraySize; sbatch --array=0-2 --wrap hostname",
 )
-def array(submitted: SubmititTold) -> Judgement:
+def array(submitted: SubmititResult) -> Judgement:
     """Judge a map over three pairs, submitted as one array."""
     yield from _value(submitted, "array", ARRAY_SUMS)
 
 
 @check(
     "submitit.failure",
-    cause="an exception in a job does not come back",
+    cause="an exception in a job does not reach the caller",
     hint="the log in the shared folder",
     action=Action.MONITOR,
 )
-def failure(submitted: SubmititTold) -> Judgement:
+def failure(submitted: SubmititResult) -> Judgement:
     """Judge that a function's exception reaches the caller with its traceback."""
-    result = submitted.result("failure")
+    result = submitted.last_facts().get("failure")
     if result is None:
         yield from _absent(submitted, "failure")
     elif result.get("error") != "FailedJobError" or FAILURE not in result.get("text", ""):
-        said = result.get("error") or f"the value {result.get('value')}"
-        yield Finding(
-            "job", f"{said}: {result.get('text', '')[-200:]}".rstrip(": "), f"FailedJobError: {FAILURE}"
-        )
+        error = result.get("error") or f"the value {result.get('value')}"
+        measured = f"{error}: {result.get('text', '')[-200:]}".rstrip(": ")
+        yield Finding("job", measured, f"FailedJobError: {FAILURE}")
 
 
 @check(
@@ -121,9 +105,9 @@ def failure(submitted: SubmititTold) -> Judgement:
     cause="scancel does not reach the job, or its processes cannot be killed",
     hint="scancel JOB; squeue -j JOB -t all; KillWait and UnkillableStepTimeout of `scontrol show config`",
 )
-def cancel(submitted: SubmititTold) -> Judgement:
-    """Judge that a running job that is cancelled is over; with accounting submitit itself has to know it."""
-    result = submitted.result("cancel")
+def cancel(submitted: SubmititResult) -> Judgement:
+    """Judge that a running job ends when it is cancelled; with accounting submitit must report its state."""
+    result = submitted.last_facts().get("cancel")
     if result is None or "over" not in result:
         yield from _absent(submitted, "cancel") if result is None else _late(result)
         return
@@ -140,24 +124,23 @@ def cancel(submitted: SubmititTold) -> Judgement:
     hint="sacct -j JOB; sacctmgr show cluster",
     action=Action.MONITOR,
 )
-def accounting(submitted: SubmititTold) -> Judgement:
-    """Judge that submitit reads the state of an ended job from sacct, where Slurm keeps job records."""
+def accounting(submitted: SubmititResult) -> Judgement:
+    """Judge that submitit reads the state of an ended job from sacct, if Slurm stores job records."""
     if not submitted.accounting:
-        yield NotApplicable(
-            "Slurm keeps no job records (AccountingStorageType): submitit goes by its result files"
-        )
+        reason = "Slurm stores no job records (AccountingStorageType): submitit uses its result files"
+        yield NotApplicable(reason)
         return
-    result = submitted.result("add")
+    result = submitted.last_facts().get("add")
     if result is None:
         yield from _absent(submitted, "add")
     elif result.get("state") != "COMPLETED":
         yield Finding("state of the job", str(result.get("state", "")) or "none", "COMPLETED")
 
 
-def _value(told: SubmititTold, name: str, expected: list[int]) -> Judgement:
-    result = told.result(name)
+def _value(submitted: SubmititResult, name: str, expected: list[int]) -> Judgement:
+    result = submitted.last_facts().get(name)
     if result is None:
-        yield from _absent(told, name)
+        yield from _absent(submitted, name)
     elif result.get("error") == "late":
         yield from _late(result)
     elif "error" in result:
@@ -168,19 +151,17 @@ def _value(told: SubmititTold, name: str, expected: list[int]) -> Judgement:
 
 
 def _late(result: Mapping[str, Any]) -> Judgement:
-    yield Finding(
-        "job", f"not over in time: {result['text'] or 'unknown to Slurm, without a result'}", "runs and ends"
-    )
+    state = result["text"] or "unknown to Slurm, without a result"
+    yield Finding("job", f"did not end in time: {state}", "runs and ends")
 
 
-def _absent(told: SubmititTold, name: str) -> Judgement:
-    if not told.fact("submitted"):
+def _absent(submitted: SubmititResult, name: str) -> Judgement:
+    if "submitted" not in submitted.last_facts():
         yield NotChecked("nothing was submitted: see submitit.framework")
-        return
-    failed = told.fact("failed")
-    said = (
-        f"{failed['error']}: {failed['text']}"
-        if failed
-        else told.problem or "the driver ended without a word"
-    )
-    yield Finding(f"result of {name}", said, "told")
+    else:
+        yield Finding(f"result of {name}", _why(submitted, "the driver ended without a message"), "returned")
+
+
+def _why(submitted: SubmititResult, otherwise: str) -> str:
+    failed = submitted.last_facts().get("failed")
+    return f"{failed['error']}: {failed['text']}" if failed else submitted.problem or otherwise

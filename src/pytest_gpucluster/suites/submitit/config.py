@@ -11,7 +11,7 @@ from pytest_gpucluster.kit.framework_config import FrameworkConfig
 class SubmititConfig(FrameworkConfig):
     """submitit: functions as Slurm jobs, submitted where pytest runs."""
 
-    about = "claims submitit"
+    about = "requires submitit"
     order = 12
 
     folder: FolderPath | None = Field(

@@ -1,14 +1,14 @@
-# A broken framework may raise anything (BLE001); functions for jobs import for themselves: they travel alone (PLC0415).
-"""submitit as users have it: functions submitted as Slurm jobs, their results, an exception, a cancellation.
+# A broken framework may raise anything (BLE001). Functions for jobs import what they need: submitit sends them alone.
+"""submitit as users run it: functions submitted as Slurm jobs, their results, an exception, a cancellation.
 
 Runs where pytest runs, under the python that the cluster file names, by -c (SOURCE: `payload_step.sent`):
 
     python3 -c SOURCE '{"folder": "/shared/x", "parameters": {"slurm_partition": "batch"}}'
 
-It submits, says the ids of the jobs, waits for them, cancels the one that lingers once it runs, tells the results and
-removes its folder. When its stdin closes it cancels all of its jobs and ends.
+It submits the jobs, prints their ids, waits for them, cancels the one that does not end by itself, prints the results
+and removes its folder. When its stdin closes, it cancels its jobs and ends.
 
-Each thing told is one line of JSON that starts with {"submitit": .
+Each fact is one line of JSON that starts with {"submitit": ; the kind of a result is the name of its submission.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from pytest_gpucluster.kit.payloads.prelude import say
 
 TASKS = 3
 ARRAY = ((1, 10), (2, 20), (3, 30))
-SETTLE = 30.0  # seconds within which a cancelled job is known to be over
+SETTLE = 30.0  # seconds within which a cancelled job must end
 
 
 def add(one: int, other: int) -> int:
@@ -51,11 +51,11 @@ def place() -> Dict[str, Any]:
 
 def fail() -> None:
     """Raise: runs in a job."""
-    raise ValueError("gpucluster: told to fail")
+    raise ValueError("gpucluster: expected failure")
 
 
 def linger(mark: str) -> str:
-    """Say that it runs, and wait to be cancelled: runs in a job."""
+    """Write a mark, and wait to be cancelled: runs in a job."""
     import time
     from pathlib import Path
 
@@ -65,7 +65,7 @@ def linger(mark: str) -> str:
 
 
 class Driver:
-    """The jobs of one run. `wait` is how long (s) they may take altogether."""
+    """The jobs of one run. `wait`: seconds that all of them may take."""
 
     def __init__(self, folder: str, parameters: Dict[str, Any], wait: float, *, accounting: bool) -> None:
         self.folder = Path(folder)
@@ -75,7 +75,7 @@ class Driver:
         self.jobs: Dict[str, List[Any]] = {}
 
     def submit(self) -> None:
-        """Submit everything; an array is one submission."""
+        """Submit all jobs; an array is one submission."""
         import submitit
 
         executor = submitit.AutoExecutor(folder=str(self.folder / "%j"), cluster="slurm")
@@ -94,35 +94,30 @@ class Driver:
         return sorted({str(job.job_id).split("_")[0] for jobs in self.jobs.values() for job in jobs})
 
     def collect(self) -> None:
-        """Tell how each ended."""
+        """Report how each submission ended."""
         self.cancel()
         for name, jobs in self.jobs.items():
             if name != "cancel":
-                self.tell(name, jobs)
+                self.report(name, jobs)
 
-    def tell(self, name: str, jobs: Sequence[Any]) -> None:
-        """Tell the results of one submission, or the exception."""
+    def report(self, name: str, jobs: Sequence[Any]) -> None:
+        """Report the results of one submission, or the exception."""
         if not self.wait_for(lambda: all(job.done() for job in jobs), self.until):
-            say(submitit="result", name=name, error="late", text=self.squeue(jobs[0]))
+            say(submitit=name, error="late", text=self.squeue(jobs[0]))
             return
         try:
-            # every task's own: a job of several tasks has a list
+            # a job of several tasks has a list of results
             value = [found for job in jobs for found in job.results()]
-            say(submitit="result", name=name, value=value, state=str(jobs[0].state))
+            say(submitit=name, value=value, state=str(jobs[0].state))
         except Exception as error:
-            say(
-                submitit="result",
-                name=name,
-                error=type(error).__name__,
-                text=str(error)[-800:],
-                state=str(jobs[0].state),
-            )
+            kind = type(error).__name__
+            say(submitit=name, error=kind, text=str(error)[-800:], state=str(jobs[0].state))
 
     def cancel(self) -> None:
-        """Cancel the job that lingers, once it runs."""
+        """Cancel the job that does not end by itself, as soon as it runs."""
         (job,) = self.jobs["cancel"]
         if not self.wait_for(self.mark.exists, self.until):
-            say(submitit="result", name="cancel", error="late", text=self.squeue(job))
+            say(submitit="cancel", error="late", text=self.squeue(job))
             job.cancel(check=False)
             return
         begin = time.monotonic()
@@ -135,8 +130,7 @@ class Driver:
             and self.wait_for(lambda: job.watcher.is_done(job.job_id, mode="force"), begin + SETTLE / 3)
         )
         say(
-            submitit="result",
-            name="cancel",
+            submitit="cancel",
             over=over,
             slurm=self.squeue(job),
             known=known,
@@ -145,13 +139,13 @@ class Driver:
         )
 
     def squeue(self, job: Any) -> str:
-        """Return Slurm's state of a job, '' where Slurm has forgotten it."""
+        """Return Slurm's state of a job, '' if Slurm has removed its record."""
         words = ["squeue", "-h", "-a", "-t", "all", "-j", str(job.job_id), "-o", "%T"]
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
         return done.stdout.decode().split("\n")[0].strip()
 
     def wait_for(self, true: Any, until: float) -> bool:
-        """Wait for something to become true; False where the time comes first."""
+        """Wait until true() holds; return False if the time is over first."""
         while not true():
             if time.monotonic() > until:
                 return False
@@ -159,7 +153,7 @@ class Driver:
         return True
 
     def clear(self) -> None:
-        """Cancel what is left, and remove the folder."""
+        """Cancel the remaining jobs, and remove the folder."""
         if self.jobs:
             with contextlib.suppress(OSError):
                 subprocess.call(["scancel", "--quiet", *self.ids()], stderr=subprocess.DEVNULL)
@@ -167,7 +161,7 @@ class Driver:
 
 
 def watch_over(driver: Driver) -> None:
-    """End with whoever started us."""
+    """End when the process that started this one has ended."""
     sys.stdin.read()
     driver.clear()
     os._exit(1)

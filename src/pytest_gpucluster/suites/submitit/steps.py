@@ -1,8 +1,8 @@
-"""submitit's driver: a process of ours that submits jobs BEFORE the nodes are allocated.
+"""The driver of submitit: a process that submits jobs before the nodes are allocated.
 
-While an exclusive allocation holds all nodes no job of submitit's could start. So the driver submits first, the
-allocation waits for the jobs through Slurm (`dependency`), and the driver, a user like any other, waits for
-their results. It ends with us: when its stdin closes it cancels its jobs.
+While an exclusive allocation occupies all nodes, no other job can start. So the driver submits first, the allocation
+waits for the jobs through Slurm (`dependency`), and the driver waits for their results. When its stdin closes, it
+cancels its jobs and ends.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import ConfigError, TransportError
 from pytest_gpucluster.kit.os_config import OsConfig
-from pytest_gpucluster.kit.payload_result import last_stderr_line, read_facts
+from pytest_gpucluster.kit.payload_result import PayloadTask, last_stderr_line, read_facts
 from pytest_gpucluster.kit.payload_step import environment_named, source_of
 from pytest_gpucluster.kit.suite_work import Submission
-from pytest_gpucluster.suites.submitit.checks import SubmititTold
+from pytest_gpucluster.suites.submitit.checks import SubmititResult
 from pytest_gpucluster.suites.submitit.config import SubmititConfig
 
 if TYPE_CHECKING:
@@ -36,33 +36,33 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
 
 KEY = "submitit"
-PATIENCE = 60.0  # seconds to import submitit and to submit; the import may come over a network
+PATIENCE = 60.0  # seconds to import submitit, maybe from network storage, and to submit
 
 
 def submit(slurm: Slurm, cluster: Cluster) -> SubmititDriver | None:
-    """Start the driver; None where the cluster file does not claim submitit."""
-    claim = cluster.section(SubmititConfig)
-    return SubmititDriver(slurm, cluster, claim) if claim else None
+    """Start the driver; return None if the cluster file has no section `submitit`."""
+    config = cluster.section(SubmititConfig)
+    return SubmititDriver(slurm, cluster, config) if config else None
 
 
 class SubmititDriver(Submission):
-    """The driver of one run. ConfigError where the cluster file lacks what it needs."""
+    """The driver of one run. ConfigError if the cluster file lacks a shared folder or names a container."""
 
-    def __init__(self, slurm: Slurm, cluster: Cluster, claim: SubmititConfig) -> None:
-        self.folder = shared_folder(cluster, claim)
-        environment = environment_named(cluster, claim.environment, KEY)
+    def __init__(self, slurm: Slurm, cluster: Cluster, config: SubmititConfig) -> None:
+        self.folder = shared_folder(cluster, config)
+        environment = environment_named(cluster, config.environment, KEY)
         if environment and environment.in_container:
             raise ConfigError(
-                f"submitit.environment {claim.environment!r} is a container: submitit runs where pytest runs"
+                f"submitit.environment {config.environment!r} is a container: submitit runs where pytest runs"
             )
-        self.wait = claim.wait + cluster.slurm.queue_wait
-        self.accounting = keeps_records(slurm.config())
+        self.wait = config.wait + cluster.slurm.queue_wait
+        self.accounting = stores_records(slurm.config())
         self._facts: list[Mapping[str, Any]] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._errors = bytearray()
-        self._told: SubmititTold | None = None
+        self._result: SubmititResult | None = None
         self._lock = threading.Lock()
-        given = {
+        options = {
             "folder": str(self.folder),
             "parameters": parameters(cluster),
             "wait": self.wait,
@@ -73,35 +73,39 @@ class SubmititDriver(Submission):
         self._process: subprocess.Popen[bytes] | RemoteProcess | None = None
         try:
             self._process = slurm.transport.spawn(
-                (python, "-c", source_of(__file__), json.dumps(given)), env=env
+                (python, "-c", source_of(__file__), json.dumps(options)), env=env
             )
         except TransportError as error:
-            self._told = SubmititTold((), self.accounting, str(error))
+            self._result = self._result_of(str(error))
             return
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        for target, pipe in ((self._read, self._process.stdout), (self._keep, self._process.stderr)):
+        for target, pipe in ((self._read, self._process.stdout), (self._store, self._process.stderr)):
             threading.Thread(target=target, args=(pipe,), daemon=True).start()
 
     def job_ids(self) -> tuple[str, ...]:
-        """Return the ids of the jobs, () where none could be submitted."""
+        """Return the ids of the jobs, () if none could be submitted."""
         self._follow("submitted", PATIENCE)
         fact = next((fact for fact in self._facts if fact[KEY] == "submitted"), None)
         return tuple(fact["jobs"]) if fact else ()
 
-    def outcome(self) -> SubmititTold:
-        """Wait for the driver's end and return its facts."""
+    def outcome(self) -> SubmititResult:
+        """Wait until the driver has ended and return its result."""
         with self._lock:
-            if self._told is None:
+            if self._result is None:
                 ended = self._follow(None, self.wait + PATIENCE)
                 problem = "" if ended else f"the driver did not end within {self.wait + PATIENCE:.0f} s"
                 problem = problem or last_stderr_line(bytes(self._errors).decode(errors="replace"))
                 self.close()
-                self._told = SubmititTold(tuple(self._facts), self.accounting, problem)
-            return self._told
+                self._result = self._result_of(problem)
+            return self._result
+
+    def _result_of(self, problem: str) -> SubmititResult:
+        task = PayloadTask(0, "", None, None, tuple(self._facts))
+        return SubmititResult(KEY, (), 1, (task,), problem, accounting=self.accounting)
 
     def close(self) -> None:
-        """End the driver, which cancels what is left of its jobs; again and again is harmless."""
+        """End the driver, which cancels its remaining jobs; may be called repeatedly."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -113,7 +117,7 @@ class SubmititDriver(Submission):
         kill_group(process)
 
     def _follow(self, kind: str | None, seconds: float) -> bool:
-        """Take what the driver says until it says `kind` or ends; False where the time comes first."""
+        """Read the facts of the driver until one is of this kind or the driver ends; return False after `seconds`."""
         until = time.monotonic() + seconds
         while self._process is not None:
             try:
@@ -121,7 +125,7 @@ class SubmititDriver(Submission):
             except queue.Empty:
                 return False
             if line is None:
-                self._lines.put(None)  # for who asks next
+                self._lines.put(None)  # for the next caller
                 return True
             self._facts += read_facts(line, KEY)
             if kind and any(fact[KEY] == kind for fact in self._facts):
@@ -134,21 +138,21 @@ class SubmititDriver(Submission):
                 self._lines.put(raw.decode(errors="replace"))
         self._lines.put(None)
 
-    def _keep(self, pipe: IO[bytes]) -> None:
+    def _store(self, pipe: IO[bytes]) -> None:
         with contextlib.suppress(ValueError, OSError):
             for raw in pipe:
                 self._errors += raw[: 1 << 16]
                 del self._errors[: -(1 << 16)]
 
 
-def storage(cluster: Cluster, claim: SubmititConfig) -> str | None:
-    """Return the storage that all nodes share, for the folders of runs; None where the cluster file names none."""
-    return claim.folder or next(iter(cluster.section(OsConfig).shared_storage), None)
+def storage(cluster: Cluster, config: SubmititConfig) -> str | None:
+    """Return the storage that all nodes share, for the folders of runs; None if the cluster file names none."""
+    return config.folder or next(iter(cluster.section(OsConfig).shared_storage), None)
 
 
-def shared_folder(cluster: Cluster, claim: SubmititConfig) -> Path:
-    """Return a folder of this run on storage that the nodes share; ConfigError where the cluster file names none."""
-    base = storage(cluster, claim)
+def shared_folder(cluster: Cluster, config: SubmititConfig) -> Path:
+    """Return a folder of this run on storage that the nodes share; ConfigError if the cluster file names none."""
+    base = storage(cluster, config)
     if base is None:
         raise ConfigError(
             f"cluster {cluster.name}: submitit needs a folder that all nodes share: name one as submitit.folder "
@@ -158,26 +162,26 @@ def shared_folder(cluster: Cluster, claim: SubmititConfig) -> Path:
 
 
 def folders(cluster: Cluster) -> list[Path]:
-    """Return the shared storage in which a run that was killed may have left its folder."""
-    claim = cluster.section(SubmititConfig)
-    base = storage(cluster, claim) if claim else None
+    """Return the shared storage in which a killed run may have left its folder."""
+    config = cluster.section(SubmititConfig)
+    base = storage(cluster, config) if config else None
     return [Path(base)] if base else []
 
 
 def parameters(cluster: Cluster) -> dict[str, Any]:
     """Return submitit's parameters for the cluster file's `slurm:`."""
-    asked = cluster.slurm
-    plain = {
-        "slurm_partition": asked.partition,
-        "slurm_account": asked.account,
-        "slurm_qos": asked.qos,
-        "slurm_comment": asked.comment,
-        "slurm_constraint": asked.constraint,
-        "slurm_additional_parameters": {"reservation": asked.reservation} if asked.reservation else None,
+    options = cluster.slurm
+    known = {
+        "slurm_partition": options.partition,
+        "slurm_account": options.account,
+        "slurm_qos": options.qos,
+        "slurm_comment": options.comment,
+        "slurm_constraint": options.constraint,
+        "slurm_additional_parameters": {"reservation": options.reservation} if options.reservation else None,
     }
-    return {"name": runmark.name_of_run("submitit"), **{key: value for key, value in plain.items() if value}}
+    return {"name": runmark.name_of_run("submitit"), **{key: value for key, value in known.items() if value}}
 
 
-def keeps_records(config: Mapping[str, str]) -> bool:
-    """Whether Slurm keeps job records, by `scontrol show config`."""
+def stores_records(config: Mapping[str, str]) -> bool:
+    """Return whether Slurm stores job records, by `scontrol show config`."""
     return config.get("AccountingStorageType", "") not in {"", "accounting_storage/none"}

@@ -7,7 +7,7 @@ from pytest_gpucluster.kit.framework_config import FrameworkConfig
 class TensorflowConfig(FrameworkConfig):
     """TensorFlow's distribution strategies."""
 
-    about = "claims TensorFlow"
+    about = "requires TensorFlow"
     order = 11
 
 

@@ -1,4 +1,4 @@
-"""Do TensorFlow's distribution strategies start, sum right and keep their workers equal? Pure."""
+"""TensorFlow's distribution strategies start, compute correct sums and keep their workers equal. Pure."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED
     hint="PYTHON -m pip show tensorflow on the node; or name another python: tensorflow.environment, "
     "environments.NAME.python",
 )
-def framework(node_name: str, found: PayloadResult) -> Judgement:
-    """Judge that tensorflow is there, in the version of the other nodes."""
-    told = found.of_node(node_name, "found")
-    if not told:
-        yield Finding("python", found.silence(node_name), "tells whether tensorflow is there")
+def framework(node_name: str, packages: PayloadResult) -> Judgement:
+    """Judge that tensorflow is installed, in the version of the other nodes."""
+    facts = packages.of_node(node_name, "found")
+    if not facts:
+        yield Finding("python", packages.silence(node_name), "reports whether tensorflow is installed")
         return
-    if told[0]["error"]:
-        yield Finding("package tensorflow", told[0]["error"], "installed")
+    if facts[0]["error"]:
+        yield Finding("package tensorflow", facts[0]["error"], "installed")
         return
-    versions = {fact["node"]: fact["version"] for fact in found.facts("found") if not fact["error"]}
+    versions = {fact["node"]: fact["version"] for fact in packages.facts("found") if not fact["error"]}
     yield from norm(versions.items()).judge("package tensorflow", versions[node_name])
 
 
 @check(
     "tensorflow.mirrored",
-    cause="TensorFlow finds too few devices, or they do not sum right",
+    cause="TensorFlow finds too few devices, or their sums are wrong",
     hint="tf.config.list_physical_devices('GPU') on the node; the nccl suite for the devices themselves",
 )
 def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
-    """Judge MirroredStrategy within a node: a replica a GPU (two on CPUs), right sums, equal weights."""
+    """Judge MirroredStrategy within a node: a replica per GPU (two on CPUs), right sums, equal weights."""
     tasks = [task for task in mirrored.tasks if task.node == node_name]
     if not tasks:
         if not mirrored.ntasks:
@@ -62,18 +62,18 @@ def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
 
 @check(
     "tensorflow.config",
-    cause="the step's tasks and nodes are not those that were asked for, or the site sets a TF_CONFIG of its own",
+    cause="the tasks or nodes of the step are not the requested ones, or the site sets TF_CONFIG",
     hint="srun env | grep -E 'TF_CONFIG|SLURM_STEP'",
     each="workers",
 )
-def config(told: PayloadResult) -> Judgement:
-    """Judge TF_CONFIG: one cluster for all, every index once, nothing set beforehand."""
-    if not told.ntasks:
+def config(result: PayloadResult) -> Judgement:
+    """Judge TF_CONFIG: the same cluster on all workers, every index once, not set before."""
+    if not result.ntasks:
         yield NotChecked(_SEE)
-    facts = told.facts("config")
+    facts = result.facts("config")
     indices = sorted(int(fact["config"]["task"]["index"]) for fact in facts)
-    if indices != list(range(told.ntasks)):
-        yield Finding("task.index", listed(indices), f"0 to {told.ntasks - 1}, once each")
+    if indices != list(range(result.ntasks)):
+        yield Finding("task.index", listed(indices), f"0 to {result.ntasks - 1}, once each")
     clusters = {tuple(fact["config"]["cluster"]["worker"]) for fact in facts}
     if len(clusters) > 1:
         yield Finding("cluster", f"{len(clusters)} different lists of workers", "one")
@@ -86,56 +86,56 @@ def config(told: PayloadResult) -> Judgement:
 
 @check(
     "tensorflow.workers",
-    cause="workers cannot reach each other at the addresses of TF_CONFIG, or one never came",
-    hint="the first worker of the list; a firewall between nodes, or a proxy (no_proxy) that catches gRPC",
+    cause="workers cannot reach each other at the addresses of TF_CONFIG, or one did not start",
+    hint="the first worker of the list; a firewall between nodes, or a proxy that gRPC uses (no_proxy)",
     each="workers",
 )
-def workers(told: PayloadResult, per_task: int) -> Judgement:
-    """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas a worker."""
-    if not told.ntasks:
+def workers(result: PayloadResult, per_task: int) -> Judgement:
+    """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas per worker."""
+    if not result.ntasks:
         yield NotChecked(_SEE)
-    known = {task.task: task for task in told.tasks}
-    for task in _causes_first(told):
-        yield from _judge_task(task, told, told.ntasks * per_task, name=f"worker {task.task} ({task.node})")
-    for rank in sorted(set(range(told.ntasks)) - set(known)):
-        yield Finding(f"worker {rank}", told.problem or "did not start", "takes part")
-    if joined := told.facts("joined"):
+    known = {task.task: task for task in result.tasks}
+    for task in _causes_first(result):
+        yield from _judge_task(task, result, result.ntasks * per_task, name=_worker(task.task, task.node))
+    for rank in sorted(set(range(result.ntasks)) - set(known)):
+        yield Finding(f"worker {rank}", result.problem or "did not start", "takes part")
+    if joined := result.facts("joined"):
         yield Metric("tensorflow_join", max(float(fact["seconds"]) for fact in joined), "s")
 
 
 @check(
     "tensorflow.equal",
     cause="gradients are lost or wrong between workers",
-    hint="run one worker a node, then two: which pair differs?",
+    hint="run one worker per node, then pairs of nodes, to find the pair that differs",
     each="workers",
 )
-def equal(told: PayloadResult) -> Judgement:
-    """Judge that training left the same, changed weights on all workers."""
-    trained = told.by_rank("trained")
+def equal(result: PayloadResult) -> Judgement:
+    """Judge that all workers have equal, changed weights after training."""
+    trained = result.by_rank("trained")
     if not trained:
-        yield NotChecked("no worker trained: see tensorflow.workers" if told.ntasks else _SEE)
+        yield NotChecked("no worker trained: see tensorflow.workers" if result.ntasks else _SEE)
     for stage, what in (("before", "before training"), ("after", "after training")):
         usual = most_common(str(fact[stage]) for fact in trained.values())
         for rank, fact in trained.items():
             if fact[stage] != usual or not fact[stage]:
-                said = fact[stage] or "replicas differ within the worker"
+                weights = fact[stage] or "replicas differ within the worker"
                 yield Finding(
-                    f"worker {rank} ({fact['node']})", f"weights {what}: {said}", usual or "equal on all"
+                    _worker(rank, fact["node"]), f"weights {what}: {weights}", usual or "equal on all"
                 )
     for rank, fact in trained.items():
-        yield from _changed(f"worker {rank} ({fact['node']})", fact["before"], fact["after"], fact["losses"])
+        yield from _changed(_worker(rank, fact["node"]), fact["before"], fact["after"], fact["losses"])
 
 
-def _judge_task(task: PayloadTask, told: PayloadResult, replicas: int, name: str = "") -> Judgement:
+def _judge_task(task: PayloadTask, result: PayloadResult, replicas: int, name: str = "") -> Judgement:
     part = name or f"task {task.task}"
-    kinds = {fact[told.key]: fact for fact in task.facts}
+    kinds = {fact[result.key]: fact for fact in task.facts}
     if "joined" in kinds and kinds["joined"]["replicas"] != replicas:
         yield Finding(part, f"{kinds['joined']['replicas']} replicas", f"{replicas}")
     for fact in task.facts:
-        if fact[told.key] == "reduced" and fact["wrong"]:
+        if fact[result.key] == "reduced" and fact["wrong"]:
             yield Finding(part, f"{fact['wrong']} elements of the sum wrong", "none")
     if "done" not in kinds or task.rc != 0:
-        yield Finding(part, _why(task, told), "joins, sums, trains and ends with 0")
+        yield Finding(part, _why(task, result), "joins, sums, trains and ends with 0")
     elif not name:
         trained = kinds["trained"]
         if not trained["after"]:
@@ -150,16 +150,17 @@ def _changed(part: str, before: str, after: str, losses: list[float]) -> Iterato
         yield Finding(part, f"losses {', '.join(map(str, losses))}", "finite numbers")
 
 
-def _why(task: PayloadTask, told: PayloadResult) -> str:
-    for fact in task.facts:  # before the signal: the payload's watch kills what hangs
-        if fact[told.key] == "failed":
-            return f"{fact['phase']}: {fact['reason']}"
-        if fact[told.key] == "stuck":
-            return f"{fact['phase']}: no end after {fact['seconds']:g} s"
-    if task.signal is not None and told.problem:
-        return told.problem  # Slurm ended all tasks: whose death was the first is not known
+def _why(task: PayloadTask, result: PayloadResult) -> str:
+    if reported := result.failure_of(task):  # before the signal: the payload kills itself when it hangs
+        return reported
+    if task.signal is not None and result.problem:
+        return result.problem  # Slurm ended all tasks: the first to die is unknown
     return task.ending()
 
 
-def _causes_first(told: PayloadResult) -> list[PayloadTask]:
-    return sorted(told.tasks, key=lambda task: (bool(_FOLLOWS.search(_why(task, told))), task.task))
+def _worker(rank: int, node: str) -> str:
+    return f"worker {rank} ({node})"
+
+
+def _causes_first(result: PayloadResult) -> list[PayloadTask]:
+    return sorted(result.tasks, key=lambda task: (bool(_FOLLOWS.search(_why(task, result))), task.task))

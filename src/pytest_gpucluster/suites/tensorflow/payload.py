@@ -1,16 +1,16 @@
-# A broken framework may raise anything (BLE001); it is told in one place.
-"""TensorFlow's distribution strategies, with a loop of our own: Keras 3's fit() does not know them.
+# A broken framework may raise anything (BLE001); one place reports it.
+"""TensorFlow's distribution strategies, with a separate training loop: fit() of Keras 3 does not support them.
 
-Runs on the nodes, under the site's python or a container's, by -c (SOURCE: `payload_step.sent`):
+Runs on the nodes, under the python of the site or of a container (SOURCE: `payload_step.sent`):
 
     srun --ntasks-per-node=1 python3 -c SOURCE mirrored
     srun --ntasks-per-node=2 python3 -c SOURCE workers --hosts gpu01=10.0.0.1,gpu02=10.0.0.2
 
-`find` tells whether tensorflow is there, without importing it. `mirrored` uses all devices of one process (two
-logical CPUs where there is no GPU). `workers` makes TF_CONFIG from the allocation: a worker a task, in rank order, at
-the address of its node, its port drawn from job and step.
+`find` reports whether tensorflow is installed, without importing it. `mirrored` uses all devices of one process (two
+logical CPUs without GPUs). `workers` derives TF_CONFIG from the allocation: one worker per task, in rank order, at the
+address of its node, with a port derived from job and step.
 
-Each thing told is one line of JSON that starts with {"tensorflow": . Exit codes: 0 done, 1 failed, SIGKILL deadline.
+Each fact is one line of JSON that starts with {"tensorflow": . Exit codes: 0 done, 1 failed, SIGKILL deadline.
 """
 
 import argparse
@@ -32,18 +32,18 @@ report = reporter("tensorflow")
 
 
 class ChildWatch:
-    """Ends this process where a phase outlives its deadline: TensorFlow waits for a missing worker without end.
+    """Kills this process when a phase exceeds its deadline: TensorFlow waits for a missing worker without end.
 
-    It waits holding the interpreter's lock, so no thread could do this: a child does, which ends with us.
+    TensorFlow holds the interpreter's lock meanwhile, so a child process watches; it ends with this process.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.phase, self.began = seconds, "start", time.monotonic()
         listen, self._write = os.pipe()
-        us = os.getpid()
+        parent = os.getpid()
         if os.fork() == 0:
             os.close(self._write)
-            self._guard(listen, us)
+            self._guard(listen, parent)
         os.close(listen)
 
     def enter(self, phase: str) -> None:
@@ -55,22 +55,22 @@ class ChildWatch:
         """Return seconds since the phase began."""
         return round(time.monotonic() - self.began, 4)
 
-    def _guard(self, listen: int, us: int) -> None:
+    def _guard(self, listen: int, parent: int) -> None:
         phase, until = "start", time.monotonic() + self.seconds
         while True:
             ready, _, _ = select.select([listen], [], [], max(0.0, until - time.monotonic()))
-            told = os.read(listen, 4096) if ready else b""
-            if ready and not told:
+            phases = os.read(listen, 4096) if ready else b""
+            if ready and not phases:
                 os._exit(0)
             if not ready:
                 report("stuck", phase=phase, seconds=self.seconds)
-                os.kill(us, signal.SIGKILL)
+                os.kill(parent, signal.SIGKILL)
                 os._exit(0)
-            phase, until = told.decode().split("\n")[-2], time.monotonic() + self.seconds
+            phase, until = phases.decode().split("\n")[-2], time.monotonic() + self.seconds
 
 
 def cluster(hosts: str, ports: int, env: Dict[str, str]) -> Dict[str, Any]:
-    """Return TF_CONFIG for this task: one worker a task, in rank order. `hosts` is NODE=ADDRESS, in rank order."""
+    """Return TF_CONFIG for this task: one worker per task, in rank order. `hosts` is NODE=ADDRESS, in rank order."""
     tasks, rank = int(env["SLURM_STEP_NUM_TASKS"]), int(env["SLURM_PROCID"])
     addresses = [entry.partition("=")[2] for entry in hosts.split(",")]
     per_node = tasks // len(addresses)
@@ -79,13 +79,13 @@ def cluster(hosts: str, ports: int, env: Dict[str, str]) -> Dict[str, Any]:
 
 
 class TrainingWork:
-    """One process under a strategy."""
+    """The phases of one process under a strategy."""
 
     def __init__(self, tf: Any, strategy: Any, watch: ChildWatch) -> None:
         self.tf, self.strategy, self.watch = tf, strategy, watch
 
     def all_reduce(self) -> None:
-        """Sum data of which the sum is known, over all replicas of all workers."""
+        """Sum data with a known sum over all replicas of all workers."""
         tf, strategy = self.tf, self.strategy
         self.watch.enter("all_reduce")
         size = strategy.num_replicas_in_sync
@@ -107,7 +107,7 @@ class TrainingWork:
         report("reduced", replicas=size, local=len(results), elements=ELEMENTS, wrong=wrong, seconds=took)
 
     def train(self, seed: int) -> None:
-        """Train on other data in each replica: afterwards all have the same, other weights."""
+        """Train on different data in each replica: afterwards all have equal, changed weights."""
         tf, strategy = self.tf, self.strategy
         self.watch.enter("training step")
         with strategy.scope():
@@ -144,7 +144,7 @@ class TrainingWork:
         report("trained", before=before, after=after, losses=losses, seconds=took)
 
     def digest(self, *variables: Any) -> str:
-        """Return a hash of all replicas' values here, '' where they differ among themselves."""
+        """Return a hash of the values of all local replicas, '' if they differ."""
         hashes = set()
         copies = [self.strategy.experimental_local_results(variable) for variable in variables]
         for replica in range(len(copies[0])):
@@ -181,13 +181,13 @@ def work(args: argparse.Namespace, watch: ChildWatch) -> int:
     job.all_reduce()
     job.train(seed=100)
     watch.enter("last all-reduce")
-    job.all_reduce()  # nobody leaves before all are done
+    job.all_reduce()  # no worker ends before all are done
     report("done")
     return 0
 
 
 def devices(tf: Any) -> List[str]:
-    """Return the devices of this process; without GPUs two logical CPUs, so that there is something to mirror."""
+    """Return the devices of this process; without GPUs two logical CPUs."""
     gpus = tf.config.list_logical_devices("GPU") if tf.config.list_physical_devices("GPU") else []
     if gpus:
         return [device.name for device in gpus]
@@ -203,7 +203,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("mode", choices=("find", "mirrored", "workers"))
     parser.add_argument("--hosts", default="", help="NODE=ADDRESS,... in rank order, for `workers`")
-    parser.add_argument("--deadline", type=float, default=90, help="seconds a phase")
+    parser.add_argument("--deadline", type=float, default=90, help="seconds per phase")
     args = parser.parse_args(argv)
     if args.mode == "find":
         report("found", **installed("tensorflow", "tensorflow", "tensorflow-cpu", "tensorflow_gpu"))

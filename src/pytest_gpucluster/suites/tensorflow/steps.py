@@ -1,4 +1,4 @@
-"""TensorFlow as steps: what is there, MirroredStrategy on every node, MultiWorkerMirroredStrategy over all."""
+"""TensorFlow as steps: its package, MirroredStrategy on every node, MultiWorkerMirroredStrategy over all nodes."""
 
 from __future__ import annotations
 
@@ -17,41 +17,38 @@ if TYPE_CHECKING:
 
 
 class Tensorflow(FrameworkStepRunner[TensorflowConfig]):
-    """The steps of one allocation, each run when it is first asked for."""
+    """The steps of one allocation; the first access runs each."""
 
     section = key = "tensorflow"
 
     @cached_property
-    def found(self) -> PayloadResult:
-        """Whether tensorflow is there, without importing it."""
+    def packages(self) -> PayloadResult:
+        """Whether tensorflow is installed, without importing it."""
         return self.attempt(self._step(self.nodes, "find", ntasks_per_node=1))
 
     @cached_property
-    def fit(self) -> tuple[str, ...]:
-        """The nodes that have it."""
+    def fit_nodes(self) -> tuple[str, ...]:
+        """The nodes that have tensorflow."""
         return tuple(
-            node for node in self.nodes if checks.framework(node, self.found).outcome is not Outcome.FAILED
+            node for node in self.nodes if checks.framework(node, self.packages).outcome is not Outcome.FAILED
         )
 
     @cached_property
     def mirrored(self) -> PayloadResult:
-        """One process a node with all its devices; every node by itself."""
-        if not self.fit:
+        """The result of one process per node with all its devices, each node alone."""
+        if not self.fit_nodes:
             return self.nothing()
         gpus = self.real_gpus or None
-        return self.attempt(self._step(self.fit, "mirrored", ntasks_per_node=1, gpus_per_node=gpus))
+        return self.attempt(self._step(self.fit_nodes, "mirrored", ntasks_per_node=1, gpus_per_node=gpus))
 
     @cached_property
     def workers(self) -> PayloadResult:
-        """A worker a task, all nodes together."""
-        if not self.fit:
+        """The result of one worker per task, all nodes together."""
+        if not self.fit_nodes:
             return self.nothing()
-        hosts = ",".join(f"{node}={self.address(node)}" for node in self.fit)
+        hosts = ",".join(f"{node}={self.address(node)}" for node in self.fit_nodes)
         options = {"ntasks_per_node": self.ranks_per_node, "gpus_per_task": 1 if self.real_gpus else None}
-        return self.attempts(
-            self._step(self.fit, "workers", "--hosts", hosts, **options),
-            lambda told: any("already in use" in fact["reason"] for fact in told.facts("failed")),
-        )
+        return self.attempts(self._step(self.fit_nodes, "workers", "--hosts", hosts, **options))
 
     def _step(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> StepRequest:
         argv = self.payload(mode, "--deadline", str(self.phase), *words)
