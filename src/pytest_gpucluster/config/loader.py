@@ -54,10 +54,16 @@ def search_path() -> tuple[Path, ...]:
 
 def cluster_names() -> tuple[str, ...]:
     """Return the names that `load_cluster` can find, and the generated one, sorted."""
-    found = {
-        path.stem for folder in search_path() for end in ("yaml", "yml") for path in folder.glob(f"*.{end}")
-    }
-    return tuple(sorted(found | {GENERATED}))
+    return tuple(sorted({*_names_in(search_path()), GENERATED}))
+
+
+def own_cluster_names() -> tuple[str, ...]:
+    """Return the names of the site's cluster files, sorted."""
+    return tuple(sorted(_names_in(search_path()[:-1])))
+
+
+def _names_in(folders: Iterable[Path]) -> set[str]:
+    return {path.stem for folder in folders for end in ("yaml", "yml") for path in folder.glob(f"*.{end}")}
 
 
 def find_cluster(name_or_path: str | Path) -> Path:
@@ -105,6 +111,7 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
         for at, group in _groups(source, written)
     ]
     shared = {name: getattr(written, name) for name in ClusterSettings.model_fields}
+    shared["suites"] = tuple(str(Path(source.label).parent / folder) for folder in written.suites)
     name = written.name or Path(source.label).stem
     cluster = Cluster(name=name, groups=tuple(groups), hosts=hosts, deprecations=deprecations, **shared)
     _refuse_shared_nodes(source, cluster)

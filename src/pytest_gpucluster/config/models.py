@@ -386,6 +386,10 @@ class ClusterSettings(_AccessAndSections):
     )
     history: Text | None = Field(None, description="SQLite file that stores the runs, as pytest's --history")
     settings: dict[str, Any] = Field({}, description="keys for a site's own suites")
+    suites: tuple[Text, ...] = Field(
+        (),
+        description="folders of the site's own suites, which run beside the shipped ones; relative to this file",
+    )
 
     @overload
     def section(self, model: type[AnySection]) -> AnySection: ...

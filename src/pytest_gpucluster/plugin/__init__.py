@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +124,11 @@ def _at_least_one(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
     return int(text)
+
+
+def runs_tests(option: Any) -> bool:
+    """Return False for --collect-only and --setup-plan, which allocate no nodes."""
+    return not (option.collectonly or option.setupplan)
 
 
 def text_options() -> list[tuple[str, str]]:
@@ -249,14 +256,20 @@ def _add_drain(add: Add) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, and the rest of the plugin where --cluster is given."""
-    for marker in marker_lines():
-        config.addinivalue_line("markers", marker)
     option = config.option
+    if option.cluster is not None or option.markers or (config.rootpath / "clusters").is_dir():
+        for marker in marker_lines():  # a project without clusters gets none
+            config.addinivalue_line("markers", marker)
     if option.showfixtures or option.show_fixtures_per_test:
-        from pytest_gpucluster.plugin import fixtures  # only here: its import takes time
+        from pytest_gpucluster.plugin import fixtures, suite_paths  # only here: their import takes time
 
         config.pluginmanager.register(fixtures, "gpucluster-fixtures")
-    elif option.cluster is not None:
+        if option.cluster is not None:
+            config.pluginmanager.register(suite_paths, "gpucluster-suite-paths")
+            config.args = suite_paths.choose(config)
+    elif option.cluster is None:
+        _refuse_suites_without_cluster(config)
+    elif not getattr(option, "cacheshow", False):
         if not hasattr(option, "nodes"):
             raise pytest.UsageError(
                 "--cluster: load the plugin by -p pytest_gpucluster.plugin, not from a conftest.py"
@@ -264,6 +277,39 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_gpucluster.plugin import session_factory as start  # only where --cluster is given
 
         start.register(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Explain a run without tests that selects a suite by its marker and has no --cluster."""
+    if config.option.cluster is None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        words = set(re.findall(r"\w+", config.option.markexpr or ""))
+        if words & {re.split(r"[:(]", line, maxsplit=1)[0] for line in marker_lines()}:
+            chosen = f" -m {shlex.quote(config.option.markexpr)}"
+            terminalreporter.write_line(f"no --cluster: to test a cluster: {_suggestion(config)}{chosen}")
+
+
+def _refuse_suites_without_cluster(config: pytest.Config) -> None:
+    """Raise UsageError for shipped suites on the command line: none of their tests could run."""
+    package = __name__.partition(".")[0]
+    shipped = Path(suites_path()).resolve()
+    for arg in config.args:
+        name = arg.partition("::")[0]
+        path = (config.invocation_params.dir / name).resolve()
+        if path.is_relative_to(shipped) or (config.option.pyargs and name.partition(".")[0] == package):
+            raise pytest.UsageError(
+                f"{arg}: needs --cluster, the cluster to test: {_suggestion(config)} {arg}"
+            )
+
+
+def _suggestion(config: pytest.Config) -> str:
+    """Return the start of a command line, with the cluster file if there is only one."""
+    from pytest_gpucluster.config.loader import own_cluster_names  # only for a message
+
+    names = own_cluster_names()
+    return f"pytest --cluster={shlex.quote(names[0]) if len(names) == 1 else 'NAME'}"
 
 
 def _refuse_without_cluster(parser: pytest.Parser, args: list[str]) -> None:

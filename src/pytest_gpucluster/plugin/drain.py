@@ -22,7 +22,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.drain import policy
-from pytest_gpucluster.plugin import signals
+from pytest_gpucluster.plugin import runs_tests, signals
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.item_result import clean
@@ -211,7 +211,7 @@ class Drainage:
         """Try again what failed, where the items are; then act, where the log is."""
         try:
             result = yield
-            if session.items and not session.config.option.collectonly:  # under xdist the controller has none
+            if session.items and runs_tests(session.config.option):  # under xdist the controller has none
                 self._confirm()
         except BaseException as error:
             self._stopped_early(error)

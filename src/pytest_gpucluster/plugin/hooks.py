@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import get_terminal_size
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +11,7 @@ import pytest
 
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.plugin import reporting, signals
+from pytest_gpucluster.plugin import reporting, runs_tests, signals
 from pytest_gpucluster.plugin.completeness import Completeness
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.markers import refuse_slips
@@ -19,10 +20,13 @@ from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.run_metadata import about
 from pytest_gpucluster.plugin.summary import classify, header, summary
 from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.last_screen import closing
+from pytest_gpucluster.report.result import RED
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+    from pytest_gpucluster.plugin.equal_failures import EqualFailures
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
@@ -42,6 +46,7 @@ class Hooks:
         self.end = RunEnd(session, log, reports)
         self._stopped: int | None = None  # exit code of a run that was stopped
         self._shown = 0  # messages of the session that the summary has shown
+        self.equal: EqualFailures | None = None  # in the controller, without -v
         self._lost_logged: set[str] = set()
         self._junit = reports.folder / "junit.xml" if log is not None else None
         if log is not None:
@@ -150,6 +155,8 @@ class Hooks:
             log.write("result", {**event, **report.gpucluster})
         else:
             log.write("result", report.gpucluster, **event)
+        if self.equal is not None and outcome in RED:
+            self.equal.add(report)
         self._log_lost(log)
         if outcome == "not tested":
             self.completeness.stop_at(node)
@@ -185,7 +192,7 @@ class Hooks:
             self.session.close()  # first: xdist gives its workers 10 s to end
         if (output := getattr(self.config, "workeroutput", None)) is not None:
             output["gpucluster"] = [(str(path), why) for path, why in self.reports.problems.items()]
-        if self.log is not None and not session.config.option.collectonly:
+        if self.log is not None and runs_tests(session.config.option):
             self._judge_run(session, self.log, distributed=distributed)
 
     @pytest.hookimpl(optionalhook=True)
@@ -224,6 +231,8 @@ class Hooks:
         try:
             return (yield)
         finally:
+            if self.equal is not None:
+                self.equal.name_groups()
             self.session.start_releasing()  # fixtures that need the nodes are torn down
             if not hasattr(self.config, "workerinput"):
                 self.end.write(session)
@@ -242,7 +251,7 @@ class Hooks:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """End with nodes by suites, the metrics, what was not covered, the files, and errors."""
-        if self.log is None or self.config.option.collectonly:
+        if self.log is None or not runs_tests(self.config.option):
             return
         session = self.session
         label = " (SIMULATED)" if session.cluster.simulated else ""
@@ -250,12 +259,20 @@ class Hooks:
         verbose, tested = self.config.get_verbosity() > 0, len(self.completeness.tested())
         for line in summary(session, self.log.model, tested, verbose=verbose):
             terminalreporter.write_line(clean(line))
-        if self.log.model.results:
-            names = [path.name for path in self.reports.written if path.parent == self.reports.folder]
-            terminalreporter.write_line(clean(f"reports: {self.reports.folder}: {', '.join(sorted(names))}"))
         for message in session.messages:
             terminalreporter.write_line(clean(f"ERROR: {message}"), red=True)
         self._shown = len(session.messages)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_sessionfinish")
+    def pytest_sessionfinish_last_screen(self) -> Generator[None, object, object]:
+        """Show the verdict below the last line of pytest: nearest to the prompt."""
+        result = yield
+        if self.log is not None and self.log.model.results and runs_tests(self.config.option):
+            for line in closing(self.log.model, get_terminal_size().columns):
+                self.say(line)
+            names = [path.name for path in self.reports.written if path.parent == self.reports.folder]
+            self.say(f"reports: {self.reports.folder}: {', '.join(sorted(names))}")
+        return result
 
     def pytest_unconfigure(self) -> None:
         """Release the nodes in any case."""

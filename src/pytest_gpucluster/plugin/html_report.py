@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.plugin import runs_tests
+
 if TYPE_CHECKING:
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
@@ -23,7 +25,7 @@ class Pages:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
         """Make the template ready beside the run: there is time while it waits for its nodes, and none at its end."""
-        if not self.config.option.collectonly:
+        if runs_tests(self.config.option):
             threading.Thread(target=_prepare, name="template", daemon=True).start()
 
     def write(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError, TransportError
 from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.item_result import NOT_TESTED, clean, one_line
 from pytest_gpucluster.plugin.node_items import kinds, node_of
@@ -62,7 +63,7 @@ class NodeAccess:
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         """Get the nodes before the first test, and send them the commands of all probes."""
         items = [*kinds(session.items)]  # none in the controller of xdist
-        if session.config.option.collectonly or not any(map(needs_nodes, items)):
+        if not runs_tests(session.config.option) or not any(map(needs_nodes, items)):
             return
         used = {name for item in items for name in getattr(item, "fixturenames", ())}
         self._get_nodes(
@@ -80,7 +81,7 @@ class NodeAccess:
     def pytest_configure_node(self, node: Any) -> None:
         """Hand the session over to an xdist worker."""
         option = node.config.option
-        if not option.collectonly:
+        if runs_tests(option):
             marks = option.markexpr  # the controller of xdist collects nothing itself
             submitting = [it for it in suites() if it.before_allocation and (not marks or it.name in marks)]
             self._get_nodes(submitting, too_early=True)

@@ -15,6 +15,7 @@ from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.item_result import Record, clean, clean_pair, is_clean
 from pytest_gpucluster.plugin.node_items import NodeItem, record_of
 from pytest_gpucluster.plugin.plan import Kind
+from pytest_gpucluster.plugin.suite_paths import NAME
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import CLUSTER
@@ -201,7 +202,7 @@ def _address(item: pytest.Item) -> str:
     """Return what names the item to pytest from the folder that this run was started in."""
     file, _, name = item.nodeid.partition("::")
     here = (item.config.invocation_params.dir / file).exists()
-    return item.nodeid if here else f"{item.path}::{name}"  # the suites of the installed package
+    return item.nodeid if here or file.startswith(f"{NAME}/") else f"{item.path}::{name}"
 
 
 def by_hand(record: Record, session: ClusterSession) -> list[str]:

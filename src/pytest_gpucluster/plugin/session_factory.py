@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import suites_path
 from pytest_gpucluster.cluster.slurm.client import make_slurm
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
@@ -23,7 +22,7 @@ from pytest_gpucluster.core.secure_tempfile import Folder, group_id
 from pytest_gpucluster.core.units import parse_option_time, share_of
 from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
-from pytest_gpucluster.plugin import fixtures, signals
+from pytest_gpucluster.plugin import fixtures, runs_tests, signals, suite_paths
 from pytest_gpucluster.plugin.check_patterns import refuse_unmatched
 from pytest_gpucluster.plugin.collection import Collection
 from pytest_gpucluster.plugin.controller import Controller
@@ -35,6 +34,7 @@ from pytest_gpucluster.plugin.drain import (
     little_patience,
     trial_reasons,
 )
+from pytest_gpucluster.plugin.equal_failures import EqualFailures
 from pytest_gpucluster.plugin.history import Memory, history_path
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.html_report import Pages
@@ -74,12 +74,13 @@ def register(config: pytest.Config) -> None:
     try:
         reports = Reports(group_id(config.option.report_group))
         session, log = open_session(config, reports)
-        if session.slurm is not None and not config.option.collectonly:
+        if session.slurm is not None and runs_tests(config.option):
             worker = getattr(config, "workerinput", {}).get("workerid", "")
             listener = StepListener(session.slurm, StepLogs(reports, worker))
             config.pluginmanager.register(listener, "gpucluster-steps")
         hooks = Hooks(config, session, log, reports)
         options = Options.read(config.option)
+        config.args = suite_paths.choose(config, session.cluster.suites)
         memory = make_memory(config, session, log, reports)
         gauges = Gauges(config, log, reports) if log is not None else None
     except GpuClusterError as error:
@@ -92,11 +93,15 @@ def register(config: pytest.Config) -> None:
         fixtures.session_plugin(session, of_run(session, log)), "gpucluster-session"
     )
     config.pluginmanager.register(hooks, "gpucluster-hooks")
+    config.pluginmanager.register(suite_paths, "gpucluster-suite-paths")
     collection = Collection(config, session)
     config.pluginmanager.register(collection, "gpucluster-collection")
     config.pluginmanager.register(NodeAccess(session, collection, log, hooks.say), "gpucluster-nodes")
     if log is not None:
         config.pluginmanager.register(ItemProtocol(config), "gpucluster-items")
+        if config.get_verbosity() <= 0:
+            hooks.equal = EqualFailures(log.model, config)
+            config.pluginmanager.register(hooks.equal, "gpucluster-equal-failures")
     if options.wanted:
         config.pluginmanager.register(Drainage(config, session, log, options), "gpucluster-drain")
     if memory is not None:
@@ -109,8 +114,6 @@ def register(config: pytest.Config) -> None:
         stored = [memory.write] if memory is not None else []
         hooks.end.writers[:] = [gauges.write, hooks.write_junit, *stored, pages.write]  # metrics raise alerts
         hooks.end.stating[:] = [gauges.write, hooks.write_junit, pages.write]
-    if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
-        config.args = [str(suites_path())]  # outside a checkout run the suites of the package
 
 
 def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str]]:
@@ -150,7 +153,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     inventory = first_contact(cluster, slurm) if slurm else {}
     reserved = reserved_nodes(cluster, slurm) if slurm else None
     inventory = seen_from_inside(inventory, reserved or ())
-    if slurm is not None and not option.collectonly:
+    if slurm is not None and runs_tests(option):
         check_rights(options, slurm)
     edited: dict[str, str] = {}
     if options.resume:
@@ -160,7 +163,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
     check_min_nodes(option.min_nodes, plan.selected)
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
-    log = None if option.collectonly else open_log(option, run, reports)
+    log = open_log(option, run, reports) if runs_tests(option) else None
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     session.reserved = reserved or frozenset()

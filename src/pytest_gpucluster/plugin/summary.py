@@ -199,7 +199,7 @@ def header(session: ClusterSession) -> list[str]:
 
 def summary(session: ClusterSession, run: Run, tested: int, *, verbose: bool) -> Iterator[str]:
     """Yield nodes by suites, the metrics, what was not covered, and what was not tested."""
-    tables = (node_table(run), metric_table(run, constant=verbose), *suite_tables(run))
+    tables = (node_table(run), metric_table(run) if verbose else [], *suite_tables(run))
     for table in filter(None, tables):
         yield from (*table, "")
     for curve in run.curves[:MAX_CURVES]:

@@ -13,7 +13,7 @@ import hashlib
 import re
 import shlex
 from collections import Counter, defaultdict
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,12 +27,13 @@ from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
 from pytest_gpucluster.report.regression import Compared, ShownComparison
-from pytest_gpucluster.report.result import RED, as_dict, as_list
+from pytest_gpucluster.report.result import as_dict, as_list
 from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, STATES
+from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.words import clock, count, counted, folded, number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pytest_gpucluster.report.run_model import FailureGroup, Row, Run
@@ -41,7 +42,6 @@ __all__ = ["render", "write"]
 
 _Held = TypeVar("_Held", Compared, ShownComparison)
 
-STOPPED = 2  # pytest's exit status of a run that was interrupted
 MAX_GROUPS = 250  # sections of failures; the others become one line each
 MAX_LINES = 1000  # of those lines
 MAX_ROWS = 2_000  # findings in all sections together
@@ -69,7 +69,7 @@ def write(
 
 def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
     """Return the report as text."""
-    anchors = {id(group): f"g{number}" for number, group in enumerate(_ordered(run), 1)}
+    anchors = {id(group): f"g{number}" for number, group in enumerate(ordered(run), 1)}
     style, script = _resource("report.css"), _resource("report.js")
     page = _template().render(
         run=run,
@@ -124,100 +124,6 @@ def mark(state: str) -> Markup:
     """Draw a state's shape; its name is for readers who do not see it."""
     kind, shape = svg.SHAPES.get(state, svg.SHAPES[""])
     return _MARK.format(kind, shape)
-
-
-# --- the verdict
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The result of a run. `kind`: accepted, exceptions, rejected or none."""
-
-    kind: str
-    title: str
-    sentences: tuple[str, ...]
-    exceptions: tuple[str, ...]
-    fit: tuple[str, ...]
-    unfit: tuple[str, ...]
-
-
-def judge(run: Run) -> Judged:
-    """Say in one word what the run says of the cluster. Nothing is accepted by absence."""
-    states = {node: run.state(node) for node in run.selected}
-    unfit = tuple(node for node, state in states.items() if state == "failed")
-    fit = tuple(
-        node for node, state in states.items() if state not in (*RED, "not tested") and _passed(run, node)
-    )
-    kind, title, first = _result(run, unfit)
-    exceptions = tuple(_exceptions(run))
-    if kind == "accepted" and exceptions:
-        kind, title = "exceptions", "Accepted, with exceptions"
-    return Judged(kind, title, (first, *_more(run)), exceptions, fit, unfit)
-
-
-def _passed(run: Run, node: str) -> bool:
-    return any(counter["passed"] for counter in run.counts.get(node, {}).values())
-
-
-def _result(run: Run, unfit: tuple[str, ...]) -> tuple[str, str, str]:
-    status = run.finish.get("exit") if run.finish else None
-    if run.totals["failed"]:
-        failed = f"{len(unfit):,} of {count(len(run.selected), 'node')} failed at least one check."
-        return "rejected", "Not accepted", failed if unfit else "A check of the whole cluster failed."
-    if unsaid := _no_verdict(run, status):
-        return "none", "No verdict", unsaid
-    if run.totals["error"]:
-        return (
-            "rejected",
-            "Not accepted",
-            "No check failed, but not everything could be judged: see the errors.",
-        )
-    if status == 0:
-        return "accepted", "Accepted", "Every check that was judged passed."
-    return "rejected", "Not accepted", f"The run ended with status {status}: see its errors."
-
-
-def _no_verdict(run: Run, status: Any) -> str:
-    if run.finish is None:
-        return f"The run did not end; its log stops at {clock(run.ended)}."
-    if not run.executed:
-        return "No check was executed: this run says nothing about the cluster."
-    return "The run was stopped before its end." if status == STOPPED else ""
-
-
-def _more(run: Run) -> Iterable[str]:
-    if run.finish is None and run.totals["failed"]:
-        yield f"The run did not end: its log stops at {clock(run.ended)}."
-    if run.finish is not None and run.finish.get("exit") == STOPPED and run.totals["failed"]:
-        yield "The run was stopped before its end."
-    if run.totals["error"] and run.totals["failed"]:
-        yield f"{count(run.totals['error'], 'check')} could not be judged because something broke."
-    if any("systemic" in str(act.get("event")) for act in run.acts):
-        yield "The fault is probably systemic: more nodes failed than the budget allows to drain."
-    if run.simulated:
-        yield "SIMULATED hardware: this run says nothing about real GPUs."
-
-
-def _exceptions(run: Run) -> Iterable[str]:
-    if run.finish is None:
-        yield "the run did not end: the remaining checks did not run"
-    untested = run.untested
-    if untested:
-        yield f"{count(len(untested), 'node')} not tested: {folded(untested)}"
-    if run.silent:
-        yield f"{count(len(run.silent), 'node')} without any result: {folded(run.silent)}"
-    flaky = sorted({one["check"] for one in run.retried.values() if one["outcome"] == "passed"})
-    if flaky:
-        yield f"{count(len(flaky), 'check')} passed only when repeated: {_some(flaky)}"
-    for outcome in ("not checked", "skipped"):
-        if run.totals[outcome]:
-            checks = sorted({check for why in run.unjudged[outcome].values() for check in why})
-            yield f"{count(run.totals[outcome], 'check')} {outcome}: {_some(checks)}"
-
-
-def _some(names: Sequence[str], most: int = 6) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 # --- the record
@@ -283,7 +189,7 @@ def _work(run: Run, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
             if group.outcome == "failed" and of_group == action:
                 for node in group.nodes:
                     hardest.setdefault(node, action)
-    for group in _ordered(run):
+    for group in ordered(run):
         if group.outcome == "failed":
             for action in {hardest[node] for node in group.nodes}:
                 checks[action].setdefault(group.check, anchors[id(group)])
@@ -300,7 +206,7 @@ def _work(run: Run, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
         node for group in run.groups.values() if group.outcome == "error" for node in group.nodes
     )
     if broken:
-        errors = {g.check: anchors[id(g)] for g in _ordered(run) if g.outcome == "error"}
+        errors = {g.check: anchors[id(g)] for g in ordered(run) if g.outcome == "error"}
         rows.append({"action": "inspect: could not be judged", "nodes": list(broken), "checks": errors})
     return rows
 
@@ -310,7 +216,7 @@ def _work(run: Run, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
 
 def _map(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
     where: dict[tuple[str, str], str] = {}
-    for group in _ordered(run):
+    for group in ordered(run):
         for node in group.nodes:
             where.setdefault((node, group.suite), f"#{anchors[id(group)]}")
             where.setdefault((node, ""), f"#{anchors[id(group)]}")
@@ -375,19 +281,10 @@ def _pattern(run: Run, nodes: list[str], where: Mapping[tuple[str, str], str]) -
 # --- failures
 
 
-def _ordered(run: Run) -> list[FailureGroup]:
-    """Return failures before errors, hard actions before mild, many nodes before few."""
-    ranks = {action: rank for rank, action in enumerate(ACTIONS)}
-    return sorted(
-        run.groups.values(),
-        key=lambda g: (g.outcome != "failed", ranks.get(g.action, len(ACTIONS)), -len(g.nodes), g.check),
-    )
-
-
 def _failures(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
-    ordered, room = _ordered(run), MAX_ROWS
+    groups, room = ordered(run), MAX_ROWS
     sections = []
-    for group in ordered[:MAX_GROUPS]:
+    for group in groups[:MAX_GROUPS]:
         rows = sorted(group.rows.values(), key=lambda row: -len(row.nodes))
         shown = rows[: max(OPEN_ROWS, room)]
         room -= len(shown)
@@ -396,7 +293,7 @@ def _failures(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
     for one in run.retried.values():
         like = one["message"].replace(one["node"], "NODE") if one["node"] else one["message"]
         retried[one["check"], one["outcome"], like].append(one["node"] or CLUSTER)
-    rest = ordered[MAX_GROUPS:]
+    rest = groups[MAX_GROUPS:]
     tried = sorted(retried.items())[:MAX_LINES]
     return {
         "failures": sections,

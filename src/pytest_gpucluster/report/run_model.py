@@ -276,16 +276,28 @@ def _figures(run: Run, event: dict[str, Any], node: str) -> None:
 # --- failures
 
 
+def failure_key(result: Result) -> tuple[str, ...]:
+    """Return the key of a red result in Run.groups: outcome, check, action, likeness, hint.
+
+    A cause that names the node is the same cause on the next; messages are compared without their numbers.
+    """
+    first = next(iter(_failed_verdicts(result)), None)
+    verdict = first or _NO_VERDICT
+    like = _NUMBERS.sub("#", _line(verdict.cause) or ("" if first else _line(result.message)))
+    return _line(result.outcome), _line(result.check), _line(verdict.action), like, _line(verdict.hint)
+
+
+def _failed_verdicts(result: Result) -> list[DeviatingVerdict]:
+    return [it for it in result.verdicts if it.findings] if _line(result.outcome) == "failed" else []
+
+
 def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
-    outcome, message = _line(result.outcome), _line(result.message)
-    verdicts = [it for it in result.verdicts if it.findings] if outcome == "failed" else []
-    first = verdicts[0] if verdicts else _NO_VERDICT
-    check, cause, hint, action = map(_line, (result.check, first.cause, first.hint, first.action))
-    # a cause that names the node is the same cause on the next; messages are compared without their numbers
-    like = _NUMBERS.sub("#", cause or ("" if verdicts else message))
-    key = (outcome, check, action, like, hint)
+    verdicts = _failed_verdicts(result)
+    key = failure_key(result)
     group = run.groups.get(key)
     if group is None:
+        outcome, check, action, _, hint = key
+        cause = _line(verdicts[0].cause) if verdicts else ""
         group = run.groups[key] = FailureGroup(outcome, check, _line(result.suite), action, cause, hint)
         group.example = _example(event, node)
     group.nodes[node] = None
@@ -294,7 +306,7 @@ def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
         for finding in verdict.findings:
             _add(group.rows, finding, node, action=_line(finding.action or verdict.action))
     if not verdicts:
-        _add(group.rows, Deviation("", message.replace(node, "NODE"), "", ""), node)
+        _add(group.rows, Deviation("", _line(result.message).replace(node, "NODE"), "", ""), node)
     if state := _annotation(event)["slurm"]:
         group.slurm[state].append(node)
 

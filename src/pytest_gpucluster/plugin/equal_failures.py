@@ -1,0 +1,99 @@
+"""Equal failures of several nodes are one block and one line of pytest's summary; -v shows each."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.plugin.item_result import clean
+from pytest_gpucluster.plugin.reporting import Crash
+from pytest_gpucluster.report.last_screen import block, findings, places
+from pytest_gpucluster.report.run_model import CLUSTER, failure_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.report.run_model import FailureGroup, Run
+
+
+class GroupedFailure:
+    """The `longrepr` of the first of equal failures: as it was while it is the only one, else of all of them."""
+
+    def __init__(self, first: Any, group: FailureGroup, command: str, address: Sequence[str]) -> None:
+        self._first, self._group, self._command, self._address = first, group, command, address
+
+    @property
+    def _is_alone(self) -> bool:
+        return len(self._group.nodes) < 2
+
+    @property
+    def reprcrash(self) -> Any:
+        """Path, line and message, as pytest's summary shows them."""
+        crash = getattr(self._first, "reprcrash", None)
+        if crash is None or self._is_alone:
+            return crash
+        text = next(iter(findings(self._group)), "")
+        return Crash(
+            str(crash.path), crash.lineno, clean(f"{self._group.check} on {places(self._group)}: {text}")
+        )
+
+    def addsection(self, name: str, content: str, sep: str = "-") -> None:
+        """Add a section with a heading."""
+        self._first.addsection(name, content, sep)
+
+    def toterminal(self, out: Any) -> None:
+        """Write the text to pytest's terminal."""
+        if self._is_alone or not self._group.cause:
+            self._first.toterminal(out)  # with the traceback of a site's own test
+        if self._is_alone:
+            return
+        lines = block(self._group, self._rerun())
+        for line in lines if self._group.cause else [lines[0], lines[-1]]:
+            out.line(clean(line))
+
+    def _rerun(self) -> str:
+        nodes = [node for node in self._group.nodes if node != CLUSTER]
+        words = [f"--nodes={hostlist.fold(nodes)}"] if nodes else []
+        return " ".join((self._command, *map(shlex.quote, (*words, *self._address))))
+
+    def __str__(self) -> str:
+        return str(self._first)
+
+
+class EqualFailures:
+    """Registered in the controller of a run without -v."""
+
+    def __init__(self, run: Run, config: pytest.Config) -> None:
+        self._run = run
+        self._command = f"pytest {shlex.quote(f'--cluster={config.option.cluster}')}"
+        self._first: dict[tuple[str, ...], tuple[pytest.TestReport, FailureGroup]] = {}
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Take a failure whose event was logged: make it the first of its group, or mark it as equal to that."""
+        key = failure_key(self._run.results[-1])
+        if key in self._first:
+            report.__dict__["gpucluster_equal"] = True
+            return
+        group = self._run.groups[key]
+        self._first[key] = report, group
+        words = shlex.split(group.example["again"])[2:]  # of pytest --cluster=NAME ...
+        address = [word.partition("[")[0] for word in words if not word.startswith("--nodes=")]
+        report.longrepr = GroupedFailure(report.longrepr, group, self._command, address)  # type: ignore[assignment] # shown by toterminal()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Count a failure that is equal to an earlier one apart: pytest lists the category `failed` only."""
+        if not getattr(report, "gpucluster_equal", False):
+            return None
+        kind = "failed" if report.when == "call" else "error"
+        return f"{kind} alike", kind[0].upper(), kind.upper()
+
+    def name_groups(self) -> None:
+        """Put the nodes into the headings of the blocks, once all failures are known."""
+        for report, group in self._first.values():
+            if len(group.nodes) > 1:
+                path, line, _ = report.location
+                report.location = path, line, clean(f"{group.check} on {places(group)}")

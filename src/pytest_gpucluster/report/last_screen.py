@@ -1,0 +1,158 @@
+"""What the terminal shows last: equal failures as one block, the verdict, and what to do. Pure."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.report.run_model import CLUSTER
+from pytest_gpucluster.report.verdict import judge, ordered
+from pytest_gpucluster.report.words import count, folded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpucluster.report.run_model import FailureGroup, Row, Run
+
+HEIGHT = 25  # lines of the verdict and its table, for any number of nodes
+MAX_FINDINGS = 4  # lines of one block
+MAX_VALUES = 3  # of what is no number
+MAX_EXCEPTIONS = 5
+HEADERS = ("action", "nodes", "check", "finding")
+_SHARES = (0.14, 0.24, 0.22)  # of the width, at most; the finding gets the rest
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_PLACEHOLDER = re.compile(r"\bNODE\b")
+
+
+def places(group: FailureGroup) -> str:
+    """Write where a group failed: 'gpu01', or '6 nodes: gpu[01-06]'."""
+    nodes = folded(group.nodes)
+    return f"{len(group.nodes)} nodes: {nodes}" if len(group.nodes) > 1 else nodes
+
+
+def findings(group: FailureGroup) -> list[str]:
+    """Write the deviations of a group: one text per kind of part and expectation, with the range of measured values."""
+    kinds: dict[tuple[str, str], list[Row]] = {}
+    for row in group.rows.values():
+        kinds.setdefault((_NUMBER.sub("#", row.part), row.expected), []).append(row)
+    found = []
+    for (_, expected), rows in kinds.items():
+        part = _several([row.part for row in rows])
+        measured = _values([row.measured for row in rows])
+        text = (
+            f"{part}: measured {measured}, expected {expected}" if part else for_nodes(measured, group.nodes)
+        )
+        nodes = dict.fromkeys(node for row in rows for node in row.nodes)
+        found.append(text if len(nodes) == len(group.nodes) else f"{text} ({folded(nodes)})")
+    return found
+
+
+def block(group: FailureGroup, rerun: str) -> list[str]:
+    """Return the lines of equal failures of several nodes. `rerun`: the command that repeats them all."""
+    first, *others = findings(group) or [""]
+    more = len(others) - MAX_FINDINGS
+    lines = [f"{group.check} on {places(group)}: {first}", *others[:MAX_FINDINGS]]
+    lines += [f"and {more} more kinds of findings: see report.html"] if more > 0 else []
+    lines += [f"likely cause: {group.cause}"] if group.cause else []
+    lines += [f"what to do:   {for_nodes(group.hint, group.nodes)}"] if group.hint else []
+    lines += [f"action:       {group.action}"] if group.action else []
+    lines += [
+        f"Slurm state: {state}" + (f" ({folded(nodes)})" if len(nodes) < len(group.nodes) else "")
+        for state, nodes in list(group.slurm.items())[:MAX_FINDINGS]
+    ]
+    node = group.example["node"]
+    lines += [f"reproduce:    {command}  # on {node}" for command in group.example["by_hand"][:1]]
+    return [*lines, f"rerun:        {rerun}"]
+
+
+def for_nodes(text: str, nodes: Iterable[str]) -> str:
+    """Put nodes into a command of a hint, where they are the word NODE: Slurm's commands take a list of nodes."""
+    names = [node for node in nodes if node != CLUSTER]
+    return _PLACEHOLDER.sub(lambda _: hostlist.fold(names), text) if names else text
+
+
+def closing(run: Run, width: int, height: int = HEIGHT) -> list[str]:
+    """Return the verdict, the counts of nodes, and a table of what to do, in at most `height` lines."""
+    judged = judge(run)
+    sentence = " ".join(judged.sentences)
+    lines = [*textwrap.wrap(f"{judged.title.upper()}: {sentence}", width), counts(run)]
+    if judged.kind == "exceptions":
+        for text in judged.exceptions[:MAX_EXCEPTIONS]:
+            lines += textwrap.wrap(f"- {text}", width, subsequent_indent="  ")
+    groups = ordered(run)
+    if groups:
+        lines += ["", *_table(groups, width, height - len(lines) - 1)]
+    return lines
+
+
+def counts(run: Run) -> str:
+    """Count the selected nodes by their result; the counts add up to all of them."""
+    judged = judge(run)
+    failed, untested = set(judged.unfit), set(run.untested) - set(judged.unfit)
+    fit = set(judged.fit) - untested
+    rest = set(run.selected) - failed - untested - fit
+    parts = [f"{len(fit):,} fit", f"{len(failed):,} failed", f"{len(untested):,} not tested"]
+    parts += [f"{len(rest):,} could not be judged"] if rest else []
+    return f"{count(len(run.selected), 'node')}: {', '.join(parts)}"
+
+
+def _table(groups: Sequence[FailureGroup], width: int, height: int) -> list[str]:
+    rows = [_row(group) for group in groups]
+    limits = [int(width * share) for share in _SHARES]
+    longest = [max(len(row[at]) for row in (HEADERS, *rows)) for at in range(len(limits))]
+    widths = [max(6, min(limit, needed)) for limit, needed in zip(limits, longest, strict=True)]
+    widths.append(max(20, width - sum(widths) - 2 * len(widths)))
+    cells = [_wrapped(row, widths) for row in rows]
+    shown = [*_wrapped(HEADERS, widths), "  ".join("-" * one for one in widths)]
+    left = height - len(shown)
+    for number, lines in enumerate(cells):
+        last = number == len(cells) - 1
+        if len(lines) > left - (not last):
+            nodes = {node for group in groups[number:] for node in group.nodes}
+            return [
+                *shown,
+                f"and {count(len(cells) - number, 'more finding')} on {count(len(nodes), 'node')}: see report.html",
+            ]
+        shown += lines
+        left -= len(lines)
+    return shown
+
+
+def _row(group: FailureGroup) -> tuple[str, str, str, str]:
+    first, *others = findings(group) or [""]
+    more = f" (and {count(len(others), 'more finding')})" if others else ""
+    cause = f"; {group.cause}" if group.cause else ""
+    action = group.action or "inspect" if group.outcome == "failed" else "inspect"
+    return action, places(group), group.check, f"{first}{more}{cause}"
+
+
+def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Wrap the cells of a row; names of nodes and checks are broken where they are too long."""
+    columns = [textwrap.wrap(text, wide) or [""] for text, wide in zip(row, widths, strict=True)]
+    return [
+        "  ".join(
+            (column[line] if line < len(column) else "").ljust(wide)
+            for column, wide in zip(columns, widths, strict=True)
+        ).rstrip()
+        for line in range(max(map(len, columns)))
+    ]
+
+
+def _several(texts: Sequence[str]) -> str:
+    known = list(dict.fromkeys(texts))
+    rest = len(known) - MAX_VALUES
+    return ", ".join(known[:MAX_VALUES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _values(texts: Sequence[str]) -> str:
+    """Write measured values: one, the range of numbers with the same unit, or some of them."""
+    known = list(dict.fromkeys(texts))
+    numbers = [_NUMBER.findall(text) for text in known]
+    words = {_NUMBER.sub("#", text) for text in known}
+    if len(known) == 1 or len(words) > 1 or any(len(found) != 1 for found in numbers):
+        return _several(known)
+    by_size = sorted(known, key=lambda text: float(_NUMBER.findall(text)[0]))
+    low = _NUMBER.findall(by_size[0])[0]
+    return f"{low} to {by_size[-1]}"
