@@ -86,7 +86,9 @@ class Completeness:
         log(report=broken)
         log(report=ended)
         if terminal is not None:
-            terminal.stats.setdefault("error", []).append(reporting.named_from_here(broken, self._config))
+            shown = broken.__dict__["gpucluster_shown"] = reporting.named_from_here(broken, self._config)
+            kind = "error alike" if getattr(broken, "gpucluster_equal", False) else "error"
+            terminal.stats.setdefault(kind, []).append(shown)
         return True
 
     def stop_at(self, node: str) -> None:

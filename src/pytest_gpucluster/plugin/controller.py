@@ -77,6 +77,9 @@ class Controller(ClusterSession):
         self._clear_dead_runs(say)
         if self.cluster.access == "ssh":
             self.channel = open_over_ssh(self.cluster, self.plan.testable)
+            unreachable = {node: Problem(Kind.UNAVAILABLE, why) for node, why in self.channel.lost.items()}
+            if unreachable:
+                self._replan(self.inventory, unreachable)
             return
         if self.slurm is None:
             self.channel = Fleet.local(self.plan.testable[0])

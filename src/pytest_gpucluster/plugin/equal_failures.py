@@ -96,4 +96,5 @@ class EqualFailures:
         for report, group in self._first.values():
             if len(group.nodes) > 1:
                 path, line, _ = report.location
-                report.location = path, line, clean(f"{group.check} on {places(group)}")
+                for one in (report, getattr(report, "gpucluster_shown", report)):
+                    one.location = path, line, clean(f"{group.check} on {places(group)}")

@@ -131,7 +131,9 @@ def fleet(gpucluster_session: ClusterSession) -> Channel:
 @fact
 def host(node: Node, gpucluster_session: ClusterSession) -> Any:
     """A testinfra Host of this item's node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
-    return gpucluster_session.host(node.name)
+    found = gpucluster_session.host(node.name)
+    found.backend.last_command = ""  # of this item
+    return found
 
 
 @fact

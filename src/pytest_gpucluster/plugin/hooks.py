@@ -45,6 +45,9 @@ class Hooks:
         self.completeness = Completeness(config, session, log)
         self.end = RunEnd(session, log, reports)
         self._stopped: int | None = None  # exit code of a run that was stopped
+        self._subtests: dict[
+            str, tuple[str, str, pytest.TestReport]
+        ] = {}  # item -> its first failing subtest
         self._shown = 0  # messages of the session that the summary has shown
         self.equal: EqualFailures | None = None  # in the controller, without -v
         self._lost_logged: set[str] = set()
@@ -125,7 +128,11 @@ class Hooks:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
         """Count the item, and write its event; retain little of one that passed: what pytest's summary shows of it."""
         if self.log is not None and not (report.passed and report.when != "call"):
-            self._count(report, self.log)
+            if getattr(report, "context", None) is None:
+                failed = self._subtests.pop(report.nodeid, report) if report.when == "call" else report
+                self._count(failed, self.log)
+            elif report.failed:  # a subtest: the item is one result
+                self._subtests.setdefault(report.nodeid, report)
         result = yield
         if report.passed:
             report.__dict__.pop("gpucluster", None)

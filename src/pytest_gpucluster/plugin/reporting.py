@@ -148,9 +148,10 @@ def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> li
     info = session.inventory.get(record.node)
     if info is not None:
         lines.extend(info.annotation())
-    lines.extend(f"reproduce:    {command}" for command in by_hand(record, session))
     option = shlex.quote(f"--cluster={item.config.option.cluster}")
-    lines.append(f"rerun:        pytest {option} {shlex.quote(_address(item))}")
+    rerun = f"pytest {option} {shlex.quote(_address(item))}"
+    lines.extend(f"reproduce:    {command}" for command in by_hand(record, session) or [rerun])
+    lines.append(f"rerun:        {rerun}")
     return [clean(line) for line in (*lines, *_simulated(session))]
 
 
@@ -167,8 +168,10 @@ def untested(
     record = Record(junit.RUN_SUITE, f"{junit.RUN_SUITE}.available", node).as_dict()
     info = session.inventory.get(node)
     option = shlex.quote(f"--cluster={config.option.cluster}")
+    state_of = ["scontrol", "show", "node", node] if session.slurm is not None else ["ssh", node, "true"]
     lines = [
         *(info.annotation() if info is not None else ()),
+        f"reproduce:    {shlex.join([*slurm_conf(session), *state_of])}",
         f"rerun:        pytest {option} --nodes={node}",
     ]
     lines = record["annotation"] = [clean(line) for line in (*lines, *_simulated(session))]
@@ -211,14 +214,20 @@ def by_hand(record: Record, session: ClusterSession) -> list[str]:
         return record.commands[-1:]
     where = srun_words(record.node, session) if session.slurm is not None else []
     commands = []
-    for probe in record.probes:
-        command = session.facts.rooted(probe, probe.by_hand or probe.command)
+    shell = [session.facts.rooted(probe, probe.by_hand or probe.command) for probe in record.probes]
+    for command in shell or filter(None, [session.last_command(record.node)]):
         if len(command) <= LONG_COMMAND:
             words = [*where, "sh", "-c", command]
             if session.cluster.access == "ssh" and record.node:  # a shell of the node reads it once more
                 words = ["ssh", record.node, shlex.join(words)]
             commands.append(shlex.join(words))
     return commands
+
+
+def slurm_conf(session: ClusterSession) -> list[str]:
+    """Return the words before a command of Slurm that name the cluster's slurm.conf; [] for the usual one."""
+    conf = session.cluster.slurm.conf
+    return ["env", f"SLURM_CONF={conf}"] if conf else []
 
 
 def srun_words(node: str, session: ClusterSession) -> list[str]:
@@ -231,7 +240,7 @@ def srun_words(node: str, session: ClusterSession) -> list[str]:
         "reservation": slurm.reservation,
     }
     return [
-        *(["env", f"SLURM_CONF={slurm.conf}"] if slurm.conf else []),
+        *slurm_conf(session),
         *(f"{slurm.bin}/srun" if slurm.bin else "srun", "-N1"),
         *(["-w", node] if node else []),
         *(f"--{name}={value}" for name, value in options.items() if value),

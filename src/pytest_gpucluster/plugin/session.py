@@ -156,6 +156,11 @@ class ClusterSession:
             self._hosts[node] = host_of(self.need_channel(), node, sudo=self.cluster.sudo)
         return self._hosts[node]
 
+    def last_command(self, node: str) -> str:
+        """Return the last command that the current item ran on its testinfra Host, '' where there is none."""
+        host = self._hosts.get(node)
+        return str(host.backend.last_command) if host is not None else ""
+
     def run_step(
         self, argv: Sequence[str], *, nodes: Sequence[str], environment: str | None, **options: Any
     ) -> StepResult:

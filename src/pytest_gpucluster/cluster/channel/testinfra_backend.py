@@ -46,10 +46,11 @@ class FleetBackend(BaseBackend):
         super().__init__(hostname, **options)
         self.channel, self.timeout, self.cap, self.fresh = channel, timeout, cap, fresh
         self._encoding = "utf-8"  # saves testinfra a command on each node
+        self.last_command = ""  # that `run` was called with
 
     def run(self, command: str, *args: str, **_: Any) -> CommandResult:
         """Run a command; `args` are quoted into its %s."""
-        text = self.get_command(command, *args)
+        text = self.last_command = self.get_command(command, *args)
         answer = self.channel.ask_node(
             self.hostname, text, timeout=self.timeout, cap=self.cap, fresh=self.fresh
         )
