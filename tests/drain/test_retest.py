@@ -594,8 +594,13 @@ def test_a_shell_that_says_nothing_in_time_refuses_the_node(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "BEGIN_WITHIN", 0.0)
+    held, scontrol = world.folder / "held", world.folder / "bin" / "scontrol"
+    held.touch()
+    waits = f"#!/bin/sh\nwhile [ -e {held} ]; do /bin/sleep 0.05; done\n"
+    scontrol.write_text(waits + SCONTROL.removeprefix("#!/bin/sh\n"))
     run, _ = a_trial(world, "gpu01")
     run.begin()
+    held.unlink()
     why = "it was not undrained in time: the shell for that has ended, or Slurm does not answer"
     assert run.refused == {"gpu01": why}
     run.end()

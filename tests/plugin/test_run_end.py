@@ -139,7 +139,7 @@ def test_nodes_go_back_beside_the_reports(*, broken: bool) -> None:
     assert seen == []
     assert session._lost_at_end == {}
     session.release_nodes()
-    assert seen == ["giving back", "MainThread"]
+    assert seen == ["releasing", "MainThread"]
 
 
 def test_a_worker_has_no_nodes_to_give_back() -> None:

@@ -134,7 +134,7 @@ def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: San
     patient, strict = ends["10m"], ends["1s"]
     assert patient.rc == 0, patient.out
     assert "not tested: gpu03: COMPLETING: a job has ended there" in patient.out
-    assert strict.rc == 1
+    assert strict.rc == 1, strict.out
     assert names(strict.outcomes, "failed") == ["test_completing[gpu03]"]
     assert "not tested: gpu03: COMPLETING for " in strict.out
     assert "(at most 1 s): job" in strict.out
