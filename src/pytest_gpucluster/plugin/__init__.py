@@ -127,8 +127,9 @@ def _at_least_one(text: str) -> int:
 
 
 def runs_tests(option: Any) -> bool:
-    """Return False for --collect-only and --setup-plan, which allocate no nodes."""
-    return not (option.collectonly or option.setupplan)
+    """Return False for options of pytest that only show something: no nodes are allocated."""
+    shows = ("collectonly", "setupplan", "show_fixtures_per_test", "cacheshow")
+    return not any(getattr(option, name, False) for name in shows)
 
 
 def text_options() -> list[tuple[str, str]]:
@@ -260,16 +261,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if option.cluster is not None or option.markers or (config.rootpath / "clusters").is_dir():
         for marker in marker_lines():  # a project without clusters gets none
             config.addinivalue_line("markers", marker)
-    if option.showfixtures or option.show_fixtures_per_test:
-        from pytest_gpucluster.plugin import fixtures, suite_paths  # only here: their import takes time
+    if option.showfixtures:
+        from pytest_gpucluster.plugin import fixtures  # only here: its import takes time
 
         config.pluginmanager.register(fixtures, "gpucluster-fixtures")
-        if option.cluster is not None:
-            config.pluginmanager.register(suite_paths, "gpucluster-suite-paths")
-            config.args = suite_paths.choose(config)
     elif option.cluster is None:
         _refuse_suites_without_cluster(config)
-    elif not getattr(option, "cacheshow", False):
+    else:
         if not hasattr(option, "nodes"):
             raise pytest.UsageError(
                 "--cluster: load the plugin by -p pytest_gpucluster.plugin, not from a conftest.py"
@@ -299,9 +297,8 @@ def _refuse_suites_without_cluster(config: pytest.Config) -> None:
         name = arg.partition("::")[0]
         path = (config.invocation_params.dir / name).resolve()
         if path.is_relative_to(shipped) or (config.option.pyargs and name.partition(".")[0] == package):
-            raise pytest.UsageError(
-                f"{arg}: needs --cluster, the cluster to test: {_suggestion(config)} {arg}"
-            )
+            words = f"{_suggestion(config)}{'' if config.option.pyargs else f' {arg}'}"
+            raise pytest.UsageError(f"{arg}: needs --cluster, the cluster to test: {words}")
 
 
 def _suggestion(config: pytest.Config) -> str:

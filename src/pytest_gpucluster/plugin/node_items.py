@@ -162,7 +162,7 @@ class Maker:
         # made once: pytest would make and check them again for every test
         self._params = [pytest.param(node, id=node) for node in self._nodes]
         self._facts: dict[str, Fact] | None = None  # of the test that pytest makes for one node now
-        self._left_to_pytest = False
+        self._left_to_pytest = self._shows_fixtures = config.option.show_fixtures_per_test
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
         """Parametrise a test by nodes: by the first only, where `items` makes the items."""
@@ -208,7 +208,7 @@ class Maker:
         try:
             return make_all()
         finally:
-            self._left_to_pytest = False
+            self._left_to_pytest = self._shows_fixtures
 
     def _items(self, template: pytest.Function, facts: dict[str, Fact]) -> list[NodeItem]:
         test, parent = NodeTest(template, facts, self._session), template.parent

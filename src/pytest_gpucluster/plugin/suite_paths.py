@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -17,25 +16,13 @@ if TYPE_CHECKING:
 NAME = "suites"
 
 
-class SuiteModule(pytest.Module):
-    """A module of a shipped suite."""
-
-    @cached_property
-    def _id(self) -> str:
-        return f"{NAME}/{self.path.resolve().relative_to(_root()).as_posix()}"
-
-    @property
-    def nodeid(self) -> str:
-        """The id, which does not depend on the place of the installation."""
-        return self._id
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Collect the modules of shipped suites under their own ids."""
+    """Collect the modules of shipped suites under ids that do not depend on the place of the installation."""
     if not _is_shipped(module_path):
         return None
-    made: pytest.Module = SuiteModule.from_parent(parent, path=module_path)
+    address = f"{NAME}/{module_path.resolve().relative_to(_root()).as_posix()}"
+    made: pytest.Module = pytest.Module.from_parent(parent, path=module_path, nodeid=address)
     return made
 
 

@@ -90,7 +90,8 @@ def closing(run: Run, width: int, height: int = HEIGHT) -> list[str]:
 def counts(run: Run) -> str:
     """Count the selected nodes by their result; the counts add up to all of them."""
     judged = judge(run)
-    failed, untested = set(judged.unfit), set(run.untested) - set(judged.unfit)
+    failed = set(judged.unfit)
+    untested = {*run.untested, *(node for node in run.selected if not run.state(node))} - failed
     fit = set(judged.fit) - untested
     rest = set(run.selected) - failed - untested - fit
     parts = [f"{len(fit):,} fit", f"{len(failed):,} failed", f"{len(untested):,} not tested"]
