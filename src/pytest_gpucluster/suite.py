@@ -72,6 +72,19 @@ def _fact(function: Any, scope: Scope) -> Any:
     return pytest.fixture(scope=scope)(function)
 
 
+def fixture_of(fact: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Make a fixture of the session that pytest parametrises by nodes, with the fact that own items use in its place.
+
+    Fixtures of a module or the session may use it: a test that has one is parametrised with their scope.
+    """
+
+    def make(function: Callable[..., Any]) -> Any:
+        vars(function)["gpucluster_fact"] = Fact(fact, arguments_of(fact), once=False)
+        return pytest.fixture(scope="session")(function)
+
+    return make
+
+
 def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the fixtures that a function asks for."""
     parameters = inspect.signature(function).parameters.values()

@@ -18,7 +18,7 @@ from pytest_gpucluster.plugin.facts import ItemView
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
 from pytest_gpucluster.plugin.live_line import LiveLine
 from pytest_gpucluster.plugin.node_items import record_of
-from pytest_gpucluster.suite import fact
+from pytest_gpucluster.suite import fact, fixture_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,10 +82,14 @@ def lane_nodes(gpucluster_item: ItemView) -> tuple[str, ...]:
     return session.without_problem(session.lane_of(node) if node else session.plan.testable)
 
 
-@fact
-def node(gpucluster_item: ItemView) -> Node:
-    """The node of this item: `.name`, `.profile`, `.group`, `.info`. A test that uses it runs once per node."""
+def _node_of_item(gpucluster_item: ItemView) -> Node:
     return gpucluster_item.node
+
+
+@fixture_of(_node_of_item)
+def node(request: pytest.FixtureRequest, gpucluster_session: ClusterSession) -> Node:
+    """The node of this item: `.name`, `.profile`, `.group`, `.info`. A test that uses it runs once per node."""
+    return gpucluster_session.nodes[request.param]
 
 
 @fact
@@ -128,12 +132,14 @@ def fleet(gpucluster_session: ClusterSession) -> Channel:
     return gpucluster_session.need_channel()
 
 
-@fact
+def _host_of_node(node: Node, gpucluster_session: ClusterSession) -> Any:
+    return gpucluster_session.host(node.name)
+
+
+@fixture_of(_host_of_node)
 def host(node: Node, gpucluster_session: ClusterSession) -> Any:
     """A testinfra Host of this item's node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
-    found = gpucluster_session.host(node.name)
-    found.backend.last_command = ""  # of this item
-    return found
+    return gpucluster_session.host(node.name)
 
 
 @fact

@@ -15,7 +15,7 @@ from pytest_gpucluster.plugin import reporting, runs_tests, signals
 from pytest_gpucluster.plugin.completeness import Completeness
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.markers import refuse_slips
-from pytest_gpucluster.plugin.node_items import NodeItem
+from pytest_gpucluster.plugin.node_items import NodeItem, node_of
 from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.run_metadata import about
 from pytest_gpucluster.plugin.summary import classify, header, summary
@@ -110,6 +110,7 @@ class Hooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Release the record of an item with the item: its reports have what it found."""
+        self.session.last_command(node_of(item))  # of an earlier item
         result = yield
         if type(item) is NodeItem:
             item.record = None

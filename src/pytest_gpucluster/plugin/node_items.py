@@ -7,10 +7,13 @@ parametrises or makes are left to pytest, parametrised by the node.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -24,7 +27,11 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.plugin.session import ClusterSession
 
+    FixtureScope = Literal["session", "package", "module", "class", "function"]
+
 SESSION, ITEM = "gpucluster_session", "gpucluster_item"  # the fixtures that all others are made of
+BY_NODE = ("node", "host")  # the fixtures that pytest parametrises by nodes
+SCOPES: tuple[FixtureScope, ...] = ("function", "class", "module", "package", "session")
 RECORD: pytest.StashKey[Record] = pytest.StashKey()
 PLAIN = {"pytestmark", "__wrapped__", "__signature__"}  # what pytest.mark and suite.checks_as_tests set
 NO_PLAIN_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
@@ -166,9 +173,26 @@ class Maker:
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
         """Parametrise a test by nodes: by the first only, where `items` makes the items."""
+        if hasattr(metafunc.module, "testinfra_hosts"):
+            raise pytest.UsageError(
+                f"{metafunc.module.__file__}: testinfra_hosts has no effect with --cluster, whose file names the nodes: "
+                "remove it, and select nodes with --nodes=HOSTLIST"
+            )
         self._facts = None if self._left_to_pytest else self._all_facts(metafunc)
-        params = self._params if self._facts is None else self._params[:1]
-        metafunc.parametrize("node", params, indirect=True)
+        if self._facts is not None:
+            metafunc.parametrize("node", self._params[:1], indirect=True)
+            return
+        path, module = Path(metafunc.module.__file__), metafunc.module
+        find = partial(self.definitions.find, path=path, holder=module)
+        # both directly: a fixture of the module or the session may use both, and gets their scope
+        names = [
+            name
+            for name in BY_NODE
+            if name in metafunc.fixturenames and hasattr(find(name), "gpucluster_fact")
+        ]
+        params = [pytest.param(*[node] * len(names), id=node) for node in self._nodes]
+        foreign = {name: found for name in metafunc.fixturenames if (found := find(name)) is not None}
+        metafunc.parametrize(names, params, indirect=True, scope=widest_scope(foreign))
 
     def _all_facts(self, metafunc: pytest.Metafunc) -> dict[str, Fact] | None:
         """Return the facts that a test needs, directly or not; None where it needs another fixture too."""
@@ -189,7 +213,7 @@ class Maker:
         if any(it.once and of_items & {*it.arguments} for it in facts.values()):  # pytest refuses that
             return None
         plain = metafunc.cls is None and vars(function).keys() <= PLAIN and inspect.isfunction(function)
-        if not plain or not {*needed, *arguments_of(function)} <= found.keys():
+        if not plain or not {*needed, *arguments_of(function)} - {SESSION, ITEM} <= found.keys():
             return None
         if any(is_kind(function) for is_kind in NO_PLAIN_FUNCTIONS):
             return None
@@ -238,6 +262,43 @@ class Definitions:
         plugins = (plugin for plugin in self._manager.get_plugins() if plugin is not self._own)
         there = [(depth, vars(it)[name]) for it in plugins if (depth := _depth(it, name, path)) is not None]
         return max(there, key=lambda pair: pair[0])[1] if there else getattr(self._own, name, None)
+
+
+def widest_scope(definitions: Mapping[str, Any]) -> FixtureScope:
+    """Return the widest scope of the fixtures that use a node, directly or not; pytest checks that it is wide enough.
+
+    It is read off the decorators: pytest has no documented attribute for the scope of a fixture before the set-up.
+    """
+    plain = {
+        name: getattr(found, "__wrapped__", found)
+        for name, found in definitions.items()
+        if name not in BY_NODE and not hasattr(found, "gpucluster_fact") and callable(found)
+    }
+    using = {*BY_NODE}
+    while more := {
+        name for name, function in plain.items() if name not in using and using & {*arguments_of(function)}
+    }:
+        using |= more
+    scopes = [_scope_of(plain[name]) for name in using & plain.keys()]
+    return max(scopes, key=SCOPES.index, default="function")
+
+
+def _scope_of(function: Any) -> FixtureScope:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return "session"
+    words = [
+        word
+        for part in ast.walk(tree)
+        if isinstance(part, ast.Call)
+        for word in part.keywords
+        if word.arg == "scope"
+    ]
+    if not words:
+        return "function"
+    scope = words[0].value
+    return next((one for one in SCOPES if isinstance(scope, ast.Constant) and scope.value == one), "session")
 
 
 def _depth(plugin: Any, name: str, path: Path) -> int | None:

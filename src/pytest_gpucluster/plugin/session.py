@@ -157,9 +157,12 @@ class ClusterSession:
         return self._hosts[node]
 
     def last_command(self, node: str) -> str:
-        """Return the last command that the current item ran on its testinfra Host, '' where there is none."""
+        """Return the last command on the testinfra Host of a node since the last call, '' where there is none."""
         host = self._hosts.get(node)
-        return str(host.backend.last_command) if host is not None else ""
+        if host is None:
+            return ""
+        command, host.backend.last_command = host.backend.last_command, ""
+        return str(command)
 
     def run_step(
         self, argv: Sequence[str], *, nodes: Sequence[str], environment: str | None, **options: Any

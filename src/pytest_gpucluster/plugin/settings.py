@@ -28,6 +28,10 @@ def refuse_words(option: Any) -> None:
         value = getattr(option, word, None)
         if isinstance(value, int) and value < 0:
             raise pytest.UsageError(f"{name} {value}: must be a number of processes from 0 on")
+    if getattr(option, "hosts", None):  # of testinfra
+        raise pytest.UsageError(
+            "--hosts: has no effect with --cluster, whose file names the nodes: use --nodes=HOSTLIST"
+        )
     for name, word in text_options():
         if getattr(option, word) == "":
             raise pytest.UsageError(f"{name}: has no value: write one, or leave the option out")
