@@ -20,6 +20,7 @@ HEIGHT = 25  # lines of the verdict and its table, for any number of nodes
 MAX_FINDINGS = 4  # lines of one block
 MAX_VALUES = 3  # of what is no number
 MAX_EXCEPTIONS = 5
+MAX_LINES = 4  # of one cell
 HEADERS = ("action", "nodes", "check", "finding")
 _SHARES = (0.14, 0.24, 0.22)  # of the width, at most; the finding gets the rest
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -131,7 +132,10 @@ def _row(group: FailureGroup) -> tuple[str, str, str, str]:
 
 def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     """Wrap the cells of a row; names of nodes and checks are broken where they are too long."""
-    columns = [textwrap.wrap(text, wide) or [""] for text, wide in zip(row, widths, strict=True)]
+    columns = [
+        textwrap.wrap(text, wide, max_lines=MAX_LINES, placeholder=" ...") or [""]
+        for text, wide in zip(row, widths, strict=True)
+    ]
     return [
         "  ".join(
             (column[line] if line < len(column) else "").ljust(wide)

@@ -1,0 +1,137 @@
+"""The verdict and its table fit one screen for any number of nodes; equal failures are one block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, counts, findings, for_nodes
+from pytest_gpucluster.report.run_model import read_run
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.report.run_model import Run
+
+
+def result(node: str, check: str, measured: str = "7", **more: Any) -> dict[str, Any]:
+    finding = {"part": "GPUs", "measured": measured, "expected": "8"}
+    verdict = {
+        "outcome": "failed", "action": "drain", "cause": "a GPU fell off the bus", "hint": "scontrol show node NODE",
+        "findings": [finding], "advisories": [],
+    }  # fmt: skip
+    shown: dict[str, Any] = {
+        "event": "result", "nodeid": f"t.py::t[{node}]", "outcome": "failed", "phase": "call", "message": f"{check} on {node}",
+        "suite": check.partition(".")[0], "check": check, "node": node, "verdicts": [verdict],
+        "annotation": ["Slurm state: IDLE", f"reproduce: srun -w {node} nvidia-smi", f"rerun: pytest --cluster=x t.py::t[{node}]"],
+    }  # fmt: skip
+    return shown | more
+
+
+def run_of(nodes: int, results: list[dict[str, Any]], exit: int = 1) -> Run:
+    names = [f"gpu{number:04}" for number in range(1, nodes + 1)]
+    return read_run(
+        [
+            {"event": "start", "cluster": "prod"},
+            {"event": "nodes", "selected": names},
+            *({**result(name, "os.responds"), "outcome": "passed", "verdicts": []} for name in names),
+            *results,
+            {"event": "finish", "exit": exit},
+        ]
+    )
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("failing", [1, 6, 60, 600])
+@pytest.mark.parametrize("kinds", [1, 5, 40])
+def test_the_verdict_fits_one_screen(failing: int, kinds: int, width: int) -> None:
+    results = [
+        result(
+            f"gpu{number:04}",
+            f"suite{number % kinds}.check_with_a_long_name_{number % kinds}",
+            str(number % 7),
+        )
+        for number in range(1, failing + 1)
+    ]
+    lines = closing(run_of(1000, results), width)
+    assert len(lines) <= HEIGHT
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith(f"NOT ACCEPTED: {failing:,} of 1,000 nodes failed at least one check.")
+    assert f"1,000 nodes: {1000 - failing:,} fit, {failing:,} failed, 0 not tested" in lines
+    shown = [line for line in lines if line.startswith("drain")]
+    assert len(shown) == min(failing, kinds) or lines[-1].startswith("and ")
+    assert "measured" in " ".join(lines)
+
+
+def test_the_rest_is_counted_where_it_does_not_fit() -> None:
+    results = [result(f"gpu{number:04}", f"gpu.check{number}") for number in range(1, 61)]
+    lines = closing(run_of(60, results), 120)
+    assert len(lines) == HEIGHT
+    shown = sum(line.startswith("drain") for line in lines)
+    assert lines[-1] == f"and {60 - shown} more findings on {60 - shown} nodes: see report.html"
+
+
+def test_an_accepted_run_has_no_table() -> None:
+    assert closing(run_of(3, [], exit=0), 80) == [
+        "ACCEPTED: Every check that was judged passed.",
+        "3 nodes: 3 fit, 0 failed, 0 not tested",
+    ]
+
+
+def test_exceptions_are_listed() -> None:
+    skipped = result(
+        "gpu0002", "os.time", outcome="skipped", message="Skipped: not checked: no chronyc", verdicts=[]
+    )
+    lines = closing(run_of(2, [{**skipped, "outcome": "not checked"}], exit=0), 80)
+    assert lines[0].startswith("ACCEPTED, WITH EXCEPTIONS")
+    assert "- 1 check not checked: os.time" in lines
+
+
+def test_counters_add_up() -> None:
+    run = read_run(
+        [
+            {"event": "start"},
+            {
+                "event": "nodes",
+                "selected": ["a", "b", "c", "d", "e"],
+                "not_tested": {"b": ["unavailable", "drained"]},
+            },
+            {**result("a", "os.x"), "outcome": "passed", "verdicts": []},
+            result("c", "gpu.count"),
+            result("d", "gpu.count", outcome="error", phase="setup"),
+            {"event": "finish", "exit": 1},
+        ]
+    )
+    assert counts(run) == "5 nodes: 1 fit, 1 failed, 2 not tested, 1 could not be judged"
+
+
+def test_equal_failures_are_one_block() -> None:
+    run = run_of(
+        3,
+        [
+            result(f"gpu000{n}", "gpu.count", measured)
+            for n, measured in ((1, "7 GPUs"), (2, "5 GPUs"), (3, "6 GPUs"))
+        ],
+    )
+    (group,) = run.groups.values()
+    assert block(group, "pytest --cluster=x --nodes=all t.py::t") == [
+        "gpu.count on 3 nodes: gpu[0001-0003]: GPUs: measured 5 to 7 GPUs, expected 8",
+        "likely cause: a GPU fell off the bus",
+        "what to do:   scontrol show node gpu[0001-0003]",
+        "action:       drain",
+        "Slurm state: IDLE",
+        "reproduce:    srun -w gpu0001 nvidia-smi  # on gpu0001",
+        "rerun:        pytest --cluster=x --nodes=all t.py::t",
+    ]
+
+
+def test_values_that_are_no_numbers_are_listed_and_counted() -> None:
+    texts = ("off", "on", "N/A", "unknown", "?")
+    run = run_of(5, [result(f"gpu000{n}", "gpu.ecc", text) for n, text in enumerate(texts, 1)])
+    (group,) = run.groups.values()
+    assert findings(group) == ["GPUs: measured off, on, N/A and 2 more, expected 8"]
+
+
+def test_a_placeholder_becomes_the_nodes() -> None:
+    assert for_nodes("scontrol show node NODE", ["gpu01", "gpu02"]) == "scontrol show node gpu[01-02]"
+    assert for_nodes("read MY_NODE and NODE_LIST", ["gpu01"]) == "read MY_NODE and NODE_LIST"
+    assert for_nodes("NODE", ["(cluster)"]) == "NODE"

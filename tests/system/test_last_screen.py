@@ -1,0 +1,290 @@
+"""What an operator sees, pastes and keeps: real runs of the installed package from a folder without a project."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from paths import ROOT
+from plugin_helpers import Run, cluster_file, environment, on, run_pytest, write_suites
+
+from pytest_gpucluster.report.last_screen import HEIGHT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SITE = "def test_site(node):\n    assert node.name\n"
+EQUAL = "def test_release(host):\n    assert host.run('nproc').rc == 7\n"
+WIDE = """
+import pytest
+
+MADE = []
+
+
+@pytest.fixture(scope="module")
+def release(host):
+    MADE.append(host.backend.hostname)
+    return host.file("/etc/os-release").content_string
+
+
+@pytest.fixture(scope="session")
+def kernel(node, host):
+    return node.name, host.check_output("uname -r")
+
+
+def test_module(release, node):
+    assert release
+    assert MADE[-1] == node.name
+
+
+def test_module_again(release, node):
+    assert MADE.count(node.name) == 1
+
+
+def test_session(kernel, node):
+    assert kernel[0] == node.name
+"""
+SUBTESTS = """
+def test_parts(node, subtests):
+    for part in range(3):
+        with subtests.test(part=part):
+            assert part != 1
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Install the wheel into a folder of its own; return its PYTHONPATH."""
+    folder = tmp_path_factory.mktemp("installed")
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        folder,
+        ROOT,
+    ]
+    subprocess.run(list(map(str, argv)), check=True, timeout=300, capture_output=True)
+    return str(folder)
+
+
+@pytest.fixture
+def missing_gpus(sandbox: Sandbox) -> Iterator[None]:
+    for node in sandbox.nodes:
+        sandbox.fault("gpu_missing", node)
+    yield
+    for node in sandbox.nodes:
+        sandbox.heal(node)
+
+
+def run_in(folder: Path, installed: str, *args: object, columns: int = 80) -> Run:
+    """Run pytest as an operator types it, without paths of our own."""
+    env = {"PYTHONPATH": installed, "COLUMNS": str(columns)}
+    return run_pytest(folder, *args, env=env, where=())
+
+
+def state_of(folder: Path) -> dict[str, tuple[float, str]]:
+    """Return time and content of all below a folder."""
+    return {
+        str(path): (path.lstat().st_mtime, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    } | {"latest": (0.0, str((folder / "latest").readlink()))}
+
+
+@pytest.mark.usefixtures("missing_gpus")
+def test_equal_failures_are_one_block_and_one_line(sandbox: Sandbox, tmp_path: Path, installed: str) -> None:
+    run = run_in(tmp_path, installed, on(sandbox), "-m", "gpu", "-k", "test_count")
+    assert run.rc == 1, run.out + run.err
+    assert run.out.count("likely cause:") == 1
+    assert len(re.findall(r"^FAILED ", run.out, re.MULTILINE)) == 1
+    assert re.search(r"^_+ gpu.count on 4 nodes: gpu\[01-04\] _+$", run.out, re.MULTILINE)
+    assert re.search(r"^gpu.count on 4 nodes: gpu\[01-04\]: GPUs: measured \d, expected \d$", run.out, re.MULTILINE)
+    assert re.search(r"1 failed, .*3 failed alike", run.out)
+    screen = run.out[run.out.rindex(" in ", 0, run.out.index("NOT ACCEPTED")) :].splitlines()[1:]
+    assert screen[0].startswith("NOT ACCEPTED: 4 of 4 nodes failed")
+    assert "4 nodes: 0 fit, 4 failed, 0 not tested" in screen
+    assert any(re.match(r"drain +4 nodes: gpu\[01-04\] +gpu.count +GPUs: measured", line) for line in screen)
+    assert screen[-1].startswith("reports: reports/")
+    assert len(screen) <= HEIGHT + 1
+    again = next(line for line in run.out.splitlines() if line.startswith("rerun:")).partition("pytest ")[2]
+    pasted = subprocess.run(
+        f"{sys.executable} -m pytest {again}",
+        shell=True, cwd=tmp_path, env=environment(PYTHONPATH=installed), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "1 failed, 3 failed alike" in pasted.stdout
+    verbose = run_in(tmp_path, installed, on(sandbox), "-m", "gpu", "-k", "test_count", "-v")
+    assert verbose.out.count("likely cause:") == 4
+    assert "metric" in verbose.out
+
+
+@pytest.mark.usefixtures("missing_gpus")
+def test_a_printed_id_works_from_any_folder_and_is_the_same_everywhere(
+    sandbox: Sandbox, tmp_path: Path, installed: str
+) -> None:
+    run = run_in(
+        tmp_path, installed, on(sandbox), "-m", "gpu", "-k", "test_count and gpu02", "--junitxml=own.xml"
+    )
+    (address,) = re.findall(r"^FAILED (\S+)", run.out, re.MULTILINE)
+    assert address == "suites/gpu/test_gpu.py::test_count[gpu02]"
+    assert set(run.outcomes) == {address}
+    assert f"'{address}'" in (tmp_path / "reports" / "latest" / "report.html").read_text().replace(
+        "&#39;", "'"
+    )
+    assert 'classname="suites.gpu.test_gpu"' in (tmp_path / "own.xml").read_text()
+    assert f"rootdir: {tmp_path}" in run.out
+    assert not list(Path(installed).rglob(".pytest_cache"))
+    last = run_in(tmp_path, installed, on(sandbox), "--lf")
+    assert set(last.outcomes) == {address}
+    elsewhere = tmp_path / "project" / "below"
+    elsewhere.mkdir(parents=True)
+    (tmp_path / "project" / "pytest.ini").write_text("[pytest]\n")
+    for folder in (elsewhere, ROOT / "docs"):
+        pasted = run_in(folder, installed, on(sandbox), address, f"--report-dir={tmp_path / 'pasted'}")
+        assert pasted.rc == 1, pasted.out + pasted.err
+        assert f"{address.partition('[')[0]}" in pasted.out
+
+
+def test_a_run_without_items_leaves_the_reports_as_they_were(
+    sandbox: Sandbox, tmp_path: Path, installed: str
+) -> None:
+    first = run_in(tmp_path, installed, on(sandbox), "-k", "test_hostname", "--nodes=gpu01")
+    assert first.rc == 0, first.out + first.err
+    before = state_of(tmp_path / "reports")
+    for words in (
+        ("-m", "gpuu"),
+        ("no-such-file.py",),
+        ("-k", "nothing_like_this"),
+        ("--cache-show",),
+        ("--setup-plan", "-k", "test_hostname"),
+        ("--fixtures-per-test", "-k", "test_hostname"),
+        ("--reservation=none", "-k", "test_hostname"),
+        ("--keep-runs=0",),
+    ):
+        run = run_in(tmp_path, installed, on(sandbox), *words)
+        assert "Traceback" not in run.out + run.err
+        assert state_of(tmp_path / "reports") == before, words
+    assert (
+        "test_hostname"
+        in run_in(tmp_path, installed, on(sandbox), "--fixtures-per-test", "-k", "test_hostname").out
+    )
+    names = {path.name for path in (tmp_path / "reports").iterdir()}
+    for _ in range(2):
+        run_in(tmp_path, installed, on(sandbox), "-k", "test_hostname", "--nodes=gpu01", "--keep-runs=2")
+    assert len(list((tmp_path / "reports").iterdir())) == 3
+    assert (tmp_path / "reports" / "latest").readlink().name not in names
+
+
+def test_a_missing_cluster_is_explained(tmp_path: Path, installed: str) -> None:
+    assert (
+        "no --cluster: to test a cluster: pytest --cluster=NAME -m gpu"
+        in run_in(tmp_path, installed, "-m", "gpu").out
+    )
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "prod.yaml").write_text("nodes: gpu01\n")
+    assert "pytest --cluster=prod -m 'gpu or os'" in run_in(tmp_path, installed, "-m", "gpu or os").out
+    for words in (
+        ("--pyargs", "pytest_gpucluster.suites"),
+        (str(Path(installed) / "pytest_gpucluster" / "suites"),),
+    ):
+        run = run_in(tmp_path, installed, *words)
+        assert run.rc == 4
+        assert "needs --cluster, the cluster to test: pytest --cluster=prod" in run.err
+
+
+def test_a_project_without_clusters_has_none_of_our_markers(tmp_path: Path, installed: str) -> None:
+    write_suites(tmp_path, {"test_x.py": "import pytest\n\n@pytest.mark.gpu\ndef test_x():\n    pass\n"})
+    run = run_in(tmp_path, installed, "--strict-markers")
+    assert "'gpu' not found in `markers`" in run.out
+    (tmp_path / "clusters").mkdir()
+    assert run_in(tmp_path, installed, "--strict-markers").rc == 0
+
+
+@pytest.mark.parametrize("ini", ["", "[pytest]\n", "[pytest]\ntestpaths = own\n"])
+def test_shipped_suites_and_own_tests_run_together(
+    sandbox: Sandbox, tmp_path: Path, installed: str, ini: str
+) -> None:
+    own = tmp_path / "own" if "own" in ini else tmp_path
+    checks = tmp_path / "site" / "checks"
+    for folder in (own, checks):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_suites(own, {"test_site.py": SITE})
+    write_suites(checks, {"test_more.py": SITE.replace("test_site", "test_more")})
+    if ini:
+        (tmp_path / "pytest.ini").write_text(ini)
+    path = cluster_file(sandbox, tmp_path, suites=["site/checks"])
+    run = run_in(
+        tmp_path,
+        installed,
+        f"--cluster={path}",
+        "-k",
+        "test_site or test_more or test_hostname",
+        "--nodes=gpu01",
+    )
+    assert run.rc == 0, run.out + run.err
+    checks_run = {event["check"] for event in run.events if event["event"] == "result"}
+    assert checks_run == {"site.site", "more.more", "os.hostname"}
+    missing = cluster_file(sandbox, tmp_path, suites=["nowhere"])
+    run = run_in(tmp_path, installed, f"--cluster={missing}", "-k", "test_site")
+    assert run.rc == 4
+    assert "nowhere is not a folder" in run.err
+
+
+def test_own_tests_with_equal_assertions_are_grouped(
+    sandbox: Sandbox, tmp_path: Path, installed: str
+) -> None:
+    write_suites(tmp_path, {"test_equal.py": EQUAL})
+    run = run_in(tmp_path, installed, on(sandbox), "test_equal.py")
+    assert len(re.findall(r"^FAILED ", run.out, re.MULTILINE)) == 1
+    assert "equal.release on 4 nodes: gpu[01-04]" in run.out
+    assert "def test_release(host):" in run.out  # with the traceback of one
+    assert re.search(r"^reproduce: .*srun -N1 -w gpu01 .*nproc", run.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_fixtures_of_a_module_or_the_session_use_host(
+    sandbox: Sandbox, tmp_path: Path, installed: str, workers: tuple[str, ...]
+) -> None:
+    write_suites(tmp_path, {"test_wide.py": WIDE})
+    run = run_in(tmp_path, installed, on(sandbox), "test_wide.py", *workers)
+    assert run.rc == 0, run.out + run.err
+    assert len(run.outcomes) == 12
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "message"),
+    [
+        ({"test_x.py": SITE}, ("--hosts=ssh://gpu01",), "--hosts: has no effect with --cluster"),
+        ({"test_x.py": f"testinfra_hosts = ['gpu01']\n\n\n{SITE}"}, (), "testinfra_hosts has no effect with"),
+    ],
+)
+def test_another_choice_of_hosts_is_refused(
+    tmp_path: Path, installed: str, files: Mapping[str, str], words: tuple[str, ...], message: str
+) -> None:
+    write_suites(tmp_path, files)
+    run = run_in(tmp_path, installed, "--cluster=local", *words, "test_x.py", columns=200)
+    assert run.rc in (2, 4)
+    assert message in run.out + run.err
+
+
+@pytest.mark.skipif(not hasattr(pytest, "SubtestReport"), reason="pytest 9 has subtests")
+def test_a_failing_subtest_is_the_failure_of_its_item(tmp_path: Path, installed: str) -> None:
+    write_suites(tmp_path, {"test_sub.py": SUBTESTS})
+    run = run_in(tmp_path, installed, "--cluster=local", "test_sub.py")
+    assert run.rc == 1
+    ((_, outcome),) = run.outcomes.items()
+    assert outcome == "failed"
+    assert run.event("finish")["failed"] == 1
+    (case,) = run.cases.values()
+    assert "assert 1 != 1" in case.result[0].message
