@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -124,16 +125,42 @@ def test_errors_become_one_line() -> None:
     assert prelude.first_line(RuntimeError()) == ""
 
 
-def test_phase_that_outlives_its_deadline_is_reported() -> None:
-    late: list[tuple[str, float]] = []
-    watch = prelude.Watch(60, lambda it: late.append((it.phase, it.took())))
+def test_phase_that_outlives_its_deadline_is_reported_and_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reported: list[tuple[str, dict[str, Any]]] = []
+    codes: list[int] = []
+    monkeypatch.setattr(prelude, "exit_now", codes.append)
+    watch = prelude.Watch(60, lambda kind, **facts: reported.append((kind, facts)))
     watch.enter("barrier", 0.1)
     until = time.monotonic() + 20
-    while not late and time.monotonic() < until:
+    while not codes and time.monotonic() < until:
         time.sleep(0.05)
-    ((phase, seconds),) = late
-    assert phase == "barrier"
-    assert 0.1 <= seconds < 20
+    assert codes == [prelude.EXIT_STUCK]
+    ((kind, facts),) = reported
+    assert (kind, facts["phase"]) == ("stuck", "barrier")
+    assert facts["seconds"] == pytest.approx(0.1)
+
+
+def test_phase_that_fails_is_reported() -> None:
+    reported: list[tuple[str, dict[str, Any]]] = []
+
+    def report(kind: str, **facts: Any) -> None:
+        reported.append((kind, facts))
+
+    def raises(error: BaseException) -> int:
+        raise error
+
+    watch = SimpleNamespace(phase="join")
+    assert prelude.run_phases(report, watch, lambda: 7) == 7
+    assert prelude.run_phases(report, watch, lambda: raises(prelude.Failure("no_library", "none"))) == 1
+    assert prelude.run_phases(report, watch, lambda: raises(KeyError("x"))) == 1
+    assert prelude.run_phases(report, watch, lambda: raises(KeyError("x")), lambda _error: "y") == 1
+    assert reported == [
+        ("no_library", {"reason": "none"}),
+        ("failed", {"phase": "join", "reason": "KeyError: 'x'"}),
+        ("failed", {"phase": "join", "reason": "y"}),
+    ]
 
 
 def test_node_has_slurms_name(monkeypatch: pytest.MonkeyPatch) -> None:

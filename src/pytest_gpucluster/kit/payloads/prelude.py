@@ -97,10 +97,10 @@ def installed(module: str, *distributions: str) -> Dict[str, str]:
 
 
 class Watch:
-    """Calls `late` from its own thread when a phase exceeds its deadline."""
+    """Reports a phase that exceeds its deadline, and ends this process."""
 
-    def __init__(self, seconds: float, late: Callable[["Watch"], None]) -> None:
-        self.seconds, self.late = seconds, late
+    def __init__(self, seconds: float, report: Callable[..., None]) -> None:
+        self.seconds, self.report = seconds, report
         self.enter("start")
         threading.Thread(target=self._guard, daemon=True).start()
 
@@ -116,28 +116,23 @@ class Watch:
     def _guard(self) -> None:
         while time.monotonic() <= self.until:
             time.sleep(0.2)
-        self.late(self)
-
-
-def end_when_stuck(report: Callable[..., None]) -> Callable[[Watch], None]:
-    """Return a function for `Watch` that reports the phase and ends this process."""
-
-    def late(watch: Watch) -> None:
-        report("stuck", phase=watch.phase, seconds=watch.until - watch.began)
+        self.report("stuck", phase=self.phase, seconds=self.until - self.began)
         exit_now(EXIT_STUCK)
 
-    return late
 
-
-def run_phases(report: Callable[..., None], seconds: float, work: Callable[[Watch], int]) -> int:
-    """Return work(watch), 1 if it fails; report a Failure by its kind, else the phase that failed or exceeded `seconds`."""
-    watch = Watch(seconds, end_when_stuck(report))
+def run_phases(
+    report: Callable[..., None],
+    watch: Any,
+    work: Callable[[], int],
+    text: Callable[[BaseException], str] = error_text,
+) -> int:
+    """Return work(), 1 if it fails; report a Failure by its kind, another exception with the phase and its text."""
     try:
-        return work(watch)
+        return work()
     except Failure as error:
         report(error.kind, reason=str(error))
     except BaseException as error:
-        report("failed", phase=watch.phase, reason=error_text(error))
+        report("failed", phase=watch.phase, reason=text(error))
     return 1
 
 

@@ -1,4 +1,4 @@
-# A broken framework may raise anything (BLE001); one place reports it.
+# A broken framework may raise anything (BLE001).
 """torch.distributed as users start it: rank variables, process group, all-reduce, a training step, a lost rank.
 
 Runs on the nodes, one process per rank, under the python of the site or of a container (SOURCE: `payload_step.sent`):
@@ -28,7 +28,6 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from pytest_gpucluster.kit.payloads.prelude import (
     Watch,
-    end_when_stuck,
     exit_now,
     expand,
     gpu_facts,
@@ -37,9 +36,10 @@ from pytest_gpucluster.kit.payloads.prelude import (
     no_device,
     own_port,
     reporter,
+    run_phases,
 )
 
-EXIT_FAILED, EXIT_PORT, EXIT_LOST = 1, 3, 9
+EXIT_PORT, EXIT_LOST = 3, 9
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 PERIOD = 31  # ranks at this distance have the same data
@@ -47,10 +47,6 @@ ELEMENTS = 1 << 20
 STEPS = 3  # of training
 
 report = reporter("ddp")
-
-
-class PortTaken(Exception):
-    """Another process listens on the port of rank 0."""
 
 
 # -- rank variables ---------------------------------------------------------------------------------------------
@@ -143,6 +139,18 @@ class RankWorker:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.local = int(os.environ["LOCAL_RANK"])
 
+    def run(self) -> int:
+        """Run the phases; return the exit code."""
+        self.load()
+        self.join()
+        if self.args.mode == "lose":
+            return self.lose()
+        self.all_reduce()
+        self.train()
+        self.part()
+        report("done")
+        return 0
+
     def load(self) -> None:
         """Import torch and select a device."""
         self.watch.enter("import torch")
@@ -185,7 +193,9 @@ class RankWorker:
             self.dist.init_process_group(self.args.backend, init_method="env://", timeout=timeout)
         except Exception as error:
             if self.rank == 0 and re.search(r"EADDRINUSE|[Aa]ddress already in use", str(error)):
-                raise PortTaken(one_line(error)) from error
+                port = os.environ["MASTER_PORT"]
+                report("failed", phase=self.watch.phase, reason=one_line(error), port=port)
+                exit_now(EXIT_PORT)
             raise
         report(
             "joined",
@@ -287,31 +297,20 @@ class RankWorker:
 
 
 def work(args: argparse.Namespace) -> int:
-    """Run the phases; return the exit code."""
+    """Set the missing variables and run the phases; return the exit code."""
     own = from_slurm(dict(os.environ), args.address)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         own = {}
         report("given", given={name: os.environ.get(name, "") for name in VARIABLES})
     for name, value in own.items():
         os.environ.setdefault(name, value)
-    watch = Watch(args.deadline, end_when_stuck(report))
-    try:
-        worker = RankWorker(args, watch)
-        worker.load()
-        worker.join()
-        if args.mode == "lose":
-            return worker.lose()
-        worker.all_reduce()
-        worker.train()
-        worker.part()
-    except PortTaken as error:
-        report("failed", phase=watch.phase, reason=str(error), port=os.environ["MASTER_PORT"])
-        return EXIT_PORT
-    except BaseException as error:
-        report("failed", phase=watch.phase, reason=one_line(error) + low_limits_hint())
-        return EXIT_FAILED
-    report("done")
-    return 0
+    watch = Watch(args.deadline, report)
+    return run_phases(
+        report,
+        watch,
+        lambda: RankWorker(args, watch).run(),
+        lambda error: one_line(error) + low_limits_hint(),
+    )
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

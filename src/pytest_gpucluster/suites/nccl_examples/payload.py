@@ -182,4 +182,5 @@ def run(program: str, address: str, watch: Watch) -> int:
 
 
 if __name__ == "__main__":
-    exit_now(run_phases(report, float(sys.argv[3]), lambda watch: run(sys.argv[1], sys.argv[2], watch)))
+    watch = Watch(float(sys.argv[3]), report)
+    exit_now(run_phases(report, watch, lambda: run(sys.argv[1], sys.argv[2], watch)))

@@ -1,4 +1,3 @@
-# A broken framework may raise anything (BLE001); one place reports it.
 """TensorFlow's distribution strategies, with a separate training loop: fit() of Keras 3 does not support them.
 
 Runs on the nodes, under the python of the site or of a container (SOURCE: `payload_step.sent`):
@@ -22,9 +21,8 @@ import signal
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from pytest_gpucluster.kit.payloads.prelude import error_text, exit_now, installed, own_port, reporter
+from pytest_gpucluster.kit.payloads.prelude import exit_now, installed, own_port, reporter, run_phases
 
-EXIT_FAILED = 1
 ELEMENTS = 1 << 16
 STEPS = 3  # of training
 
@@ -209,11 +207,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         report("found", **installed("tensorflow", "tensorflow", "tensorflow-cpu", "tensorflow_gpu"))
         return 0
     watch = ChildWatch(args.deadline)
-    try:
-        return work(args, watch)
-    except BaseException as error:
-        report("failed", phase=watch.phase, reason=error_text(error))
-        return EXIT_FAILED
+    return run_phases(report, watch, lambda: work(args, watch))
 
 
 if __name__ == "__main__":
