@@ -31,6 +31,7 @@ TEXTS = {
     "--profile": "profile",
     "--time": "time_limit",
     "--report-dir": "report_dir",
+    "--keep-runs": "keep_runs",
     "--report-group": "report_group",
     "--baseline": "baseline",
     "--history": "history",

@@ -434,7 +434,7 @@ def described(item):
     return {
         "name": (item.name, item.originalname, item.nodeid, item.location, str(item.path), repr(item.obj)),
         "marks": [mark.name for mark in item.iter_markers()],
-        "fixtures": (item.fixturenames, item.cls, item.module.__name__, item.function.__name__),
+        "fixtures": (sorted(item.fixturenames), item.cls, item.module.__name__, item.function.__name__),
         "empty": (item.user_properties, sorted(item.extra_keyword_matches), item.reportinfo()[1:]),
         "missing": hasattr(item, "no_such_thing"),
     }

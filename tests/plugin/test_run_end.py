@@ -155,7 +155,7 @@ def gauges(tmp_path: Path, log: EventLog) -> tuple[Gauges, Reports]:
     (tmp_path / "all").mkdir()
     option = SimpleNamespace(metrics=str(tmp_path / "all" / "x.prom"), report_dir=str(tmp_path))
     config: Any = SimpleNamespace(option=option)
-    reports = Reports()
+    reports = Reports(folder=tmp_path)
     return Gauges(config, log, reports), reports
 
 

@@ -21,6 +21,7 @@ from pytest_gpucluster.report import html, svg
 from pytest_gpucluster.report.events import read_events, read_log
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.verdict import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,7 +115,7 @@ def test_counts_of_nodes_stand_first() -> None:
     results = [passing("gpu01"), failing("gpu02"), unjudged("gpu03", "not tested")]
     told = {"gpu03": ["unavailable", 'DRAINED: "bad cable" by root since 2026-11-20T10:00:00']}
     run = a_run(results, nodes=("gpu01", "gpu02", "gpu03"), not_tested=told)
-    judged = html.judge(read_run(run))
+    judged = judge(read_run(run))
     assert (judged.fit, judged.unfit) == (("gpu01",), ("gpu02",))
     text = page_of(run).text
     assert "3 nodes selected 1 fit 1 failed a check 1 not tested 2 checks judged 1 of them failed" in text

@@ -12,9 +12,9 @@ from report.test_html_whole import in_utc
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.report import html, html_figures, words
-from pytest_gpucluster.report.html import Judged, judge
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import CLUSTER, read_run
+from pytest_gpucluster.report.verdict import Judged, judge, ordered
 
 NOT = "Not accepted"
 FAILED = "1 of 2 nodes failed at least one check."
@@ -106,7 +106,7 @@ def test_what_to_do_has_each_node_once() -> None:
         failing("gpu01", check="gpu.d", outcome="error", findings=[]),
     ]
     run = read_run(a_run(results, nodes=("gpu01", "gpu02", "gpu03", "gpu04")))
-    anchors = {id(group): f"g{place}" for place, group in enumerate(html._ordered(run), 1)}
+    anchors = {id(group): f"g{place}" for place, group in enumerate(ordered(run), 1)}
     assert html._work(run, anchors) == [
         {"action": "return to vendor", "nodes": ["gpu01"], "checks": {"gpu.b": "g1", "gpu.a": "g2"}},
         {"action": "monitor", "nodes": ["gpu02", "gpu03"], "checks": {"gpu.a": "g2", "gpu.c": "g3"}},
@@ -127,7 +127,7 @@ def test_failures_are_ordered_by_action_then_nodes_then_name() -> None:
         *(failing(node, check="gpu.z", action="reboot") for node in ("gpu01", "gpu02")),
         failing("gpu01", check="gpu.e", action="drain"),
     ]
-    assert [group.check for group in html._ordered(read_run(a_run(results)))] == [
+    assert [group.check for group in ordered(read_run(a_run(results)))] == [
         *("gpu.e", "gpu.z", "gpu.a", "gpu.b", "gpu.c", "gpu.d"),
     ]
 
@@ -206,7 +206,7 @@ def test_patterns_link_to_the_failure_of_their_first_node() -> None:
         *(passing(node) for node in nodes[2:]),
     ]
     run = read_run(a_run(results, nodes=nodes))
-    anchors = {id(group): f"g{place}" for place, group in enumerate(html._ordered(run), 1)}
+    anchors = {id(group): f"g{place}" for place, group in enumerate(ordered(run), 1)}
     patterns = html._map(run, anchors)["patterns"]
     assert [(row["nodes"][:2], row["state"], row["cells"]) for row in patterns] == [
         (nodes[:2], "failed", [{"suite": "gpu", "state": "failed", "text": ["2 failed"], "link": "#g1"}]),
@@ -472,7 +472,7 @@ def test_a_node_whose_action_is_unknown_is_not_left_out() -> None:
     run = read_run(
         a_run([failing("gpu01", action="burn"), failing("gpu02", action="monitor", check="gpu.x")])
     )
-    anchors = {id(group): f"g{place}" for place, group in enumerate(html._ordered(run), 1)}
+    anchors = {id(group): f"g{place}" for place, group in enumerate(ordered(run), 1)}
     assert html._work(run, anchors) == [
         {
             "action": "monitor",
@@ -522,7 +522,6 @@ def test_the_limits_of_a_page() -> None:
     known = {**vars(html), **vars(html_figures)}
     limits = {name: value for name, value in known.items() if type(value) is int and name.isupper()}
     assert limits == {
-        "STOPPED": 2,
         "MAX_GROUPS": 250,
         "MAX_LINES": 1000,
         "MAX_ROWS": 2000,

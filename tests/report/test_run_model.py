@@ -10,7 +10,7 @@ import pytest
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.report import html, words
+from pytest_gpucluster.report import verdict, words
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import CLUSTER, Row, Run, Series, _sized, read_run
 from pytest_gpucluster.report.run_snapshot import (
@@ -478,9 +478,9 @@ def test_a_time_that_is_none_is_not_known(time: Any) -> None:
 
 def test_names_are_cut_after_six() -> None:
     names = [f"c{n}" for n in range(8)]
-    assert html._some(names[:6]) == "c0, c1, c2, c3, c4, c5"
-    assert html._some(names[:7]) == "c0, c1, c2, c3, c4, c5 and 1 more"
-    assert html._some(names, 2) == "c0, c1 and 6 more"
+    assert verdict._some(names[:6]) == "c0, c1, c2, c3, c4, c5"
+    assert verdict._some(names[:7]) == "c0, c1, c2, c3, c4, c5 and 1 more"
+    assert verdict._some(names, 2) == "c0, c1 and 6 more"
 
 
 # --- what the history keeps

@@ -110,7 +110,9 @@ def test_equal_failures_are_one_block_and_one_line(sandbox: Sandbox, tmp_path: P
     assert run.out.count("likely cause:") == 1
     assert len(re.findall(r"^FAILED ", run.out, re.MULTILINE)) == 1
     assert re.search(r"^_+ gpu.count on 4 nodes: gpu\[01-04\] _+$", run.out, re.MULTILINE)
-    assert re.search(r"^gpu.count on 4 nodes: gpu\[01-04\]: GPUs: measured \d, expected \d$", run.out, re.MULTILINE)
+    assert re.search(
+        r"^gpu.count on 4 nodes: gpu\[01-04\]: GPUs: measured \d, expected \d$", run.out, re.MULTILINE
+    )
     assert re.search(r"1 failed, .*3 failed alike", run.out)
     screen = run.out[run.out.rindex(" in ", 0, run.out.index("NOT ACCEPTED")) :].splitlines()[1:]
     assert screen[0].startswith("NOT ACCEPTED: 4 of 4 nodes failed")

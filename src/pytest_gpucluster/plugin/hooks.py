@@ -279,7 +279,8 @@ class Hooks:
             for line in closing(self.log.model, get_terminal_size().columns):
                 self.say(line)
             names = [path.name for path in self.reports.written if path.parent == self.reports.folder]
-            self.say(f"reports: {self.reports.folder}: {', '.join(sorted(names))}")
+            if names:
+                self.say(f"reports: {self.reports.folder}: {', '.join(sorted(names))}")
         return result
 
     def pytest_unconfigure(self) -> None:

@@ -32,6 +32,8 @@ class Gauges:
         if path is not None:
             self._modes[Path(path)] = FOR_COLLECTORS if reports.group is None else None
         self._before: dict[Path, str] = {}  # the page of an earlier run
+        # of the run before, whose folder is the latest one until the first result
+        self._earlier = reports.runs.link.resolve() / NAME if reports.runs is not None else None
 
     def write(self) -> None:
         """Write the files. Those of an earlier run are removed in any case: they do not describe this run."""
@@ -52,7 +54,8 @@ class Gauges:
         from pytest_gpucluster.report import prom  # the start of a run has no need of it
 
         if path not in self._before:
-            self._before[path] = prom.read(path)
+            own = path.parent == self.reports.folder
+            self._before[path] = prom.read(self._earlier if own and self._earlier else path)
         prom.write(self.log.model, path, self._before[path], group=self.reports.group, mode=mode)
 
     @pytest.hookimpl(trylast=True)

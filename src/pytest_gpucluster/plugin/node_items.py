@@ -167,7 +167,10 @@ class Maker:
         self.definitions = Definitions(config, own)
         self._session, self._nodes = session, session.plan.selected
         # made once: pytest would make and check them again for every test
-        self._params = [pytest.param(node, id=node) for node in self._nodes]
+        self._params = {
+            count: [pytest.param(*[node] * count, id=node) for node in self._nodes]
+            for count in range(1, len(BY_NODE) + 1)
+        }
         self._facts: dict[str, Fact] | None = None  # of the test that pytest makes for one node now
         self._left_to_pytest = self._shows_fixtures = config.option.show_fixtures_per_test
 
@@ -179,20 +182,19 @@ class Maker:
                 "remove it, and select nodes with --nodes=HOSTLIST"
             )
         self._facts = None if self._left_to_pytest else self._all_facts(metafunc)
-        if self._facts is not None:
-            metafunc.parametrize("node", self._params[:1], indirect=True)
-            return
-        path, module = Path(metafunc.module.__file__), metafunc.module
-        find = partial(self.definitions.find, path=path, holder=module)
+        find = partial(self.definitions.find, path=Path(metafunc.module.__file__), holder=metafunc.module)
         # both directly: a fixture of the module or the session may use both, and gets their scope
         names = [
             name
             for name in BY_NODE
-            if name in metafunc.fixturenames and hasattr(find(name), "gpucluster_fact")
+            if name in metafunc.fixturenames and (name == "node" or hasattr(find(name), "gpucluster_fact"))
         ]
-        params = [pytest.param(*[node] * len(names), id=node) for node in self._nodes]
-        foreign = {name: found for name in metafunc.fixturenames if (found := find(name)) is not None}
-        metafunc.parametrize(names, params, indirect=True, scope=widest_scope(foreign))
+        params, scope = self._params[len(names)], SCOPES[0]
+        if self._facts is not None:
+            params = params[:1]
+        else:
+            scope = widest_scope({name: find(name) for name in metafunc.fixturenames})
+        metafunc.parametrize(names, params, indirect=True, scope=scope)
 
     def _all_facts(self, metafunc: pytest.Metafunc) -> dict[str, Fact] | None:
         """Return the facts that a test needs, directly or not; None where it needs another fixture too."""
