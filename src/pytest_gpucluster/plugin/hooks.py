@@ -45,9 +45,7 @@ class Hooks:
         self.completeness = Completeness(config, session, log)
         self.end = RunEnd(session, log, reports)
         self._stopped: int | None = None  # exit code of a run that was stopped
-        self._subtests: dict[
-            str, tuple[str, str, pytest.TestReport]
-        ] = {}  # item -> its first failing subtest
+        self._subtests: dict[str, pytest.TestReport] = {}  # item -> its first failing subtest
         self._shown = 0  # messages of the session that the summary has shown
         self.equal: EqualFailures | None = None  # in the controller, without -v
         self._lost_logged: set[str] = set()
