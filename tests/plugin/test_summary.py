@@ -190,9 +190,7 @@ def test_the_table_of_metrics() -> None:
     ]
     flat = "flat      C       2    1      gpu01 a      1         1      gpu01 b"
     assert summary.metric_table(run) == [*head, flat, *rest]
-    more = "1 more metrics are the same everywhere (-v shows them)"
-    assert summary.metric_table(run, constant=False) == [*head, *rest, more]
-    assert summary.metric_table(Run(), constant=False) == []
+    assert summary.metric_table(Run()) == []
 
 
 def _of_every_end() -> Run:
@@ -212,6 +210,17 @@ def _of_every_end() -> Run:
     add(run, _record("gpu08", "ray"), "not applicable", "not applicable: y")
     add(run, _record("", "run"), "error", "")
     return run
+
+
+def test_the_table_of_nodes_has_the_worst_at_its_end_and_a_bound() -> None:
+    run = Run()
+    for number in range(1, 41):
+        for _ in range(number):
+            add(run, _record(f"gpu{number:02}"), "failed" if number == 7 else "passed", "")
+    lines = summary.node_table(run)
+    assert len(lines) == 2 + summary.MAX_ROWS + 1
+    assert lines[-2].split() == ["gpu07", "7", "FAILED"]
+    assert lines[-1] == "and 25 more kinds of nodes: see report.html"
 
 
 def test_the_table_of_nodes() -> None:

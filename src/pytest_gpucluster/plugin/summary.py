@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 UNJUDGED = ("not checked", "not applicable")
 MAX_NAMES = 4
 MAX_CURVES = 8
+MAX_ROWS = 15  # of nodes by suites
 MAX_PROBLEMS, MAX_UNJUDGED, MAX_WARNINGS = 10, 20, 20  # lines
 _SKIPS = {NOT_APPLICABLE: "not applicable", NOT_CHECKED: "not checked", NOT_TESTED: "not tested"}
 
@@ -61,8 +62,10 @@ def node_table(run: Run) -> list[str]:
         if any(suite in by_suite for suite in suites):
             rows[tuple(cell(by_suite.get(suite, Counter())) for suite in suites)].append(node)
     ordered = sorted(rows.items(), key=lambda row: any("FAILED" in c or "ERROR" in c for c in row[0]))
-    body = [(folded(nodes), *cells) for cells, nodes in ordered]
+    left_out = max(0, len(ordered) - MAX_ROWS)
+    body = [(folded(nodes), *cells) for cells, nodes in ordered[left_out:]]
     table = tabulate(body, headers=("nodes", *suites), disable_numparse=True).splitlines() if body else []
+    table += [f"and {left_out} more kinds of nodes: see report.html"] if left_out else []
     aside = ", ".join(suite for suite in run.suites if suite not in suites)
     return [*table, f"not applicable here: {aside} (-v says why)"] if aside else table
 
@@ -72,31 +75,24 @@ def _applies(counter: Counter[str] | None) -> bool:
     return counter is not None and counter.total() > counter["not applicable"]
 
 
-def metric_table(run: Run, *, constant: bool = True) -> list[str]:
-    """Draw one row a metric: how many values, least, median and greatest, and where the ends were measured.
-
-    `constant` False leaves out what is the same everywhere, but for a line that counts it.
-    """
+def metric_table(run: Run) -> list[str]:
+    """Draw one row per metric: how many values, least, median and greatest, and where the ends were measured."""
     found: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
     for result in run.results:
         for it in result.metrics:
             if not it.detail:
                 place = f"{result.node or CLUSTER} {it.device.partition(' (')[0]}".strip()
                 found[it.name, it.unit].append((float(it.value), place))
-    rows, alike = [], 0
+    rows = []
     for (name, unit), values in sorted(found.items()):
         low, high = min(values), max(values)
-        if not constant and low[0] == high[0] and len(values) > 1:
-            alike += 1
-            continue
         spread: tuple[str, ...] = ()  # one value needs no range
         if len(values) > 1:
             middle = statistics.median(value for value, _ in values)
             spread = (number(middle), number(high[0]), high[1])
         rows.append((name, unit, len(values), number(low[0]), low[1], *spread))
     headers = ("metric", "unit", "n", "min", "at", "median", "max", "at")
-    table = tabulate(rows, headers=headers, disable_numparse=True).splitlines() if rows else []
-    return [*table, f"{alike} more metrics are the same everywhere (-v shows them)"] if alike else table
+    return tabulate(rows, headers=headers, disable_numparse=True).splitlines() if rows else []
 
 
 def suite_tables(run: Run) -> list[list[str]]:
