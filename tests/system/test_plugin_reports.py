@@ -34,7 +34,7 @@ def ends(sandbox: Sandbox, folder: Path) -> Run:
     """One run of a suite with every kind of end, made once."""
     if (folder / "reports").exists():
         return Run(1, (folder / "out").read_text(), "", folder)
-    run = run_pytest(folder, on(sandbox), "--nodes=gpu[01-02]", files=SUITE)
+    run = run_pytest(folder, on(sandbox), "--nodes=gpu[01-02]", "-v", files=SUITE)
     (folder / "out").write_text(run.out)
     assert run.rc == 1
     return run
@@ -168,7 +168,7 @@ def test_the_summary_has_nodes_by_suites_and_metrics(ends: Run) -> None:
     assert after[1].split() == ["nodes", "ends"]
     (row,) = (line for line in after if line.startswith("gpu[01-02]"))
     assert row.split(None, 1)[1] == "1 ok, 3 FAILED, 1 ERROR, 1 not checked"
-    assert any(line.split()[:3] == ["latency", "us", "2"] or "same everywhere" in line for line in after)
+    assert any(line.split()[:3] == ["latency", "us", "2"] for line in after)
     assert "not checked: ends.absent on gpu[01-02]: absent: " in ends.out
     assert "no-such-tool" in ends.out
 
@@ -234,7 +234,8 @@ def test_nothing_executed_is_never_a_success(
     run = run_pytest(tmp_path, "--cluster=local", workers, *options, files={"test_none.py": code})
     assert run.rc != 0
     assert [said in line for line in run.errors] == [True], run.out
-    assert run.event("finish")["exit"] == run.rc
+    reported = "skip" in code or "expect" in code  # else the run leaves the reports as they were
+    assert (tmp_path / "reports" / "latest").exists() is reported
 
 
 def test_a_full_disk_is_no_success(tmp_path: Path) -> None:
