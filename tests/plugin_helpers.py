@@ -134,7 +134,9 @@ class Run:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return list(read_events(self.folder / "reports" / "latest" / "events.jsonl"))
+        """The events of the latest run; a run without items leaves none."""
+        log = self.folder / "reports" / "latest" / "events.jsonl"
+        return list(read_events(log)) if log.exists() else []
 
     def event(self, kind: str) -> dict[str, Any]:
         """Return the only event of a kind."""

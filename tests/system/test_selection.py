@@ -119,7 +119,7 @@ def test_job(allocation, cluster, node):
     shown = (tmp_path / "job.txt").read_text()
     for words in ("Partition=debug", "Account=ops", "TimeLimit=00:07:00", "NodeList=gpu02"):
         assert words in shown
-    written = {path.name for path in (tmp_path / "a" / "b").iterdir()}
+    written = {path.name for path in (tmp_path / "a" / "b" / "latest").iterdir()}
     assert written == {"events.jsonl", "junit.xml", "metrics.prom", "report.html"}
     assert not (tmp_path / "reports").exists()
 
