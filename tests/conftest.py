@@ -9,6 +9,8 @@ import pytest
 from paths import TESTS
 from plugin_helpers import left_behind, queue, sandbox_folder
 
+from pytest_gpucluster.plugin import marker_lines
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,6 +26,12 @@ LONGEST = (
     "system/test_examples_ci", "system/test_mpi", "project/test_docs", "suites/nccl/test_localization",
     "system/test_other_users", "sandbox/test_models",
 )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Some tests import shipped suites, whose markers a run without --cluster does not register."""
+    for line in marker_lines():
+        config.addinivalue_line("markers", line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

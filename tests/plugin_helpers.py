@@ -134,9 +134,11 @@ class Run:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events of the latest run; a run without items leaves none."""
-        log = self.folder / "reports" / "latest" / "events.jsonl"
-        return list(read_events(log)) if log.exists() else []
+        """The events of the newest run, [] if it left none."""
+        logs = sorted(
+            (self.folder / "reports").glob("20*/events.jsonl"), key=lambda path: path.stat().st_mtime
+        )
+        return list(read_events(logs[-1])) if logs else []
 
     def event(self, kind: str) -> dict[str, Any]:
         """Return the only event of a kind."""

@@ -554,7 +554,7 @@ class Campaign:
         if run.at_end and told.rc != 2:
             told.fault("wrong", f"was stopped at its end, exit {told.rc}")
         errors = "".join(line for line in out.splitlines() if line.startswith("ERROR"))
-        reports = run.folder / "reports"
+        reports = run.folder / "reports" / "latest"
         for name in REPORTS if begun and told.rc in {1, 2} and "collected " in out else ():
             if not (reports / name).exists() and name not in errors:
                 told.fault("lost", f"{name} is missing, and no line says so")

@@ -189,9 +189,9 @@ def test_missing_logs_of_steps_are_counted_also_those_of_workers(tmp_path: Path)
     assert hooks.reports.problems == {}
     hooks.pytest_testnodedown(SimpleNamespace(workeroutput={"gpucluster": [("a", "a: full")]}))
     assert hooks.reports.problems == {Path("a"): "a: full"}
-    assert hooks._missing_logs() == ["logs of steps are missing: a: full"]
+    assert hooks._missing_logs() == ["reports are missing: a: full"]
     hooks.pytest_testnodedown(SimpleNamespace(workeroutput={"gpucluster": [("b", "b: full"), ("c", "c")]}))
-    assert hooks._missing_logs() == ["logs of steps are missing: a: full (and 2 more)"]
+    assert hooks._missing_logs() == ["reports are missing: a: full (and 2 more)"]
 
 
 # --- what a history of others holds is shown without terminal control

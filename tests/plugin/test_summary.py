@@ -214,9 +214,9 @@ def _of_every_end() -> Run:
 
 def test_the_table_of_nodes_has_the_worst_at_its_end_and_a_bound() -> None:
     run = Run()
-    for number in range(1, 41):
-        for _ in range(number):
-            add(run, _record(f"gpu{number:02}"), "failed" if number == 7 else "passed", "")
+    for place in range(1, 41):
+        for _ in range(place):
+            add(run, _record(f"gpu{place:02}"), "failed" if place == 7 else "passed", "")
     lines = summary.node_table(run)
     assert len(lines) == 2 + summary.MAX_ROWS + 1
     assert lines[-2].split() == ["gpu07", "7", "FAILED"]

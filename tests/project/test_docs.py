@@ -319,6 +319,7 @@ from site_parts import *
             *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--cluster={sandbox.cluster_file}"),
             *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "--nodes=gpu[01-02]"),
             *(
+                "-v",
                 "--report-dir",
                 str(tmp_path / "reports"),
                 str(tmp_path),

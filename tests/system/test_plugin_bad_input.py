@@ -212,8 +212,6 @@ def test_a_slurm_command_that_fails_is_one_line(tmp_path: Path) -> None:
 def test_an_account_that_slurm_refuses_ends_the_run_with_its_words(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_pytest(tmp_path, on(sandbox), "--reservation=none-such", files=SUITE)
     assert run.rc == 4
-    assert "reservation" in run.event("error")["message"]
-    assert run.event("finish")["exit"] == 4
     (error,) = run.errors
     assert error.startswith("ERROR: no nodes: salloc of gpu[01-04] in partition batch: ")
     assert run.out.count("Requested reservation is invalid") == 1

@@ -124,11 +124,9 @@ def running(sandbox: Sandbox, folder: Path, *args: str, where: tuple[str, ...] =
 
 def readable(folder: Path) -> list[str]:
     """Return the kinds of events of a log that may not have been begun; every line but a cut last one is whole."""
-    path = folder / "reports" / "latest" / "events.jsonl"
-    if not path.exists():
-        return []
     run = Run(0, "", "", folder)
-    assert len(run.events) >= len(path.read_text().splitlines()) - 1
+    for path in (folder / "reports").glob("20*/events.jsonl"):
+        assert len(run.events) >= len(path.read_text().splitlines()) - 1
     return [event["event"] for event in run.events]
 
 
@@ -224,8 +222,7 @@ def test_an_end_in_the_queue_withdraws_all_jobs(
         assert readable(tmp_path) == ["start", "nodes"]
     else:
         assert done.rc == 2, done.out
-        assert done.event("finish")["exit"] == 2
-        assert list(done.cases) == ["gpucluster.run.cluster test_finished"]
+        assert not (tmp_path / "reports").exists(), "a run without items leaves nothing"
 
 
 @pytest.mark.parametrize(

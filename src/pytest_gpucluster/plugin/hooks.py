@@ -114,6 +114,11 @@ class Hooks:
             item.record = None
         return result
 
+    def pytest_runtest_logstart(self) -> None:
+        """The reports are the latest ones from the first item on, in whatever process it runs."""
+        if self.log is not None:
+            self.reports.publish()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
@@ -229,7 +234,7 @@ class Hooks:
         """Complain of logs of steps that could not be written; the other reports are written later."""
         missing = list(self.reports.problems.values())
         more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
-        return [f"logs of steps are missing: {missing[0]}{more}"] if missing else []
+        return [f"reports are missing: {missing[0]}{more}"] if missing else []
 
     @pytest.hookimpl(wrapper=True, trylast=True, specname="pytest_sessionfinish")
     def pytest_sessionfinish_reports(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -273,7 +278,7 @@ class Hooks:
     def pytest_sessionfinish_last_screen(self) -> Generator[None, object, object]:
         """Show the verdict below the last line of pytest: nearest to the prompt."""
         result = yield
-        if self.log is not None and self.log.model.results and runs_tests(self.config.option):
+        if self.log is not None and self.reports.is_published:
             for line in closing(self.log.model, get_terminal_size().columns):
                 self.say(line)
             names = [path.name for path in self.reports.written if path.parent == self.reports.folder]

@@ -181,7 +181,13 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
 
 def open_log(option: Any, run: str, reports: Reports) -> EventLog:
     """Open the event log in the folder of the run, and empty what would pass for this run's --junitxml if it were killed."""
-    reports.runs = RunFolder(Path(option.report_dir), run, most=option.keep_runs)
+    root = Path(option.report_dir)
+    try:
+        reports.runs = RunFolder(root, run, most=option.keep_runs, group=reports.group)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {root}: {error.strerror}: --report-dir=DIR names another folder"
+        ) from error
     reports.folder = reports.runs.path
     log = EventLog(reports.folder / EVENTS, run, reports.group)
     if named := getattr(option, "xmlpath", None):  # none with -p no:junitxml

@@ -41,9 +41,14 @@ class Reports:
         self.written: dict[Path, None] = {}
         self.problems: dict[Path, str] = {}
 
+    @property
+    def is_published(self) -> bool:
+        """Whether the run has started an item: its folder stays."""
+        return self.runs is not None and self.runs.is_published
+
     def publish(self) -> None:
         """Make the folder the latest one, at the first call."""
-        if self.runs is not None:
+        if self.runs is not None and not self.runs.is_published:
             with self.writing(self.runs.link):
                 self.runs.publish()
 

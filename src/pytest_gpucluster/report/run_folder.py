@@ -26,22 +26,23 @@ _RUN_ID = re.compile(r"\d{8}T\d{6}-\d+")
 class RunFolder:
     """The folder of one run. `most`: how many folders of runs stay. Every method may raise OSError."""
 
-    def __init__(self, root: Path, run: str, *, most: int) -> None:
+    def __init__(self, root: Path, run: str, *, most: int, group: int | None = None) -> None:
         self.path, self.link = root / run, root / LATEST
         self._root, self._run, self._most = root, run, most
         self._root_is_new = not root.exists()
-        self._published = False
+        self.is_published = False
+        with contextlib.closing(Folder(root, create=True, group=group)):
+            pass  # a folder that others may change is refused before anything is written
 
     def publish(self) -> None:
-        """Point DIR/latest at the folder of this run, at the first call."""
-        if not self._published:
-            self._published = True
-            with contextlib.closing(Folder(self._root)) as folder:
-                folder.link(self.link.name, self._run)
+        """Point DIR/latest at the folder of this run."""
+        self.is_published = True
+        with contextlib.closing(Folder(self._root)) as folder:
+            folder.link(self.link.name, self._run)
 
     def close(self) -> list[str]:
         """Remove the oldest runs beyond `most`, or this one if it was not published; return the ids of removed runs."""
-        if self._published:
+        if self.is_published:
             return prune(self._root, self._most)
         with contextlib.closing(Folder(self._root)) as folder:
             _remove(folder, self._run)
