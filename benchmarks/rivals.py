@@ -44,7 +44,7 @@ ROOT = HERE.parent
 SIDES = HERE / "sides"
 REFRAME = ROOT / ".cache/reframe/bin/reframe"
 OURS = "gpucluster"
-SLOW = ("srun a check and node", "testinfra over SSH", "ReFrame")  # whose sizes are limited
+SLOW = ("srun per check and node", "testinfra over SSH", "ReFrame")  # whose sizes are limited
 HUNG = 3000  # seconds until a run counts as hung
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull)
 FAULT = "governor"  # what --fault puts in; the first check finds it
@@ -131,12 +131,12 @@ def testinfra(ground: Ground) -> list[str]:
 
 
 def loop(_: Ground) -> list[str]:
-    """Return the command of the loop: one srun a check and node."""
+    """Return the command of the loop: one srun per check and node."""
     return [sys.executable, str(SIDES / "srun_loop.py")]
 
 
 def script(_: Ground) -> list[str]:
-    """Return the command of the loop with one srun a node."""
+    """Return the command of the loop with one srun per node."""
     return [sys.executable, str(SIDES / "srun_loop.py"), "--whole"]
 
 
@@ -181,8 +181,8 @@ SIDE: dict[str, Callable[[Ground], list[str]]] = {
     "gpucluster, facts shared": facts,
     "gpucluster, testinfra's file": stock,
     "floor": floor,
-    "srun a node": script,
-    "srun a check and node": loop,
+    "srun per node": script,
+    "srun per check and node": loop,
     "testinfra over SSH": testinfra,
     "ReFrame": reframe,
 }
@@ -191,8 +191,8 @@ SHORT = {
     "facts": "gpucluster, facts shared",
     "stock": "gpucluster, testinfra's file",
     "floor": "floor",
-    "script": "srun a node",
-    "loop": "srun a check and node",
+    "script": "srun per node",
+    "loop": "srun per check and node",
     "testinfra": "testinfra over SSH",
     "reframe": "ReFrame",
 }

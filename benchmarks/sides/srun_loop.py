@@ -1,7 +1,7 @@
 """The plain loop of scripts: `srun -w NODE COMMAND`, one after another.
 
-python srun_loop.py            one srun a check and node
-python srun_loop.py --whole    one srun a node, all checks in one script: the fewest processes that a loop can have
+python srun_loop.py            one srun per check and node
+python srun_loop.py --whole    one srun per node, all checks in one script: the fewest processes that a loop can have
 """
 
 from __future__ import annotations
