@@ -58,10 +58,12 @@ def source_files() -> set[str]:
 
 def test_wheel_has_every_file_of_the_package_and_nothing_else(wheel: dict[str, bytes]) -> None:
     assert {name for name in wheel if ".dist-info/" not in name} == source_files()
+    assert "pytest_gpucluster/examples/clusters/aws-g4dn.yaml" in wheel
 
 
 def test_sdist_has_sources_and_documents(sdist: set[str]) -> None:
     assert {f"src/{name}" for name in source_files()} <= sdist
+    assert {"examples", "suites"}.isdisjoint(name.partition("/")[0] for name in sdist)  # links to the above
     assert {"LICENSE", "README.md", "CHANGELOG.md", "docs/tutorial.md", "pyproject.toml"} <= sdist
 
 
@@ -86,6 +88,11 @@ def test_license_is_the_full_text(wheel: dict[str, bytes]) -> None:
     assert re.search(r"Copyright \d{4} The pytest-gpucluster authors", text)
     for part in ("TERMS AND CONDITIONS FOR USE", "9. Accepting Warranty", "END OF TERMS AND CONDITIONS"):
         assert part in text
+
+
+@pytest.mark.parametrize("name", ["examples", "suites"])
+def test_links_of_the_checkout_lead_into_the_package(name: str) -> None:
+    assert (ROOT / name).readlink() == SOURCE.relative_to(ROOT) / "pytest_gpucluster" / name
 
 
 # --- the README on an index page

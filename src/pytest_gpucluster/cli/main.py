@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import clean as cli_clean
+from pytest_gpucluster.cli import examples as cli_examples
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.core import redact
@@ -496,6 +497,12 @@ COMMANDS = (
         "print the JSON Schema of cluster files for editors, or the reference",
         _schema_arguments,
         _schema,
+    ),
+    Command(
+        "examples",
+        "copy the shipped cluster files, CI jobs and suite of a site into a new folder",
+        cli_examples.arguments,
+        cli_examples.examples,
     ),
     Command("profiles", "list or show the shipped hardware profiles", _profiles_arguments, _profiles),
     Command(
