@@ -80,7 +80,8 @@ def cut(text: str, *, start: str = "", end: str = "") -> str:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    for page in [*top, *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.*")]:
         # causes and hints of checks are texts of the product, below this heading
         yield name_of(page), cut(page.read_text(), end="\n## Checks and repairs\n")
     yield "CHANGELOG.md", cut((ROOT / "CHANGELOG.md").read_text(), start="## [Unreleased]", end="\n## [")
