@@ -35,7 +35,7 @@ help:
 	@echo "make bench   print the cost ratios; FULL=1: at all sizes"
 	@echo "make chaos   kill runs at random moments, look at what they leave (KILLS=300 SEED=1: about half an hour)"
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.ready: pyproject.toml src/pytest_gpucluster/__init__.py
 	@./tools/make-venv $(PYTHON) $(VENV)
 	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $@

@@ -13,6 +13,8 @@ import pytest
 from docs_helpers import FENCE, HOME, LINK, ROOT
 from packaging.metadata import Metadata
 
+from pytest_gpucluster import __version__
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -69,6 +71,7 @@ def test_sdist_has_sources_and_documents(sdist: set[str]) -> None:
 
 def test_metadata_is_valid_and_complete(wheel: dict[str, bytes]) -> None:
     found = Metadata.from_email(in_dist_info(wheel, "METADATA"), validate=True)
+    assert str(found.version) == __version__
     assert found.license_expression == "Apache-2.0"
     assert found.license_files == ["LICENSE"]
     assert found.description_content_type == "text/markdown"
@@ -93,6 +96,18 @@ def test_license_is_the_full_text(wheel: dict[str, bytes]) -> None:
 @pytest.mark.parametrize("name", ["examples", "suites"])
 def test_links_of_the_checkout_lead_into_the_package(name: str) -> None:
     assert (ROOT / name).readlink() == SOURCE.relative_to(ROOT) / "pytest_gpucluster" / name
+
+
+def test_version_is_stated_once_and_has_its_changes() -> None:
+    assert f'"{__version__}"' not in (ROOT / "pyproject.toml").read_text()
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    unreleased, newest = re.findall(r"^## \[(.+)$", changelog, re.MULTILINE)[:2]
+    assert unreleased == "Unreleased]"
+    assert re.fullmatch(rf"{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d", newest)
+    assert f"[Unreleased]: {HOME}/compare/v{__version__}...HEAD" in changelog
+    assert f"[{__version__}]: {HOME}/" in changelog
+    minor = __version__.rpartition(".")[0]
+    assert f"| {minor} | yes |" in (ROOT / "SECURITY.md").read_text()
 
 
 # --- the README on an index page

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster import config
+from pytest_gpucluster import __version__, config
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import examples as cli_examples
 from pytest_gpucluster.cli import history as cli_history
@@ -82,22 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpucluster", description="Cluster files, reports, history and sandbox of pytest --cluster=NAME."
     )
-    parser.add_argument("--version", action="version", version=f"gpucluster {_version()}")
+    parser.add_argument("--version", action="version", version=f"gpucluster {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         one = commands.add_parser(command.name, help=command.help, description=command.help)
         command.arguments(one)
         one.set_defaults(run=command.run)
     return parser
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # slow to import
-
-    try:
-        return version("pytest-gpucluster")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 # --- init
