@@ -21,7 +21,7 @@ TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4
 MKDOCS ?= mkdocs>=1.6,<2 mkdocs-material>=9.5,<10
 
-.PHONY: help demo test corpus mutation oldest lint format docs bench fuzz chaos schema clean slurm packages reframe
+.PHONY: help demo test corpus mutation oldest lint format docs release bench fuzz chaos schema clean slurm packages reframe
 
 help:
 	@echo "make demo    run the acceptance suites against a sandbox: a real Slurm of virtual nodes"
@@ -31,6 +31,7 @@ help:
 	@echo "make oldest  the plugin's tests with the lowest releases that pyproject.toml allows (OLDEST=python3.10)"
 	@echo "make lint    ruff and mypy"
 	@echo "make docs    build the documentation site in site/; a broken link or anchor fails"
+	@echo "make release  build sdist and wheel in dist/, check them and run each in a fresh environment; uploads nothing"
 	@echo "make fuzz    many random inputs to every reader (FUZZ_EXAMPLES, FUZZ_SECONDS)"
 	@echo "make bench   print the cost ratios; FULL=1: at all sizes"
 	@echo "make chaos   kill runs at random moments, look at what they leave (KILLS=300 SEED=1: about half an hour)"
@@ -91,6 +92,9 @@ docs: .cache/docs/.ready
 	@mkdir -p .cache && ./tools/make-venv $(PYTHON) .cache/docs
 	@.cache/docs/bin/pip install -q --disable-pip-version-check $(foreach one,$(MKDOCS),'$(one)')
 	@touch $@
+
+release:
+	@./tools/release $(PYTHON)
 
 # FUZZ_EXAMPLES: of hypothesis, a reader; FUZZ_SECONDS: of atheris, a reader (0: leave it out)
 FUZZ_EXAMPLES ?= 2000

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from docs_helpers import HOME, ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GITHUB = ROOT / ".github"
 FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
@@ -57,3 +63,23 @@ def test_the_security_policy_names_a_private_channel_and_the_supported_version()
     assert f"{HOME}/security/advisories/new" in policy
     (contact,) = yaml.safe_load((GITHUB / "ISSUE_TEMPLATE" / "config.yml").read_text())["contact_links"]
     assert contact["url"] in policy
+
+
+def test_a_checkout_with_changes_is_not_released(tmp_path: Path) -> None:
+    git = tmp_path / "bin" / "git"
+    git.parent.mkdir()
+    git.write_text("#!/bin/sh\n[ \"$*\" = 'status --porcelain' ] && echo '?? stray.txt'\n")
+    git.chmod(0o755)
+    (tmp_path / "checkout").mkdir()
+    done = subprocess.run(
+        [str(ROOT / "tools" / "release"), sys.executable],
+        cwd=tmp_path / "checkout",
+        env={**os.environ, "PATH": f"{git.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "?? stray.txt" in done.stderr
+    assert not list((tmp_path / "checkout").iterdir())
