@@ -19,8 +19,9 @@ TEST_PACKAGES := $(CONTAINER_PACKAGES) $(MPI_PACKAGES) $(NODE_PACKAGES) $(ACCOUN
 # The smallest build of torch that the tests have been run with; they need no GPU.
 TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4
+MKDOCS ?= mkdocs>=1.6,<2 mkdocs-material>=9.5,<10
 
-.PHONY: help demo test corpus mutation oldest lint format bench fuzz chaos schema clean slurm packages reframe
+.PHONY: help demo test corpus mutation oldest lint format docs release bench fuzz chaos schema clean slurm packages reframe
 
 help:
 	@echo "make demo    run the acceptance suites against a sandbox: a real Slurm of virtual nodes"
@@ -29,11 +30,13 @@ help:
 	@echo "make mutation  change the source a little, print each change that no fast test notices (SEED, COUNT, MINUTES, PACKAGES, TESTS)"
 	@echo "make oldest  the plugin's tests with the lowest releases that pyproject.toml allows (OLDEST=python3.10)"
 	@echo "make lint    ruff and mypy"
+	@echo "make docs    build the documentation site in site/; a broken link or anchor fails"
+	@echo "make release  build sdist and wheel in dist/, check them and run each in a fresh environment; uploads nothing"
 	@echo "make fuzz    many random inputs to every reader (FUZZ_EXAMPLES, FUZZ_SECONDS)"
 	@echo "make bench   print the cost ratios; FULL=1: at all sizes"
 	@echo "make chaos   kill runs at random moments, look at what they leave (KILLS=300 SEED=1: about half an hour)"
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.ready: pyproject.toml src/pytest_gpucluster/__init__.py
 	@./tools/make-venv $(PYTHON) $(VENV)
 	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $@
@@ -81,6 +84,18 @@ format: $(VENV)/.ready
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+docs: .cache/docs/.ready
+	@NO_MKDOCS_2_WARNING=1 .cache/docs/bin/mkdocs build --strict
+
+# in a venv of its own, so that the development environment stays small
+.cache/docs/.ready: Makefile
+	@mkdir -p .cache && ./tools/make-venv $(PYTHON) .cache/docs
+	@.cache/docs/bin/pip install -q --disable-pip-version-check $(foreach one,$(MKDOCS),'$(one)')
+	@touch $@
+
+release:
+	@./tools/release $(PYTHON)
+
 # FUZZ_EXAMPLES: of hypothesis, a reader; FUZZ_SECONDS: of atheris, a reader (0: leave it out)
 FUZZ_EXAMPLES ?= 2000
 FUZZ_SECONDS ?= 10
@@ -108,4 +123,4 @@ chaos: $(VENV)/.ready slurm
 
 clean:
 	@-$(BIN)/gpucluster sandbox down 2>/dev/null
-	@rm -rf $(VENV) .cache reports build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .cache reports build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
+HOME = "https://github.com/pytest-gpucluster/pytest-gpucluster"
+IN_CHECKOUT = re.compile(rf"{HOME}/(blob|tree)/main/")  # links of the README, which index pages show too
 PAGES = sorted(
     [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "benchmarks").glob("*.md"),
     ]
@@ -24,6 +27,8 @@ PAGES = sorted(
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
 )
+# inline, or the definition of a reference
+LINK = re.compile(r"(?:\]\(|^\[[^\]]+\]: )([^)\s]+)", re.MULTILINE)
 SHELL = "sh"
 # a command in the text is run as well where it begins with one of these and has arguments
 IN_TEXT = re.compile(r"`((?:pytest --|gpucluster [a-z]|make [a-z]|python benchmarks|PYTHONPATH=)[^`\n]*)`")
@@ -83,7 +88,8 @@ def commands() -> Iterator[Command]:
 def links(path: Path) -> Iterator[str]:
     """Yield the targets of a page's links that lead to files of ours."""
     prose = FENCE.sub("", path.read_text())
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+    for target in LINK.findall(prose):
+        target = IN_CHECKOUT.sub(f"{ROOT}/", target)
         if not re.match(r"[a-z]+:", target):
             yield target
 

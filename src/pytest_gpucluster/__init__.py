@@ -3,7 +3,7 @@
 Nothing is imported here: every pytest of the machine loads the plugin, and it must cost the others nothing.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def suites_path() -> str:

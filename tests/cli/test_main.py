@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import config
+from pytest_gpucluster import __version__, config
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cluster.slurm import client
@@ -334,7 +334,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])
     assert caught.value.code == 0
-    assert capsys.readouterr().out.startswith("gpucluster ")
+    assert capsys.readouterr().out == f"gpucluster {__version__}\n"
 
 
 def test_drains_asks_the_slurm_of_the_cluster_file(

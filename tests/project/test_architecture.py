@@ -60,7 +60,8 @@ def may_import_pytest(path: Path) -> bool:
 
 
 def sources() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+    """Return the modules of the plugin; the examples are programs of a site."""
+    return sorted(path for path in SOURCE.rglob("*.py") if package_of(path) != "examples")
 
 
 def package_of(path: Path) -> str:

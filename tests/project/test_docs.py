@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,8 +24,6 @@ from pytest_gpucluster.cli import reference as cli_reference
 from pytest_gpucluster.config.models import ClusterFile
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_gpucluster.sandbox import Sandbox
 
 DEADLINE = 180
@@ -354,6 +353,8 @@ def test_links_lead_somewhere(page: Path) -> None:
         path, _, anchor = target.partition("#")
         there = (page.parent / path).resolve() if path else page
         assert there.exists(), f"{name_of(page)}: {target}"
+        # GitHub serves nothing below a link
+        assert there == Path(os.path.normpath(page.parent / path)) or not path, f"{name_of(page)}: {target}"
         assert not anchor or anchor in anchors(there), f"{name_of(page)}: {target}: no such heading"
 
 

@@ -73,17 +73,13 @@ ALLOWED_IN_SOURCE = {
 }
 
 
-def cut(text: str, *, start: str = "", end: str = "") -> str:
-    text = text[text.index(start) :] if start else text
-    at = text.find(end, 1) if end else -1
-    return text if at < 0 else text[:at]
-
-
 def pages() -> Iterator[tuple[str, str]]:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    for page in [*top, *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.*")]:
         # causes and hints of checks are texts of the product, below this heading
-        yield name_of(page), cut(page.read_text(), end="\n## Checks and repairs\n")
-    yield "CHANGELOG.md", cut((ROOT / "CHANGELOG.md").read_text(), start="## [Unreleased]", end="\n## [")
+        yield name_of(page), page.read_text().partition("\n## Checks and repairs\n")[0]
+    _, *versions = (ROOT / "CHANGELOG.md").read_text().split("\n## [")
+    yield "CHANGELOG.md", "".join(versions[:2])  # unreleased changes and the newest version
     for path in sorted((ROOT / "examples").rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             yield name_of(path), path.read_text()

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster import config
+from pytest_gpucluster import __version__, config
 from pytest_gpucluster.cli import clean as cli_clean
+from pytest_gpucluster.cli import examples as cli_examples
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.core import redact
@@ -81,22 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpucluster", description="Cluster files, reports, history and sandbox of pytest --cluster=NAME."
     )
-    parser.add_argument("--version", action="version", version=f"gpucluster {_version()}")
+    parser.add_argument("--version", action="version", version=f"gpucluster {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         one = commands.add_parser(command.name, help=command.help, description=command.help)
         command.arguments(one)
         one.set_defaults(run=command.run)
     return parser
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # slow to import
-
-    try:
-        return version("pytest-gpucluster")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 # --- init
@@ -496,6 +488,12 @@ COMMANDS = (
         "print the JSON Schema of cluster files for editors, or the reference",
         _schema_arguments,
         _schema,
+    ),
+    Command(
+        "examples",
+        "copy the shipped cluster files, CI jobs and suite of a site into a new folder",
+        cli_examples.arguments,
+        cli_examples.examples,
     ),
     Command("profiles", "list or show the shipped hardware profiles", _profiles_arguments, _profiles),
     Command(

@@ -1,0 +1,133 @@
+"""What the distributions contain and state, and how the README reads outside the repository."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+from docs_helpers import FENCE, HOME, LINK, ROOT
+from packaging.metadata import Metadata
+
+from pytest_gpucluster import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = ROOT / "src"
+README = FENCE.sub("", (ROOT / "README.md").read_text())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> dict[str, bytes]:
+    (path,) = built.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def sdist(built: Path) -> set[str]:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        return {name.partition("/")[2] for name in archive.getnames()}
+
+
+def in_dist_info(wheel: dict[str, bytes], name: str) -> bytes:
+    (content,) = (content for path, content in wheel.items() if path.endswith(f".dist-info/{name}"))
+    return content
+
+
+def source_files() -> set[str]:
+    found = SOURCE.rglob("*")
+    return {
+        str(path.relative_to(SOURCE)) for path in found if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_wheel_has_every_file_of_the_package_and_nothing_else(wheel: dict[str, bytes]) -> None:
+    assert {name for name in wheel if ".dist-info/" not in name} == source_files()
+    assert "pytest_gpucluster/examples/clusters/aws-g4dn.yaml" in wheel
+
+
+def test_sdist_has_sources_and_documents(sdist: set[str]) -> None:
+    assert {f"src/{name}" for name in source_files()} <= sdist
+    assert {"examples", "suites"}.isdisjoint(name.partition("/")[0] for name in sdist)  # links to the above
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "docs/tutorial.md", "pyproject.toml"} <= sdist
+
+
+def test_metadata_is_valid_and_complete(wheel: dict[str, bytes]) -> None:
+    found = Metadata.from_email(in_dist_info(wheel, "METADATA"), validate=True)
+    assert str(found.version) == __version__
+    assert found.license_expression == "Apache-2.0"
+    assert found.license_files == ["LICENSE"]
+    assert found.description_content_type == "text/markdown"
+    assert found.description is not None
+    assert found.description.startswith("# pytest-gpucluster")
+    assert found.project_urls
+    assert {"Homepage", "Documentation", "Issues", "Changelog"} <= set(found.project_urls)
+    assert [url for url in found.project_urls.values() if not url.startswith(HOME)] == []
+    assert found.classifiers
+    # PEP 639: the expression only
+    assert [one for one in found.classifiers if one.startswith("License ::")] == []
+
+
+def test_license_is_the_full_text(wheel: dict[str, bytes]) -> None:
+    text = in_dist_info(wheel, "licenses/LICENSE").decode()
+    assert text == (ROOT / "LICENSE").read_text()
+    assert re.search(r"Copyright \d{4} The pytest-gpucluster authors", text)
+    for part in ("TERMS AND CONDITIONS FOR USE", "9. Accepting Warranty", "END OF TERMS AND CONDITIONS"):
+        assert part in text
+
+
+@pytest.mark.parametrize("name", ["examples", "suites"])
+def test_links_of_the_checkout_lead_into_the_package(name: str) -> None:
+    assert (ROOT / name).readlink() == SOURCE.relative_to(ROOT) / "pytest_gpucluster" / name
+
+
+def test_version_is_stated_once_and_has_its_changes() -> None:
+    assert f'"{__version__}"' not in (ROOT / "pyproject.toml").read_text()
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    unreleased, newest = re.findall(r"^## \[(.+)$", changelog, re.MULTILINE)[:2]
+    assert unreleased == "Unreleased]"
+    assert re.fullmatch(rf"{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d", newest)
+    assert f"[Unreleased]: {HOME}/compare/v{__version__}...HEAD" in changelog
+    assert f"[{__version__}]: {HOME}/" in changelog
+    minor = __version__.rpartition(".")[0]
+    assert f"| {minor} | yes |" in (ROOT / "SECURITY.md").read_text()
+
+
+# --- the README on an index page
+
+
+def test_readme_has_no_relative_link() -> None:
+    targets = LINK.findall(README)
+    assert len(targets) > 30
+    assert [target for target in targets if not target.startswith("https://")] == []
+
+
+def test_links_to_the_repository_name_a_file_or_a_folder() -> None:
+    found = re.findall(rf"{HOME}/(\w+)/main/([^\s#)]+)", README)
+    assert found
+    kinds = {"blob": "is_file", "tree": "is_dir"}
+    assert [path for kind, path in found if not getattr(ROOT / path, kinds[kind])()] == []
+
+
+def test_each_reference_of_the_readme_is_defined_and_used() -> None:
+    used = re.findall(r"\[([^\]]+)\]\[\]", README)
+    defined = re.findall(r"^\[([^\]]+)\]: ", README, re.MULTILINE)
+    assert set(used) == set(defined)
+    assert len(defined) == len(set(defined))
