@@ -24,7 +24,8 @@ from pytest_gpucluster.plugin.node_items import NodeItem, check_of, node_of, rec
 
 def made(*, required: bool = False) -> tuple[Expect, Record]:
     record = Record("site", "site.disk", "gpu01")
-    item: Any = SimpleNamespace(record=record, required=required)
+    session = SimpleNamespace(facts=SimpleNamespace(is_requested=lambda _: False))
+    item: Any = SimpleNamespace(record=record, required=required, session=session)
     return Expect(item), record
 
 
