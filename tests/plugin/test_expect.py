@@ -49,6 +49,12 @@ def test_a_failure_is_told_in_full() -> None:
     assert record.metrics == [Metric("count", 7, "")]
 
 
+def test_a_hint_names_the_node() -> None:
+    failed = verdict(Outcome.FAILED, Finding("state", "DOWN", "IDLE"), hint="scontrol show node NODE")
+    assert "what to do:   scontrol show node gpu01\n" in describe(failed, "slurm.known", "gpu01")
+    assert "what to do:   scontrol show node NODE\n" in describe(failed, "slurm.known", "")
+
+
 def ended(expect: Expect, judged: Verdict) -> tuple[type, str]:
     """Return how an item ends; a skip that is let out would skip the test of it."""
     try:

@@ -1,4 +1,4 @@
-"""Missing GPUs as the cause of failures: which GPUs a node lacks, and which findings they explain. Pure."""
+"""Missing GPUs as the cause of failures: which GPUs are missing on a node, and which findings they explain. Pure."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
+from pytest_gpucluster.report.last_screen import for_nodes
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.result import as_dict, as_list
 from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, STATES
@@ -110,6 +111,7 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "for_nodes": for_nodes,
         "nodes": folded,
         "counted": counted,
         "number": partial(number, none="–"),  # noqa: RUF001 - a dash for people

@@ -24,7 +24,7 @@ MAX_LINES = 4  # of one cell
 HEADERS = ("action", "nodes", "check", "finding")
 _SHARES = (0.14, 0.24, 0.22)  # of the width, at most; the finding gets the rest
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_PLACEHOLDER = re.compile(r"\bNODE\b")
+_PLACEHOLDER = re.compile(r"\bNODE\b(?! FAILURE)")  # Slurm prints DUE TO NODE FAILURE
 
 
 def places(group: FailureGroup) -> str:

@@ -90,7 +90,7 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdi
         return replace(
             verdict,
             cause="the node has more GPUs than its profile states: the cluster file names another model",
-            hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`",
+            hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or its gpu.count",
             action=Action.MONITOR,
         )
     return with_cause(
