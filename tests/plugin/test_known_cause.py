@@ -82,6 +82,18 @@ def test_a_failure_of_the_cluster_names_the_node() -> None:
     assert with_known_cause(verdict, an_item("")) is verdict
 
 
+def test_a_check_that_was_not_made_for_it_names_it_too() -> None:
+    verdict = Verdict(
+        "ray.gpus", Outcome.NOT_CHECKED, reason="no UUID on gpu02: the devices cannot be distinguished"
+    )
+    assert with_known_cause(verdict, an_item("")).reason == f"{verdict.reason}; gpu02: {CAUSE}"
+    other = replace(verdict, reason="no UUID on gpu01")
+    assert with_known_cause(other, an_item("")) is other
+    for item in (an_item("gpu02"), an_item("")):
+        absent = replace(verdict, reason="the cluster file has no section")
+        assert with_known_cause(absent, item) is absent
+
+
 def test_without_facts_no_node_is_asked_and_the_hint_names_the_check() -> None:
     changed = with_known_cause(failed(TOO_FEW), an_item("gpu02", requested=False))
     assert (changed.cause, changed.hint) == ("too few GPUs", f"request them; {UNKNOWN}")

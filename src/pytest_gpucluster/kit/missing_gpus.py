@@ -34,6 +34,11 @@ def too_few(finding: Finding) -> bool:
     return bool(_TOO_FEW.search(finding.measured))
 
 
+def lacks_gpus(reason: str) -> bool:
+    """Return whether a check was not made since a program found too few GPUs."""
+    return bool(_TOO_FEW.search(reason) or "no UUID on " in reason)
+
+
 def usual_buses(fleet: Iterable[Gpus]) -> UsualBuses:
     """Return the bus ids that most nodes have, by model and number of GPUs."""
     seen: dict[tuple[str | None, int], Counter[tuple[str, ...]]] = defaultdict(Counter)

@@ -13,6 +13,7 @@ from pytest_gpucluster.kit.missing_gpus import (
     UNKNOWN,
     MissingGpus,
     UsualBuses,
+    lacks_gpus,
     missing_gpus,
     too_few,
     usual_buses,
@@ -29,20 +30,27 @@ _WORD = re.compile(r"[\w.-]+")
 
 
 def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
-    """Return a failure with its cause if the nodes lack GPUs; no command is sent to the nodes for this."""
-    if verdict.outcome is not Outcome.FAILED:
-        return verdict
+    """Return a verdict that missing GPUs explain with them as its cause; no command is sent to the nodes for this."""
     session, own = item.session, item.record.node
+    failed = verdict.outcome is Outcome.FAILED
+    if not failed and not lacks_gpus(verdict.reason):
+        return verdict
     if not session.facts.is_requested(nvidia_smi.GPUS):
         few = any(map(too_few, verdict.findings))
         return replace(verdict, hint="; ".join(filter(None, (verdict.hint, UNKNOWN)))) if few else verdict
-    words = {word for it in verdict.findings for word in _WORD.findall(f"{it.part} {it.measured}")}
+    texts = [verdict.reason, *(f"{it.part} {it.measured}" for it in verdict.findings)]
+    words = {word for text in texts for word in _WORD.findall(text)}
     named = [own] if own else [node for node in session.nodes if node in words]
     for node in named or session.nodes:
         found = _missing_of(session, node)
-        changed = verdict if found is None else with_missing(verdict, found)
+        if found is None:
+            continue
+        found = found if own else replace(found, cause=f"{node}: {found.cause}")
+        if not failed:
+            return replace(verdict, reason=f"{verdict.reason}; {found.cause}")
+        changed = with_missing(verdict, found)
         if changed is not verdict:
-            return changed if own else replace(changed, cause=f"{node}: {changed.cause}")
+            return changed
     return verdict
 
 
