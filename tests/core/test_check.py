@@ -100,7 +100,7 @@ def test_others_at_work_explain_a_failure_and_drain_nobody() -> None:
         Action.MONITOR,
         "python3 (pid 7); the hardware alone was not measured",
     )
-    assert mild.hint.startswith("ps -o pid,user,lstart,cmd -p PID on the node")
+    assert mild.hint.startswith("ps -eo pid,user,lstart,cmd on the node")
     assert with_contention(failed, "") is failed
     passed = concluded()
     assert with_contention(passed, "python3 (pid 7)") is passed

@@ -216,7 +216,7 @@ def test_others_at_work_take_the_action_of_each_finding() -> None:
     found = verdict.with_contention(failed("m", Action.VENDOR), "others")
     assert found.findings == (Finding("p", "m", "e"),)
     assert found.hint == (
-        "ps -o pid,user,lstart,cmd -p PID on the node; end it, check Slurm's epilog, and repeat"
+        "ps -eo pid,user,lstart,cmd on the node; end the process, check Slurm's epilog, and repeat"
     )
     assert verdict.NO_MEMORY == "out of memory"
     assert [it.value for it in verdict.Outcome] == ["passed", "failed", "not applicable", "not checked"]

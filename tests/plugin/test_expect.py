@@ -24,7 +24,8 @@ from pytest_gpucluster.plugin.node_items import NodeItem, check_of, node_of, rec
 
 def made(*, required: bool = False) -> tuple[Expect, Record]:
     record = Record("site", "site.disk", "gpu01")
-    item: Any = SimpleNamespace(record=record, required=required)
+    session = SimpleNamespace(facts=SimpleNamespace(is_requested=lambda _: False))
+    item: Any = SimpleNamespace(record=record, required=required, session=session)
     return Expect(item), record
 
 
@@ -46,6 +47,12 @@ def test_a_failure_is_told_in_full() -> None:
         expect(failed)
     assert str(caught.value) == ("site.disk on gpu01: GPU 3: measured 7, expected 8\naction:       monitor")
     assert record.metrics == [Metric("count", 7, "")]
+
+
+def test_a_hint_names_the_node() -> None:
+    failed = verdict(Outcome.FAILED, Finding("state", "DOWN", "IDLE"), hint="scontrol show node NODE")
+    assert "what to do:   scontrol show node gpu01\n" in describe(failed, "slurm.known", "gpu01")
+    assert "what to do:   scontrol show node NODE\n" in describe(failed, "slurm.known", "")
 
 
 def ended(expect: Expect, judged: Verdict) -> tuple[type, str]:

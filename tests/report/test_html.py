@@ -234,7 +234,7 @@ def test_a_pass_at_last_does_not_hide_the_first_failure() -> None:
     page = page_of(a_run([*again, passing("gpu01"), passing("gpu02")]))
     assert page.verdict == "exceptions"
     assert "1 check passed only when repeated: gpu.nvlink_state" in page.text
-    assert "gpu.nvlink_state passed 2 nodes: gpu[01-02] gpu.count on NODE: flaked" in page.text
+    assert "gpu.nvlink_state passed 2 nodes: gpu[01-02] gpu.count on gpu[01-02]: flaked" in page.text
     assert "Tried again" not in page_of(a_run([passing("gpu01")])).text
 
 
@@ -389,7 +389,9 @@ def test_drain_acts_are_shown_as_the_log_has_them() -> None:
 def test_one_act_keeps_its_command_and_many_share_it() -> None:
     acts = [event("node_intent", node=n, command=f"scontrol update NodeName={n}") for n in ("gpu01", "gpu02")]
     assert "gpu01 command: scontrol update NodeName=gpu01" in page_of(a_run([], nodes=()) + acts[:1]).text
-    assert "gpu[01-02] command: scontrol update NodeName=NODE" in page_of(a_run([], nodes=()) + acts).text
+    assert (
+        "gpu[01-02] command: scontrol update NodeName=gpu[01-02]" in page_of(a_run([], nodes=()) + acts).text
+    )
 
 
 def test_a_failure_links_to_the_steps_of_its_check_or_suite() -> None:
@@ -632,3 +634,14 @@ def test_a_page_that_cannot_be_written_says_why(tmp_path: Path) -> None:
 def test_result_is_the_shape_of_real_events() -> None:
     real = next(one for one in read_events(RECORDED) if one["event"] == "result")
     assert set(real) <= set(result("gpu01", "passed"))
+
+
+def test_no_placeholder_of_a_node_is_shown() -> None:
+    hint = "scontrol show node NODE"
+    results = [failing(node, hint=hint) for node in ("gpu01", "gpu02")]
+    results.append(
+        failing("gpu03", findings=[], outcome="error", message="STEP 7.0 ON gpu03: DUE TO NODE FAILURE")
+    )
+    text = page_of(a_run(results, nodes=("gpu01", "gpu02", "gpu03"), finish=1)).text
+    assert "scontrol show node gpu[01-02]" in text
+    assert "STEP 7.0 ON gpu03: DUE TO NODE FAILURE" in text

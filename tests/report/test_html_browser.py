@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from html import escape, unescape
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import DATA
@@ -17,7 +19,7 @@ from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -142,10 +144,171 @@ def test_keys_filter_and_colours(
     )
 
 
+SUITES = ("os", "slurm", "gpu", "fabric", "nccl", "container", "mpi", "ddp", "ray", "burnin")
+SIZES = [f"{1 << power} B" for power in range(10, 35)]
+# the elements that are seen, in a frame of a given width; media "all" shows what is printed on a screen
+SEEN = """
+<!DOCTYPE html>
+<iframe id="frame" width="WIDTH" height="800" srcdoc="PAGE"></iframe>
+<pre id="seen"></pre>
+<script>
+const frame = document.getElementById("frame");
+frame.addEventListener("load", () => {
+  const page = frame.contentDocument, wide = page.documentElement.clientWidth, seen = {};
+  const style = (part) => frame.contentWindow.getComputedStyle(part);
+  for (const choice of CHOICES) seen[choice] = [...page.querySelectorAll(choice)].some((part) => part.checkVisibility());
+  const hint = (part) => style(part).overflowX === "auto" && style(part).backgroundImage.includes("svg");
+  const all = [...page.querySelectorAll("body *")].filter((part) => !part.closest(".skip") && part.checkVisibility());
+  const boxes = all.filter((part) => part.scrollWidth > part.clientWidth + 1 && style(part).overflowX === "auto");
+  seen.scrolled = boxes.length;
+  seen.cut = boxes.filter((part) => !hint(part)).map((part) => part.className);
+  seen.outside = all.filter((part) => part.getBoundingClientRect().right > wide + 1 && !boxes.some((box) => box.contains(part)))
+    .map((part) => part.tagName);
+  seen.stacked = page.querySelector(".fail td") && style(page.querySelector(".fail td")).display;
+  document.getElementById("seen").textContent = JSON.stringify(seen);
+});
+</script>
+"""
+
+
+def faulty() -> list[dict[str, Any]]:
+    """Return the events of a run of six nodes, of which one is drained and four have a fault."""
+    nodes = [f"gpu{number:02}" for number in range(1, 7)]
+    tested, drained = nodes[:5], nodes[5]
+    curve = [
+        {"name": "busbw", "value": 20.0 * place, "unit": "GB/s", "device": f"all_reduce {size}"}
+        for place, size in enumerate(SIZES)
+    ]
+    metrics = [
+        *curve,
+        {"name": "bound all_reduce 1 GiB alone", "value": 420, "unit": "GB/s"},
+        {"name": "busbw all_reduce 1 GiB alone", "value": 440.0, "unit": "GB/s"},
+        *({"name": f"same_{number}", "value": 8, "unit": "links"} for number in range(40)),
+    ]
+    results = [
+        passing(
+            node,
+            check="nccl.alone",
+            metrics=[*metrics, {"name": "power", "value": 80.0 + place, "unit": "W"}],
+            versions={"driver": "580.159.04", "VBIOS": "96.00.A5.00.1A", "kernel": "6.8.0-79-generic"},
+        )
+        for place, node in enumerate(tested)
+    ]
+    results += [passing(node, check=f"{suite}.whole") for node in tested for suite in SUITES]
+    results += [unjudged(drained, "not tested", check=f"{suite}.whole") for suite in SUITES]
+    again = "pytest --cluster=prod '/opt/site/lib/python3.11/site-packages/pytest_gpucluster/suites/test_x.py::test_x'"
+    results += [
+        failing(
+            node,
+            check=f"{suite}.bad",
+            cause="an NVLink is down or slow: the GPU is badly seated, or its fabric was not set up",
+            hint="nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager; reset all GPUs of the node; reseat the GPU",
+            annotation=[
+                "Slurm state: IDLE",
+                *3 * [f"reproduce: srun -w {node} nvidia-smi"],
+                f"rerun: {again}",
+            ],
+            text="a line of the failure's text\n" * 30,
+        )
+        for node, suites in zip(tested[1:], (SUITES[2:7], SUITES[3:5], SUITES[:2], SUITES[-1:]), strict=True)
+        for suite in suites
+    ]
+    results += [
+        unjudged(
+            node,
+            "not applicable",
+            check=f"{suite}.absent",
+            message=f"not applicable: {suite} has no such part",
+        )
+        for node in tested
+        for suite in SUITES
+    ]
+    warning = {"part": "mlx5_0", "measured": "1 symbol error", "expected": "0"}
+    results.append(
+        passing("gpu01", check="fabric.counters", verdicts=[{"findings": [], "advisories": [warning]}])
+    )
+    return a_run(results, nodes=nodes, not_tested={drained: ["unavailable", "DRAINED"]}, finish=1)
+
+
+def seen(
+    page: str,
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+    *,
+    width: int,
+    printed: bool = False,
+    choices: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return which of the selectors have a visible element in a frame of this width, and what does not fit in."""
+    if printed:
+        page = page.replace("@media print", "@media all").replace("@media screen", "@media speech")
+    outer = SEEN.replace("WIDTH", str(width)).replace("CHOICES", json.dumps(choices))
+    done = browse(outer.replace("PAGE", escape(page, quote=True)), "--dump-dom", "--window-size=1400,900")
+    told = re.search(r'<pre id="seen">(.+?)</pre>', done.stdout)
+    assert told, done.stderr
+    found: dict[str, Any] = json.loads(unescape(told[1]))
+    return found
+
+
+def pages(path: Path, page: str, browse: Callable[..., subprocess.CompletedProcess[str]]) -> int:
+    browse(page, f"--print-to-pdf={path}", "--no-pdf-header-footer")
+    pdf = path.read_bytes()
+    assert pdf.startswith(b"%PDF")
+    return len(re.findall(rb"/Type\s*/Page\b", pdf))
+
+
 def test_it_prints_the_record_on_a_page_of_its_own(
     tmp_path: Path, browse: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    browse(recorded(), f"--print-to-pdf={tmp_path / 'page.pdf'}", "--no-pdf-header-footer")
-    pdf = (tmp_path / "page.pdf").read_bytes()
-    assert pdf.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) >= 2
+    assert pages(tmp_path / "page.pdf", html.render(read_run(a_run([passing("gpu01")]))), browse) == 2
+
+
+def test_six_nodes_with_faults_are_printed_on_four_pages(
+    tmp_path: Path, browse: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    assert pages(tmp_path / "page.pdf", html.render(read_run(faulty())), browse) <= 4
+
+
+def test_folded_parts_and_what_is_not_signed_are_not_printed(
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    left_out = ("#bandwidth", "#numbers tr.unjudged", "#warnings table", "details.log", ".fail .command")
+    signed = (
+        "#record .sign",
+        "#work",
+        "#map table",
+        ".fail td",
+        "#numbers td",
+        "#warnings summary",
+        "#gaps td",
+        ".paper",
+    )
+    shown = seen(
+        html.render(read_run(faulty())), browse, width=1200, printed=True, choices=[*left_out, *signed]
+    )
+    assert [choice for choice in (*left_out, *signed) if shown[choice]] == list(signed)
+    on_screen = seen(html.render(read_run(faulty())), browse, width=1200, choices=[*left_out, *signed])
+    hidden = [choice for choice in (*left_out, *signed) if not on_screen[choice]]
+    assert hidden == ["#warnings table", ".paper"]
+
+
+def test_folded_lists_of_nodes_are_printed_in_the_record(
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    nodes = [f"rack{number * 7919 % 9973}-gpu{number}x" for number in range(60)]
+    results = [failing(node) if place % 2 else passing(node) for place, node in enumerate(nodes)]
+    events = a_run([*results, passing("gpu01")], nodes=nodes, finish=1)
+    folded = "#record details.inline > i"
+    page = html.render(read_run(events)).replace("</summary>", "</summary><i>first</i>")
+    assert page.count('<details class="inline">') > 3
+    for printed, visible in ((True, True), (False, False)):
+        assert seen(page, browse, width=1200, printed=printed, choices=[folded])[folded] is visible
+
+
+@pytest.mark.parametrize("width", [390, 360])
+def test_no_column_is_cut_off_without_a_hint_on_a_narrow_screen(
+    width: int, browse: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    shown = seen(html.render(read_run(faulty())), browse, width=width)
+    assert (shown["cut"], shown["outside"], shown["stacked"]) == ([], [], "block")
+    assert shown["scrolled"] > 1
+    assert seen(html.render(read_run(faulty())), browse, width=1300)["stacked"] == "table-cell"

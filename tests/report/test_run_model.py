@@ -241,6 +241,15 @@ def test_failures_are_grouped_by_what_differs() -> None:
     assert len(read_run(a_run([one, two])).groups) == 2
 
 
+def test_another_gpu_in_a_cause_is_another_group() -> None:
+    results = [
+        failing(f"gpu{node:02}", cause=f"GPU {gpu} (0000:{gpu}3:00.0) missing")
+        for node, gpu in enumerate((5, 5, 15, 3))
+    ]
+    groups = read_run(a_run(results)).groups.values()
+    assert [list(group.nodes) for group in groups] == [["gpu00", "gpu01"], ["gpu02"], ["gpu03"]]
+
+
 def test_numbers_in_a_cause_make_no_group() -> None:
     run = read_run(a_run([failing("gpu01", cause="port 31 of gpu01", hint="h", action="drain")]))
     assert list(run.groups) == [("failed", "gpu.nvlink_state", "drain", "port # of gpu#", "h")]

@@ -115,7 +115,7 @@ def test_another_cause_of_the_whole_failure_has_one_action_for_all_findings() ->
     other = with_contention(verdict, "others are at work on GPU 1")
     assert (other.action, other.findings) == (Action.MONITOR, plain)
     assert other.cause == "others are at work on GPU 1; the hardware alone was not measured"
-    assert other.hint.startswith("ps -o pid,user,lstart,cmd -p PID")
+    assert other.hint.startswith("ps -eo pid,user,lstart,cmd on the node")
     other = with_cause(verdict, words, "why", "what", action=Action.DRAIN)
     assert (other.action, other.findings, other.cause, other.hint) == (Action.DRAIN, plain, "why", "what")
     assert with_cause(verdict, words, "why", "what").action is Action.MONITOR

@@ -191,7 +191,7 @@ def _because(verdict: Verdict, cause: str, hint: str, action: Action) -> Verdict
 
 _WORSE = (Outcome.NOT_APPLICABLE, Outcome.PASSED, Outcome.NOT_CHECKED, Outcome.FAILED)
 NO_MEMORY = "out of memory"  # as torch and CUDA print it; another process may hold the memory
-_END_THEM = "ps -o pid,user,lstart,cmd -p PID on the node; end it, check Slurm's epilog, and repeat"
+_END_THEM = "ps -eo pid,user,lstart,cmd on the node; end the process, check Slurm's epilog, and repeat"
 
 PACKAGE = __package__.partition(".")[0]
 CHECKS: dict[str, CheckDescription] = {}  # checks of this package that were imported, for the reference

@@ -11,6 +11,8 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdi
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED
+from pytest_gpucluster.plugin.known_cause import with_known_cause
+from pytest_gpucluster.report.last_screen import for_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,7 @@ class Expect:
 
     def __call__(self, verdict: Verdict) -> None:
         """Pass, fail with the findings, or skip as not applicable. Metrics are always recorded."""
+        verdict = with_known_cause(verdict, self._item)
         self._record.add(verdict)
         if verdict.outcome is Outcome.NOT_APPLICABLE:
             self.not_applicable(verdict.reason)
@@ -110,7 +113,7 @@ def describe(verdict: Verdict, name: str, node: str) -> str:
     if verdict.cause:
         lines.append(f"likely cause: {verdict.cause}")
     if verdict.hint:
-        lines.append(f"what to do:   {verdict.hint}")
+        lines.append(f"what to do:   {for_nodes(verdict.hint, [node] if node else [])}")
     lines.append(f"action:       {verdict.action.value}")
     lines += [
         f"warning:      {it.part}: measured {it.measured}, expected {it.expected}"

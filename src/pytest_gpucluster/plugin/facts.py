@@ -62,6 +62,11 @@ class FactsCache:
                 continue
         return found
 
+    def is_requested(self, probe: Probe[Any]) -> bool:
+        """Return whether the command of a probe was sent to the nodes before the first test."""
+        command = self.rooted(probe, probe.command)
+        return any(command == sent for sent, _ in self.prefetched)
+
     def probe(self, source: AnyProbe) -> Probe[Any]:
         """Return a probe, made for this cluster once where it is a function of it."""
         if isinstance(source, Probe):

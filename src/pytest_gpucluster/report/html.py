@@ -26,10 +26,11 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
+from pytest_gpucluster.report.last_screen import for_nodes
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.result import as_dict, as_list
 from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, STATES
-from pytest_gpucluster.report.verdict import judge, ordered
+from pytest_gpucluster.report.verdict import judge, node_counts, ordered
 from pytest_gpucluster.report.words import clock, count, counted, folded, number
 
 if TYPE_CHECKING:
@@ -71,9 +72,11 @@ def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
     """Return the report as text."""
     anchors = {id(group): f"g{number}" for number, group in enumerate(ordered(run), 1)}
     style, script = _resource("report.css"), _resource("report.js")
+    judged = judge(run)
     page = _template().render(
         run=run,
-        verdict=judge(run),
+        verdict=judged,
+        counts=node_counts(run, judged),
         record=_record(run),
         work=_work(run, anchors),
         map=_map(run, anchors),
@@ -108,6 +111,7 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "for_nodes": for_nodes,
         "nodes": folded,
         "counted": counted,
         "number": partial(number, none="–"),  # noqa: RUF001 - a dash for people

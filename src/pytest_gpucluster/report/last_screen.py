@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.report.run_model import CLUSTER
-from pytest_gpucluster.report.verdict import judge, ordered
+from pytest_gpucluster.report.verdict import UNJUDGED, judge, node_counts, ordered
 from pytest_gpucluster.report.words import count, folded
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MAX_LINES = 4  # of one cell
 HEADERS = ("action", "nodes", "check", "finding")
 _SHARES = (0.14, 0.24, 0.22)  # of the width, at most; the finding gets the rest
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_PLACEHOLDER = re.compile(r"\bNODE\b")
+_PLACEHOLDER = re.compile(r"\bNODE\b(?! FAILURE)")  # Slurm prints DUE TO NODE FAILURE
 
 
 def places(group: FailureGroup) -> str:
@@ -90,14 +90,9 @@ def closing(run: Run, width: int, height: int = HEIGHT) -> list[str]:
 
 def counts(run: Run) -> str:
     """Count the selected nodes by their result; the counts add up to all of them."""
-    judged = judge(run)
-    failed = set(judged.unfit)
-    untested = {*run.untested, *(node for node in run.selected if not run.state(node))} - failed
-    fit = set(judged.fit) - untested
-    rest = set(run.selected) - failed - untested - fit
-    parts = [f"{len(fit):,} fit", f"{len(failed):,} failed", f"{len(untested):,} not tested"]
-    parts += [f"{len(rest):,} could not be judged"] if rest else []
-    return f"{count(len(run.selected), 'node')}: {', '.join(parts)}"
+    found = node_counts(run, judge(run))
+    shown = (f"{number:,} {result}" for result, number in found.items() if number or result != UNJUDGED)
+    return f"{count(sum(found.values()), 'node')}: {', '.join(shown)}"
 
 
 def _table(groups: Sequence[FailureGroup], width: int, height: int) -> list[str]:

@@ -42,6 +42,7 @@ _MAX_TEXT = 8_000  # characters of a failure's log
 _INSTANCE = re.compile(r"(?:(?:GPU|NIC|HCA|port|link|NVLink|device|rank) ?\d|mlx\d|with )", re.IGNORECASE)
 _SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
 _NUMBERS = re.compile(r"\d+")
+_NUMBERS_OF_CAUSE = re.compile(r"(?<!GPU )(?<!\d)\d+")  # another GPU is another cause
 _PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested): ")
 _ACT = re.compile(r"(?:drain|resume|trial|node)[._]")  # what plugin/drain.py writes
 _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
@@ -283,7 +284,9 @@ def failure_key(result: Result) -> tuple[str, ...]:
     """
     first = next(iter(_failed_verdicts(result)), None)
     verdict = first or _NO_VERDICT
-    like = _NUMBERS.sub("#", _line(verdict.cause) or ("" if first else _line(result.message)))
+    like = _NUMBERS_OF_CAUSE.sub("#", _line(verdict.cause))
+    if not first:
+        like = _NUMBERS.sub("#", _line(result.message))
     return _line(result.outcome), _line(result.check), _line(verdict.action), like, _line(verdict.hint)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.report.run_model import FailureGroup, Run
 
+UNJUDGED = "could not be judged"
 STOPPED = 2  # pytest's exit status of a run that was interrupted
 
 
@@ -41,6 +42,19 @@ def judge(run: Run) -> Judged:
     if kind == "accepted" and exceptions:
         kind, title = "exceptions", "Accepted, with exceptions"
     return Judged(kind, title, (first, *_more(run)), exceptions, fit, unfit)
+
+
+def node_counts(run: Run, judged: Judged) -> dict[str, int]:
+    """Count the selected nodes by their result: each once, so the counts add up to all of them."""
+    selected, failed, fit = set(run.selected), set(judged.unfit), set(judged.fit)
+    without_test = run.untested
+    untested = {node for node in selected - failed if node in without_test or not run.state(node)}
+    return {
+        "fit": len(fit),
+        "failed": len(failed),
+        "not tested": len(untested),
+        UNJUDGED: len(selected - failed - untested - fit),
+    }
 
 
 def _passed(run: Run, node: str) -> bool:

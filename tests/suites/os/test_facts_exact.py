@@ -67,7 +67,7 @@ BY_HAND = {
     "network": ("ip -br link; ip -br addr", 30.0, False),
     "naming": ("time getent hosts $(hostname)", 55.0, False),
     "neighbours": (
-        "getent ahosts PEER; timeout 5 bash -c ': >/dev/tcp/PEER/59999'  # refused: reachable",
+        'peer=a; getent ahosts $peer; timeout 5 bash -c ": >/dev/tcp/$peer/59999"  # refused: reachable',
         30.0,
         False,
     ),

@@ -51,7 +51,7 @@ _ADVICE = (
     ),
     (
         "Required partition not available",
-        "scontrol update PartitionName=NAME State=UP, or name another partition",
+        "an administrator sets its state to UP (scontrol update), or name another partition",
     ),
     ("More processors requested than permitted", "fewer nodes exist than were requested"),
     ("are not in this partition", "name the partition of these nodes"),

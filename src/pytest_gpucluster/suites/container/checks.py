@@ -77,7 +77,7 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
 @check(
     "container.import",
     cause="the image is missing, damaged or cannot be fetched from this node, or Enroot cannot unpack it there",
-    hint="srun -w NODE --container-image=IMAGE true; enroot create IMAGE on the node; df $ENROOT_DATA_PATH",
+    hint="on the node: a step with --container-image; enroot create of the image; df $ENROOT_DATA_PATH",
 )
 def imported(found: ContainerFacts) -> Judgement:
     """Judge that every image was imported; measures the time, and the MB/s of the packed image."""
@@ -101,7 +101,7 @@ def imported(found: ContainerFacts) -> Judgement:
 @check(
     "container.hooks",
     cause="a script in Enroot's hooks.d ends with an error on this node, where something that it needs is missing",
-    hint="srun -w NODE --container-image=IMAGE true; run the commands of the hook (/etc/enroot/hooks.d) manually there",
+    hint="on the node: a step with --container-image; run the commands of the hook (/etc/enroot/hooks.d) manually",
     action=Action.MONITOR,
 )
 def hooks(found: ContainerFacts) -> Judgement:
@@ -119,7 +119,7 @@ def hooks(found: ContainerFacts) -> Judgement:
 @check(
     "container.release",
     cause="another image than the requested one runs, or the container's root is the node's own",
-    hint="srun --container-image=IMAGE cat /etc/os-release",
+    hint="cat /etc/os-release in a step with --container-image",
 )
 def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
     """Judge the image's os-release: must be the cluster file's, else the majority's (`usual_release`: of all nodes)."""
@@ -158,7 +158,7 @@ def root(found: ContainerFacts) -> Judgement:
 @check(
     "container.mounts",
     cause="the source does not exist on this node, or its file system denies access",
-    hint="ls -ld SOURCE on the node; findmnt; srun -w NODE --container-mounts=SOURCE:TARGET ...",
+    hint="on the node: ls -ld of the source; findmnt; a step with --container-mounts",
 )
 def mounts(found: ContainerFacts) -> Judgement:
     """Judge that mounts can be read and written, that `ro` applies, and that the cluster file's mounts work."""
@@ -183,7 +183,7 @@ def mounts(found: ContainerFacts) -> Judgement:
 @check(
     "container.workdir",
     cause="the working directory is not reachable in the container",
-    hint="srun --container-image=IMAGE --container-workdir=/tmp pwd",
+    hint="pwd in a step with --container-image and --container-workdir=/tmp",
 )
 def workdir(found: ContainerFacts) -> Judgement:
     """Judge that the task starts in --container-workdir."""
@@ -241,7 +241,7 @@ def remap_root(found: ContainerFacts) -> Judgement:
 @check(
     "container.environment",
     cause="Enroot's environ.d or a hook changes what users export",
-    hint="ls /etc/enroot/environ.d /etc/enroot/hooks.d; srun --container-env=NAME ...",
+    hint="ls /etc/enroot/environ.d /etc/enroot/hooks.d; a step with --container-env",
     action=Action.MONITOR,
 )
 def environment(found: ContainerFacts) -> Judgement:
@@ -273,7 +273,7 @@ def environment(found: ContainerFacts) -> Judgement:
 @check(
     "container.entrypoint",
     cause="the image's entrypoint fails, does not exec its arguments, or is run although it was disabled",
-    hint="srun --container-entrypoint --container-entrypoint-log --container-image=IMAGE true",
+    hint="a step with --container-image, --container-entrypoint and --container-entrypoint-log",
 )
 def entrypoint(found: ContainerFacts) -> Judgement:
     """Judge that a step starts with and without the entrypoint, whose variables exist only with it."""
@@ -319,7 +319,7 @@ def reuse(found: ContainerFacts) -> Judgement:
 @check(
     "container.save",
     cause="no space or no permission in the folder of the saved image, or mksquashfs is missing on the node",
-    hint="srun --container-name=NAME --container-save=/path/x.sqsh true; df; which mksquashfs",
+    hint="a step with --container-name and --container-save; df; which mksquashfs",
 )
 def save(found: ContainerFacts) -> Judgement:
     """Judge that a saved container starts as an image, with the files that were written in it."""
@@ -340,7 +340,7 @@ def save(found: ContainerFacts) -> Judgement:
 @check(
     "container.remove",
     cause="Enroot cannot list or delete the user's containers on the node",
-    hint="enroot list; enroot remove -f NAME on the node; ls -ld $ENROOT_DATA_PATH",
+    hint="enroot list; enroot remove -f on the node; ls -ld $ENROOT_DATA_PATH",
     action=Action.MONITOR,
 )
 def remove(found: ContainerFacts) -> Judgement:
@@ -486,7 +486,7 @@ def _size(seen: StepFacts) -> int | None:
 @check(
     "container.room",
     cause="images fill Enroot's paths, or the user may not write there",
-    hint="enroot list -f; du -sh $ENROOT_DATA_PATH/*; enroot remove OLD; ls -ld the path",
+    hint="enroot list -f; du -sh $ENROOT_DATA_PATH/*; enroot remove of old containers; ls -ld the path",
     action=Action.MONITOR,
 )
 def room(room: tuple[EnrootSpace, ...], config: ContainerConfig) -> Judgement:
@@ -503,7 +503,7 @@ def room(room: tuple[EnrootSpace, ...], config: ContainerConfig) -> Judgement:
 @check(
     "container.leftovers",
     cause="a job was killed before Pyxis could clean up, or the node was rebooted during a job",
-    hint="enroot list; enroot remove -f NAME on the node; consider an epilog that does so",
+    hint="enroot list; enroot remove -f on the node; consider an epilog that does so",
     action=Action.MONITOR,
 )
 def leftovers(names_before: tuple[str, ...], live_jobs: Collection[int]) -> Judgement:

@@ -67,8 +67,8 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
 @check(
     "ddp.framework",
     cause="torch is not installed for this python on the node, or the environment differs between nodes",
-    hint="PYTHON -c 'import torch; print(torch.__version__)' on the node; or name another python: ddp.environment, "
-    "environments.NAME.python",
+    hint="python3 -c 'import torch; print(torch.__version__)' on the node; or name another python under "
+    "`environments` and that under ddp.environment",
 )
 def framework(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that every task of the node has torch, in the version of the other nodes."""
@@ -227,7 +227,7 @@ def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
     "ddp.devices",
     cause="tasks share GPUs, or torch cannot use them: no --gpus-per-task, a missing GPU, memory that another "
     "process uses, a CPU build of torch, an old driver",
-    hint="srun --ntasks-per-node=N --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES; nvidia-smi'; gres.conf; is "
+    hint="srun --ntasks-per-node=2 --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES; nvidia-smi'; gres.conf; is "
     "torch a CUDA build (torch.version.cuda)?",
 )
 def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:

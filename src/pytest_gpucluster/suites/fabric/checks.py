@@ -177,7 +177,7 @@ def hca_count(network: Profile, adapters: Adapters) -> Judgement:
 @check(
     "fabric.link_layer",
     cause="a port is configured for the other protocol, or an adapter is missing beside those for storage",
-    hint="mlxconfig -d DEVICE set LINK_TYPE_P1=1 (InfiniBand) or 2 (Ethernet), then reboot; ibstat; lspci -d 15b3:",
+    hint="with mlxconfig, set LINK_TYPE_P1 of the adapter to 1 (InfiniBand) or 2 (Ethernet), then reboot; ibstat; lspci -d 15b3:",
 )
 @_networked
 def link_layer(network: Profile, adapters: Adapters) -> Judgement:
@@ -299,7 +299,7 @@ def mtu(network: Profile, adapters: Adapters) -> Judgement:
 @check(
     "fabric.gid",
     cause="the port has no GID of RoCE v2: no IP address on its interface, or the adapter has only RoCE v1",
-    hint="show_gids; ip addr of the port's interface; cma_roce_mode -d DEVICE -p 1 -m 2; correct NCCL_IB_GID_INDEX",
+    hint="show_gids; ip addr of the port's interface; set mode 2 of the adapter with cma_roce_mode; correct NCCL_IB_GID_INDEX",
 )
 @_networked
 def gid(network: Profile, gids: Sequence[GidPort], gid_exports: Sequence[tuple[str, str]] = ()) -> Judgement:
@@ -407,7 +407,7 @@ def iommu(network: Profile, iommu_state: Iommu) -> Judgement:  # the decorator r
 @check(
     "fabric.acs",
     cause="Access Control Services of a PCIe switch send traffic between GPU and adapter through the CPU",
-    hint="switch ACS off in the BIOS, or setpci -s BRIDGE ECAP_ACS+0x6.w=0000 at boot (NCCL troubleshooting)",
+    hint="switch ACS off in the BIOS, or at boot with setpci (ECAP_ACS+0x6.w=0000 of each bridge; NCCL troubleshooting)",
     # a hypervisor's host needs it, and GPUDirect works, but slowly: the nccl suite measures the effect
     action=Action.MONITOR,
 )

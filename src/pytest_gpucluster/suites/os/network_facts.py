@@ -154,11 +154,12 @@ def rings(groups: Iterable[Sequence[str]]) -> str:
 def reach(ring: str) -> Probe[tuple[ReachabilityResult, ...]]:
     """Return the probe in which each node connects to the node before and the node after it in `ring`."""
     command = _REACH_SH.replace("@LIST@", shlex.quote(f" {ring} "))
+    peer = shlex.quote(ring.partition(" ")[0])  # one of the neighbours, as an example
     return Probe(
         "neighbours",
         command,
         read_reachability,
-        by_hand=f"getent ahosts PEER; timeout {CONNECT_SECONDS} bash -c ': >/dev/tcp/PEER/{PORT}'  # refused: reachable",
+        by_hand=f'peer={peer}; getent ahosts $peer; timeout {CONNECT_SECONDS} bash -c ": >/dev/tcp/$peer/{PORT}"  # refused: reachable',
     )
 
 

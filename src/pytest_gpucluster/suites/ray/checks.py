@@ -117,7 +117,7 @@ def alone(node_name: str, node_facts: NodeFacts, share: Share) -> Judgement:
 @check(
     "ray.nodes",
     cause="a worker could not start or reach the head: package, interface, firewall, port; or the head ended",
-    hint="ray.alone of the named node first; then the port of the head from that node: nc -zv HEAD PORT",
+    hint="ray.alone of the named node first; then from that node the port of the head (nc -zv)",
     each="clusters",
 )
 def nodes(facts: ClusterFacts) -> Judgement:

@@ -56,7 +56,7 @@ def known(node_name: str, info: NodeInfo | None) -> Judgement:
     "slurm.schedulable",
     cause="an operator, a health check or Slurm itself took the node out of service, or a reservation holds it",
     hint="sinfo -R; remove the cause, then scontrol update NodeName=NODE State=RESUME; for a reservation: "
-    "--reservation=NAME, or wait for its end",
+    "the option --reservation, or wait for its end",
     action=Action.MONITOR,  # it is out of service already
     marks=("inventory", "judges_node"),
 )
@@ -81,7 +81,7 @@ def schedulable(info: NodeInfo | None) -> Judgement:
 @check(
     "slurm.responding",
     cause="slurmd is down, the node is off, or the network to it is cut",
-    hint="ssh NODE systemctl status slurmd munge; scontrol ping",
+    hint="on the node: systemctl status slurmd munge; scontrol ping",
     marks=("inventory", "judges_node"),
 )
 def responding(info: NodeInfo | None) -> Judgement:
@@ -101,7 +101,7 @@ def responding(info: NodeInfo | None) -> Judgement:
 @check(
     "slurm.completing",
     cause="the epilog hangs, or a process of the job cannot be killed: it waits for storage that is down, a driver or a GPU",
-    hint="ssh NODE ps -eo pid,stat,etimes,wchan:30,args (state D, the epilog); repair what it waits for, end the epilog, "
+    hint="on the node: ps -eo pid,stat,etimes,wchan:30,args (state D, the epilog); repair what it waits for, end the epilog, "
     "or reboot; a job that is stuck in Slurm alone: scontrol update NodeName=NODE State=DOWN Reason=stuck, then RESUME",
     action=Action.REBOOT,
     marks=("inventory", "judges_node"),
@@ -439,7 +439,7 @@ def array(jobs: JobFacts) -> Judgement:
 @check(
     "slurm.dependency",
     cause="job dependencies are not resolved",
-    hint="scontrol show config | grep Dependency; sbatch --dependency=afternotok:JOB --wrap hostname",
+    hint="scontrol show config | grep Dependency; squeue -o '%i %E %r'",
     action=Action.MONITOR,
 )
 def dependency(jobs: JobFacts) -> Judgement:
@@ -459,7 +459,7 @@ def dependency(jobs: JobFacts) -> Judgement:
 @check(
     "slurm.requeue",
     cause="jobs cannot be requeued: JobRequeue=0, or a batch job is not ended",
-    hint="scontrol show config | grep JobRequeue; scontrol requeue JOB",
+    hint="scontrol show config | grep JobRequeue; scontrol requeue with the job's id",
     action=Action.MONITOR,
 )
 def requeue(jobs: JobFacts) -> Judgement:

@@ -29,8 +29,8 @@ class SubmititResult(PayloadResult):
 @check(
     "submitit.framework",
     cause="submitit is not installed for this python where pytest runs, or sbatch refuses the jobs",
-    hint="PYTHON -m pip install submitit; or name another python: submitit.environment, "
-    "environments.NAME.python; see the message of sbatch",
+    hint="python3 -m pip install submitit; or name another python under "
+    "`environments` and that under submitit.environment; see the message of sbatch",
     action=Action.MONITOR,
 )
 def framework(submitted: SubmititResult) -> Judgement:
@@ -103,7 +103,7 @@ def failure(submitted: SubmititResult) -> Judgement:
 @check(
     "submitit.cancel",
     cause="scancel does not reach the job, or its processes cannot be killed",
-    hint="scancel JOB; squeue -j JOB -t all; KillWait and UnkillableStepTimeout of `scontrol show config`",
+    hint="squeue --me -t all; KillWait and UnkillableStepTimeout of `scontrol show config`",
 )
 def cancel(submitted: SubmititResult) -> Judgement:
     """Judge that a running job ends when it is cancelled; with accounting submitit must report its state."""
@@ -121,7 +121,7 @@ def cancel(submitted: SubmititResult) -> Judgement:
 @check(
     "submitit.accounting",
     cause="sacct does not answer, or slurmdbd lags behind",
-    hint="sacct -j JOB; sacctmgr show cluster",
+    hint="sacct -X; sacctmgr show cluster",
     action=Action.MONITOR,
 )
 def accounting(submitted: SubmititResult) -> Judgement:

@@ -24,8 +24,8 @@ _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED
 @check(
     "tensorflow.framework",
     cause="tensorflow is not installed for this python on the node, or the environment differs between nodes",
-    hint="PYTHON -m pip show tensorflow on the node; or name another python: tensorflow.environment, "
-    "environments.NAME.python",
+    hint="python3 -m pip show tensorflow on the node; or name another python under "
+    "`environments` and that under tensorflow.environment",
 )
 def framework(node_name: str, packages: PayloadResult) -> Judgement:
     """Judge that tensorflow is installed, in the version of the other nodes."""

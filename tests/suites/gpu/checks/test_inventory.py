@@ -350,7 +350,7 @@ def test_more_and_fewer_gpus_than_stated() -> None:
         more.cause == "the node has more GPUs than its profile states: the cluster file names another model"
     )
     assert more.hint == (
-        "nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`"
+        "nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or its gpu.count"
     )
     failed = checks.count(replace(host.gpus, failed="exit 3"), PROFILE.model_copy(update={"count": 7}))
     assert (failed.findings, failed.action) == (
@@ -368,6 +368,6 @@ def test_more_and_fewer_gpus_than_stated() -> None:
     reset = checks.count(due.gpus, PROFILE)
     assert (reset.cause, reset.hint, reset.action) == (
         "a GPU has an error that only a reset clears",
-        "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
+        "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r (with NVSwitch: of all GPUs), or reboot",
         Action.RESET_GPU,
     )

@@ -97,7 +97,7 @@ def temperature(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 @check(
     "gpu.power_limit",
     cause="the power limit was lowered",
-    hint="nvidia-smi -pl WATTS, or reboot; find the script that sets it",
+    hint="set the limit with nvidia-smi -pl, or reboot; find the script that sets it",
     action=Action.MONITOR,
 )
 @of_present_gpus
@@ -141,7 +141,7 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
 @check(
     "gpu.idle_memory",
     cause="no process holds this memory of the GPU: a job ended without releasing it",
-    hint="nvidia-smi --gpu-reset -i INDEX while no process uses it, or reboot",
+    hint="reset the GPU while no process uses it (nvidia-smi --gpu-reset -i with its index), or reboot",
     action=Action.RESET_GPU,
 )
 @of_present_gpus
@@ -167,7 +167,7 @@ def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], gpu_profile: GpuProfile)
 @check(
     "gpu.stray_processes",
     cause="a process of a former job, or one that was started without Slurm, uses the GPU",
-    hint="ps -o pid,user,lstart,cmd -p PID; end it; check Slurm's epilog",
+    hint="ps -eo pid,user,lstart,cmd; end the process; check Slurm's epilog",
     action=Action.MONITOR,
 )
 @of_present_gpus

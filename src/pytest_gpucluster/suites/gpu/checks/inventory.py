@@ -21,6 +21,7 @@ from pytest_gpucluster.core.check import (
 )
 from pytest_gpucluster.core.majority import Norm, owners
 from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.kit.missing_gpus import HINT, RESET_HINT
 from pytest_gpucluster.kit.nvidia_smi import HANG, REQUIRES_RESET, Gpus
 from pytest_gpucluster.suites.gpu import readings
 from pytest_gpucluster.suites.gpu.readings import ByModel, of_present_gpus, unread
@@ -89,14 +90,14 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdi
         return replace(
             verdict,
             cause="the node has more GPUs than its profile states: the cluster file names another model",
-            hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or `gpu: {count: N}`",
+            hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or its gpu.count",
             action=Action.MONITOR,
         )
     return with_cause(
         verdict,
         REQUIRES_RESET,
         "a GPU has an error that only a reset clears",
-        "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r -i INDEX (with NVSwitch: of all GPUs), or reboot",
+        RESET_HINT,
         action=Action.RESET_GPU,
     )
 
@@ -105,7 +106,7 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdi
 @check(
     "gpu.count",
     cause="a GPU fell off the bus, or was not found at boot",
-    hint="dmesg | grep -i -e xid -e nvrm; lspci -d 10de:; power the node off and on; reseat the GPU",
+    hint=HINT,
 )
 def count(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """nvidia-smi lists as many GPUs as the profile has."""

@@ -167,7 +167,7 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
 @check(
     "gpu.pcie_width",
     cause="the GPU or its riser is badly seated: lanes are lost",
-    hint="lspci -vv -s BUS_ID | grep -i lnksta; reseat the GPU; try another slot",
+    hint="lspci -vv -d 10de: | grep -i lnksta; reseat the GPU; try another slot",
 )
 @of_present_gpus
 def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -184,7 +184,7 @@ def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 @check(
     "gpu.pcie_gen",
     cause="the slot or the firmware limits the PCIe generation, or the link trained down",
-    hint="lspci -vv -s BUS_ID | grep -i -e lnkcap -e lnksta; BIOS settings; reseat the GPU",
+    hint="lspci -vv -d 10de: | grep -i -e lnkcap -e lnksta; BIOS settings; reseat the GPU",
 )
 @of_present_gpus
 def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:

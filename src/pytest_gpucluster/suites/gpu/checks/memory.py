@@ -154,7 +154,7 @@ def _judge_rows(
 @check(
     "gpu.remapped_pending",
     cause="a row waits to be remapped; until then the bad memory is in use",
-    hint="drain the node; nvidia-smi --gpu-reset -i INDEX, or reboot",
+    hint="drain the node; reset the GPU (nvidia-smi --gpu-reset -i with its index), or reboot",
     action=Action.RESET_GPU,
 )
 @of_present_gpus
@@ -173,7 +173,7 @@ def _pending(gpu: Gpu, row: RowRemapping, _: GpuProfile) -> Judgement:
 @check(
     "gpu.retired_pages",
     cause="a page waits to be retired, so that bad memory is in use, or the table of retired pages is full",
-    hint="drain the node; nvidia-smi --gpu-reset -i INDEX, or reboot",
+    hint="drain the node; reset the GPU (nvidia-smi --gpu-reset -i with its index), or reboot",
     action=Action.RESET_GPU,
 )
 @of_present_gpus

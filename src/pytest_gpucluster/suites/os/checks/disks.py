@@ -26,7 +26,7 @@ MIN_INODES_FREE = 0.05
 @check(
     "os.shared_storage",
     cause="the folder is not mounted here, is mounted from elsewhere, or is served from a stale cache",
-    hint="findmnt -T PATH on this node and on the writer; mount -a; compare the servers and export options",
+    hint="findmnt on this node and on the writer; mount -a; compare the servers and export options",
 )
 def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -> Judgement:
     """The node reads the file that one node wrote to each shared folder."""
@@ -51,7 +51,7 @@ _GONE = "Stale|not connected"  # ESTALE and ENOTCONN, as libc prints them
 @check(
     "os.mount_response",
     cause="the file server is down or unreachable: every process that accesses the mount hangs",
-    hint="ping the server; dmesg | grep 'not responding'; umount -f -l PATH; reboot where processes hang in it",
+    hint="ping the server; dmesg | grep 'not responding'; umount -f -l; reboot where processes hang in it",
     action=Action.REBOOT,
 )
 def mount_response(
@@ -89,7 +89,7 @@ def disk_paths(config: OsConfig) -> tuple[str, ...]:
 @check(
     "os.free_space",
     cause="job leftovers, container images or logs fill the file system",
-    hint="df -h; du -xhd1 PATH | sort -h | tail; enroot list; clean up, or extend the file system",
+    hint="df -h; du -xhd1 in the file system; enroot list; clean up, or extend the file system",
 )
 def free_space(
     disks: Mapping[str, Disk],
@@ -138,7 +138,7 @@ def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
 @check(
     "os.inodes",
     cause="very many small files: unpacked containers, caches, core dumps",
-    hint="df -i; du --inodes -xd1 PATH | sort -h | tail",
+    hint="df -i; du --inodes -xd1 in the file system",
 )
 def inodes(disks: Mapping[str, Disk]) -> Judgement:
     """At least 5% of the inodes of /, /tmp and /dev/shm are free, if the file system counts them."""

@@ -44,7 +44,7 @@ def _other_memory(mine: int, theirs: int) -> bool:
 @check(
     "os.cpus",
     cause="CPUs were taken offline, hyper-threading differs, or a socket is missing",
-    hint="lscpu; cat /sys/devices/system/cpu/offline; chcpu -e LIST; check SMT in the firmware",
+    hint="lscpu; cat /sys/devices/system/cpu/offline; chcpu -e with their numbers; check SMT in the firmware",
 )
 def cpus(cpus: Cpus, stated_cpus: int | None, usual_cpus: Norm[Any]) -> Judgement:
     """As many CPUs are online as the profile states, or as on the other nodes; without other nodes, all are."""
@@ -103,7 +103,7 @@ def governor(
 @check(
     "os.hugepages",
     cause="huge pages were reserved on some nodes only, or the memory was too fragmented to reserve them",
-    hint="grep Huge /proc/meminfo; sysctl vm.nr_hugepages; reserve them at boot (hugepages=N)",
+    hint="grep Huge /proc/meminfo; sysctl vm.nr_hugepages; reserve them at boot (hugepages= of the kernel)",
     action=Action.REBOOT,
 )
 def hugepages(memory: MemoryInfo, stated_hugepages: int | None, usual_hugepages: Norm[Any]) -> Judgement:

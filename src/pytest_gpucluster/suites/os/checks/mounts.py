@@ -29,7 +29,7 @@ SMALLER = 0.9  # times the usual size: a share of the memory differs by some pag
 @check(
     "os.mounts",
     cause="the file server was not reachable at boot, the automounter is off, or fstab differs",
-    hint="findmnt; mount -a; systemctl --failed; showmount -e SERVER",
+    hint="findmnt; mount -a; systemctl --failed; showmount -e of the server",
 )
 def mounts(mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig]) -> Judgement:
     """Every file system of the cluster file is mounted, with type, source and options as stated."""
@@ -58,7 +58,7 @@ def without_slash(path: str) -> str:
 @check(
     "os.root_writable",
     cause="the kernel remounted the file system read-only after an error of its disk",
-    hint="dmesg | grep -iE 'ext4|xfs|I/O error'; smartctl -a DISK; fsck, or replace the disk; ls -ld /tmp /dev/shm",
+    hint="dmesg | grep -iE 'ext4|xfs|I/O error'; smartctl -a of the disk; fsck, or replace the disk; ls -ld /tmp /dev/shm",
 )
 def root_writable(
     mounts: Mapping[str, Mount],

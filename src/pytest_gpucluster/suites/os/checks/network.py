@@ -68,7 +68,7 @@ def resolved(fleet: Mapping[str, Mapping[str, str]]) -> dict[str, Norm[str]]:
 @check(
     "os.name_resolution",
     cause="/etc/hosts or the name server differs on this node",
-    hint="getent hosts NAME; compare /etc/hosts, /etc/resolv.conf and /etc/nsswitch.conf with a good node",
+    hint="getent hosts $(hostname); compare /etc/hosts, /etc/resolv.conf and /etc/nsswitch.conf with a good node",
 )
 def name_resolution(
     addresses: Mapping[str, str], node_name: str, all_addresses: Mapping[str, Norm[str]]
@@ -102,7 +102,7 @@ def _fault_of_site(verdict: Verdict, naming: Naming, usual_name_time: float) -> 
 @check(
     "os.name_time",
     cause="its first name server does not answer, or nsswitch queries a slow directory",
-    hint="time getent hosts $(hostname); cat /etc/resolv.conf /etc/nsswitch.conf; dig @SERVER NAME; resolvectl status",
+    hint="time getent hosts $(hostname); cat /etc/resolv.conf /etc/nsswitch.conf; dig $(hostname); resolvectl status",
     action=Action.MONITOR,
 )
 def name_time(naming: Naming, usual_name_time: float) -> Judgement:
@@ -200,7 +200,7 @@ def _either_end(verdict: Verdict, node_name: str, known_reachability: Reachabili
 @check(
     "os.reachable",
     cause="a firewall on the node (firewalld, nftables, ufw), a wrong route or netmask, or a wrong /etc/hosts",
-    hint="getent ahosts PEER; nft list ruleset; firewall-cmd --list-all; ip route get ADDRESS; compare a good node",
+    hint="getent ahosts with the peer's name; nft list ruleset; firewall-cmd --list-all; ip route; compare a good node",
 )
 def reachable(node_name: str, known_reachability: Reachability) -> Judgement:
     """The node and its two neighbours reach each other by name (TCP)."""
@@ -235,7 +235,7 @@ def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[NetworkInterfa
 @check(
     "os.mtu",
     cause="the interface was configured by hand or by another image: large packets between the node and others are lost",
-    hint="ip link show IFACE; compare netplan, NetworkManager or ifcfg with a good node; ip link set IFACE mtu N",
+    hint="ip link; compare netplan, NetworkManager or ifcfg with a good node; correct the MTU with ip link set",
 )
 def mtu(network: Network, usual_links: Mapping[str, Norm[NetworkInterface | None]]) -> Judgement:
     """The MTU of each interface is that of the same interface on most nodes, where it is of the same kind."""
@@ -290,7 +290,7 @@ def _if_certain(verdict: Verdict, node_name: str, address_owners: Owners) -> Ver
 @check(
     "os.addresses",
     cause="the node was cloned, or was given an address that belongs to another one",
-    hint="ip -br addr; arping -D -I IFACE ADDRESS; correct netplan, NetworkManager, ifcfg or the DHCP server's list",
+    hint="ip -br addr; arping -D with the interface and the address; correct netplan, NetworkManager, ifcfg or the DHCP server's list",
 )
 def addresses(node_name: str, address_owners: Owners) -> Judgement:
     """No other node has an address of this node, unless this node alone has a name that resolves to it."""

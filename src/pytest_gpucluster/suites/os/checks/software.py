@@ -33,7 +33,7 @@ def zombies(processes: Processes, max_zombies: int) -> Judgement:
 @check(
     "os.dstate",
     cause="processes wait for a device or a file server that does not answer",
-    hint="cat /proc/PID/stack; dmesg | grep -i 'blocked for more'; check file servers and disks; reboot",
+    hint="ps -eo pid,stat,wchan:30,args | grep ' D'; dmesg | grep -i 'blocked for more'; check file servers and disks; reboot",
     action=Action.REBOOT,
 )
 def dstate(processes: Processes) -> Judgement:
@@ -52,7 +52,7 @@ kernel_log = kernel_log_check.kernel_log  # its place in the order of items
 @check(
     "os.packages",
     cause="the package was not installed, or this node missed or ran ahead of an update",
-    hint="dpkg -l NAME or rpm -q NAME; apt install NAME=VERSION or dnf install NAME-VERSION",
+    hint="dpkg -l or rpm -qa; install the package in this version with apt or dnf",
 )
 def packages(packages: Mapping[str, str], stated_packages: Mapping[str, str]) -> Judgement:
     """Every package of the cluster file is installed, in a version with the stated prefix."""
@@ -77,7 +77,7 @@ def _version_matches(version: str, prefix: str) -> bool:
 @check(
     "os.services",
     cause="the service crashed, was stopped, or is not enabled",
-    hint="systemctl status UNIT; journalctl -u UNIT -b; systemctl enable --now UNIT",
+    hint="systemctl status and journalctl -b -u with the unit; systemctl enable --now",
 )
 def services(services: Mapping[str, str], stated_services: Sequence[str]) -> Judgement:
     """Every service of the cluster file is active."""
@@ -91,7 +91,7 @@ def services(services: Mapping[str, str], stated_services: Sequence[str]) -> Jud
 @check(
     "os.failed_units",
     cause="a unit failed since boot",
-    hint="systemctl status UNIT; journalctl -u UNIT -b; afterwards systemctl reset-failed UNIT",
+    hint="systemctl --failed; journalctl -b -u with the unit; afterwards systemctl reset-failed",
     action=Action.MONITOR,
 )
 def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) -> Judgement:

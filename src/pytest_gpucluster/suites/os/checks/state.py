@@ -62,7 +62,7 @@ def taint(taint: int) -> Judgement:
 @check(
     "os.user",
     cause="the directory service (LDAP, SSSD) does not answer here, or local accounts differ",
-    hint="id USER; getent passwd USER; sssctl domain-status; compare /etc/passwd and /etc/group",
+    hint="getent passwd; getent group; sssctl domain-status; compare /etc/passwd and /etc/group",
 )
 def user(user: str, usual_user: Norm[Any]) -> Judgement:
     """The user of the run has the same name, uid and groups as on the other nodes."""
@@ -142,7 +142,7 @@ def time_sync(time_sync: TimeSync) -> Judgement:
 @check(
     "os.sysctls",
     cause="the setting is missing in /etc/sysctl.d, or something changed it after boot",
-    hint="sysctl NAME; sysctl --system",
+    hint="sysctl -a; sysctl --system sets the values of /etc/sysctl.d",
 )
 def sysctls(sysctls: Mapping[str, str], stated_sysctls: Mapping[str, str]) -> Judgement:
     """Every sysctl of the cluster file has its value."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @check(
     "os.hostname",
     cause="the node was installed or cloned under another name",
-    hint="hostnamectl set-hostname NAME; correct NodeHostname in slurm.conf where the names differ on purpose",
+    hint="set Slurm's name of the node with hostnamectl; correct NodeHostname in slurm.conf where the names differ on purpose",
 )
 def hostname(hostname: str, node_name: str) -> Judgement:
     """The short host name is Slurm's node name."""

@@ -1,0 +1,71 @@
+"""The cause that other facts of a run give for a failure: a missing GPU."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.missing_gpus import (
+    UNKNOWN,
+    MissingGpus,
+    UsualBuses,
+    lacks_gpus,
+    missing_gpus,
+    too_few,
+    usual_buses,
+    with_missing,
+)
+from pytest_gpucluster.plugin.node_items import once
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.plugin.facts import ItemView
+    from pytest_gpucluster.plugin.session import ClusterSession
+
+
+_WORD = re.compile(r"[\w.-]+")
+
+
+def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
+    """Return a verdict that missing GPUs explain with them as its cause; no command is sent to the nodes for this."""
+    session, own = item.session, item.record.node
+    failed = verdict.outcome is Outcome.FAILED
+    if not failed and not lacks_gpus(verdict.reason):
+        return verdict
+    if not session.facts.is_requested(nvidia_smi.GPUS):
+        few = any(map(too_few, verdict.findings))
+        return replace(verdict, hint="; ".join(filter(None, (verdict.hint, UNKNOWN)))) if few else verdict
+    texts = [verdict.reason, *(f"{it.part} {it.measured}" for it in verdict.findings)]
+    words = {word for text in texts for word in _WORD.findall(text)}
+    named = [own] if own else [node for node in session.nodes if node in words]
+    for node in named or session.nodes:
+        found = _missing_of(session, node)
+        if found is None:
+            continue
+        found = found if own else replace(found, cause=f"{node}: {found.cause}")
+        if not failed:
+            return replace(verdict, reason=f"{verdict.reason}; {found.cause}")
+        changed = with_missing(verdict, found)
+        if changed is not verdict:
+            return changed
+    return verdict
+
+
+def _missing_of(session: ClusterSession, node: str) -> MissingGpus | None:
+    profile = session.nodes[node].profile.gpu
+    if profile is None:
+        return None
+    try:
+        gpus = session.facts(node, nvidia_smi.GPUS)
+    except GpuClusterError:
+        return None
+    if sum(not gpu.lost for gpu in gpus) >= profile.count:
+        return None
+    return missing_gpus(gpus, profile.count, once(session.made, _usual_buses, {"session": session}))
+
+
+def _usual_buses(session: ClusterSession) -> UsualBuses:
+    return usual_buses(session.facts.of_fleet(nvidia_smi.GPUS).values())

@@ -1,0 +1,25 @@
+"""A node that lacks a GPU: every suite that fails there for it names the GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from plugin_helpers import on, run_pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITES = ("slurm", "gpu", "fabric", "nccl")
+
+
+@pytest.mark.parametrize("words", [(), ("-n", "2")])
+def test_every_suite_names_the_missing_gpu(sandbox: Sandbox, tmp_path: Path, words: tuple[str, ...]) -> None:
+    sandbox.fault("gpu_missing", "gpu02", gpu=5)
+    run = run_pytest(tmp_path, on(sandbox), "-m", " or ".join(SUITES), *words, where=())
+    failed = [event for event in run.events if event["event"] == "result" and event["outcome"] == "failed"]
+    causes = {event["check"]: event["verdicts"][0]["cause"] for event in failed if event["node"] == "gpu02"}
+    assert {"gpu.count", "nccl.alone"} <= set(causes), run.out + run.err
+    assert set(causes.values()) == {"GPU 5 (0000:c3:00.0) missing: fell off the bus, or not found at boot"}
