@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
+from pytest_gpucluster.cli import check as cli_check
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import report as cli_report
@@ -491,6 +492,12 @@ def _slurm_of(name: str | None) -> Any:
 
 COMMANDS = (
     Command("init", "draft a cluster file from sinfo or an Ansible inventory", _init_arguments, _init),
+    Command(
+        "check",
+        "validate a cluster file without running anything; exit status 4 if it has errors",
+        cli_check.arguments,
+        cli_check.check,
+    ),
     Command(
         "schema",
         "print the JSON Schema of cluster files for editors, or the reference",

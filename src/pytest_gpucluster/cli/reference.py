@@ -113,7 +113,7 @@ def _fixtures() -> Iterator[str]:
 def _scope(function: ast.stmt) -> str:
     for decorator in getattr(function, "decorator_list", ()):
         text = ast.unparse(decorator)
-        if text.startswith(("pytest.fixture", "fact")):
+        if text.startswith(("pytest.fixture", "fact", "fixture_of")):
             return "session" if "scope='session'" in text else "item"
     return ""
 
