@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
+from pytest_gpucluster.cli.output import add_json, say_json
 from pytest_gpucluster.config.yaml_loader import read_source
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
@@ -23,23 +24,25 @@ WRONG = 4
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpucluster check`."""
     parser.add_argument("file", metavar="FILE|NAME", help="a cluster file, or the name of a cluster")
+    add_json(parser)
 
 
 def check(args: argparse.Namespace) -> int:
     """Print every error of the file, or a summary; return WRONG for an error."""
+    source = cluster = None
     try:
         path = find(args.file)
         source, cluster = read_source(path), config.load_cluster(path)
         errors = [str(error) for error in _errors(source, cluster)]
     except ConfigError as error:
         errors = [*(error.every or (str(error),))]
-    if errors:
-        for line in errors:
+    summary = _summary(source, cluster) if source and cluster and not errors else {}
+    if args.json:
+        say_json({"valid": not errors, "errors": errors, **summary})
+    else:
+        for line in errors or _lines(summary):
             print(line)
-        return WRONG
-    for line in _summary(source, cluster):
-        print(line)
-    return 0
+    return WRONG if errors else 0
 
 
 def find(name: str) -> Path:
@@ -75,21 +78,35 @@ def _written(cluster: Cluster, pattern: str) -> tuple[Loc, str] | None:
     return (("not_applicable", pattern), repr(pattern)) if pattern in cluster.not_applicable else None
 
 
-def _summary(source: Source, cluster: Cluster) -> Iterator[str]:
-    nodes = sum(len(group.names) for group in cluster.groups)
-    counts = f"{_count(nodes, 'node')} in {_count(len(cluster.groups), 'group')}"
-    yield f"{source.label}: valid; cluster {cluster.name}: {counts}"
-    for group in cluster.groups:
-        partition = group.partition or cluster.slurm.partition
-        where = f", partition {partition}" if partition else ""
-        yield f"  {group.nodes}: {_count(len(group.names), 'node')}, profile {group.profile.name}{where}"
-    yield f"suites with a section: {', '.join(sections(source)) or 'none'}"
-    yield from cluster.deprecations
+def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
+    groups = [
+        {
+            "nodes": group.nodes,
+            "count": len(group.names),
+            "profile": group.profile.name,
+            "partition": group.partition or cluster.slurm.partition,
+        }
+        for group in cluster.groups
+    ]
+    return {
+        "file": source.label,
+        "cluster": cluster.name,
+        "nodes": sum(len(group.names) for group in cluster.groups),
+        "groups": groups,
+        "suites": [suite.name for suite in suites() if suite.section and suite.name in source.data],
+        "deprecations": cluster.deprecations,
+    }
 
 
-def sections(source: Source) -> list[str]:
-    """Return the suites whose section the file has."""
-    return [suite.name for suite in suites() if suite.section and suite.name in source.data]
+def _lines(summary: dict[str, Any]) -> Iterator[str]:
+    groups = summary["groups"]
+    counts = f"{_count(summary['nodes'], 'node')} in {_count(len(groups), 'group')}"
+    yield f"{summary['file']}: valid; cluster {summary['cluster']}: {counts}"
+    for group in groups:
+        where = f", partition {group['partition']}" if group["partition"] else ""
+        yield f"  {group['nodes']}: {_count(group['count'], 'node')}, profile {group['profile']}{where}"
+    yield f"suites with a section: {', '.join(summary['suites']) or 'none'}"
+    yield from summary["deprecations"]
 
 
 def _count(number: int, what: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cli.output import add_json, say_json
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import one_line
@@ -35,7 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="also list containers on these nodes of --cluster, like gpu[01-04], with one allocated task per node "
         "(default: no node)",
     )
-    parser.add_argument("--yes", action="store_true", help="remove what was found (default: only list it)")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--yes", action="store_true", help="remove what was found (default: only list it)")
+    add_json(action)
 
 
 def clean(args: argparse.Namespace) -> int:
@@ -43,7 +47,7 @@ def clean(args: argparse.Namespace) -> int:
     from pytest_gpucluster.cluster.slurm import leftovers  # the other commands need no Slurm
 
     cluster, slurm = _connect(args.cluster, args.nodes)
-    results = _Results(yes=args.yes)
+    results = _Results(yes=args.yes, json=args.json)
     if slurm is not None:
         where = "" if args.cluster else ": run it where squeue works, or name the cluster with --cluster"
         try:
@@ -59,17 +63,21 @@ def clean(args: argparse.Namespace) -> int:
 
 
 class _Results:
-    """Counts of leftovers and failures; each is printed at once."""
+    """Counts of leftovers and failures; each is printed at once, except in a JSON document."""
 
-    def __init__(self, *, yes: bool) -> None:
+    def __init__(self, *, yes: bool, json: bool = False) -> None:
         self.yes, self.found, self.stays, self.failed = yes, 0, 0, False
+        self.json = json
+        self.listed: list[dict[str, Any]] = []
 
     def take(self, found: Sequence[Leftover]) -> None:
         """Print leftovers; with --yes remove them, and print the results."""
         from pytest_gpucluster.cluster.slurm import leftovers
 
         for one in found:
-            if self.yes or one.remove is None:
+            if self.json:
+                self.listed.append({"what": one.what, "removable": one.remove is not None, "why": one.stays})
+            elif self.yes or one.remove is None:
                 self.failed |= not leftovers.remove([one], _say)
             else:
                 _say(one.what)
@@ -82,8 +90,10 @@ class _Results:
         self.failed = True
 
     def end(self) -> int:
-        """Print the last line and return the exit status."""
-        if not self.found and not self.failed:
+        """Print the last line, or the document, and return the exit status."""
+        if self.json:
+            say_json({"leftovers": self.listed})
+        elif not self.found and not self.failed:
             _say(f"No {'further ' if self.stays else ''}leftovers of killed runs")
         elif self.found and not self.yes:
             _say(f"{self.found} found: `gpucluster clean --yes` with the same options removes them")
@@ -147,7 +157,8 @@ def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.kit import containers
 
-    with Allocation.request(slurm, request, say=_say) as held, Fleet.over_slurm(slurm, held) as fleet:
+    progress = partial(print, file=sys.stderr) if results.json else _say
+    with Allocation.request(slurm, request, say=progress) as held, Fleet.over_slurm(slurm, held) as fleet:
         found, problems = containers.containers_of_ended_jobs(slurm, fleet, ())
         yield from containers.as_leftovers(fleet, found)
         for problem in (*problems, *(f"{node} was not checked: {why}" for node, why in fleet.lost.items())):

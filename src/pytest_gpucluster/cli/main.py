@@ -20,6 +20,7 @@ from pytest_gpucluster.cli import check as cli_check
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import report as cli_report
+from pytest_gpucluster.cli.output import add_json, say_json, say_table
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.sanitize import one_line
@@ -240,24 +241,36 @@ def _schema(args: argparse.Namespace) -> None:
 
 def _profiles_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="list|show NAME")
-    verbs.add_parser("list", help="list names and descriptions")
-    verbs.add_parser("show", help="show all expectations of one profile").add_argument("name")
+    add_json(parser)
+    listing = verbs.add_parser("list", help="list names and descriptions")
+    show = verbs.add_parser("show", help="show all expectations of one profile")
+    show.add_argument("name")
+    for verb in (listing, show):
+        add_json(verb, default=argparse.SUPPRESS)
 
 
 def _profiles(args: argparse.Namespace) -> None:
     if args.verb == "show":
-        _say(_profile_text(config.load_profile(args.name)))
+        stated = _expectations(config.load_profile(args.name))
+        if args.json:
+            say_json(stated)
+        else:
+            _say(_profile_text(stated))
         return
-    from tabulate import tabulate  # slow to import
-
     rows = [(name, config.load_profile(name).description) for name in config.profile_names()]
-    _say(tabulate(rows, headers=("profile", "description"), tablefmt="plain"))
+    if args.json:
+        say_json({"profiles": [{"profile": name, "description": about} for name, about in rows]})
+    else:
+        say_table(("profile", "description"), rows)
 
 
-def _profile_text(profile: Profile) -> str:
+def _expectations(profile: Profile) -> dict[str, Any]:
+    return _stated(profile.model_dump(mode="json"), profile.model_dump(mode="json", exclude_defaults=True))
+
+
+def _profile_text(stated: dict[str, Any]) -> str:
     import yaml  # only here
 
-    stated = _stated(profile.model_dump(mode="json"), profile.model_dump(mode="json", exclude_defaults=True))
     text = yaml.safe_dump(stated, sort_keys=False, allow_unicode=True, width=110).rstrip()
     return re.sub(
         r"(?m)^ +(power_limit|max_temperature): .*$", lambda line: f"{line[0]}  # {_PLAIN[line[1]]}", text
@@ -310,11 +323,12 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
         "with the enroot on PATH (default: auto)",
     )
     _verb(verbs, "down", "stop the sandbox", _down)
-    _verb(verbs, "status", "show the state and the active faults", _status)
+    add_json(_verb(verbs, "status", "show the state and the active faults, always as JSON", _status))
     fault = _verb(verbs, "fault", "inject a fault into a node", _fault)
     fault.add_argument(
         "--list", action="store_true", help="list the kinds of faults and the check that finds each"
     )
+    add_json(fault)
     fault.add_argument("kind", nargs="?")
     fault.add_argument("node", nargs="?")
     fault.add_argument("options", nargs="*", metavar="key=value")
@@ -374,17 +388,20 @@ def _down(sandbox: Sandbox, _args: argparse.Namespace) -> None:
 
 
 def _status(sandbox: Sandbox, _args: argparse.Namespace) -> None:
-    _say(json.dumps(sandbox.status(), indent=2, default=str))
+    say_json(sandbox.status())
 
 
 def _fault(sandbox: Sandbox, args: argparse.Namespace) -> None:
     if args.list:
-        from tabulate import tabulate
-
         from pytest_gpucluster.sandbox.faults import FAULTS  # only here
 
         rows = [(fault.name, fault.description, fault.check) for fault in FAULTS.values()]
-        _say(tabulate(rows, headers=("fault", "what it does", "found by"), tablefmt="plain"))
+        if args.json:
+            say_json(
+                {"faults": [dict(zip(("fault", "description", "check"), row, strict=True)) for row in rows]}
+            )
+        else:
+            say_table(("fault", "what it does", "found by"), rows)
         return
     if not (args.kind and args.node):
         raise SandboxError(
@@ -444,7 +461,7 @@ def _drains_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of reports, searched for the event log of the run (default: reports)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per node")
+    add_json(parser)
 
 
 def _drains(args: argparse.Namespace) -> None:
@@ -461,15 +478,11 @@ def _drains(args: argparse.Namespace) -> None:
         slurm.transport.close()
     rows = listed(nodes.values(), logs_below(args.reports or [Path("reports")]))
     if args.json:
-        for row in rows:
-            _say(json.dumps(row))
-        return
-    if not rows:
+        say_json({"drains": rows})
+    elif rows:
+        say_table(list(rows[0]), [list(row.values()) for row in rows])
+    else:
         _say(f"No node is drained with a reason that begins with {PREFIX}")
-        return
-    from tabulate import tabulate  # slow to import
-
-    _say(tabulate([row.values() for row in rows], headers=list(rows[0]), tablefmt="plain"))
 
 
 def _slurm_of(name: str | None) -> Any:
