@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cli.node_survey import requests
 from pytest_gpucluster.cli.output import add_json, say_json
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.leftovers import Leftover
     from pytest_gpucluster.config.models import Cluster
-
-HOLD = 300.0  # seconds of the allocation; a container is removed within a few
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,22 +132,12 @@ def _files(cluster: Cluster | None) -> list[Leftover]:
 
 
 def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) -> None:
-    from pytest_gpucluster.plugin.controller import make_request
-    from pytest_gpucluster.plugin.plan import Selection, make_plan, shares
-
-    inventory = slurm.nodes()
-    plan = make_plan(cluster, inventory, Selection.parse(nodes, None))
-    for node, problem in plan.problems.items():
-        results.problem(f"{node} was not checked: {problem.text}")
-    for (partition, _gpus), names in shares(cluster, inventory, plan.testable).items():
-        request = replace(
-            make_request(cluster.slurm, partition, 0, names), exclusive=False, gpus_per_node=None, time=HOLD
-        )
+    for request in requests(cluster, slurm, nodes, results.problem):
         try:
             for found in _containers(slurm, request, results):
                 results.take([found])
         except GpuClusterError as error:
-            results.problem(f"{hostlist.fold(names)} was not checked: {error}")
+            results.problem(f"{hostlist.fold(request.nodes)} was not checked: {error}")
 
 
 def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> Iterator[Leftover]:

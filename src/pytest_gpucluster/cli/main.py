@@ -11,7 +11,9 @@ import json
 import os
 import re
 import sys
+import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
     from pytest_gpucluster.config import Profile
-    from pytest_gpucluster.core.survey import Pmi
+    from pytest_gpucluster.core.survey import Pmi, Survey
     from pytest_gpucluster.sandbox import Sandbox
 
 _PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # numbers without a unit in profiles
@@ -111,16 +113,37 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inventory", type=Path, metavar="FILE", help="read an Ansible inventory instead of sinfo"
     )
+    parser.add_argument(
+        "--from-nodes",
+        action="store_true",
+        help="also draft checks from what runs on most nodes: allocates the nodes, one task each, for a few seconds",
+    )
+    parser.add_argument(
+        "--nodes",
+        metavar="LIST",
+        help="the nodes that --from-nodes queries, like gpu[01-04] (default: idle ones)",
+    )
+    parser.add_argument(
+        "--access",
+        choices=("slurm", "ssh"),
+        default="slurm",
+        help="ssh: the cluster file reaches the nodes over SSH, without Slurm, and so does --from-nodes",
+    )
     parser.add_argument("--output", metavar="FILE", help="default: clusters/NAME.yaml; - for standard output")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def _init(args: argparse.Namespace) -> None:
-    name, text = _draft_of_inventory(args) if args.inventory else _draft_of_slurm(args)
+    if args.nodes is not None and not args.from_nodes:
+        raise ConfigError("--nodes: has no effect without --from-nodes")
+    name, known, draft = _draft_of_inventory(args) if args.inventory else _draft_of_slurm(args)
+    path = Path(args.output) if args.output else Path("clusters", f"{name}.yaml")
+    if args.output != "-":
+        _refuse_existing(path, force=args.force)  # before nodes are allocated
+    text = draft(_from_nodes(args.nodes, known, draft) if args.from_nodes else known)
     if args.output == "-":
         _say(text)
         return
-    path = Path(args.output) if args.output else Path("clusters", f"{name}.yaml")
     _write(path, text, force=args.force)
     cluster = config.load_cluster(path if path.suffix in (".yaml", ".yml") else path.resolve())
     nodes, groups = sum(len(group.names) for group in cluster.groups), len(cluster.groups)
@@ -130,18 +153,36 @@ def _init(args: argparse.Namespace) -> None:
     )
 
 
-def _draft_of_inventory(args: argparse.Namespace) -> tuple[str, str]:
+def _from_nodes(nodes: str | None, known: Survey, draft: Callable[[Survey], str]) -> Survey:
+    from pytest_gpucluster.cli.node_survey import survey  # only here
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "draft.yaml")
+        path.write_text(draft(known))
+        cluster = config.load_cluster(path)
+    return survey(cluster, nodes, known, partial(print, file=sys.stderr))
+
+
+def _draft_of_inventory(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Survey], str]]:
     from pytest_gpucluster.config.ansible import read_inventory  # only init needs it
     from pytest_gpucluster.config.init_template import from_inventory
+    from pytest_gpucluster.core.survey import Survey
 
-    name = args.name or _file_name(args.inventory.stem)
-    return name, from_inventory(read_inventory(args.inventory), name=name, origin=str(args.inventory))
+    name, inventory = args.name or _file_name(args.inventory.stem), read_inventory(args.inventory)
+
+    def draft(survey: Survey) -> str:
+        return from_inventory(
+            inventory, name=name, origin=str(args.inventory), survey=survey, access=args.access
+        )
+
+    return name, Survey(), draft
 
 
-def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
+def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Survey], str]]:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.transport import LocalTransport
     from pytest_gpucluster.config.init_template import DraftNode, draft  # only init needs Slurm
+    from pytest_gpucluster.core.survey import Survey
 
     slurm = Slurm(LocalTransport(), retry_for=0)
     try:
@@ -155,7 +196,13 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
     name = args.name or _file_name(slurm.config().get("ClusterName", "cluster"))
     conf = os.environ.get("SLURM_CONF")
     simulated = _of_simulated_sandbox(conf)
-    return name, draft(name, nodes, origin="sinfo", conf=conf, pmi=_pmi(slurm), simulated=simulated)
+
+    def write(survey: Survey) -> str:
+        return draft(
+            name, nodes, origin="sinfo", conf=conf, survey=survey, simulated=simulated, access=args.access
+        )
+
+    return name, Survey(_pmi(slurm)), write
 
 
 def _pmi(slurm: Slurm) -> Pmi | None:
@@ -192,16 +239,22 @@ def _file_name(text: str) -> str:
     return "".join(char if char.isalnum() or char in "-_." else "-" for char in text).strip(".") or "cluster"
 
 
-def _write(path: Path, text: str, *, force: bool) -> None:
-    hint = "--output names another file"
+_ANOTHER = "--output names another file"
+
+
+def _refuse_existing(path: Path, *, force: bool) -> None:
     if not force and os.path.lexists(path):
-        raise ConfigError(f"{path}: exists already; --force overwrites it, {hint}")
+        raise ConfigError(f"{path}: exists already; --force overwrites it, {_ANOTHER}")
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    _refuse_existing(path, force=force)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode(), mode=0o666 & ~_umask())
     except (GpuClusterError, OSError) as error:
         why = f"{path}: cannot be written ({error.strerror})" if isinstance(error, OSError) else error
-        raise ConfigError(f"{why}: {hint}, - standard output") from error
+        raise ConfigError(f"{why}: {_ANOTHER}, - standard output") from error
 
 
 def _umask() -> int:
