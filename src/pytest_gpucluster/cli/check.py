@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
+from pytest_gpucluster.cli.completion import completes
 from pytest_gpucluster.cli.output import add_json, say_json
 from pytest_gpucluster.config.yaml_loader import read_source
 from pytest_gpucluster.core.errors import ConfigError
@@ -23,7 +24,8 @@ WRONG = 4
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpucluster check`."""
-    parser.add_argument("file", metavar="FILE|NAME", help="a cluster file, or the name of a cluster")
+    named = parser.add_argument("file", metavar="FILE|NAME", help="a cluster file, or the name of a cluster")
+    completes(named, config.cluster_names)
     add_json(parser)
 
 

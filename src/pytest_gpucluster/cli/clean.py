@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cli.completion import add_cluster
 from pytest_gpucluster.cli.node_survey import requests
 from pytest_gpucluster.cli.output import add_json, say_json
 from pytest_gpucluster.core import hostlist
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpucluster clean`."""
-    parser.add_argument(
-        "--cluster",
-        metavar="NAME|PATH",
-        help="cluster whose Slurm to query (default: the Slurm of this machine)",
-    )
+    add_cluster(parser, "cluster whose Slurm to query (default: the Slurm of this machine)")
     parser.add_argument(
         "--nodes",
         metavar="LIST",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
+from pytest_gpucluster.cli.completion import add_cluster
 from pytest_gpucluster.cli.output import add_json, say_json, say_table
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
@@ -43,11 +44,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"the file of pytest's --history (default: ${VARIABLE}, else `history` of the cluster file)",
     )
-    parser.add_argument(
-        "--cluster",
-        metavar="NAME|PATH",
-        help="cluster of the runs (default: the only cluster in the file)",
-    )
+    add_cluster(parser, "cluster of the runs (default: the only cluster in the file)")
 
 
 def history_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK: shells with global completion search this mark
 """The command `gpucluster`: cluster file templates, schemas, profiles, the sandbox, history, reports.
 
 Exit status: 0; 1 for an error; 2 for wrong usage; 3 if compare finds something worse; 4 for a wrong cluster file,
@@ -22,6 +23,7 @@ from pytest_gpucluster.cli import check as cli_check
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import report as cli_report
+from pytest_gpucluster.cli.completion import add_cluster, complete, completes
 from pytest_gpucluster.cli.output import add_json, say_json, say_table
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
@@ -30,7 +32,7 @@ from pytest_gpucluster.core.secure_tempfile import group_id
 from pytest_gpucluster.report.atomic_write import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
@@ -55,7 +57,9 @@ class Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `gpucluster` and return its exit status. Errors are one line on stderr."""
     try:
-        args = _parser().parse_args(argv)
+        parser = _parser()
+        complete(parser)
+        args = parser.parse_args(argv)
         status = args.run(args)
         sys.stdout.flush()
     except ConfigError as error:
@@ -297,7 +301,7 @@ def _profiles_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     listing = verbs.add_parser("list", help="list names and descriptions")
     show = verbs.add_parser("show", help="show all expectations of one profile")
-    show.add_argument("name")
+    completes(show.add_argument("name"), config.profile_names)
     for verb in (listing, show):
         add_json(verb, default=argparse.SUPPRESS)
 
@@ -382,12 +386,18 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
         "--list", action="store_true", help="list the kinds of faults and the check that finds each"
     )
     add_json(fault)
-    fault.add_argument("kind", nargs="?")
+    completes(fault.add_argument("kind", nargs="?"), _fault_kinds)
     fault.add_argument("node", nargs="?")
     fault.add_argument("options", nargs="*", metavar="key=value")
     heal = _verb(verbs, "heal", "remove faults: all, or those of a node or kind", _heal)
     heal.add_argument("node", nargs="?")
     heal.add_argument("--kind")
+
+
+def _fault_kinds() -> Iterable[str]:
+    from pytest_gpucluster.sandbox.faults import FAULTS  # only here
+
+    return FAULTS
 
 
 def _verb(
@@ -502,11 +512,7 @@ def _junit(args: argparse.Namespace) -> None:
 
 
 def _drains_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cluster",
-        metavar="NAME|PATH",
-        help="cluster whose Slurm to query (default: the Slurm of this machine)",
-    )
+    add_cluster(parser, "cluster whose Slurm to query (default: the Slurm of this machine)")
     parser.add_argument(
         "--reports",
         type=Path,
