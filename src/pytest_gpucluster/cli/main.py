@@ -272,7 +272,13 @@ def _umask() -> int:
 
 
 def _schema_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", choices=("cluster", "profile"), default="cluster")
+    parser.add_argument(
+        "kind",
+        nargs="?",
+        choices=("cluster", "profile"),
+        default="cluster",
+        help="what the schema describes (%(default)s)",
+    )
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--markdown", action="store_true", help="print the keys as Markdown tables")
     other.add_argument(
@@ -296,12 +302,26 @@ def _schema(args: argparse.Namespace) -> None:
         _say(text.rstrip("\n"))
 
 
+def _man_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
+
+
+def _man(args: argparse.Namespace) -> None:
+    from pytest_gpucluster.cli.man_page import man_page  # only here
+
+    text = man_page(_parser(), _version())
+    if args.output:
+        _write(args.output, text, force=True)
+    else:
+        _say(text.rstrip("\n"))
+
+
 def _profiles_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="list|show NAME")
     add_json(parser)
     listing = verbs.add_parser("list", help="list names and descriptions")
     show = verbs.add_parser("show", help="show all expectations of one profile")
-    completes(show.add_argument("name"), config.profile_names)
+    completes(show.add_argument("name", help="a shipped profile, NAME:COUNT or a file"), config.profile_names)
     for verb in (listing, show):
         add_json(verb, default=argparse.SUPPRESS)
 
@@ -386,12 +406,12 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
         "--list", action="store_true", help="list the kinds of faults and the check that finds each"
     )
     add_json(fault)
-    completes(fault.add_argument("kind", nargs="?"), _fault_kinds)
-    fault.add_argument("node", nargs="?")
-    fault.add_argument("options", nargs="*", metavar="key=value")
+    completes(fault.add_argument("kind", nargs="?", help="kind of the fault"), _fault_kinds)
+    fault.add_argument("node", nargs="?", help="name of a node")
+    fault.add_argument("options", nargs="*", metavar="key=value", help="options of the fault")
     heal = _verb(verbs, "heal", "remove faults: all, or those of a node or kind", _heal)
-    heal.add_argument("node", nargs="?")
-    heal.add_argument("--kind")
+    heal.add_argument("node", nargs="?", help="name of a node (default: all nodes)")
+    completes(heal.add_argument("--kind", help="remove faults of this kind only"), _fault_kinds)
 
 
 def _fault_kinds() -> Iterable[str]:
@@ -609,6 +629,7 @@ COMMANDS = (
         cli_report.report,
     ),
     Command("junit", "put several JUnit files into one", _junit_arguments, _junit),
+    Command("man", "print the man page, for man -l", _man_arguments, _man),
 )
 
 if __name__ == "__main__":
