@@ -16,6 +16,7 @@ import pytest
 from pytest_gpucluster import __version__, config
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cli import node_survey
 from pytest_gpucluster.cluster.slurm import client
 from pytest_gpucluster.cluster.transport import Completed, LocalTransport
 from pytest_gpucluster.core.errors import SandboxError
@@ -23,6 +24,9 @@ from pytest_gpucluster.kit.nccl_config import NcclConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pytest_gpucluster.config import Cluster
+    from pytest_gpucluster.core.survey import Survey
 
 INVENTORY = "[slurm-master]\nmgmt01\n[slurm-node]\ngpu[01:04]\n"
 
@@ -161,6 +165,35 @@ def test_init_from_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.slurm.conf == "/srv/lab/slurm.conf"
     groups = {group.nodes: (group.partition, group.profile.name) for group in cluster.groups}
     assert groups == {"gpu[01-02]": ("batch", "h200-8"), "cpu01": ("debug", "generic")}
+
+
+def test_init_queries_no_nodes_unless_requested(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def query(cluster: Cluster, nodes: str | None, known: Survey, _say: object) -> Survey:
+        queried.append((cluster.name, cluster.access, nodes, known.pmi is not None))
+        return known
+
+    queried: list[Any] = []
+    slurm_answers(monkeypatch, PARTITIONS, "none", TYPES)
+    monkeypatch.setattr(node_survey, "survey", query)
+    assert cli.main(["init"]) == 0
+    assert cli.main(["init", "--from-nodes"]) == 4  # the file exists
+    assert queried == []
+    assert cli.main(["init", "--from-nodes", "--nodes", "gpu01", "--force"]) == 0
+    assert cli.main(["init", "--from-nodes", "--access", "ssh", "--name", "far"]) == 0
+    assert queried == [("lab", "slurm", "gpu01", True), ("far", "ssh", None, True)]
+    assert config.load_cluster("far").access == "ssh"
+    assert cli.main(["init", "--nodes", "gpu01"]) == 4
+    assert "--nodes: has no effect without --from-nodes" in capsys.readouterr().err
+
+
+def test_init_over_ssh_takes_the_addresses_of_the_inventory() -> None:
+    Path("inventory").write_text("[slurm-node]\ngpu01 ansible_host=10.0.0.1\n")
+    assert cli.main(["init", "--inventory", "inventory", "--access", "ssh"]) == 0
+    cluster = config.load_cluster("inventory")
+    assert cluster.access == "ssh"
+    assert cluster.hosts["gpu01"].host == "10.0.0.1"
 
 
 def test_init_without_slurm_is_one_line(

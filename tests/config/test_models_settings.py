@@ -178,7 +178,7 @@ def test_names_that_exist_are_taken() -> None:
 
 WITHOUT_EFFECT = {
     "inventory_group: gpus": "inventory_group: has no effect without 'inventory'",
-    "transport: {host: login1, user: me}": "transport.host: has no effect without 'kind: ssh'",
+    "transport: {host: login1, user: me}": "transport.host: has no effect without 'kind: ssh' (and 1 more)",
     "nccl: {compile: true, base_container: b, source: /s}": (
         "nccl.compile: has no effect without 'container', where the result is saved"
     ),

@@ -33,6 +33,7 @@ TUTORIAL = "docs/tutorial.md"
 NOT_RUN = {
     "pip install": "would change the environment of the tests; `make test` installs the same way",
     "python3 -m venv": "as above",
+    'eval "$(register-python-argcomplete': "for an interactive shell; test_completion.py requests the words",
     "/opt/gpucluster/bin/pip install": "as above",
     "apt-get install": "would change the machine; the packages are those of `make slurm`",
     "systemctl enable": "would change the machine; the unit's commands are run in test_examples_ci.py",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cli.completion import add_cluster
+from pytest_gpucluster.cli.node_survey import requests
+from pytest_gpucluster.cli.output import add_json, say_json
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import one_line
@@ -19,23 +22,19 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.leftovers import Leftover
     from pytest_gpucluster.config.models import Cluster
 
-HOLD = 300.0  # seconds of the allocation; a container is removed within a few
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpucluster clean`."""
-    parser.add_argument(
-        "--cluster",
-        metavar="NAME|PATH",
-        help="cluster whose Slurm to query (default: the Slurm of this machine)",
-    )
+    add_cluster(parser, "cluster whose Slurm to query (default: the Slurm of this machine)")
     parser.add_argument(
         "--nodes",
         metavar="LIST",
         help="also list containers on these nodes of --cluster, like gpu[01-04], with one allocated task per node "
         "(default: no node)",
     )
-    parser.add_argument("--yes", action="store_true", help="remove what was found (default: only list it)")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--yes", action="store_true", help="remove what was found (default: only list it)")
+    add_json(action)
 
 
 def clean(args: argparse.Namespace) -> int:
@@ -43,7 +42,7 @@ def clean(args: argparse.Namespace) -> int:
     from pytest_gpucluster.cluster.slurm import leftovers  # the other commands need no Slurm
 
     cluster, slurm = _connect(args.cluster, args.nodes)
-    results = _Results(yes=args.yes)
+    results = _Results(yes=args.yes, json=args.json)
     if slurm is not None:
         where = "" if args.cluster else ": run it where squeue works, or name the cluster with --cluster"
         try:
@@ -59,17 +58,21 @@ def clean(args: argparse.Namespace) -> int:
 
 
 class _Results:
-    """Counts of leftovers and failures; each is printed at once."""
+    """Counts of leftovers and failures; each is printed at once, except in a JSON document."""
 
-    def __init__(self, *, yes: bool) -> None:
+    def __init__(self, *, yes: bool, json: bool = False) -> None:
         self.yes, self.found, self.stays, self.failed = yes, 0, 0, False
+        self.json = json
+        self.listed: list[dict[str, Any]] = []
 
     def take(self, found: Sequence[Leftover]) -> None:
         """Print leftovers; with --yes remove them, and print the results."""
         from pytest_gpucluster.cluster.slurm import leftovers
 
         for one in found:
-            if self.yes or one.remove is None:
+            if self.json:
+                self.listed.append({"what": one.what, "removable": one.remove is not None, "why": one.stays})
+            elif self.yes or one.remove is None:
                 self.failed |= not leftovers.remove([one], _say)
             else:
                 _say(one.what)
@@ -82,8 +85,10 @@ class _Results:
         self.failed = True
 
     def end(self) -> int:
-        """Print the last line and return the exit status."""
-        if not self.found and not self.failed:
+        """Print the last line, or the document, and return the exit status."""
+        if self.json:
+            say_json({"leftovers": self.listed})
+        elif not self.found and not self.failed:
             _say(f"No {'further ' if self.stays else ''}leftovers of killed runs")
         elif self.found and not self.yes:
             _say(f"{self.found} found: `gpucluster clean --yes` with the same options removes them")
@@ -124,22 +129,12 @@ def _files(cluster: Cluster | None) -> list[Leftover]:
 
 
 def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) -> None:
-    from pytest_gpucluster.plugin.controller import make_request
-    from pytest_gpucluster.plugin.plan import Selection, make_plan, shares
-
-    inventory = slurm.nodes()
-    plan = make_plan(cluster, inventory, Selection.parse(nodes, None))
-    for node, problem in plan.problems.items():
-        results.problem(f"{node} was not checked: {problem.text}")
-    for (partition, _gpus), names in shares(cluster, inventory, plan.testable).items():
-        request = replace(
-            make_request(cluster.slurm, partition, 0, names), exclusive=False, gpus_per_node=None, time=HOLD
-        )
+    for request in requests(cluster, slurm, nodes, results.problem):
         try:
             for found in _containers(slurm, request, results):
                 results.take([found])
         except GpuClusterError as error:
-            results.problem(f"{hostlist.fold(names)} was not checked: {error}")
+            results.problem(f"{hostlist.fold(request.nodes)} was not checked: {error}")
 
 
 def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> Iterator[Leftover]:
@@ -147,7 +142,8 @@ def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.kit import containers
 
-    with Allocation.request(slurm, request, say=_say) as held, Fleet.over_slurm(slurm, held) as fleet:
+    progress = partial(print, file=sys.stderr) if results.json else _say
+    with Allocation.request(slurm, request, say=progress) as held, Fleet.over_slurm(slurm, held) as fleet:
         found, problems = containers.containers_of_ended_jobs(slurm, fleet, ())
         yield from containers.as_leftovers(fleet, found)
         for problem in (*problems, *(f"{node} was not checked: {why}" for node, why in fleet.lost.items())):

@@ -11,9 +11,11 @@ import statistics
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
+from pytest_gpucluster.cli.completion import add_cluster
+from pytest_gpucluster.cli.output import add_json, say_json, say_table
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pytest_gpucluster.report.regression import Past
+    from pytest_gpucluster.report.regression import Past, Worse
     from pytest_gpucluster.report.run_snapshot import Measure
 
     Seen = Sequence[tuple[float | None, bool]]
@@ -42,11 +44,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"the file of pytest's --history (default: ${VARIABLE}, else `history` of the cluster file)",
     )
-    parser.add_argument(
-        "--cluster",
-        metavar="NAME|PATH",
-        help="cluster of the runs (default: the only cluster in the file)",
-    )
+    add_cluster(parser, "cluster of the runs (default: the only cluster in the file)")
 
 
 def history_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +65,7 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
         help="also show metrics of the node that were the same in all these runs",
     )
     actions = parser.add_mutually_exclusive_group()
+    add_json(actions)
     actions.add_argument(
         "--import",
         dest="logs",
@@ -92,6 +91,7 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="B", nargs="?", default=LAST, help="compared with A (%(default)s)")
     _common(parser)
     parser.add_argument("--all", action="store_true", help="also show metrics that did not change")
+    add_json(parser)
 
 
 def history(args: argparse.Namespace) -> None:
@@ -104,7 +104,7 @@ def history(args: argparse.Namespace) -> None:
         elif args.accept:
             _accept(found, args)
         elif args.node is None:
-            _runs(found, _cluster(args, found), args.runs)
+            _runs(found, _cluster(args, found), args)
         else:
             _node(found, _cluster(args, found), args)
 
@@ -122,6 +122,19 @@ def compare(args: argparse.Namespace) -> int:
         if earlier.run == later.run:
             raise ConfigError(f"run {later.run} is compared with itself: name two runs")
         comparison = found.compare(later, earlier)
+    if args.json:
+        say_json(
+            {
+                "a": _past(earlier),
+                "b": _past(later),
+                "worse": [*map(_change, comparison.worse)],
+                "better": [*map(_change, comparison.better)],
+                "failed": [
+                    {"node": it.node, "check": it.check, "outcome": it.now} for it in comparison.turned
+                ],
+            }
+        )
+        return WORSE if comparison.lines() else 0
     for letter, past in (("A", earlier), ("B", later)):
         _say(f"{letter}  {_about(past)}")
     for line in ("", *comparison.table(constant=args.all, more="--all"), ""):
@@ -215,9 +228,50 @@ def _about(past: Past) -> str:
     return f"{past.run}  {when(past.started)}  {kind}{past.outcome}: {counts} on {past.nodes} node{nodes}"
 
 
-def _runs(found: History, cluster: str, count: int) -> None:
-    from tabulate import tabulate  # slow to import
+def _past(past: Past) -> dict[str, Any]:
+    return {
+        "run": past.run,
+        "cluster": past.cluster,
+        "started": past.started,
+        "outcome": past.outcome,
+        "simulated": past.simulated,
+        "exit": past.exit,
+        "nodes": past.nodes,
+        "passed": past.passed,
+        "failed": past.failed,
+        "errors": past.error,
+        "not_judged": past.unjudged,
+    }
 
+
+def _change(worse: Worse) -> dict[str, Any]:
+    """Return what got worse, or better."""
+    change = worse.change
+    return {
+        "where": worse.where,
+        **_measured(change.measure),
+        "now": change.measure.value,
+        "before": change.judged.level,
+        "distance": change.judged.distance,
+        "parts": worse.parts,
+        "text": worse.text,
+    }
+
+
+def _measured(measure: Measure) -> dict[str, str]:
+    return {
+        "check": measure.check,
+        "metric": measure.name,
+        "device": measure.device,
+        "unit": measure.unit,
+    }
+
+
+def _runs(found: History, cluster: str, args: argparse.Namespace) -> None:
+    runs = found.runs(cluster, args.runs)
+    if args.json:
+        say_json({"cluster": cluster, "runs": [*map(_past, runs)]})
+        return
     rows = [
         (
             it.run,
@@ -229,21 +283,49 @@ def _runs(found: History, cluster: str, count: int) -> None:
             it.error,
             it.unjudged,
         )
-        for it in reversed(found.runs(cluster, count))
+        for it in reversed(runs)
     ]
-    headers = ("run", "began", "was", "nodes", "passed", "failed", "errors", "not judged")
-    _say(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
+    _table(("run", "began", "was", "nodes", "passed", "failed", "errors", "not judged"), rows)
 
 
 def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
-    from tabulate import tabulate  # slow to import
-
     node = _name(args.node)
     runs = found.node_runs(cluster, node, args.runs)
     if not runs:
         raise _unknown(found, cluster, args.node)
     simulated = runs[0][0].simulated
     runs = [(past, counts) for past, counts in runs if past.simulated == simulated]
+    red = found.node_red(cluster, node, [past.run for past, _ in runs])
+    values = found.node_values(cluster, node, simulated=simulated, count=args.runs)
+    if args.json:
+        say_json(
+            {
+                "cluster": cluster,
+                "node": node,
+                "simulated": simulated,
+                "runs": [
+                    {
+                        "run": past.run,
+                        "started": past.started,
+                        "outcome": past.outcome,
+                        "good": bool(counts["good"]),
+                        "passed": counts["passed"],
+                        "failed": counts["failed"],
+                        "errors": counts["error"],
+                        "not_judged": counts["unjudged"],
+                    }
+                    for past, counts in runs
+                ],
+                "failures": [
+                    dict(zip(("run", "check", "outcome", "message"), row, strict=True)) for row in red
+                ],
+                "metrics": [
+                    {**_measured(measure), "values": [{"value": value, "good": good} for value, good in seen]}
+                    for measure, seen in _chosen(values, args).items()
+                ],
+            }
+        )
+        return
     kind = " (SIMULATED)" if simulated else ""
     _say(f"cluster {cluster}{kind}, {args.node}: the last {len(runs)} runs\n")
     rows = [
@@ -256,31 +338,30 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
         )
         for past, counts in reversed(runs)
     ]
-    headers = ("run", "began", "run was", "node was", "passed", "failed", "errors", "not judged")
-    _say(tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True))
-    red = found.node_red(cluster, node, [past.run for past, _ in runs])
+    _table(("run", "began", "run was", "node was", "passed", "failed", "errors", "not judged"), rows)
     for run, check, outcome, message in red[:MAX_RED]:
         _say(f"{run}  {outcome}: {check}: {message}")
     if red[MAX_RED:]:
         _say(f"and {len(red) - MAX_RED} more")
-    _node_metrics(found.node_values(cluster, node, simulated=simulated, count=args.runs), args)
+    _node_metrics(_chosen(values, args), args)
 
 
-def _node_metrics(values: Mapping[Measure, Seen], args: argparse.Namespace) -> None:
-    from tabulate import tabulate  # slow to import
-
-    chosen = {
+def _chosen(values: Mapping[Measure, Seen], args: argparse.Namespace) -> dict[Measure, Seen]:
+    return {
         measure: seen
         for measure, seen in values.items()
         if seen and (args.metric is None or fnmatchcase(measure.name, args.metric))
     }
+
+
+def _node_metrics(chosen: Mapping[Measure, Seen], args: argparse.Namespace) -> None:
     moved = {measure: seen for measure, seen in chosen.items() if not _constant(seen)}
     shown = chosen if args.all or args.metric else moved
     lines = [_metric(measure, seen) for measure, seen in shown.items()]
     columns = ("check", "metric", "unit", "runs", "lowest", "median", "highest", "last", "change")
     if lines:
-        headers = (*columns, "old to new")
-        _say("\n" + tabulate(lines, headers=headers, tablefmt="plain", disable_numparse=True))
+        _say("")
+        _table((*columns, "old to new"), lines)
     if alike := len(chosen) - len(shown):
         _say(f"{alike} more metrics were the same in all these runs (--all shows them)")
 
@@ -329,6 +410,10 @@ def _unknown(found: History, cluster: str, node: str) -> ConfigError:
 
 def _name(node: str) -> str:
     return "" if node == WHOLE else node
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    say_table(headers, [[clean(str(cell)) for cell in row] for row in rows])
 
 
 def _positive(text: str) -> int:

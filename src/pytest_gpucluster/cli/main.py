@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK: shells with global completion search this mark
 """The command `gpucluster`: cluster file templates, schemas, profiles, the sandbox, history, reports.
 
 Exit status: 0; 1 for an error; 2 for wrong usage; 3 if compare finds something worse; 4 for a wrong cluster file,
@@ -11,15 +12,20 @@ import json
 import os
 import re
 import sys
+import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import __version__, config
+from pytest_gpucluster.cli import check as cli_check
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import examples as cli_examples
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import report as cli_report
+from pytest_gpucluster.cli.completion import add_cluster, complete, completes
+from pytest_gpucluster.cli.output import add_json, say_json, say_table
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.sanitize import one_line
@@ -27,12 +33,12 @@ from pytest_gpucluster.core.secure_tempfile import group_id
 from pytest_gpucluster.report.atomic_write import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
     from pytest_gpucluster.config import Profile
-    from pytest_gpucluster.core.survey import Pmi
+    from pytest_gpucluster.core.survey import Pmi, Survey
     from pytest_gpucluster.sandbox import Sandbox
 
 _PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # numbers without a unit in profiles
@@ -52,7 +58,9 @@ class Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `gpucluster` and return its exit status. Errors are one line on stderr."""
     try:
-        args = _parser().parse_args(argv)
+        parser = _parser()
+        complete(parser)
+        args = parser.parse_args(argv)
         status = args.run(args)
         sys.stdout.flush()
     except ConfigError as error:
@@ -101,16 +109,37 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inventory", type=Path, metavar="FILE", help="read an Ansible inventory instead of sinfo"
     )
+    parser.add_argument(
+        "--from-nodes",
+        action="store_true",
+        help="also draft checks from what runs on most nodes: allocates the nodes, one task each, for a few seconds",
+    )
+    parser.add_argument(
+        "--nodes",
+        metavar="LIST",
+        help="the nodes that --from-nodes queries, like gpu[01-04] (default: idle ones)",
+    )
+    parser.add_argument(
+        "--access",
+        choices=("slurm", "ssh"),
+        default="slurm",
+        help="ssh: the cluster file reaches the nodes over SSH, without Slurm, and so does --from-nodes",
+    )
     parser.add_argument("--output", metavar="FILE", help="default: clusters/NAME.yaml; - for standard output")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def _init(args: argparse.Namespace) -> None:
-    name, text = _draft_of_inventory(args) if args.inventory else _draft_of_slurm(args)
+    if args.nodes is not None and not args.from_nodes:
+        raise ConfigError("--nodes: has no effect without --from-nodes")
+    name, known, draft = _draft_of_inventory(args) if args.inventory else _draft_of_slurm(args)
+    path = Path(args.output) if args.output else Path("clusters", f"{name}.yaml")
+    if args.output != "-":
+        _refuse_existing(path, force=args.force)  # before nodes are allocated
+    text = draft(_from_nodes(args.nodes, known, draft) if args.from_nodes else known)
     if args.output == "-":
         _say(text)
         return
-    path = Path(args.output) if args.output else Path("clusters", f"{name}.yaml")
     _write(path, text, force=args.force)
     cluster = config.load_cluster(path if path.suffix in (".yaml", ".yml") else path.resolve())
     nodes, groups = sum(len(group.names) for group in cluster.groups), len(cluster.groups)
@@ -120,18 +149,36 @@ def _init(args: argparse.Namespace) -> None:
     )
 
 
-def _draft_of_inventory(args: argparse.Namespace) -> tuple[str, str]:
+def _from_nodes(nodes: str | None, known: Survey, draft: Callable[[Survey], str]) -> Survey:
+    from pytest_gpucluster.cli.node_survey import survey  # only here
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "draft.yaml")
+        path.write_text(draft(known))
+        cluster = config.load_cluster(path)
+    return survey(cluster, nodes, known, partial(print, file=sys.stderr))
+
+
+def _draft_of_inventory(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Survey], str]]:
     from pytest_gpucluster.config.ansible import read_inventory  # only init needs it
     from pytest_gpucluster.config.init_template import from_inventory
+    from pytest_gpucluster.core.survey import Survey
 
-    name = args.name or _file_name(args.inventory.stem)
-    return name, from_inventory(read_inventory(args.inventory), name=name, origin=str(args.inventory))
+    name, inventory = args.name or _file_name(args.inventory.stem), read_inventory(args.inventory)
+
+    def draft(survey: Survey) -> str:
+        return from_inventory(
+            inventory, name=name, origin=str(args.inventory), survey=survey, access=args.access
+        )
+
+    return name, Survey(), draft
 
 
-def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
+def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Survey], str]]:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.transport import LocalTransport
     from pytest_gpucluster.config.init_template import DraftNode, draft  # only init needs Slurm
+    from pytest_gpucluster.core.survey import Survey
 
     slurm = Slurm(LocalTransport(), retry_for=0)
     try:
@@ -145,7 +192,13 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, str]:
     name = args.name or _file_name(slurm.config().get("ClusterName", "cluster"))
     conf = os.environ.get("SLURM_CONF")
     simulated = _of_simulated_sandbox(conf)
-    return name, draft(name, nodes, origin="sinfo", conf=conf, pmi=_pmi(slurm), simulated=simulated)
+
+    def write(survey: Survey) -> str:
+        return draft(
+            name, nodes, origin="sinfo", conf=conf, survey=survey, simulated=simulated, access=args.access
+        )
+
+    return name, Survey(_pmi(slurm)), write
 
 
 def _pmi(slurm: Slurm) -> Pmi | None:
@@ -182,16 +235,22 @@ def _file_name(text: str) -> str:
     return "".join(char if char.isalnum() or char in "-_." else "-" for char in text).strip(".") or "cluster"
 
 
-def _write(path: Path, text: str, *, force: bool) -> None:
-    hint = "--output names another file"
+_ANOTHER = "--output names another file"
+
+
+def _refuse_existing(path: Path, *, force: bool) -> None:
     if not force and os.path.lexists(path):
-        raise ConfigError(f"{path}: exists already; --force overwrites it, {hint}")
+        raise ConfigError(f"{path}: exists already; --force overwrites it, {_ANOTHER}")
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    _refuse_existing(path, force=force)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text.encode(), mode=0o666 & ~_umask())
     except (GpuClusterError, OSError) as error:
         why = f"{path}: cannot be written ({error.strerror})" if isinstance(error, OSError) else error
-        raise ConfigError(f"{why}: {hint}, - standard output") from error
+        raise ConfigError(f"{why}: {_ANOTHER}, - standard output") from error
 
 
 def _umask() -> int:
@@ -205,7 +264,13 @@ def _umask() -> int:
 
 
 def _schema_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", choices=("cluster", "profile"), default="cluster")
+    parser.add_argument(
+        "kind",
+        nargs="?",
+        choices=("cluster", "profile"),
+        default="cluster",
+        help="what the schema describes (%(default)s)",
+    )
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--markdown", action="store_true", help="print the keys as Markdown tables")
     other.add_argument(
@@ -229,26 +294,52 @@ def _schema(args: argparse.Namespace) -> None:
         _say(text.rstrip("\n"))
 
 
+def _man_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
+
+
+def _man(args: argparse.Namespace) -> None:
+    from pytest_gpucluster.cli.man_page import man_page  # only here
+
+    text = man_page(_parser(), __version__)
+    if args.output:
+        _write(args.output, text, force=True)
+    else:
+        _say(text.rstrip("\n"))
+
+
 def _profiles_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="list|show NAME")
-    verbs.add_parser("list", help="list names and descriptions")
-    verbs.add_parser("show", help="show all expectations of one profile").add_argument("name")
+    add_json(parser)
+    listing = verbs.add_parser("list", help="list names and descriptions")
+    show = verbs.add_parser("show", help="show all expectations of one profile")
+    completes(show.add_argument("name", help="a shipped profile, NAME:COUNT or a file"), config.profile_names)
+    for verb in (listing, show):
+        add_json(verb, default=argparse.SUPPRESS)
 
 
 def _profiles(args: argparse.Namespace) -> None:
     if args.verb == "show":
-        _say(_profile_text(config.load_profile(args.name)))
+        stated = _expectations(config.load_profile(args.name))
+        if args.json:
+            say_json(stated)
+        else:
+            _say(_profile_text(stated))
         return
-    from tabulate import tabulate  # slow to import
-
     rows = [(name, config.load_profile(name).description) for name in config.profile_names()]
-    _say(tabulate(rows, headers=("profile", "description"), tablefmt="plain"))
+    if args.json:
+        say_json({"profiles": [{"profile": name, "description": about} for name, about in rows]})
+    else:
+        say_table(("profile", "description"), rows)
 
 
-def _profile_text(profile: Profile) -> str:
+def _expectations(profile: Profile) -> dict[str, Any]:
+    return _stated(profile.model_dump(mode="json"), profile.model_dump(mode="json", exclude_defaults=True))
+
+
+def _profile_text(stated: dict[str, Any]) -> str:
     import yaml  # only here
 
-    stated = _stated(profile.model_dump(mode="json"), profile.model_dump(mode="json", exclude_defaults=True))
     text = yaml.safe_dump(stated, sort_keys=False, allow_unicode=True, width=110).rstrip()
     return re.sub(
         r"(?m)^ +(power_limit|max_temperature): .*$", lambda line: f"{line[0]}  # {_PLAIN[line[1]]}", text
@@ -301,17 +392,24 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
         "with the enroot on PATH (default: auto)",
     )
     _verb(verbs, "down", "stop the sandbox", _down)
-    _verb(verbs, "status", "show the state and the active faults", _status)
+    add_json(_verb(verbs, "status", "show the state and the active faults, always as JSON", _status))
     fault = _verb(verbs, "fault", "inject a fault into a node", _fault)
     fault.add_argument(
         "--list", action="store_true", help="list the kinds of faults and the check that finds each"
     )
-    fault.add_argument("kind", nargs="?")
-    fault.add_argument("node", nargs="?")
-    fault.add_argument("options", nargs="*", metavar="key=value")
+    add_json(fault)
+    completes(fault.add_argument("kind", nargs="?", help="kind of the fault"), _fault_kinds)
+    fault.add_argument("node", nargs="?", help="name of a node")
+    fault.add_argument("options", nargs="*", metavar="key=value", help="options of the fault")
     heal = _verb(verbs, "heal", "remove faults: all, or those of a node or kind", _heal)
-    heal.add_argument("node", nargs="?")
-    heal.add_argument("--kind")
+    heal.add_argument("node", nargs="?", help="name of a node (default: all nodes)")
+    completes(heal.add_argument("--kind", help="remove faults of this kind only"), _fault_kinds)
+
+
+def _fault_kinds() -> Iterable[str]:
+    from pytest_gpucluster.sandbox.faults import FAULTS  # only here
+
+    return FAULTS
 
 
 def _verb(
@@ -365,17 +463,20 @@ def _down(sandbox: Sandbox, _args: argparse.Namespace) -> None:
 
 
 def _status(sandbox: Sandbox, _args: argparse.Namespace) -> None:
-    _say(json.dumps(sandbox.status(), indent=2, default=str))
+    say_json(sandbox.status())
 
 
 def _fault(sandbox: Sandbox, args: argparse.Namespace) -> None:
     if args.list:
-        from tabulate import tabulate
-
         from pytest_gpucluster.sandbox.faults import FAULTS  # only here
 
         rows = [(fault.name, fault.description, fault.check) for fault in FAULTS.values()]
-        _say(tabulate(rows, headers=("fault", "what it does", "found by"), tablefmt="plain"))
+        if args.json:
+            say_json(
+                {"faults": [dict(zip(("fault", "description", "check"), row, strict=True)) for row in rows]}
+            )
+        else:
+            say_table(("fault", "what it does", "found by"), rows)
         return
     if not (args.kind and args.node):
         raise SandboxError(
@@ -423,11 +524,7 @@ def _junit(args: argparse.Namespace) -> None:
 
 
 def _drains_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cluster",
-        metavar="NAME|PATH",
-        help="cluster whose Slurm to query (default: the Slurm of this machine)",
-    )
+    add_cluster(parser, "cluster whose Slurm to query (default: the Slurm of this machine)")
     parser.add_argument(
         "--reports",
         type=Path,
@@ -435,7 +532,7 @@ def _drains_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of reports, searched for the event log of the run (default: reports)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per node")
+    add_json(parser)
 
 
 def _drains(args: argparse.Namespace) -> None:
@@ -452,15 +549,11 @@ def _drains(args: argparse.Namespace) -> None:
         slurm.transport.close()
     rows = listed(nodes.values(), logs_below(args.reports or [Path("reports")]))
     if args.json:
-        for row in rows:
-            _say(json.dumps(row))
-        return
-    if not rows:
+        say_json({"drains": rows})
+    elif rows:
+        say_table(list(rows[0]), [list(row.values()) for row in rows])
+    else:
         _say(f"No node is drained with a reason that begins with {PREFIX}")
-        return
-    from tabulate import tabulate  # slow to import
-
-    _say(tabulate([row.values() for row in rows], headers=list(rows[0]), tablefmt="plain"))
 
 
 def _slurm_of(name: str | None) -> Any:
@@ -483,6 +576,12 @@ def _slurm_of(name: str | None) -> Any:
 
 COMMANDS = (
     Command("init", "draft a cluster file from sinfo or an Ansible inventory", _init_arguments, _init),
+    Command(
+        "check",
+        "validate a cluster file without running anything; exit status 4 if it has errors",
+        cli_check.arguments,
+        cli_check.check,
+    ),
     Command(
         "schema",
         "print the JSON Schema of cluster files for editors, or the reference",
@@ -528,6 +627,7 @@ COMMANDS = (
         cli_report.report,
     ),
     Command("junit", "put several JUnit files into one", _junit_arguments, _junit),
+    Command("man", "print the man page, for man -l", _man_arguments, _man),
 )
 
 if __name__ == "__main__":

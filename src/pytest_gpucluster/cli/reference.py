@@ -113,7 +113,7 @@ def _fixtures() -> Iterator[str]:
 def _scope(function: ast.stmt) -> str:
     for decorator in getattr(function, "decorator_list", ()):
         text = ast.unparse(decorator)
-        if text.startswith(("pytest.fixture", "fact")):
+        if text.startswith(("pytest.fixture", "fact", "fixture_of")):
             return "session" if "scope='session'" in text else "item"
     return ""
 
@@ -150,9 +150,11 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from ("## The command gpucluster", "")
     yield STATUSES
     yield ""
-    for words, one in _leaves(parser, ()):
-        yield from (f"### gpucluster {' '.join(words)}", "", f"{_sentence(one.description or '')}", "")
-        rows = list(_arguments(one))
+    for words, one in leaves(parser):
+        yield from (f"### gpucluster {' '.join(words)}", "", f"{sentence(one.description or '')}", "")
+        rows = [
+            _row(written, _default(action.default), _help(action.help)) for written, action in arguments(one)
+        ]
         if rows:
             yield from ("| argument | default | meaning |", "|---|---|---|", *rows, "")
 
@@ -161,12 +163,13 @@ def _first_upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """Return a help text as a sentence."""
     return _first_upper(text) + ("" if text.endswith(".") else ".") if text else ""
 
 
-def _leaves(
-    parser: argparse.ArgumentParser, words: tuple[str, ...]
+def leaves(
+    parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
     """Yield each command without subcommands, with its words."""
     # argparse has no public interface to read a parser
@@ -177,10 +180,11 @@ def _leaves(
         about = {choice.dest: choice.help for choice in group._choices_actions}  # noqa: SLF001 - as above
         for name, one in group.choices.items():
             one.description = one.description or about.get(name)
-            yield from _leaves(one, (*words, name))
+            yield from leaves(one, (*words, name))
 
 
-def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
+def arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Action]]:
+    """Yield each argument of a command as it is written, in backquotes, and argparse's description of it."""
     for action in parser._actions:  # noqa: SLF001 - as above
         if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):  # noqa: SLF001 - as above
             continue
@@ -192,7 +196,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
         else:
             attributes["metavar"] = action.metavar or (None if action.choices else action.dest.upper())
             written = _written(action.option_strings, attributes)
-        yield _row(written, _default(action.default), _help(action.help))
+        yield written, action
 
 
 # --- checks

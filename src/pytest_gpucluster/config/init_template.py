@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.profile_files import load_profile, profile_names
-from pytest_gpucluster.config.yaml_loader import clip
+from pytest_gpucluster.config.yaml_loader import clip, quoted
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.core.survey import Pmi, Survey
+from pytest_gpucluster.core.survey import Survey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.config.ansible import Inventory
 
-_BARE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./,\[\]-]*")
-
+UNSURVEYED = Survey()
 _NOTES = """
 # What else a site may configure; `gpucluster schema --markdown` lists every key.
 #
@@ -60,13 +60,15 @@ def draft(
     origin: str,
     login: Login | None = None,
     conf: str | None = None,
-    pmi: Pmi | None = None,
+    survey: Survey = UNSURVEYED,
     simulated: bool = False,
+    access: str = "slurm",
+    inventory: str | None = None,
 ) -> str:
     """Return the text of a cluster file: nodes grouped by gres and partition, profiles proposed by gres type.
 
-    `origin` names the source of the nodes, `conf` the path of slurm.conf if it is not the usual one, `pmi` the types
-    that srun lists (None: not queried); `simulated`: its GPUs are a sandbox's.
+    `origin` names the source of the nodes, `conf` the path of slurm.conf if it is not the usual one; `simulated`: its
+    GPUs are a sandbox's; `inventory`: the path of the Ansible inventory with the addresses for `access` ssh.
     ConfigError where there are no nodes.
     """
     if not nodes:
@@ -77,17 +79,26 @@ def draft(
     partitions = {partition for *_gpus, partition in groups}
     lines = [
         f"# Drafted from {clip(origin)}. Check each line, above all the profiles.",
-        f"name: {_quoted(name)}",
+        f"name: {quoted(name)}",
     ]
-    sections = [suite.load(suite.draft)(Survey(pmi)) for suite in suites() if suite.draft]
-    lines += [*_transport(login), *_slurm(partitions, conf), *chain.from_iterable(sections), "", "groups:"]
+    sections = [suite.load(suite.draft)(survey) for suite in suites() if suite.draft]
+    lines += [
+        *_access(access, inventory),
+        *_transport(login),
+        *_slurm(partitions, conf),
+        *chain.from_iterable(sections),
+        "",
+        "groups:",
+    ]
     for (kind, count, partition), names in sorted(groups.items()):
         lines += _group(partition if len(partitions) > 1 else "", names)
         lines += _profile(kind, count, simulated=simulated)
     return "\n".join(lines) + "\n" + _NOTES
 
 
-def from_inventory(inventory: Inventory, *, name: str, origin: str) -> str:
+def from_inventory(
+    inventory: Inventory, *, name: str, origin: str, survey: Survey = UNSURVEYED, access: str = "slurm"
+) -> str:
     """Return a draft from an Ansible inventory in the DeepOps form: groups slurm-node and slurm-master."""
     names = inventory.hosts("slurm-node")
     if not names:
@@ -98,7 +109,9 @@ def from_inventory(inventory: Inventory, *, name: str, origin: str) -> str:
     if masters:
         host = inventory.variable(masters[0], "ansible_host") or masters[0]
         login = Login(host, inventory.variable(masters[0], "ansible_user"))
-    return draft(name, [DraftNode(node) for node in names], origin=origin, login=login)
+    nodes = [DraftNode(node) for node in names]
+    path = str(Path(origin).absolute()) if access == "ssh" else None
+    return draft(name, nodes, origin=origin, login=login, survey=survey, access=access, inventory=path)
 
 
 def gpus_of(gres: Mapping[str, int]) -> tuple[str, int]:
@@ -132,6 +145,13 @@ def _spaced(name: str) -> str:
     return re.sub("[ _-]", " ", name.lower())
 
 
+def _access(access: str, inventory: str | None) -> list[str]:
+    if access == "slurm":
+        return []
+    lines = ["", "# each node over SSH, without an allocation", f"access: {access}"]
+    return [*lines, f"inventory: {quoted(inventory)}"] if inventory else lines
+
+
 def _transport(login: Login | None) -> list[str]:
     if login is None:
         return [
@@ -144,17 +164,17 @@ def _transport(login: Login | None) -> list[str]:
         "# Slurm's commands run on the login node",
         "transport:",
         "  kind: ssh",
-        f"  host: {_quoted(login.host)}",
+        f"  host: {quoted(login.host)}",
     ]
-    return [*lines, f"  user: {_quoted(login.user)}"] if login.user else lines
+    return [*lines, f"  user: {quoted(login.user)}"] if login.user else lines
 
 
 def _slurm(partitions: set[str], conf: str | None) -> list[str]:
     only = next(iter(partitions)) if len(partitions) == 1 else ""
     lines = ["", "slurm:"]
-    lines.append(f"  partition: {_quoted(only)}" if only else "  # partition: NAME")
+    lines.append(f"  partition: {quoted(only)}" if only else "  # partition: NAME")
     if conf:
-        lines.append(f"  conf: {_quoted(conf)}")
+        lines.append(f"  conf: {quoted(conf)}")
     return [
         *lines,
         "  # account, qos, reservation, comment, constraint: as for salloc",
@@ -164,8 +184,8 @@ def _slurm(partitions: set[str], conf: str | None) -> list[str]:
 
 
 def _group(partition: str, names: list[str]) -> list[str]:
-    lines = [f"  - nodes: {_quoted(hostlist.fold(names))}  # {len(names)}"]
-    return [*lines, f"    partition: {_quoted(partition)}"] if partition else lines
+    lines = [f"  - nodes: {quoted(hostlist.fold(names))}  # {len(names)}"]
+    return [*lines, f"    partition: {quoted(partition)}"] if partition else lines
 
 
 def _profile(kind: str, count: int, *, simulated: bool) -> list[str]:
@@ -188,13 +208,6 @@ def _profile(kind: str, count: int, *, simulated: bool) -> list[str]:
     if fitting:
         gpu = load_profile(profile).gpu
         number = f", count: {count}" if gpu and gpu.count != count else ""
-        changes.append(f"gpu: {{gres_type: {_quoted(kind)}{number}}}")
+        changes.append(f"gpu: {{gres_type: {quoted(kind)}{number}}}")
     shown = f"{{extends: {profile}, {', '.join(changes)}}}" if changes else profile
     return [*(f"    # {comment}" for comment in comments), f"    profile: {shown}"]
-
-
-def _quoted(text: str) -> str:
-    """Write a text for YAML, in quotes where it could be read as something else."""
-    if _BARE.fullmatch(text) and not re.fullmatch(r"[0-9.]+|true|false|null|yes|no|on|off", text.lower()):
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -19,18 +19,19 @@ from pytest_gpucluster.config.models import (
     Profile,
     named_nodes,
 )
-from pytest_gpucluster.config.profile_files import and_more, load_profile, profile_of
-from pytest_gpucluster.config.validation_errors import nearest, problems
+from pytest_gpucluster.config.profile_files import load_profile, profile_of
+from pytest_gpucluster.config.validation_errors import nearest, problems, together
 from pytest_gpucluster.config.yaml_loader import Loc, Source, clip, read_source
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 BUILT_IN = Path(__file__).parent / "clusters"
 # The sandbox writes this cluster's file itself when it starts; the plugin knows where.
 GENERATED = "sandbox"
+GENERIC = {"extends": "generic"}
 FORMER_KEYS = {"over": "access"}  # deprecated name -> present name
 
 
@@ -91,8 +92,8 @@ def find_cluster(name_or_path: str | Path) -> Path:
 def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Cluster:
     """Return the cluster of a name or path; `profile` (a name, NAME:COUNT or path) replaces every group's.
 
-    ConfigError is one line, `FILE:LINE: key.path: what is wrong; did you mean 'nearest'?`, and says at its
-    end how many more errors the file has.
+    ConfigError is one line, `FILE:LINE: key.path: what is wrong; did you mean 'nearest'?`, that ends with the number
+    of further errors of the file; its `every` has all of them.
     """
     source = read_source(find_cluster(name_or_path), typed=("settings",))
     forced = load_profile(profile) if profile else None
@@ -101,10 +102,11 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
     hosts = _inventory_hosts(source, written)
     if hosts and written.nodes is None and not written.groups:
         written = written.model_copy(update={"nodes": _folded(source, hosts)})
+    errors: list[ConfigError] = []
     groups = [
         {
             "nodes": _this_host(group.nodes, written),
-            "profile": forced or _profile(source, written, group, at),
+            "profile": forced or _profile(source, *_part(written, group, at), errors),
             "partition": group.partition,
             "thresholds": (*group.thresholds, *written.thresholds),
         }
@@ -114,8 +116,9 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
     shared["suites"] = tuple(str(Path(source.label).parent / folder) for folder in written.suites)
     name = written.name or Path(source.label).stem
     cluster = Cluster(name=name, groups=tuple(groups), hosts=hosts, deprecations=deprecations, **shared)
-    _refuse_shared_nodes(source, cluster)
-    _refuse_without_effect(source, written, cluster)
+    errors += [source.error(loc, problem) for loc, problem in _misplaced(written, cluster)]
+    if errors:
+        raise together(errors)
     return cluster
 
 
@@ -156,8 +159,26 @@ def _validated(source: Source) -> ClusterFile:
         return ClusterFile.model_validate(source.data)
     except ValidationError as error:
         found = sorted(problems(error, ClusterFile), key=lambda one: source.line(one[0]))
-        loc, problem = found[0]
-        raise source.error(loc, f"{problem}{and_more(len(found))}") from None
+        errors = [source.error(loc, problem) for loc, problem in found]
+        for at, part in _profile_parts(source.data):
+            _profile(source, part, at, errors)
+        raise together(errors) from None
+
+
+def _profile_parts(data: Mapping[str, Any]) -> Iterator[tuple[Loc, dict[str, Any]]]:
+    """Yield the profiles of a file that has other errors."""
+    groups = data.get("groups")
+    places: list[tuple[Loc, Any]] = [
+        ((), data),
+        *(
+            (("groups", index), group)
+            for index, group in enumerate(groups if isinstance(groups, list) else ())
+        ),
+    ]
+    for at, keys in places:
+        part = keys.get("profile") if isinstance(keys, dict) else None
+        if isinstance(part, (str, dict)) and part:
+            yield (*at, "profile"), {"extends": part} if isinstance(part, str) else part
 
 
 def _inventory_hosts(source: Source, written: ClusterFile) -> dict[str, HostAddress]:
@@ -210,12 +231,20 @@ def _groups(source: Source, written: ClusterFile) -> list[tuple[Loc, GroupFile]]
     return [(("groups", index), group) for index, group in enumerate(written.groups)]
 
 
-def _profile(source: Source, written: ClusterFile, group: GroupFile, at: Loc) -> Profile:
+def _part(written: ClusterFile, group: GroupFile, at: Loc) -> tuple[dict[str, Any], Loc]:
+    """Return the profile of a group as it is written, and where."""
     if group.profile is not None:
-        return profile_of(group.profile, source, (*at, "profile"))
-    if written.profile is not None:
-        return profile_of(written.profile, source, ("profile",))
-    return load_profile("generic")
+        return group.profile, (*at, "profile")
+    return GENERIC if written.profile is None else written.profile, ("profile",)
+
+
+def _profile(source: Source, part: dict[str, Any], at: Loc, errors: list[ConfigError]) -> Profile:
+    """Return a profile; of a wrong one the generic one, so that the rest of the file can be read for `errors`."""
+    try:
+        return profile_of(part, source, at)
+    except ConfigError as error:
+        errors.append(error)
+        return load_profile("generic")
 
 
 def _this_host(nodes: str, written: ClusterFile) -> str:
@@ -225,23 +254,22 @@ def _this_host(nodes: str, written: ClusterFile) -> str:
     return nodes
 
 
-def _refuse_shared_nodes(source: Source, cluster: Cluster) -> None:
+def _misplaced(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    """Yield the keys that contradict another one, that nothing would read, or that name what the file does not have."""
+    yield from _shared_nodes(cluster)
+    yield from _unread(written)
+    yield from _unknown_environments(cluster)
+    yield from _too_many_nodes(cluster)
+
+
+def _shared_nodes(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    """Yield one node of each group that has nodes of groups before it."""
     seen: dict[str, int] = {}
     for index, group in enumerate(cluster.groups):
-        for node in group.names:
-            if node in seen:
-                raise source.error(("groups", index, "nodes"), f"{node} is in groups[{seen[node]}] already")
-            seen[node] = index
-
-
-def _refuse_without_effect(source: Source, written: ClusterFile, cluster: Cluster) -> None:
-    """Raise ConfigError for a key that nothing would read, or that asks for what the file does not have."""
-    for loc, problem in (
-        *_unread(written),
-        *_unknown_environments(cluster),
-        *_too_many_nodes(cluster),
-    ):
-        raise source.error(loc, problem)
+        shared = next((node for node in group.names if node in seen), None)
+        if shared is not None:
+            yield ("groups", index, "nodes"), f"{shared} is in groups[{seen[shared]}] already"
+        seen |= dict.fromkeys(group.names, index)
 
 
 def _unread(written: ClusterFile) -> Iterator[tuple[Loc, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from pytest_gpucluster.config.models import Profile
-from pytest_gpucluster.config.validation_errors import nearest, problems
+from pytest_gpucluster.config.validation_errors import nearest, problems, together
 from pytest_gpucluster.config.yaml_loader import Loc, Source, clip, read_source
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ class Layers:
             raise self._error(error) from None
 
     def _error(self, error: ValidationError) -> ConfigError:
-        found = problems(error, Profile)
-        loc, problem = found[0]
+        return together([self._at(loc, problem) for loc, problem in problems(error, Profile)])
+
+    def _at(self, loc: Loc, problem: str) -> ConfigError:
         source, at = self._holder(loc)
-        return source.error((*at, *loc), f"{problem}{and_more(len(found))}")
+        return source.error((*at, *loc), problem)
 
     def _holder(self, loc: Loc) -> tuple[Source, Loc]:
         """Return the file that gives a key, or the nearest one around it, and where its profile starts."""
@@ -55,11 +56,6 @@ class Layers:
                 if (*at, *loc[:length]) in source.lines:
                     return source, at
         return self.layers[-1][:2]
-
-
-def and_more(count: int) -> str:
-    """Return ' (and N more)' for the errors behind the first one."""
-    return f" (and {count - 1} more)" if count > 1 else ""
 
 
 def profile_names() -> tuple[str, ...]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from pytest_gpucluster.config.yaml_loader import clip
+from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.config.yaml_loader import Loc
 
@@ -35,6 +36,14 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[Loc, 
     return [
         (tuple(one["loc"]), _sentence(typing.cast("dict[str, Any]", one), model)) for one in error.errors()
     ]
+
+
+def together(errors: Sequence[ConfigError]) -> ConfigError:
+    """Return one error for all errors of a file."""
+    lines = tuple(dict.fromkeys(line for error in errors for line in error.every or (str(error),)))
+    whole = ConfigError(lines[0] + (f" (and {len(lines) - 1} more)" if lines[1:] else ""))
+    whole.every = lines
+    return whole
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ MAX_VALUES = 50_000
 
 Loc = tuple["str | int", ...]
 
+_BARE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./,\[\]-]*")
 _NULLS = ("", "~", "null", "Null", "NULL")
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -65,6 +66,18 @@ def clip(value: object, width: int = 60) -> str:
     """Write a value on one line, and not too long."""
     text = str(value).encode("unicode_escape").decode() if not str(value).isprintable() else str(value)
     return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def quoted(text: str, *, in_flow: bool = False) -> str:
+    """Write a text for YAML, in quotes where it could be read as something else; `in_flow`: between braces."""
+    split = in_flow and set(text) & set(",[]")
+    if (
+        _BARE.fullmatch(text)
+        and not split
+        and not re.fullmatch(r"[0-9.]+|true|false|null|yes|no|on|off", text.lower())
+    ):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def read_source(path: Path, *, typed: Collection[str] = ()) -> Source:

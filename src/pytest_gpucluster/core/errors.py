@@ -29,7 +29,12 @@ class GpuClusterError(Exception):
 
 
 class ConfigError(GpuClusterError):
-    """A cluster or profile file, or an option, is wrong."""
+    """A cluster or profile file, or an option, is wrong.
+
+    `every`: one line per error if the file has several; the message is the first one and the number of the others.
+    """
+
+    every: tuple[str, ...] = ()
 
 
 class TransportError(GpuClusterError):

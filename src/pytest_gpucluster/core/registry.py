@@ -52,6 +52,7 @@ class Suite:
     before_release: a function (run, *, hurry) that removes what steps have left on the nodes; it returns lines that say
     what stays. `hurry`: the run was stopped.
     draft: a function of the Survey (core/survey.py); it returns the suite's lines of a drafted cluster file.
+    draft_probes: the probes whose answers the survey has if `gpucluster init` queries the nodes.
     leftovers: a function of the cluster; it returns the folders, beside the temporary ones of this machine, in which a
     run that was killed may have left folders.
     """
@@ -73,6 +74,7 @@ class Suite:
     before_release: str | None = None
     after_release: str | None = None
     draft: str | None = None
+    draft_probes: str | None = None
     leftovers: str | None = None
 
     @property

@@ -44,6 +44,9 @@ class OsConfig(Section):
     hugepages: Count | None = Field(None, description="HugePages_Total")
     limits: dict[str, str] = Field({}, description="lowest ulimit values in a step, like memlock: unlimited")
     sysctls: dict[str, str] = Field({}, description="sysctl name: exact value")
+    interfaces: dict[Text, Count] = Field(
+        {}, description="network interface: its MTU in bytes; the interface must be up"
+    )
     mounts: tuple[MountConfig, ...] = Field((), description="file systems that must be mounted on every node")
     min_free_root: Size = Field(
         2**30, description="free space on / and /tmp; on /dev/shm this or a tenth of it, whichever is less"

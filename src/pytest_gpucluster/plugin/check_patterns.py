@@ -49,10 +49,15 @@ class Unmatched:
         if not patterns:
             return
         pattern, *others = patterns
-        known = {*self.names, *(f"{name.partition('.')[0]}.*" for name in self.names)}
-        close = difflib.get_close_matches(pattern, sorted(known), cutoff=0.0)
         more = f" (and {len(others)} more)" if others else ""
-        raise ConfigError(f"{self.left[pattern]} matches no check{more}; the nearest is {close[0]!r}")
+        raise ConfigError(
+            f"{self.left[pattern]} matches no check{more}; the nearest is {self.nearest(pattern)!r}"
+        )
+
+    def nearest(self, pattern: str) -> str:
+        """Return the check or suite that is most like a pattern."""
+        known = {*self.names, *(f"{name.partition('.')[0]}.*" for name in self.names)}
+        return difflib.get_close_matches(pattern, sorted(known), cutoff=0.0)[0]
 
 
 def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> None:
@@ -60,14 +65,23 @@ def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> None:
 
     A pattern whose suite no file has may be for checks that a plugin makes: it is refused after the collection.
     """
+    unmatched, wrong = unmatched_by(cluster, _site_files(config))
+    unmatched.refuse(wrong)
+    if unmatched.left:
+        config.pluginmanager.register(AfterCollection(unmatched), "gpucluster-check-patterns")
+
+
+def unmatched_by(cluster: Cluster, site_files: Iterable[Path]) -> tuple[Unmatched, list[str]]:
+    """Return the patterns that match no check of the shipped suites and these files, and those that cannot match any.
+
+    A pattern with the name of another suite may be for checks that a plugin makes.
+    """
     unmatched = Unmatched(cluster)
     unmatched.read(Path(suites_path()).glob("*/test_*.py"))
     unmatched.read(check_files(), _CHECK)
     shipped = {name.partition(".")[0] for name in unmatched.names}
-    unmatched.read(_site_files(config))
-    unmatched.refuse([pattern for pattern in unmatched.left if pattern.partition(".")[0] in shipped])
-    if unmatched.left:
-        config.pluginmanager.register(AfterCollection(unmatched), "gpucluster-check-patterns")
+    unmatched.read(site_files)
+    return unmatched, [pattern for pattern in unmatched.left if pattern.partition(".")[0] in shipped]
 
 
 def check_files() -> list[Path]:

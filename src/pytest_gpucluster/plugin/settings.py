@@ -12,7 +12,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import text_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
@@ -46,10 +46,19 @@ def refuse_slurms_options(option: Any, cluster: Cluster) -> None:
 
 def refuse_names(cluster: Cluster) -> None:
     """Raise ConfigError for a value of the cluster file that a suite refuses, like a limit that no system has."""
+    for _loc, error in refused_values(cluster):
+        raise error
+
+
+def refused_values(cluster: Cluster) -> Iterator[tuple[tuple[str, str], ConfigError]]:
+    """Yield the section and key of each value that a suite refuses, and the suite's error."""
     for suite in suites():
         section = getattr(cluster, suite.name, None)
         for key in section.model_fields_set & suite.settings.keys() if section is not None else ():
-            suite.load(suite.settings[key])(cluster)
+            try:
+                suite.load(suite.settings[key])(cluster)
+            except ConfigError as error:
+                yield (suite.name, key), error
 
 
 def check_nodes(cluster: Cluster, inventory: Mapping[str, NodeInfo]) -> None:

@@ -10,4 +10,5 @@ SUITE = Suite(
     settings={"limits": "checks.settings:refuse_limits"},
     not_over_ssh={"os.limits": "the limits are those of a step; over SSH there is none"},
     draft="draft:lines",
+    draft_probes="draft:PROBES",
 )

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
 import pytest
 from os_helpers import ALONE, MOST, PLAIN, failed, not_applicable, passed, peers, split
 
@@ -15,6 +18,9 @@ from pytest_gpucluster.suites.os.network_facts import (
     ReachabilityResult,
 )
 from pytest_gpucluster.suites.os.peers import norm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def test_name_resolution_leaves_out_the_own_name() -> None:
@@ -70,11 +76,15 @@ def test_a_name_that_is_alike_nowhere_or_means_nothing_is_not_compared() -> None
     assert both.findings == (Finding("y", "3", f"4, {MOST}"),)
 
 
-def _mtu(mine: dict[str, NetworkInterface], *others: dict[str, NetworkInterface]) -> Verdict:
+def _mtu(
+    mine: dict[str, NetworkInterface],
+    *others: dict[str, NetworkInterface],
+    stated: Mapping[str, int] = MappingProxyType({}),
+) -> Verdict:
     facts = {f"n{number}": Network(links) for number, links in enumerate((mine, *others), 1)}
     group = Group(nodes=f"n[1-{len(facts)}]", profile=PLAIN)
     peers = {name: links.of(group) for name, links in checks.links_of_all(facts).items()}
-    return checks.mtu(facts["n1"], peers)
+    return checks.mtu(facts["n1"], peers, stated)
 
 
 JUMBO, SMALL = {"eno1": NetworkInterface("ether", 9000)}, {"eno1": NetworkInterface("ether", 1500)}
@@ -84,6 +94,22 @@ def test_an_mtu_that_differs_from_most_is_found() -> None:
     verdict = _mtu(SMALL, JUMBO, JUMBO)
     assert [(one.part, one.measured) for one in verdict.findings] == [("MTU of eno1", "1500")]
     assert _mtu(JUMBO, JUMBO, SMALL).outcome is Outcome.PASSED
+
+
+def test_stated_interfaces_are_up_with_their_mtu() -> None:
+    stated = {"eno1": 9000, "ib0": 2044}
+    both = {"eno1": NetworkInterface("ether", 9000), "ib0": NetworkInterface("infiniband", 2044)}
+    assert checks.mtu(Network(both), {}, stated).outcome is Outcome.PASSED
+    verdict = checks.mtu(Network({"eno1": NetworkInterface("ether", 1500)}), {}, stated)
+    assert [(found.part, found.measured, found.expected) for found in verdict.findings] == [
+        ("MTU of eno1", "1500", "9000"),
+        ("ib0", "absent or down", "up, MTU 2044"),
+    ]
+
+
+def test_stated_mtu_takes_precedence_over_that_of_most_nodes() -> None:
+    assert _mtu(SMALL, JUMBO, JUMBO, stated={"eno1": 1500}).outcome is Outcome.PASSED
+    assert _mtu(JUMBO, JUMBO, JUMBO, stated={"eno1": 1500}).outcome is Outcome.FAILED
 
 
 def test_an_mtu_of_one_against_one_names_both_and_drains_nobody() -> None:

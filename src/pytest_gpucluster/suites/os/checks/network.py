@@ -7,6 +7,7 @@ import re
 import statistics
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import (
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
 
 # of containers and virtual machines: they come and go, and have the same address on every host
-_VIRTUAL = re.compile(
+VIRTUAL = re.compile(
     r"lo$|veth|docker|br-|virbr|vnet|tap|tun|wg|cali|cilium|cni|flannel|weave|podman|lxc|lxd|kube|nodelocaldns|dummy|vx"
 )
 _OF_THE_HOST = re.compile(r"127\.|169\.254\.")  # loopback, and link-local as of a BMC: the same everywhere
@@ -225,7 +226,7 @@ def reachable(node_name: str, known_reachability: Reachability) -> Judgement:
 
 def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[NetworkInterface | None]]:
     """Return, for each interface, the link that every node has there; None where it is absent or down."""
-    names = {name for network in facts.values() for name in network.links if not _VIRTUAL.match(name)}
+    names = {name for network in facts.values() for name in network.links if not VIRTUAL.match(name)}
     return {
         name: Peers({node: network.links.get(name) for node, network in facts.items()})
         for name in sorted(names)
@@ -237,10 +238,24 @@ def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[NetworkInterfa
     cause="the interface was configured by hand or by another image: large packets between the node and others are lost",
     hint="ip link; compare netplan, NetworkManager or ifcfg with a good node; correct the MTU with ip link set",
 )
-def mtu(network: Network, usual_links: Mapping[str, Norm[NetworkInterface | None]]) -> Judgement:
-    """The MTU of each interface is that of the same interface on most nodes, where it is of the same kind."""
-    compared = False
+def mtu(
+    network: Network,
+    usual_links: Mapping[str, Norm[NetworkInterface | None]],
+    stated_interfaces: Mapping[str, int] = MappingProxyType({}),
+) -> Judgement:
+    """Stated interfaces are up with their MTU; that of others is as on most nodes, where they are of the same kind."""
+    compared = bool(stated_interfaces)
+    for name, size in stated_interfaces.items():
+        found = network.links.get(name)
+        if found is None:
+            yield Finding(name, "absent or down", f"up, MTU {size}")
+            continue
+        yield Metric("mtu", found.mtu, "B", name, detail=True)
+        if found.mtu != size:
+            yield Finding(f"MTU of {name}", f"{found.mtu}", f"{size}")
     for name, usual in usual_links.items():
+        if name in stated_interfaces:
+            continue
         mine = network.links.get(name)
         alike = sum(len(nodes) for link, nodes in usual.votes if link and mine and link.kind == mine.kind)
         if mine is None or usual.absent or 2 * alike <= usual.total:
@@ -274,7 +289,7 @@ def owners(networks: Mapping[str, Network], all_naming: Mapping[str, Naming]) ->
     for node, network in networks.items():
         named = all_naming[node].own if node in all_naming else ()
         for interface, addresses in network.addresses.items():
-            for address in () if _VIRTUAL.match(interface) else addresses:
+            for address in () if VIRTUAL.match(interface) else addresses:
                 if not _OF_THE_HOST.match(address):
                     found.setdefault(address, {})[node] = address in named
     return Owners(found, len(networks))

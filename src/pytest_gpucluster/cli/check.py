@@ -1,0 +1,115 @@
+"""`gpucluster check`: validate a cluster file without a connection to any node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster import config
+from pytest_gpucluster.cli.completion import completes
+from pytest_gpucluster.cli.output import add_json, say_json
+from pytest_gpucluster.config.yaml_loader import read_source
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.registry import suites
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.config import Cluster
+    from pytest_gpucluster.config.yaml_loader import Loc, Source
+
+WRONG = 4
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `gpucluster check`."""
+    named = parser.add_argument("file", metavar="FILE|NAME", help="a cluster file, or the name of a cluster")
+    completes(named, config.cluster_names)
+    add_json(parser)
+
+
+def check(args: argparse.Namespace) -> int:
+    """Print every error of the file, or a summary; return WRONG for an error."""
+    source = cluster = None
+    try:
+        path = find(args.file)
+        source, cluster = read_source(path), config.load_cluster(path)
+        errors = [str(error) for error in _errors(source, cluster)]
+    except ConfigError as error:
+        errors = [*(error.every or (str(error),))]
+    summary = _summary(source, cluster) if source and cluster and not errors else {}
+    if args.json:
+        say_json({"valid": not errors, "errors": errors, **summary})
+    else:
+        for line in errors or _lines(summary):
+            print(line)
+    return WRONG if errors else 0
+
+
+def find(name: str) -> Path:
+    """Return the file of a cluster; that of the sandbox is in its state folder."""
+    from pytest_gpucluster.sandbox import Sandbox  # slow to import
+
+    return Sandbox().cluster_file if name == "sandbox" else config.find_cluster(name)
+
+
+def _errors(source: Source, cluster: Cluster) -> Iterator[ConfigError]:
+    """Yield the values that a run would refuse before it allocates nodes."""
+    from pytest_gpucluster.plugin.check_patterns import unmatched_by  # slow to import
+    from pytest_gpucluster.plugin.settings import refused_values
+
+    for loc, error in refused_values(cluster):
+        yield source.error(
+            loc, str(error).removeprefix(f"cluster {cluster.name}: ").removeprefix(".".join(loc) + ": ")
+        )
+    for index, folder in enumerate(cluster.suites):
+        if not Path(folder).is_dir():
+            yield source.error(("suites", index), f"{folder} is not a folder")
+    own = (path for folder in cluster.suites for path in Path(folder).rglob("test_*.py"))
+    unmatched, wrong = unmatched_by(cluster, own)
+    for pattern in wrong:
+        at, where = _written(cluster, pattern) or ((), unmatched.left[pattern])
+        yield source.error(at, f"{where} matches no check; the nearest is {unmatched.nearest(pattern)!r}")
+
+
+def _written(cluster: Cluster, pattern: str) -> tuple[Loc, str] | None:
+    """Return where the cluster file itself has a pattern."""
+    if pattern in cluster.required:
+        return ("required", cluster.required.index(pattern)), repr(pattern)
+    return (("not_applicable", pattern), repr(pattern)) if pattern in cluster.not_applicable else None
+
+
+def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
+    groups = [
+        {
+            "nodes": group.nodes,
+            "count": len(group.names),
+            "profile": group.profile.name,
+            "partition": group.partition or cluster.slurm.partition,
+        }
+        for group in cluster.groups
+    ]
+    return {
+        "file": source.label,
+        "cluster": cluster.name,
+        "nodes": sum(len(group.names) for group in cluster.groups),
+        "groups": groups,
+        "suites": [suite.name for suite in suites() if suite.section and suite.name in source.data],
+        "deprecations": cluster.deprecations,
+    }
+
+
+def _lines(summary: dict[str, Any]) -> Iterator[str]:
+    groups = summary["groups"]
+    counts = f"{_count(summary['nodes'], 'node')} in {_count(len(groups), 'group')}"
+    yield f"{summary['file']}: valid; cluster {summary['cluster']}: {counts}"
+    for group in groups:
+        where = f", partition {group['partition']}" if group["partition"] else ""
+        yield f"  {group['nodes']}: {_count(group['count'], 'node')}, profile {group['profile']}{where}"
+    yield f"suites with a section: {', '.join(summary['suites']) or 'none'}"
+    yield from summary["deprecations"]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

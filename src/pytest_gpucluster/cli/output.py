@@ -1,0 +1,36 @@
+"""What the commands print: tables, or one JSON document with --json (docs/cli.md has the keys)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Sequence
+
+
+def add_json(parser: argparse._ActionsContainer, *, default: Any = False) -> None:
+    """Add the option --json; `default` SUPPRESS for a subcommand of a command that has the option too."""
+    parser.add_argument("--json", action="store_true", default=default, help="print one JSON document")
+
+
+def say_json(document: dict[str, Any]) -> None:
+    """Print a document in ASCII; numbers that JSON does not have are null."""
+    print(json.dumps(_finite(document), indent=2, default=str))
+
+
+def say_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows below their headers."""
+    from tabulate import tabulate  # slow to import
+
+    print(tabulate(list(rows), headers=headers, tablefmt="plain", disable_numparse=True))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,149 @@
+"""`gpucluster check`: every error of a cluster file, or a summary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster import config
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "clusters"
+    folder.mkdir()
+    return folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], name: str = "lab") -> tuple[int, list[str]]:
+    status = cli.main(["check", name])
+    out, err = capsys.readouterr()
+    assert err == ""
+    return status, out.splitlines()
+
+
+def test_valid_file_is_summarized(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (clusters / "lab.yaml").write_text(
+        "slurm: {partition: batch}\nos: {}\nnccl: {mpi: pmix}\nover: slurm\n"
+        "groups: [{nodes: 'gpu[01-04]', profile: h200-8}, {nodes: cpu1, partition: debug}]\n"
+    )
+    assert printed(capsys) == (
+        0,
+        [
+            "clusters/lab.yaml: valid; cluster lab: 5 nodes in 2 groups",
+            "  gpu[01-04]: 4 nodes, profile h200-8, partition batch",
+            "  cpu1: 1 node, profile generic, partition debug",
+            "suites with a section: os, nccl",
+            "clusters/lab.yaml:4: over: is deprecated: use 'access'",
+        ],
+    )
+    assert printed(capsys, "clusters/lab.yaml")[0] == 0
+
+
+def test_file_without_section_of_a_suite(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (clusters / "lab.yaml").write_text("nodes: gpu1\n")
+    assert printed(capsys)[1][-1] == "suites with a section: none"
+
+
+def test_all_wrong_keys_and_profiles_are_listed(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (clusters / "lab.yaml").write_text(
+        "os:\n  relese: 3\n  max_zombies: many\n"
+        "groups:\n  - {nodes: a1, profile: h200-9}\n  - {nodes: a2, profile: {gpu: {count: 1, nam: x}}}\n"
+    )
+    status, lines = printed(capsys)
+    assert status == 4
+    assert lines == [
+        "clusters/lab.yaml:2: os.relese: unknown key; did you mean 'release'?",
+        "clusters/lab.yaml:3: os.max_zombies: must be a whole number, not 'many'",
+        "clusters/lab.yaml:5: groups[0].profile: no profile is called 'h200-9'; did you mean 'h200-8'? "
+        "(`gpucluster profiles` lists them)",
+        "clusters/lab.yaml:6: groups[1].profile.gpu.name: is missing",
+        "clusters/lab.yaml:6: groups[1].profile.gpu.nam: unknown key; did you mean 'name'?",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        config.load_cluster("lab")
+    assert caught.value.every == tuple(lines)
+    assert str(caught.value) == f"{lines[0]} (and 4 more)"
+
+
+def test_wrong_profile_does_not_hide_keys_that_contradict(
+    clusters: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clusters / "lab.yaml").write_text(
+        "nccl: {nodes: 9, environment: x}\n"
+        "groups:\n  - {nodes: 'a[1-2]', profile: nix}\n  - {nodes: 'a[1-3]', profile: nix}\n  - {nodes: a3}\n"
+    )
+    status, lines = printed(capsys)
+    assert (status, [line.split(" ")[:2] for line in lines]) == (
+        4,
+        [
+            ["clusters/lab.yaml:3:", "groups[0].profile:"],
+            ["clusters/lab.yaml:4:", "groups[1].profile:"],
+            ["clusters/lab.yaml:4:", "groups[1].nodes:"],
+            ["clusters/lab.yaml:5:", "groups[2].nodes:"],
+            ["clusters/lab.yaml:1:", "nccl.environment:"],
+            ["clusters/lab.yaml:1:", "nccl.nodes:"],
+        ],
+    )
+    assert lines[3] == "clusters/lab.yaml:5: groups[2].nodes: a3 is in groups[1] already"
+
+
+def test_profile_of_all_groups_is_one_error(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (clusters / "lab.yaml").write_text("profile: nix\ngroups: [{nodes: a1}, {nodes: a2}]\n")
+    assert len(printed(capsys)[1]) == 1
+
+
+def test_values_that_a_run_refuses_are_listed(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (clusters / "lab.yaml").write_text(
+        "nodes: 'a[1-2]'\nprofile: {extends: generic, absent: {gpu.cuont: why}}\n"
+        "os: {limits: {memlok: 3}}\nmatrix:\n  expected: {srun-mp: why}\n"
+        "required: [os.*, gpu.cout, site.own]\nnot_applicable: {os.reles: why}\nsuites: [none]\n"
+    )
+    status, lines = printed(capsys)
+    assert status == 4
+    assert [line.removeprefix("clusters/lab.yaml:") for line in lines] == [
+        "3: os.limits: unknown limit 'memlok'; use one of as, core, cpu, data, fsize, locks, memlock, msgqueue, nofile, "
+        "nproc, rss, rtprio, sigpending, stack",
+        "5: matrix.expected: 'srun-mp' is not a cell; did you mean 'srun-mpi'?",
+        "8: suites[0]: clusters/none is not a folder",
+        "6: required[1]: 'gpu.cout' matches no check; the nearest is 'gpu.count'",
+        "7: not_applicable.os.reles: 'os.reles' matches no check; the nearest is 'os.release'",
+        "1: profile generic: absent: 'gpu.cuont' matches no check; the nearest is 'gpu.count'",
+    ]
+
+
+def test_checks_of_the_site_s_own_suites_are_known(
+    clusters: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clusters / "lab.yaml").write_text("nodes: a1\nrequired: [gpu.site_rule]\nsuites: [own]\n")
+    own = clusters / "own" / "gpu" / "test_gpu.py"
+    own.parent.mkdir(parents=True)
+    own.write_text("def test_site_rule(): pass\n")
+    assert printed(capsys)[0] == 0
+    own.unlink()
+    assert printed(capsys)[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("nodes: [a\n", "clusters/lab.yaml:2: not YAML: "),
+        ("", "clusters/lab.yaml: is empty"),
+        (None, "no cluster is called 'lab'"),
+    ],
+)
+def test_file_that_cannot_be_read_is_one_line(
+    clusters: Path, capsys: pytest.CaptureFixture[str], text: str | None, error: str
+) -> None:
+    if text is not None:
+        (clusters / "lab.yaml").write_text(text)
+    status, lines = printed(capsys)
+    assert (status, len(lines)) == (4, 1)
+    assert lines[0].startswith(error)

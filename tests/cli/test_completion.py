@@ -1,0 +1,75 @@
+"""Completion of command lines by argcomplete, and its absence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from plugin_helpers import environment
+
+from pytest_gpucluster.cli import main as cli
+
+
+def completed(line: str, folder: Path) -> list[str]:
+    """Return the words for the end of a command line, as a shell requests them."""
+    words = folder / "words"
+    env = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(words),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_gpucluster.cli"],
+        env=environment(**env),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    return [word.rstrip() for word in words.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("gpucluster pro", ["profiles"]),
+        ("gpucluster sandbox fault gpu_mis", ["gpu_missing"]),
+        ("gpucluster profiles show dgx-1", ["dgx-1-v100"]),
+        ("gpucluster check l", ["lab", "local"]),
+        ("gpucluster drains --cluster la", ["lab"]),
+        ("gpucluster compare --j", ["--json"]),
+    ],
+)
+def test_shell_gets_the_words(tmp_path: Path, line: str, words: list[str]) -> None:
+    pytest.importorskip("argcomplete")
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "lab.yaml").write_text("nodes: a\n")
+    assert sorted(completed(line, tmp_path)) == words
+
+
+def test_request_of_a_shell_without_argcomplete_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    monkeypatch.setitem(sys.modules, "argcomplete", None)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["profiles"])
+    assert caught.value.code == 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_nothing_is_imported_unless_a_shell_requests_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("_ARGCOMPLETE", raising=False)
+    monkeypatch.setitem(sys.modules, "argcomplete", None)
+    assert cli.main(["profiles"]) == 0
+
+
+def test_mark_of_global_completion_is_where_shells_search_it() -> None:
+    assert b"PYTHON_ARGCOMPLETE_OK" in Path(str(cli.__file__)).read_bytes()[:1024]

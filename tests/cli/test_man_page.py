@@ -1,0 +1,65 @@
+"""The man page: every command and option, in macros that groff formats without a warning."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cli.man_page import _escaped, man_page
+from pytest_gpucluster.cli.reference import leaves
+
+PAGE = man_page(cli._parser(), "1.2")
+
+
+def test_every_command_is_in_it() -> None:
+    headings = re.findall(r"^\.SS gpucluster (.*)$", PAGE, re.MULTILINE)
+    assert headings == [" ".join(words) for words, _ in leaves(cli._parser())]
+    assert {heading.split()[0] for heading in headings} == {command.name for command in cli.COMMANDS}
+    assert {"sandbox up", "sandbox fault", "junit merge", "profiles show"} <= set(headings)
+
+
+def test_every_option_is_in_it_with_its_meaning() -> None:
+    plain = PAGE.replace("\\-", "-")
+    for words, parser in leaves(cli._parser()):
+        section = plain.partition(f".SS gpucluster {' '.join(words)}\n")[2].partition("\n.S")[0]
+        for action in parser._actions:
+            if action.option_strings and "--help" not in action.option_strings:
+                assert f"\\fB{action.option_strings[0]}" in section
+    assert "\n\\&\n" not in plain  # an argument without a meaning
+    assert "%(default)s" not in plain
+    assert "Compare two runs; exit status 3 if something got worse.\n" in plain
+
+
+def test_text_is_no_macro() -> None:
+    assert _escaped(".so /etc/passwd") == "\\&.so /etc/passwd"
+    assert _escaped("'x\n a\\fB--b") == "\\&'x a\\efB\\-\\-b"
+    macros = {line.split()[0] for line in PAGE.splitlines() if line.startswith((".", "'"))}
+    assert macros == {".TH", ".SH", ".SS", ".TP", ".B", ".I", ".BR"}
+
+
+def test_formatter_finds_no_fault() -> None:
+    if shutil.which("groff") is None:
+        pytest.skip("groff is not installed")
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww"], input=PAGE, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr == ""
+    shown = re.sub(r"\x1b\[[\d;]*m|.\x08", "", done.stdout)
+    assert "gpucluster sandbox fault" in shown
+    assert "--from-nodes" in shown
+
+
+def test_command_prints_or_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_version", lambda: "1.2")
+    assert cli.main(["man"]) == 0
+    assert capsys.readouterr().out == PAGE
+    assert cli.main(["man", "--output", "man1/gpucluster.1"]) == 0
+    assert Path("man1/gpucluster.1").read_text() == PAGE

@@ -1,0 +1,189 @@
+"""--json: one document per command, with the keys that docs/cli.md lists."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import shlex
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from docs_helpers import ROOT
+
+from pytest_gpucluster import config
+from pytest_gpucluster.cli import clean as cli_clean
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cli.output import say_json
+from pytest_gpucluster.cluster.slurm import leftovers
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.cluster.slurm.leftovers import Leftover
+from pytest_gpucluster.kit import containers
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.run_snapshot import Measure, Recorded, RecordedItem
+from pytest_gpucluster.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ROW = re.compile(r"^\| `gpucluster (.* --json)` \| (.*) \|$", re.MULTILINE)
+DOCUMENTED = {
+    command: set(re.findall(r"`(\w+)`", keys))
+    for command, keys in ROW.findall((ROOT / "docs" / "cli.md").read_text())
+}
+
+
+def night(number: int, speed: float, outcome: str) -> Recorded:
+    return Recorded(
+        run=f"night{number}",
+        cluster="lab",
+        simulated=False,
+        started=1_763_600_000.0 + number,
+        finished=1_763_600_000.5 + number,
+        exit=int(outcome != "passed"),
+        arguments="",
+        items=(
+            RecordedItem("gpu01", "nccl.alone", "passed"),
+            RecordedItem("gpu02", "os.load", outcome, "measured 200, expected at most 8"),
+        ),
+        measures=(Measure("gpu01", "nccl.alone", "busbw", "GB/s", value=speed),),
+    )
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster file, a history of two nights, a drained node, leftovers of a killed run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab.yaml").write_text("nodes: 'gpu[01-02]'\nos: {}\n")
+    monkeypatch.setenv("GPUCLUSTER_HISTORY", str(tmp_path / "history.sqlite"))
+    with contextlib.closing(History(tmp_path / "history.sqlite", create=True)) as history:
+        history.add(night(1, 478.0, "passed"))
+        history.add(night(2, 300.0, "failed"))
+    drained = NodeInfo("gpu02", "IDLE", frozenset({"DRAIN"}), reason="gpucluster: edited")
+    monkeypatch.setattr(Slurm, "nodes", lambda _self: {"gpu02": drained})
+    left = [Leftover("job 1", print), Leftover("job 2", None, "it may live")]
+    monkeypatch.setattr(leftovers, "jobs", lambda _slurm: left)
+    monkeypatch.setattr(leftovers, "folders", lambda *_more: [])
+    monkeypatch.setattr(containers, "stale_user_files", list)
+
+
+def document(capsys: pytest.CaptureFixture[str], words: str, *, status: int = 0) -> dict[str, Any]:
+    assert cli.main(shlex.split(words)) == status
+    out, err = capsys.readouterr()
+    assert err == ""
+    found = json.loads(out)
+    assert isinstance(found, dict)
+    return found
+
+
+def keys(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        yield from part
+        part = list(part.values())
+    if isinstance(part, list):
+        for one in part:
+            yield from keys(one)
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("command", DOCUMENTED)
+def test_document_has_the_documented_keys(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    words = command.replace("FILE", "lab.yaml").replace("NODE", "gpu01")
+    found = set(keys(document(capsys, words, status=3 if command.startswith("compare") else 0)))
+    if command.startswith("history NODE"):  # gpu01 has a metric, gpu02 a failure
+        found |= set(keys(document(capsys, "history gpu02 --json")))
+    assert found == DOCUMENTED[command]
+
+
+def test_every_command_that_lists_is_documented() -> None:
+    listing = {command.split()[0] for command in DOCUMENTED}
+    assert listing == {"check", "profiles", "drains", "clean", "history", "compare", "sandbox"}
+
+
+@pytest.mark.usefixtures("site")
+def test_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(capsys, "check lab.yaml --json")["nodes"] == 2
+    assert document(capsys, "clean --json") == {
+        "leftovers": [
+            {"what": "job 1", "removable": True, "why": ""},
+            {"what": "job 2", "removable": False, "why": "it may live"},
+        ]
+    }
+    assert document(capsys, "drains --json")["drains"][0]["node"] == "gpu02"
+    runs = document(capsys, "history --json")["runs"]
+    assert [(run["run"], run["outcome"], run["failed"]) for run in runs] == [
+        ("night2", "bad", 1),
+        ("night1", "good", 0),
+    ]
+    node = document(capsys, "history gpu01 --json")
+    assert node["metrics"][0]["values"] == [{"value": 478.0, "good": True}, {"value": 300.0, "good": False}]
+    compared = document(capsys, "compare --json", status=3)
+    assert (compared["a"]["run"], compared["b"]["run"]) == ("night1", "night2")
+    assert [(it["where"], it["before"], it["now"]) for it in compared["worse"]] == [("gpu01", 478.0, 300.0)]
+    assert compared["failed"] == [{"node": "gpu02", "check": "os.load", "outcome": "failed"}]
+
+
+def test_errors_of_a_cluster_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab.yaml").write_text("node: a\nnods: b\n")
+    assert document(capsys, "check lab.yaml --json", status=4) == {
+        "valid": False,
+        "errors": [
+            "lab.yaml:1: node: unknown key; did you mean 'nodes'?",
+            "lab.yaml:2: nods: unknown key; did you mean 'nodes'?",
+        ],
+    }
+
+
+@pytest.mark.parametrize("words", ["profiles --json", "profiles list --json", "profiles --json list"])
+def test_profiles_before_and_behind_the_verb(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    listed = document(capsys, words)["profiles"]
+    assert [one["profile"] for one in listed] == list(config.profile_names())
+
+
+def test_profile_has_the_keys_of_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(capsys, "profiles show h200-8 --json")["gpu"]["memory"] == "143771MiB"
+
+
+@pytest.mark.parametrize("option", ["", " --json"])
+def test_status_of_the_sandbox_is_always_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(Sandbox, "status", lambda _self: {"running": False})
+    assert document(capsys, f"sandbox status{option}") == {"running": False}
+
+
+def test_listing_with_json_removes_nothing() -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["clean", "--json", "--yes"])
+    assert caught.value.code == 2
+
+
+def test_progress_of_an_allocation_is_no_part_of_the_document(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def request(_slurm: object, _request: object, *, say: Any) -> Any:
+        say("waits for nodes")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Allocation, "request", request)
+    results = cli_clean._Results(yes=False, json=True)
+    slurm: Any = SimpleNamespace()
+    with pytest.raises(KeyboardInterrupt):
+        list(cli_clean._containers(slurm, AllocationRequest(count=1), results))
+    assert capsys.readouterr() == ("", "waits for nodes\n")
+
+
+def test_document_is_json_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
+    say_json({"a": math.inf, "b": [math.nan, 1.5], "c": "\x1b[31m\u202e"})
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert "\x1b" not in out
+    assert json.loads(out) == {"a": None, "b": [None, 1.5], "c": "\x1b[31m\u202e"}
