@@ -58,7 +58,7 @@ def test_command_prints_or_writes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_version", lambda: "1.2")
+    monkeypatch.setattr(cli, "__version__", "1.2")
     assert cli.main(["man"]) == 0
     assert capsys.readouterr().out == PAGE
     assert cli.main(["man", "--output", "man1/gpucluster.1"]) == 0

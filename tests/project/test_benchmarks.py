@@ -46,6 +46,7 @@ def test_requests_are_counted_by_type_once() -> None:
     [
         ("...F\n1 failed, 9 passed in 3.11s\n", (9, 1)),
         ("160 passed, 2 warnings in 0.5s\nreports: x\n", (160, 0)),
+        ("1 failed, 9 passed, 3 failed alike in 3.1s\n4 nodes: 0 fit, 4 failed, 0 not tested\n", (9, 4)),
         ("3 errors in 0.1s\n", (0, 0)),
         ("", (0, 0)),
     ],

@@ -178,7 +178,7 @@ class Maker:
         """Parametrise a test by nodes: by the first only, where `items` makes the items."""
         if hasattr(metafunc.module, "testinfra_hosts"):
             raise pytest.UsageError(
-                f"{metafunc.module.__file__}: testinfra_hosts has no effect with --cluster, whose file names the nodes: "
+                f"testinfra_hosts of {metafunc.module.__file__} has no effect with --cluster, whose file names the nodes: "
                 "remove it, and select nodes with --nodes=HOSTLIST"
             )
         self._facts = None if self._left_to_pytest else self._all_facts(metafunc)
