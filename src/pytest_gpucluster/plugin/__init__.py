@@ -1,4 +1,4 @@
-"""The pytest plugin: the only room that imports pytest.
+"""The pytest plugin: what pytest sees.
 
 Every pytest of the machine loads this file, so it imports no other module of the package until --cluster is given.
 """

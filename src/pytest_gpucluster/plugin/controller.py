@@ -76,8 +76,9 @@ class Controller(ClusterSession):
             return
         self._clear_dead_runs(say)
         if self.cluster.access == "ssh":
-            self.channel = open_over_ssh(self.cluster, self.plan.testable)
-            unreachable = {node: Problem(Kind.UNAVAILABLE, why) for node, why in self.channel.lost.items()}
+            self.channel = fleet = open_over_ssh(self.cluster, self.plan.testable)
+            fleet.wait_started()
+            unreachable = {node: Problem(Kind.UNAVAILABLE, why) for node, why in fleet.lost.items()}
             if unreachable:
                 self._replan(self.inventory, unreachable)
             return
