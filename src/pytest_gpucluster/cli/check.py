@@ -69,8 +69,8 @@ def _errors(source: Source, cluster: Cluster) -> Iterator[ConfigError]:
     own = (path for folder in cluster.suites for path in Path(folder).rglob("test_*.py"))
     unmatched, wrong = unmatched_by(cluster, own)
     for pattern in wrong:
-        loc, where = _written(cluster, pattern) or ((), unmatched.left[pattern])
-        yield source.error(loc, f"{where} matches no check; the nearest is {unmatched.nearest(pattern)!r}")
+        at, where = _written(cluster, pattern) or ((), unmatched.left[pattern])
+        yield source.error(at, f"{where} matches no check; the nearest is {unmatched.nearest(pattern)!r}")
 
 
 def _written(cluster: Cluster, pattern: str) -> tuple[Loc, str] | None:
