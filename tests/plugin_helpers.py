@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -172,6 +173,10 @@ def cases(path: Path) -> dict[str, TestCase]:
     return found
 
 
+# nohup and a shell's & let a process ignore some; children inherit that
+DEFAULT_SIGNALS = (shutil.which("env") or "env", "--default-signal=HUP,INT,TERM")
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return an environment without what the pytest around us has put there."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
@@ -190,11 +195,12 @@ def run_pytest(
     env: Mapping[str, str] | None = None,
     timeout: float = DEADLINE,
     where: Sequence[str] = (".",),
+    signals: Sequence[str] = DEFAULT_SIGNALS,
 ) -> Run:
     """Run pytest in a folder on the tests `where`, with these files written into it first."""
     write_suites(folder, files or {})
     done = subprocess.run(
-        command(*args, *where),
+        [*signals, *command(*args, *where)],
         cwd=folder,
         env=environment(**(env or {})),
         capture_output=True,

@@ -19,6 +19,7 @@ from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import node_survey
 from pytest_gpucluster.cluster.slurm import client
 from pytest_gpucluster.cluster.transport import Completed, LocalTransport
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 
@@ -267,11 +268,13 @@ class FakeSandbox:
     def status(self) -> dict[str, Any]:
         return {"running": True, "kind": "plain", "why_plain": "no namespaces here"}
 
-    def fault(self, kind: str, node: str, **options: str) -> None:
-        self.asked.append((kind, node, options))
+    def fault(self, kind: str, nodes: str, **options: str) -> tuple[str, ...]:
+        self.asked.append((kind, nodes, options))
+        return hostlist.expand(nodes)
 
-    def heal(self, node: str | None = None, kind: str | None = None) -> None:
-        self.asked.append((node, kind))
+    def heal(self, nodes: str | None = None, kind: str | None = None) -> tuple[str, ...]:
+        self.asked.append((nodes, kind))
+        return hostlist.expand(nodes or "gpu[01-04]")
 
 
 @pytest.fixture
@@ -301,7 +304,10 @@ def sandbox_module(monkeypatch: pytest.MonkeyPatch) -> type[FakeSandbox]:
         ("fault gpu_missing gpu02 index=3", [None, ("gpu_missing", "gpu02", {"index": "3"})]),
         ("fault slow gpu02", [None, ("slow", "gpu02", {})]),
         ("heal", [None, (None, None)]),
+        ("fault slow gpu[01-03] gpu05", [None, ("slow", "gpu[01-03],gpu05", {})]),
+        ("fault slow gpu01 leaf=gpu[01-03] gpu05", [None, ("slow", "gpu01,gpu05", {"leaf": "gpu[01-03]"})]),
         ("heal gpu02 --kind xid", [None, ("gpu02", "xid")]),
+        ("heal gpu[01-02] gpu04", [None, ("gpu[01-02],gpu04", None)]),
     ],
 )
 def test_sandbox(sandbox_module: type[FakeSandbox], words: str, asked: list[Any]) -> None:
@@ -320,12 +326,24 @@ def test_sandbox_says(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("sandbox_module")
+def test_nodes_of_a_fault_are_one_folded_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sandbox", "fault", "xid", "gpu[01-03]", "gpu02", "gpu04"]) == 0
+    assert capsys.readouterr().out == (
+        "gpu[01-04]: xid is active. `gpucluster sandbox heal 'gpu[01-04]'` removes it.\n"
+    )
+    assert cli.main(["sandbox", "heal", "gpu01", "gpu02"]) == 0
+    assert cli.main(["sandbox", "heal"]) == 0
+    assert capsys.readouterr().out == "Healed: gpu[01-02].\nHealed: all nodes.\n"
+
+
+@pytest.mark.usefixtures("sandbox_module")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("down", "nothing runs; start it with up"),
         ("fault xid", "missing fault or node"),
-        ("fault xid gpu01 index", "an option of a fault must be key=value, not 'index'"),
+        ("fault xid index=3", "missing fault or node"),
+        ("fault xid gpu01 3x=3", "an option of a fault must be key=value, not '3x=3'"),
     ],
 )
 def test_an_error_of_the_sandbox_is_one_line(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -321,8 +320,6 @@ def stop():
 def test_signals_at_the_end_of_a_run(tmp_path: Path, at: str, name: str) -> None:
     files = {"conftest.py": SIGNALS, "test_x.py": GOOD}
     env = {"AT": at, "WITH": name}
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        pytest.skip("SIGINT is ignored where this test was started in the background")
     run = run_pytest(
         tmp_path, "--cluster=local", "--history=h.db", "-p", "no:cacheprovider", files=files, env=env
     )

@@ -102,6 +102,38 @@ def test_what_cannot_be_healed_is_said(sandbox: Sandbox) -> None:
         sandbox.heal(kind="nvlink")
 
 
+def faulty(sandbox: Sandbox) -> list[tuple[str, str]]:
+    return [(fault["kind"], fault["node"]) for fault in sandbox.status()["faults"]]
+
+
+def test_fault_and_heal_take_hostlists(sandbox: Sandbox) -> None:
+    assert sandbox.fault("gpu_missing", "gpu[02-03],gpu02", gpu=1) == ("gpu02", "gpu03")
+    assert sandbox.fault("drained", "gpu01,gpu03") == ("gpu01", "gpu03")
+    assert faulty(sandbox) == [
+        ("gpu_missing", "gpu02"), ("gpu_missing", "gpu03"), ("drained", "gpu01"), ("drained", "gpu03"),
+    ]  # fmt: skip
+    gpus = run(sandbox, "srun", "-N1", "-w", "gpu02", "nvidia-smi", "-L")
+    assert len(gpus.splitlines()) == 7
+    assert {node for node, state in sandbox.status()["nodes"].items() if "drain" in state} == {
+        "gpu01",
+        "gpu03",
+    }
+    sandbox.fault("gpu_missing", "gpu[03-04]", gpu=2)  # again: with other options
+    assert faulty(sandbox).count(("gpu_missing", "gpu03")) == 1
+    assert sandbox.heal("gpu[01-03]", "drained") == ("gpu01", "gpu02", "gpu03")
+    assert sandbox.heal("gpu02,gpu03") == ("gpu02", "gpu03")
+    assert faulty(sandbox) == [("gpu_missing", "gpu04")]
+    assert sandbox.heal() == sandbox.nodes
+    assert faulty(sandbox) == []
+
+
+@pytest.mark.parametrize("nodes", ["gpu[01-05]", "gpu[01", "gpu01,,login", ""])
+def test_hostlist_with_an_unknown_node_injects_no_fault(sandbox: Sandbox, nodes: str) -> None:
+    with pytest.raises(SandboxError, match=r"gpu05|not a hostlist|login|no node"):
+        sandbox.fault("gpu_missing", nodes)
+    assert faulty(sandbox) == []
+
+
 def test_cluster_file_loads_and_states_the_model(sandbox: Sandbox) -> None:
     cluster = config.load_cluster(sandbox.cluster_file)
     (group,) = cluster.groups

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import Run, command, environment, left_in_queue, names, run_pytest
+from plugin_helpers import DEFAULT_SIGNALS, Run, command, environment, left_in_queue, names, run_pytest
 
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox.faults import FAULTS
@@ -108,8 +108,7 @@ class Watched:
             pty.openpty() if terminal else (-1, os.open(folder / "out", os.O_CREAT | os.O_WRONLY))
         )
         self.process = subprocess.Popen(
-            # whoever started us in the background may have us ignore it
-            ["env", "--default-signal=INT", *command(*arguments(sandbox, folder, *words), SUITE)],
+            [*DEFAULT_SIGNALS, *command(*arguments(sandbox, folder, *words), SUITE)],
             cwd=folder,
             env=environment(**env_of(sandbox)),
             stdin=subprocess.DEVNULL,

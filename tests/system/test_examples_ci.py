@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import cases, environment, queue, wait_for
+from plugin_helpers import DEFAULT_SIGNALS, cases, environment, queue, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,7 +145,11 @@ def test_an_abort_still_leaves_reports(place: Path, sandbox: Sandbox, number: si
     env = surroundings(place, sandbox, "test_long.py", NODES="gpu01")
     with (place / "out").open("wb") as out:
         run = subprocess.Popen(
-            ["sh", "-xe", "-c", jenkins_blocks()["nightly"]], cwd=place, env=env, stdout=out, stderr=out
+            [*DEFAULT_SIGNALS, "sh", "-xe", "-c", jenkins_blocks()["nightly"]],
+            cwd=place,
+            env=env,
+            stdout=out,
+            stderr=out,
         )
         try:
             wait_for((place / "begun").exists, "the second test")  # the first is over for pytest, too

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import cases, environment, queue, slurm, wait_for
+from plugin_helpers import DEFAULT_SIGNALS, cases, environment, queue, slurm, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ def test_a_signal_ends_the_run_and_the_reservation(
     sandbox: Sandbox, tmp_path: Path, number: signal.Signals
 ) -> None:
     env = surroundings(tmp_path, sandbox)
-    argv = [str(SCRIPT), "./quick.yaml", "gpu01", "1h"]
+    argv = [*DEFAULT_SIGNALS, str(SCRIPT), "./quick.yaml", "gpu01", "1h"]
     with (tmp_path / "out").open("wb") as out:
         script = subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=out, stderr=out)
         try:

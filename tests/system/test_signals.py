@@ -18,6 +18,7 @@ import pytest
 from paths import ROOT
 from plugin_helpers import (
     DEADLINE,
+    DEFAULT_SIGNALS,
     Run,
     cases,
     command,
@@ -105,8 +106,7 @@ class Running:
 def running(sandbox: Sandbox, folder: Path, *args: str, where: tuple[str, ...] = (".",)) -> Iterator[Running]:
     mark = f"GPUCLUSTER_TEST_MARK={uuid.uuid4()}"
     process = subprocess.Popen(
-        # whoever started us in the background may have us ignore them
-        ["env", "--default-signal=HUP,INT,TERM", *command(on(sandbox), *args, *where)],
+        [*DEFAULT_SIGNALS, *command(on(sandbox), *args, *where)],
         cwd=folder,
         env=environment(**dict([mark.split("=")])),
         stdout=subprocess.PIPE,
@@ -286,11 +286,7 @@ def test_ctrl_c_reaches_the_whole_group(sandbox: Sandbox, tmp_path: Path) -> Non
 
 def test_under_nohup_a_hang_up_is_ignored(sandbox: Sandbox, tmp_path: Path) -> None:
     code = "import os, signal\ndef test_hup(node):\n    os.kill(os.getpid(), signal.SIGHUP)\n"
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup does; children inherit it
-    try:
-        run = run_pytest(tmp_path, on(sandbox), files={"test_hup.py": code})
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    run = run_pytest(tmp_path, on(sandbox), files={"test_hup.py": code}, signals=("nohup",))
     assert run.rc == 0, run.out
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from plugin_helpers import (
     DEADLINE,
+    DEFAULT_SIGNALS,
     TINY,
     Run,
     command,
@@ -91,7 +92,7 @@ def begun(sandbox: Sandbox, server: Sshd, folder: Path) -> subprocess.Popen[str]
     """Start pytest on a test that takes long, and return when it runs."""
     write_suites(folder, {"test_long.py": LONG})
     process = subprocess.Popen(
-        command(f"--cluster={far_file(sandbox, server, folder)}", "."),
+        [*DEFAULT_SIGNALS, *command(f"--cluster={far_file(sandbox, server, folder)}", ".")],
         cwd=folder,
         env=environment(**NO_SLURM),
         stdout=subprocess.PIPE,

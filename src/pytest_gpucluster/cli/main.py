@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.cli.completion import add_cluster, complete, completes
 from pytest_gpucluster.cli.output import add_json, say_json, say_table
-from pytest_gpucluster.core import redact
+from pytest_gpucluster.core import hostlist, redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import group_id
@@ -393,16 +394,22 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _verb(verbs, "down", "stop the sandbox", _down)
     add_json(_verb(verbs, "status", "show the state and the active faults, always as JSON", _status))
-    fault = _verb(verbs, "fault", "inject a fault into a node", _fault)
+    fault = _verb(verbs, "fault", "inject a fault into nodes", _fault)
     fault.add_argument(
         "--list", action="store_true", help="list the kinds of faults and the check that finds each"
     )
     add_json(fault)
     completes(fault.add_argument("kind", nargs="?", help="kind of the fault"), _fault_kinds)
-    fault.add_argument("node", nargs="?", help="name of a node")
-    fault.add_argument("options", nargs="*", metavar="key=value", help="options of the fault")
-    heal = _verb(verbs, "heal", "remove faults: all, or those of a node or kind", _heal)
-    heal.add_argument("node", nargs="?", help="name of a node (default: all nodes)")
+    fault.add_argument(
+        "words",
+        nargs="*",
+        metavar="NODES|key=value",
+        help="nodes, like gpu03 or gpu[01-60], and options of the fault",
+    )
+    heal = _verb(verbs, "heal", "remove faults: all, or those of nodes or of a kind", _heal)
+    heal.add_argument(
+        "nodes", nargs="*", metavar="NODES", help="nodes, like gpu03 or gpu[01-60] (default: all nodes)"
+    )
     completes(heal.add_argument("--kind", help="remove faults of this kind only"), _fault_kinds)
 
 
@@ -478,24 +485,27 @@ def _fault(sandbox: Sandbox, args: argparse.Namespace) -> None:
         else:
             say_table(("fault", "what it does", "found by"), rows)
         return
-    if not (args.kind and args.node):
+    named = [word for word in args.words if "=" not in word]
+    if not (args.kind and named):
         raise SandboxError(
-            "missing fault or node: use `gpucluster sandbox fault KIND NODE`; --list shows the kinds"
+            "missing fault or node: use `gpucluster sandbox fault KIND NODES`; --list shows the kinds"
         )
-    sandbox.fault(args.kind, args.node, **_options(args.options))
-    _say(f"{args.node}: {args.kind} is active. `gpucluster sandbox heal {args.node}` removes it.")
+    options = _options(word for word in args.words if "=" in word)
+    nodes = hostlist.fold(sandbox.fault(args.kind, ",".join(named), **options))
+    _say(f"{nodes}: {args.kind} is active. `gpucluster sandbox heal {shlex.quote(nodes)}` removes it.")
 
 
-def _options(words: Sequence[str]) -> dict[str, str]:
-    for word in words:
-        if not word.partition("=")[0].isidentifier() or "=" not in word:
-            raise SandboxError(f"an option of a fault must be key=value, not {word!r}")
-    return dict(word.split("=", 1) for word in words)
+def _options(words: Iterable[str]) -> dict[str, str]:
+    found = dict(word.split("=", 1) for word in words)
+    for name, value in found.items():
+        if not name.isidentifier():
+            raise SandboxError(f"an option of a fault must be key=value, not {f'{name}={value}'!r}")
+    return found
 
 
 def _heal(sandbox: Sandbox, args: argparse.Namespace) -> None:
-    sandbox.heal(args.node, args.kind)
-    _say(f"Healed: {args.node or 'all nodes'}.")
+    nodes = sandbox.heal(",".join(args.nodes) or None, args.kind)
+    _say(f"Healed: {hostlist.fold(nodes) if args.nodes else 'all nodes'}.")
 
 
 # --- junit

@@ -404,8 +404,8 @@ class Sandbox:
 
     # -- faults ----------------------------------------------------------------------------------------------
 
-    def fault(self, kind: str, node: str, **options: Any) -> None:
-        """Inject a fault into a node; SandboxError if the kind, the node or an option is unknown.
+    def fault(self, kind: str, nodes: str, **options: Any) -> tuple[str, ...]:
+        """Inject a fault into each node of a hostlist, and return them; SandboxError if anything is unknown.
 
         `faults.FAULTS` has all kinds with their options and the check that detects each.
         """
@@ -413,36 +413,42 @@ class Sandbox:
         with self._locked():
             state = self._running_state()
             spec = models.model(state.model) if state.gpus == "simulated" else None
-            injected = faults.InjectedFault(
-                kind, node, faults.resolve_options(fault, options, spec, state.gpus_per_node)
-            )
-            _require_node(state, node)
+            resolved = faults.resolve_options(fault, options, spec, state.gpus_per_node)
+            names = _named(state, nodes)
             if fault.change is not None and state.gpus == "real":
                 raise SandboxError(
                     f"fault {kind} needs simulated GPUs: gpucluster sandbox up --gpus simulated"
                 )
-            others = tuple(old for old in state.faults if (old.kind, old.node) != (kind, node))
-            changed = dataclasses.replace(state, faults=(*others, injected))
+            injected = [faults.InjectedFault(kind, name, resolved) for name in names]
+            others = tuple(old for old in state.faults if old.kind != kind or old.node not in names)
+            changed = dataclasses.replace(state, faults=(*others, *injected))
             if fault.change is not None:
-                self._write_nodes(changed, [node])
+                self._write_nodes(changed, names)
             else:
-                slurm_faults.ACTIONS[fault.action].inject(self._fault_context(), injected)
-                changed = self._with_current_daemons(changed)
+                changed = dataclasses.replace(state, faults=others)
+                for one in injected:
+                    slurm_faults.ACTIONS[fault.action].inject(self._fault_context(), one)
+                    changed = dataclasses.replace(changed, faults=(*changed.faults, one))
+                    changed = self._with_current_daemons(changed)
+                    changed.save(self.layout.state)  # if the next node fails, this one can be healed
             changed.save(self.layout.state)
+            return names
 
-    def heal(self, node: str | None = None, kind: str | None = None) -> None:
-        """Remove the faults of this node and kind; None means all, and also every slurmd that ended by itself."""
+    def heal(self, nodes: str | None = None, kind: str | None = None) -> tuple[str, ...]:
+        """Remove the faults of these nodes and this kind, and return the nodes.
+
+        None means all, and also every slurmd that ended by itself.
+        """
         with self._locked():
             state = self._running_state()
-            if node is not None:
-                _require_node(state, node)
+            names = state.nodes if nodes is None else _named(state, nodes)
             if kind is not None:
                 faults.find(kind)
-            removed = [old for old in state.faults if node in (None, old.node) and kind in (None, old.kind)]
+            removed = [old for old in state.faults if old.node in names and kind in (None, old.kind)]
             remaining = tuple(old for old in state.faults if old not in removed)
             if kind is None:
                 removed += self._dead(
-                    state, {old.node for old in state.faults if old.kind == SLURMD_DEAD}, node
+                    state, {old.node for old in state.faults if old.kind == SLURMD_DEAD}, names
                 )
             changed = dataclasses.replace(state, faults=remaining)
             if state.gpus != "real":
@@ -454,16 +460,17 @@ class Sandbox:
                     slurm_faults.ACTIONS[faults.find(old.kind).action].heal(self._fault_context(), old)
                     changed = self._with_current_daemons(changed)
             changed.save(self.layout.state)
+            return tuple(names)
 
     def _dead(
-        self, state: SandboxState, known: Collection[str], node: str | None
+        self, state: SandboxState, known: Collection[str], nodes: Collection[str]
     ) -> list[faults.InjectedFault]:
         """Return a fault for each slurmd that has ended without a fault."""
         daemon = self._daemons(state)
         return [
             faults.InjectedFault(SLURMD_DEAD, name)
             for name in state.nodes
-            if node in (None, name) and name not in known and daemon.find(f"slurmd-{name}") is None
+            if name in nodes and name not in known and daemon.find(f"slurmd-{name}") is None
         ]
 
     def _with_current_daemons(self, state: SandboxState) -> SandboxState:
@@ -557,9 +564,18 @@ def _for_all(*folders: Path, mode: int = 0o1777) -> None:
         folder.chmod(mode)
 
 
-def _require_node(state: SandboxState, node: str) -> None:
-    if node not in state.nodes:
-        raise SandboxError(f"the sandbox has no node {node!r}: it has {hostlist.fold(state.nodes)}")
+def _named(state: SandboxState, nodes: str) -> tuple[str, ...]:
+    """Return the nodes of a hostlist; SandboxError if the sandbox lacks one."""
+    try:
+        names = hostlist.expand(nodes)
+    except ValueError as error:
+        raise SandboxError(str(error)) from error
+    unknown = [name for name in names if name not in state.nodes]
+    if unknown or not names:
+        raise SandboxError(
+            f"the sandbox has no node {hostlist.shown(unknown)!r}: it has {hostlist.fold(state.nodes)}"
+        )
+    return names
 
 
 def _take_lock(path: Path) -> int:

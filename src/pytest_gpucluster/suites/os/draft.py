@@ -113,15 +113,13 @@ PROBES: tuple[Probe[Any], ...] = (
 
 def lines(survey: Survey) -> list[str]:
     """Return what most nodes of every group have; an example if no node was queried, or they agree on nothing."""
-    sysctls: dict[str, dict[str, str]] = survey.facts(SYSCTLS)
-    packages: dict[str, dict[str, str]] = survey.facts(PACKAGES)
     found = [
         *_single(survey),
         *_mapping("limits", _limits(survey) if survey.in_step else {}),
-        *_mapping("sysctls", survey.each_agreed(_without_empty(sysctls))),
+        *_mapping("sysctls", _texts(survey, SYSCTLS)),
         *_mapping("interfaces", _interfaces(survey)),
         *_mounts(survey),
-        *_mapping("packages", survey.each_agreed(packages)),
+        *_mapping("packages", _texts(survey, PACKAGES)),
         *_services(survey),
     ]
     if not found:
@@ -144,6 +142,13 @@ def _single(survey: Survey) -> Iterator[str]:
         yield f"  time_sync: required  # {synchronised.count}"
     elif synchronised:
         yield f"  # time_sync: none  # {synchronised.count} are not synchronised: repair them, or state none"
+
+
+def _texts(survey: Survey, probe: Probe[dict[str, str]]) -> dict[str, Agreed[str]]:
+    found = survey.facts(probe)
+    return survey.each_agreed(
+        {node: {name: text for name, text in values.items() if text} for node, values in found.items()}
+    )
 
 
 def _limits(survey: Survey) -> dict[str, Agreed[str]]:
@@ -208,8 +213,7 @@ def _stored(mounts: Mapping[str, Mount]) -> dict[str, Mount]:
 
 
 def _services(survey: Survey) -> Iterator[str]:
-    services: dict[str, dict[str, str]] = survey.facts(SERVICES)
-    found = survey.each_agreed(services)
+    found = _texts(survey, SERVICES)
     if found:
         yield "  services:"
     for unit, agreed in found.items():
@@ -226,9 +230,3 @@ def _mapping(key: str, found: Mapping[str, Agreed[Any]]) -> Iterator[str]:
 def _commented(agreed: Agreed[Any]) -> str:
     value = agreed.value
     return f"{value if isinstance(value, int) else quoted(value)}  # {agreed.count}"
-
-
-def _without_empty(values: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    return {
-        node: {name: value for name, value in of_node.items() if value} for node, of_node in values.items()
-    }
