@@ -58,11 +58,10 @@ def test_a_burn_in_in_a_reservation_of_its_own(sandbox: Sandbox, tmp_path: Path)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert "Reservation created: burnin-" in done.stderr
     assert reservations(sandbox) == ""
-    (report,) = (tmp_path / "reports").glob("burnin-*/junit.xml")
+    report = tmp_path / "reports" / "latest" / "junit.xml"
     assert cases(report)["gpucluster.burnin.gpu02 test_survived"].is_passed
-    assert f"reservation {report.parent.name}" in (report.parent / "events.jsonl").read_text().replace(
-        '": "', " "
-    )
+    name = done.stderr.partition("Reservation created: ")[2].split()[0]
+    assert f"reservation {name}" in (report.parent / "events.jsonl").read_text().replace('": "', " ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -57,7 +57,7 @@ trap 'exit 143' TERM HUP
 # in the background, so that a signal ends the wait at once
 status=0
 pytest --cluster="$cluster" -m burnin --burnin-time="$time" --nodes="$nodes" --reservation="$name" \
-  --drain=apply --resume-passing --report-dir="reports/$name" "$@" &
+  --drain=apply --resume-passing "$@" &
 run=$!
 wait "$run" || status=$?
 run=
