@@ -86,7 +86,7 @@ def _run(sandbox: Sandbox, reports: Path, marks: str) -> tuple[Counter[str], lis
     argv += [f"--cluster={sandbox.cluster_file}", f"--report-dir={reports}", f"--burnin-time={BURNIN}"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    events = reports / "events.jsonl"
+    events = reports / "latest" / "events.jsonl"
     results = (
         [event for event in read_events(events) if event["event"] == "result"] if events.exists() else []
     )

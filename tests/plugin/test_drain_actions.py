@@ -230,7 +230,7 @@ def test_what_is_no_check_names_the_actions_of_the_table() -> None:
         text = path.read_bytes()
         parts = ast.walk(ast.parse(text)) if b"Action." in text else ()
         named = {part.attr for part in parts if isinstance(part, ast.Attribute) and is_action(part)}
-        if named and path not in CHECK_FILES:
+        if named and path not in CHECK_FILES and "examples" not in path.parts:
             found[path.name] = sorted((Action[name].value for name in named), key=VALUES.index)
     assert found == ELSEWHERE
 

@@ -106,7 +106,7 @@ def suites(sandbox: Sandbox, reports: Path, *options: str) -> Run:
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     ends: dict[str, dict[str, str]] = {}
-    for event in read_events(reports / "events.jsonl"):
+    for event in read_events(reports / "latest" / "events.jsonl"):
         if event["event"] == "result":
             ends.setdefault(event["node"], {})[event["check"]] = event["outcome"]
     return Run(ends, done.returncode, done.stdout + done.stderr)

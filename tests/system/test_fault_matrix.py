@@ -121,7 +121,7 @@ def suites(sandbox: Sandbox, reports: Path, node_of: dict[str, str]) -> Run:
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
     ends: dict[str, dict[str, str]] = {}
-    for result in read_log(reports / "events.jsonl").results:
+    for result in read_log(reports / "latest" / "events.jsonl").results:
         node, check = check_of(result)
         ends.setdefault(node, {})[check] = result.outcome
     healthy = tuple(node for node in sandbox.nodes if node not in node_of.values())
@@ -180,7 +180,11 @@ def test_an_epilog_that_fails_as_the_nodes_go_back_is_told(sandbox: Sandbox, tmp
     assert "ERROR: slurm.epilog on gpu04: failed as the nodes were released" in run.text
     assert "Epilog error" in run.text
     assert run.rc == 1
-    told = [event["message"] for event in read_events(tmp_path / "events.jsonl") if event["event"] == "error"]
+    told = [
+        event["message"]
+        for event in read_events(tmp_path / "latest" / "events.jsonl")
+        if event["event"] == "error"
+    ]
     assert [text.partition(": failed")[0] for text in told] == ["slurm.epilog on gpu04"]
 
 

@@ -232,7 +232,7 @@ def test_nodes_of_one_gpu_are_judged_too(single: Sandbox, tmp_path: Path) -> Non
 
 
 def test_figures_reach_junit_and_the_summary(eight: Sandbox, tmp_path: Path) -> None:
-    run = accept(eight, tmp_path, "-k", "whole or test_pairs", collectives=["all_reduce", "alltoall"])
+    run = accept(eight, tmp_path, "-v", "-k", "whole or test_pairs", collectives=["all_reduce", "alltoall"])
     case = next(case for name, case in run.cases.items() if name.endswith("test_whole[all_reduce]"))
     shown = {it.get("name"): it.get("value") for it in case._elem.iter("property")}
     assert re.fullmatch(r"[\d.]+ us", shown["metric latency[all_reduce 8 B]"])

@@ -268,6 +268,6 @@ def test_a_job_around_the_login_session_is_not_ours_and_no_secret_is_written(
         run = over(sandbox, server, tmp_path, *loud, files={"test_tiny.py": TINY})
         private = (server.folder / "id_ed25519").read_text().splitlines()[1:-1]
     assert (run.rc, set(run.outcomes.values())) == (0, {"passed"}), run.out
-    written = run.out + run.err + "".join(p.read_text() for p in (tmp_path / "reports").iterdir())
+    written = run.out + run.err + "".join(p.read_text() for p in (tmp_path / "reports" / "latest").iterdir())
     assert len(private) > 3
     assert not [line for line in private if line in written]
