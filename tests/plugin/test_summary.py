@@ -212,6 +212,21 @@ def _of_every_end() -> Run:
     return run
 
 
+def test_checks_without_an_expectation_are_named_once() -> None:
+    run = Run()
+    assert summary.without_expectation(run) == []
+    for check, why in (
+        ("os.mounts", "the cluster file states no os.mounts"),
+        ("os.uptime", "the cluster file states neither os.min_uptime nor os.max_uptime"),
+        ("os.mig", "the GPU has no MIG"),
+    ):
+        for node in ("gpu01", "gpu02"):
+            add(run, {**_record(node, "os"), "check": check}, "not applicable", f"not applicable: {why}")
+    assert summary.without_expectation(run) == [
+        "no expectation in the cluster file: os.mounts, os.uptime (gpucluster init --from-nodes drafts what most nodes have)"
+    ]
+
+
 def test_the_table_of_nodes_has_the_worst_at_its_end_and_a_bound() -> None:
     run = Run()
     for place in range(1, 41):

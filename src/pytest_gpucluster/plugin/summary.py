@@ -27,6 +27,7 @@ UNJUDGED = ("not checked", "not applicable")
 MAX_NAMES = 4
 MAX_CURVES = 8
 MAX_ROWS = 15  # of nodes by suites
+NO_EXPECTATION = "the cluster file states "  # as checks say why they do not apply
 MAX_PROBLEMS, MAX_UNJUDGED, MAX_WARNINGS = 10, 20, 20  # lines
 _SKIPS = {NOT_APPLICABLE: "not applicable", NOT_CHECKED: "not checked", NOT_TESTED: "not tested"}
 
@@ -123,6 +124,16 @@ def unjudged_lines(run: Run, kind: str) -> list[str]:
     return lines
 
 
+def without_expectation(run: Run) -> list[str]:
+    """Name the checks that the cluster file states nothing for, in one line."""
+    reasons = run.unjudged.get("not applicable", {})
+    checks = {check for why, found in reasons.items() if why.startswith(NO_EXPECTATION) for check in found}
+    if not checks:
+        return []
+    draft = "gpucluster init --from-nodes drafts what most nodes have"
+    return [f"no expectation in the cluster file: {', '.join(sorted(checks))} ({draft})"]
+
+
 def advisory_lines(run: Run) -> list[str]:
     """Write the warnings that fail no check: one line for each text, nodes folded."""
     lines = [
@@ -204,6 +215,7 @@ def summary(session: ClusterSession, run: Run, tested: int, *, verbose: bool) ->
         yield ""
     yield from unjudged_lines(run, "not applicable") if verbose else ()
     yield from unjudged_lines(run, "not checked")[:MAX_UNJUDGED]
+    yield from without_expectation(run)
     yield from advisory_lines(run)
     by_text: dict[str, list[str]] = {}
     for node in session.plan.selected:
