@@ -135,3 +135,7 @@ def test_a_placeholder_becomes_the_nodes() -> None:
     assert for_nodes("scontrol show node NODE", ["gpu01", "gpu02"]) == "scontrol show node gpu[01-02]"
     assert for_nodes("read MY_NODE and NODE_LIST", ["gpu01"]) == "read MY_NODE and NODE_LIST"
     assert for_nodes("NODE", ["(cluster)"]) == "NODE"
+
+
+def test_what_is_no_name_of_a_node_is_shown_as_it_is() -> None:
+    assert for_nodes("NODE is lost", ["[]"]) == "[] is lost"

@@ -56,7 +56,7 @@ class GroupedFailure:
 
     def _rerun(self) -> str:
         nodes = [node for node in self._group.nodes if node != CLUSTER]
-        words = [f"--nodes={hostlist.fold(nodes)}"] if nodes else []
+        words = [f"--nodes={hostlist.shown(nodes)}"] if nodes else []
         return " ".join((self._command, *map(shlex.quote, (*words, *self._address))))
 
     def __str__(self) -> str:

@@ -71,7 +71,7 @@ def block(group: FailureGroup, rerun: str) -> list[str]:
 def for_nodes(text: str, nodes: Iterable[str]) -> str:
     """Put nodes into a command of a hint, where they are the word NODE: Slurm's commands take a list of nodes."""
     names = [node for node in nodes if node != CLUSTER]
-    return _PLACEHOLDER.sub(lambda _: hostlist.fold(names), text) if names else text
+    return _PLACEHOLDER.sub(lambda _: hostlist.shown(names), text) if names else text
 
 
 def closing(run: Run, width: int, height: int = HEIGHT) -> list[str]:
