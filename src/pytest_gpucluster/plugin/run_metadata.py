@@ -8,6 +8,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster import __version__
 from pytest_gpucluster.core.registry import suites
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession
 
 DISTRIBUTIONS = (
-    "pytest-gpucluster",
     "pytest",
     "pytest-xdist",
     "pytest-testinfra",
@@ -55,8 +55,8 @@ def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what judges; a package that is run from a checkout has none of its own."""
-    found = {"Python": platform.python_version()}
+    """Return the versions of what judges."""
+    found = {"Python": platform.python_version(), "pytest-gpucluster": __version__}
     for name in DISTRIBUTIONS:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
