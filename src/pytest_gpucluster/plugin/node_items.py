@@ -252,7 +252,7 @@ class Maker:
 
 
 class Definitions:
-    """Finds what a fixture's name means, as pytest does: in the module, a conftest.py above it, a plugin, here."""
+    """Finds what a fixture's name means, as pytest does: in the module, a conftest.py above it, here, another plugin."""
 
     def __init__(self, config: pytest.Config, own: Any) -> None:
         self._manager, self._own = config.pluginmanager, own
@@ -263,7 +263,11 @@ class Definitions:
             return found
         plugins = (plugin for plugin in self._manager.get_plugins() if plugin is not self._own)
         there = [(depth, vars(it)[name]) for it in plugins if (depth := _depth(it, name, path)) is not None]
-        return max(there, key=lambda pair: pair[0])[1] if there else getattr(self._own, name, None)
+        depth, nearest = max(there, key=lambda pair: pair[0], default=(0, None))
+        own = getattr(self._own, name, None)
+        return (
+            nearest if depth or own is None else own
+        )  # those of this plugin are registered after other plugins'
 
 
 def widest_scope(definitions: Mapping[str, Any]) -> FixtureScope:
