@@ -46,8 +46,11 @@ class GroupedFailure:
 
     def toterminal(self, out: Any) -> None:
         """Write the text to pytest's terminal."""
-        if self._is_alone or not self._group.cause:
-            self._first.toterminal(out)  # with the traceback of a site's own test
+        if self._is_alone or not self._group.cause:  # with the traceback of a site's own test
+            if hasattr(self._first, "toterminal"):
+                self._first.toterminal(out)
+            else:  # a text: xdist's report of a worker that died
+                out.line(str(self._first))
         if self._is_alone:
             return
         lines = block(self._group, self._rerun())
