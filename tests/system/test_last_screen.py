@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 SITE = "def test_site(node):\n    assert node.name\n"
 EQUAL = "def test_release(host):\n    assert host.run('nproc').rc == 7\n"
 WIDE = """
@@ -290,3 +293,61 @@ def test_a_failing_subtest_is_the_failure_of_its_item(tmp_path: Path, installed:
     assert run.event("finish")["failed"] == 1
     (case,) = run.cases.values()
     assert "assert 1 != 1" in case.result[0].message
+
+
+def gpucluster(
+    sandbox: Sandbox, folder: Path, installed: str, *words: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the installed command as an operator of this Slurm."""
+    env = environment(PYTHONPATH=installed, SLURM_CONF=sandbox.env["SLURM_CONF"], COLUMNS="80")
+    argv = [sys.executable, "-m", "pytest_gpucluster.cli", *words]
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_installed_command_drafts_checks_and_validates(
+    sandbox: Sandbox, tmp_path: Path, installed: str
+) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return gpucluster(sandbox, tmp_path, installed, *words)
+
+    state = f"--state-dir={sandbox.layout.root}"
+    fault = run("sandbox", "fault", "time_not_synchronised", "gpu[03-04]", state)
+    assert fault.stdout.startswith("gpu[03-04]: "), fault.stderr
+    sandbox.heal("gpu[03-04]")
+    draft = run("init", "--from-nodes", "--name", "drafted")
+    assert draft.returncode == 0, draft.stderr
+    text = (tmp_path / "clusters" / "drafted.yaml").read_text()
+    assert re.search(r"^  release: .*# 4 of 4 nodes$", text, re.MULTILINE), text
+    assert run("check", "drafted").returncode == 0
+    (tmp_path / "wrong.yaml").write_text("nodes: gpu01\nslurm: {time: 0}\nsudo: maybe\n")
+    wrong = run("check", "wrong.yaml")
+    assert wrong.returncode == 4
+    assert {
+        line.split(": ")[0] for line in (wrong.stdout + wrong.stderr).splitlines() if "wrong.yaml:" in line
+    } >= {
+        "wrong.yaml:2",
+        "wrong.yaml:3",
+    }
+    assert json.loads(run("profiles", "--json").stdout)
+    assert run("man").stdout.startswith(".TH ")
+    assert run("examples", "copied").returncode == 0
+    assert (tmp_path / "copied" / "Jenkinsfile").is_file()
+    accepted = run_in(tmp_path, installed, "--cluster=drafted", "-m", "os")
+    assert "no expectation in the cluster file" in accepted.out
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: `make packages` installs it")
+@pytest.mark.usefixtures("missing_gpus")
+def test_the_page_of_a_run_is_printed_on_few_pages(sandbox: Sandbox, tmp_path: Path, installed: str) -> None:
+    run_in(tmp_path, installed, on(sandbox), "-m", "gpu or os or slurm")
+    page = tmp_path / "reports" / "latest" / "report.html"
+    argv = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--print-to-pdf={tmp_path / 'x.pdf'}",
+        str(page),
+    ]
+    subprocess.run(list(map(str, argv)), check=True, timeout=120, capture_output=True)
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "x.pdf").read_bytes())) <= 4
