@@ -86,7 +86,7 @@ def fixture_of(fact: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
 
 
 def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the fixtures that a function asks for."""
+    """Return the names of the fixtures that a function requests."""
     parameters = inspect.signature(function).parameters.values()
     return tuple(it.name for it in parameters if it.default is it.empty)
 
@@ -94,7 +94,7 @@ def arguments_of(function: Callable[..., Any]) -> tuple[str, ...]:
 class Item(Protocol):
     """What a fixture of facts needs of its item."""
 
-    def facts(self, asked: AnyProbe) -> Any:
+    def facts(self, source: AnyProbe) -> Any:
         """Return the facts of the item's node."""
 
 
@@ -129,12 +129,15 @@ def asks_of_nodes(
 
 
 def probes_of(function: Any, cluster: Cluster, nodes: Sequence[str]) -> tuple[Probe[Any], ...]:
-    """Return the probes that a fixture function is known to ask for where these nodes are under test."""
-    made_of, said = getattr(function, "gpucluster_probe", None), getattr(function, "gpucluster_asks", None)
+    """Return the probes that a fixture function declares for these nodes under test."""
+    made_of, declared = (
+        getattr(function, "gpucluster_probe", None),
+        getattr(function, "gpucluster_asks", None),
+    )
     of_nodes = getattr(function, "gpucluster_asks_of_nodes", None)
     return (
         *(() if made_of is None else (probe_for(made_of, cluster),)),
-        *(() if said is None else said(cluster)),
+        *(() if declared is None else declared(cluster)),
         *(() if of_nodes is None else of_nodes(cluster, nodes)),
     )
 
@@ -200,8 +203,8 @@ def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None
     """Make a session fixture of {node: facts} of all nodes that could provide them, or of reduce({node: facts})."""
 
     def facts_of_fleet(fleet_facts: Callable[[AnyProbe], dict[str, Any]]) -> Any:
-        told = fleet_facts(probe)
-        return told if reduce is None else reduce(told)
+        found = fleet_facts(probe)
+        return found if reduce is None else reduce(found)
 
     vars(facts_of_fleet)["gpucluster_probe"] = probe  # read by the plugin
     return _fact(facts_of_fleet, "session")

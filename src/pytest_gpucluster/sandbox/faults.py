@@ -439,7 +439,7 @@ def _mce(node: SimulatedNode, options: Options) -> None:
     ]
 
 
-@_fault("os.taint", "the kernel had an oops and continues")
+@_fault("os.taint", "the kernel reported an oops and continues")
 def _oops(node: SimulatedNode, options: Options) -> None:
     node.taint |= 1 << 7
 
