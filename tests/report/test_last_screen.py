@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, counts, findings, for_nodes
+from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, counts, findings
 from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.verdict import judge
+from pytest_gpucluster.report.words import for_nodes
 
 if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import Run
@@ -101,7 +103,7 @@ def test_counters_add_up() -> None:
             {"event": "finish", "exit": 1},
         ]
     )
-    assert counts(run) == "5 nodes: 1 fit, 1 failed, 2 not tested, 1 could not be judged"
+    assert counts(run, judge(run)) == "5 nodes: 1 fit, 1 failed, 2 not tested, 1 could not be judged"
 
 
 def test_equal_failures_are_one_block() -> None:

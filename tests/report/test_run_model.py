@@ -10,7 +10,8 @@ import pytest
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.report import verdict, words
+from pytest_gpucluster.core.text import some
+from pytest_gpucluster.report import words
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import CLUSTER, Row, Run, Series, _sized, read_run
 from pytest_gpucluster.report.run_snapshot import (
@@ -21,6 +22,7 @@ from pytest_gpucluster.report.run_snapshot import (
     plain,
     recorded,
 )
+from pytest_gpucluster.report.verdict import MAX_NAMES
 
 # --- the model of a page
 
@@ -487,9 +489,9 @@ def test_a_time_that_is_none_is_not_known(time: Any) -> None:
 
 def test_names_are_cut_after_six() -> None:
     names = [f"c{n}" for n in range(8)]
-    assert verdict._some(names[:6]) == "c0, c1, c2, c3, c4, c5"
-    assert verdict._some(names[:7]) == "c0, c1, c2, c3, c4, c5 and 1 more"
-    assert verdict._some(names, 2) == "c0, c1 and 6 more"
+    assert some(names[:6], MAX_NAMES) == "c0, c1, c2, c3, c4, c5"
+    assert some(names[:7], MAX_NAMES) == "c0, c1, c2, c3, c4, c5 and 1 more"
+    assert some(names, 2) == "c0, c1 and 6 more"
 
 
 # --- what the history keeps

@@ -35,7 +35,7 @@ def test_every_selected_node_is_counted_once() -> None:
     found = node_counts(run, judge(run))
     assert found == {"fit": 1, "failed": 2, "not tested": 3, "could not be judged": 2}
     assert sum(found.values()) == len(NODES)
-    assert counts(run) == "8 nodes: 1 fit, 2 failed, 3 not tested, 2 could not be judged"
+    assert counts(run, judge(run)) == "8 nodes: 1 fit, 2 failed, 3 not tested, 2 could not be judged"
     page = html.render(run)
     figures = page[
         page.index('<ul class="figures">') : page.index("</ul>", page.index('<ul class="figures">'))
@@ -52,5 +52,5 @@ def test_every_selected_node_is_counted_once() -> None:
 
 def test_nodes_that_could_not_be_judged_are_counted_if_there_are_any() -> None:
     run = read_run(a_run([passing("gpu01"), failing("gpu02")], finish=1))
-    assert counts(run) == "2 nodes: 1 fit, 1 failed, 0 not tested"
+    assert counts(run, judge(run)) == "2 nodes: 1 fit, 1 failed, 0 not tested"
     assert "could not be judged" not in html.render(run)

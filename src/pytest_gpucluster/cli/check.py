@@ -11,6 +11,7 @@ from pytest_gpucluster.cli.output import add_json, say_json
 from pytest_gpucluster.config.yaml_loader import read_source
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.report.words import count
 
 if TYPE_CHECKING:
     import argparse
@@ -102,14 +103,10 @@ def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
 
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
     groups = summary["groups"]
-    counts = f"{_count(summary['nodes'], 'node')} in {_count(len(groups), 'group')}"
+    counts = f"{count(summary['nodes'], 'node')} in {count(len(groups), 'group')}"
     yield f"{summary['file']}: valid; cluster {summary['cluster']}: {counts}"
     for group in groups:
         where = f", partition {group['partition']}" if group["partition"] else ""
-        yield f"  {group['nodes']}: {_count(group['count'], 'node')}, profile {group['profile']}{where}"
+        yield f"  {group['nodes']}: {count(group['count'], 'node')}, profile {group['profile']}{where}"
     yield f"suites with a section: {', '.join(summary['suites']) or 'none'}"
     yield from summary["deprecations"]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

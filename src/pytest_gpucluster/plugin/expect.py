@@ -12,7 +12,7 @@ from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED
 from pytest_gpucluster.plugin.known_cause import with_known_cause
-from pytest_gpucluster.report.last_screen import for_nodes
+from pytest_gpucluster.report.words import for_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

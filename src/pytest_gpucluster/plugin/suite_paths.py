@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,7 @@ def _found(config: pytest.Config, arg: str) -> str:
     return "::".join((str(shipped), *rest)) if shipped.exists() else arg
 
 
+@cache
 def _root() -> Path:
     return Path(suites_path()).resolve()
 

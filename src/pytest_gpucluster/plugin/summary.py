@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.text import some
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED, clean
 from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.junit import RUN_SUITE
@@ -117,10 +118,9 @@ def unjudged_lines(run: Run, kind: str) -> list[str]:
     lines = []
     for why, checks in run.unjudged.get(kind, {}).items():
         names = sorted(checks)
-        shown = ", ".join(names[:MAX_NAMES]) + (
-            f" and {len(names) - MAX_NAMES} more" if names[MAX_NAMES:] else ""
+        lines.append(
+            f"{kind}: {some(names, MAX_NAMES)} on {folded(sorted(set().union(*checks.values())))}: {why}"
         )
-        lines.append(f"{kind}: {shown} on {folded(sorted(set().union(*checks.values())))}: {why}")
     return lines
 
 

@@ -26,12 +26,11 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
-from pytest_gpucluster.report.last_screen import for_nodes
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.result import as_dict, as_list
 from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, STATES
 from pytest_gpucluster.report.verdict import judge, node_counts, ordered
-from pytest_gpucluster.report.words import clock, count, counted, folded, number
+from pytest_gpucluster.report.words import clock, count, counted, folded, for_nodes, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

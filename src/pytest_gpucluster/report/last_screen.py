@@ -6,15 +6,15 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.report.run_model import CLUSTER
+from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.verdict import UNJUDGED, judge, node_counts, ordered
-from pytest_gpucluster.report.words import count, folded
+from pytest_gpucluster.report.words import count, folded, for_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpucluster.report.run_model import FailureGroup, Row, Run
+    from pytest_gpucluster.report.verdict import Judged
 
 HEIGHT = 25  # lines of the verdict and its table, for any number of nodes
 MAX_FINDINGS = 4  # lines of one block
@@ -24,7 +24,6 @@ MAX_LINES = 4  # of one cell
 HEADERS = ("action", "nodes", "check", "finding")
 _SHARES = (0.14, 0.24, 0.22)  # of the width, at most; the finding gets the rest
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_PLACEHOLDER = re.compile(r"\bNODE\b(?! FAILURE)")  # Slurm prints DUE TO NODE FAILURE
 
 
 def places(group: FailureGroup) -> str:
@@ -68,17 +67,11 @@ def block(group: FailureGroup, rerun: str) -> list[str]:
     return [*lines, f"rerun:        {rerun}"]
 
 
-def for_nodes(text: str, nodes: Iterable[str]) -> str:
-    """Put nodes into a command of a hint, where they are the word NODE: Slurm's commands take a list of nodes."""
-    names = [node for node in nodes if node != CLUSTER]
-    return _PLACEHOLDER.sub(lambda _: hostlist.shown(names), text) if names else text
-
-
 def closing(run: Run, width: int, height: int = HEIGHT) -> list[str]:
     """Return the verdict, the counts of nodes, and a table of what to do, in at most `height` lines."""
     judged = judge(run)
     sentence = " ".join(judged.sentences)
-    lines = [*textwrap.wrap(f"{judged.title.upper()}: {sentence}", width), counts(run)]
+    lines = [*textwrap.wrap(f"{judged.title.upper()}: {sentence}", width), counts(run, judged)]
     if judged.kind == "exceptions":
         for text in judged.exceptions[:MAX_EXCEPTIONS]:
             lines += textwrap.wrap(f"- {text}", width, subsequent_indent="  ")
@@ -88,9 +81,9 @@ def closing(run: Run, width: int, height: int = HEIGHT) -> list[str]:
     return lines
 
 
-def counts(run: Run) -> str:
+def counts(run: Run, judged: Judged) -> str:
     """Count the selected nodes by their result; the counts add up to all of them."""
-    found = node_counts(run, judge(run))
+    found = node_counts(run, judged)
     shown = (f"{number:,} {result}" for result, number in found.items() if number or result != UNJUDGED)
     return f"{count(sum(found.values()), 'node')}: {', '.join(shown)}"
 
@@ -142,8 +135,7 @@ def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 def _several(texts: Sequence[str]) -> str:
     known = list(dict.fromkeys(texts))
-    rest = len(known) - MAX_VALUES
-    return ", ".join(known[:MAX_VALUES]) + (f" and {rest} more" if rest > 0 else "")
+    return some(known, MAX_VALUES) if any(known) else ""
 
 
 def _values(texts: Sequence[str]) -> str:

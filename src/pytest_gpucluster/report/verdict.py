@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_model import ACTIONS
 from pytest_gpucluster.report.words import clock, count, folded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from pytest_gpucluster.report.run_model import FailureGroup, Run
 
 UNJUDGED = "could not be judged"
 STOPPED = 2  # pytest's exit status of a run that was interrupted
+MAX_NAMES = 6  # of checks in one sentence
 
 
 @dataclass(frozen=True)
@@ -110,16 +112,11 @@ def _exceptions(run: Run) -> Iterable[str]:
         yield f"{count(len(run.silent), 'node')} without any result: {folded(run.silent)}"
     flaky = sorted({one["check"] for one in run.retried.values() if one["outcome"] == "passed"})
     if flaky:
-        yield f"{count(len(flaky), 'check')} passed only when repeated: {_some(flaky)}"
+        yield f"{count(len(flaky), 'check')} passed only when repeated: {some(flaky, MAX_NAMES)}"
     for outcome in ("not checked", "skipped"):
         if run.totals[outcome]:
             checks = sorted({check for why in run.unjudged[outcome].values() for check in why})
-            yield f"{count(run.totals[outcome], 'check')} {outcome}: {_some(checks)}"
-
-
-def _some(names: Sequence[str], most: int = 6) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+            yield f"{count(run.totals[outcome], 'check')} {outcome}: {some(checks, MAX_NAMES)}"
 
 
 def ordered(run: Run) -> list[FailureGroup]:

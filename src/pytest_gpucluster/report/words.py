@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 EXACT = 1e15  # below it a float holds every whole number
+_PLACEHOLDER = re.compile(r"\bNODE\b(?! FAILURE)")  # Slurm prints DUE TO NODE FAILURE
 TINY = 1e-300  # below it floats are subnormal: no power of ten is near
 
 
@@ -22,6 +24,12 @@ def folded(nodes: Iterable[str]) -> str:
     real = [name for name in names if name != CLUSTER]
     parts = [hostlist.shown(real)] if real else []
     return " ".join(parts + ([CLUSTER] if len(real) < len(names) else []))
+
+
+def for_nodes(text: str, nodes: Iterable[str]) -> str:
+    """Put nodes into a command of a hint, where they are the word NODE: Slurm's commands take a list of nodes."""
+    names = [node for node in nodes if node != CLUSTER]
+    return _PLACEHOLDER.sub(lambda _: hostlist.shown(names), text) if names else text
 
 
 def counted(nodes: Iterable[str]) -> str:
