@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 HINT = "dmesg | grep -i -e xid -e nvrm; lspci -d 10de:; power the node off and on; reseat the GPU"
 RESET_HINT = "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r (with NVSwitch: of all GPUs), or reboot"
-UNKNOWN = "a GPU may be missing: pytest -m gpu -k count"
 UsualBuses = Mapping[tuple[str | None, int], tuple[str, ...]]  # (model, GPUs per node) -> their bus ids
 
 # of nccl-tests, of the payloads, of CUDA and of nvidia-container-cli

@@ -10,7 +10,6 @@ from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.missing_gpus import (
-    UNKNOWN,
     MissingGpus,
     UsualBuses,
     lacks_gpus,
@@ -30,14 +29,15 @@ _WORD = re.compile(r"[\w.-]+")
 
 
 def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
-    """Return a verdict that missing GPUs explain with them as its cause; no command is sent to the nodes for this."""
+    """Return a verdict that missing GPUs explain with them as its cause.
+
+    A run without facts of GPUs reads them from all nodes once a program reports too few, at no other failure.
+    """
     session, own = item.session, item.record.node
     failed = verdict.outcome is Outcome.FAILED
-    if not failed and not lacks_gpus(verdict.reason):
+    few = lacks_gpus(verdict.reason) or any(map(too_few, verdict.findings))
+    if not few and not (failed and session.facts.is_requested(nvidia_smi.GPUS)):
         return verdict
-    if not session.facts.is_requested(nvidia_smi.GPUS):
-        few = any(map(too_few, verdict.findings))
-        return replace(verdict, hint="; ".join(filter(None, (verdict.hint, UNKNOWN)))) if few else verdict
     texts = [verdict.reason, *(f"{it.part} {it.measured}" for it in verdict.findings)]
     words = {word for text in texts for word in _WORD.findall(text)}
     named = [own] if own else [node for node in session.nodes if node in words]
