@@ -16,7 +16,9 @@ SUITES = ("slurm", "gpu", "fabric", "nccl")
 
 
 @pytest.mark.parametrize(
-    ("suites", "words"), [(SUITES, ()), (SUITES, ("-n", "2")), (("nccl",), ())], ids=["all", "workers", "nccl"]
+    ("suites", "words"),
+    [(SUITES, ()), (SUITES, ("-n", "2")), (("nccl",), ())],
+    ids=["all", "workers", "nccl"],
 )
 def test_every_suite_names_the_missing_gpu(
     sandbox: Sandbox, tmp_path: Path, suites: tuple[str, ...], words: tuple[str, ...]
