@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from framework_helpers import imported, spelled
-from paths import ROOT, TESTS
+from paths import ROOT
+from training_helpers import NODES, NONE, Change, of_rank, recorded
 
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.core.check import Action, Outcome
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, read_facts
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.training import checks, payload_model
 from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLimit
 from pytest_gpucluster.suites.training.facts import trained_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_gpucluster.core.check import Verdict
 
-NODES = ("gpu01", "gpu02")
 CONFIG = TrainingConfig(checkpoint="/shared")
-NONE = PayloadResult("training", (), 0)
-Change = dict[str, Any]
-
-
-def recorded(step: str, change: Callable[[Change], Change | None] = lambda fact: fact) -> PayloadResult:
-    """Return the recorded step with changed facts; None leaves a fact out."""
-    facts = read_facts((TESTS / "data" / "training" / f"{step}.jsonl").read_text(), "training")
-    tasks = []
-    for rank in range(4):
-        mine = (change(dict(fact)) for fact in facts if fact["rank"] == rank)
-        known = tuple(fact for fact in mine if fact is not None)
-        tasks.append(PayloadTask(rank, NODES[rank // 2], 0, None, known))
-    return PayloadResult("training", NODES, 4, tuple(tasks), seconds=20.0)
-
-
-def of_rank(*ranks: int, kind: str, mode: str = "", **values: Any) -> Callable[[Change], Change]:
-    """Return a change of one kind of fact of some ranks."""
-
-    def change(fact: Change) -> Change:
-        wanted = fact["rank"] in ranks and fact["training"] == kind and fact.get("mode", "") == mode
-        return {**fact, **values} if wanted else fact
-
-    return change
 
 
 def on_gpus(fact: Change) -> Change:

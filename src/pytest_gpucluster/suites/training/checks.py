@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 _NO_NODE = "no node can take part: see training.framework and training.alone"
 _ONE_NODE = "fewer than two nodes can train together: see training.alone and training.replay"
-# On CPUs ranks are compared by the CPU time of their thread, which caches and hyper-threads change, but do not double
-CPU_RELATIVE = 1.0
+# On CPUs ranks are compared by the CPU time of their thread: other programs change it through caches and hyper-threads
+CPU_RELATIVE = 3.0
 _STEPS = {
     "alone": "trains on its node alone and ends with 0",
     "together": "trains with all ranks and ends with 0",
@@ -332,7 +332,7 @@ def stragglers(
         for kind in sorted({_kind(rank) for rank in runs if rank.node == node_name}):
             rates = {rank.place: rate for rank, rate in runs.items() if _kind(rank) == kind}
             on_gpu = any(rank.on_gpu for rank in runs)
-            # twice the time is half the rate
+            # four times the time is a quarter of the rate
             least = config.min_relative if on_gpu else CPU_RELATIVE / (1 + CPU_RELATIVE)
             found = outliers(rates, min_relative=least)
             note, compared = found.note or note, compared or not found.note

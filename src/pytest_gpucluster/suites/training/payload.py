@@ -21,6 +21,7 @@ import hashlib
 import inspect
 import os
 import platform
+import re
 import subprocess
 import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence
@@ -67,6 +68,16 @@ def cpu_name() -> str:
     with open("/proc/cpuinfo") as lines:
         named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.machine()
+
+
+def driver() -> str:
+    """Return the version of NVIDIA's driver; '' if it is not known."""
+    try:
+        with open("/proc/driver/nvidia/version") as text:
+            found = re.search(r" (\d+\.\d+[.\d]*) ", text.readline())
+    except OSError:
+        found = None
+    return found.group(1) if found else ""
 
 
 def gpu_processes() -> Optional[List[List[str]]]:
@@ -159,11 +170,8 @@ class Trainer:
             facts, gib = gpu_facts(about), about.total_memory / 2.0**30
             if about.major >= 8:  # older GPUs have no bf16
                 self.dtype = torch.bfloat16
-            kind = "%d/%s/%s" % (
-                about.multi_processor_count,
-                torch.version.cuda,
-                torch.backends.cudnn.version(),
-            )
+            libraries = (torch.version.cuda, torch.backends.cudnn.version(), driver())
+            kind = "%d/%s/%s/%s" % (about.multi_processor_count, *libraries)
         self.clock, self.uuid = Clock(torch, self.device), facts["uuid"]
         self.fitting = chosen(self.args.model, gib)
         self.alike = "%s/%s/%s" % (facts["name"], torch.__version__, kind)
