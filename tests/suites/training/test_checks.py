@@ -225,6 +225,15 @@ def test_scaling_checkpoint_and_start_are_judged_by_the_cluster_file() -> None:
     assert checks.checkpoint(together, TrainingConfig()).outcome is Outcome.NOT_APPLICABLE
 
 
+def test_node_that_learns_nothing_or_differs_within_fails() -> None:
+    start = recorded("alone").by_rank("trained")[2]["before"]
+    still = recorded("alone", of_rank(2, 3, kind="trained", mode="ddp", after=start))
+    assert found(checks.alone("gpu02", still))[0] == "rank 2: training changed no parameter"
+    assert checks.alone("gpu01", still).outcome is Outcome.PASSED
+    apart = recorded("alone", of_rank(3, kind="trained", mode="ddp", after="x"))
+    assert "rank 3: parameters after training: x" in found(checks.alone("gpu02", apart))
+
+
 def test_missing_torch_is_named() -> None:
     task = PayloadTask(
         0, "gpu01", 0, None, ({"training": "found", "node": "gpu01", "error": "No module", "version": ""},)

@@ -51,6 +51,7 @@ from pytest_gpucluster.suites.training.payload_model import (
 
 RATE = 3e-4  # of AdamW
 REPLAYS = 2
+MPS = "nvidia-cuda-mps-server"  # where a site runs it, it has a context on every GPU
 SEEN = 10.0  # seconds for a file of another node to appear: NFS caches folders
 
 report = reporter("training")
@@ -197,7 +198,7 @@ class Trainer:
         """
         if known is None or not self.uuid:
             return None
-        mine = [row for row in known if row[0] == self.uuid and len(row) > 2]
+        mine = [row for row in known if row[0] == self.uuid and len(row) > 2 and not row[2].endswith(MPS)]
         if started and str(os.getpid()) not in [row[1] for row in mine]:
             return None
         return ["%s (pid %s)" % (row[2], row[1]) for row in mine if row[1] != str(os.getpid())]
