@@ -11,9 +11,9 @@ import zlib
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 from pytest_gpucluster.kit.payloads.prelude import gpu_facts, no_device
+from pytest_gpucluster.kit.payloads.tensor_bits import CHUNK, bits, digest_of
 from pytest_gpucluster.suites.burnin.payload_process import MIB, reason_of
 
-CHUNK = 1 << 24  # elements that are filled or summed at once
 SIZES = {"fp64": 4096, "fp32": 8192, "tf32": 8192, "fp16": 8192, "bf16": 8192, "fp8": 8192, "int8": 8192}
 
 
@@ -24,25 +24,6 @@ def mixed(torch: Any, device: Any, start: int, stop: int, seed: int) -> Any:
     value = ((value ^ (value >> 15)) * 2246822519) & 0xFFFFFFFF
     value = ((value ^ (value >> 13)) * 3266489917) & 0xFFFFFFFF
     return (value ^ (value >> 16)) & 0xFFFF
-
-
-def bits(torch: Any, tensor: Any) -> Any:
-    """Return a tensor's bits as integers, so that NaN and -0 can be compared."""
-    width = tensor.element_size()
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.reshape(-1).view(kinds[width])
-
-
-def digest_of(torch: Any, tensor: Any) -> str:
-    """Return a digest of a tensor's bits: their sum and their sum weighted by position, modulo 2^64."""
-    flat = bits(torch, tensor)
-    plain = weighted = 0
-    for start in range(0, flat.numel(), CHUNK):
-        part = flat[start : start + CHUNK].to(torch.int64)
-        place = torch.arange(start, start + part.numel(), device=part.device, dtype=torch.int64) % 65521 + 1
-        plain += int(part.sum().item())
-        weighted += int((part * place).sum().item())
-    return "%016x%016x" % (plain % (1 << 64), weighted % (1 << 64))
 
 
 class GpuWorker:

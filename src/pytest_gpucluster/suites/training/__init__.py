@@ -1,0 +1,13 @@
+"""A short pre-training: the last word before a cluster is handed over."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=15,
+    markers=("training: a transformer pre-trains on each node alone and on all nodes, by torch",),
+    section="config:TrainingConfig",
+    profile_rows="config:TrainingLimit",
+    frameworks=("torch",),
+    leftovers="steps:folders",
+)

@@ -1,0 +1,550 @@
+"""A training on each node alone, and on all nodes. Pure; the facts are those of payload.py."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import (
+    NO_MEMORY,
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+    revised,
+    with_cause,
+    with_contention,
+)
+from pytest_gpucluster.core.majority import decides, norm
+from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.core.text import some
+from pytest_gpucluster.kit.gpu_peaks import bare
+from pytest_gpucluster.kit.mpi_errors import with_software_cause
+from pytest_gpucluster.suites.training.facts import (
+    MODES,
+    distance,
+    distances,
+    mean_curve,
+    ranks_of,
+    trained_in,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.core.outliers import Outliers
+    from pytest_gpucluster.kit.payload_result import Fact, PayloadResult, PayloadTask
+    from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLimit
+    from pytest_gpucluster.suites.training.facts import RankInfo, TrainedMode
+
+_NO_NODE = "no node can take part: see training.framework and training.alone"
+_ONE_NODE = "fewer than two nodes can train together: see training.alone and training.replay"
+# On CPUs ranks are compared by the CPU time of their thread: other programs change it through caches and hyper-threads
+CPU_RELATIVE = 3.0
+_STEPS = {
+    "alone": "trains on its node alone and ends with 0",
+    "together": "trains with all ranks and ends with 0",
+}
+
+
+@check(
+    "training.framework",
+    cause="torch is not installed for this python on the node, or the environment differs between nodes",
+    hint="python3 -m pip show torch on the node; or name another python under `environments` and that under "
+    "training.environment",
+)
+def framework(node_name: str, packages: PayloadResult) -> Judgement:
+    """Judge that torch is installed, in the version of the other nodes."""
+    facts = packages.of_node(node_name, "found")
+    if not facts:
+        yield Finding("python", packages.silence(node_name), "reports whether torch is installed")
+        return
+    if facts[0]["error"]:
+        yield Finding("package torch", facts[0]["error"], "installed")
+        return
+    versions = {fact["node"]: fact["version"] for fact in packages.facts("found") if not fact["error"]}
+    yield from norm(versions.items()).judge("package torch", versions[node_name])
+
+
+def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
+    """Return the verdict with a cause outside the node's hardware, if it has one: memory in use, software."""
+    in_use = with_cause(
+        verdict,
+        NO_MEMORY,
+        "another process uses the memory of the GPU, or the model is too large for it",
+        "training.processes names the process; training.model selects a smaller model",
+    )
+    return with_software_cause(in_use)
+
+
+@revised(_not_hardware)
+@check(
+    "training.alone",
+    cause="a rank of the node crashes or hangs while it trains, or gradients are lost within the node",
+    hint="the first rank of the list; dmesg | grep -i xid; the gpu and ddp suites for the parts",
+    action=Action.MONITOR,  # torch, its settings or the limits of the step may be the cause
+)
+def alone(node_name: str, alone: PayloadResult) -> Judgement:
+    """Judge that every rank trains on the node alone, by DDP and FSDP, and that DDP leaves equal parameters."""
+    if not alone.ntasks:
+        yield NotChecked(_NO_NODE)
+        return
+    tasks = [task for task in alone.tasks if task.node == node_name]
+    if not tasks:
+        yield Finding("tasks", alone.silence(node_name), "one task per rank")
+    yield from _unfinished(tasks, alone, "alone")
+    yield from _unequal([it for it in trained_in(alone, "ddp").values() if it.rank.node == node_name])
+
+
+@check(
+    "training.replay",
+    cause="silent data corruption: the GPU computes or stores wrong values and reports no error",
+    hint="take the GPU out of service; pytest -m burnin on this node alone; dcgmi diag -r 3; return the GPU",
+)
+def replay(node_name: str, alone: PayloadResult) -> Judgement:
+    """Judge that deterministic steps give the same bits twice on each GPU, and on all GPUs of one kind.
+
+    Equal programs on equal GPUs, without a collective: no healthy GPU gives other bits, so a node may be drained.
+    """
+    mine = alone.of_node(node_name, "replayed")
+    ranks = ranks_of(alone)
+    if not mine:
+        yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node replayed: see training.alone")
+        return
+    facts = {int(fact["rank"]): fact for fact in alone.facts("replayed") if int(fact["rank"]) in ranks}
+    for fact in mine:
+        rank = ranks[int(fact["rank"])]
+        if fact["reason"]:
+            yield NotChecked(f"{rank.label}: torch has no deterministic algorithm: {fact['reason']}")
+            continue
+        first, *again = fact["runs"]
+        if any(run != first for run in again):
+            yield Finding(
+                rank.label, _replayed(first, again[0]), f"equal bits in {len(fact['runs'])} replays"
+            )
+            continue
+        votes = [
+            (ranks[other].node, one["runs"][0])
+            for other, one in facts.items()
+            if not one["reason"] and _kind(ranks[other]) == _kind(rank)
+        ]
+        devices = "GPUs of this model" if rank.on_gpu else "ranks on such CPUs"
+        yield from norm(votes, devices).judge(rank.label, first, shown=_digest)
+    yield Metric(
+        "training_replayed",
+        sum(len(fact["runs"]) * fact["steps"] for fact in mine),
+        "steps",
+        better="neither",
+    )
+
+
+def _digest(run: Fact) -> str:
+    return f"parameters {run['digest']}, last loss {run['losses'][-1]}"
+
+
+def _replayed(first: Fact, other: Fact) -> str:
+    pairs = zip(first["losses"], other["losses"], strict=True)
+    step = next((number for number, (one, two) in enumerate(pairs, 1) if one != two), None)
+    where = f"the loss of step {step} differs" if step else "the parameters differ after the last step"
+    return f"{where} between two replays"
+
+
+def _kind(rank: RankInfo) -> tuple[str, str]:
+    return rank.alike, rank.model
+
+
+@check(
+    "training.loss",
+    cause="a rank computes wrong values, or gradients are wrong within the node",
+    hint="training.replay compares the bits; pytest -m burnin on this node alone",
+    action=Action.MONITOR,  # the tolerance is no proof against a node; training.replay is
+)
+def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgement:
+    """Judge that equal trainings have equal loss curves: each rank by itself, then the mean of the node's group."""
+    ranks = [rank for rank in ranks_of(alone).values() if rank.node == node_name]
+    known = {mode: trained_in(alone, mode) for mode in MODES}
+    if not any(run.rank.node == node_name for run in known["plain"].values()):
+        yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone")
+        return
+    mine = next(iter(ranks))
+    plain = {run.rank.place: run.losses for run in known["plain"].values() if _kind(run.rank) == _kind(mine)}
+    labels = {rank.place: rank.label for rank in ranks}
+    yield from _deviating(plain, labels, config, "losses of one rank by itself")
+    for mode in ("ddp", "fsdp"):
+        groups = _by_node(
+            run
+            for run in known[mode].values()
+            if (_kind(run.rank), run.rank.size) == (_kind(mine), mine.size)
+        )
+        curves = {node: mean_curve(runs) for node, runs in groups.items()}
+        yield from _deviating(curves, {node_name: f"{mode} on the node"}, config, "mean loss")
+    both = [_by_node(known[mode].values()).get(node_name) for mode in ("ddp", "fsdp")]
+    if (
+        both[0]
+        and both[1]
+        and (apart := distance(mean_curve(both[1]), mean_curve(both[0]))) > config.loss_tolerance
+    ):
+        yield Finding("fsdp", f"losses {apart:.1%} from those of ddp", _within(config))
+
+
+def _deviating(
+    curves: Mapping[str, Sequence[float]], mine: Mapping[str, str], config: TrainingConfig, what: str
+) -> Iterator[Finding]:
+    """Yield a finding for each of `mine` ({name: part}) that is far from the median curve."""
+    far = {name: apart for name, apart in distances(curves).items() if apart > config.loss_tolerance}
+    clear = decides(len(curves) - len(far), len(curves))
+    for name in sorted(mine.keys() & (far if clear else curves if far else {}).keys()):
+        usual = f"{_within(config)}, as {len(curves) - len(far)} of {len(curves)}"
+        others = f"one curve; no majority: {some(far)} deviate"
+        worst = far.get(name, 0.0)
+        yield Finding(mine[name], f"{what} {worst:.1%} from the median curve", usual if clear else others)
+
+
+def _within(config: TrainingConfig) -> str:
+    return f"within {config.loss_tolerance:.2%}"
+
+
+def _by_node(runs: Iterable[TrainedMode]) -> dict[str, list[TrainedMode]]:
+    found: dict[str, list[TrainedMode]] = {}
+    for run in runs:
+        found.setdefault(run.rank.node, []).append(run)
+    return found
+
+
+# -- speed
+
+
+def _contended(verdict: Verdict, node_name: str, alone: PayloadResult, *_facts: object) -> Verdict:
+    """Return the verdict without a drain if other processes use GPUs of the node."""
+    known = _foreign(node_name, alone)
+    return with_contention(verdict, f"others are at work on {'; '.join(known)}" if known else "")
+
+
+def _foreign(node_name: str, *results: PayloadResult) -> list[str]:
+    """Return 'rank N (GPU ...): processes' of each GPU of the node that others use, at start or end of a step."""
+    found: dict[str, list[str]] = {}
+    for result in results:
+        ended = result.by_rank("done")
+        for number, rank in ranks_of(result).items():
+            if rank.node == node_name:
+                late = ended.get(number, {}).get("others") or ()
+                found.setdefault(rank.label, []).extend((*(rank.others or ()), *late))
+    return [f"{label}: {some(dict.fromkeys(words))}" for label, words in found.items() if words]
+
+
+@revised(_contended)
+@check(
+    "training.speed",
+    cause="the GPUs of the node are slow under a real load: clocks, power, heat, links within the node, the host",
+    hint="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE under load; pytest -m 'burnin or nccl' on the node",
+    action=Action.MONITOR,
+)
+def speed(
+    node_name: str,
+    alone: PayloadResult,
+    config: TrainingConfig,
+    limits: Sequence[TrainingLimit],
+    gpu_name: str,
+) -> Judgement:
+    """Judge tokens/s, TFLOP/s and MFU of each rank on the node alone against profile and cluster file."""
+    measured = False
+    for mode in MODES:
+        runs = [run for run in trained_in(alone, mode).values() if run.rank.node == node_name]
+        if not runs:
+            continue
+        measured = True
+        yield from _figures(mode, runs, config)
+        for run in runs:
+            limit = _limit(mode, run.rank, config, limits, gpu_name)
+            mfu = _mfu(run, config)
+            if limit and mfu is not None and mfu < limit[0]:
+                part = f"{run.rank.label}, {mode}"
+                yield Finding(
+                    part, f"MFU {mfu:.1%} ({run.tflops:.4g} TFLOP/s)", f">= {limit[0]:.1%}: {limit[1]}"
+                )
+    if not measured:
+        yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone")
+
+
+def _figures(mode: str, runs: Sequence[TrainedMode], config: TrainingConfig) -> Iterator[Metric]:
+    """Yield the figures of a mode, medians over the ranks of the node."""
+    middle = statistics.median
+    yield Metric(f"training_{mode}_rate", middle(run.rate for run in runs), "tokens/s", better="higher")
+    yield Metric(f"training_{mode}_flops", middle(run.tflops for run in runs), "TFLOP/s")
+    shares = [mfu for run in runs if (mfu := _mfu(run, config)) is not None]
+    if shares:
+        yield Metric(f"training_{mode}_mfu", 100 * middle(shares), "%", better="higher")
+    yield Metric(f"training_{mode}_step", 1e3 * middle(run.median for run in runs), "ms", detail=True)
+    yield Metric(f"training_{mode}_p95", 1e3 * max(run.p95 for run in runs), "ms", detail=True)
+    spread = max((max(run.steps) - min(run.steps)) / run.median for run in runs)
+    yield Metric(f"training_{mode}_spread", 100 * spread, "%", detail=True, better="neither")
+    for run in runs:
+        yield Metric(
+            f"training_{mode}_rate", run.rate, "tokens/s", run.rank.label, detail=True, better="higher"
+        )
+
+
+def _mfu(run: TrainedMode, config: TrainingConfig) -> float | None:
+    peak = run.rank.peak(config.peak)
+    return run.tflops / peak if peak else None
+
+
+def _limit(
+    mode: str, rank: RankInfo, config: TrainingConfig, limits: Sequence[TrainingLimit], gpu_name: str
+) -> tuple[float, str] | None:
+    """Return the lowest MFU and its source: of the cluster file, else of the profile's row; None without one."""
+    stated = {str(name): share for name, share in config.min_mfu.items()}
+    if mode in stated:
+        return stated[mode], "training.min_mfu of the cluster file"
+    size = 1 if mode == "plain" else rank.size
+    rows = [
+        row
+        for row in limits
+        if (row.mode, row.model) == (mode, rank.model) and (row.max_gpus is None or size <= row.max_gpus)
+    ]
+    if not rows or not rank.on_gpu or bare(rank.name) != bare(gpu_name):
+        return None
+    return rows[0].mfu, f"the profile's row of training: {rows[0].source}"
+
+
+@revised(_contended)
+@check(
+    "training.stragglers",
+    cause="slower than others of its kind: heat, power, settings, the host, or another process",
+    hint="compare nvidia-smi -q of this GPU and of a fast one, both under load; top on the node",
+    action=Action.MONITOR,
+)
+def stragglers(
+    node_name: str, alone: PayloadResult, together: PayloadResult, config: TrainingConfig
+) -> Judgement:
+    """Judge the time of each rank's own work, before it waits for others, against ranks of its kind (median, MAD)."""
+    compared, note = False, "nothing was measured that could be compared"
+    for mode, result, title in (
+        ("plain", alone, "alone"),
+        ("ddp", alone, "alone"),
+        ("ddp", together, "all nodes"),
+    ):
+        runs = {run.rank: 1 / run.busy for run in trained_in(result, mode).values() if run.busy}
+        for kind in sorted({_kind(rank) for rank in runs if rank.node == node_name}):
+            rates = {rank.place: rate for rank, rate in runs.items() if _kind(rank) == kind}
+            on_gpu = any(rank.on_gpu for rank in runs)
+            # four times the time is a quarter of the rate
+            least = config.min_relative if on_gpu else CPU_RELATIVE / (1 + CPU_RELATIVE)
+            found = outliers(rates, min_relative=least)
+            note, compared = found.note or note, compared or not found.note
+            for rank in (rank for rank in runs if rank.node == node_name and rank.place in rates):
+                if usual := _slower(rank.place, found, len(rates)):
+                    measured = f"{1e3 / rates[rank.place]:.4g} ms of its own work per step"
+                    yield Finding(f"{rank.label}, {mode} ({title})", measured, usual)
+    if not compared:
+        yield NotChecked(note)
+
+
+def _slower(place: str, found: Outliers, among: int) -> str:
+    """Return what is usual, if the rank is an outlier among rates or of their slow half; else ''."""
+    if place in found.low:
+        return f"about the median of {among}: {1e3 / found.median:.4g} ms"
+    if found.halves and place in found.halves.slow:
+        fast, slow = 1e3 / found.halves.fast_median, 1e3 / found.halves.slow_median
+        return f"one speed of all {among}; there are two: {fast:.4g} and {slow:.4g} ms"
+    return ""
+
+
+@check(
+    "training.processes",
+    cause="a process of an earlier job, or one that was started without Slurm, computes on the GPU",
+    hint="nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv on the node; end the process",
+    action=Action.MONITOR,
+)
+def processes(node_name: str, alone: PayloadResult, together: PayloadResult) -> Judgement:
+    """Judge that no other process uses the GPU of a rank, before and after the training."""
+    ranks = [rank for rank in ranks_of(alone).values() if rank.node == node_name]
+    if not ranks:
+        yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node joined: see training.alone")
+    elif not any(rank.on_gpu for rank in ranks):
+        yield NotApplicable("the ranks compute on CPUs")
+    elif all(rank.others is None for rank in ranks):
+        yield NotChecked("nvidia-smi shows no processes where the ranks run")
+    for words in _foreign(node_name, alone, together):
+        part, _, names = words.partition("): ")
+        yield Finding(f"{part})", names, "no other process")
+
+
+# -- all nodes
+
+
+@check(
+    "training.together",
+    cause="ranks cannot reach each other, one crashes or hangs, or gradients are lost between nodes",
+    hint="the first rank of the list; the nccl and ddp suites name the node or link",
+    action=Action.MONITOR,
+    each="worlds",
+)
+def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig) -> Judgement:
+    """Judge that all ranks of all nodes train together, with equal parameters and the loss curve of one node."""
+    alone, result = world
+    if not result.ntasks:
+        yield NotChecked(_ONE_NODE)
+        return
+    yield from _unfinished(result.tasks, result, "together")
+    for rank in sorted(set(range(result.ntasks)) - {task.task for task in result.tasks}):
+        yield Finding(f"rank {rank}", result.problem or "did not start", _STEPS["together"])
+    yield from _unequal(list(trained_in(result, "ddp").values()), nodes=True)
+    for mode in ("ddp", "fsdp"):
+        runs = list(trained_in(result, mode).values())
+        groups = _by_node(trained_in(alone, mode).values())
+        references = [
+            mean_curve(of_node)
+            for node, of_node in groups.items()
+            if node in result.nodes and runs and of_node[0].rank.model == runs[0].rank.model
+        ]
+        if len(runs) != result.ntasks or not references:
+            continue
+        middle = [statistics.median(values) for values in zip(*references, strict=True)]
+        if (apart := distance(mean_curve(runs), middle)) > config.loss_tolerance:
+            yield Finding(
+                f"{mode} on all nodes", f"losses {apart:.1%} from the one-node curve", _within(config)
+            )
+
+
+@check(
+    "training.scaling",
+    cause="the network between the nodes is slower than the training needs, or one rank slows all",
+    hint="training.stragglers names a slow rank; pytest -m nccl for the network",
+    action=Action.MONITOR,
+    each="worlds",
+)
+def scaling(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig) -> Judgement:
+    """Judge tokens/s per rank on all nodes relative to the nodes alone against training.min_scaling (weak scaling)."""
+    alone, result = world
+    shares = {}
+    for mode in ("ddp", "fsdp"):
+        of_all = [run.rate for run in trained_in(result, mode).values()]
+        of_one = [run.rate for run in trained_in(alone, mode).values() if run.rank.node in result.nodes]
+        if of_all and of_one:
+            shares[mode] = statistics.median(of_all) / statistics.median(of_one)
+            rate = statistics.median(of_all)
+            yield Metric(f"training_{mode}_rate_all", rate, "tokens/s", better="higher")
+            yield Metric(f"training_{mode}_scaling", 100 * shares[mode], "%", better="higher")
+    if not shares:
+        yield NotChecked(_ONE_NODE if not result.ntasks else "not all ranks trained: see training.together")
+    elif config.min_scaling is None:
+        yield NotApplicable("the cluster file does not set training.min_scaling; the figures are recorded")
+    for mode, share in shares.items():
+        if config.min_scaling is not None and share < config.min_scaling:
+            measured = f"{share:.1%} of one node on {len(result.nodes)} nodes"
+            yield Finding(mode, measured, f">= {config.min_scaling:.1%} (training.min_scaling)")
+
+
+@check(
+    "training.checkpoint",
+    cause="the shared storage loses or changes data, is not shared, is full, or is slow",
+    hint="os.shared_storage on every node; the folder of training.checkpoint; the servers of the storage",
+    action=Action.MONITOR,
+    each="widest",
+)
+def checkpoint(result: PayloadResult, config: TrainingConfig) -> Judgement:
+    """Judge that the state that a rank writes is read by a rank of the next node bit by bit, and then removed."""
+    facts = result.by_rank("checkpoint")
+    if config.checkpoint is None:
+        yield NotApplicable("the cluster file does not set training.checkpoint")
+        return
+    if not facts:
+        yield NotChecked(
+            _NO_NODE if not result.ntasks else "no rank wrote a checkpoint: see training.together"
+        )
+        return
+    for rank, fact in facts.items():
+        part = f"rank {rank} on {fact['node']}"
+        if fact["problem"]:
+            yield Finding(part, fact["problem"], f"writes and reads in {config.checkpoint}")
+        elif "restored" in fact and fact["written"] != fact["restored"]:
+            writer = facts.get(int(fact["of"]), {}).get("node", "?")
+            yield Finding(part, f"other bits than rank {fact['of']} on {writer} wrote", "equal bits")
+        if not fact["removed"]:
+            yield Finding(part, f"could not remove its file in {fact['folder']}", "removed")
+    whole = [fact for fact in facts.values() if "write" in fact and "read" in fact]
+    if len(whole) == result.ntasks:
+        yield from _storage_rates(whole, config)
+    elif not any(fact["problem"] for fact in facts.values()):
+        yield NotChecked("a rank ended before its part was read: see training.together")
+
+
+def _storage_rates(facts: Sequence[Fact], config: TrainingConfig) -> Judgement:
+    """Yield the rates of all ranks together: all bytes in the time of the slowest rank."""
+    size = sum(int(fact["bytes"]) for fact in facts)
+    yield Metric("training_checkpoint_size", size / 1e6, "MB", better="neither")
+    rates = {name: size / 1e6 / max(float(fact[name]) for fact in facts) for name in ("write", "read")}
+    for name, rate in rates.items():
+        yield Metric(f"training_checkpoint_{name}", rate, "MB/s")
+    if config.min_checkpoint is not None and rates["write"] < config.min_checkpoint * 1e3:
+        limit = f">= {config.min_checkpoint * 1e3:.4g} MB/s (training.min_checkpoint)"
+        yield Finding("write", f"{rates['write']:.4g} MB/s by {len(facts)} ranks", limit)
+
+
+@check(
+    "training.start",
+    cause="the start of a job is slow: container, imports from network storage, rendezvous, first use of the GPUs",
+    hint="the metrics name the part; put the environment on local storage; os.name_time",
+    action=Action.MONITOR,
+    each="widest",
+)
+def start(result: PayloadResult, config: TrainingConfig) -> Judgement:
+    """Judge the time from the start of the job step to the end of its first training step."""
+    done = result.by_rank("done")
+    if not done:
+        yield NotChecked(_NO_NODE if not result.ntasks else "no rank trained: see training.together")
+        return
+    # without a clock that nodes share: srun's time less what followed the first step on the rank that was last
+    seconds = result.seconds - min(float(fact["age"]) - float(fact["first"]) for fact in done.values())
+    yield Metric("training_start", seconds, "s")
+    for kind, name in (("loaded", "device"), ("joined", "group")):
+        took = [float(fact["seconds"]) for fact in result.facts(kind)]
+        yield Metric(f"training_start_{name}", max(took, default=math.nan), "s", detail=True)
+    if config.max_start is None:
+        yield NotApplicable("the cluster file does not set training.max_start; the figure is recorded")
+    elif seconds > config.max_start:
+        yield Finding(
+            "first step", f"after {seconds:.4g} s", f"within {config.max_start:g} s (training.max_start)"
+        )
+
+
+# -- ranks that did not finish, or differ
+
+
+def _unfinished(tasks: Sequence[PayloadTask], result: PayloadResult, step: str) -> Iterator[Finding]:
+    """Yield ranks that did not end well: those with their own reason first, then those that waited."""
+    ranks, done = ranks_of(result), result.by_rank("done")
+    bad = [task for task in tasks if task.rc != 0 or task.task not in done]
+    reasons = {task.task: result.failure_of(task) or _ending(task, result) for task in bad}
+    for task in sorted(bad, key=lambda it: (_follows(reasons[it.task]), it.task)):
+        label = ranks[task.task].label if task.task in ranks else f"rank {task.task}"
+        where = f"{label} on {task.node}" if step == "together" else label
+        yield Finding(where, reasons[task.task], _STEPS[step])
+
+
+def _ending(task: PayloadTask, result: PayloadResult) -> str:
+    cancelled = task.signal is not None and result.problem
+    return result.problem if cancelled else "ended without a message" if task.rc == 0 else task.ending()
+
+
+def _follows(reason: str) -> bool:
+    """Return whether the reason is what a rank sees if another one has died."""
+    words = ("no end after", "onnection", "imed out", "imeout", "roken pipe", "clients joined")
+    return any(word in reason for word in words)
+
+
+def _unequal(runs: Sequence[TrainedMode], *, nodes: bool = False) -> Iterator[Finding]:
+    """Yield ranks of one DDP group whose parameters differ, did not change, or whose loss is not a number."""
+    votes = norm(((run.rank.node, run.after) for run in runs), "ranks")
+    for run in runs:
+        part = run.rank.place if nodes else run.rank.label
+        yield from votes.judge(part, run.after, measured=f"parameters after training: {run.after}")
+        if run.after == run.before:
+            yield Finding(part, "training changed no parameter", "other parameters")
+        if not all(map(math.isfinite, run.losses)):
+            yield Finding(part, "a loss that is not a number", "finite losses")

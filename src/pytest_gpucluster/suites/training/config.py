@@ -1,0 +1,68 @@
+"""The section `training` of a cluster file, and the rows `training` of a profile."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from pytest_gpucluster.core.values import Bandwidth, Duration, FolderPath, Model, Size
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
+
+Mode = Literal["plain", "ddp", "fsdp"]
+ModelSize = Literal["tiny", "small", "medium", "large"]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class TrainingLimit(Model):
+    """The lowest MFU of one mode and model size on one kind of node."""
+
+    about: ClassVar[str] = "lowest accepted MFU of the training step, for GPUs with the name in `gpu`"
+
+    mode: Mode = Field(description="plain: one GPU without collectives; ddp, fsdp: the ranks of one group")
+    model: ModelSize = Field("large", description="model size for which the figure holds")
+    max_gpus: int | None = Field(None, ge=1, description="GPUs in the group; default: any number")
+    mfu: Share = Field(description="model FLOP/s as a share of the GPU's dense peak")
+    source: str = Field(description="origin of the figure")
+
+
+class TrainingConfig(FrameworkConfig):
+    """A short pre-training of a transformer: speed, equal results, checkpoints."""
+
+    about = "requires torch.distributed for a training step"
+    order = 12
+
+    deadline: Duration = Field(900, description="time limit of one step; a phase may take a third of it")
+    model: Literal["auto", "tiny", "small", "medium", "large"] = Field(
+        "auto",
+        description="model size; auto: tiny on CPUs, small below 24 GiB of GPU memory, large from 64 GiB on",
+    )
+    steps: int = Field(20, ge=4, le=1000, description="timed training steps per mode")
+    warmup: int = Field(5, ge=1, le=100, description="training steps before the timed ones")
+    replay_steps: int = Field(3, ge=1, le=100, description="deterministic steps that are compared bit by bit")
+    checkpoint: FolderPath | None = Field(
+        None, description="folder on storage that all nodes share; without it no checkpoint is written"
+    )
+    checkpoint_size: Size = Field(
+        4 * 2**30, gt=0, description="most bytes of a checkpoint, all ranks together"
+    )
+    loss_tolerance: Share = Field(0.01, description="accepted relative distance between equal loss curves")
+    min_relative: Share = Field(
+        0.1,
+        description="a rank is a straggler if it is an outlier and slower than the median by this share (GPUs)",
+    )
+    peak: float | None = Field(
+        None, gt=0, description="dense peak of a GPU in TFLOP/s, for GPUs without a known data sheet"
+    )
+    min_mfu: dict[Mode, Share] = Field(
+        {}, description="lowest accepted MFU, instead of the rows of the profile"
+    )
+    min_scaling: Share | None = Field(
+        None, description="lowest accepted tokens/s per GPU on all nodes, relative to one node"
+    )
+    min_checkpoint: Bandwidth | None = Field(
+        None, gt=0, description="lowest accepted rate at which all ranks together write a checkpoint"
+    )
+    max_start: Duration | None = Field(
+        None, description="the first training step must end within this time after the start of the job step"
+    )

@@ -1,0 +1,150 @@
+"""Facts of the training payload, by rank. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.kit.gpu_peaks import figures_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpucluster.kit.payload_result import Fact, PayloadResult
+
+MODES = ("plain", "ddp", "fsdp")
+# torch's name of a type: that of the peak
+_PEAK = {"bfloat16": "bf16", "float32": "fp32"}
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """One rank of a step. `alike`: results of ranks with the same value are equal bit by bit.
+
+    `size`: ranks in its group; `others`: foreign processes on its GPU, None if they are not known.
+    """
+
+    rank: int
+    node: str
+    name: str
+    bus: str
+    uuid: str
+    model: str
+    alike: str
+    dtype: str
+    size: int
+    others: tuple[str, ...] | None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it computes on a GPU."""
+        return bool(self.bus or self.uuid)
+
+    @property
+    def label(self) -> str:
+        """Like 'rank 3 (GPU 0000:9d:00, GPU-c12b...)'."""
+        gpu = ", ".join(filter(None, (self.bus, self.uuid)))
+        return f"rank {self.rank} (GPU {gpu})" if gpu else f"rank {self.rank}"
+
+    @property
+    def place(self) -> str:
+        """The label with the node."""
+        return f"{self.label} on {self.node}"
+
+    def peak(self, stated: float | None) -> float | None:
+        """Return the dense peak in TFLOP/s: the stated one, else that of the data sheet; None if unknown."""
+        figures = figures_of(self.name) if self.on_gpu else None
+        return stated or (figures.tflops.get(_PEAK.get(self.dtype, "")) if figures else None)
+
+
+@dataclass(frozen=True)
+class TrainedMode:
+    """One rank in one mode: seconds of the timed steps and of its own work in them, and all losses."""
+
+    rank: RankInfo
+    steps: tuple[float, ...]
+    compute: tuple[float, ...]
+    losses: tuple[float, ...]
+    tokens: int
+    flops: float
+    before: str
+    after: str
+
+    @property
+    def median(self) -> float:
+        """Seconds of the median step."""
+        return statistics.median(self.steps)
+
+    @property
+    def p95(self) -> float:
+        """Seconds that 95% of the steps do not exceed."""
+        return sorted(self.steps)[max(0, -(-95 * len(self.steps) // 100) - 1)]
+
+    @property
+    def busy(self) -> float | None:
+        """Seconds of the rank's own work in the median step, before it waits for others; None if not measured."""
+        return statistics.median(self.compute) if self.compute else None
+
+    @property
+    def rate(self) -> float:
+        """Tokens/s of the rank."""
+        return self.tokens / self.median
+
+    @property
+    def tflops(self) -> float:
+        """TFLOP/s of the rank."""
+        return self.flops / self.median / 1e12
+
+
+def ranks_of(result: PayloadResult) -> dict[int, RankInfo]:
+    """Return {rank: its device and group} of all ranks that joined their group."""
+    devices = {rank: fact["device"] for rank, fact in result.by_rank("loaded").items()}
+    found = {}
+    for rank, fact in result.by_rank("joined").items():
+        device = devices.get(rank, {"name": "", "bus": "", "uuid": ""})
+        others = None if fact["others"] is None else tuple(fact["others"])
+        found[rank] = RankInfo(
+            rank, fact["node"], device["name"], device["bus"], device["uuid"], fact["model"],
+            fact["alike"], fact["dtype"], int(fact["size"]), others,
+        )  # fmt: skip
+    return found
+
+
+def trained_in(result: PayloadResult, mode: str) -> dict[int, TrainedMode]:
+    """Return {rank: what it measured in this mode}."""
+    ranks = ranks_of(result)
+    return {
+        int(fact["rank"]): _trained(ranks[int(fact["rank"])], fact)
+        for fact in result.facts("trained")
+        if fact["mode"] == mode and int(fact["rank"]) in ranks
+    }
+
+
+def _trained(rank: RankInfo, fact: Fact) -> TrainedMode:
+    return TrainedMode(
+        rank, tuple(fact["steps"]), tuple(fact["compute"]), tuple(fact["losses"]), int(fact["tokens"]),
+        float(fact["flops"]), fact["before"], fact["after"],
+    )  # fmt: skip
+
+
+def mean_curve(ranks: Sequence[TrainedMode]) -> tuple[float, ...]:
+    """Return the loss of each step, the mean over ranks: the curve of their group."""
+    return tuple(statistics.fmean(losses) for losses in zip(*(one.losses for one in ranks), strict=True))
+
+
+def distances(curves: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return {name: largest relative distance of its curve from the median curve}; infinite for NaN."""
+    if not curves:
+        return {}
+    middle = [statistics.median(values) for values in zip(*curves.values(), strict=True)]
+    return {name: distance(curve, middle) for name, curve in curves.items()}
+
+
+def distance(curve: Sequence[float], reference: Sequence[float]) -> float:
+    """Return the largest relative distance between two curves; infinite if a value is not a number."""
+    apart = [
+        abs(one - other) / abs(other) if other else abs(one)
+        for one, other in zip(curve, reference, strict=True)
+    ]
+    return max((it if it == it else float("inf") for it in apart), default=0.0)  # noqa: PLR0124 (NaN)

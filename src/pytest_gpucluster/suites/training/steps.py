@@ -1,0 +1,121 @@
+"""The training as steps: torch's version, each node alone, all nodes together."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import run_mark
+from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.errors import SlurmError, StepError
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.suites.training import checks
+from pytest_gpucluster.suites.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.kit.payload_result import PayloadResult
+
+REMOVAL = 60.0  # seconds to remove the folder of a step that could not do so itself
+
+
+def folders(cluster: Cluster) -> list[Path]:
+    """Return the folder in which a killed run may have left a checkpoint."""
+    config = cluster.section(TrainingConfig)
+    return [Path(config.checkpoint)] if config and config.checkpoint else []
+
+
+class Training(FrameworkStepRunner[TrainingConfig]):
+    """The steps of one allocation; the first access runs each."""
+
+    section = key = "training"
+
+    @cached_property
+    def packages(self) -> PayloadResult:
+        """Whether torch is installed, without importing it."""
+        return self.attempt(self.request(self.payload("find"), ntasks_per_node=1))
+
+    @cached_property
+    def fit_nodes(self) -> tuple[str, ...]:
+        """The nodes that have torch."""
+        return tuple(
+            node for node in self.nodes if checks.framework(node, self.packages).outcome is not Outcome.FAILED
+        )
+
+    @cached_property
+    def alone(self) -> PayloadResult:
+        """The result of one group per node; with a checkpoint if no other node can take part."""
+        return self._step(self.fit_nodes, "alone", write=len(self.fit_nodes) == 1)
+
+    @cached_property
+    def sound_nodes(self) -> tuple[str, ...]:
+        """The nodes that trained alone with right results; one bad node must not fail the others."""
+        verdicts = {
+            node: (checks.alone(node, self.alone), checks.replay(node, self.alone)) for node in self.fit_nodes
+        }
+        return tuple(
+            node
+            for node, found in verdicts.items()
+            if all(verdict.outcome is not Outcome.FAILED for verdict in found)
+        )
+
+    @cached_property
+    def together(self) -> PayloadResult:
+        """The result of one group of all nodes that trained alone."""
+        if len(self.sound_nodes) < 2:
+            return self.nothing()
+        return self._step(
+            self.sound_nodes, "together", "--address", self.address(self.sound_nodes[0]), write=True
+        )
+
+    @property
+    def widest(self) -> PayloadResult:
+        """The result of the step with the most nodes."""
+        return self.together if len(self.fit_nodes) > 1 else self.alone
+
+    def _step(self, nodes: Sequence[str], mode: str, *words: str, write: bool) -> PayloadResult:
+        if not nodes:
+            return self.nothing()
+        config = self.config
+        numbers = {
+            "--per-node": self.ranks_per_node, "--model": config.model, "--steps": config.steps,
+            "--warmup": config.warmup, "--replay-steps": config.replay_steps, "--deadline": self.phase,
+            "--checkpoint-size": config.checkpoint_size,
+        }  # fmt: skip
+        argv = [mode, *(str(word) for pair in numbers.items() for word in pair), *words]
+        gpus = self.real_gpus
+        argv += ["--gpus"] if gpus else []
+        folder = self._folder() if write else ""
+        argv += ["--folder", folder] if folder else []
+        options: dict[str, Any] = {
+            "nodes": tuple(nodes), "ntasks_per_node": self.ranks_per_node, "gpus_per_node": gpus or None,
+            "env": self.one_thread,
+        }  # fmt: skip
+        removed = not folder
+        try:
+            result = self.attempts(self.request(self.payload(*argv), **options))
+            facts = result.by_rank("checkpoint")
+            removed = removed or (len(facts) == result.ntasks and all(it["removed"] for it in facts.values()))
+        finally:
+            if not removed:  # a rank died, or the run is stopped
+                self._remove(nodes[0], folder)
+        return result
+
+    def _folder(self) -> str:
+        """Return the folder of this run and allocation, which `gpucluster clean` recognises; '' without a checkpoint."""
+        if self.config.checkpoint is None:
+            return ""
+        return str(
+            Path(self.config.checkpoint) / run_mark.name_of_run("training", f"{self.allocation.job_id:x}")
+        )
+
+    def _remove(self, node: str, folder: str) -> None:
+        with contextlib.suppress(StepError, SlurmError):
+            request = self.request(
+                ("rm", "-rf", "--", folder), nodes=(node,), timeout=REMOVAL, ntasks_per_node=1
+            )
+            self.run(request)

@@ -1,0 +1,289 @@
+"""Verdicts on facts that the payload reported on two virtual nodes with two CPU ranks each (torch 2.13, gloo)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from framework_helpers import imported, spelled
+from paths import ROOT
+from training_helpers import NODES, NONE, Change, of_rank, recorded
+
+from pytest_gpucluster import config as configs
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.suites.training import checks, payload_model
+from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLimit
+from pytest_gpucluster.suites.training.facts import trained_in
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.check import Verdict
+
+CONFIG = TrainingConfig(checkpoint="/shared")
+
+
+def on_gpus(fact: Change) -> Change:
+    """Return a fact of an H200 that trains the large model at 59% of its peak, by the measured step."""
+    if fact["training"] == "loaded":
+        device = {"name": "NVIDIA H200", "uuid": f"GPU-{fact['rank']}", "bus": f"0000:0{fact['rank']}:00"}
+        return {**fact, "device": device}
+    if fact["training"] == "joined":
+        return {**fact, "model": "large", "dtype": "bfloat16", "others": []}
+    if fact["training"] == "trained":
+        return {**fact, "flops": 95.4e12, "tokens": 8192, "steps": [0.163] * 6, "compute": [0.16] * 6}
+    return fact
+
+
+def found(verdict: Verdict) -> list[str]:
+    return [f"{it.part}: {it.measured}" for it in verdict.findings]
+
+
+def limits() -> tuple[TrainingLimit, ...]:
+    return configs.load_profile("h200-8").rows(TrainingLimit)
+
+
+def test_recorded_healthy_facts_pass() -> None:
+    alone, together = recorded("alone"), recorded("together")
+    for node in NODES:
+        assert checks.alone(node, alone).outcome is Outcome.PASSED
+        assert checks.replay(node, alone).outcome is Outcome.PASSED
+        assert checks.loss(node, alone, CONFIG).outcome is Outcome.PASSED
+        assert checks.stragglers(node, alone, together, CONFIG).outcome is Outcome.PASSED
+        assert checks.processes(node, alone, together).reason == "the ranks compute on CPUs"
+        figures = checks.speed(node, alone, CONFIG, (), "")
+        assert figures.outcome is Outcome.PASSED
+        assert {"training_plain_rate", "training_ddp_flops", "training_fsdp_p95"} <= {
+            it.name for it in figures.metrics
+        }
+    assert checks.together((alone, together), CONFIG).outcome is Outcome.PASSED
+    assert checks.checkpoint(together, CONFIG).outcome is Outcome.PASSED
+    scaled = checks.scaling((alone, together), CONFIG)
+    assert (scaled.outcome, len(scaled.metrics)) == (Outcome.NOT_APPLICABLE, 4)
+    assert checks.start(together, CONFIG).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_nothing_that_ran_is_never_a_pass() -> None:
+    verdicts = [
+        checks.alone("gpu01", NONE), checks.replay("gpu01", NONE), checks.loss("gpu01", NONE, CONFIG),
+        checks.speed("gpu01", NONE, CONFIG, (), ""), checks.stragglers("gpu01", NONE, NONE, CONFIG),
+        checks.processes("gpu01", NONE, NONE), checks.together((NONE, NONE), CONFIG),
+        checks.scaling((NONE, NONE), CONFIG), checks.checkpoint(NONE, CONFIG), checks.start(NONE, CONFIG),
+    ]  # fmt: skip
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.NOT_CHECKED}
+
+
+def test_gpu_with_other_bits_is_named_and_drained() -> None:
+    other = {"digest": "00", "losses": ["5.5", "5.6", "5.7"]}
+    bad = recorded("alone", of_rank(3, kind="replayed", runs=[other, other]))
+    verdict = checks.replay("gpu02", bad)
+    assert found(verdict) == ["rank 3: parameters 00, last loss 5.7"]
+    assert (verdict.action, verdict.findings[0].expected.rpartition(", ")[2]) == (
+        Action.DRAIN,
+        "as on 3 of 4 ranks on such CPUs",
+    )
+    assert checks.replay("gpu01", bad).outcome is Outcome.PASSED
+
+
+def test_gpu_that_differs_from_itself_is_named() -> None:
+    runs = [{"digest": "a", "losses": ["1.0", "2.0"]}, {"digest": "b", "losses": ["1.0", "2.5"]}]
+    verdict = checks.replay("gpu02", recorded("alone", of_rank(2, kind="replayed", runs=runs)))
+    assert found(verdict) == ["rank 2: the loss of step 2 differs between two replays"]
+
+
+def test_two_nodes_with_different_bits_drain_none() -> None:
+    other = {"digest": "00", "losses": ["5.7"]}
+    verdict = checks.replay("gpu02", recorded("alone", of_rank(2, 3, kind="replayed", runs=[other, other])))
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.MONITOR)
+
+
+def test_torch_without_deterministic_algorithms_is_not_checked() -> None:
+    bad = recorded("alone", of_rank(0, 1, kind="replayed", runs=[], reason="no deterministic x"))
+    assert checks.replay("gpu01", bad).outcome is Outcome.NOT_CHECKED
+    assert checks.replay("gpu02", bad).outcome is Outcome.PASSED
+
+
+def test_rank_with_another_loss_is_named() -> None:
+    wrong = [6.0] * 8
+    bad = recorded("alone", of_rank(3, kind="trained", mode="plain", losses=wrong))
+    assert [it.partition(" 8")[0] for it in found(checks.loss("gpu02", bad, CONFIG))] == [
+        "rank 3: losses of one rank by itself"
+    ]
+    assert checks.loss("gpu01", bad, CONFIG).outcome is Outcome.PASSED
+    fsdp = recorded("alone", of_rank(2, 3, kind="trained", mode="fsdp", losses=[*wrong[:7], float("nan")]))
+    assert "fsdp: losses inf% from those of ddp" in found(checks.loss("gpu02", fsdp, CONFIG))
+
+
+def test_slow_rank_is_named_by_its_own_work() -> None:
+    """All ranks of a group have equal steps; only the time before the collective shows the slow one."""
+    slow = recorded("together", of_rank(1, kind="trained", mode="ddp", compute=[0.5] * 6))
+    alone = recorded("alone")
+    assert found(checks.stragglers("gpu01", alone, slow, CONFIG)) == [
+        "rank 1, ddp (all nodes): 500 ms of its own work per step"
+    ]
+    assert checks.stragglers("gpu02", alone, slow, CONFIG).outcome is Outcome.PASSED
+    gpus = recorded(
+        "alone", lambda fact: of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6)(on_gpus(fact))
+    )
+    assert found(checks.stragglers("gpu02", gpus, NONE, CONFIG)) == [
+        "rank 2 (GPU 0000:02:00, GPU-2), plain (alone): 200 ms of its own work per step"
+    ]
+
+
+def test_process_on_a_gpu_is_named_by_rank_and_explains_a_slow_one() -> None:
+    def change(fact: Change) -> Change:
+        fact = on_gpus(fact)
+        fact = of_rank(2, kind="joined", others=["python3 (pid 4711)"])(fact)
+        return of_rank(2, kind="trained", mode="plain", compute=[0.2] * 6, steps=[0.3] * 6)(fact)
+
+    busy = recorded("alone", change)
+    assert found(checks.processes("gpu02", busy, NONE)) == [
+        "rank 2 (GPU 0000:02:00, GPU-2): python3 (pid 4711)"
+    ]
+    assert checks.processes("gpu01", busy, NONE).outcome is Outcome.PASSED
+    for verdict in (
+        checks.stragglers("gpu02", busy, NONE, CONFIG),
+        checks.speed("gpu02", busy, CONFIG, limits(), "NVIDIA H200"),
+    ):
+        assert verdict.outcome is Outcome.FAILED
+        assert verdict.cause.startswith(
+            "others are at work on rank 2 (GPU 0000:02:00, GPU-2): python3 (pid 4711)"
+        )
+
+
+def test_mfu_is_judged_by_the_row_of_the_profile() -> None:
+    good = recorded("alone", on_gpus)
+    verdict = checks.speed("gpu01", good, CONFIG, limits(), "NVIDIA H200")
+    assert verdict.outcome is Outcome.PASSED
+    assert {it.name: round(it.value, 1) for it in verdict.metrics if it.name == "training_plain_mfu"} == {
+        "training_plain_mfu": 59.1
+    }
+    slow = recorded(
+        "alone", lambda fact: of_rank(1, kind="trained", mode="ddp", steps=[0.2] * 6)(on_gpus(fact))
+    )
+    assert found(checks.speed("gpu01", slow, CONFIG, limits(), "NVIDIA H200")) == [
+        "rank 1 (GPU 0000:01:00, GPU-1), ddp: MFU 48.2% (477 TFLOP/s)"
+    ]
+    assert checks.speed("gpu01", slow, CONFIG, limits(), "NVIDIA H100 80GB HBM3").outcome is Outcome.PASSED
+    eight = recorded(
+        "alone",
+        lambda fact: of_rank(1, kind="joined", size=8)(
+            of_rank(1, kind="trained", mode="ddp", steps=[0.2] * 6)(on_gpus(fact))
+        ),
+    )
+    assert (
+        checks.speed("gpu01", eight, CONFIG, limits(), "NVIDIA H200").outcome is Outcome.PASSED
+    )  # no row for 8
+    stated = TrainingConfig(min_mfu={"ddp": 0.6})
+    assert len(found(checks.speed("gpu02", good, stated, limits(), "NVIDIA H200"))) == 2
+
+
+def test_lost_rank_is_named_before_those_that_waited() -> None:
+    result = recorded(
+        "together", lambda fact: fact if fact["rank"] != 2 or fact["training"] != "done" else None
+    )
+    waited = {
+        "training": "failed",
+        "rank": 0,
+        "node": "gpu01",
+        "phase": "ddp",
+        "reason": "Connection closed by peer",
+    }
+    first = result.tasks[0]
+    killed = replace(result.tasks[2], rc=137, signal=9)
+    tasks = (replace(first, rc=1, facts=(*first.facts, waited)), result.tasks[1], killed, result.tasks[3])
+    verdict = checks.together((recorded("alone"), replace(result, tasks=tasks)), CONFIG)
+    assert found(verdict)[:2] == [
+        "rank 2 on gpu02: ended by signal 9 (SIGKILL)",
+        "rank 0 on gpu01: ddp: Connection closed by peer",
+    ]
+
+
+def test_unequal_parameters_and_another_curve_than_one_node_fail() -> None:
+    alone = recorded("alone")
+    apart = recorded("together", of_rank(3, kind="trained", mode="ddp", after="x"))
+    assert found(checks.together((alone, apart), CONFIG)) == ["rank 3 on gpu02: parameters after training: x"]
+    curve = recorded("together", of_rank(0, 1, 2, 3, kind="trained", mode="fsdp", losses=[5.0] * 8))
+    assert found(checks.together((alone, curve), CONFIG))[0].startswith("fsdp on all nodes: losses 1")
+
+
+def test_scaling_checkpoint_and_start_are_judged_by_the_cluster_file() -> None:
+    alone, together = recorded("alone"), recorded("together")
+    strict = TrainingConfig(checkpoint="/shared", min_scaling=1.0, min_checkpoint="100 GB/s", max_start="1s")
+    slow = recorded(
+        "together", lambda fact: {**fact, "steps": [9.0] * 6} if "steps" in fact and "mode" in fact else fact
+    )
+    assert [it.partition(":")[0] for it in found(checks.scaling((alone, slow), strict))] == ["ddp", "fsdp"]
+    assert found(checks.checkpoint(together, strict))[0].startswith("write: ")
+    assert found(checks.start(together, strict))[0].startswith("first step: after ")
+    other = recorded("together", of_rank(1, kind="checkpoint", restored="0"))
+    assert found(checks.checkpoint(other, CONFIG)) == [
+        "rank 1 on gpu01: other bits than rank 3 on gpu02 wrote"
+    ]
+    left = recorded("together", of_rank(1, kind="checkpoint", removed=False))
+    assert "could not remove" in found(checks.checkpoint(left, CONFIG))[0]
+    assert checks.checkpoint(together, TrainingConfig()).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_node_that_learns_nothing_or_differs_within_fails() -> None:
+    start = recorded("alone").by_rank("trained")[2]["before"]
+    still = recorded("alone", of_rank(2, 3, kind="trained", mode="ddp", after=start))
+    assert found(checks.alone("gpu02", still))[0] == "rank 2: training changed no parameter"
+    assert checks.alone("gpu01", still).outcome is Outcome.PASSED
+    apart = recorded("alone", of_rank(3, kind="trained", mode="ddp", after="x"))
+    assert "rank 3: parameters after training: x" in found(checks.alone("gpu02", apart))
+
+
+def test_missing_torch_is_named() -> None:
+    task = PayloadTask(
+        0, "gpu01", 0, None, ({"training": "found", "node": "gpu01", "error": "No module", "version": ""},)
+    )
+    result = PayloadResult("training", ("gpu01",), 1, (task,))
+    assert spelled(checks.framework("gpu01", result))[2] == ["package torch: No module / installed"]
+    assert checks.framework("gpu02", result).outcome is Outcome.FAILED
+
+
+def test_memory_in_use_and_limits_drain_no_node() -> None:
+    fact = {
+        "training": "failed",
+        "rank": 1,
+        "node": "gpu01",
+        "phase": "plain",
+        "reason": "CUDA out of memory",
+    }
+    alone = recorded("alone")
+    tasks = (alone.tasks[0], replace(alone.tasks[1], rc=1, facts=(fact,)), *alone.tasks[2:])
+    verdict = checks.alone("gpu01", replace(alone, tasks=tasks))
+    assert (verdict.action, "memory of the GPU" in verdict.cause) == (Action.MONITOR, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "size"),
+    [
+        ("auto", 0, "tiny"),
+        ("auto", 15, "small"),
+        ("auto", 39.4, "medium"),
+        ("auto", 139.8, "large"),
+        ("small", 0, "small"),
+    ],
+)
+def test_model_size_follows_the_memory(name: str, gib: float, size: str) -> None:
+    assert payload_model.NAMES[payload_model.chosen(name, gib)] == size
+
+
+def test_flops_are_those_of_the_measured_step() -> None:
+    """shared figure: 1.87e9 parameters, 583 to 590 TFLOP/s at 162 to 164 ms."""
+    flops = payload_model.flops_of(payload_model.SHAPES[-1], int(1.873e9))
+    assert 583 < flops / 0.163 / 1e12 < 590
+
+
+def test_step_figures_are_order_statistics() -> None:
+    run = trained_in(recorded("alone"), "ddp")[0]
+    steps = replace(run, steps=tuple(float(it) for it in range(1, 21)))
+    assert (steps.median, steps.p95) == (10.5, 19.0)
+
+
+def test_payload_imports_torch_alone() -> None:
+    names = imported(ROOT / "src/pytest_gpucluster/suites/training/payload.py")
+    assert "torch" in names
+    assert "pytest_gpucluster" not in names

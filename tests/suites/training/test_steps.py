@@ -1,0 +1,86 @@
+"""Which nodes train together, and what remains of a checkpoint whose step was stopped."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from training_helpers import NODES, NONE, of_rank, recorded
+
+from pytest_gpucluster.cluster.slurm.step import StepRequest
+from pytest_gpucluster.core.run_mark import mark_in
+from pytest_gpucluster.kit.payload_result import PayloadResult
+from pytest_gpucluster.suites.training.config import TrainingConfig
+from pytest_gpucluster.suites.training.steps import Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CONFIG = TrainingConfig(checkpoint="/shared", ntasks_per_node=2)
+
+
+def runner(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[StepRequest], PayloadResult]
+) -> tuple[Training, list[Any]]:
+    """Return a runner whose steps have these results, and the requests that it makes."""
+    requests: list[Any] = []
+
+    def run(_: Training, request: StepRequest) -> PayloadResult:
+        requests.append(request)
+        return NONE if request.argv[0] == "rm" else answer(request)
+
+    monkeypatch.setattr(Training, "run", run)
+    monkeypatch.setattr(Training, "fit_nodes", NODES)
+    profile = SimpleNamespace(profile=SimpleNamespace(simulated=True, gpu=None))
+    cluster: Any = SimpleNamespace(environments={}, group_of=lambda _: profile)
+    allocation: Any = SimpleNamespace(slurm=None, job_id=10)
+    return Training(allocation, cluster, {}, CONFIG, NODES), requests
+
+
+def recorded_step(request: StepRequest) -> PayloadResult:
+    return recorded("together" if "together" in request.argv else "alone")
+
+
+def test_step_that_removed_its_checkpoint_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, requests = runner(monkeypatch, recorded_step)
+    assert steps.widest.ntasks == 4
+    alone, together = ([*request.argv[3:]] for request in requests)
+    assert (alone[0], together[0], "--folder" in alone) == ("alone", "together", False)
+    folder = together[together.index("--folder") + 1]
+    assert folder.startswith("/shared/")
+    assert mark_in(folder.removeprefix("/shared/")), "gpucluster clean must recognise it"
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_checkpoint_of_a_stopped_or_killed_step_is_removed(
+    monkeypatch: pytest.MonkeyPatch, *, stop: bool
+) -> None:
+    def answer(request: StepRequest) -> PayloadResult:
+        if "alone" in request.argv:
+            return recorded("alone")
+        if stop:
+            raise KeyboardInterrupt
+        return recorded(
+            "together", lambda fact: fact if fact["rank"] or fact["training"] != "checkpoint" else None
+        )
+
+    steps, requests = runner(monkeypatch, answer)
+    if stop:
+        with pytest.raises(KeyboardInterrupt):
+            _ = steps.together
+    else:
+        assert steps.together.ntasks == 4
+    *_, together, removal = requests
+    folder = together.argv[together.argv.index("--folder") + 1]
+    assert (removal.argv, removal.nodes) == (("rm", "-rf", "--", folder), ("gpu01",))
+
+
+def test_node_with_wrong_results_does_not_train_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {"digest": "00", "losses": ["5.7"]}
+    steps, requests = runner(
+        monkeypatch, lambda _: recorded("alone", of_rank(3, kind="replayed", runs=[other, other]))
+    )
+    assert steps.sound_nodes == ("gpu01",)
+    assert steps.together.ntasks == 0
+    assert len(requests) == 1
