@@ -25,6 +25,7 @@ from pytest_gpucluster.suites.kubernetes.facts import (
     NETWORK_COMPONENTS,
     component_of,
     version_of,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -292,14 +293,12 @@ def software_of(node: KubeNode) -> dict[str, str]:
 
 def number(resources: Mapping[str, str], name: str) -> int:
     """Return a whole resource; 0 where the node has none."""
-    text = resources.get(name, "0")
-    return int(text) if text.isdecimal() else 0
+    return whole(resources.get(name, "")) or 0
 
 
 def replicas(node: KubeNode, resource: str) -> int:
     """Return how often the device plugin offers each GPU (time slicing, MPS); its label says 0 without sharing."""
-    text = node.labels.get(f"{resource}.replicas", "1")
-    return max(1, int(text)) if text.isdecimal() else 1
+    return max(1, whole(node.labels.get(f"{resource}.replicas", "")) or 1)
 
 
 def label_of(name: str) -> str:
@@ -316,19 +315,19 @@ def _against_profile(
         yield Finding(f"{resource}.product", product, expected)
     if "-MIG-" in product:
         return  # count and memory are those of MIG devices
-    count, memory = found.get(f"{resource}.count", ""), found.get(f"{resource}.memory", "")
-    if count.isdecimal() and int(count) != profile.count:
-        yield Finding(f"{resource}.count", count, str(profile.count))
-    if memory.isdecimal() and profile.memory is not None:
+    count, memory = whole(found.get(f"{resource}.count", "")), whole(found.get(f"{resource}.memory", ""))
+    if count is not None and count != profile.count:
+        yield Finding(f"{resource}.count", str(count), str(profile.count))
+    if memory is not None and profile.memory is not None:
         stated = profile.memory / 2**20
-        if abs(int(memory) - stated) > MEMORY_TOLERANCE * stated:
+        if abs(memory - stated) > MEMORY_TOLERANCE * stated:
             yield Finding(f"{resource}.memory", f"{memory} MiB", f"{stated:.0f} MiB")
 
 
 def _against_each_other(node: KubeNode, resource: str) -> Iterator[Finding]:
-    found, count = node.labels, node.labels.get(f"{resource}.count", "")
+    found, count = node.labels, whole(node.labels.get(f"{resource}.count", ""))
     capacity = number(node.capacity, resource)
-    if count.isdecimal() and resource in node.capacity and int(count) * replicas(node, resource) != capacity:
+    if count is not None and resource in node.capacity and count * replicas(node, resource) != capacity:
         yield Finding(
             f"{resource}.count",
             f"{count}, with {replicas(node, resource)} replicas each",

@@ -41,7 +41,8 @@ NETWORK_COMPONENTS = {
     ),
     "nic-discovery": ("nic-feature-discovery-ds*", "nic-configuration-daemon*"),
 }
-_MINOR = re.compile(r"v?(\d+)\.(\d+)")
+_MINOR = re.compile(r"v?(\d{1,4})\.(\d{1,4})")
+_COUNT = re.compile(r"[0-9]{1,9}")
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
@@ -220,6 +221,11 @@ def matched(nodes: Iterable[KubeNode], known: Mapping[str, str]) -> dict[str, st
     return found
 
 
+def whole(text: str) -> int | None:
+    """Return the number of a whole resource or label; None for any other text."""
+    return int(text) if _COUNT.fullmatch(text) else None
+
+
 def by_node(pods: Iterable[Pod], names: Mapping[str, str]) -> dict[str, tuple[Pod, ...]]:
     """Return the pods of each node of the cluster file."""
     found: dict[str, list[Pod]] = defaultdict(list)
@@ -325,8 +331,9 @@ def _extended(container: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     resources = container.get("resources", {})
     stated = {**resources.get("limits", {}), **resources.get("requests", {})}
     for name, number in stated.items():
-        if "/" in name and str(number).isdecimal():  # cpu and memory have no domain in their names
-            yield str(name), int(number)
+        # cpu and memory have no domain in their names
+        if "/" in name and (count := whole(str(number))) is not None:
+            yield str(name), count
 
 
 def _tolerates(toleration: Mapping[str, str], taint: Taint) -> bool:

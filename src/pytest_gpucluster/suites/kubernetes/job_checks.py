@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.kubernetes.jobs import JobFacts
 
 GPU = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-[0-9A-Za-z-]+)\)", re.MULTILINE)
+RANK = re.compile(r"^# rank (\d+): node (\S+) ", re.MULTILINE)  # each rank's own word: the payload's header
 OFF = "the cluster file does not set kubernetes.jobs: true"
 
 
@@ -81,19 +82,9 @@ def job_nccl(job_facts: JobFacts | None) -> Judgement:
         yield Finding(
             f"pod on {it.node}", it.problem or f"exit {it.rc}: {it.message.strip()[-300:]}", "exit 0"
         )
-    spec = RunSpec(job_facts.nccl_hosts, job_facts.gpus_per_node, "all_reduce")
-    where = dict(zip(job_facts.nccl_hosts, (it.node for it in job_facts.nccl), strict=True))
+    ranks = {int(rank): node for rank, node in RANK.findall(job_facts.nccl_log)}
+    spec = RunSpec(job_facts.nccl_hosts, job_facts.gpus_per_node, "all_reduce", node_of_rank=ranks)
     verdict = validate_run(read(job_facts.nccl_log, rc=job_facts.nccl[0].rc, collective="all_reduce"), spec)
-    for finding in verdict.findings if not broken else ():
-        yield Finding(
-            _named(finding.part, where), _named(finding.measured, where), _named(finding.expected, where)
-        )
+    yield from verdict.findings if not broken else ()
     yield from verdict.metrics
     yield Metric("job_nodes", len(job_facts.nccl), "nodes")
-
-
-def _named(text: str, where: Mapping[str, str]) -> str:
-    """Replace the host names of pods by their nodes."""
-    for host, node in where.items():
-        text = re.sub(rf"{re.escape(host)}(?!\d)", node, text)
-    return text

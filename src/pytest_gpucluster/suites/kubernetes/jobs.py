@@ -21,6 +21,7 @@ from pytest_gpucluster.cluster.transport.local import kill_group
 from pytest_gpucluster.core import run_mark, safe_json
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, sent
+from pytest_gpucluster.suites.kubernetes.facts import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ while [ "$local" -lt "$GPUS" ]; do
 done
 rc=0; for pid in $pids; do wait "$pid" || rc=$?; done; exit "$rc"
 """
+# a line means release(); at end of file nobody reads the output any more, and a write would end kubectl
+_DELETE = 'read -r _ || exec "$@" > /dev/null 2>&1; exec "$@"'
 _UNPACK = "import base64, os, zlib; exec(zlib.decompress(base64.b64decode(os.environ['PAYLOAD'])))"
 
 
@@ -59,7 +62,11 @@ class PodResult:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """`gpus`: {node: result of nvidia-smi -L}; `left_out`: {node: why it has no Job}. `nccl`: the pods by index."""
+    """What became of the Jobs.
+
+    `gpus`: {node: result of nvidia-smi -L}; `left_out`: {node: why it has no Job}. `nccl`: the pods by index, `nccl_hosts`
+    their nodes as Kubernetes names them.
+    """
 
     gpus: Mapping[str, PodResult] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +88,7 @@ class Guard:
             f"--selector={LABEL}={mark}",
         )
         delete = kubectl.argv(*words, "--ignore-not-found", "--wait=false")
-        self._process = kubectl.transport.spawn(("sh", "-c", 'read -r _; exec "$@"', "sh", *delete))
+        self._process = kubectl.transport.spawn(("sh", "-c", _DELETE, "sh", *delete))
 
     def release(self, patience: float) -> str:
         """Delete now; return why that failed, '' if it did not."""
@@ -134,8 +141,7 @@ def why_not(seen: KubeFacts, node: str, config: KubernetesConfig) -> str:
 
 
 def _gpus(seen: KubeFacts, node: str, config: KubernetesConfig) -> int:
-    text = seen.nodes[node].allocatable.get(config.gpu_resource, "0")
-    return int(text) if text.isdecimal() else 0
+    return whole(seen.nodes[node].allocatable.get(config.gpu_resource, "")) or 0
 
 
 class _Work:
@@ -182,7 +188,7 @@ class _Work:
         log = ""
         if results[0].pod:
             log, problem = self.kubectl.ask("logs", f"--namespace={self.config.namespace}", results[0].pod)
-        hosts = tuple(f"{name}-{index}" for index in range(len(nodes)))
+        hosts = tuple(str((pod or {}).get("spec", {}).get("nodeName", "?")) for pod in pods)
         return JobFacts(
             nccl=results, nccl_hosts=hosts, nccl_log=log, nccl_problem=problem, gpus_per_node=gpus
         )
@@ -205,7 +211,10 @@ class _Work:
             "MASTER_ADDR": f"{name}-0.{name}",
             "MASTER_PORT": str(PORT),
         }
-        container["env"] = [{"name": key, "value": value} for key, value in variables.items()]
+        container["env"] = [
+            {"name": "SLURMD_NODENAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            *({"name": key, "value": value} for key, value in variables.items()),
+        ]
         # NCCL exchanges data between the GPUs of a node through it; the default is 64 MiB
         container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
         pod["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
