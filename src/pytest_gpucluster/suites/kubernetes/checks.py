@@ -97,7 +97,7 @@ def api(seen: KubeFacts, config: KubernetesConfig, today: dt.date) -> Judgement:
 @check(
     "kubernetes.ready",
     cause="the kubelet or the container runtime stopped, or the node lacks memory, disk, processes or its network",
-    hint="kubectl describe node NODE; on the node: systemctl status kubelet containerd; journalctl -u kubelet",
+    hint="kubectl describe nodes; on the node: systemctl status kubelet containerd; journalctl -u kubelet",
     action=Action.MONITOR,
 )
 def ready(kube_node: KubeNode | None, seen: KubeFacts) -> Judgement:
@@ -119,8 +119,8 @@ def ready(kube_node: KubeNode | None, seen: KubeFacts) -> Judgement:
 
 @check(
     "kubernetes.taints",
-    cause="somebody tainted the node, or Kubernetes did after a fault of it",
-    hint="kubectl describe node NODE; `kubernetes.taints` of the cluster file states the expected ones",
+    cause="the node was tainted by hand or by a controller, and not cleared",
+    hint="kubectl describe nodes; `kubernetes.taints` of the cluster file states the expected ones",
     action=Action.MONITOR,
 )
 def taints(kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig) -> Judgement:
@@ -137,7 +137,7 @@ def taints(kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig
 @check(
     "kubernetes.gpus",
     cause="a GPU is unhealthy for the device plugin (Xid), the driver lost it, or the plugin does not run",
-    hint="kubectl describe node NODE; kubectl logs of the device plugin on it; nvidia-smi -L and dmesg on the node",
+    hint="kubectl describe nodes; kubectl logs of its device plugin; nvidia-smi -L and dmesg on the node",
     action=Action.MONITOR,
 )
 def gpus(
@@ -171,7 +171,7 @@ def gpus(
 @check(
     "kubernetes.allocated",
     cause="GPUs were lost after pods were given them, or the kubelet rejects pods of the node",
-    hint="kubectl describe node NODE (Allocated resources); kubectl get pods -A --field-selector spec.nodeName=NODE",
+    hint="kubectl describe nodes (Allocated resources); kubectl get pods -A -o wide",
     action=Action.MONITOR,
 )
 def allocated(
@@ -196,7 +196,7 @@ def allocated(
 @check(
     "kubernetes.gpu_operator",
     cause="a pod of the GPU operator fails on this node: the components depend on each other, driver first",
-    hint="kubectl get pods -A -o wide --field-selector spec.nodeName=NODE; kubectl logs and describe of the first one",
+    hint="kubectl get pods -A -o wide; kubectl logs and describe of the first one",
     action=Action.MONITOR,
 )
 def gpu_operator(
@@ -211,7 +211,7 @@ def gpu_operator(
 @check(
     "kubernetes.network_operator",
     cause="a pod of the network operator fails on this node: the driver (mofed) first",
-    hint="kubectl get pods -A -o wide --field-selector spec.nodeName=NODE; kubectl logs and describe of the first one",
+    hint="kubectl get pods -A -o wide; kubectl logs and describe of the first one",
     action=Action.MONITOR,
 )
 def network_operator(
@@ -224,7 +224,7 @@ def network_operator(
 @check(
     "kubernetes.labels",
     cause="the node has other GPUs than stated, or feature discovery has not run since they were changed",
-    hint="kubectl get node NODE --show-labels; nvidia-smi -L on the node; kubectl logs of gpu-feature-discovery there",
+    hint="kubectl get nodes --show-labels; nvidia-smi -L on the node; kubectl logs of gpu-feature-discovery there",
     action=Action.MONITOR,
 )
 def labels(

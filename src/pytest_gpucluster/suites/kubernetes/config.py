@@ -79,8 +79,11 @@ class KubernetesConfig(OptionalSection):
     )
     runtime_class: Text | None = Field(None, description="runtimeClassName of the Jobs, like nvidia")
     nccl: bool = Field(default=True, description="run the NCCL Job where `jobs: true`")
-    nccl_sizes: tuple[Size, Size] = Field(
-        (2**28, 2**32), description="smallest and largest message of the NCCL Job; the step is factor 4"
+    nccl_sizes: tuple[Size, ...] = Field(
+        (2**28, 2**32),
+        min_length=2,
+        max_length=2,
+        description="smallest and largest message of the NCCL Job; the step is factor 4",
     )
     python: Text = Field("python3", description="interpreter in the image")
     job_pull: Duration = Field(600, description="how long pods may wait for GPUs and for the image")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.kubernetes.steps import Kubectl
 
 LABEL = "pytest-gpucluster/run"
-POLL = 3.0  # seconds between looks at the pods of all Jobs
+POLL = 3.0  # seconds between two queries of the pods of all Jobs
 MESSAGE = "/dev/termination-log"  # its first 4096 bytes become part of the pod's status
 PORT = 29500
 _LIST_GPUS = f"nvidia-smi -L > {MESSAGE} 2>&1"
@@ -44,7 +44,7 @@ while [ "$local" -lt "$GPUS" ]; do
 done
 rc=0; for pid in $pids; do wait "$pid" || rc=$?; done; exit "$rc"
 """
-# a line means release(); at end of file nobody reads the output any more, and a write would end kubectl
+# a line means release(); at end of file the output has no reader any more, and a write would end kubectl
 _DELETE = 'read -r _ || exec "$@" > /dev/null 2>&1; exec "$@"'
 _UNPACK = "import base64, os, zlib; exec(zlib.decompress(base64.b64decode(os.environ['PAYLOAD'])))"
 
