@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_gpucluster.sandbox import Sandbox
+
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
 RECORDED = CORPUS / "kubernetes" / "healthy-eks-h100-gpu-operator-1.35.txt"
 NODES = [f"gpu{number:02}" for number in range(1, 9)]
@@ -262,3 +264,26 @@ def test_jobs_are_removed_after_sigkill(served: tuple[Objects, Path]) -> None:
         wait_for(lambda: len(found.kinds["jobs"]) == 2, "the Jobs were created", 30)
         run.kill()
     wait_for(lambda: not found.kinds["jobs"], "the Jobs were deleted", 30)
+
+
+def test_node_in_slurm_and_kubernetes_is_one_node(sandbox: Sandbox, tmp_path: Path) -> None:
+    text = sandbox.cluster_file.read_text()
+    with serving(objects(), tmp_path) as config:
+        cluster_file(tmp_path, config, nodes="gpu[03-05]")
+        own = yaml.safe_load((tmp_path / "k8s.yaml").read_text())["kubernetes"]
+        (tmp_path / "both.yaml").write_text(text + yaml.safe_dump({"kubernetes": own}))
+        chosen = ("--cluster=both.yaml", "-m", "kubernetes or slurm", "-k", "test_ready or test_known")
+        run = run_pytest(
+            tmp_path, *chosen, "--pyargs", "pytest_gpucluster.suites", where=(), env={"HOME": str(tmp_path)}
+        )
+    assert run.rc == 0, run.out + run.err
+    passed = [f"test_known[gpu{number:02}]" for number in range(1, 5)]
+    passed += [f"test_ready[gpu{number:02}]" for number in range(3, 6)]
+    assert names(run.outcomes, "passed") == passed, run.out
+    # Slurm has no gpu05, and Kubernetes is not stated for the first two
+    assert names(run.outcomes, "not applicable") == [
+        "test_known[gpu05]",
+        "test_ready[gpu01]",
+        "test_ready[gpu02]",
+    ]
+    assert run.event("nodes")["selected"] == [f"gpu{number:02}" for number in range(1, 6)]

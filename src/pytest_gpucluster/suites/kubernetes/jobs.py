@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.kubernetes.steps import Kubectl
 
 LABEL = "pytest-gpucluster/run"
-POLL = 3.0  # seconds between two queries of the pods of all Jobs
+POLL = 0.5, 5.0  # shortest and longest time between two queries of the pods of all Jobs
 MESSAGE = "/dev/termination-log"  # its first 4096 bytes become part of the pod's status
 PORT = 29500
 _LIST_GPUS = f"nvidia-smi -L > {MESSAGE} 2>&1"
@@ -294,7 +294,7 @@ class _Work:
     def wait(self, wanted: Mapping[str, int]) -> dict[tuple[str, int], dict[str, Any]]:
         """Return {(Job, index): pod} as soon as all pods have ended, or what there is at the deadline."""
         deadline = time.monotonic() + self.config.job_pull + self.config.job_time
-        total, found = sum(wanted.values()), dict[tuple[str, int], dict[str, Any]]()
+        total, pause = sum(wanted.values()), POLL[0]
         while True:
             found = {key: pod for key, pod in self.pods() if key[0] in wanted}
             ended = [
@@ -302,7 +302,8 @@ class _Work:
             ]
             if len(ended) == total or time.monotonic() > deadline:
                 return found
-            time.sleep(POLL)
+            time.sleep(pause)
+            pause = min(POLL[1], 1.5 * pause)
 
     def pods(self) -> Iterator[tuple[tuple[str, int], dict[str, Any]]]:
         """Yield the pods of this run."""
