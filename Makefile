@@ -11,11 +11,13 @@ NODE_PACKAGES := openssh-server openssh-client iproute2 libpmix-dev
 ACCOUNTING_PACKAGES := slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 # promtool for metrics, and what the monitoring suite looks at
 MONITORING_PACKAGES := prometheus prometheus-node-exporter
+# kubectl, for the kubernetes suite
+KUBERNETES_PACKAGES := kubernetes-client
 # the HTML report is tested in a real browser
 BROWSER_PACKAGES := chromium
 HOROVOD_PACKAGES := cmake g++ libopenmpi-dev
 TEST_PACKAGES := $(CONTAINER_PACKAGES) $(MPI_PACKAGES) $(NODE_PACKAGES) $(ACCOUNTING_PACKAGES) $(MONITORING_PACKAGES) \
-	$(BROWSER_PACKAGES) $(HOROVOD_PACKAGES)
+	$(BROWSER_PACKAGES) $(HOROVOD_PACKAGES) $(KUBERNETES_PACKAGES)
 # The smallest build of torch that the tests have been run with; they need no GPU.
 TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4

@@ -24,6 +24,7 @@ equal; `COMMAND *` answers to any. `[exit N]` is its status, `[stderr]` sends th
 `gpu02 gpu.xid: passed` is of another one. Outcomes: passed, failed, not applicable, not checked, error; `part` and
 `says` are parts of a finding's text, `warning` is part of a warning's, `action` is the action of the verdict.
 `>>> scontrol show node ...` gives each node's entry of Slurm's inventory; `scontrol show config` its configuration.
+`>>> kubectl ...` is what the machine that runs pytest gets from the API server.
 What the case does not hold is absent: no tool and no file of the testing machine shows through. /tmp and /dev/shm can
 be written to, unless the case holds a `mktemp *` that fails.
 """
@@ -41,7 +42,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import corpus_steps
 import pytest
@@ -322,6 +323,22 @@ class Bench:
             partitions=lambda: inventory.parse_partitions(self.recorded("scontrol show partition")),
         )
 
+    def ask(self, *words: str) -> tuple[str, str]:
+        """Return what kubectl printed; no command of a recording failed."""
+        return self.recorded(" ".join(("kubectl", *words))), ""
+
+    @cached_property
+    def plan(self) -> Any:
+        """The plan of a run on all nodes."""
+        return SimpleNamespace(selected=self.case.nodes)
+
+    inventory: ClassVar[dict[str, Any]] = {}
+
+    @cached_property
+    def nodes(self) -> dict[str, Any]:
+        """The nodes of a run, as far as suites compare them."""
+        return {name: SimpleNamespace(group=self.cluster.group_of(name)) for name in self.case.nodes}
+
     def allocation_of(self, node: str) -> None:
         """No node of a recording is allocated: no step has run there."""
 
@@ -403,6 +420,7 @@ class Bench:
             "profile": group.profile,
             "gpu_profile": gpu_profile,
             "cluster": self.cluster,
+            "ask": self.ask,
             "nodes": self.case.nodes,
             "expect": verdicts.append,
             "facts": self.facts,

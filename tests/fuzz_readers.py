@@ -34,6 +34,7 @@ from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.horovod import facts as horovod_build
+from pytest_gpucluster.suites.kubernetes import facts as kubernetes
 from pytest_gpucluster.suites.monitoring import facts as monitoring
 from pytest_gpucluster.suites.nccl import steps as nccl
 from pytest_gpucluster.suites.nccl.measurement import Measurement
@@ -90,6 +91,11 @@ def _survey() -> bytes:
     return survey
 
 
+_KUBERNETES = tuple(
+    section.encode()
+    for path in sorted((DATA.parent / "corpus" / "kubernetes").glob("*a*.txt"))[:4]
+    for section in re.split(r"^>>> .*\n", path.read_text(), flags=re.MULTILINE)[2:]
+)
 _SECTION = b"\x1e%s\n%s\x1e=0\n"
 BASICS, SURVEY = recorded("os/debian12-basics.txt")[0] + _SECTION % (b"taint", b"12289\n"), _survey()
 # by name of the constant or of the function that makes the probe
@@ -292,6 +298,11 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.monitoring.facts.read_grafana", monitoring.read_grafana, (b'{"database": "ok", "version": "11.0"}',)),
         Reader("suites.monitoring.facts.read_time", _both(monitoring.read_time), (
             b"2026-11-21T01:02:03.123456789Z", b"0001-01-01T00:00:00Z"), VALUE),
+        Reader("suites.kubernetes.facts.read_version", _both(kubernetes.read_version), (
+            b'{"clientVersion": {"gitVersion": "v1.33.5"}, "serverVersion": {"gitVersion": "v1.33.5+rke2r1"}}',)),
+        Reader("suites.kubernetes.facts.read_objects", _both(kubernetes.read_objects), _KUBERNETES),
+        Reader("suites.kubernetes.facts.version_of", _both(kubernetes.version_of), (b"v1.31.1-eks-ce1d5eb",)),
+        Reader("suites.kubernetes.facts.read_time", _both(kubernetes.read_time), (b"2026-11-23T09:00:00.5Z",), VALUE),
         Reader("report.run_model.read_run", _run, _EVENTS),
         Reader("cluster.slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
             b"ReservationName=maint State=ACTIVE Nodes=gpu[01-02] Flags=MAINT,IGNORE_JOBS\n",

@@ -351,7 +351,12 @@ def test_examples_load_and_fit_the_schema(path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert [path.stem for path in EXAMPLES] == ["aws-g4dn", "dgx-a100-basepod", "v100-modules-conda"]
+    assert [path.stem for path in EXAMPLES] == [
+        "aws-g4dn",
+        "dgx-a100-basepod",
+        "k8s-h100",
+        "v100-modules-conda",
+    ]
 
 
 def validator(kind: Any = "cluster") -> jsonschema.protocols.Validator:

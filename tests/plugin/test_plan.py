@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
+from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.config.models import Cluster, Group, Profile, SlurmConfig
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, Selection, judge_node, make_plan, shares
 from pytest_gpucluster.plugin.session import ClusterSession
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PLAIN = Profile(name="plain", description="of a test", source="none")
 
@@ -208,3 +212,27 @@ def test_a_node_on_trial_is_no_problem() -> None:
 
 def test_groups_keep_to_the_chosen_nodes() -> None:
     assert shares(LAB, IDLE, ("gpu02",)) == {(None, 8): ("gpu02",)}
+
+
+def test_nodes_that_only_a_section_names_are_judged_and_never_allocated(tmp_path: Path) -> None:
+    file = tmp_path / "both.yaml"
+    file.write_text(
+        "nodes: gpu[01-02]\nprofile: dgx-h100\nkubernetes: {nodes: 'gpu[02-03]', profile: dgx-a100}\n"
+    )
+    cluster = load_cluster(file)
+    idle = {name: NodeInfo(name, "IDLE") for name in ("gpu01", "gpu02")}
+    plan = make_plan(cluster, idle, Selection())
+    assert plan.selected == plan.judged == ("gpu01", "gpu02", "gpu03")
+    assert plan.testable == ("gpu01", "gpu02")
+    assert cluster.group_of("gpu03").profile.name == "dgx-a100"
+    assert not cluster.why_no_slurm
+    over_ssh = cluster.model_copy(update={"access": "ssh"})
+    assert make_plan(over_ssh, {}, Selection()).testable == plan.selected
+
+
+def test_cluster_of_a_section_alone_has_no_slurm(tmp_path: Path) -> None:
+    file = tmp_path / "k8s.yaml"
+    file.write_text("kubernetes: {nodes: 'gpu[01-02]', profile: dgx-h100}\n")
+    cluster = load_cluster(file)
+    assert "only the section `kubernetes`" in cluster.why_no_slurm
+    assert make_plan(cluster, {}, Selection()).testable == ()

@@ -277,7 +277,8 @@ def test_yaml_in_pages_is_a_cluster_file(page: str, tmp_path: Path) -> None:
 def load_completed(plain: dict[str, Any], block: Block, path: Path) -> None:
     """Load the part of a cluster file that a page shows, with what it leaves out."""
     text = block.text
-    if not {"nodes", "groups", "inventory"} & set(plain):
+    own = "nodes" in (plain.get("kubernetes") or {})
+    if not own and not {"nodes", "groups", "inventory"} & set(plain):
         text += "\nnodes: gpu[01-16]\n"
     if "inventory" in plain:
         path.with_name("inventory").write_text("[slurm-node]\ngpu01\n")

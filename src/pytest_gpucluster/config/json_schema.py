@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_gpucluster.config.models import ClusterFile, Profile
+from pytest_gpucluster.config.models import SECTIONS, ClusterFile, Profile
 from pytest_gpucluster.config.profile_files import profile_names
+from pytest_gpucluster.core.values import SuiteSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,12 +34,20 @@ def schema(kind: Literal["cluster", "profile"] = "cluster") -> dict[str, Any]:
         }
     whole = ClusterFile.model_json_schema()
     definitions |= whole.pop("$defs")
-    whole["oneOf"] = [{"required": ["nodes"]}, {"required": ["groups"]}]
+    named = [{"required": ["nodes"]}, {"required": ["groups"]}]
+    # without both: a section that names nodes of its own
+    own = [{"required": [name], "properties": {name: {"required": ["nodes"]}}} for name in _naming_sections()]
+    whole["oneOf"] = [*named, {"not": {"anyOf": named}, "anyOf": own}]
     whole["$defs"] = definitions
     whole = _loosened(whole)
     for holder in (whole, whole["$defs"]["GroupFile"]):
         holder["properties"]["profile"] = _profile_reference(holder["properties"]["profile"])
     return {"$schema": DIALECT, **whole, "title": "cluster file of pytest-gpucluster"}
+
+
+def _naming_sections() -> list[str]:
+    """Return the sections that may name nodes which no group has."""
+    return [name for model, name in SECTIONS.items() if model.own_nodes is not SuiteSection.own_nodes]
 
 
 def _profile_schema() -> dict[str, Any]:

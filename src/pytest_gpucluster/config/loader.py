@@ -17,13 +17,13 @@ from pytest_gpucluster.config.models import (
     GroupFile,
     HostAddress,
     Profile,
-    named_nodes,
 )
 from pytest_gpucluster.config.profile_files import load_profile, profile_of
 from pytest_gpucluster.config.validation_errors import nearest, problems, together
 from pytest_gpucluster.config.yaml_loader import Loc, Source, clip, read_source
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.values import named_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -112,6 +112,9 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
         }
         for at, group in _groups(source, written)
     ]
+    groups += _section_groups(source, written, groups, forced, errors)
+    if not groups:
+        raise source.error((), "names no nodes: write `nodes: gpu[01-16]` and `profile: NAME`, or `groups`")
     shared = {name: getattr(written, name) for name in ClusterSettings.model_fields}
     shared["suites"] = tuple(str(Path(source.label).parent / folder) for folder in written.suites)
     name = written.name or Path(source.label).stem
@@ -226,9 +229,31 @@ def _groups(source: Source, written: ClusterFile) -> list[tuple[Loc, GroupFile]]
         if written.groups:
             raise source.error(("groups",), "'nodes' at the top is for a single group; use one of the two")
         return [((), GroupFile(nodes=written.nodes, profile=written.profile))]
-    if not written.groups:
-        raise source.error((), "names no nodes: write `nodes: gpu[01-16]` and `profile: NAME`, or `groups`")
     return [(("groups", index), group) for index, group in enumerate(written.groups)]
+
+
+def _section_groups(
+    source: Source,
+    written: ClusterFile,
+    groups: list[dict[str, Any]],
+    forced: Profile | None,
+    errors: list[ConfigError],
+) -> list[dict[str, Any]]:
+    """Return a group of the nodes that a section names, and that no group of the file has."""
+    known = {node for group in groups for node in hostlist.expand(group["nodes"])}
+    found: list[dict[str, Any]] = []
+    for key, section in written.sections().items():
+        named, part = section.own_nodes()
+        own = [node for node in named if node not in known]
+        at: Loc = (key, "profile")
+        if own:
+            extends = {"extends": part} if isinstance(part, str) else part or written.profile or GENERIC
+            profile = forced or _profile(source, extends, at if part else ("profile",), errors)
+            found.append({"nodes": hostlist.fold(own), "profile": profile, "section": key})
+            known.update(own)
+        elif part is not None:
+            errors.append(source.error(at, "has no effect: `nodes` or `groups` give every node its profile"))
+    return found
 
 
 def _part(written: ClusterFile, group: GroupFile, at: Loc) -> tuple[dict[str, Any], Loc]:
@@ -299,7 +324,7 @@ def _too_many_nodes(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     count = sum(len(group.names) for group in cluster.groups)
     for where, section in cluster.sections().items():
         nodes = getattr(section, "nodes", None)
-        if nodes is not None and nodes > count:
+        if isinstance(nodes, int) and nodes > count:
             yield (where, "nodes"), f"asks for {nodes} nodes; the cluster has {count}"
     if cluster.min_nodes is not None and units.share_of(cluster.min_nodes, count) > count:
         yield ("min_nodes",), f"asks for {cluster.min_nodes} nodes; the cluster has {count}"

@@ -31,6 +31,7 @@ from pytest_gpucluster.core.values import (
     FolderPath,
     Image,
     Model,
+    NamedNodes,
     Nodes,
     OptionalSection,
     Port,
@@ -318,17 +319,13 @@ class Profile(_HardwareAndRows, defer_build=False):
 class Group(Model):
     """Nodes of one kind of hardware. Where `partition` differs, the group gets its own allocation."""
 
-    nodes: str = Field(description="Slurm hostlist, like gpu[01-16]")
+    nodes: NamedNodes = Field(description="Slurm hostlist, like gpu[01-16]")
     profile: Profile
     partition: str | None = None
+    section: str = Field("", description="the only section that names these nodes, which Slurm does not have")
     thresholds: tuple[BandwidthThreshold, ...] = Field(
         (), description="rows used before those of the profile"
     )
-
-    @field_validator("nodes")
-    @classmethod
-    def _is_hostlist(cls, value: str) -> str:
-        return named_nodes(value)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -427,7 +424,20 @@ class Cluster(ClusterSettings, defer_build=False):
         """Why there are no allocations, steps and jobs; '' where there are."""
         if self.access == "ssh":
             return "the nodes are reached over SSH, without Slurm (--access=ssh)"
-        return f"cluster {self.name} has no scheduler" if self.slurm.scheduler == "none" else ""
+        if self.slurm.scheduler == "none":
+            return f"cluster {self.name} has no scheduler"
+        return "" if any(map(self.reaches, self.groups)) else self.unreachable(self.groups[0].names[0])
+
+    def reaches(self, group: Group) -> bool:
+        """Return whether commands can be run on the nodes of a group."""
+        return not group.section or self.access == "ssh"
+
+    def unreachable(self, node: str) -> str:
+        """Return why no command can be run on a node; '' where one can."""
+        group = self.group_of(node)
+        if self.reaches(group):
+            return ""
+        return f"only the section `{group.section}` of the cluster file names {group.nodes}, and neither Slurm nor SSH reaches them"
 
     @property
     def starts_containers(self) -> bool:
@@ -452,24 +462,19 @@ class Cluster(ClusterSettings, defer_build=False):
 class GroupFile(Model):
     """One entry of `groups`."""
 
-    nodes: str = Field(description="Slurm hostlist, like gpu[01-16]")
+    nodes: NamedNodes = Field(description="Slurm hostlist, like gpu[01-16]")
     profile: ProfilePart | None = Field(None, description="a shipped profile, a path, or a mapping")
     partition: Text | None = Field(None, description="default: slurm.partition")
     thresholds: tuple[BandwidthThreshold, ...] = Field(
         (), description="rows used before those of the profile"
     )
 
-    @field_validator("nodes")
-    @classmethod
-    def _is_hostlist(cls, value: str) -> str:
-        return named_nodes(value)
-
 
 class ClusterFile(ClusterSettings, defer_build=False):
     """The contents of a cluster file: `nodes` and `profile` for one kind of node, `groups` for several."""
 
     name: str | None = Field(None, description="name of the cluster; default: the name of the file")
-    nodes: str | None = Field(None, description="Slurm hostlist, for nodes of one kind")
+    nodes: NamedNodes | None = Field(None, description="Slurm hostlist, for nodes of one kind")
     inventory: str | None = Field(
         None, description="Ansible inventory: addresses of the nodes, and their names if `nodes` is left out"
     )
@@ -483,15 +488,3 @@ class ClusterFile(ClusterSettings, defer_build=False):
         (), description="rows used before those of the profile, in every group"
     )
     groups: tuple[GroupFile, ...] = Field((), description="several kinds of nodes, instead of `nodes`")
-
-    @field_validator("nodes")
-    @classmethod
-    def _is_hostlist(cls, value: str | None) -> str | None:
-        return value if value is None else named_nodes(value)
-
-
-def named_nodes(value: str) -> str:
-    """Return a hostlist that names at least one node; ValueError otherwise."""
-    if not hostlist.expand(value):
-        raise ValueError("names no node")
-    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.hostlist import MAX_NODES
+from pytest_gpucluster.core.hostlist import MAX_NODES, expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +57,13 @@ def version(text: str) -> str:
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", text):
         raise ValueError(f"must be a version like 12.2, not {text!r}")
     return text
+
+
+def named_nodes(value: str) -> str:
+    """Return a hostlist that names at least one node; ValueError otherwise."""
+    if not expand(value):
+        raise ValueError("names no node")
+    return value
 
 
 def variable(name: str) -> str:
@@ -104,6 +111,7 @@ FolderPath = Annotated[str, AfterValidator(absolute)]
 ContainerMount = Annotated[str, AfterValidator(container_mount)]
 SallocOption = Annotated[str, AfterValidator(salloc_option)]
 Version = Annotated[str, AfterValidator(version)]
+NamedNodes = Annotated[str, AfterValidator(named_nodes)]
 Variable = Annotated[str, AfterValidator(variable)]
 Image = Annotated[str, Field(min_length=1), AfterValidator(image_file)]
 
@@ -130,6 +138,10 @@ class SuiteSection(Model):
     def without_effect(self) -> Iterator[tuple[str, str]]:
         """Yield keys that have no effect without another one, and the reason."""
         yield from ()
+
+    def own_nodes(self) -> tuple[tuple[str, ...], Any]:
+        """Return nodes that the section names, and the profile of those that no group of the cluster file has."""
+        return (), None
 
 
 class Section(SuiteSection):

@@ -10,6 +10,7 @@ import pytest
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import fixtures
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, matches
+from pytest_gpucluster.plugin.node_access import needs_nodes
 from pytest_gpucluster.plugin.node_items import Maker, check_of, kinds, marks_of, node_of
 from pytest_gpucluster.suite import probes_of
 
@@ -60,7 +61,7 @@ class Collection:
         option = self._config.option
         slow_selected = option.slow or "slow" in option.markexpr
         for item in items:
-            reason = self._why_not(check_of(item), node_of(item))
+            reason = self._why_not(check_of(item), node_of(item)) or self._why_unreached(item)
             if not reason and not slow_selected and "slow" in marks_of(item):
                 reason = TOO_SLOW
             if reason:
@@ -83,6 +84,18 @@ class Collection:
             rules = {**rules, **absent}
         pattern = matches(check, tuple(rules)) if rules else None
         return NOT_APPLICABLE + rules[pattern] if pattern is not None else ""
+
+    def _why_unreached(self, item: pytest.Item) -> str:
+        """Return why an item does not apply to a node that only the section of another suite names; '' where it does."""
+        session, node = self._session, node_of(item)
+        if not session.plan.unreached:
+            return ""
+        if node not in session.plan.unreached:
+            # an item of all nodes needs one that can be reached
+            needs_commands = needs_nodes(item) and not node and not session.plan.testable
+            return NOT_APPLICABLE + session.cluster.why_no_slurm if needs_commands else ""
+        own = session.cluster.group_of(node).section in marks_of(item)
+        return "" if own else NOT_APPLICABLE + session.cluster.unreachable(node)
 
     def wanted_probes(self, items: Sequence[pytest.Item], nodes: Sequence[str]) -> list[Probe[Any]]:
         """Return the probes that the fixtures of items are known to ask for where these nodes are under test."""

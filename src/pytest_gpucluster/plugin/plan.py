@@ -53,16 +53,23 @@ class Selection:
 class Plan:
     """`selected`: every node that this run is to judge. `problems`: those of them that cannot be tested.
 
-    `wait`: --nodes named them, and the run waits for busy ones.
+    `wait`: --nodes named them, and the run waits for busy ones. `unreached`: those on which no command can be run, since
+    only one section of the cluster file names them: they are never allocated.
     """
 
     selected: tuple[str, ...]
     problems: Mapping[str, Problem] = field(default_factory=dict)
     wait: bool = False
+    unreached: frozenset[str] = frozenset()
 
     @property
     def testable(self) -> tuple[str, ...]:
         """The nodes to allocate, in the order of the cluster file."""
+        return tuple(node for node in self.judged if node not in self.unreached)
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """The nodes without a problem, in the order of the cluster file."""
         return tuple(node for node in self.selected if node not in self.problems)
 
 
@@ -94,17 +101,21 @@ def make_plan(
     selected = tuple(node for node in named if node not in excluded)
     if not selected:
         raise ConfigError(f"--exclude-nodes leaves no node of {hostlist.fold(named)} to test")
+    unreached = frozenset(node for node in selected if cluster.unreachable(node))
     if cluster.why_no_slurm:
-        return Plan(selected)
+        return Plan(selected, unreached=unreached)
     wait = selection.nodes is not None
     problems = {
         node: problem
         for node in selected
-        if node not in on_trial and (problem := judge_node(node, inventory, wait=wait))
+        if node not in on_trial
+        and node not in unreached
+        and (problem := judge_node(node, inventory, wait=wait))
     }
-    outside = set(selected) - problems.keys() - set(selected if reserved is None else reserved)
+    outside = set(selected) - problems.keys() - unreached - set(selected if reserved is None else reserved)
     why = f"not in reservation {cluster.slurm.reservation}"
-    return Plan(selected, {**problems, **{node: Problem(Kind.UNAVAILABLE, why) for node in outside}}, wait)
+    problems |= {node: Problem(Kind.UNAVAILABLE, why) for node in outside}
+    return Plan(selected, problems, wait, unreached)
 
 
 def judge_node(node: str, inventory: Mapping[str, NodeInfo], *, wait: bool) -> Problem | None:

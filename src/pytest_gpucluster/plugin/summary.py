@@ -192,10 +192,11 @@ def cell(counter: Counter[str]) -> str:
 def header(session: ClusterSession) -> list[str]:
     """Return what is under test, and what is not."""
     plan = session.plan
-    label = "SIMULATED hardware, real Slurm; " if session.cluster.simulated else ""
+    slurm = ", real Slurm" if session.slurm is not None else ""
+    label = f"SIMULATED hardware{slurm}; " if session.cluster.simulated else ""
     lines = [
         *session.notes,
-        f"cluster: {session.cluster.name}: {label}{len(plan.testable)} of {len(plan.selected)} nodes",
+        f"cluster: {session.cluster.name}: {label}{len(plan.judged)} of {len(plan.selected)} nodes",
     ]
     known = list(plan.problems.items())
     lines += [f"not tested: {node}: {clean(problem.text)}" for node, problem in known[:MAX_PROBLEMS]]

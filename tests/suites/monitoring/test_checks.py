@@ -31,7 +31,7 @@ from plugin_helpers import (
     wait_for,
 )
 
-from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, names_of
 from pytest_gpucluster.cluster.transport.http import get
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import ProbeError, TransportError
@@ -39,7 +39,7 @@ from pytest_gpucluster.suites.monitoring import checks
 from pytest_gpucluster.suites.monitoring import facts as probe
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
-from pytest_gpucluster.suites.monitoring.steps import names, query_monitoring
+from pytest_gpucluster.suites.monitoring.steps import query_monitoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -510,7 +510,7 @@ def test_a_target_belongs_to_the_node_that_it_names(hosts: tuple[str, ...], node
         "gpu03": NodeInfo("gpu03", "IDLE", address="shared"),
         "gpu10": NodeInfo("gpu10", "IDLE", address="10"),
     }
-    assert probe.owner(hosts, names(inventory, inventory)) == node
+    assert probe.owner(hosts, names_of(inventory, inventory)) == node
 
 
 def seen(**changes: Any) -> MonitoringFacts:

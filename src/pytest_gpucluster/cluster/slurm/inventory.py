@@ -7,14 +7,14 @@ Extra) unquoted. Reason is near the end, as `Reason=FIRST LINE [USER@TIME] FURTH
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist, units
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 _REASON = re.compile(r" Reason=(.*)")
 # a user may have a realm: [jane.doe@EXAMPLE.COM@2024-01-02T03:04:05]
@@ -280,6 +280,19 @@ def seen_from_inside(nodes: Mapping[str, NodeInfo], members: Collection[str]) ->
         name: replace(info, flags=info.flags - _RESERVATION_FLAGS) if name in members else info
         for name, info in nodes.items()
     }
+
+
+def names_of(nodes: Iterable[str], inventory: Mapping[str, NodeInfo]) -> dict[str, str]:
+    """Return {name, address or host name in Slurm: node}, without those that several nodes share."""
+    wanted = list(nodes)
+    also = [
+        (word, node)
+        for node in wanted
+        if (info := inventory.get(node)) is not None
+        for word in {info.address, info.hostname} - {"", node}
+    ]
+    count = Counter(word for word, _ in also)
+    return {**{word: node for word, node in also if count[word] == 1}, **{node: node for node in wanted}}
 
 
 def parse_nodes(text: str) -> dict[str, NodeInfo]:

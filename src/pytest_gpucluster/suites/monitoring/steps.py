@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import TYPE_CHECKING, TypeVar
 
+from pytest_gpucluster.cluster.slurm.inventory import names_of
 from pytest_gpucluster.cluster.transport.http import Reply, get
 from pytest_gpucluster.core.errors import ProbeError, TransportError
 from pytest_gpucluster.suites.monitoring import facts as probe
@@ -24,7 +25,7 @@ def query_monitoring(
     config: MonitoringConfig, nodes: Iterable[str], inventory: Mapping[str, NodeInfo]
 ) -> MonitoringFacts:
     """Return the facts of these nodes. A service that does not answer is a problem in the facts, no error."""
-    known = names(nodes, inventory)
+    known = names_of(nodes, inventory)
     targets: tuple[Target, ...] = ()
     alerts: tuple[Alert, ...] = ()
     targets_problem = alerts_problem = ""
@@ -59,19 +60,6 @@ def _began(config: MonitoringConfig) -> float | None:
         return probe.read_began(_get(config.prometheus, probe.RUNTIME, config).body)
     except (TransportError, ProbeError):
         return None
-
-
-def names(nodes: Iterable[str], inventory: Mapping[str, NodeInfo]) -> dict[str, str]:
-    """Return {name, address or host name in Slurm: node}, without those that several nodes share."""
-    wanted = list(nodes)
-    also = [
-        (word, node)
-        for node in wanted
-        if (info := inventory.get(node)) is not None
-        for word in {info.address, info.hostname} - {"", node}
-    ]
-    count = Counter(word for word, _ in also)
-    return {**{word: node for word, node in also if count[word] == 1}, **{node: node for node in wanted}}
 
 
 def _by_node(found: Iterable[T], known: Mapping[str, str]) -> dict[str, tuple[T, ...]]:

@@ -1,0 +1,413 @@
+"""Kubernetes: API server, nodes, GPUs, operators, labels, software. Pure.
+
+No action is a drain: Slurm's drain would not stop Kubernetes, and a cordon is left to people.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Judgement,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+)
+from pytest_gpucluster.core.text import listed, some
+from pytest_gpucluster.suites.kubernetes.facts import (
+    GPU_COMPONENTS,
+    NETWORK_COMPONENTS,
+    component_of,
+    version_of,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpucluster.config.models import GpuProfile
+    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
+    from pytest_gpucluster.suites.kubernetes.facts import KubeFacts, KubeNode, Pod
+
+# end of life of each minor version, https://kubernetes.io/releases/ as of 2026-09-15
+END_OF_LIFE = {
+    (1, 33): dt.date(2026, 6, 28),
+    (1, 34): dt.date(2026, 10, 27),
+    (1, 35): dt.date(2027, 2, 28),
+    (1, 36): dt.date(2027, 6, 28),
+    (1, 37): dt.date(2027, 10, 28),
+}
+SKEW = 1  # minor versions between kubectl and the API server: https://kubernetes.io/releases/version-skew-policy/
+KUBELET_SKEW = (
+    3  # minor versions that a kubelet may be older; none that it may be newer (same page, since 1.28)
+)
+PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+MEMORY_TOLERANCE = 0.03  # NVML counts reserved memory or not: 15109 and 15360 MiB on one T4
+_PRODUCT = re.compile(r"-MIG-.*|-SHARED$")
+
+
+@check(
+    "kubernetes.api",
+    cause="the API server is down or not reachable, the kubeconfig is wrong, or the cluster was not upgraded",
+    hint="kubectl version; kubectl get --raw /readyz?verbose; `kubernetes.context` of the cluster file",
+    action=Action.MONITOR,
+)
+def api(seen: KubeFacts, config: KubernetesConfig, today: dt.date) -> Judgement:
+    """The API server answers, and upstream or the cluster file supports its version and kubectl's."""
+    if seen.server is None:
+        yield Finding("API server", seen.problem, "an answer")
+        return
+    for what, problem in (("nodes", seen.nodes_problem), ("pods", seen.pods_problem)):
+        if problem:
+            yield Finding(what, problem, "an answer")
+    server, key = seen.server, (seen.server.major, seen.server.minor)
+    if config.minimum_version is not None:
+        least = version_of(f"{config.minimum_version}.0")
+        if least is not None and key < (least.major, least.minor):
+            yield Finding("API server", server.text, f"{least.short} or later, as the cluster file states")
+    elif key > max(END_OF_LIFE):
+        yield NotChecked(
+            f"{server.short} is newer than the list of versions of this release: kubernetes.minimum_version states one"
+        )
+    elif key not in END_OF_LIFE or END_OF_LIFE[key] < today:
+        ended = f", which upstream ended on {END_OF_LIFE[key]}" if key in END_OF_LIFE else ""
+        supported = listed(f"{a}.{b}" for (a, b), end in END_OF_LIFE.items() if end >= today)
+        yield Finding(
+            "API server", f"{server.text}{ended}", f"a supported version ({supported}), or minimum_version"
+        )
+    if seen.client is not None and abs(seen.client.minor - server.minor) > SKEW:
+        yield Advisory(
+            "kubectl",
+            f"{seen.client.text} with API server {server.text}",
+            f"at most {SKEW} minor version apart",
+        )
+    if seen.unknown:
+        yield Advisory(
+            "GPU nodes", f"{some(seen.unknown)} not in the cluster file", "every GPU node in the file"
+        )
+
+
+@check(
+    "kubernetes.ready",
+    cause="the kubelet or the container runtime stopped, or the node lacks memory, disk, processes or its network",
+    hint="kubectl describe nodes; on the node: systemctl status kubelet containerd; journalctl -u kubelet",
+    action=Action.MONITOR,
+)
+def ready(kube_node: KubeNode | None, seen: KubeFacts) -> Judgement:
+    """The node is Ready, without pressure, and not cordoned."""
+    if kube_node is None:
+        yield from _unseen(seen, finding=True)
+        return
+    found = kube_node.conditions.get("Ready")
+    if found is None or found.status != "True":
+        text = "no condition" if found is None else f"{found.status}: {found.reason} ({found.message})"
+        yield Finding("Ready", text, "True")
+    for name in PRESSURES:
+        pressure = kube_node.conditions.get(name)
+        if pressure is not None and pressure.status == "True":
+            yield Finding(name, f"True: {pressure.reason} ({pressure.message})", "False")
+    if kube_node.cordoned:
+        yield Finding("scheduling", "cordoned (unschedulable)", "schedulable: kubectl uncordon")
+
+
+@check(
+    "kubernetes.taints",
+    cause="the node was tainted by hand or by a controller, and not cleared",
+    hint="kubectl describe nodes; `kubernetes.taints` of the cluster file states the expected ones",
+    action=Action.MONITOR,
+)
+def taints(kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig) -> Judgement:
+    """The node has no taint that the cluster file does not state."""
+    if kube_node is None:
+        yield from _unseen(seen)
+        return
+    for taint in kube_node.taints:
+        # set together with the cordon, the condition or the pressure that kubernetes.ready reports
+        if not taint.key.startswith("node.kubernetes.io/") and not taint.is_stated(config.taints):
+            yield Finding(f"taint {taint.key}", str(taint), f"only {listed(config.taints)}")
+
+
+@check(
+    "kubernetes.gpus",
+    cause="a GPU is unhealthy for the device plugin (Xid), the driver lost it, or the plugin does not run",
+    hint="kubectl describe nodes; kubectl logs of its device plugin; nvidia-smi -L and dmesg on the node",
+    action=Action.MONITOR,
+)
+def gpus(
+    kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig, gpu_profile: GpuProfile
+) -> Judgement:
+    """The node offers as many GPUs as the profile states, and all can be allocated."""
+    if kube_node is None:
+        yield from _unseen(seen)
+        return
+    resource = config.gpu_resource
+    if mig := [name for name in kube_node.capacity if name.startswith("nvidia.com/mig-")]:
+        if gpu_profile.mig:
+            yield NotChecked(f"MIG devices ({some(mig)}): the profile states no number of them")
+        else:
+            yield Finding("MIG", some(mig), "whole GPUs, as the profile states")
+        return
+    if gpu_profile.mig is not False and "-MIG-" in kube_node.labels.get(f"{resource}.product", ""):
+        yield NotChecked(f"{resource} counts MIG devices: the profile states no number of them")
+        return
+    expected = gpu_profile.count * replicas(kube_node, resource)
+    capacity, allocatable = number(kube_node.capacity, resource), number(kube_node.allocatable, resource)
+    yield Metric("allocatable_gpus", allocatable, "GPUs")
+    if capacity != expected:
+        yield Finding(f"capacity of {resource}", str(capacity), str(expected))
+    if allocatable not in (expected, capacity):
+        yield Finding(
+            f"allocatable {resource}", f"{allocatable} of {capacity}", f"{expected}: all of them healthy"
+        )
+
+
+@check(
+    "kubernetes.allocated",
+    cause="GPUs were lost after pods were given them, or the kubelet rejects pods of the node",
+    hint="kubectl describe nodes (Allocated resources); kubectl get pods -A -o wide",
+    action=Action.MONITOR,
+)
+def allocated(
+    kube_node: KubeNode | None, kube_pods: tuple[Pod, ...], seen: KubeFacts, config: KubernetesConfig
+) -> Judgement:
+    """Pods hold no more GPUs than the node can allocate, and none was rejected there."""
+    if kube_node is None or seen.pods_problem:
+        yield from _unseen(seen, seen.pods_problem)
+        return
+    resource = config.gpu_resource
+    holders = [pod for pod in kube_pods if not pod.ended and pod.gpus.get(resource)]
+    held, most = sum(pod.gpus[resource] for pod in holders), number(kube_node.allocatable, resource)
+    yield Metric("allocated_gpus", held, "GPUs")
+    if held > most:
+        named = some(f"{pod.namespace}/{pod.name} ({pod.gpus[resource]})" for pod in holders)
+        yield Finding("allocated GPUs", f"{held}: {named}", f"at most {most}, which are allocatable")
+    for pod in kube_pods:
+        if pod.phase == "Failed" and pod.gpus.get(resource) and "UnexpectedAdmissionError" in pod.reason:
+            yield Finding(f"pod {pod.namespace}/{pod.name}", pod.reason, "admitted by the kubelet")
+
+
+@check(
+    "kubernetes.gpu_operator",
+    cause="a pod of the GPU operator fails on this node: the components depend on each other, driver first",
+    hint="kubectl get pods -A -o wide; kubectl logs and describe of the first one",
+    action=Action.MONITOR,
+)
+def gpu_operator(
+    kube_node: KubeNode | None, kube_pods: tuple[Pod, ...], seen: KubeFacts, config: KubernetesConfig
+) -> Judgement:
+    """The pods of the GPU operator, or of a device plugin alone, run on the node and do not restart."""
+    yield from _operator(
+        kube_node, kube_pods, seen, config, GPU_COMPONENTS, "GPU operator", config.components
+    )
+
+
+@check(
+    "kubernetes.network_operator",
+    cause="a pod of the network operator fails on this node: the driver (mofed) first",
+    hint="kubectl get pods -A -o wide; kubectl logs and describe of the first one",
+    action=Action.MONITOR,
+)
+def network_operator(
+    kube_node: KubeNode | None, kube_pods: tuple[Pod, ...], seen: KubeFacts, config: KubernetesConfig
+) -> Judgement:
+    """The pods of the network operator run on the node and do not restart."""
+    yield from _operator(kube_node, kube_pods, seen, config, NETWORK_COMPONENTS, "network operator", ())
+
+
+@check(
+    "kubernetes.labels",
+    cause="the node has other GPUs than stated, or feature discovery has not run since they were changed",
+    hint="kubectl get nodes --show-labels; nvidia-smi -L on the node; kubectl logs of gpu-feature-discovery there",
+    action=Action.MONITOR,
+)
+def labels(
+    kube_node: KubeNode | None,
+    seen: KubeFacts,
+    config: KubernetesConfig,
+    gpu_profile: GpuProfile,
+    usual_labels: Mapping[str, Norm[str]],
+) -> Judgement:
+    """The labels of the GPUs agree with the profile, with each other, and with those of the other nodes."""
+    if kube_node is None:
+        yield from _unseen(seen)
+        return
+    found, resource = kube_node.labels, config.gpu_resource
+    product = found.get(f"{resource}.product")
+    if product is None:
+        if any(f"{resource}.product" in node.labels for node in seen.nodes.values()):
+            yield Finding(f"{resource}.product", "no such label", "a label, as other nodes have it")
+        else:
+            yield NotApplicable(
+                f"no node has the label {resource}.product: GPU feature discovery does not run"
+            )
+        return
+    yield from _against_profile(found, resource, product, gpu_profile)
+    yield from _against_each_other(kube_node, resource)
+    for key, norm in usual_labels.items():
+        if key in found:
+            yield from norm.judge(key, found[key])
+
+
+@check(
+    "kubernetes.software",
+    cause="the node was installed or upgraded differently",
+    hint="kubectl get nodes -o wide",
+    action=Action.MONITOR,
+)
+def software(
+    kube_node: KubeNode | None, seen: KubeFacts, usual_software: Mapping[str, Norm[str]]
+) -> Judgement:
+    """Kernel, container runtime, kubelet and system are as on the other nodes, and the kubelet fits the API server."""
+    if kube_node is None:
+        yield from _unseen(seen)
+        return
+    for what, norm in usual_software.items():
+        yield from norm.judge(what, software_of(kube_node)[what])
+    kubelet = version_of(kube_node.kubelet)
+    if kubelet is not None and seen.server is not None:
+        behind = seen.server.minor - kubelet.minor
+        if not 0 <= behind <= KUBELET_SKEW:
+            yield Finding(
+                "kubelet version",
+                f"{kube_node.kubelet} with API server {seen.server.text}",
+                f"not newer than the API server, and at most {KUBELET_SKEW} minor versions older",
+            )
+
+
+def software_of(node: KubeNode) -> dict[str, str]:
+    """Return what must be equal on all nodes."""
+    return {
+        "kernel": node.kernel,
+        "container runtime": node.runtime,
+        "kubelet": node.kubelet,
+        "system": node.os,
+    }
+
+
+def number(resources: Mapping[str, str], name: str) -> int:
+    """Return a whole resource; 0 where the node has none."""
+    return whole(resources.get(name, "")) or 0
+
+
+def replicas(node: KubeNode, resource: str) -> int:
+    """Return how often the device plugin offers each GPU (time slicing, MPS); its label says 0 without sharing."""
+    return max(1, whole(node.labels.get(f"{resource}.replicas", "")) or 1)
+
+
+def label_of(name: str) -> str:
+    """Return a GPU's name as feature discovery writes it: sanitise() of internal/lm/resource.go, k8s-device-plugin."""
+    return "-".join(re.sub(r"[^A-Za-z0-9-_. ]", "", name).split())
+
+
+def _against_profile(
+    found: Mapping[str, str], resource: str, product: str, profile: GpuProfile
+) -> Iterator[Finding]:
+    name, expected = _PRODUCT.sub("", product), label_of(profile.name)
+    # drivers before 470 left the vendor out
+    if name.removeprefix("NVIDIA-") != expected.removeprefix("NVIDIA-"):
+        yield Finding(f"{resource}.product", product, expected)
+    if "-MIG-" in product:
+        return  # count and memory are those of MIG devices
+    count, memory = whole(found.get(f"{resource}.count", "")), whole(found.get(f"{resource}.memory", ""))
+    if count is not None and count != profile.count:
+        yield Finding(f"{resource}.count", str(count), str(profile.count))
+    if memory is not None and profile.memory is not None:
+        stated = profile.memory / 2**20
+        if abs(memory - stated) > MEMORY_TOLERANCE * stated:
+            yield Finding(f"{resource}.memory", f"{memory} MiB", f"{stated:.0f} MiB")
+
+
+def _against_each_other(node: KubeNode, resource: str) -> Iterator[Finding]:
+    found, count = node.labels, whole(node.labels.get(f"{resource}.count", ""))
+    capacity = number(node.capacity, resource)
+    if count is not None and resource in node.capacity and count * replicas(node, resource) != capacity:
+        yield Finding(
+            f"{resource}.count",
+            f"{count}, with {replicas(node, resource)} replicas each",
+            f"capacity {capacity}",
+        )
+    if found.get(f"{resource}.present", "true") != "true":
+        yield Finding(f"{resource}.present", found[f"{resource}.present"], "true")
+    full = found.get("nvidia.com/cuda.driver-version.full", "")
+    parts = [found.get(f"nvidia.com/cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
+    if full and all(parts) and full != ".".join(parts):
+        yield Finding(
+            "nvidia.com/cuda.driver", ".".join(parts), f"{full}, as nvidia.com/cuda.driver-version.full"
+        )
+
+
+def _operator(
+    node: KubeNode | None,
+    pods: tuple[Pod, ...],
+    seen: KubeFacts,
+    config: KubernetesConfig,
+    known: Mapping[str, tuple[str, ...]],
+    operator: str,
+    required: tuple[str, ...],
+) -> Judgement:
+    if node is None or seen.pods_problem:
+        yield from _unseen(seen, seen.pods_problem)
+        return
+    mine = {pod.name: (pod, name) for pod in pods if (name := component_of(pod.daemonset, known))}
+    there = {pod.daemonset for pod, _ in mine.values()}
+    sets = [(it, name) for it in seen.daemonsets if (name := component_of(it.name, known))]
+    expected = {name for it, name in sets if it.belongs_on(node)}
+    if not mine and not expected and not required:
+        yield NotApplicable(f"no DaemonSet of the {operator} selects this node")
+        return
+    for pod, name in mine.values():
+        yield from _pod(pod, name, config, seen.now)
+    yield Metric(
+        "restarts", sum(it.restarts for pod, _ in mine.values() for it in pod.containers), "restarts"
+    )
+    for it, name in sets:
+        if it.belongs_on(node) and it.name not in there:
+            yield Finding(
+                name, f"DaemonSet {it.namespace}/{it.name} has no pod on this node", "a running pod"
+            )
+    for name in required:
+        if name not in expected and all(name != component for _, component in mine.values()):
+            yield Finding(
+                name, "no DaemonSet puts it on this node", "a running pod, as the cluster file states"
+            )
+
+
+def _pod(pod: Pod, component: str, config: KubernetesConfig, now: float) -> Iterator[Any]:
+    part = f"{component} (pod {pod.namespace}/{pod.name})"
+    if pod.phase == "Failed":
+        yield Finding(part, f"Failed: {pod.reason or 'no reason'}", "Running")
+        return
+    broken = [it for it in pod.containers if it.waiting]
+    for it in broken:
+        why = f" ({it.why})" if it.why else ""
+        code = f", exit {it.exit}" if it.exit is not None else ""
+        yield Finding(part, f"{it.name}: {it.waiting}{why}{code}, {it.restarts} restarts", "ready")
+    recent = [
+        it for it in pod.containers if it.restarts and it.ended and now - it.ended < config.restart_window
+    ]
+    for it in recent if not broken else ():
+        yield Finding(
+            part,
+            f"{it.name}: restarted {now - (it.ended or now):.0f} s ago ({it.why or 'no reason'}), {it.restarts} restarts",
+            f"no restart within {config.restart_window:g} s",
+        )
+    if not broken and not recent and not (pod.phase == "Running" and all(it.ready for it in pod.containers)):
+        waiting = listed(it.name for it in pod.containers if not it.ready)
+        yield Finding(part, f"{pod.phase}, not ready: {waiting}", "Running, all containers ready")
+
+
+def _unseen(seen: KubeFacts, problem: str = "", *, finding: bool = False) -> Judgement:
+    """Say why there is nothing to judge. `finding`: a node that Kubernetes does not have is a failure of this check."""
+    if problem or seen.nodes_problem:
+        yield NotChecked(problem or seen.nodes_problem)
+    elif finding:
+        yield Finding("node", "Kubernetes has no node of this name or address", "a node")
+    else:
+        yield NotChecked("Kubernetes has no node of this name or address")

@@ -1,0 +1,377 @@
+"""Facts from objects of the Kubernetes API, as kubectl prints them with -o json. Pure.
+
+Fields: https://kubernetes.io/docs/reference/kubernetes-api/ (v1 Node and Pod, apps/v1 DaemonSet), which 1.20 to 1.37 share.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import safe_json
+from pytest_gpucluster.core.errors import ProbeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+# component -> patterns of the names of its DaemonSets: assets/*/0500_daemonset.yaml of NVIDIA/gpu-operator, charts of
+# NVIDIA/k8s-device-plugin and NVIDIA/dcgm-exporter, GKE's own plugin, manifests/ of Mellanox/network-operator
+GPU_COMPONENTS = {
+    "driver": ("nvidia-driver-daemonset*", "nvidia-gpu-driver-*", "nvidia-driver-installer*"),
+    "toolkit": ("nvidia-container-toolkit-daemonset*",),
+    "device-plugin": ("*nvidia-device-plugin*", "nvidia-gpu-device-plugin*"),
+    "feature-discovery": ("*gpu-feature-discovery*", "*node-feature-discovery-worker*", "nfd-worker*"),
+    "dcgm-exporter": ("*dcgm-exporter*", "nvidia-dcgm"),
+    "validator": ("nvidia-operator-validator*",),
+    "mig-manager": ("nvidia-mig-manager*",),
+}
+NETWORK_COMPONENTS = {
+    "driver": ("mofed-*", "*doca-driver*"),
+    "device-plugin": ("*rdma-shared-d*", "*sriov-device-plugin*", "sriov-network-config-daemon*"),
+    "secondary network": (
+        "*multus*",
+        "cni-plugins-ds*",
+        "kube-ipoib-cni-ds*",
+        "nv-ipam-node*",
+        "whereabouts*",
+    ),
+    "nic-discovery": ("nic-feature-discovery-ds*", "nic-configuration-daemon*"),
+}
+_MINOR = re.compile(r"v?(\d{1,4})\.(\d{1,4})")
+_COUNT = re.compile(r"[0-9]{1,9}")
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version as Kubernetes writes it: v1.33.5+rke2r1, v1.31.1-eks-ce1d5eb."""
+
+    text: str
+    major: int
+    minor: int
+
+    @property
+    def short(self) -> str:
+        """Like 1.33."""
+        return f"{self.major}.{self.minor}"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition of a node: Ready, MemoryPressure, ..."""
+
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container of a pod. `waiting`: why it does not run, like CrashLoopBackOff; `ended`: Unix time of its last end."""
+
+    name: str
+    ready: bool
+    restarts: int = 0
+    waiting: str = ""
+    why: str = ""
+    ended: float | None = None
+    exit: int | None = None
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod. `gpus`: {resource: number} of its requests; `daemonset`: '' if none owns it."""
+
+    name: str
+    namespace: str
+    node: str
+    phase: str
+    daemonset: str = ""
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    containers: tuple[Container, ...] = ()
+    reason: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it holds no resources any more."""
+        return self.phase in _ENDED
+
+
+@dataclass(frozen=True)
+class DaemonSet:
+    """A DaemonSet; `selector` is its nodeSelector. `affine`: it has further rules about nodes, which are not read here."""
+
+    name: str
+    namespace: str
+    selector: Mapping[str, str] = field(default_factory=dict)
+    affine: bool = False
+    tolerations: tuple[Mapping[str, str], ...] = ()
+
+    def belongs_on(self, node: KubeNode) -> bool | None:
+        """Return whether it must have a pod on a node; None where that is not decided here."""
+        if any(node.labels.get(key) != value for key, value in self.selector.items()):
+            return False
+        tolerated = all(any(_tolerates(it, taint) for it in self.tolerations) for taint in node.taints)
+        return None if self.affine or not tolerated else True
+
+
+@dataclass(frozen=True)
+class Taint:
+    """A taint of a node."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}{f'={self.value}' if self.value else ''}{f':{self.effect}' if self.effect else ''}"
+
+    def is_stated(self, stated: Iterable[str]) -> bool:
+        """Return whether one of KEY[=VALUE][:EFFECT] is this taint."""
+        return any(self._is(text) for text in stated)
+
+    def _is(self, text: str) -> bool:
+        rest, _, effect = text.partition(":")
+        key, equals, value = rest.partition("=")
+        return key == self.key and effect in ("", self.effect) and (not equals or value == self.value)
+
+
+@dataclass(frozen=True)
+class KubeNode:
+    """A node. `heartbeat`: the newest one of its conditions, as Unix time."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
+    kernel: str = ""
+    runtime: str = ""
+    kubelet: str = ""
+    os: str = ""
+    heartbeat: float = 0.0
+
+
+@dataclass(frozen=True)
+class KubeFacts:
+    """What the API server answered. A `..._problem` is the reason if there are no facts of that kind.
+
+    `nodes` and `pods` are by the name of the cluster file's node. `now` is the newest heartbeat of a kubelet.
+    """
+
+    client: Version | None = None
+    server: Version | None = None
+    problem: str = ""
+    nodes: Mapping[str, KubeNode] = field(default_factory=dict)
+    pods: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    daemonsets: tuple[DaemonSet, ...] = ()
+    nodes_problem: str = ""
+    pods_problem: str = ""
+    unknown: tuple[str, ...] = ()
+    """Nodes with GPUs in Kubernetes that the cluster file does not name."""
+    now: float = 0.0
+
+
+def read_version(text: str) -> tuple[Version | None, Version | None]:
+    """Read `kubectl version -o json`: the versions of kubectl and of the server, None where one is absent."""
+    answer = _json(text, "kubectl version")
+    return _version(answer.get("clientVersion")), _version(answer.get("serverVersion"))
+
+
+def version_of(text: str) -> Version | None:
+    """Read v1.33.5+rke2r1; None for a text without two numbers."""
+    match = _MINOR.match(text)
+    return Version(text, int(match[1]), int(match[2])) if match else None
+
+
+def read_objects(text: str) -> tuple[list[KubeNode], list[Pod], list[DaemonSet]]:
+    """Read a List of nodes, pods and DaemonSets; ProbeError where an object has another form."""
+    items = _json(text, "kubectl get").get("items")
+    if not isinstance(items, list):
+        raise ProbeError("kubectl get: the answer has no items")
+    nodes, pods, sets = [], [], []
+    try:
+        for item in items:
+            if item["kind"] == "Node":
+                nodes.append(_node(item))
+            elif item["kind"] == "Pod":
+                pods.append(_pod(item))
+            elif item["kind"] == "DaemonSet":
+                sets.append(_daemonset(item))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProbeError(f"kubectl get: an object is not understood ({error!r})") from error
+    return nodes, pods, sets
+
+
+def matched(nodes: Iterable[KubeNode], known: Mapping[str, str]) -> dict[str, str]:
+    """Return {name in Kubernetes: node of the cluster file}: by its name, its first label, or one of its addresses."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        words = (node.name, node.name.partition(".")[0], *node.addresses)
+        name = next((known[word] for word in words if word in known), None)
+        if name is not None:
+            found[node.name] = name
+    return found
+
+
+def whole(text: str) -> int | None:
+    """Return the number of a whole resource or label; None for any other text."""
+    return int(text) if _COUNT.fullmatch(text) else None
+
+
+def by_node(pods: Iterable[Pod], names: Mapping[str, str]) -> dict[str, tuple[Pod, ...]]:
+    """Return the pods of each node of the cluster file."""
+    found: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        if pod.node in names:
+            found[names[pod.node]].append(pod)
+    return {node: tuple(mine) for node, mine in found.items()}
+
+
+def component_of(daemonset: str, known: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the component of a DaemonSet's name, '' for any other."""
+    return next(
+        (name for name, patterns in known.items() if any(fnmatchcase(daemonset, one) for one in patterns)), ""
+    )
+
+
+def _node(item: Mapping[str, Any]) -> KubeNode:
+    meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
+    about, conditions = status.get("nodeInfo", {}), status.get("conditions", [])
+    beats = [beat for it in conditions if (beat := read_time(it.get("lastHeartbeatTime"))) is not None]
+    return KubeNode(
+        name=str(meta["name"]),
+        labels=_texts(meta.get("labels")),
+        taints=tuple(
+            Taint(str(it["key"]), str(it.get("value", "")), str(it.get("effect", "")))
+            for it in spec.get("taints", ())
+        ),
+        cordoned=bool(spec.get("unschedulable", False)),
+        capacity=_texts(status.get("capacity")),
+        allocatable=_texts(status.get("allocatable")),
+        conditions={
+            str(it["type"]): Condition(str(it["status"]), str(it.get("reason", "")), _line(it.get("message")))
+            for it in conditions
+        },
+        addresses=tuple(str(it["address"]) for it in status.get("addresses", ())),
+        kernel=str(about.get("kernelVersion", "")),
+        runtime=str(about.get("containerRuntimeVersion", "")),
+        kubelet=str(about.get("kubeletVersion", "")),
+        os=str(about.get("osImage", "")),
+        heartbeat=max(beats, default=0.0),
+    )
+
+
+def _pod(item: Mapping[str, Any]) -> Pod:
+    meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
+    owner = next((it["name"] for it in meta.get("ownerReferences", ()) if it["kind"] == "DaemonSet"), "")
+    return Pod(
+        name=str(meta["name"]),
+        namespace=str(meta.get("namespace", "")),
+        node=str(spec.get("nodeName", "")),
+        phase=str(status.get("phase", "")),
+        daemonset=str(owner),
+        gpus=_requested(spec),
+        containers=(
+            *(_container(it, init=True) for it in status.get("initContainerStatuses", ())),
+            *(_container(it, init=False) for it in status.get("containerStatuses", ())),
+        ),
+        reason=": ".join(filter(None, (str(status.get("reason", "")), _line(status.get("message"))))),
+    )
+
+
+def _container(item: Mapping[str, Any], *, init: bool) -> Container:
+    state = item.get("state", {})
+    waiting, done = state.get("waiting", {}), state.get("terminated", {})
+    last = done if done and not init else item.get("lastState", {}).get("terminated", {})
+    reason = str(waiting.get("reason", ""))
+    finished = init and done.get("exitCode") == 0
+    return Container(
+        name=str(item["name"]),
+        ready=bool(item.get("ready", False)) or finished,
+        restarts=int(item.get("restartCount", 0)),
+        waiting="" if reason in ("PodInitializing", "ContainerCreating") else reason,
+        why=_line(waiting.get("message")) or str(last.get("reason", "")),
+        ended=read_time(last.get("finishedAt")),
+        exit=last.get("exitCode"),
+    )
+
+
+def _daemonset(item: Mapping[str, Any]) -> DaemonSet:
+    spec = item["spec"]["template"]["spec"]
+    return DaemonSet(
+        name=str(item["metadata"]["name"]),
+        namespace=str(item["metadata"].get("namespace", "")),
+        selector=_texts(spec.get("nodeSelector")),
+        affine="nodeAffinity" in (spec.get("affinity") or {}),
+        tolerations=tuple(_texts(it) for it in spec.get("tolerations", ())),
+    )
+
+
+def _requested(spec: Mapping[str, Any]) -> dict[str, int]:
+    """Return the extended resources that the pod holds: the larger of its containers' sum and of one init container."""
+    found: dict[str, int] = defaultdict(int)
+    for container in spec.get("containers", ()):
+        for name, number in _extended(container):
+            found[name] += number
+    for container in spec.get("initContainers", ()):
+        for name, number in _extended(container):
+            found[name] = max(found[name], number)
+    return dict(found)
+
+
+def _extended(container: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    resources = container.get("resources", {})
+    stated = {**resources.get("limits", {}), **resources.get("requests", {})}
+    for name, number in stated.items():
+        # cpu and memory have no domain in their names
+        if "/" in name and (count := whole(str(number))) is not None:
+            yield str(name), count
+
+
+def _tolerates(toleration: Mapping[str, str], taint: Taint) -> bool:
+    if taint.effect == "PreferNoSchedule":
+        return True
+    key, same = toleration.get("key", ""), toleration.get("operator", "Equal") == "Exists"
+    return (
+        key in ("", taint.key)
+        and toleration.get("effect", "") in ("", taint.effect)
+        and (same or (bool(key) and toleration.get("value", "") == taint.value))
+    )
+
+
+def read_time(text: object) -> float | None:
+    """Return the Unix time of 2026-11-23T09:00:00Z, without or with a fraction; None without one."""
+    if not text:
+        return None
+    plain = re.sub(r"\.\d+", "", str(text)).replace("Z", "+00:00")
+    return dt.datetime.fromisoformat(plain).timestamp()
+
+
+def _version(about: object) -> Version | None:
+    return version_of(str(about.get("gitVersion", ""))) if isinstance(about, dict) else None
+
+
+def _texts(found: object) -> dict[str, str]:
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text or "").split())
+
+
+def _json(text: str, what: str) -> dict[str, Any]:
+    try:
+        answer = safe_json.loads(text)
+    except ValueError as error:
+        raise ProbeError(f"{what}: the answer is not JSON") from error
+    if not isinstance(answer, dict):
+        raise ProbeError(f"{what}: the answer is no JSON object")
+    return answer

@@ -1,0 +1,249 @@
+"""A SIMULATED Kubernetes API server: it serves given objects over TLS on loopback, as far as kubectl asks for them.
+
+The objects are those of a recorded cluster (tests/corpus/kubernetes). Created Jobs are run by `kubelet`, a function of the
+test. No scheduler, no admission and no watch: what needs those is not shown by it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import subprocess
+import threading
+import urllib.parse
+import uuid
+from collections import defaultdict
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+TOKEN = "simulated"
+# path of the group -> the resources that discovery names: (plural, kind, namespaced)
+GROUPS = {
+    "/api/v1": [("nodes", "Node", False), ("pods", "Pod", True), ("services", "Service", True)],
+    "/apis/apps/v1": [("daemonsets", "DaemonSet", True)],
+    "/apis/batch/v1": [("jobs", "Job", True)],
+}
+VERBS = ["get", "list", "create", "delete"]
+
+
+class Objects:
+    """The objects of the cluster by resource, and the requests that came in."""
+
+    def __init__(self, version: str, **kinds: list[dict[str, Any]]) -> None:
+        self.version, self.requests, self.lock = version, list[str](), threading.Lock()
+        self.kinds: dict[str, list[dict[str, Any]]] = defaultdict(list, kinds)
+        self.logs: dict[str, str] = {}
+        self.kubelet: Callable[[Objects, dict[str, Any]], None] = lambda _objects, _job: None
+
+    def node(self, name: str) -> dict[str, Any]:
+        """Return a node, to change it."""
+        return next(it for it in self.kinds["nodes"] if it["metadata"]["name"] == name)
+
+    def pod(self, node: str, part: str) -> dict[str, Any]:
+        """Return the pod on a node with this part of its name."""
+        return next(
+            it
+            for it in self.kinds["pods"]
+            if it["spec"]["nodeName"] == node and part in it["metadata"]["name"]
+        )
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as kube-apiserver does, without compression and aggregated discovery."""
+
+    objects: ClassVar[Objects]
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+    def do_GET(self) -> None:
+        path, query = self.begin()
+        if path == "/version":
+            major, minor = self.objects.version.lstrip("v").split(".")[:2]
+            self.reply({"major": major, "minor": minor, "gitVersion": self.objects.version})
+        elif path == "/api":
+            self.reply({"kind": "APIVersions", "versions": ["v1"]})
+        elif path == "/apis":
+            self.reply(
+                {
+                    "kind": "APIGroupList",
+                    "apiVersion": "v1",
+                    "groups": [_group(it) for it in GROUPS if "apis" in it],
+                }
+            )
+        elif path in GROUPS:
+            self.reply(_resources(path))
+        elif path.endswith("/log"):
+            self.reply(self.objects.logs.get(path.split("/")[-2], ""))
+        else:
+            self.list(path, query)
+
+    def list(self, path: str, query: dict[str, str]) -> None:
+        """Answer a LIST, or a GET of one object."""
+        base, namespace, plural, name = _place(path)
+        kind = next((kind for it, kind, _ in GROUPS.get(base, ()) if it == plural), "")
+        with self.objects.lock:
+            found = [it for it in self.objects.kinds[plural] if _selected(it, namespace, query)]
+        if not kind:
+            self.status(404, "NotFound", f"the server could not find the requested resource ({path})")
+        elif name:
+            one = next((it for it in found if it["metadata"]["name"] == name), None)
+            self.reply(one) if one else self.status(404, "NotFound", f'{plural} "{name}" not found')
+        else:
+            version = base.removeprefix("/apis/").removeprefix("/api/")
+            self.reply({"kind": f"{kind}List", "apiVersion": version, "metadata": {}, "items": found})
+
+    def do_POST(self) -> None:
+        path, _ = self.begin()
+        _, namespace, plural, _ = _place(path)
+        made = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        made["metadata"] |= {"namespace": namespace, "uid": str(uuid.uuid4())}
+        if "generateName" in made["metadata"]:
+            made["metadata"]["name"] = made["metadata"]["generateName"] + made["metadata"]["uid"][:5]
+        with self.objects.lock:
+            self.objects.kinds[plural].append(made)
+        if plural == "jobs":
+            threading.Thread(target=self.objects.kubelet, args=(self.objects, made), daemon=True).start()
+        self.reply(made, 201)
+
+    def do_DELETE(self) -> None:
+        path, _ = self.begin()
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        _, namespace, plural, name = _place(path)
+        with self.objects.lock:
+            gone = [
+                it
+                for it in self.objects.kinds[plural]
+                if it["metadata"]["name"] == name and it["metadata"]["namespace"] == namespace
+            ]
+            for one in gone:
+                self.objects.kinds[plural].remove(one)
+                owned = {one["metadata"]["uid"]}  # what the garbage collector does
+                for kind, others in self.objects.kinds.items():
+                    self.objects.kinds[kind] = [it for it in others if not _owners(it) & owned]
+        self.status(200 if gone else 404, "Success" if gone else "NotFound", f"{plural} {name}")
+
+    def begin(self) -> tuple[str, dict[str, str]]:
+        """Note the request; return its path and query."""
+        parts = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(parts.query))
+        with self.objects.lock:
+            self.objects.requests.append(f"{self.command} {parts.path}")
+        assert self.headers["Authorization"] == f"Bearer {TOKEN}", "kubectl must send the token"
+        return parts.path, query
+
+    def status(self, code: int, reason: str, message: str) -> None:
+        """Answer with a Status object."""
+        state = "Success" if code < 300 else "Failure"
+        self.reply(
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "status": state,
+                "reason": reason,
+                "message": message,
+                "code": code,
+            },
+            code,
+        )
+
+    def reply(self, body: object, code: int = 200) -> None:
+        """Send an object as JSON, or a text."""
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "text/plain" if isinstance(body, str) else "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def _group(path: str) -> dict[str, Any]:
+    name = path.split("/")[2]
+    version = {"groupVersion": f"{name}/v1", "version": "v1"}
+    return {"name": name, "versions": [version], "preferredVersion": version}
+
+
+def _resources(path: str) -> dict[str, Any]:
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    found = [
+        {"name": plural, "singularName": kind.lower(), "namespaced": namespaced, "kind": kind, "verbs": VERBS}
+        for plural, kind, namespaced in GROUPS[path]
+    ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": found}
+
+
+def _place(path: str) -> tuple[str, str, str, str]:
+    """Split /apis/batch/v1/namespaces/NS/jobs/NAME into group, namespace, plural and name."""
+    words = path.strip("/").split("/")
+    length = 2 if words[0] == "api" else 3
+    base, rest = "/" + "/".join(words[:length]), words[length:]
+    namespace = ""
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        namespace, rest = rest[1], rest[2:]
+    return base, namespace, rest[0] if rest else "", rest[1] if len(rest) > 1 else ""
+
+
+def _selected(item: dict[str, Any], namespace: str, query: dict[str, str]) -> bool:
+    labels = item["metadata"].get("labels", {})
+    wanted = [it.split("=", 1) for it in query.get("labelSelector", "").split(",") if it]
+    unwanted = [
+        it.split("!=", 1)[1] for it in query.get("fieldSelector", "").split(",") if "status.phase!=" in it
+    ]
+    return (
+        (not namespace or item["metadata"].get("namespace") == namespace)
+        and all(labels.get(key) == value for key, value in wanted)
+        and item.get("status", {}).get("phase") not in unwanted
+    )
+
+
+def _owners(item: dict[str, Any]) -> set[str]:
+    return {it.get("uid", "") for it in item["metadata"].get("ownerReferences", ())}
+
+
+@contextmanager
+def serving(objects: Objects, folder: Path) -> Iterator[Path]:
+    """Serve the objects; yield the kubeconfig to use."""
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=simulated", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"objects": objects}))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    config = folder / "kubeconfig"
+    authority = base64.b64encode(certificate.read_bytes()).decode()
+    address = f"https://127.0.0.1:{server.server_address[1]}"
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "simulated",
+                "clusters": [
+                    {"name": "c", "cluster": {"server": address, "certificate-authority-data": authority}}
+                ],
+                "users": [{"name": "u", "user": {"token": TOKEN}}],
+                "contexts": [{"name": "simulated", "context": {"cluster": "c", "user": "u"}}],
+            }
+        )
+    )
+    try:
+        yield config
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
