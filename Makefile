@@ -11,8 +11,8 @@ NODE_PACKAGES := openssh-server openssh-client iproute2 libpmix-dev
 ACCOUNTING_PACKAGES := slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 # promtool for metrics, and what the monitoring suite looks at
 MONITORING_PACKAGES := prometheus prometheus-node-exporter
-# kubectl, for the kubernetes suite
-KUBERNETES_PACKAGES := kubernetes-client
+# kubectl, for the kubernetes suite; a kubectl from another source conflicts with the distribution's package
+KUBERNETES_PACKAGES := $(if $(shell command -v kubectl),,kubernetes-client)
 # the HTML report is tested in a real browser
 BROWSER_PACKAGES := chromium
 HOROVOD_PACKAGES := cmake g++ libopenmpi-dev

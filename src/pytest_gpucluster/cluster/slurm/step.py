@@ -163,6 +163,7 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
         f"--jobid={allocation.job_id}",
         "--label",
         *(["--input=all"] if request.input is not None else ["--input=none"]),
+        "--wait=0",  # WaitTime of slurm.conf would end the other tasks that long after the first
         *request.options(),
         *request.task_argv(nonce),
     ]

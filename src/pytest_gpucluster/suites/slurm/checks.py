@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.suite_work import LateCheck
@@ -234,6 +234,9 @@ def output(diagnostic: NodeDiagnostic) -> Judgement:
     if diagnostic.problem:
         yield NotChecked(diagnostic.problem)
         return
+    if diagnostic.first_reports is not None:
+        measured = f"incomplete in the first of two steps ({diagnostic.first_reports} tasks reported)"
+        yield Advisory("output", measured, f"of {diagnostic.tasks_requested} tasks in both")
     if len(diagnostic.tasks) < diagnostic.tasks_requested:
         yield Finding("stdout", f"of {len(diagnostic.tasks)} tasks", f"of {diagnostic.tasks_requested} tasks")
     for task in diagnostic.tasks:

@@ -8,6 +8,7 @@ it holds the nodes. The allocation depends on them in Slurm, without polling; sq
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import threading
@@ -86,6 +87,7 @@ class NodeDiagnostic:
     """The diagnostic of one node. `gpus_requested`: GPUs of the step on the node; `shared`: all tasks use one GPU.
 
     `problem`: why its tasks reported nothing; `state_after` is then the state of the node in Slurm after the step.
+    `first_reports`: if a first step lost output and a second did not, the tasks that reported in the first.
     """
 
     node: str
@@ -98,6 +100,13 @@ class NodeDiagnostic:
     command: str
     problem: str = ""
     state_after: str = ""
+    first_reports: int | None = None
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether output of some tasks did not arrive, although the step ran."""
+        arrived = sum(task.stderr_arrived for task in self.tasks)
+        return not self.problem and arrived < self.tasks_requested
 
 
 @dataclass(frozen=True)
@@ -237,9 +246,32 @@ def run_diagnostic(
     diagnostics: dict[str, NodeDiagnostic] = {}
     for gpus, nodes in groups.items():
         diagnostics |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
+    diagnostics |= _repeated(slurm, allocation, diagnostics, timeout)
     if any(diagnostic.problem for diagnostic in diagnostics.values()):
         diagnostics = _with_state(slurm, diagnostics)
     return diagnostics
+
+
+def _repeated(
+    slurm: Slurm, allocation: Allocation, diagnostics: Mapping[str, NodeDiagnostic], timeout: float | None
+) -> dict[str, NodeDiagnostic]:
+    """Return the results of a second step on nodes whose output is incomplete, where that step loses nothing.
+
+    A single loss may be that of an overloaded login node; a node that loses output again is at fault.
+    """
+    groups: dict[int, list[str]] = {}
+    for node, first in diagnostics.items():
+        if first.incomplete:
+            groups.setdefault(first.gpus_requested, []).append(node)
+    second: dict[str, NodeDiagnostic] = {}
+    for gpus, nodes in groups.items():
+        with contextlib.suppress(StepError):  # the result of the first step stands
+            second |= _run_group(slurm, allocation, tuple(nodes), gpus, timeout)
+    return {
+        node: replace(it, first_reports=len(diagnostics[node].tasks))
+        for node, it in second.items()
+        if not it.problem and not it.incomplete
+    }
 
 
 def diagnostic_request(
