@@ -177,6 +177,18 @@ def cases(path: Path) -> dict[str, TestCase]:
 DEFAULT_SIGNALS = (shutil.which("env") or "env", "--default-signal=HUP,INT,TERM")
 
 
+def completion_request(line: str, words: Path) -> dict[str, str]:
+    """Return the variables by which a shell requests the words for the end of a line, which go to the file `words`."""
+    return {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(words),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return an environment without what the pytest around us has put there."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugin_helpers import environment
+from plugin_helpers import completion_request, environment
 
 from pytest_gpucluster.cli import main as cli
 
@@ -15,17 +15,9 @@ from pytest_gpucluster.cli import main as cli
 def completed(line: str, folder: Path) -> list[str]:
     """Return the words for the end of a command line, as a shell requests them."""
     words = folder / "words"
-    env = {
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_IFS": "\n",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(words),
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line)),
-        "COMP_TYPE": "9",
-    }
     done = subprocess.run(
         [sys.executable, "-m", "pytest_gpucluster.cli"],
-        env=environment(**env),
+        env=environment(**completion_request(line, words)),
         cwd=folder,
         capture_output=True,
         text=True,

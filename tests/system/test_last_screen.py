@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from paths import ROOT
-from plugin_helpers import Run, cluster_file, environment, on, run_pytest, write_suites
+from plugin_helpers import Run, cluster_file, completion_request, environment, on, run_pytest, write_suites
 
 from pytest_gpucluster.report.last_screen import HEIGHT
 
@@ -296,10 +296,10 @@ def test_a_failing_subtest_is_the_failure_of_its_item(tmp_path: Path, installed:
 
 
 def gpucluster(
-    sandbox: Sandbox, folder: Path, installed: str, *words: str
+    sandbox: Sandbox, folder: Path, installed: str, *words: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the installed command as an operator of this Slurm."""
-    env = environment(PYTHONPATH=installed, SLURM_CONF=sandbox.env["SLURM_CONF"], COLUMNS="80")
+    env = environment(PYTHONPATH=installed, SLURM_CONF=sandbox.env["SLURM_CONF"], COLUMNS="80", **more)
     argv = [sys.executable, "-m", "pytest_gpucluster.cli", *words]
     return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120)
 
@@ -332,6 +332,9 @@ def test_the_installed_command_drafts_checks_and_validates(
     assert run("man").stdout.startswith(".TH ")
     assert run("examples", "copied").returncode == 0
     assert (tmp_path / "copied" / "Jenkinsfile").is_file()
+    words = tmp_path / "words"
+    gpucluster(sandbox, tmp_path, installed, **completion_request("gpucluster check dr", words))
+    assert words.read_text().split() == ["drafted"]
     accepted = run_in(tmp_path, installed, "--cluster=drafted", "-m", "os")
     assert "no expectation in the cluster file" in accepted.out
 

@@ -241,7 +241,7 @@ REASONS: list[tuple[Callable[[], Verdict], Outcome, str]] = [
      "/s: the user of the run may not write there: sh: Permission denied"),
     (lambda: software.packages({}, {}), Outcome.NOT_APPLICABLE, "the cluster file states no os.packages"),
     (lambda: software.services({}, []), Outcome.NOT_APPLICABLE, "the cluster file states no os.services"),
-    (lambda: software.drift({}, {}), Outcome.NOT_APPLICABLE, "the cluster file states no os.drift"),
+    (lambda: software.drift({}, {}), Outcome.NOT_APPLICABLE, "os.drift of the cluster file lists no command"),
     (lambda: software.drift({"c": CommandOutput("a", 0)}, {"c": ALONE}), Outcome.NOT_APPLICABLE,
      "c: no other node to compare with"),
     (lambda: software.systemd(SystemState("offline"), NONE), Outcome.NOT_APPLICABLE, "systemd does not run on the node"),

@@ -129,7 +129,7 @@ def systemd(system_state: SystemState, usual_answers: Norm[Any]) -> Judgement:
 def drift(outputs: Mapping[str, CommandOutput], usual_outputs: Mapping[str, Norm[Any]]) -> Judgement:
     """Further commands of the cluster file print the same on all nodes of the group."""
     if not outputs:
-        yield NotApplicable("the cluster file states no os.drift")
+        yield NotApplicable("os.drift of the cluster file lists no command")
     for command, output in outputs.items():
         usual = usual_outputs[command]
         if usual.absent:
