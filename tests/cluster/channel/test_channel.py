@@ -304,6 +304,30 @@ def test_closing_ends_what_runs() -> None:
     fleet.close()
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_closing_waits_for_a_shell_that_is_slow_to_end_its_command(shell: str) -> None:
+    fleet = Fleet.local("here", shell=SHELLS[shell])
+    seconds = f"64.{os.getpid()}"
+    waiting = threading.Thread(target=lambda: ask(fleet, f"sleep {seconds}", timeout=600))
+    waiting.start()
+    wait_for(lambda: bool(running(f"sleep\x00{seconds}")))
+    (slow,) = running(f"sleep\x00{seconds}")
+    while os.getpgid(slow) != agent_of(fleet):
+        slow = parent(slow)
+    os.kill(slow, signal.SIGSTOP)
+    closing = threading.Thread(target=fleet.close)
+    closing.start()
+    closing.join(1)
+    os.kill(slow, signal.SIGCONT)  # ProcessLookupError if the rest of the group was killed before
+    closing.join(PATIENCE)
+    waiting.join(PATIENCE)
+    wait_for(lambda: not running(f"sleep\x00{seconds}"))
+
+
 CONTROLLER = """
 import sys
 from pytest_gpucluster.cluster.channel.channel import Fleet

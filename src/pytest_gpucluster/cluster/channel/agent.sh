@@ -86,16 +86,20 @@ work() {
   printf '%s %s X %s\n' "$N" "$id" "$status" >&3
 }
 
+# After a signal it still waits for `work`, which holds 3 open, and prints nothing.
 answer() {
+  gone=
+  trap 'gone=1' TERM HUP INT
   ends=$({ { work 2>/dev/null | $coder 3>&- 5>&- | frames o O 5>&-; } 5>&1 | $coder 3>&- | frames e E; } 3>&1)
-  printf '%s\n' "$ends" >&6
+  [ -n "$gone" ] || printf '%s\n' "$ends" >&6
 }
 
-# End the agent's process group. Each command has its own group, which its `work` ends.
+# End the agent's process group. Each command has its own group, which its `work` ends: the agent waits for this, since
+# whatever ends the agent may kill the rest of its group after it.
 leave() {
   trap '' TERM HUP INT PIPE
   printf '%s 0 Q %s\n' "$N" "$1"
-  kill -0 "-$$" 2>/dev/null && kill -15 0
+  kill -0 "-$$" 2>/dev/null && kill -15 0 && wait
   exit 0
 }
 trap 'leave "ended by a signal"' TERM HUP INT
