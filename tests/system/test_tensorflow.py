@@ -487,10 +487,10 @@ def test_tensorflow_absent_on_one_node(sandbox: Sandbox, tmp_path: Path) -> None
 
 def test_a_killed_worker_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
     body = 'case "$3" in workers) [ "$SLURM_PROCID" = 3 ] && { (sleep 0.3; kill -9 $$) & } ;; esac'
-    path = claimed(sandbox, tmp_path, python=wrapper(tmp_path, body), deadline="90s")
+    path = claimed(sandbox, tmp_path, python=wrapper(tmp_path, body), deadline="240s")
     done = run_suite(path, "-k", "workers or equal")
     assert names(done.outcomes, "failed") == ["test_workers"], done.out
-    assert "worker 3 (gpu02): measured ended by signal 9 (SIGKILL)" in done.out
+    assert "worker 3 (gpu02): measured ended by signal 9 (SIGKILL)" in done.out, done.out
     assert names(done.outcomes, "not checked") == ["test_equal"]
 
 
