@@ -48,8 +48,8 @@ RULES: dict[str, ComparisonRule] = {
     **dict.fromkeys(("GB/s", "TFLOP/s"), _BANDWIDTH),
     **dict.fromkeys(("MB/s", "units/s"), ComparisonRule(HIGHER)),
     **dict.fromkeys(("s", "ms", "us"), ComparisonRule(LOWER)),
-    **dict.fromkeys(("GPUs", "CPUs", "ports", "links", "lanes", "generation", "targets"), _PARTS),
-    **dict.fromkeys(("errors", "events", "rows", "alerts"), _ERRORS),
+    **dict.fromkeys(("GPUs", "CPUs", "ports", "links", "lanes", "generation", "targets", "nodes"), _PARTS),
+    **dict.fromkeys(("errors", "events", "rows", "alerts", "restarts"), _ERRORS),
 }
 
 
