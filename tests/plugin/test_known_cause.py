@@ -93,12 +93,13 @@ def test_a_check_that_was_not_made_for_it_names_it_too() -> None:
         assert with_known_cause(absent, item) is absent
 
 
-def test_without_facts_the_nodes_are_asked_only_where_a_program_finds_too_few_gpus() -> None:
+@pytest.mark.parametrize("found", [TOO_FEW, Finding("GPU 0 of gpu02", "used by 2 ranks", "one rank")])
+def test_without_facts_the_nodes_are_asked_only_where_a_program_finds_too_few_gpus(found: Finding) -> None:
     item = an_item("gpu02", requested=False)
     verdict = failed(Finding("GPUs", "7", "8"))
     assert with_known_cause(verdict, item) is verdict
     assert item.session.facts.reads == 0
-    changed = with_known_cause(failed(TOO_FEW), item)
+    changed = with_known_cause(failed(found), item)
     assert (changed.cause, changed.hint) == (CAUSE, HINT)
 
 

@@ -29,8 +29,8 @@ _NUMBER = re.compile(r"\d+")
 
 
 def too_few(finding: Finding) -> bool:
-    """Return whether a program reports too few GPUs in a finding."""
-    return bool(_TOO_FEW.search(finding.measured))
+    """Return whether a program reports too few GPUs in a finding, or its ranks share them or use the CPU."""
+    return bool(_TOO_FEW.search(finding.measured) or _SHARED.fullmatch(finding.measured))
 
 
 def lacks_gpus(reason: str) -> bool:
@@ -59,7 +59,7 @@ class MissingGpus:
 
     def explains(self, finding: Finding) -> bool:
         """Return whether they are the cause of a finding."""
-        if too_few(finding) or _SHARED.fullmatch(finding.measured):
+        if too_few(finding):
             return True
         measured, wanted = _NUMBER.search(finding.measured), _NUMBER.search(finding.expected)
         counted = measured and wanted and (int(measured[0]), int(wanted[0])) == (self.present, self.expected)
