@@ -119,7 +119,7 @@ def ready(kube_node: KubeNode | None, seen: KubeFacts) -> Judgement:
 
 @check(
     "kubernetes.taints",
-    cause="the node was tainted by hand or by a controller, and not cleared",
+    cause="an operator or a controller tainted the node and did not remove the taint",
     hint="kubectl describe nodes; `kubernetes.taints` of the cluster file states the expected ones",
     action=Action.MONITOR,
 )
