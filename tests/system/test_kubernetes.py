@@ -231,7 +231,7 @@ def with_jobs(found: Objects, folder: Path) -> None:
             node["status"][part]["nvidia.com/gpu"] = "1"
     keys = yaml.safe_load((folder / "k8s.yaml").read_text())["kubernetes"]
     keys |= {"nodes": "gpu[07-08]", "jobs": True, "image": "nvcr.io/nvidia/pytorch:26.01-py3"}
-    keys |= {"nccl_sizes": ["1M", "4M"], "job_time": "60s", "job_pull": "30s"}
+    keys |= {"nccl_sizes": ["1M", "4M"], "job_time": "240s", "job_pull": "60s"}
     keys["profile"]["gpu"]["count"] = 1
     (folder / "k8s.yaml").write_text(yaml.safe_dump({"kubernetes": keys}))
 
@@ -250,7 +250,7 @@ def test_jobs_list_gpus_and_prove_ranks_and_are_removed(served: tuple[Objects, P
     assert {it["name"]: it["value"] for it in result["metrics"]}["job_nodes"] == 2
     assert found.kinds["jobs"] == found.kinds["services"] == []
     assert [it["spec"]["ttlSecondsAfterFinished"] for it in kubelet.jobs] == [300] * 3
-    assert all(it["spec"]["activeDeadlineSeconds"] == 90 for it in kubelet.jobs)
+    assert all(it["spec"]["activeDeadlineSeconds"] == 300 for it in kubelet.jobs)
     assert found.requests.count("POST /api/v1/namespaces/default/services") == 1
     assert {"POST", "DELETE"} == {it.split()[0] for it in found.requests} - {"GET"}
 

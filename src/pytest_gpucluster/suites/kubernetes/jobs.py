@@ -295,8 +295,10 @@ class _Work:
         """Return {(Job, index): pod} as soon as all pods have ended, or what there is at the deadline."""
         deadline = time.monotonic() + self.config.job_pull + self.config.job_time
         total, pause = sum(wanted.values()), POLL[0]
+        found: dict[tuple[str, int], dict[str, Any]] = {}
         while True:
-            found = {key: pod for key, pod in self.pods() if key[0] in wanted}
+            # with those seen before: Kubernetes deletes the pods of a Job at its deadline
+            found |= {key: pod for key, pod in self.pods() if key[0] in wanted}
             ended = [
                 pod for pod in found.values() if pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
             ]
@@ -320,7 +322,9 @@ class _Work:
     def result(self, node: str, pod: dict[str, Any] | None) -> PodResult:
         """Return how a pod ended."""
         if pod is None:
-            return PodResult(node, problem="the Job made no pod: quota or admission (kubectl describe job)")
+            return PodResult(
+                node, problem="the Job has no pod: quota, admission or its deadline (kubectl describe job)"
+            )
         name, status = str(pod["metadata"]["name"]), pod.get("status", {})
         states = [it.get("state", {}) for it in status.get("containerStatuses", ())]
         done = next((it["terminated"] for it in states if "terminated" in it), None)
