@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json as jsontext
-from pytest_gpucluster.core.majority import decides
+from pytest_gpucluster.core.check import Finding
+from pytest_gpucluster.core.majority import decides, norm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from pytest_gpucluster.core.check import Judgement
 
     Fact = Mapping[str, Any]
 
@@ -108,6 +111,19 @@ class PayloadResult:
         if bad is not None:
             return f"task {bad.task}: {bad.ending()}"
         return self.problem or self.hint or ("sent no result" if tasks else "no task started there")
+
+
+def judge_package(node_name: str, packages: PayloadResult, name: str) -> Judgement:
+    """Judge the fact `found` of a node: a package is installed, in the version of the other nodes."""
+    facts = packages.of_node(node_name, "found")
+    if not facts:
+        yield Finding("python", packages.silence(node_name), f"reports whether {name} is installed")
+        return
+    if facts[0]["error"]:
+        yield Finding(f"package {name}", facts[0]["error"], "installed")
+        return
+    versions = {fact["node"]: fact["version"] for fact in packages.facts("found") if not fact["error"]}
+    yield from norm(versions.items()).judge(f"package {name}", versions[node_name])
 
 
 def read_facts(text: str, key: str) -> tuple[Fact, ...]:

@@ -7,9 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Finding, Metric, NotChecked, check
-from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.payload_result import most_common
+from pytest_gpucluster.kit.payload_result import judge_package, most_common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,15 +28,7 @@ _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED
 )
 def framework(node_name: str, packages: PayloadResult) -> Judgement:
     """Judge that tensorflow is installed, in the version of the other nodes."""
-    facts = packages.of_node(node_name, "found")
-    if not facts:
-        yield Finding("python", packages.silence(node_name), "reports whether tensorflow is installed")
-        return
-    if facts[0]["error"]:
-        yield Finding("package tensorflow", facts[0]["error"], "installed")
-        return
-    versions = {fact["node"]: fact["version"] for fact in packages.facts("found") if not fact["error"]}
-    yield from norm(versions.items()).judge("package tensorflow", versions[node_name])
+    yield from judge_package(node_name, packages, "tensorflow")
 
 
 @check(

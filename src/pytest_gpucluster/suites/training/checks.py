@@ -23,6 +23,7 @@ from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.kit.gpu_peaks import bare
 from pytest_gpucluster.kit.mpi_errors import with_software_cause
+from pytest_gpucluster.kit.payload_result import judge_package
 from pytest_gpucluster.suites.training.facts import (
     MODES,
     distance,
@@ -59,15 +60,7 @@ _STEPS = {
 )
 def framework(node_name: str, packages: PayloadResult) -> Judgement:
     """Judge that torch is installed, in the version of the other nodes."""
-    facts = packages.of_node(node_name, "found")
-    if not facts:
-        yield Finding("python", packages.silence(node_name), "reports whether torch is installed")
-        return
-    if facts[0]["error"]:
-        yield Finding("package torch", facts[0]["error"], "installed")
-        return
-    versions = {fact["node"]: fact["version"] for fact in packages.facts("found") if not fact["error"]}
-    yield from norm(versions.items()).judge("package torch", versions[node_name])
+    yield from judge_package(node_name, packages, "torch")
 
 
 def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
