@@ -467,6 +467,17 @@ def test_an_item_has_what_plugins_expect_of_a_function(sandbox: Sandbox, tmp_pat
     assert said[0] == said[1]
 
 
+def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path: Path) -> None:
+    mark = "import pytest\n\n\n@pytest.mark.intrusive\ndef test_it(node, host):\n    pass\n"
+    for options, outcome in (
+        ((), "not checked"),
+        (("-m", "intrusive"), "not checked"),
+        (("--intrusive",), "passed"),
+    ):
+        run = run_pytest(tmp_path, on(sandbox), *options, files={"test_it.py": mark, "conftest.py": ""})
+        assert len(names(run.outcomes, outcome)) == 4, run.out + run.err
+
+
 @pytest.mark.parametrize(
     ("options", "left"),
     [

@@ -28,6 +28,7 @@ MARKERS = (
     "lane: the test has its node for itself; with -n it runs in the lane of the node",
     "exclusive: the test has all nodes for itself; with -n it runs alone",
     "slow: the test takes a minute or more; it runs with --slow",
+    "intrusive: the test disturbs users of the cluster for a short time; it runs with --intrusive",
 )
 LAST = 100  # the order of a suite that does not name one
 
@@ -216,6 +217,11 @@ def _add_run(add: Add) -> None:
         for name, attributes in suite.options.items():
             add(name, **attributes)
     add("--slow", action="store_true", help="also run the tests marked slow")
+    add(
+        "--intrusive",
+        action="store_true",
+        help="also run the tests marked intrusive, which disturb users for a short time",
+    )
 
 
 def _add_drain(add: Add) -> None:

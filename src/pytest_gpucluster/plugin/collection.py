@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession
 
 TOO_SLOW = f"{NOT_CHECKED}takes a minute or more: ask for it with --slow"
+INTRUSIVE = f"{NOT_CHECKED}disturbs users of the cluster for a short time: ask for it with --intrusive"
 
 
 class Collection:
@@ -56,7 +57,10 @@ class Collection:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Skip what does not apply to the cluster or profile, and slow tests unless --slow or -m slow selects them."""
+        """Skip what does not apply to the cluster or profile, and what runs on request only.
+
+        Slow tests run with --slow or -m slow; intrusive ones only with --intrusive, since a mark may select them by chance.
+        """
         self._leave_out_unasked(items)
         option = self._config.option
         slow_selected = option.slow or "slow" in option.markexpr
@@ -64,6 +68,8 @@ class Collection:
             reason = self._why_not(check_of(item), node_of(item)) or self._why_unreached(item)
             if not reason and not slow_selected and "slow" in marks_of(item):
                 reason = TOO_SLOW
+            if not reason and not option.intrusive and "intrusive" in marks_of(item):
+                reason = INTRUSIVE
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
 

@@ -80,7 +80,7 @@ def scope(config: pytest.Config) -> dict[str, str]:
     given |= {f"--{name.replace('_', '-')}": getattr(option, name) for name in SCOPE}
     for suite in suites():
         given |= {name: getattr(option, name.strip("-").replace("-", "_")) for name in suite.options}
-    given["--slow"] = "yes" if option.slow else ""
+    given |= {"--slow": "yes" if option.slow else "", "--intrusive": "yes" if option.intrusive else ""}
     return {name: str(value) for name, value in given.items() if value}
 
 
