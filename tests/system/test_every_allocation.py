@@ -23,19 +23,22 @@ if TYPE_CHECKING:
 LARGE, SMALL = SimpleNamespace(count=8), SimpleNamespace(count=4)
 
 
-def session(*, problems: tuple[str, ...] = (), simulated: bool = False) -> Any:
-    """Return two allocations: two nodes of 8 GPUs, and two of 4."""
+def session(
+    *, problems: tuple[str, ...] = (), simulated: bool = False, generic: bool = False, sandbox: bool = False
+) -> Any:
+    """Return two allocations: two nodes of 8 GPUs, and two of 4. `generic`: their profile has no GPU."""
+
+    def gpu_of(node: str) -> Any:
+        return LARGE if node.startswith("large") else SMALL
 
     def group_of(node: str) -> Any:
-        gpu = LARGE if node.startswith("large") else SMALL
+        gpu = None if generic else gpu_of(node)
         return SimpleNamespace(profile=SimpleNamespace(gpu=gpu, simulated=simulated))
 
     nodes = ("large1", "large2"), ("small1", "small2")
     return SimpleNamespace(
-        cluster=SimpleNamespace(environments={}, group_of=group_of),
-        inventory={
-            name: SimpleNamespace(gpus=group_of(name).profile.gpu.count) for held in nodes for name in held
-        },
+        cluster=SimpleNamespace(environments={}, group_of=group_of, sandbox=sandbox),
+        inventory={name: SimpleNamespace(gpus=gpu_of(name).count) for held in nodes for name in held},
         allocations=tuple(SimpleNamespace(slurm=None, nodes=held) for held in nodes),
         without_problem=lambda names: tuple(name for name in names if name not in problems),
     )
@@ -54,6 +57,13 @@ def test_every_allocation_has_a_runner_with_its_own_nodes_and_gpus() -> None:
 def test_an_allocation_without_testable_nodes_has_no_runner() -> None:
     made = FrameworkStepRunner.of_allocations(session(problems=("large1", "large2")), DdpConfig())
     assert [it.nodes for it in made] == [("small1", "small2")]
+
+
+def test_the_gpus_of_a_profile_without_hardware_are_those_of_slurm() -> None:
+    made = FrameworkStepRunner.of_allocations(session(generic=True), DdpConfig())
+    assert [(it.gpus, it.real_gpus, it.ranks_per_node) for it in made] == [(8, 8, 8), (4, 4, 4)]
+    made = FrameworkStepRunner.of_allocations(session(generic=True, sandbox=True), DdpConfig())
+    assert [(it.gpus, it.real_gpus) for it in made] == [(8, 0), (4, 0)]
 
 
 def test_simulated_gpus_are_no_real_ones() -> None:

@@ -109,18 +109,16 @@ class FrameworkStepRunner(Generic[Config]):
 
     @property
     def gpus(self) -> int:
-        """GPUs per node that a step can use, the fewest of the nodes; 0 if a profile has none."""
-        if any(self.cluster.group_of(node).profile.gpu is None for node in self.nodes):
-            return 0
+        """GPUs per node that a step can use, the fewest of the nodes."""
         return min((self.inventory[node].gpus for node in self.nodes if node in self.inventory), default=0)
 
     @property
     def real_gpus(self) -> int:
         """GPUs per node that a program can compute on; 0 without GPUs or with simulated ones."""
         profile, info = self.cluster.group_of(self.nodes[0]).profile, self.inventory.get(self.nodes[0])
-        if profile.simulated or profile.gpu is None:
+        if profile.simulated or (self.cluster.sandbox and profile.gpu is None):
             return 0
-        return (info.gpus if info else 0) or profile.gpu.count
+        return (info.gpus if info else 0) or (profile.gpu.count if profile.gpu else 0)
 
     @property
     def tasks_per_node(self) -> int:

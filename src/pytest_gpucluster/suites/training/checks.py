@@ -115,25 +115,32 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
         if fact["reason"]:
             yield NotChecked(f"{rank.label}: torch has no deterministic algorithm: {fact['reason']}")
             continue
-        first, *again = fact["runs"]
-        if any(run != first for run in again):
-            yield Finding(
-                rank.label, _replayed(first, again[0]), f"equal bits in {len(fact['runs'])} replays"
-            )
-            continue
-        votes = [
-            (ranks[other].node, one["runs"][0])
+        peers = {
+            other: one["runs"]
             for other, one in facts.items()
             if not one["reason"] and _kind(ranks[other]) == _kind(rank)
-        ]
+        }
         devices = "GPUs of this model" if rank.on_gpu else "ranks on such CPUs"
-        yield from norm(votes, devices).judge(rank.label, first, shown=_digest)
+        unequal = sum(not _repeats(runs) for runs in peers.values())
+        if len(peers) > 1 and 2 * unequal > len(peers):  # no fault of one GPU
+            differ = f"two replays differ on {unequal} of {len(peers)} {devices}"
+            yield NotChecked(f"torch or a library is not deterministic: {differ}")
+        elif _repeats(fact["runs"]):
+            votes = [(ranks[other].node, runs[0]) for other, runs in peers.items() if _repeats(runs)]
+            yield from norm(votes, devices).judge(rank.label, fact["runs"][0], shown=_digest)
+        else:
+            first, again = fact["runs"][0], next(run for run in fact["runs"] if run != fact["runs"][0])
+            yield Finding(rank.label, _replayed(first, again), f"equal bits in {len(fact['runs'])} replays")
     yield Metric(
         "training_replayed",
         sum(len(fact["runs"]) * fact["steps"] for fact in mine),
         "steps",
         better="neither",
     )
+
+
+def _repeats(runs: Sequence[Fact]) -> bool:
+    return all(run == runs[0] for run in runs)
 
 
 def _digest(run: Fact) -> str:
