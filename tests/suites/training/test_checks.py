@@ -212,6 +212,24 @@ def test_lost_rank_is_named_before_those_that_waited() -> None:
     ]
 
 
+def test_nodes_that_share_a_gpu_are_no_fault_of_the_network() -> None:
+    """The words of torch 2.11 with NCCL 2.28.9 on two virtual nodes with one H100."""
+    shared = (
+        "DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage (run with "
+        "NCCL_DEBUG=WARN for details), NCCL version 2.28.9 ncclInvalidUsage: This usually reflects invalid usage of NCCL "
+        "library. Last error: Duplicate GPU detected : rank {} and rank {} both on CUDA device 60"
+    )
+    result = recorded("together", lambda fact: fact if fact["training"] == "loaded" else None)
+    tasks = []
+    for task in result.tasks:
+        failed = {"training": "failed", "rank": task.task, "node": task.node, "phase": "process group"}
+        failed["reason"] = shared.format(task.task, (task.task + 2) % 4)
+        tasks.append(replace(task, rc=1, facts=(*task.facts, failed)))
+    verdict = checks.together((recorded("alone"), replace(result, tasks=tuple(tasks))), CONFIG)
+    assert verdict.cause == "duplicate GPU: settings or software of the node, not its GPU"
+    assert "each rank needs its own GPU" in verdict.hint
+
+
 def test_unequal_parameters_and_another_curve_than_one_node_fail() -> None:
     alone = recorded("alone")
     apart = recorded("together", of_rank(3, kind="trained", mode="ddp", after="x"))

@@ -378,6 +378,7 @@ def processes(node_name: str, alone: PayloadResult, together: PayloadResult) -> 
 # -- all nodes
 
 
+@revised(_not_hardware)
 @check(
     "training.together",
     cause="ranks cannot reach each other, one crashes or hangs, or gradients are lost between nodes",
