@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.core.check import CHECKS
+from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, counts, findings
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.verdict import judge
@@ -70,6 +72,13 @@ def test_the_rest_is_counted_where_it_does_not_fit() -> None:
     assert len(lines) == HEIGHT
     shown = sum(line.startswith("drain") for line in lines)
     assert lines[-1] == f"and {60 - shown} more findings on {60 - shown} nodes: see report.html"
+
+
+def test_80_columns_hold_the_name_of_every_check() -> None:
+    import_checks()
+    for check in CHECKS:
+        lines = closing(run_of(2, [result("gpu0001", check)]), 80)
+        assert any(check in line for line in lines), lines
 
 
 def test_an_accepted_run_has_no_table() -> None:
