@@ -18,6 +18,8 @@ from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLim
 from pytest_gpucluster.suites.training.facts import trained_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from pytest_gpucluster.core.check import Verdict
 
 CONFIG = TrainingConfig(checkpoint="/shared")
@@ -102,6 +104,38 @@ def test_replays_that_differ_on_most_gpus_accuse_the_software() -> None:
     assert [it.part for it in half.findings] == ["rank 2", "rank 3"], (
         "two equal replays of four prove that the software can repeat itself"
     )
+
+
+def eight_gpus_each(change: Callable[[Change], Change] = lambda fact: fact) -> PayloadResult:
+    """Return two nodes of eight GPUs, whose facts are those of the recorded rank 0."""
+    (first, *_) = recorded("alone", on_gpus).tasks
+    tasks = []
+    for rank in range(16):
+        node = f"gpu0{1 + rank // 8}"
+        facts = [{**fact, "rank": rank, "node": node} for fact in first.facts]
+        tasks.append(replace(first, task=rank, node=node, facts=tuple(change(on_gpus(it)) for it in facts)))
+    return PayloadResult("training", ("gpu01", "gpu02"), 16, tuple(tasks), seconds=20.0)
+
+
+def test_gpu_with_other_bits_beside_gpus_with_the_usual_ones_is_drained() -> None:
+    runs = [{"digest": "a", "losses": ["1.0", "2.0"]}, {"digest": "b", "losses": ["1.0", "2.5"]}]
+    for wrong in (runs, runs[:1] * 2):
+        alone = eight_gpus_each(of_rank(11, kind="replayed", runs=wrong))
+        verdict = checks.replay("gpu02", alone)
+        assert [it.part for it in verdict.findings] == ["rank 11 (GPU 0000:011:00, GPU-11)"]
+        assert verdict.action is Action.DRAIN
+        assert checks.replay("gpu01", alone).outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [range(8, 16), (9, 10, 11), (0, 9, 10)],
+    ids=["the whole node, so maybe its settings", "more than 2 of 16", "of two nodes"],
+)
+def test_bits_that_settings_may_have_changed_drain_no_node(bad: Sequence[int]) -> None:
+    other = {"digest": "00", "losses": ["5.5", "5.6", "5.7"]}
+    verdict = checks.replay("gpu02", eight_gpus_each(of_rank(*bad, kind="replayed", runs=[other, other])))
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.MONITOR)
 
 
 def test_two_nodes_with_different_bits_drain_none() -> None:
