@@ -16,6 +16,8 @@ from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import SlurmError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_gpucluster.cluster.transport import RemoteProcess
 
 RETRY_FOR = 10.0  # seconds
@@ -27,13 +29,16 @@ exec scancel --quiet --name="$0"
 
 
 class JobGuard:
-    """Cancels all jobs with `name` (sbatch --job-name) at any end of this process. Make it before the first job."""
+    """Cancels all jobs with `name` (sbatch --job-name) at any end of this process. Make it before the first job.
 
-    def __init__(self, slurm: Slurm) -> None:
+    `become`: the command prefix that becomes the user of the jobs, if that is another one.
+    """
+
+    def __init__(self, slurm: Slurm, become: Sequence[str] = ()) -> None:
         self.name = runmark.name_of_run("exam", secrets.token_hex(4))
-        self._slurm = slurm
+        self._slurm, self._become = slurm, tuple(become)
         self._process: subprocess.Popen[bytes] | RemoteProcess | None = slurm.transport.spawn(
-            ("sh", "-c", _CANCEL, self.name), env=slurm.env
+            (*self._become, "sh", "-c", _CANCEL, self.name), env=slurm.env
         )
 
     def release(self) -> None:
@@ -53,5 +58,5 @@ class JobGuard:
         if ended != 0:  # the shell was killed, or its scancel failed
             with contextlib.suppress(SlurmError):  # their time limit ends them in a minute
                 Slurm(self._slurm.transport, retry_for=RETRY_FOR).run(
-                    "scancel", "--quiet", f"--name={self.name}"
+                    *self._become, "scancel", "--quiet", f"--name={self.name}"
                 )

@@ -1,0 +1,385 @@
+"""Accounts, QoS, partitions, scheduling and job records against the cluster file. Pure; no finding drains a node."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import units
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.text import listed, some
+from pytest_gpucluster.suites.accounting.facts import ENDED
+from pytest_gpucluster.suites.accounting.limits import written
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.suites.accounting.config import Access, Account, AccountingConfig, AccountUser
+    from pytest_gpucluster.suites.accounting.facts import Answer, Association, JobRecord, QosInfo
+    from pytest_gpucluster.suites.accounting.limits import Value
+    from pytest_gpucluster.suites.accounting.steps import Records, Runaways
+
+ENFORCE = "AccountingStorageEnforce"
+BACKFILL = "sched/backfill"
+MULTIFACTOR = "priority/multifactor"
+
+
+@check(
+    "accounting.accounts",
+    cause="an account or user was not added to the accounting, or was changed or removed there",
+    hint="sacctmgr show assoc tree; sacctmgr add|modify account|user; AccountingStorageEnforce of slurm.conf",
+    action=Action.MONITOR,
+)
+def accounts(
+    config: AccountingConfig,
+    associations: tuple[Association, ...],
+    enforced: Collection[str],
+    hidden: Collection[str],
+) -> Judgement:
+    """Accounts and their users exist with parent, shares, QoS and limits as stated, and the limits are enforced."""
+    if not config.accounts and not config.exact:
+        yield NotApplicable("the cluster file states no accounts")
+        return
+    if private := sorted({"accounts", "users"} & set(hidden)):
+        yield NotChecked(
+            f"slurmdbd hides other users' associations from this user (PrivateData={','.join(private)}): run it as an operator"
+        )
+        return
+    own = {one.account.lower(): one for one in associations if not one.user}
+    for name, stated in config.accounts.items():
+        found = own.get(name.lower())
+        if found is None:
+            yield Finding(f"account {name}", "missing", "exists")
+            continue
+        if stated.parent and found.parent.lower() != stated.parent.lower():
+            yield Finding(f"account {name}", f"parent {found.parent or 'none'}", f"parent {stated.parent}")
+        yield from _association(f"account {name}", stated, found)
+        yield from _users_of(name, stated, associations, exact=config.exact)
+    if config.exact:
+        for name in sorted(own.keys() - {known.lower() for known in config.accounts} - {"root"}):
+            yield Finding(f"account {name}", "exists", "not stated in the cluster file")
+    yield Metric("accounts", len(own), "accounts", detail=True)
+    stated_limits = (
+        one.limits for account in config.accounts.values() for one in (account, *account.users.values())
+    )
+    yield from _not_enforced(any(_any_limit(it) for it in stated_limits), enforced)
+
+
+@check(
+    "accounting.qos",
+    cause="a QoS was not added to the accounting, or was changed there; or slurm.conf does not use it",
+    hint="sacctmgr show qos; sacctmgr modify qos; PreemptType and AccountingStorageEnforce of slurm.conf",
+    action=Action.MONITOR,
+)
+def qos(
+    config: AccountingConfig,
+    qos_found: Mapping[str, QosInfo],
+    enforced: Collection[str],
+    settings: Mapping[str, str],
+) -> Judgement:
+    """QoS exist with priority, preemption, flags and limits as stated, and Slurm enforces and uses them."""
+    if not config.qos and not config.exact:
+        yield NotApplicable("the cluster file states no QoS")
+        return
+    known = {name.lower(): one for name, one in qos_found.items()}
+    for name, stated in config.qos.items():
+        part, found = f"QoS {name}", known.get(name.lower())
+        if found is None:
+            yield Finding(part, "missing", "exists")
+            continue
+        yield from _differs(part, "priority", found.priority, stated.priority)
+        yield from _names_differ(part, "preempts", found.preempt, stated.preempt)
+        yield from _differs(part, "PreemptMode", found.preempt_mode or "cluster", stated.preempt_mode)
+        yield from _differs(part, "GraceTime in s", found.grace_time, stated.grace_time)
+        yield from _names_differ(part, "flags", found.flags, stated.flags)
+        yield from _limits_differ(part, found.limits, stated.limits)
+    if config.exact:
+        for name in sorted(known.keys() - {stated.lower() for stated in config.qos} - {"normal"}):
+            yield Finding(f"QoS {name}", "exists", "not stated in the cluster file")
+    yield from _not_enforced(any(_any_limit(one.limits) for one in config.qos.values()), enforced)
+    kind = settings.get("PreemptType", "")
+    if any(one.preempt for one in config.qos.values()) and kind != "preempt/qos":
+        yield Finding(
+            "PreemptType", kind or "unknown", "preempt/qos: lists of QoS to preempt have no effect otherwise"
+        )
+
+
+@check(
+    "accounting.partition_access",
+    cause="slurm.conf opens or closes the partition, or it was changed by scontrol until the next restart",
+    hint="scontrol show partition; the line PartitionName= of slurm.conf, then scontrol reconfigure",
+    action=Action.MONITOR,
+)
+def partition_access(
+    config: AccountingConfig, partitions: Mapping[str, PartitionInfo], enforced: Collection[str]
+) -> Judgement:
+    """Partitions allow and deny the accounts, QoS and groups that the cluster file states."""
+    if not config.partitions and not config.exact:
+        yield NotApplicable("the cluster file states no partitions")
+        return
+    for name, stated in config.partitions.items():
+        found = partitions.get(name)
+        if found is None:
+            yield Finding(f"partition {name}", "unknown to Slurm", "a partition")
+            continue
+        for key, word in _POLICY.items():
+            wanted = getattr(stated, key)
+            if wanted is not None and _policy(wanted) != _policy(getattr(found, key)):
+                everyone = "ALL" if key.startswith("allow") else "none"
+                yield Finding(
+                    f"{word} of partition {name}",
+                    ",".join(sorted(_policy(getattr(found, key)))) or everyone,
+                    ",".join(sorted(_policy(wanted))) or everyone,
+                )
+    by_account = [name for name, one in config.partitions.items() if one.allow_accounts or one.deny_accounts]
+    if by_account and "associations" not in enforced:
+        yield Finding(
+            ENFORCE, _shown(enforced), "associations: otherwise users name any account, or none is checked"
+        )
+    if config.exact:
+        for name in sorted(partitions.keys() - config.partitions.keys()):
+            yield Finding(f"partition {name}", "exists", "not stated in the cluster file")
+
+
+@check(
+    "accounting.access",
+    cause="associations, QoS or partitions admit another user than intended",
+    hint="sacctmgr show assoc user=USER; scontrol show partition; sbatch --test-only as that user",
+    action=Action.MONITOR,
+)
+def access(
+    config: AccountingConfig,
+    answers: Mapping[Access, Answer],
+    partitions: Mapping[str, PartitionInfo],
+    settings: Mapping[str, str],
+) -> Judgement:
+    """`sbatch --test-only` is accepted for each job that may run, and refused for each that may not."""
+    rules = config.access
+    if not rules.may and not rules.may_not:
+        yield NotApplicable("the cluster file states no `access`")
+        return
+    unclear = []
+    for job in rules.may:
+        answer = answers[job]
+        if answer.kind == "refused":
+            yield Finding(str(job), answer.message, "accepted")
+        elif answer.kind != "accepted":
+            unclear.append(f"{job}: {answer.message}")
+    late = settings.get("EnforcePartLimits", "").upper() in ("", "NO")
+    for job in rules.may_not:
+        answer = answers[job]
+        if answer.kind == "accepted":
+            if late and _restricted(job, partitions):
+                unclear.append(
+                    f"{job}: EnforcePartLimits=NO: Slurm accepts the job, and may let it wait forever; "
+                    "--intrusive submits a real one"
+                )
+            else:
+                yield Finding(str(job), "accepted", "refused")
+        elif answer.kind not in ("refused", "limit"):
+            unclear.append(f"{job}: {answer.message}")
+    if unclear:
+        yield NotChecked(some(unclear, 3))
+
+
+@check(
+    "accounting.scheduling",
+    cause="slurm.conf was changed, or slurmctld was not restarted after a change",
+    hint="scontrol show config | grep -iE 'Sched|Prio|Preempt|Enforce'; slurm.conf; scontrol reconfigure",
+    action=Action.MONITOR,
+)
+def scheduling(config: AccountingConfig, settings: Mapping[str, str]) -> Judgement:
+    """Scheduler, priorities, fair share and decay are set as stated; backfill, unless the file states another scheduler."""
+    known = {key.lower(): value for key, value in settings.items()}
+    stated: dict[str, Any] = {key.lower(): value for key, value in config.settings.items()}
+    names = {key.lower(): key for key in config.settings}
+    rules = {"schedulertype": BACKFILL}
+    if _shares_stated(config) or float(_as_number(stated.get("priorityweightfairshare")) or 0):
+        rules["prioritytype"] = MULTIFACTOR
+    words = {"schedulertype": "SchedulerType", "prioritytype": "PriorityType"}
+    for key, value in {**rules, **stated}.items():
+        name = names.get(key) or words[key]
+        if key not in known:
+            yield Finding(name, "not in scontrol show config", _value(value))
+        elif not _equal(known[key], value):
+            yield Finding(name, known[key] or "not set", _value(value))
+    if _shares_stated(config) and "priorityweightfairshare" not in stated:
+        weight = known.get("priorityweightfairshare", "")
+        if not float(_as_number(weight) or 0):
+            yield Finding(
+                "PriorityWeightFairshare", weight or "not set", "above 0: shares have no effect otherwise"
+            )
+
+
+@check(
+    "accounting.job_records",
+    cause="slurmdbd was down or lost records, or slurmctld lost its state; runaway jobs also distort usage and fair share",
+    hint="sacctmgr show runawayjobs (it offers to close them); sdiag (DBD Agent queue size); slurmdbd's log",
+    action=Action.MONITOR,
+)
+def job_records(records: Records, hours: float, enforced: Collection[str]) -> Judgement:
+    """Job records are complete, and no job is alive in the accounting that slurmctld does not know."""
+    yield Metric("job_records", len(records.jobs), "records", detail=True)
+    with_account = "associations" in enforced  # otherwise jobs without an association have none
+    broken = [
+        (one, why) for one in records.jobs if (why := ", ".join(_lacks(one, with_account=with_account)))
+    ]
+    for one, why in broken[:20]:
+        yield Finding(str(one), why, "a complete record")
+    if len(broken) > 20:
+        yield Finding("job records", f"{len(broken)} incomplete in all", "complete")
+    for job in records.missing:
+        yield Finding(f"job {job} of this run", "no record", "a record")
+    yield from _runaway(records.runaways)
+    if not records.jobs and not records.runaways.compared:
+        yield NotChecked(f"sacct shows no job of the last {units.format_duration(hours)}")
+
+
+_POLICY = {
+    "allow_accounts": "AllowAccounts",
+    "deny_accounts": "DenyAccounts",
+    "allow_qos": "AllowQos",
+    "deny_qos": "DenyQos",
+    "allow_groups": "AllowGroups",
+}
+
+
+def _users_of(
+    name: str, stated: Account, associations: Iterable[Association], *, exact: bool
+) -> Iterator[Finding]:
+    known = {one.user: one for one in associations if one.user and one.account.lower() == name.lower()}
+    for user, wanted in stated.users.items():
+        if user in known:
+            yield from _association(f"user {user} of account {name}", wanted, known[user])
+        else:
+            yield Finding(f"user {user} of account {name}", "missing", "has the account")
+    for user in sorted(known.keys() - stated.users.keys()) if exact else ():
+        yield Finding(f"user {user} of account {name}", "has the account", "not stated in the cluster file")
+
+
+def _association(part: str, stated: AccountUser, found: Association) -> Iterator[Finding]:
+    wanted = None if stated.fairshare is None else str(stated.fairshare)
+    yield from _differs(part, "fairshare", found.fairshare, wanted)
+    yield from _names_differ(part, "QoS", found.qos, stated.qos)
+    yield from _limits_differ(part, found.limits, stated.limits)
+
+
+def _differs(part: str, what: str, found: object, stated: object) -> Iterator[Finding]:
+    if stated is not None and found != stated:
+        yield Finding(part, f"{what} {found}", f"{what} {stated}")
+
+
+def _names_differ(
+    part: str, what: str, found: Collection[str], stated: Collection[str] | None
+) -> Iterator[Finding]:
+    if stated is not None and {one.lower() for one in found} != {one.lower() for one in stated}:
+        yield Finding(part, f"{what} {listed(sorted(found))}", f"{what} {listed(sorted(stated))}")
+
+
+def _limits_differ(part: str, found: Mapping[str, Value], stated: Mapping[str, Value]) -> Iterator[Finding]:
+    for name, value in stated.items():
+        if found.get(name) != value:
+            yield Finding(f"{name} of {part}", written(found.get(name)), written(value))
+
+
+def _any_limit(limits: Mapping[str, Value]) -> bool:
+    return any(value is not None for value in limits.values())
+
+
+def _not_enforced(stated: bool, enforced: Collection[str]) -> Iterator[Finding | Advisory]:
+    if stated and "limits" not in enforced:
+        yield Finding(ENFORCE, _shown(enforced), "limits: otherwise Slurm ignores them")
+    elif not stated and "associations" not in enforced:
+        yield Advisory(ENFORCE, _shown(enforced), "associations: otherwise users may name any account")
+
+
+def _shown(enforced: Collection[str]) -> str:
+    return ",".join(sorted(enforced)) or "none"
+
+
+def _policy(names: Collection[str]) -> frozenset[str]:
+    """Return names without ALL and NONE, which stand for no restriction."""
+    return frozenset(name for name in names if name.upper() not in ("ALL", "NONE"))
+
+
+def _restricted(job: Access, partitions: Mapping[str, PartitionInfo]) -> bool:
+    """Return whether the partition of a job restricts anyone."""
+    known = [one for name, one in partitions.items() if job.partition in (None, name)]
+    return any(_policy(getattr(one, key)) for one in known for key in _POLICY)
+
+
+def _shares_stated(config: AccountingConfig) -> bool:
+    users = (user for account in config.accounts.values() for user in account.users.values())
+    return any(one.fairshare is not None for one in (*config.accounts.values(), *users))
+
+
+def _value(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _equal(found: str, stated: object) -> bool:
+    """Compare as a number, a time, or a list of words; Slurm writes 7-0 as 7-00:00:00 and prints lists in its own order."""
+    text = _value(stated)
+    if (numbers := (_as_number(found), _as_number(text))) != (None, None):
+        return numbers[0] == numbers[1]
+    if ":" in found and (times := (_as_time(found), _as_time(text))) != (None, None):
+        return times[0] == times[1]
+    return _word_set(found) == _word_set(text)
+
+
+def _as_number(text: object) -> float | None:
+    return float(str(text)) if re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,9})?", str(text)) else None
+
+
+def _as_time(text: str) -> float | None:
+    hours = re.fullmatch(r"(\d{1,5})-(\d{1,2})", text)  # D-H, which slurm.conf may have
+    try:
+        return units.parse_duration(f"{text}:00:00" if hours else text)
+    except ValueError:
+        return None
+
+
+def _word_set(text: str) -> frozenset[str]:
+    return frozenset(word.strip().lower() for word in text.split(",") if word.strip())
+
+
+def _lacks(record: JobRecord, *, with_account: bool) -> Iterator[str]:
+    """Yield what is wrong with a record. A job that was cancelled while it waited has no nodes, and no times of a run."""
+    ran = record.nodes not in ("", "None assigned")
+    if not record.state:
+        yield "no state"
+    if with_account and not record.account:
+        yield "no account"
+    if ran and not record.started:
+        yield "no Start"
+    if ran and not record.tres:
+        yield "no AllocTRES"
+    if record.state in ENDED:
+        if not record.ended:
+            yield "no End"
+        elif record.started and record.ended < record.started:
+            yield f"End {record.ended} before Start {record.started}"
+        if not re.fullmatch(r"\d{1,3}:\d{1,3}", record.exit_code):
+            yield f"ExitCode {record.exit_code or 'none'}"
+
+
+def _runaway(runaways: Runaways) -> Judgement:
+    for one in runaways.jobs[:20]:
+        if runaways.unsent == 0:
+            yield Finding(
+                str(one),
+                f"{one.state} since {one.started or one.submitted}, unknown to squeue",
+                "known to squeue",
+            )
+    if runaways.jobs and runaways.unsent != 0:
+        unsent = "an unknown number of" if runaways.unsent is None else str(runaways.unsent)
+        yield NotChecked(
+            f"{len(runaways.jobs)} jobs that squeue does not show are alive in the accounting, but slurmctld has {unsent} "
+            "records that it has not sent to slurmdbd yet"
+        )
+    elif runaways.hidden:
+        yield NotChecked(
+            "PrivateData=jobs hides other users' jobs: run it as an operator to find runaway jobs"
+        )

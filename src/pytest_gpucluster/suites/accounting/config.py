@@ -1,0 +1,255 @@
+"""The section `accounting` of a cluster file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from pytest_gpucluster.core.values import Count, Duration, Model, OptionalSection, Text
+from pytest_gpucluster.suites.accounting.limits import (
+    ASSOCIATION_LIMITS,
+    QOS_LIMITS,
+    TRES,
+    reason_beyond,
+    stated_limits,
+    tried,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_JOBS = 8  # of one limit's trial
+
+
+def _word(text: str) -> str:
+    """Return a name of Slurm's; ValueError for one that would be read as an option, or as several names."""
+    if text.startswith("-") or any(one in text for one in ", \t\n|="):
+        raise ValueError(f"must be one name of Slurm, without blanks, commas, | and =, not {text!r}")
+    return text
+
+
+def _association_limits(value: dict[str, Any]) -> dict[str, Any]:
+    return dict(stated_limits(value, ASSOCIATION_LIMITS))
+
+
+def _qos_limits(value: dict[str, Any]) -> dict[str, Any]:
+    return dict(stated_limits(value, QOS_LIMITS))
+
+
+def _users(value: Any) -> Any:
+    return {name: {} for name in value} if isinstance(value, (list, tuple)) else value
+
+
+Name = Annotated[str, Field(min_length=1), AfterValidator(_word)]
+Names = tuple[Name, ...]
+AssociationLimits = Annotated[dict[str, Any], AfterValidator(_association_limits)]
+QosLimits = Annotated[dict[str, Any], AfterValidator(_qos_limits)]
+FairshareShares = Count | Literal["parent"]
+
+
+class AccountUser(Model):
+    """A user's association with an account. Keys left out are not checked."""
+
+    fairshare: FairshareShares | None = Field(None, description="shares, or parent")
+    qos: Names | None = Field(None, description="QoS that it may use")
+    limits: AssociationLimits = Field(
+        {},
+        description="limits by their names in sacctmgr, like GrpTRES: gres/gpu=64; null: there must be no such limit",
+    )
+
+
+class Account(AccountUser):
+    """An account. Keys left out are not checked."""
+
+    parent: Name | None = Field(None, description="account above it")
+    users: Annotated[dict[Name, AccountUser], BeforeValidator(_users)] = Field(
+        {}, description="users that must have it: a list of names, or a map of names to their own settings"
+    )
+
+
+class Qos(Model):
+    """A QoS. Keys left out are not checked."""
+
+    priority: Count | None = Field(None, description="Priority")
+    preempt: Names | None = Field(None, description="QoS whose jobs it may preempt")
+    preempt_mode: Literal["cluster", "off", "cancel", "requeue", "suspend", "gang"] | None = Field(
+        None, description="PreemptMode"
+    )
+    grace_time: Duration | Literal[0] | None = Field(None, description="GraceTime")
+    flags: Names | None = Field(None, description="Flags, like DenyOnLimit")
+    limits: QosLimits = Field(
+        {},
+        description="limits by their names in sacctmgr, like MaxTRESPU: gres/gpu=8; null: there must be no such limit",
+    )
+
+
+class PartitionPolicy(Model):
+    """Who may use a partition, as `scontrol show partition` shows it; [ALL]: everyone. Keys left out are not checked."""
+
+    allow_accounts: Names | None = Field(None, description="AllowAccounts")
+    deny_accounts: Names | None = Field(None, description="DenyAccounts")
+    allow_qos: Names | None = Field(None, description="AllowQos")
+    deny_qos: Names | None = Field(None, description="DenyQos")
+    allow_groups: Names | None = Field(None, description="AllowGroups")
+
+
+class Access(Model):
+    """A user with an account, a partition and a QoS, of which the job has Slurm's defaults where they are left out."""
+
+    user: Name
+    account: Name | None = None
+    partition: Name | None = None
+    qos: Name | None = None
+
+    def __str__(self) -> str:
+        named = (("account", self.account), ("partition", self.partition), ("QoS", self.qos))
+        return " ".join([f"user {self.user}", *(f"{what} {name}" for what, name in named if name)])
+
+
+class AccessRules(Model):
+    """Who may submit what, and who may not."""
+
+    may: tuple[Access, ...] = Field((), max_length=200, description="jobs that Slurm must accept")
+    may_not: tuple[Access, ...] = Field((), max_length=200, description="jobs that Slurm must refuse")
+
+
+class LimitTrial(Model):
+    """A limit that jobs of the trial reach: of a QoS or of an account, as the file states it there."""
+
+    qos: Name | None = None
+    account: Name | None = None
+    limit: Text = Field(description="its name, like MaxJobsPU or GrpTRES")
+    tres: Text | None = Field(None, description=f"of a limit of TRES, the one to reach: {', '.join(TRES)}")
+
+    @property
+    def owner(self) -> str:
+        """Return qos or account."""
+        return "qos" if self.qos else "account"
+
+    @property
+    def owner_name(self) -> str:
+        """The name of the QoS or account."""
+        return self.qos or self.account or ""
+
+    def __str__(self) -> str:
+        return f"{self.limit} of {self.owner} {self.owner_name}{f', {self.tres}' if self.tres else ''}"
+
+    @model_validator(mode="after")
+    def _is_known(self) -> LimitTrial:
+        if bool(self.qos) == bool(self.account):
+            raise ValueError("needs either `qos` or `account`, whose limit it is")
+        known = tried(self.owner)
+        name = next((one for one in known if one.lower() == self.limit.lower()), None)
+        if name is None:
+            raise ValueError(
+                f"{self.limit}: no trial for this limit (limits of a {self.owner}: {', '.join(known)})"
+            )
+        object.__setattr__(self, "limit", name)
+        if not reason_beyond(self.owner, name, self.tres or ""):
+            of_tres = "TRES" in name
+            raise ValueError(
+                f"{name} {'needs `tres`, one of ' + ', '.join(TRES) if of_tres else 'has no `tres`'}"
+            )
+        return self
+
+
+class FairshareTrial(Model):
+    """Two accounts for trials, one of which gets usage. The user of the trials must have both."""
+
+    busy: Name = Field(description="account that gets usage")
+    idle: Name = Field(description="account that gets none")
+    run: Duration = Field(30, le=600, description="how long its job of one task runs")
+
+
+class PreemptionTrial(Model):
+    """A job that is preempted, and the one that preempts it, both of one whole node."""
+
+    low_qos: Name | None = None
+    high_qos: Name | None = None
+    low_partition: Name | None = None
+    high_partition: Name | None = None
+    mode: Literal["requeue", "cancel", "suspend"] = Field(
+        description="what happens to the job with the low priority"
+    )
+    within: Duration = Field(
+        60, le=1800, description="the other job must start within this time; add GraceTime"
+    )
+
+
+class Trials(Model):
+    """Jobs of the trials (--intrusive) use nothing but these."""
+
+    partition: Name = Field(description="partition of the jobs")
+    account: Name | None = Field(None, description="default: that of the user")
+    user: Name | None = Field(None, description="user of the jobs; default: the one who runs pytest")
+    qos: Name | None = Field(None, description="QoS of jobs for which no other is named")
+    reservation: Name | None = Field(
+        None, description="reservation of the jobs, which keeps users' jobs away"
+    )
+    constraint: Text | None = Field(
+        None, description="features of the nodes; default: any node of the partition"
+    )
+    start: Duration = Field(60, le=1800, description="how long a job may wait for a free node")
+    limits: tuple[LimitTrial, ...] = Field((), max_length=20, description="limits to reach")
+    fairshare: FairshareTrial | None = Field(None, description="usage of one account lowers its priority")
+    preemption: PreemptionTrial | None = Field(None, description="a job preempts another one")
+    backfill: bool = Field(
+        default=False, description="a short job passes one that waits for more nodes; needs two idle nodes"
+    )
+
+
+class AccountingConfig(OptionalSection):
+    """Slurm's accounting as the site has set it up. Nothing is changed; jobs are submitted with --intrusive only."""
+
+    about = "requires Slurm with slurmdbd"
+    order = 3
+
+    exact: bool = Field(
+        default=False,
+        description="accounts, users, QoS and open partitions that the file does not state are failures",
+    )
+    accounts: dict[Name, Account] = Field({}, description="accounts, by name")
+    qos: dict[Name, Qos] = Field({}, description="QoS, by name")
+    partitions: dict[Name, PartitionPolicy] = Field(
+        {}, description="who may use a partition, by partition name"
+    )
+    access: AccessRules = Field(AccessRules(), description="jobs that Slurm must accept, and must refuse")
+    settings: dict[Name, str | int | float | tuple[str, ...]] = Field(
+        {}, description="values of `scontrol show config`, like PriorityWeightFairshare: 100000"
+    )
+    sudo: bool = Field(
+        default=False,
+        description="become other users with `sudo -n -u USER` where pytest does not run as root",
+    )
+    records: Duration = Field(3600, description="job records of this time are read")
+    trials: Trials | None = Field(None, description="what jobs of --intrusive may use")
+
+    @model_validator(mode="after")
+    def _trials_are_stated(self) -> AccountingConfig:
+        for trial in self.trials.limits if self.trials else ():
+            amount = self.amount_of(trial)
+            if amount is None:
+                raise ValueError(
+                    f"trials.limits: {trial} is not stated under `{trial.owner}s`".replace("qoss", "qos")
+                )
+            if not 1 <= amount <= MOST_JOBS:
+                raise ValueError(
+                    f"trials.limits: {trial} is {amount}: a trial needs a limit from 1 to {MOST_JOBS}; "
+                    "use a QoS or an account for trials"
+                )
+        return self
+
+    def amount_of(self, trial: LimitTrial) -> int | None:
+        """Return the stated value of the limit that a trial reaches, None if the file does not state it."""
+        of: Qos | Account | None
+        of = self.qos.get(trial.owner_name) if trial.qos else self.accounts.get(trial.owner_name)
+        value = of.limits.get(trial.limit) if of else None
+        if isinstance(value, dict):
+            value = value.get(trial.tres)
+        return value if isinstance(value, int) else None
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """Yield keys that have no effect without another one, and the reason."""
+        if "sudo" in self.model_fields_set and not (self.trials or self.access.may or self.access.may_not):
+            yield "sudo", "has no effect without 'access' or 'trials'"

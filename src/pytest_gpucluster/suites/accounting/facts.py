@@ -1,0 +1,288 @@
+"""Facts from sacctmgr, sacct, squeue, sshare, sdiag and sbatch. Pure.
+
+Columns are requested by name and read by position (-P -n): the headings differ between versions.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.suites.accounting.limits import Value, read_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ASSOCIATION = ("Account", "User", "Partition", "ParentName", "Fairshare", "QOS")
+QOS = ("Name", "Priority", "Preempt", "PreemptMode", "GraceTime", "Flags")
+RECORD = (
+    *("JobIDRaw", "User", "Account", "Partition", "State", "Submit", "Start", "End", "ExitCode", "AllocTRES"),
+    "NodeList",
+)
+JOB_COLUMNS = "JobID:20,State:20,Reason:60,RestartCnt:10,PriorityLong:20,NodeList:120,tres-alloc:400"
+# sacct(1), JOB STATE CODES; REQUEUED is the end of one run of a job
+ENDED = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
+    | {"REQUEUED", "REVOKED", "TIMEOUT", "LAUNCH_FAILED", "RECONFIG_FAIL"}
+)
+ALIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
+# slurm_errno.c of 22.05 to 26.05: what Slurm refuses for the user, account, QoS or group, whatever the job asks for
+_DENIED = re.compile(
+    r"Invalid account or account/partition|Invalid qos specification|User's group not permitted"
+    r"|Access/permission denied|Invalid user id|(?:account|QOS) not permitted",
+    re.IGNORECASE,
+)
+_LIMIT = re.compile(r"violates accounting/QOS policy|breached requested QOS usage", re.IGNORECASE)
+_ACCEPTED = re.compile(r"Job \d+ to start at ")
+_QUEUE_SIZE = re.compile(r"^DBD Agent queue size:\s*(\d{1,9})\s*$", re.MULTILINE)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+
+
+@dataclass(frozen=True)
+class Association:
+    """An association of an account (`user` ''), or of a user with an account. `parent` is '' for that of a user."""
+
+    account: str
+    user: str = ""
+    partition: str = ""
+    parent: str = ""
+    fairshare: str = ""
+    qos: frozenset[str] = frozenset()
+    limits: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class QosInfo:
+    """A QoS. `grace_time` in seconds."""
+
+    name: str
+    priority: int = 0
+    preempt: frozenset[str] = frozenset()
+    preempt_mode: str = ""
+    grace_time: float = 0.0
+    flags: frozenset[str] = frozenset()
+    limits: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A job in the accounting. Times are '' where sacct shows none; `state` is its first word."""
+
+    job: str
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    state: str = ""
+    submitted: str = ""
+    started: str = ""
+    ended: str = ""
+    exit_code: str = ""
+    tres: str = ""
+    nodes: str = ""
+
+    def __str__(self) -> str:
+        return f"job {self.job} ({self.state or 'no state'}, user {self.user or 'unknown'})"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Slurm's answer to a job: accepted, refused, limit (of jobs or resources), or unclear; with its message."""
+
+    kind: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class TrialJob:
+    """A job of a trial in squeue. `tres`: what it is allocated; `reason` is '' where it has none."""
+
+    job: str
+    state: str
+    reason: str = ""
+    restarts: int = 0
+    priority: int = 0
+    node: str = ""
+    tres: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.state} ({self.reason})" if self.reason else self.state
+
+    @property
+    def started(self) -> bool:
+        """Whether it runs or has run."""
+        return self.state not in ("PENDING", "CONFIGURING") or self.restarts > 0
+
+    def ended_as(self, mode: str) -> bool:
+        """Return whether it was preempted by requeue, cancel or suspend."""
+        if mode == "requeue":
+            return self.restarts > 0
+        return self.state in ({"SUSPENDED"} if mode == "suspend" else {"PREEMPTED", "CANCELLED"})
+
+
+@dataclass(frozen=True)
+class Share:
+    """Usage and factor of an association in sshare. `level`: None where it has no usage yet (inf)."""
+
+    usage: int
+    factor: float
+    level: float | None = None
+
+
+def parse_associations(text: str, limits: Mapping[str, str]) -> tuple[Association, ...]:
+    """Read `sacctmgr -nP show assoc` with the columns ASSOCIATION and `limits`, {name: kind}."""
+    found = []
+    for row in _rows(text, len(ASSOCIATION) + len(limits), "sacctmgr show assoc"):
+        account, user, partition, parent, fairshare, qos = row[: len(ASSOCIATION)]
+        found.append(
+            Association(
+                account,
+                user,
+                partition,
+                parent,
+                fairshare,
+                _names(qos),
+                _limits(row[len(ASSOCIATION) :], limits),
+            )
+        )
+    if not any(one.account == "root" for one in found):  # every cluster has it
+        raise ProbeError("sacctmgr show assoc: the answer has no account root")
+    return tuple(found)
+
+
+def parse_qos(text: str, limits: Mapping[str, str]) -> dict[str, QosInfo]:
+    """Read `sacctmgr -nP show qos` with the columns QOS and `limits`, {name: kind}."""
+    found = {}
+    for row in _rows(text, len(QOS) + len(limits), "sacctmgr show qos"):
+        name, priority, preempt, mode, grace, flags = row[: len(QOS)]
+        found[name] = QosInfo(
+            name,
+            _number(priority or "0", "Priority of a QoS"),
+            _names(preempt),
+            mode.lower(),
+            float(_limits([grace], {"GraceTime": "time"})["GraceTime"] or 0),  # type: ignore[arg-type] # a time
+            _names(flags),
+            _limits(row[len(QOS) :], limits),
+        )
+    if not found:
+        raise ProbeError("sacctmgr show qos: the answer has no QoS")
+    return found
+
+
+def parse_records(text: str) -> tuple[JobRecord, ...]:
+    """Read `sacct -nP -X` with the columns RECORD."""
+    found = []
+    for row in _rows(text, len(RECORD), "sacct"):
+        values = [row[0], *row[1:4], row[4].partition(" ")[0], *map(_time, row[5:8]), *row[8:]]
+        found.append(JobRecord(*values))
+    return tuple(found)
+
+
+def parse_queue_size(text: str) -> int | None:
+    """Read how many records slurmctld has not sent to slurmdbd from `sdiag`; None where it does not show that."""
+    match = _QUEUE_SIZE.search(text)
+    return int(match[1]) if match else None
+
+
+def parse_private_data(text: str) -> frozenset[str]:
+    """Read PrivateData of slurmdbd from `sacctmgr show configuration`, whose second part is slurmdbd's."""
+    _, found, own = text.partition("SlurmDBD configuration:")
+    match = re.search(r"^PrivateData\s*=\s*(\S+)\s*$", own, re.MULTILINE)
+    if not found or match is None:
+        raise ProbeError("sacctmgr show configuration: the answer has no PrivateData of slurmdbd")
+    return _names(match[1]) - {"none"}
+
+
+def parse_shares(text: str) -> dict[tuple[str, str], Share]:
+    """Read `sshare -nP -o Account,User,RawUsage,FairShare,LevelFS`: {(account, user): share}."""
+    found = {}
+    for row in _rows(text, 5, "sshare"):
+        account, user, usage, factor, level = (value.strip() for value in row)
+        if user:  # an account has no factor of its own
+            of_level = None if level in ("", "inf") else _float(level, "LevelFS")
+            found[account, user] = Share(_number(usage, "RawUsage"), _float(factor, "FairShare"), of_level)
+    return found
+
+
+def parse_jobs(text: str) -> dict[str, TrialJob]:
+    """Read `squeue -h -O` with the columns JOB_COLUMNS, which have fixed widths."""
+    widths = [int(column.rsplit(":", 1)[1]) for column in JOB_COLUMNS.split(",")]
+    found = {}
+    for line in text.splitlines():
+        values, at = [], 0
+        for width in widths:
+            values.append(line[at : at + width].strip())
+            at += width
+        job, state, reason, restarts, priority, node, tres = values
+        if not (job.isascii() and job.isdecimal() and state):
+            raise ProbeError(f"squeue: a line is not understood: {line[:80]!r}")
+        found[job] = TrialJob(
+            job,
+            state,
+            "" if reason == "None" else reason,
+            _number(restarts or "0", "RestartCnt"),
+            _number(priority or "0", "Priority"),
+            node,
+            _tres(tres),
+        )
+    return found
+
+
+def read_answer(rc: int, text: str) -> Answer:
+    """Read what sbatch, with or without --test-only, answered: its exit status and stderr."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = lines[-1].removeprefix("sbatch: ").removeprefix("error: ") if lines else f"exit status {rc}"
+    if _ACCEPTED.search(text) or (rc == 0 and not lines):
+        return Answer("accepted", last if lines else "")
+    kind = "refused" if _DENIED.search(text) else "limit" if _LIMIT.search(text) else "unclear"
+    return Answer(
+        kind, " / ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines[-2:]) or last
+    )
+
+
+def _rows(text: str, columns: int, command: str) -> list[list[str]]:
+    rows = [line.split("|") for line in text.splitlines() if line.strip()]
+    for row in rows:
+        if len(row) != columns:
+            raise ProbeError(
+                f"{command}: a row has {len(row)} columns in place of {columns}: {'|'.join(row)[:80]!r}"
+            )
+    return rows
+
+
+def _limits(values: Sequence[str], kinds: Mapping[str, str]) -> dict[str, Value]:
+    found = {}
+    for (name, kind), value in zip(kinds.items(), values, strict=True):
+        try:
+            found[name] = read_value(kind, value)
+        except ValueError as error:
+            raise ProbeError(f"sacctmgr: {name}: {error}") from None
+    return found
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (name.strip() for name in text.split(","))))
+
+
+def _tres(text: str) -> dict[str, int]:
+    """Read cpu=1,gres/gpu=2; amounts with a unit, as of memory, are left out."""
+    pairs = (one.partition("=") for one in text.split(","))
+    return {name: int(amount) for name, _, amount in pairs if amount.isascii() and amount.isdecimal()}
+
+
+def _time(text: str) -> str:
+    return text if _TIME.fullmatch(text) else ""
+
+
+def _number(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise ProbeError(f"{what} is no number: {text[:40]!r}")
+    return int(text)
+
+
+def _float(text: str, what: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ProbeError(f"{what} is no number: {text[:40]!r}") from None

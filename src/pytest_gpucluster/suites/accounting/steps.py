@@ -1,0 +1,233 @@
+"""The queries: a few commands for the whole cluster, and one `sbatch --test-only` for each job that the file states."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_gpucluster.core.errors import NotAvailable, SlurmError
+from pytest_gpucluster.suites.accounting import facts
+from pytest_gpucluster.suites.accounting.limits import ASSOCIATION_LIMITS, QOS_LIMITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.suites.accounting.config import Access, AccountingConfig
+
+    T = TypeVar("T")
+
+ALIVE_STATES = "RUNNING,SUSPENDED,PENDING"
+LATER = 10.0  # seconds until a job that squeue does not show is looked up again: slurmctld sends records every few seconds
+
+
+@dataclass(frozen=True)
+class Who:
+    """The user who runs Slurm's commands. `sees_all`: PrivateData hides nothing from root, SlurmUser and operators."""
+
+    name: str
+    is_root: bool
+    sees_all: bool
+
+
+@dataclass(frozen=True)
+class Runaways:
+    """Jobs that live in the accounting only. `unsent`: records that slurmctld has not sent yet, None if unknown."""
+
+    jobs: tuple[facts.JobRecord, ...] = ()
+    unsent: int | None = None
+    compared: int = 0
+    hidden: bool = False  # only jobs of this user could be compared
+
+
+@dataclass(frozen=True)
+class Records:
+    """Job records of the last hours, and jobs of this run that have none."""
+
+    jobs: tuple[facts.JobRecord, ...] = ()
+    runaways: Runaways = field(default_factory=Runaways)
+    missing: tuple[int, ...] = ()
+
+
+class Accounting:
+    """Slurm's accounting. Each query runs once; NotAvailable where it was refused, ProbeError where it is not understood.
+
+    `conf`: slurm.conf of the commands, '' for the usual one.
+    """
+
+    def __init__(self, slurm: Slurm, config: AccountingConfig, conf: str = "") -> None:
+        self.slurm, self.config, self.conf = slurm, config, conf
+
+    @cached_property
+    def settings(self) -> Mapping[str, str]:
+        """What `scontrol show config` prints; NotAvailable where Slurm stores no accounting."""
+        found = self.slurm.config()
+        if "slurmdbd" not in found.get("AccountingStorageType", ""):
+            stored = found.get("AccountingStorageType") or "nothing"
+            raise NotAvailable(f"Slurm stores no accounting in slurmdbd (AccountingStorageType={stored})")
+        return found
+
+    @cached_property
+    def enforced(self) -> frozenset[str]:
+        """What AccountingStorageEnforce enforces, with what its words imply (slurm.conf(5))."""
+        words = {
+            word.strip().lower() for word in self.settings.get("AccountingStorageEnforce", "").split(",")
+        }
+        if words & {"all", "1"}:
+            words |= {"associations", "limits", "qos", "safe"}
+        if "safe" in words:
+            words.add("limits")
+        if words & {"limits", "qos", "wckeys"}:
+            words.add("associations")
+        return frozenset(words - {"", "none", "0"})
+
+    @cached_property
+    def who(self) -> Who:
+        """The user of the commands, here or on the login node."""
+        name = self.run("id", "-un").strip()
+        slurm_user = self.settings.get("SlurmUser", "").partition("(")[0]
+        if name in ("root", slurm_user):
+            return Who(name, name == "root", sees_all=True)
+        level = self.run("sacctmgr", "-nP", "show", "user", name, "format=AdminLevel").strip()
+        return Who(name, is_root=False, sees_all=level in ("Operator", "Administrator"))
+
+    @cached_property
+    def hidden(self) -> frozenset[str]:
+        """What slurmdbd hides from this user (PrivateData of slurmdbd.conf)."""
+        if self.who.sees_all:
+            return frozenset()
+        return self.read(facts.parse_private_data, "sacctmgr", "show", "configuration")
+
+    @cached_property
+    def associations(self) -> tuple[facts.Association, ...]:
+        """All associations of the cluster, with the limits that the file states anywhere."""
+        accounts = self.config.accounts.values()
+        stated = [*accounts, *(user for account in accounts for user in account.users.values())]
+        limits = _used(ASSOCIATION_LIMITS, (one.limits for one in stated))
+        columns = ",".join((*facts.ASSOCIATION, *limits))
+        cluster = f"cluster={self.settings.get('ClusterName', '')}"
+        return self.read(
+            lambda text: facts.parse_associations(text, limits),
+            *("sacctmgr", "-nP", "show", "assoc", cluster, f"format={columns}"),
+        )
+
+    @cached_property
+    def qos(self) -> dict[str, facts.QosInfo]:
+        """All QoS, with the limits that the file states anywhere."""
+        limits = _used(QOS_LIMITS, (one.limits for one in self.config.qos.values()))
+        columns = ",".join((*facts.QOS, *limits))
+        return self.read(
+            lambda text: facts.parse_qos(text, limits), "sacctmgr", "-nP", "show", "qos", f"format={columns}"
+        )
+
+    def become(self, user: str) -> tuple[str, ...]:
+        """Return the command prefix with which a command runs as a user; NotAvailable where that is not possible.
+
+        Not `sbatch --uid`: Slurm then checks some of root's rights in place of the user's (sbatch(1)).
+        """
+        if user == self.who.name:
+            return ()
+        if self.who.is_root:
+            return ("runuser", "-u", user, "--")
+        if self.config.sudo:
+            conf = (f"SLURM_CONF={self.conf}",) if self.conf else ()  # sudo clears the environment
+            return ("sudo", "-n", "-u", user, "--", "env", *conf)
+        raise NotAvailable(
+            f"user {user}: only root can become another user: run as root, or set `sudo: true` under `accounting`"
+        )
+
+    def submit(self, access: Access, *options: str) -> tuple[facts.Answer, str]:
+        """Submit a job of one task as its user; return Slurm's answer and sbatch's output.
+
+        NotAvailable where this machine cannot become the user, or does not know it.
+        """
+        words = {"account": access.account, "partition": access.partition, "qos": access.qos}
+        argv = (
+            *self.become(access.user),
+            *(
+                "sbatch",
+                "--parsable",
+                "--nodes=1",
+                "--ntasks=1",
+                "--time=1",
+                "--chdir=/",
+                "--output=/dev/null",
+            ),
+            *(f"--{key}={value}" for key, value in words.items() if value),
+            *options,
+        )
+        try:
+            output = self.slurm.run(*argv)
+        except SlurmError as error:
+            if error.rc is None or (
+                "sbatch" not in error.stderr and "allocation failure" not in error.stderr
+            ):
+                raise NotAvailable(str(error)) from error  # runuser or sudo, or no answer
+            return facts.read_answer(error.rc, error.stderr), ""
+        return facts.Answer("accepted"), output.strip()
+
+    def answers(self, jobs: Iterable[Access]) -> dict[Access, facts.Answer]:
+        """Return Slurm's answers to `sbatch --test-only` of jobs."""
+        found = {}
+        for access in jobs:
+            try:
+                found[access], _ = self.submit(access, "--test-only", "--wrap=true")
+            except NotAvailable as error:
+                found[access] = facts.Answer("not tried", str(error))
+        return found
+
+    def records(self, own: Iterable[int]) -> Records:
+        """Return the records of the last time, runaway jobs, and which of `own` jobs have no record."""
+        hours = f"now-{max(60, round(self.config.records))}"
+        jobs = self._sacct("-S", hours, "-E", "now")
+        missing = tuple(own)
+        if missing:
+            known = {one.job for one in self._sacct("-j", ",".join(map(str, missing)))}
+            missing = tuple(job for job in missing if str(job) not in known)
+        return Records(jobs, self.runaways(), missing)
+
+    def runaways(self) -> Runaways:
+        """Compare the jobs that the accounting has as alive with those of slurmctld, twice."""
+        hidden = not self.who.sees_all and "jobs" in self.settings.get("PrivateData", "")
+        alive = [
+            one
+            for one in self._sacct("-s", ALIVE_STATES)
+            if one.state in facts.ALIVE and _may_see(self, one, hidden)
+        ]
+        # after sacct: a job that ends in between stays in squeue for MinJobAge
+        queued = set(self.run("squeue", "-a", "-h", "-t", "all", "-o", "%A").split())
+        lost = [one.job for one in alive if one.job not in queued]
+        again: tuple[facts.JobRecord, ...] = ()
+        unsent = None
+        if lost:
+            time.sleep(LATER)
+            unsent = facts.parse_queue_size(self.run("sdiag"))
+            again = self._sacct("-j", ",".join(lost[:200]))
+        still = tuple(one for one in again if one.state in facts.ALIVE)
+        return Runaways(still, unsent, len(alive), hidden)
+
+    def _sacct(self, *options: str) -> tuple[facts.JobRecord, ...]:
+        columns = ",".join(facts.RECORD)
+        return self.read(facts.parse_records, "sacct", "-a", "-X", "-nP", *options, "-o", columns)
+
+    def run(self, *argv: str) -> str:
+        """Run a command; NotAvailable with its message where it failed."""
+        try:
+            return self.slurm.run(*argv)
+        except SlurmError as error:
+            raise NotAvailable(str(error)) from error
+
+    def read(self, parse: Callable[[str], T], *argv: str) -> T:
+        """Run a command and read its output."""
+        return parse(self.run(*argv))
+
+
+def _used(known: Mapping[str, str], stated: Iterable[Mapping[str, object]]) -> dict[str, str]:
+    names = {name for one in stated for name in one}
+    return {name: kind for name, kind in known.items() if name in names}
+
+
+def _may_see(accounting: Accounting, record: facts.JobRecord, hidden: bool) -> bool:
+    return not hidden or record.user == accounting.who.name

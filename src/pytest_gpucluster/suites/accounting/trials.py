@@ -1,0 +1,363 @@
+"""Jobs that try limits, fair share, backfill and preemption, with what `accounting.trials` names only.
+
+Their number is bounded by the file. A guard cancels them at any end of this process (cluster/slurm/job_cleanup.py), a time
+limit ends them, and --deadline removes those that wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
+from pytest_gpucluster.core import units
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SlurmError
+from pytest_gpucluster.suites.accounting import facts
+from pytest_gpucluster.suites.accounting.config import Access
+from pytest_gpucluster.suites.accounting.limits import SUBMIT_LIMITS, reason_beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pytest_gpucluster.suites.accounting.config import FairshareTrial, LimitTrial, PreemptionTrial, Trials
+    from pytest_gpucluster.suites.accounting.facts import Answer, Share, TrialJob
+    from pytest_gpucluster.suites.accounting.steps import Accounting
+
+PAUSE = 0.5  # seconds between two calls of squeue
+SETTLE = 15.0  # seconds within which slurmctld gives a waiting job its reason, or ends a preempted one
+# reasons of a job that Slurm would start on a free node
+FREE = frozenset(
+    {"None", "Resources", "Priority", "ReqNodeNotAvail", "Reservation", "Licenses", "SchedDefer", "Prolog"}
+)
+
+
+@dataclass(frozen=True)
+class LimitResult:
+    """Jobs that reached a limit. `refused`: Slurm's answer to the first job that it did not accept, and its number."""
+
+    trial: LimitTrial
+    amount: int
+    jobs: tuple[TrialJob, ...] = ()
+    refused: tuple[int, Answer] | None = None
+    problem: str = ""
+
+    @property
+    def expected(self) -> str:
+        """The reason of the job beyond the limit."""
+        return reason_beyond(self.trial.owner, self.trial.limit, self.trial.tres or "")
+
+    def used(self, job: TrialJob) -> int:
+        """Return how much of the limit a running job uses."""
+        return job.tres.get(self.trial.tres, 0) if self.trial.tres else 1
+
+
+@dataclass(frozen=True)
+class FairshareResult:
+    """Usage of two accounts before and after a job of one, then the priorities of one job of each."""
+
+    before: Mapping[str, Share] = field(default_factory=dict)
+    after: Mapping[str, Share] = field(default_factory=dict)
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class PreemptionResult:
+    """The preempting job `seconds` after its submission, and the preempted one after that.
+
+    `resumed`: the preempted job once the other one ended, of mode suspend.
+    """
+
+    high: TrialJob | None = None
+    low: TrialJob | None = None
+    seconds: float = 0.0
+    resumed: TrialJob | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class BackfillResult:
+    """The waiting job of two nodes, and the short one behind it. `idle`: nodes that were idle all the time."""
+
+    waiting: TrialJob | None = None
+    short: TrialJob | None = None
+    idle: frozenset[str] = frozenset()
+    seconds: float = 0.0
+    problem: str = ""
+
+
+class TrialRunner:
+    """Submits the jobs. Each trial cancels its own at its end; `close` ends the guards."""
+
+    def __init__(self, accounting: Accounting, trials: Trials) -> None:
+        self._accounting, self._trials = accounting, trials
+        self._guards: dict[str, JobGuard] = {}
+
+    def close(self) -> None:
+        """Cancel the remaining jobs."""
+        for guard in self._guards.values():
+            guard.release()
+
+    @property
+    def user(self) -> str:
+        """The user of the jobs."""
+        return self._trials.user or self._accounting.who.name
+
+    def access(self, jobs: Iterable[Access]) -> dict[Access, tuple[Answer, TrialJob | None]]:
+        """Submit one real job for each, wait until Slurm starts it or says why not, and cancel all."""
+        found: dict[Access, tuple[Answer, TrialJob | None]] = {}
+        numbers: dict[Access, str] = {}
+        try:
+            for job in jobs:
+                try:
+                    answer, number = self._submit(job, 1, "--no-requeue")
+                except NotAvailable as error:
+                    answer, number = facts.Answer("not tried", str(error)), ""
+                found[job] = answer, None
+                if number:
+                    numbers[job] = number
+            seen = self._wait(
+                numbers.values(), lambda known: all(one.reason or one.started for one in known), SETTLE
+            )
+            return {job: (answer, seen.get(numbers.get(job, ""))) for job, (answer, _) in found.items()}
+        finally:
+            for job, number in numbers.items():
+                self._cancel([number], job.user)
+
+    def limit(self, trial: LimitTrial, amount: int) -> LimitResult:
+        """Submit one job more than a limit allows."""
+        others = self._others(trial)
+        if others:
+            return LimitResult(trial, amount, problem=f"{others} other jobs count against {trial}")
+        access = self._job(account=trial.account, qos=trial.qos)
+        of_submission = trial.limit in SUBMIT_LIMITS
+        numbers: list[str] = []
+        refused = None
+        try:
+            for number in range(1, amount + 2):
+                size = "--hold" if of_submission else _size(trial.tres)
+                answer, job = self._submit(
+                    access, self._trials.start + SETTLE, "--no-requeue", *filter(None, [size])
+                )
+                if not job:
+                    refused = number, answer
+                    break
+                numbers.append(job)
+
+            def decided(known: Iterable[TrialJob]) -> bool:
+                return all(job.started or (job.reason and job.reason not in FREE) for job in known)
+
+            seen = {} if of_submission else self._wait(numbers, decided, self._trials.start)
+            return LimitResult(trial, amount, tuple(seen.values()), refused)
+        except NotAvailable as error:
+            return LimitResult(trial, amount, problem=str(error))
+        finally:
+            self._cancel(numbers)
+
+    def fairshare(self, trial: FairshareTrial) -> FairshareResult:
+        """Give one account usage, wait until Slurm counts it, and compare the priorities of two equal jobs."""
+        numbers: list[str] = []
+        accounts = (trial.busy, trial.idle)
+        try:
+            before = self._shares(accounts)
+            if missing := [name for name in accounts if name not in before]:
+                return FairshareResult(
+                    problem=f"sshare shows no user {self.user} of account {', '.join(missing)}"
+                )
+            begin = time.monotonic()
+            numbers.append(self._accepted(self._job(account=trial.busy), trial.run, "--no-requeue"))
+            if why := self._not_running(numbers[0]):
+                return FairshareResult(problem=why)
+            end = time.monotonic() + trial.run + 2 * self._period() + SETTLE
+            after = before
+            while after[trial.busy].usage <= before[trial.busy].usage and time.monotonic() < end:
+                time.sleep(min(5.0, max(1.0, self._period() / 20)))
+                after = self._shares(accounts)
+            seconds = time.monotonic() - begin
+            equal = (self._job(account=name) for name in (trial.idle, trial.busy))
+            numbers.extend(
+                self._accepted(job, 1, "--no-requeue") for job in equal
+            )  # also those before an error
+            seen = self._wait(numbers[1:], lambda known: all(job.priority > 0 for job in known), SETTLE)
+            priorities = {
+                name: seen[number].priority
+                for name, number in zip((trial.idle, trial.busy), numbers[1:], strict=True)
+                if number in seen
+            }
+            return FairshareResult(before, after, priorities, seconds)
+        except ProbeError as error:
+            return FairshareResult(problem=str(error))
+        finally:
+            self._cancel(numbers)
+
+    def preemption(self, trial: PreemptionTrial) -> PreemptionResult:
+        """Run a job on a node of its own, and submit the one that preempts it there."""
+        numbers: list[str] = []
+        requeue = "--requeue" if trial.mode == "requeue" else "--no-requeue"
+        low = self._job(partition=trial.low_partition, qos=trial.low_qos)
+        high = self._job(partition=trial.high_partition, qos=trial.high_qos)
+        try:
+            numbers.append(self._accepted(low, trial.within + self._trials.start, "--exclusive", requeue))
+            if why := self._not_running(numbers[0]):
+                return PreemptionResult(problem=why)
+            node = self._look(numbers)[numbers[0]].node
+            begin = time.monotonic()
+            options = ("--exclusive", "--no-requeue", f"--nodelist={node}")
+            numbers.append(self._accepted(high, SETTLE, *options))
+            seen = self._wait(numbers[1:], lambda known: all(job.started for job in known), trial.within)
+            seconds = time.monotonic() - begin
+            upper = seen.get(numbers[1])
+            if upper is None or not upper.started:
+                return PreemptionResult(upper, self._look(numbers).get(numbers[0]), seconds)
+            lower = self._wait(
+                numbers[:1], lambda known: all(job.ended_as(trial.mode) for job in known), SETTLE
+            )
+            resumed = None
+            if trial.mode == "suspend":
+                self._cancel(numbers[1:])
+                again = self._wait(
+                    numbers[:1], lambda known: all(job.state == "RUNNING" for job in known), trial.within
+                )
+                resumed = again.get(numbers[0])
+            return PreemptionResult(upper, lower.get(numbers[0]), seconds, resumed)
+        except ProbeError as error:
+            return PreemptionResult(problem=str(error))
+        finally:
+            self._cancel(numbers)
+
+    def backfill(self) -> BackfillResult:
+        """Run a job on one node, let another wait for two, and submit a short one that fits before it."""
+        numbers: list[str] = []
+        long = self._trials.start + 600  # the waiting job cannot start before the short one has ended
+        try:
+            numbers.append(self._accepted(self._job(), long, "--exclusive", "--no-requeue"))
+            if why := self._not_running(numbers[0]):
+                return BackfillResult(problem=why)
+            node = self._look(numbers)[numbers[0]].node
+            idle = self._idle() - {node}
+            if not idle:
+                return BackfillResult(problem=f"no second node of partition {self._trials.partition} is idle")
+            two = ("--nodes=2", "--ntasks-per-node=1", f"--nodelist={node}", "--exclusive", "--no-requeue")
+            numbers.append(self._accepted(self._job(), SETTLE, *two))
+            self._wait(
+                numbers[1:],
+                lambda known: all(job.reason in ("Resources", "Priority") for job in known),
+                SETTLE,
+            )
+            begin = time.monotonic()
+            numbers.append(
+                self._accepted(self._job(), SETTLE, "--exclusive", "--no-requeue", f"--exclude={node}")
+            )
+            self._wait(numbers[2:], lambda known: all(job.started for job in known), self._trials.start)
+            seen, seconds = self._look(numbers), time.monotonic() - begin
+            return BackfillResult(seen.get(numbers[1]), seen.get(numbers[2]), idle & self._idle(), seconds)
+        except ProbeError as error:
+            return BackfillResult(problem=str(error))
+        finally:
+            self._cancel(numbers)
+
+    def _job(
+        self, *, account: str | None = None, partition: str | None = None, qos: str | None = None
+    ) -> Access:
+        trials = self._trials
+        return Access(
+            user=self.user,
+            account=account or trials.account,
+            partition=partition or trials.partition,
+            qos=qos or trials.qos,
+        )
+
+    def _submit(self, access: Access, seconds: float, *options: str) -> tuple[Answer, str]:
+        """Submit a job that sleeps; return Slurm's answer, and the number of a job that it accepted."""
+        trials, minutes = self._trials, math.ceil(seconds / 60) + 1
+        if access.user not in self._guards:
+            become = self._accounting.become(access.user)
+            self._guards[access.user] = JobGuard(self._accounting.slurm, become)
+        where = {"reservation": trials.reservation, "constraint": trials.constraint}
+        answer, output = self._accounting.submit(
+            access,
+            f"--job-name={self._guards[access.user].name}",
+            f"--time={minutes}",
+            f"--deadline=now+{minutes + 15}minutes",
+            *(f"--{key}={value}" for key, value in where.items() if value),
+            *options,
+            f"--wrap=exec sleep {seconds:.0f}",
+        )
+        return answer, output.partition(";")[0] if answer.kind == "accepted" else ""
+
+    def _accepted(self, access: Access, seconds: float, *options: str) -> str:
+        """Submit a job and return its number; NotAvailable if Slurm refused it."""
+        answer, number = self._submit(access, seconds, *options)
+        if not number:
+            raise NotAvailable(f"Slurm did not accept a job ({access}): {answer.message}")
+        return number
+
+    def _not_running(self, number: str) -> str:
+        """Wait until a job runs; return why it does not, '' if it does."""
+        seen = self._wait([number], lambda known: all(job.started for job in known), self._trials.start)
+        job = seen.get(number)
+        if job is not None and job.state == "RUNNING":
+            return ""
+        shown = f"is {job.state} ({job.reason})" if job else "is unknown to squeue"
+        return f"job {number} {shown} after {units.format_duration(self._trials.start)}: are nodes free?"
+
+    def _wait(
+        self, numbers: Iterable[str], until: Callable[[Iterable[TrialJob]], bool], patience: float
+    ) -> dict[str, TrialJob]:
+        """Look at jobs until the condition holds for them, at most `patience` seconds; return the last look."""
+        wanted, end = list(numbers), time.monotonic() + patience
+        seen: dict[str, TrialJob] = {}
+        while wanted:
+            seen = self._look(wanted)
+            if (len(seen) == len(wanted) and until(seen.values())) or time.monotonic() > end:
+                break
+            time.sleep(PAUSE)
+        return seen
+
+    def _look(self, numbers: Iterable[str]) -> dict[str, TrialJob]:
+        argv = ("squeue", "-a", "-h", "-t", "all", "-j", ",".join(numbers), "-O", facts.JOB_COLUMNS)
+        return self._accounting.read(facts.parse_jobs, *argv)
+
+    def _others(self, trial: LimitTrial) -> int:
+        whose = f"--qos={trial.qos}" if trial.qos else f"--account={trial.account}"
+        states = "--states=PENDING,RUNNING,SUSPENDED"
+        return len(self._accounting.run("squeue", "-a", "-h", states, whose, "-o", "%A").split())
+
+    def _shares(self, accounts: tuple[str, ...]) -> dict[str, Share]:
+        columns = "Account,User,RawUsage,FairShare,LevelFS"
+        argv = ("sshare", "-nP", "-A", ",".join(accounts), "-u", self.user, "-o", columns)
+        found = self._accounting.read(facts.parse_shares, *argv)
+        return {account: share for (account, user), share in found.items() if user == self.user}
+
+    def _idle(self) -> frozenset[str]:
+        slurm = self._accounting.slurm
+        slurm.refresh()
+        members = slurm.partitions()[self._trials.partition].nodes
+        return frozenset(name for name, info in slurm.nodes().items() if name in members and info.available)
+
+    def _period(self) -> float:
+        text = self._accounting.settings.get("PriorityCalcPeriod", "")
+        with contextlib.suppress(ValueError):
+            return units.parse_duration(text)
+        return 300.0  # Slurm's default
+
+    def _cancel(self, numbers: Iterable[str], user: str | None = None) -> None:
+        """Cancel jobs by their numbers; the guard cancels what this misses."""
+        wanted = list(numbers)
+        if wanted:
+            with contextlib.suppress(SlurmError, NotAvailable):
+                self._accounting.slurm.run(
+                    *self._accounting.become(user or self.user), "scancel", "--quiet", *wanted
+                )
+
+
+def _size(tres: str | None) -> str:
+    """Return the option of a job that uses one of a TRES."""
+    if tres == "node":
+        return "--exclusive"
+    kind = (tres or "").partition(":")[2]
+    return (f"--gpus={kind}:1" if kind else "--gpus=1") if tres else ""
