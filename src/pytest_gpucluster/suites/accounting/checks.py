@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.accounting.config import Access, Account, AccountingConfig, AccountUser
     from pytest_gpucluster.suites.accounting.facts import Answer, Association, JobRecord, QosInfo
     from pytest_gpucluster.suites.accounting.limits import Value
-    from pytest_gpucluster.suites.accounting.steps import Records, Runaways
+    from pytest_gpucluster.suites.accounting.steps import Records
 
 ENFORCE = "AccountingStorageEnforce"
 BACKFILL = "sched/backfill"
@@ -230,10 +230,8 @@ def job_records(records: Records, hours: float, enforced: Collection[str]) -> Ju
         yield Finding(str(one), why, "a complete record")
     if len(broken) > 20:
         yield Finding("job records", f"{len(broken)} incomplete in all", "complete")
-    for job in records.missing:
-        yield Finding(f"job {job} of this run", "no record", "a record")
-    yield from _runaway(records.runaways)
-    if not records.jobs and not records.runaways.compared:
+    yield from _unknown_jobs(records)
+    if not records.jobs and not records.compared:
         yield NotChecked(f"sacct shows no job of the last {units.format_duration(hours)}")
 
 
@@ -249,7 +247,9 @@ _POLICY = {
 def _users_of(
     name: str, stated: Account, associations: Iterable[Association], *, exact: bool
 ) -> Iterator[Finding]:
-    known = {one.user: one for one in associations if one.user and one.account.lower() == name.lower()}
+    mine = [one for one in associations if one.user and one.account.lower() == name.lower()]
+    # a user may have further associations for single partitions
+    known = {one.user: one for one in sorted(mine, key=lambda one: not one.partition)}
     for user, wanted in stated.users.items():
         if user in known:
             yield from _association(f"user {user} of account {name}", wanted, known[user])
@@ -365,21 +365,24 @@ def _lacks(record: JobRecord, *, with_account: bool) -> Iterator[str]:
             yield f"ExitCode {record.exit_code or 'none'}"
 
 
-def _runaway(runaways: Runaways) -> Judgement:
-    for one in runaways.jobs[:20]:
-        if runaways.unsent == 0:
-            yield Finding(
-                str(one),
-                f"{one.state} since {one.started or one.submitted}, unknown to squeue",
-                "known to squeue",
-            )
-    if runaways.jobs and runaways.unsent != 0:
-        unsent = "an unknown number of" if runaways.unsent is None else str(runaways.unsent)
+def _unknown_jobs(records: Records) -> Judgement:
+    """Judge jobs that only one of slurmctld and the accounting knows."""
+    count = len(records.runaways) + len(records.missing)
+    if count and records.unsent != 0:
+        unsent = "an unknown number of" if records.unsent is None else str(records.unsent)
         yield NotChecked(
-            f"{len(runaways.jobs)} jobs that squeue does not show are alive in the accounting, but slurmctld has {unsent} "
-            "records that it has not sent to slurmdbd yet"
+            f"the accounting and squeue differ in {count} jobs, and slurmctld has {unsent} records that it has not sent "
+            "to slurmdbd yet"
         )
-    elif runaways.hidden:
+        return
+    for one in records.runaways[:20]:
+        since = one.started or one.submitted or "an unknown time"
+        yield Finding(
+            str(one), f"alive in the accounting since {since}, unknown to squeue", "known to squeue"
+        )
+    for job in records.missing:
+        yield Finding(f"job {job} of this run", "no record", "a record")
+    if records.hidden:
         yield NotChecked(
             "PrivateData=jobs hides other users' jobs: run it as an operator to find runaway jobs"
         )

@@ -35,7 +35,6 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _LIMIT = re.compile(r"violates accounting/QOS policy|breached requested QOS usage", re.IGNORECASE)
-_ACCEPTED = re.compile(r"Job \d+ to start at ")
 _QUEUE_SIZE = re.compile(r"^DBD Agent queue size:\s*(\d{1,9})\s*$", re.MULTILINE)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
@@ -88,7 +87,11 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class Answer:
-    """Slurm's answer to a job: accepted, refused, limit (of jobs or resources), or unclear; with its message."""
+    """Slurm's answer to a job, with its message.
+
+    `kind`: accepted; refused (for its user, account, QoS or group); limit (of jobs or resources); unclear (for another
+    reason); not tried.
+    """
 
     kind: str
     message: str = ""
@@ -229,16 +232,13 @@ def parse_jobs(text: str) -> dict[str, TrialJob]:
     return found
 
 
-def read_answer(rc: int, text: str) -> Answer:
-    """Read what sbatch, with or without --test-only, answered: its exit status and stderr."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = lines[-1].removeprefix("sbatch: ").removeprefix("error: ") if lines else f"exit status {rc}"
-    if _ACCEPTED.search(text) or (rc == 0 and not lines):
-        return Answer("accepted", last if lines else "")
+def read_refusal(text: str) -> Answer:
+    """Read the stderr of an sbatch that failed, with or without --test-only."""
+    lines = [
+        re.sub(r"^(?:sbatch: |error: |allocation failure: )+", "", line.strip()) for line in text.splitlines()
+    ]
     kind = "refused" if _DENIED.search(text) else "limit" if _LIMIT.search(text) else "unclear"
-    return Answer(
-        kind, " / ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines[-2:]) or last
-    )
+    return Answer(kind, " / ".join(line for line in lines if line)[-300:])
 
 
 def _rows(text: str, columns: int, command: str) -> list[list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-ALIVE_STATES = "RUNNING,SUSPENDED,PENDING"
+MOST_RUNAWAYS = 200  # that are looked up again
 LATER = 10.0  # seconds until a job that squeue does not show is looked up again: slurmctld sends records every few seconds
 
 
@@ -33,22 +33,20 @@ class Who:
 
 
 @dataclass(frozen=True)
-class Runaways:
-    """Jobs that live in the accounting only. `unsent`: records that slurmctld has not sent yet, None if unknown."""
-
-    jobs: tuple[facts.JobRecord, ...] = ()
-    unsent: int | None = None
-    compared: int = 0
-    hidden: bool = False  # only jobs of this user could be compared
-
-
-@dataclass(frozen=True)
 class Records:
-    """Job records of the last hours, and jobs of this run that have none."""
+    """Job records of the last time.
+
+    `runaways`: jobs that are alive in the accounting only, of `compared` jobs; `missing`: jobs of this run without a
+    record. `unsent`: records that slurmctld has not sent yet, None if unknown; both lists are proved only if it is 0.
+    `hidden`: only jobs of this user could be compared.
+    """
 
     jobs: tuple[facts.JobRecord, ...] = ()
-    runaways: Runaways = field(default_factory=Runaways)
-    missing: tuple[int, ...] = ()
+    runaways: tuple[facts.JobRecord, ...] = ()
+    missing: tuple[str, ...] = ()
+    compared: int = 0
+    unsent: int | None = 0
+    hidden: bool = False
 
 
 class Accounting:
@@ -165,7 +163,7 @@ class Accounting:
                 "sbatch" not in error.stderr and "allocation failure" not in error.stderr
             ):
                 raise NotAvailable(str(error)) from error  # runuser or sudo, or no answer
-            return facts.read_answer(error.rc, error.stderr), ""
+            return facts.read_refusal(error.stderr), ""
         return facts.Answer("accepted"), output.strip()
 
     def answers(self, jobs: Iterable[Access]) -> dict[Access, facts.Answer]:
@@ -179,34 +177,26 @@ class Accounting:
         return found
 
     def records(self, own: Iterable[int]) -> Records:
-        """Return the records of the last time, runaway jobs, and which of `own` jobs have no record."""
-        hours = f"now-{max(60, round(self.config.records))}"
-        jobs = self._sacct("-S", hours, "-E", "now")
-        missing = tuple(own)
-        if missing:
-            known = {one.job for one in self._sacct("-j", ",".join(map(str, missing)))}
-            missing = tuple(job for job in missing if str(job) not in known)
-        return Records(jobs, self.runaways(), missing)
-
-    def runaways(self) -> Runaways:
-        """Compare the jobs that the accounting has as alive with those of slurmctld, twice."""
+        """Return the records of the last time, the runaway jobs, and which of `own` jobs have no record."""
+        jobs = self._sacct("-S", f"now-{max(60, round(self.config.records))}", "-E", "now")
         hidden = not self.who.sees_all and "jobs" in self.settings.get("PrivateData", "")
         alive = [
             one
-            for one in self._sacct("-s", ALIVE_STATES)
-            if one.state in facts.ALIVE and _may_see(self, one, hidden)
+            for one in self._sacct("-s", ",".join(sorted(facts.ALIVE)))
+            if one.state in facts.ALIVE and (not hidden or one.user == self.who.name)
         ]
         # after sacct: a job that ends in between stays in squeue for MinJobAge
         queued = set(self.run("squeue", "-a", "-h", "-t", "all", "-o", "%A").split())
         lost = [one.job for one in alive if one.job not in queued]
-        again: tuple[facts.JobRecord, ...] = ()
-        unsent = None
-        if lost:
-            time.sleep(LATER)
-            unsent = facts.parse_queue_size(self.run("sdiag"))
-            again = self._sacct("-j", ",".join(lost[:200]))
-        still = tuple(one for one in again if one.state in facts.ALIVE)
-        return Runaways(still, unsent, len(alive), hidden)
+        missing = sorted({str(job) for job in own} - {one.job for one in jobs})
+        if not lost and not missing:
+            return Records(jobs, compared=len(alive), hidden=hidden)
+        time.sleep(LATER)
+        unsent = facts.parse_queue_size(self.run("sdiag"))
+        again = self._sacct("-j", ",".join([*missing, *lost[:MOST_RUNAWAYS]]))
+        still = tuple(one for one in again if one.state in facts.ALIVE and one.job in lost)
+        absent = tuple(job for job in missing if job not in {one.job for one in again})
+        return Records(jobs, still, absent, len(alive), unsent, hidden)
 
     def _sacct(self, *options: str) -> tuple[facts.JobRecord, ...]:
         columns = ",".join(facts.RECORD)
@@ -227,7 +217,3 @@ class Accounting:
 def _used(known: Mapping[str, str], stated: Iterable[Mapping[str, object]]) -> dict[str, str]:
     names = {name for one in stated for name in one}
     return {name: kind for name, kind in known.items() if name in names}
-
-
-def _may_see(accounting: Accounting, record: facts.JobRecord, hidden: bool) -> bool:
-    return not hidden or record.user == accounting.who.name

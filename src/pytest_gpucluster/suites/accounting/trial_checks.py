@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.suites.accounting.limits import SUBMIT_LIMITS
-from pytest_gpucluster.suites.accounting.trials import FREE
+from pytest_gpucluster.suites.accounting.trials import FREE, fairshare_weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -102,9 +102,9 @@ def fairshare(
     if result.problem:
         yield NotChecked(result.problem)
         return
-    weight = float(settings.get("PriorityWeightFairShare") or 0)
-    if settings.get("PriorityType") != "priority/multifactor" or not weight:
-        shown = f"PriorityType={settings.get('PriorityType')}, PriorityWeightFairshare={weight:g}"
+    weight = fairshare_weight(settings)
+    if not weight:
+        shown = ", ".join(f"{key}={settings.get(key)}" for key in ("PriorityType", "PriorityWeightFairShare"))
         yield Finding("fair share", shown, "priority/multifactor with a weight above 0")
         return
     busy, idle, before = result.after[trial.busy], result.after[trial.idle], result.before[trial.busy]
@@ -152,6 +152,8 @@ def backfill(backfill_trial: BackfillResult | None) -> Judgement:
         yield NotChecked(result.problem or "squeue no longer showed the jobs")
     elif result.waiting.started:
         yield NotChecked("the job of two nodes did not wait")
+    elif result.short.priority >= result.waiting.priority:
+        yield NotChecked(f"both jobs have the priority {result.waiting.priority}: no job is behind the other")
     elif result.short.started:
         yield Metric("backfill", result.seconds, "s", better="neither")
     elif result.idle and result.short.reason == "Priority":

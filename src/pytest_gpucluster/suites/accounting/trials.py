@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
-from pytest_gpucluster.core import units
+from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SlurmError
 from pytest_gpucluster.suites.accounting import facts
 from pytest_gpucluster.suites.accounting.config import Access
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.accounting.facts import Answer, Share, TrialJob
     from pytest_gpucluster.suites.accounting.steps import Accounting
 
+BEHIND = 10  # --nice of the job that must not start before another
 PAUSE = 0.5  # seconds between two calls of squeue
 SETTLE = 15.0  # seconds within which slurmctld gives a waiting job its reason, or ends a preempted one
 # reasons of a job that Slurm would start on a free node
@@ -139,7 +140,7 @@ class TrialRunner:
         refused = None
         try:
             for number in range(1, amount + 2):
-                size = "--hold" if of_submission else _size(trial.tres)
+                size = _size(trial.tres)
                 answer, job = self._submit(
                     access, self._trials.start + SETTLE, "--no-requeue", *filter(None, [size])
                 )
@@ -162,6 +163,8 @@ class TrialRunner:
         """Give one account usage, wait until Slurm counts it, and compare the priorities of two equal jobs."""
         numbers: list[str] = []
         accounts = (trial.busy, trial.idle)
+        if not fairshare_weight(self._accounting.settings):
+            return FairshareResult()  # which the check judges by the settings
         try:
             before = self._shares(accounts)
             if missing := [name for name in accounts if name not in before]:
@@ -173,8 +176,11 @@ class TrialRunner:
             if why := self._not_running(numbers[0]):
                 return FairshareResult(problem=why)
             end = time.monotonic() + trial.run + 2 * self._period() + SETTLE
-            after = before
-            while after[trial.busy].usage <= before[trial.busy].usage and time.monotonic() < end:
+            after, busy = before, before[trial.busy]
+            # slurmctld adds the usage first, and computes the factors of all accounts then
+            while time.monotonic() < end and not (
+                after[trial.busy].usage > busy.usage and after[trial.busy].factor < after[trial.idle].factor
+            ):
                 time.sleep(min(5.0, max(1.0, self._period() / 20)))
                 after = self._shares(accounts)
             seconds = time.monotonic() - begin
@@ -238,10 +244,13 @@ class TrialRunner:
             if why := self._not_running(numbers[0]):
                 return BackfillResult(problem=why)
             node = self._look(numbers)[numbers[0]].node
-            idle = self._idle() - {node}
+            idle = sorted(self._idle() - {node})
             if not idle:
                 return BackfillResult(problem=f"no second node of partition {self._trials.partition} is idle")
-            two = ("--nodes=2", "--ntasks-per-node=1", f"--nodelist={node}", "--exclusive", "--no-requeue")
+            # not --nodelist: a job that waits for named nodes blocks no other job, also without backfill
+            others = sorted(set(self._members()) - {node, idle[0]})
+            away = (f"--exclude={hostlist.fold(others)}",) if others else ()
+            two = ("--nodes=2", "--ntasks=2", "--exclusive", "--no-requeue", *away)
             numbers.append(self._accepted(self._job(), SETTLE, *two))
             self._wait(
                 numbers[1:],
@@ -249,12 +258,12 @@ class TrialRunner:
                 SETTLE,
             )
             begin = time.monotonic()
-            numbers.append(
-                self._accepted(self._job(), SETTLE, "--exclusive", "--no-requeue", f"--exclude={node}")
-            )
+            short = ("--exclusive", "--no-requeue", f"--exclude={node}", f"--nice={BEHIND}")
+            numbers.append(self._accepted(self._job(), SETTLE, *short))
             self._wait(numbers[2:], lambda known: all(job.started for job in known), self._trials.start)
             seen, seconds = self._look(numbers), time.monotonic() - begin
-            return BackfillResult(seen.get(numbers[1]), seen.get(numbers[2]), idle & self._idle(), seconds)
+            still = frozenset(idle) & self._idle()
+            return BackfillResult(seen.get(numbers[1]), seen.get(numbers[2]), still, seconds)
         except ProbeError as error:
             return BackfillResult(problem=str(error))
         finally:
@@ -336,8 +345,12 @@ class TrialRunner:
     def _idle(self) -> frozenset[str]:
         slurm = self._accounting.slurm
         slurm.refresh()
-        members = slurm.partitions()[self._trials.partition].nodes
+        members = frozenset(self._members())
         return frozenset(name for name, info in slurm.nodes().items() if name in members and info.available)
+
+    def _members(self) -> tuple[str, ...]:
+        found = self._accounting.slurm.partitions().get(self._trials.partition)
+        return found.nodes if found else ()
 
     def _period(self) -> float:
         text = self._accounting.settings.get("PriorityCalcPeriod", "")
@@ -353,6 +366,13 @@ class TrialRunner:
                 self._accounting.slurm.run(
                     *self._accounting.become(user or self.user), "scancel", "--quiet", *wanted
                 )
+
+
+def fairshare_weight(settings: Mapping[str, str]) -> float:
+    """Return PriorityWeightFairshare, 0 without priority/multifactor; `scontrol show config` writes FairShare."""
+    weight = settings.get("PriorityWeightFairShare") or "0"
+    usable = settings.get("PriorityType") == "priority/multifactor" and weight.isdecimal()
+    return float(weight) if usable else 0.0
 
 
 def _size(tres: str | None) -> str:
