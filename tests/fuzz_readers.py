@@ -30,6 +30,8 @@ from pytest_gpucluster.kit import mpi_errors, nccl_log, nccl_tests
 from pytest_gpucluster.kit import mpi_facts as mpi
 from pytest_gpucluster.kit import payload_result as told
 from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.suites.accounting import facts as accounting
+from pytest_gpucluster.suites.accounting import limits as accounting_limits
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.container import facts as container
@@ -303,6 +305,27 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.kubernetes.facts.read_objects", _both(kubernetes.read_objects), _KUBERNETES),
         Reader("suites.kubernetes.facts.version_of", _both(kubernetes.version_of), (b"v1.31.1-eks-ce1d5eb",)),
         Reader("suites.kubernetes.facts.read_time", _both(kubernetes.read_time), (b"2026-11-23T09:00:00.5Z",), VALUE),
+        Reader("suites.accounting.facts.parse_associations", _both(
+            lambda text: accounting.parse_associations(text, {"GrpTRES": "tres", "MaxJobs": "count", "MaxWall": "time"})), (
+            b"root||||1|normal|||\nml|||root|10|high,low|gres/gpu=2,mem=100G|4|1-00:00:00\nml|daemon|||1|high,low|||\n",)),
+        Reader("suites.accounting.facts.parse_qos", _both(lambda text: accounting.parse_qos(text, {"MaxTRESPU": "tres"})), (
+            b"normal|0||cluster|00:00:00||\nhigh|1000|low|requeue|00:01:00|DenyOnLimit|gres/gpu=3,mem=100G\n",)),
+        Reader("suites.accounting.facts.parse_records", _both(accounting.parse_records), (
+            b"12|root|ml|batch|CANCELLED by 0|2026-11-23T14:45:44|None|2026-11-23T14:46:24|0:0||None assigned\n",)),
+        Reader("suites.accounting.facts.parse_jobs", _both(accounting.parse_jobs), (
+            b"".join(word.ljust(width) for word, width in (
+                (b"19", 20), (b"RUNNING", 20), (b"None", 60), (b"0", 10), (b"20000", 20), (b"gpu01", 120),
+                (b"cpu=1,node=1,billing=1,gres/gpu=1", 400))) + b"\n",)),
+        Reader("suites.accounting.facts.parse_shares", _both(accounting.parse_shares), (
+            b"ml||65||4.292805\n ml|root|65|0.333333|0.600000\n ops|root|0|0.5|inf\n",)),
+        Reader("suites.accounting.facts.parse_queue_size", _both(accounting.parse_queue_size), (
+            b"Agent thread count:   0\nDBD Agent queue size: 12\n",)),
+        Reader("suites.accounting.facts.parse_private_data", _both(accounting.parse_private_data), (
+            b"PrivateData = none\n\nSlurmDBD configuration:\nPrivateData            = jobs,users\n",)),
+        Reader("suites.accounting.facts.read_refusal", _both(accounting.read_refusal), (
+            b"allocation failure: Invalid qos specification\n",)),
+        Reader("suites.accounting.limits.read_value", _both(lambda text: accounting_limits.read_value("tres", text)), (
+            b"gres/gpu=3,mem=100G", b"node=-1"), VALUE),
         Reader("report.run_model.read_run", _run, _EVENTS),
         Reader("cluster.slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
             b"ReservationName=maint State=ACTIVE Nodes=gpu[01-02] Flags=MAINT,IGNORE_JOBS\n",

@@ -248,14 +248,14 @@ def _users_of(
     name: str, stated: Account, associations: Iterable[Association], *, exact: bool
 ) -> Iterator[Finding]:
     mine = [one for one in associations if one.user and one.account.lower() == name.lower()]
-    # a user may have further associations for single partitions
-    known = {one.user: one for one in sorted(mine, key=lambda one: not one.partition)}
+    # a user may have further associations for single partitions; slurmdbd has names in lower case
+    known = {one.user.lower(): one for one in sorted(mine, key=lambda one: not one.partition)}
     for user, wanted in stated.users.items():
-        if user in known:
-            yield from _association(f"user {user} of account {name}", wanted, known[user])
+        if user.lower() in known:
+            yield from _association(f"user {user} of account {name}", wanted, known[user.lower()])
         else:
             yield Finding(f"user {user} of account {name}", "missing", "has the account")
-    for user in sorted(known.keys() - stated.users.keys()) if exact else ():
+    for user in sorted(known.keys() - {one.lower() for one in stated.users}) if exact else ():
         yield Finding(f"user {user} of account {name}", "has the account", "not stated in the cluster file")
 
 

@@ -109,13 +109,14 @@ def read_value(kind: str, value: object) -> Value:
     pairs = value.items() if isinstance(value, dict) else [one.partition("=")[::2] for one in text.split(",")]
     found = {}
     for tres, amount in pairs:
-        name = str(tres).strip().lower()
-        if not name or (amount := str(amount).strip()) == "":
+        name, size = str(tres).strip().lower(), str(amount).strip()
+        if not name or not size:
             raise ValueError(f"must be TRES=NUMBER[,...], like gres/gpu=8,mem=512G, not {text[:60]!r}")
-        # sacctmgr has memory in MiB
-        size = amount + "M" if name in ("mem", "vmem") and amount.isdecimal() else amount
-        found[name] = units.parse_size(size)
-    return {name: amount for name, amount in found.items() if amount >= 0} or None
+        if name in ("mem", "vmem") and size.isdecimal():  # sacctmgr has memory in MiB
+            size += "M"
+        if size != "-1":
+            found[name] = units.parse_size(size)
+    return found or None
 
 
 def written(value: Value) -> str:

@@ -1,0 +1,142 @@
+"""Readers of the accounting suite: output of Slurm 22.05.8; formats of later versions from Slurm's source."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.suites.accounting import facts
+from pytest_gpucluster.suites.accounting.limits import QOS_LIMITS, reason_beyond, stated_limits, written
+
+
+def test_associations_of_accounts_and_users_with_their_limits() -> None:
+    text = "root||||1|normal||\nml|||root|10|high,low|gres/gpu=2,mem=100G|4\nml|daemon||| parent|high||\n"
+    root, account, user = facts.parse_associations(
+        text.replace(" parent", "parent"), {"GrpTRES": "tres", "MaxJobs": "count"}
+    )
+    assert (root.account, root.parent) == ("root", "")
+    assert account.limits == {"GrpTRES": {"gres/gpu": 2, "mem": 100 << 30}, "MaxJobs": 4}
+    assert (account.parent, account.qos, user.user) == ("root", frozenset({"high", "low"}), "daemon")
+    assert (user.fairshare, user.limits) == ("parent", {"GrpTRES": None, "MaxJobs": None})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ml|||root|10|high||\n",
+        "root||||1|normal\n",
+        "root||||1|normal||many\n",
+        "root||||1|normal|gres/gpu|\n",
+    ],
+)
+def test_associations_that_are_cut_or_not_understood_are_no_facts(text: str) -> None:
+    with pytest.raises(ProbeError):
+        facts.parse_associations(text, {"GrpTRES": "tres", "MaxJobs": "count"})
+
+
+def test_qos_with_preemption_and_limits() -> None:
+    text = "normal|0||cluster|00:00:00||\nhigh|1000|low,scavenge|REQUEUE|00:02:00|DenyOnLimit|1-00:00:00\n"
+    found = facts.parse_qos(text, {"MaxWall": "time"})["high"]
+    assert (found.priority, found.preempt, found.preempt_mode) == (
+        1000,
+        frozenset({"low", "scavenge"}),
+        "requeue",
+    )
+    assert (found.grace_time, found.flags, found.limits) == (
+        120.0,
+        frozenset({"DenyOnLimit"}),
+        {"MaxWall": 86400.0},
+    )
+    with pytest.raises(ProbeError):
+        facts.parse_qos("", {})
+
+
+def test_job_records_of_a_run_and_of_a_job_that_was_cancelled_while_it_waited() -> None:
+    ran, waited = facts.parse_records(
+        "10|root|ml|batch|COMPLETED|2026-11-23T14:45:44|2026-11-23T14:45:44|2026-11-23T14:46:04|0:0|cpu=1|gpu01\n"
+        "6|root|ml|batch|CANCELLED by 0|2026-11-23T14:45:44|None|2026-11-23T14:46:24|0:0||None assigned\n"
+    )
+    assert (ran.state, ran.started, ran.nodes) == ("COMPLETED", "2026-11-23T14:45:44", "gpu01")
+    assert (waited.state, waited.started, waited.ended) == ("CANCELLED", "", "2026-11-23T14:46:24")
+    with pytest.raises(ProbeError):
+        facts.parse_records("10|root|ml\n")
+
+
+def test_jobs_of_squeue_have_fixed_widths() -> None:
+    words = ("19", "RUNNING", "None", "1", "20000", "gpu01", "cpu=1,mem=2G,node=1,gres/gpu=2")
+    widths = [int(one.rpartition(":")[2]) for one in facts.JOB_COLUMNS.split(",")]
+    line = "".join(word.ljust(width) for word, width in zip(words, widths, strict=True))
+    job = facts.parse_jobs(line)["19"]
+    assert (job.state, job.reason, job.restarts, job.priority, job.node) == ("RUNNING", "", 1, 20000, "gpu01")
+    assert job.tres == {"cpu": 1, "node": 1, "gres/gpu": 2}
+    with pytest.raises(ProbeError):
+        facts.parse_jobs("slurm_load_jobs error")
+
+
+def test_shares_without_usage_have_no_level() -> None:
+    found = facts.parse_shares(
+        "ml||65||4.29\n ml|root|65|0.333333|0.600000\n ops|root|0|0.5|inf\n a|b|0|0.1|\n"
+    )
+    assert found["ml", "root"] == facts.Share(65, 0.333333, 0.6)
+    assert found["ops", "root"].level is None is found["a", "b"].level
+    assert ("ml", "") not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("allocation failure: Invalid account or account/partition combination specified\n", "refused"),
+        ("sbatch: error: Batch job submission failed: Invalid qos specification\n", "refused"),
+        ("allocation failure: User's group not permitted to use this partition\n", "refused"),
+        (
+            "sbatch: error: AssocMaxSubmitJobLimit\nallocation failure: Job violates accounting/QOS policy "
+            "(job submit limit, user's size and/or time limits)\n",
+            "limit",
+        ),
+        (
+            "sbatch: error: invalid partition specified: nope\nallocation failure: Invalid partition name specified",
+            "unclear",
+        ),
+        ("allocation failure: Requested node configuration is not available", "unclear"),
+        ("", "unclear"),
+    ],
+)
+def test_refusals_for_the_user_differ_from_all_others(text: str, kind: str) -> None:
+    answer = facts.read_refusal(text)
+    assert answer.kind == kind
+    assert not answer.message.startswith(("sbatch", "allocation failure"))
+
+
+def test_private_data_is_that_of_slurmdbd() -> None:
+    text = "PrivateData            = jobs\n\nSlurmDBD configuration:\nPrivateData            = %s\n"
+    assert facts.parse_private_data(text % "accounts,users") == {"accounts", "users"}
+    assert facts.parse_private_data(text % "none") == set()
+    with pytest.raises(ProbeError):
+        facts.parse_private_data("PrivateData            = none\n")
+
+
+def test_records_that_were_not_sent() -> None:
+    assert facts.parse_queue_size("Agent queue size:     3\nDBD Agent queue size: 12\n") == 12
+    assert facts.parse_queue_size("Agent queue size:     3\n") is None
+
+
+def test_limits_of_a_file_have_the_names_of_sacctmgr() -> None:
+    found = stated_limits(
+        {"maxtresperuser": "gres/gpu=8,mem=1024", "MaxWall": "2d", "MaxJobsPU": -1}, QOS_LIMITS
+    )
+    assert found == {"MaxTRESPU": {"gres/gpu": 8, "mem": 1 << 30}, "MaxWall": 172800.0, "MaxJobsPU": None}
+    assert [written(value) for value in found.values()] == ["gres/gpu=8,mem=1GiB", "2-00:00:00", "no limit"]
+    assert stated_limits({"GrpTRES": {"node": 2}}, QOS_LIMITS) == {"GrpTRES": {"node": 2}}
+    for wrong in ({"MaxGPUs": 1}, {"MaxTRESPU": "8"}, {"MaxJobsPU": "many"}, {"MaxWall": "long"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            stated_limits(wrong, QOS_LIMITS)
+
+
+def test_reasons_beyond_limits() -> None:
+    assert reason_beyond("qos", "MaxTRESPU", "gres/gpu:h200") == "QOSMaxGRESPerUser"
+    assert reason_beyond("account", "GrpTRES", "node") == "AssocGrpNodeLimit"
+    assert reason_beyond("qos", "MaxJobsPU") == "QOSMaxJobsPerUserLimit"
+    assert not reason_beyond("qos", "MaxJobsPU", "node")
+    assert not reason_beyond("qos", "MaxTRESPU")
+    assert not reason_beyond("account", "MaxTRESPU", "node")
