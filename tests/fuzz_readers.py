@@ -30,8 +30,8 @@ from pytest_gpucluster.kit import mpi_errors, nccl_log, nccl_tests
 from pytest_gpucluster.kit import mpi_facts as mpi
 from pytest_gpucluster.kit import payload_result as told
 from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.suites.accounting import config as accounting_config
 from pytest_gpucluster.suites.accounting import facts as accounting
-from pytest_gpucluster.suites.accounting import limits as accounting_limits
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.container import facts as container
@@ -324,7 +324,7 @@ OTHERS: dict[str, Reader] = {
             b"PrivateData = none\n\nSlurmDBD configuration:\nPrivateData            = jobs,users\n",)),
         Reader("suites.accounting.facts.read_refusal", _both(accounting.read_refusal), (
             b"allocation failure: Invalid qos specification\n",)),
-        Reader("suites.accounting.limits.read_value", _both(lambda text: accounting_limits.read_value("tres", text)), (
+        Reader("suites.accounting.config.read_value", _both(lambda text: accounting_config.read_value("tres", text)), (
             b"gres/gpu=3,mem=100G", b"node=-1"), VALUE),
         Reader("report.run_model.read_run", _run, _EVENTS),
         Reader("cluster.slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.suites.accounting import facts
-from pytest_gpucluster.suites.accounting.limits import QOS_LIMITS, reason_beyond, stated_limits, written
+from pytest_gpucluster.suites.accounting.config import QOS_LIMITS, reason_beyond, stated_limits, written
 
 
 def test_associations_of_accounts_and_users_with_their_limits() -> None:

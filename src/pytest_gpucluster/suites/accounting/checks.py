@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.text import listed, some
+from pytest_gpucluster.suites.accounting.config import written
 from pytest_gpucluster.suites.accounting.facts import ENDED
-from pytest_gpucluster.suites.accounting.limits import written
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.accounting.config import Access, Account, AccountingConfig, AccountUser
+    from pytest_gpucluster.suites.accounting.config import (
+        Access,
+        Account,
+        AccountingConfig,
+        AccountUser,
+        Value,
+    )
     from pytest_gpucluster.suites.accounting.facts import Answer, Association, JobRecord, QosInfo
-    from pytest_gpucluster.suites.accounting.limits import Value
     from pytest_gpucluster.suites.accounting.steps import Records
 
 ENFORCE = "AccountingStorageEnforce"
@@ -146,7 +151,7 @@ def partition_access(
 @check(
     "accounting.access",
     cause="associations, QoS or partitions admit another user than intended",
-    hint="sacctmgr show assoc user=USER; scontrol show partition; sbatch --test-only as that user",
+    hint="sacctmgr show assoc user=; scontrol show partition; sbatch --test-only as that user",
     action=Action.MONITOR,
 )
 def access(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import ProbeError
-from pytest_gpucluster.suites.accounting.limits import Value, read_value
+from pytest_gpucluster.suites.accounting.config import Value, read_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -246,7 +246,7 @@ def _rows(text: str, columns: int, command: str) -> list[list[str]]:
     for row in rows:
         if len(row) != columns:
             raise ProbeError(
-                f"{command}: a row has {len(row)} columns in place of {columns}: {'|'.join(row)[:80]!r}"
+                f"{command}: a row has {len(row)} columns instead of {columns}: {'|'.join(row)[:80]!r}"
             )
     return rows
 

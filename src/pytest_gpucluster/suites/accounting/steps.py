@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.core.errors import NotAvailable, SlurmError
 from pytest_gpucluster.suites.accounting import facts
-from pytest_gpucluster.suites.accounting.limits import ASSOCIATION_LIMITS, QOS_LIMITS
+from pytest_gpucluster.suites.accounting.config import ASSOCIATION_LIMITS, QOS_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-MOST_RUNAWAYS = 200  # that are looked up again
-LATER = 10.0  # seconds until a job that squeue does not show is looked up again: slurmctld sends records every few seconds
+MOST_RUNAWAYS = 200  # that a second query confirms
+LATER = 10.0  # seconds until the second query for a job that squeue does not show: slurmctld sends records every few seconds
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Accounting:
         """What slurmdbd hides from this user (PrivateData of slurmdbd.conf)."""
         if self.who.sees_all:
             return frozenset()
-        return self.read(facts.parse_private_data, "sacctmgr", "show", "configuration")
+        return self.query(facts.parse_private_data, "sacctmgr", "show", "configuration")
 
     @cached_property
     def associations(self) -> tuple[facts.Association, ...]:
@@ -106,7 +106,7 @@ class Accounting:
         limits = _used(ASSOCIATION_LIMITS, (one.limits for one in stated))
         columns = ",".join((*facts.ASSOCIATION, *limits))
         cluster = f"cluster={self.settings.get('ClusterName', '')}"
-        return self.read(
+        return self.query(
             lambda text: facts.parse_associations(text, limits),
             *("sacctmgr", "-nP", "show", "assoc", cluster, f"format={columns}"),
         )
@@ -116,14 +116,14 @@ class Accounting:
         """All QoS, with the limits that the file states anywhere."""
         limits = _used(QOS_LIMITS, (one.limits for one in self.config.qos.values()))
         columns = ",".join((*facts.QOS, *limits))
-        return self.read(
+        return self.query(
             lambda text: facts.parse_qos(text, limits), "sacctmgr", "-nP", "show", "qos", f"format={columns}"
         )
 
     def become(self, user: str) -> tuple[str, ...]:
         """Return the command prefix with which a command runs as a user; NotAvailable where that is not possible.
 
-        Not `sbatch --uid`: Slurm then checks some of root's rights in place of the user's (sbatch(1)).
+        Not `sbatch --uid`: Slurm then checks some of root's rights instead of the user's (sbatch(1)).
         """
         if user == self.who.name:
             return ()
@@ -200,7 +200,7 @@ class Accounting:
 
     def _sacct(self, *options: str) -> tuple[facts.JobRecord, ...]:
         columns = ",".join(facts.RECORD)
-        return self.read(facts.parse_records, "sacct", "-a", "-X", "-nP", *options, "-o", columns)
+        return self.query(facts.parse_records, "sacct", "-a", "-X", "-nP", *options, "-o", columns)
 
     def run(self, *argv: str) -> str:
         """Run a command; NotAvailable with its message where it failed."""
@@ -209,7 +209,7 @@ class Accounting:
         except SlurmError as error:
             raise NotAvailable(str(error)) from error
 
-    def read(self, parse: Callable[[str], T], *argv: str) -> T:
+    def query(self, parse: Callable[[str], T], *argv: str) -> T:
         """Run a command and read its output."""
         return parse(self.run(*argv))
 

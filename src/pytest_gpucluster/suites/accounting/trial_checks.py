@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.suites.accounting.limits import SUBMIT_LIMITS
+from pytest_gpucluster.suites.accounting.config import SUBMIT_LIMITS
 from pytest_gpucluster.suites.accounting.trials import FREE, fairshare_weight
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ NO_TRIALS = "the cluster file states no `accounting.trials`"
 @check(
     "accounting.access_jobs",
     cause="associations, QoS or partitions admit another user than intended",
-    hint="sacctmgr show assoc user=USER; scontrol show partition; sbatch as that user, then squeue -o '%i %T %r'",
+    hint="sacctmgr show assoc user=; scontrol show partition; sbatch as that user, then squeue -o '%i %T %r'",
     action=Action.MONITOR,
     marks=("intrusive", "exclusive"),
 )
@@ -163,7 +163,7 @@ def backfill(backfill_trial: BackfillResult | None) -> Judgement:
             "started",
         )
     else:
-        yield NotChecked(f"the short job is {result.short}: were its nodes busy?")
+        yield NotChecked(f"the short job is {result.short}; its nodes may have been busy")
 
 
 @check(
@@ -232,7 +232,7 @@ def _submitted(result: LimitResult) -> Iterator[Finding | NotChecked]:
 def _ran(result: LimitResult) -> Iterator[Finding | NotChecked]:
     """Judge a limit of running jobs or their TRES.
 
-    A job may be allocated more than it asked for, as the GPUs of a whole node: the sum counts.
+    A job may be allocated more than it requested, as the GPUs of a whole node: the sum counts.
     """
     trial, amount, jobs = result.trial, result.amount, result.jobs
     if result.refused is not None:
@@ -246,7 +246,7 @@ def _ran(result: LimitResult) -> Iterator[Finding | NotChecked]:
         yield Finding(str(trial), f"{used} in use by {len(running)} running jobs", f"at most {amount}")
     elif len(running) + len(beyond) < len(jobs):
         others = {str(job) for job in jobs if not job.started} - {str(job) for job in beyond}
-        yield NotChecked(f"jobs are {some(sorted(others), 3)}: are nodes free?")
+        yield NotChecked(f"jobs are {some(sorted(others), 3)}; check that nodes are idle")
     elif used + unit <= amount:
         yield Finding(str(trial), f"reached by {used} in use ({result.expected})", f"{amount}")
 

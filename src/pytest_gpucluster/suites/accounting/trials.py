@@ -16,8 +16,7 @@ from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SlurmError
 from pytest_gpucluster.suites.accounting import facts
-from pytest_gpucluster.suites.accounting.config import Access
-from pytest_gpucluster.suites.accounting.limits import SUBMIT_LIMITS, reason_beyond
+from pytest_gpucluster.suites.accounting.config import SUBMIT_LIMITS, Access, reason_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -210,7 +209,7 @@ class TrialRunner:
             numbers.append(self._accepted(low, trial.within + self._trials.start, "--exclusive", requeue))
             if why := self._not_running(numbers[0]):
                 return PreemptionResult(problem=why)
-            node = self._look(numbers)[numbers[0]].node
+            node = self._jobs(numbers)[numbers[0]].node
             begin = time.monotonic()
             options = ("--exclusive", "--no-requeue", f"--nodelist={node}")
             numbers.append(self._accepted(high, SETTLE, *options))
@@ -218,7 +217,7 @@ class TrialRunner:
             seconds = time.monotonic() - begin
             upper = seen.get(numbers[1])
             if upper is None or not upper.started:
-                return PreemptionResult(upper, self._look(numbers).get(numbers[0]), seconds)
+                return PreemptionResult(upper, self._jobs(numbers).get(numbers[0]), seconds)
             lower = self._wait(
                 numbers[:1], lambda known: all(job.ended_as(trial.mode) for job in known), SETTLE
             )
@@ -243,7 +242,7 @@ class TrialRunner:
             numbers.append(self._accepted(self._job(), long, "--exclusive", "--no-requeue"))
             if why := self._not_running(numbers[0]):
                 return BackfillResult(problem=why)
-            node = self._look(numbers)[numbers[0]].node
+            node = self._jobs(numbers)[numbers[0]].node
             idle = sorted(self._idle() - {node})
             if not idle:
                 return BackfillResult(problem=f"no second node of partition {self._trials.partition} is idle")
@@ -261,7 +260,7 @@ class TrialRunner:
             short = ("--exclusive", "--no-requeue", f"--exclude={node}", f"--nice={BEHIND}")
             numbers.append(self._accepted(self._job(), SETTLE, *short))
             self._wait(numbers[2:], lambda known: all(job.started for job in known), self._trials.start)
-            seen, seconds = self._look(numbers), time.monotonic() - begin
+            seen, seconds = self._jobs(numbers), time.monotonic() - begin
             still = frozenset(idle) & self._idle()
             return BackfillResult(seen.get(numbers[1]), seen.get(numbers[2]), still, seconds)
         except ProbeError as error:
@@ -312,24 +311,24 @@ class TrialRunner:
         if job is not None and job.state == "RUNNING":
             return ""
         shown = f"is {job.state} ({job.reason})" if job else "is unknown to squeue"
-        return f"job {number} {shown} after {units.format_duration(self._trials.start)}: are nodes free?"
+        return f"job {number} {shown} after {units.format_duration(self._trials.start)}; check that nodes are idle"
 
     def _wait(
         self, numbers: Iterable[str], until: Callable[[Iterable[TrialJob]], bool], patience: float
     ) -> dict[str, TrialJob]:
-        """Look at jobs until the condition holds for them, at most `patience` seconds; return the last look."""
+        """Query jobs until the condition holds for them, at most `patience` seconds; return the last answer."""
         wanted, end = list(numbers), time.monotonic() + patience
         seen: dict[str, TrialJob] = {}
         while wanted:
-            seen = self._look(wanted)
+            seen = self._jobs(wanted)
             if (len(seen) == len(wanted) and until(seen.values())) or time.monotonic() > end:
                 break
             time.sleep(PAUSE)
         return seen
 
-    def _look(self, numbers: Iterable[str]) -> dict[str, TrialJob]:
+    def _jobs(self, numbers: Iterable[str]) -> dict[str, TrialJob]:
         argv = ("squeue", "-a", "-h", "-t", "all", "-j", ",".join(numbers), "-O", facts.JOB_COLUMNS)
-        return self._accounting.read(facts.parse_jobs, *argv)
+        return self._accounting.query(facts.parse_jobs, *argv)
 
     def _others(self, trial: LimitTrial) -> int:
         whose = f"--qos={trial.qos}" if trial.qos else f"--account={trial.account}"
@@ -339,7 +338,7 @@ class TrialRunner:
     def _shares(self, accounts: tuple[str, ...]) -> dict[str, Share]:
         columns = "Account,User,RawUsage,FairShare,LevelFS"
         argv = ("sshare", "-nP", "-A", ",".join(accounts), "-u", self.user, "-o", columns)
-        found = self._accounting.read(facts.parse_shares, *argv)
+        found = self._accounting.query(facts.parse_shares, *argv)
         return {account: share for (account, user), share in found.items() if user == self.user}
 
     def _idle(self) -> frozenset[str]:
