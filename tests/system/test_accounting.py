@@ -51,7 +51,7 @@ SchedulerType=sched/builtin
 # users that every system has
 USERS = """add qos low
 add qos high Priority=1000 Preempt=low
-add qos killer Preempt=low PreemptMode=cancel
+add qos other Preempt=low PreemptMode=cancel
 add qos jobs MaxJobsPU=1
 add qos queued MaxSubmitJobsPU=1
 add qos gpus MaxTRESPU=gres/gpu=2
@@ -60,7 +60,7 @@ add account ops Fairshare=20 GrpTRES=gres/gpu=6
 add account vision parent=ml
 add account trial-a,trial-b Fairshare=1
 add account trial-nodes GrpTRES=node=2
-modify account ml,ops,trial-a,trial-b,trial-nodes set qos+=low,high,killer,jobs,queued,gpus
+modify account ml,ops,trial-a,trial-b,trial-nodes set qos+=low,high,other,jobs,queued,gpus
 add user daemon Account=ml
 add user bin Account=ops
 add user root Account=trial-a,trial-b,trial-nodes
@@ -77,7 +77,7 @@ accounts:
 qos:
   low: {preempt: []}
   high: {priority: 1000, preempt: [low]}
-  killer: {preempt: [low], preempt_mode: cancel}
+  other: {preempt: [low], preempt_mode: cancel}
   jobs: {limits: {MaxJobsPerUser: 1}}
   queued: {limits: {MaxSubmitPU: 1}}
   gpus: {limits: {MaxTRESPU: gres/gpu=2}}
@@ -211,8 +211,9 @@ def test_each_change_in_the_accounting_fails_its_check(
     slurm(site, "sacctmgr", "-i", "remove", "user", "daemon", "Account=ml")
     slurm(site, "sacctmgr", "-i", "modify", "account", "ops", "set", "GrpTRES=gres/gpu=7")
     slurm(site, "sacctmgr", "-i", "add", "account", "stranger")
-    slurm(site, "sacctmgr", "-i", "modify", "qos", "high", "set", "Preempt=")
+    slurm(site, "sacctmgr", "-i", "modify", "qos", "other", "set", "Preempt=")
     slurm(site, "sacctmgr", "-i", "modify", "qos", "jobs", "set", "MaxJobsPU=2")
+    slurm(site, "sacctmgr", "-i", "modify", "qos", "low", "set", "PreemptMode=cancel")  # of its own jobs
     slurm(site, "sacctmgr", "-i", "add", "user", "games", "Account=ml", "DefaultAccount=ml")
     slurm(site, "scontrol", "update", "PartitionName=debug", "AllowAccounts=ALL")
     # what a lost record of the end, and a database that was restored in part, leave
@@ -230,7 +231,13 @@ def test_each_change_in_the_accounting_fails_its_check(
             "account stranger",
             "user games of account ml",
         ),
-        *("QoS high", "MaxJobsPU of QoS jobs", "AllowAccounts of partition debug", "user games"),
+        *(
+            "QoS other",
+            "PREEMPTED, 0 restarts",
+            "MaxJobsPU of QoS jobs",
+            "AllowAccounts of partition debug",
+            "user games",
+        ),
         *(f"job {runaway} (RUNNING", "unknown to squeue", f"job {cut} (COMPLETED", "no AllocTRES"),
     ):
         assert words in found.out, words

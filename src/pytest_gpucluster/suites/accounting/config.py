@@ -188,7 +188,7 @@ class Qos(Model):
     priority: Count | None = Field(None, description="Priority")
     preempt: Names | None = Field(None, description="QoS whose jobs it may preempt")
     preempt_mode: Literal["cluster", "off", "cancel", "requeue", "suspend", "gang"] | None = Field(
-        None, description="PreemptMode"
+        None, description="PreemptMode: how jobs of this QoS are preempted"
     )
     grace_time: Duration | Literal[0] | None = Field(None, description="GraceTime")
     flags: Names | None = Field(None, description="Flags, like DenyOnLimit")

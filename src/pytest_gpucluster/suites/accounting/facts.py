@@ -22,10 +22,10 @@ RECORD = (
     "NodeList",
 )
 JOB_COLUMNS = "JobID:20,State:20,Reason:60,RestartCnt:10,PriorityLong:20,NodeList:120,tres-alloc:400"
-# sacct(1), JOB STATE CODES; REQUEUED is the end of one run of a job
+# sacct(1), JOB STATE CODES, of records that are closed; REQUEUED is the end of one run of a job
 ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
-    | {"REQUEUED", "REVOKED", "TIMEOUT", "LAUNCH_FAILED", "RECONFIG_FAIL"}
+    | {"REQUEUED", "TIMEOUT"}
 )
 ALIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 # slurm_errno.c of 22.05 to 26.05: what Slurm refuses for the user, account, QoS or group, whatever the job asks for
@@ -116,6 +116,11 @@ class TrialJob:
     def started(self) -> bool:
         """Whether it runs or has run."""
         return self.state not in ("PENDING", "CONFIGURING") or self.restarts > 0
+
+    @property
+    def has_node(self) -> bool:
+        """Whether it has started, and does not wait for its turn in gang scheduling."""
+        return self.started and self.state != "SUSPENDED"
 
     def ended_as(self, mode: str) -> bool:
         """Return whether it was preempted by requeue, cancel or suspend."""

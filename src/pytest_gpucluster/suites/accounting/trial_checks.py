@@ -186,7 +186,7 @@ def preemption(config: AccountingConfig, preemption_trial: PreemptionResult | No
     if high is None or low is None:
         yield NotChecked("squeue no longer showed the jobs")
         return
-    if not high.started:
+    if not high.has_node:
         yield Finding(
             "preempting job", f"{high} after {result.seconds:.0f} s", f"started within {trial.within:.0f} s"
         )

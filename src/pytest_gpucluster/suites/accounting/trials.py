@@ -206,17 +206,18 @@ class TrialRunner:
         low = self._job(partition=trial.low_partition, qos=trial.low_qos)
         high = self._job(partition=trial.high_partition, qos=trial.high_qos)
         try:
-            numbers.append(self._accepted(low, trial.within + self._trials.start, "--exclusive", requeue))
+            whole = self._whole_node(trial)
+            numbers.append(self._accepted(low, trial.within + self._trials.start, *whole, requeue))
             if why := self._not_running(numbers[0]):
                 return PreemptionResult(problem=why)
             node = self._jobs(numbers)[numbers[0]].node
             begin = time.monotonic()
-            options = ("--exclusive", "--no-requeue", f"--nodelist={node}")
+            options = (*whole, "--no-requeue", f"--nodelist={node}")
             numbers.append(self._accepted(high, SETTLE, *options))
-            seen = self._wait(numbers[1:], lambda known: all(job.started for job in known), trial.within)
+            seen = self._wait(numbers[1:], lambda known: all(job.has_node for job in known), trial.within)
             seconds = time.monotonic() - begin
             upper = seen.get(numbers[1])
-            if upper is None or not upper.started:
+            if upper is None or not upper.has_node:
                 return PreemptionResult(upper, self._jobs(numbers).get(numbers[0]), seconds)
             lower = self._wait(
                 numbers[:1], lambda known: all(job.ended_as(trial.mode) for job in known), SETTLE
@@ -267,6 +268,21 @@ class TrialRunner:
             return BackfillResult(problem=str(error))
         finally:
             self._cancel(numbers)
+
+    def _whole_node(self, trial: PreemptionTrial) -> tuple[str, ...]:
+        """Return the options of a job that has a node for itself.
+
+        A suspended job retains its node where it is --exclusive, and its memory and GPUs everywhere.
+        """
+        if trial.mode != "suspend":
+            return ("--exclusive",)
+        idle = sorted(self._idle(trial.low_partition))
+        if not idle:
+            raise NotAvailable(
+                f"no node of partition {trial.low_partition or self._trials.partition} is idle"
+            )
+        cpus = self._accounting.slurm.nodes()[idle[0]].cpus
+        return (f"--nodelist={idle[0]}", f"--ntasks={cpus}", f"--ntasks-per-node={cpus}", "--mem=100M")
 
     def _job(
         self, *, account: str | None = None, partition: str | None = None, qos: str | None = None
@@ -341,14 +357,14 @@ class TrialRunner:
         found = self._accounting.query(facts.parse_shares, *argv)
         return {account: share for (account, user), share in found.items() if user == self.user}
 
-    def _idle(self) -> frozenset[str]:
+    def _idle(self, partition: str | None = None) -> frozenset[str]:
         slurm = self._accounting.slurm
         slurm.refresh()
-        members = frozenset(self._members())
+        members = frozenset(self._members(partition))
         return frozenset(name for name, info in slurm.nodes().items() if name in members and info.available)
 
-    def _members(self) -> tuple[str, ...]:
-        found = self._accounting.slurm.partitions().get(self._trials.partition)
+    def _members(self, partition: str | None = None) -> tuple[str, ...]:
+        found = self._accounting.slurm.partitions().get(partition or self._trials.partition)
         return found.nodes if found else ()
 
     def _period(self) -> float:
