@@ -127,6 +127,7 @@ def test_limits_of_a_file_have_the_names_of_sacctmgr() -> None:
     )
     assert found == {"MaxTRESPU": {"gres/gpu": 8, "mem": 1 << 30}, "MaxWall": 172800.0, "MaxJobsPU": None}
     assert [written(value) for value in found.values()] == ["gres/gpu=8,mem=1GiB", "2-00:00:00", "no limit"]
+    assert stated_limits({"GrpTRES": "node=-1"}, QOS_LIMITS) == {"GrpTRES": None}
     assert stated_limits({"GrpTRES": {"node": 2}}, QOS_LIMITS) == {"GrpTRES": {"node": 2}}
     for wrong in ({"MaxGPUs": 1}, {"MaxTRESPU": "8"}, {"MaxJobsPU": "many"}, {"MaxWall": "long"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
