@@ -1,0 +1,117 @@
+"""Faults of job isolation: a node whose own configuration does not isolate what Slurm's configuration claims.
+
+They need a sandbox with `isolation`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.errors import SandboxError
+from pytest_gpucluster.sandbox import slurm_faults
+from pytest_gpucluster.sandbox.faults import FAULTS, Fault
+from pytest_gpucluster.sandbox.isolation import Isolation, job_container_conf
+from pytest_gpucluster.sandbox.slurm_faults import FaultAction, own_etc, restart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpucluster.sandbox.faults import InjectedFault
+    from pytest_gpucluster.sandbox.slurm_faults import FaultContext
+
+_PTMX = "c 5:2 rwm"  # /dev/ptmx
+
+
+def _require_isolation(context: FaultContext, injected: InjectedFault) -> None:
+    if not (context.layout.root / "private").exists():
+        raise SandboxError(f"fault {injected.kind} needs isolated jobs: gpucluster sandbox up --isolation")
+
+
+def _own_file(
+    name: str, text: Callable[[FaultContext, str], str]
+) -> Callable[[FaultContext, InjectedFault], None]:
+    """Return an action that starts the node's slurmd with a file of its own in place of one of all nodes."""
+
+    def inject(context: FaultContext, injected: InjectedFault) -> None:
+        _require_isolation(context, injected)
+        folder = own_etc(context, injected.node, without=name)
+        (folder / name).write_text(text(context, injected.node))
+        restart(context, injected.node)
+
+    return inject
+
+
+def _common_files(context: FaultContext, injected: InjectedFault) -> None:
+    shutil.rmtree(context.layout.root / f"etc.{injected.node}", ignore_errors=True)
+    restart(context, injected.node)
+
+
+def _cgroups(**constrained: bool) -> FaultAction:
+    def text(context: FaultContext, _node: str) -> str:
+        return Isolation(context.layout).cgroup_conf(**constrained)
+
+    return FaultAction(_own_file("cgroup.conf", text), _common_files)
+
+
+def _without_node(context: FaultContext, node: str) -> str:
+    """Return job_container.conf for another node."""
+    return job_container_conf({f"{node}-replaced": Isolation(context.layout).base_path(node)})
+
+
+def _write_pam(adopts: bool, context: FaultContext, injected: InjectedFault) -> None:
+    _require_isolation(context, injected)
+    Isolation(context.layout).write_pam(injected.node, adopts=adopts)
+
+
+def _hide_ptys(context: FaultContext, injected: InjectedFault) -> None:
+    _require_isolation(context, injected)
+    Isolation(context.layout).confine(f"no_pty.{injected.node}", _slurmd(context, injected.node), _PTMX)
+
+
+def _show_ptys(context: FaultContext, injected: InjectedFault) -> None:
+    Isolation(context.layout).release(_slurmd(context, injected.node))
+
+
+def _slurmd(context: FaultContext, node: str) -> int:
+    process = context.daemons.find(f"slurmd-{node}")
+    if process is None:
+        raise SandboxError(f"slurmd of {node} does not run")
+    return process.pid
+
+
+_KINDS = {
+    "cores_unconstrained": (
+        "isolation.cpus",
+        "cgroup.conf of the node has ConstrainCores=no",
+        _cgroups(cores=False),
+    ),
+    "devices_unconstrained": (
+        "isolation.devices",
+        "cgroup.conf of the node has ConstrainDevices=no",
+        _cgroups(devices=False),
+    ),
+    "memory_unconstrained": (
+        "isolation.memory",
+        "cgroup.conf of the node has ConstrainRAMSpace=no",
+        _cgroups(memory=False),
+    ),
+    "tmp_shared": (
+        "isolation.tmp",
+        "job_container.conf of the node does not name it, so that jobs share /tmp",
+        FaultAction(_own_file("job_container.conf", _without_node), _common_files),
+    ),
+    "pam_adopt_missing": (
+        "isolation.pam_slurm_adopt",
+        "/etc/pam.d/sshd of the node lacks pam_slurm_adopt",
+        FaultAction(partial(_write_pam, False), partial(_write_pam, True)),
+    ),
+    "pty_missing": (
+        "isolation.pty",
+        "slurmd of the node can open no pseudo-terminal",
+        FaultAction(_hide_ptys, _show_ptys),
+    ),
+}
+ACTIONS = slurm_faults.ACTIONS | {name: action for name, (_, _, action) in _KINDS.items()}
+FAULTS.update((name, Fault(name, text, check, {}, action=name)) for name, (check, text, _) in _KINDS.items())
