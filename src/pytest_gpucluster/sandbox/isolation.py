@@ -136,17 +136,18 @@ class Isolation:
         files = [str(self.layout.root / "dev/nvidia[0-9]*")]
         return {"isolation": {"device_files": files}, "not_applicable": dict(_NOT_APPLICABLE)}
 
-    def confine(self, name: str, process: int, *denied: str) -> None:
-        """Move a process and its children to come into a cgroup that denies these devices."""
-        own = _CGROUPS / "devices" / self.cgroup / name
-        own.mkdir(exist_ok=True)
-        for device in denied:
-            (own / "devices.deny").write_text(device)
-        (own / "cgroup.procs").write_text(str(process))
+    def deny(self, node: str, device: str) -> None:
+        """Deny a device, in the words of devices.deny, to all steps of a node."""
+        own = self._devices(node)
+        own.mkdir(exist_ok=True)  # slurmd creates it with the first step
+        (own / "devices.deny").write_text(device)
 
-    def release(self, process: int) -> None:
-        """Move a process out of the cgroup of `confine`."""
-        (_CGROUPS / "devices" / "cgroup.procs").write_text(str(process))
+    def allow(self, node: str, device: str) -> None:
+        """Allow a device again."""
+        (self._devices(node) / "devices.allow").write_text(device)
+
+    def _devices(self, node: str) -> Path:
+        return _CGROUPS / "devices" / self.cgroup / f"slurm_{node}"
 
     def remove(self, transport: Transport) -> None:
         """Kill what still runs in the cgroups and remove them; unmount what jobs that were killed have left."""

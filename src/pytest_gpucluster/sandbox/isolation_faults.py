@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox import slurm_faults
 from pytest_gpucluster.sandbox.faults import FAULTS, Fault
-from pytest_gpucluster.sandbox.isolation import Isolation, job_container_conf
+from pytest_gpucluster.sandbox.isolation import Isolation
 from pytest_gpucluster.sandbox.slurm_faults import FaultAction, own_etc, restart
 
 if TYPE_CHECKING:
@@ -55,9 +55,10 @@ def _cgroups(**constrained: bool) -> FaultAction:
     return FaultAction(_own_file("cgroup.conf", text), _common_files)
 
 
-def _without_node(context: FaultContext, node: str) -> str:
-    """Return job_container.conf for another node."""
-    return job_container_conf({f"{node}-replaced": Isolation(context.layout).base_path(node)})
+def _without_container(context: FaultContext, _node: str) -> str:
+    """Return slurm.conf without JobContainerType."""
+    lines = context.layout.conf.read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("JobContainerType="))
 
 
 def _write_pam(adopts: bool, context: FaultContext, injected: InjectedFault) -> None:
@@ -65,20 +66,13 @@ def _write_pam(adopts: bool, context: FaultContext, injected: InjectedFault) -> 
     Isolation(context.layout).write_pam(injected.node, adopts=adopts)
 
 
-def _hide_ptys(context: FaultContext, injected: InjectedFault) -> None:
+def _deny_ptys(context: FaultContext, injected: InjectedFault) -> None:
     _require_isolation(context, injected)
-    Isolation(context.layout).confine(f"no_pty.{injected.node}", _slurmd(context, injected.node), _PTMX)
+    Isolation(context.layout).deny(injected.node, _PTMX)
 
 
-def _show_ptys(context: FaultContext, injected: InjectedFault) -> None:
-    Isolation(context.layout).release(_slurmd(context, injected.node))
-
-
-def _slurmd(context: FaultContext, node: str) -> int:
-    process = context.daemons.find(f"slurmd-{node}")
-    if process is None:
-        raise SandboxError(f"slurmd of {node} does not run")
-    return process.pid
+def _allow_ptys(context: FaultContext, injected: InjectedFault) -> None:
+    Isolation(context.layout).allow(injected.node, _PTMX)
 
 
 _KINDS = {
@@ -99,8 +93,8 @@ _KINDS = {
     ),
     "tmp_shared": (
         "isolation.tmp",
-        "job_container.conf of the node does not name it, so that jobs share /tmp",
-        FaultAction(_own_file("job_container.conf", _without_node), _common_files),
+        "slurm.conf of the node lacks JobContainerType, so that jobs share /tmp",
+        FaultAction(_own_file("slurm.conf", _without_container), _common_files),
     ),
     "pam_adopt_missing": (
         "isolation.pam_slurm_adopt",
@@ -109,8 +103,8 @@ _KINDS = {
     ),
     "pty_missing": (
         "isolation.pty",
-        "slurmd of the node can open no pseudo-terminal",
-        FaultAction(_hide_ptys, _show_ptys),
+        "steps on the node can open no pseudo-terminal",
+        FaultAction(_deny_ptys, _allow_ptys),
     ),
 }
 ACTIONS = slurm_faults.ACTIONS | {name: action for name, (_, _, action) in _KINDS.items()}
