@@ -22,16 +22,15 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
-    from pytest_gpucluster.suites.isolation.claims import Claims
+    from pytest_gpucluster.suites.isolation.exemptions import Exemptions
     from pytest_gpucluster.suites.isolation.pam import PamFacts
     from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
 
 Facts = dict[str, dict[str, Any]]
 
+NO_STEP = "no step has run on the node"
 APART = "the two steps did not run at the same time on the node, so that they may have had the same resources"
-YOUNGER = (
-    60.0  # seconds; a folder of the job is not older than the job, and that of the node is as old as the node
-)
+YOUNGER = 60.0  # seconds; a private folder is as old as the job, and that of the node as old as the node
 _REFUSED = (errno.EPERM, errno.EACCES)  # by a device cgroup, or by the mode of the file
 _DAEMON = "on the node: diff its cgroup.conf with that of the controller; systemctl restart slurmd"
 
@@ -42,10 +41,10 @@ _DAEMON = "on the node: diff its cgroup.conf with that of the controller; system
     hint=f"srun -w NODE --exact -c1 sh -c 'taskset -pc 0-999 $$; taskset -pc $$'; {_DAEMON}",
     action=Action.MONITOR,
 )
-def cpus(node_name: str, claims: Claims, trial: Trial | None) -> Judgement:
+def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     """Judge that a step can use its own CPUs only, also if it requests all, and that two steps share none."""
-    if claims.cpus:
-        yield NotApplicable(claims.cpus)
+    if exempt.cpus:
+        yield NotApplicable(exempt.cpus)
         return
     found, missing = _facts(trial, node_name, "cpus")
     yield from missing
@@ -66,10 +65,10 @@ def cpus(node_name: str, claims: Claims, trial: Trial | None) -> Judgement:
     hint=f"srun -w NODE --gres=gpu:1 nvidia-smi -L; gres.conf of the node; {_DAEMON}",
     action=Action.MONITOR,
 )
-def devices(node_name: str, claims: Claims, trial: Trial | None, info: NodeInfo | None) -> Judgement:
+def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeInfo | None) -> Judgement:
     """Judge that a step can open the device files of its own GPUs only."""
-    if claims.devices:
-        yield NotApplicable(claims.devices)
+    if exempt.devices:
+        yield NotApplicable(exempt.devices)
         return
     if info is None or not info.gpus:
         yield NotApplicable("Slurm has no GPUs on this node")
@@ -123,10 +122,10 @@ def _disjoint(
     "are private",
     action=Action.MONITOR,
 )
-def tmp(node_name: str, claims: Claims, trial: Trial | None) -> Judgement:
+def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     """Judge that /tmp and /dev/shm of a job are not those of the node, which all its jobs would share."""
-    if claims.tmp:
-        yield NotApplicable(claims.tmp)
+    if exempt.tmp:
+        yield NotApplicable(exempt.tmp)
         return
     found, missing = _facts(trial, node_name, "folders")
     if not found or trial is None:
@@ -152,10 +151,13 @@ def tmp(node_name: str, claims: Claims, trial: Trial | None) -> Judgement:
     action=Action.MONITOR,
     marks=("intrusive",),  # the kernel ends a process for want of memory, and logs it
 )
-def memory(node_name: str, claims: Claims, memory_trial: MemoryTrial | None) -> Judgement:
+def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None) -> Judgement:
     """Judge that a task above its memory limit is ended, one below it lives, and the node stays in service."""
-    if claims.memory or memory_trial is None:
-        yield NotApplicable(claims.memory)
+    if exempt.memory:
+        yield NotApplicable(exempt.memory)
+        return
+    if memory_trial is None:
+        yield NotChecked(NO_STEP)
         return
     trial, facts = memory_trial, memory_trial.step.last_facts(node_name)
     if state := trial.states.get(node_name):
@@ -187,6 +189,9 @@ def pam_slurm_adopt(pam: PamFacts, adopting: str, prolog_flags: str) -> Judgemen
     if adopting:
         yield NotApplicable(adopting)
         return
+    if not pam.readable:
+        yield NotChecked("/etc/pam.d/sshd of the node cannot be read")
+        return
     if not pam.adopts:
         yield Finding("account stack of sshd", f"without {ADOPT}", f"with {ADOPT}")
     elif not pam.module:
@@ -213,8 +218,6 @@ def pty(ptys: Sequence[PtyResult]) -> Judgement:
     for one in ptys:
         if one.problem:
             yield NotChecked(f"{one.node}: {one.problem}")
-        elif "Not using a pseudo-terminal" in one.text:
-            yield NotChecked(f"{one.node}: srun found no terminal where it started: {one.text}")
         elif one.rc == TIMED_OUT:
             yield Finding(one.node, "srun --pty did not end in time", "a shell that ends")
         elif one.size is None:
@@ -242,7 +245,7 @@ def _facts(trial: Trial | None, node: str, kind: str) -> tuple[dict[str, Facts],
         else:
             missing.append(NotChecked(f"{role} step: {step.silence(node)}"))
     if trial is None:
-        missing.append(NotChecked("no step has run on the node"))
+        missing.append(NotChecked(NO_STEP))
     return found, missing
 
 
@@ -253,20 +256,23 @@ def _cpus(numbers: Sequence[int]) -> str:
 def _private(facts: Mapping[str, Any], trial: Trial) -> bool | None:
     """Return whether a folder belongs to the job alone; None if that is unknown.
 
-    It is that of the node if it is the same for the first process of the node, if nothing is mounted there, or if it is
-    older than the job. Slurm mounts BASE/JOB/.JOB, or BASE/NODE/JOB/.JOB, and a new tmpfs on /dev/shm.
+    It does not if the first process of the node has the same one, if nothing is mounted there, if systemd mounted it for
+    slurmd (PrivateTmp=), or if it is older than the job. Slurm mounts BASE/JOB/.JOB or BASE/NODE/JOB/.JOB on /tmp, and a
+    new tmpfs on /dev/shm.
     """
-    if facts["node"]:
-        return bool(facts["own"] != facts["node"])
-    if facts["root"] is None:
+    root = facts["root"]
+    if root is None or facts["own"] == facts["node"]:
         return False
-    if any(part.lstrip(".") == str(trial.job) for part in facts["root"].split("/")):
+    if any(part.lstrip(".") == str(trial.job) for part in root.split("/")):
         return True
-    if trial.job_age is None or facts["age"] < 0:
-        return None
-    if facts["age"] > trial.job_age + YOUNGER:
+    if "/systemd-private-" in root:
         return False
-    return True if facts["uptime"] > trial.job_age + 2 * YOUNGER else None
+    if trial.job_age is not None and facts["age"] >= 0:
+        if facts["age"] > trial.job_age + YOUNGER:
+            return False
+        if facts["uptime"] > trial.job_age + 2 * YOUNGER:
+            return True
+    return True if facts["node"] else None
 
 
 def _held(part: str, held: Mapping[str, Any], trial: MemoryTrial) -> Judgement:

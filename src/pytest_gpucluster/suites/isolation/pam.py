@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.probe import Probe, text_of
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ _SERVICE = "sshd"
 MAX_DEPTH = 16  # of included files
 # Only lines that matter: the files of all nodes come in one answer. -C: sshd -T demands it where sshd_config has a Match
 _COMMAND = r"""
-cd /etc/pam.d && for file in $(ls); do
-    grep -sE '^[[:space:]]*[^#]*(pam_slurm_adopt|pam_systemd|include|substack)' "/etc/pam.d/$file" | sed "s|^|pam\|$file:|"
-    [ "$file" != sshd ] || echo "sshd|yes"
-done
-named=$(grep -osE '^[^#]*/[^[:space:]]*pam_slurm_adopt\.so' /etc/pam.d/sshd | sed 's/.*[[:space:]]//')
+files=$(ls /etc/pam.d 2>/dev/null | sed 's|^|/etc/pam.d/|')
+lines=$([ -z "$files" ] || grep -HsE '^[^#]*(pam_slurm_adopt|pam_systemd|include|substack)' $files)
+printf '%s\n' "$lines" | sed -n 's/^[^:]*\/pam\.d\//pam|/p'
+case " $(echo $files) " in *' /etc/pam.d/sshd '*) echo 'sshd|yes' ;; esac
+named=$(printf '%s\n' "$lines" | sed -n 's/.*[[:space:]]\(\/[^[:space:]]*pam_slurm_adopt\.so\).*/\1/p')
 for place in $named /lib*/security/pam_slurm_adopt.so /lib/*/security/pam_slurm_adopt.so \
     /usr/lib*/security/pam_slurm_adopt.so /usr/lib/*/security/pam_slurm_adopt.so; do
     [ ! -e "$place" ] || echo "module|$place"
@@ -40,12 +40,13 @@ _DEBIAN = re.compile(r"\s*@include\s+(\S+)")
 
 @dataclass(frozen=True)
 class PamFacts:
-    """PAM of sshd. `adopts`: the module as the account stack names it, '' if it does not.
+    """PAM of sshd. `readable`: the node has a file for sshd. `adopts`: the module as the account stack names it, or ''.
 
     `module`: the file of the module, '' if there is none; `systemd`: the file that puts pam_systemd into the session stack;
     `use_pam`: yes, no, or '' if unknown; `logind`: the state of systemd-logind, '' if unknown.
     """
 
+    readable: bool
     adopts: str
     module: str
     systemd: str
@@ -54,7 +55,7 @@ class PamFacts:
 
 
 def read_pam(answer: Answer) -> PamFacts:
-    """Read the answer; NotAvailable on a node without a readable /etc/pam.d/sshd."""
+    """Read the answer."""
     files: dict[str, list[str]] = {}
     found: dict[str, list[str]] = {}
     for line in text_of(answer).splitlines():
@@ -66,13 +67,14 @@ def read_pam(answer: Answer) -> PamFacts:
             files.setdefault(path, []).append(text)
         else:
             found.setdefault(key, []).append(value.strip())
-    if "sshd" not in found:
-        raise NotAvailable("/etc/pam.d/sshd cannot be read")
+    if "logind" not in found:
+        raise ProbeError("the end of the answer is missing")
     account = list(_modules(files, "account"))
     session = list(_modules(files, "session"))
     adopts = next((module for _, module in account if module.rpartition("/")[2] == ADOPT), "")
     modules = found.get("module", [])
     return PamFacts(
+        readable="sshd" in found,
         adopts=adopts,
         module=next((path for path in modules if not adopts.startswith("/") or path == adopts), ""),
         systemd=next((name for name, module in session if module.rpartition("/")[2] == SYSTEMD), ""),

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.kit.framework_step import NodesUnderTest
-    from pytest_gpucluster.suites.isolation.claims import Claims
     from pytest_gpucluster.suites.isolation.config import IsolationConfig
+    from pytest_gpucluster.suites.isolation.exemptions import Exemptions
 
 KEY = "isolation"
 ROLES = ("first", "second")
@@ -37,6 +37,7 @@ _SHELL = (
     "if tty >/dev/null 2>&1 && : </dev/tty; then size=$(stty size); else size=; fi; "
     f'printf \'pty|%s|%s|end\\n\' "$SLURMD_NODENAME" "$size"; exit {EXIT_CODE}'
 )
+_NO_TERMINAL = "Not using a pseudo-terminal"  # srun, of the machine on which it runs
 _OUT_OF_MEMORY = re.compile(r"oom.?kill|out.of.memory", re.IGNORECASE)
 
 
@@ -91,19 +92,19 @@ class Isolation:
         allocation: Allocation,
         nodes: tuple[str, ...],
         config: IsolationConfig,
-        claims: Claims,
+        exempt: Exemptions,
     ) -> None:
-        self.allocation, self.nodes, self.config, self.claims = allocation, nodes, config, claims
+        self.allocation, self.nodes, self.config, self.exempt = allocation, nodes, config, exempt
         self.slurm = allocation.slurm
         self.sudo = session.cluster.sudo
         self._inventory: Mapping[str, NodeInfo] = session.inventory
 
     @classmethod
     def of_allocations(
-        cls, session: NodesUnderTest, config: IsolationConfig, claims: Claims
+        cls, session: NodesUnderTest, config: IsolationConfig, exempt: Exemptions
     ) -> list[Isolation]:
         """Return one per allocation that has testable nodes."""
-        return [cls(session, held, nodes, config, claims) for held, nodes in nodes_by_allocation(session)]
+        return [cls(session, held, nodes, config, exempt) for held, nodes in nodes_by_allocation(session)]
 
     @property
     def timeout(self) -> float:
@@ -153,7 +154,7 @@ class Isolation:
     def exceed_memory(self) -> MemoryTrial:
         """Run one task per node that takes twice the memory that it may use; then read the states of the nodes."""
         limit = self.config.step_memory >> 20 << 20
-        most = int(limit * self.claims.allowed_memory)
+        most = int(limit * self.exempt.allowed_memory)
         argv = (
             self.config.python,
             "-c",
@@ -225,7 +226,10 @@ class Isolation:
             )
         except TransportError as error:
             return PtyResult(node, problem=str(error), command=shown)
-        return PtyResult(node, done.rc, *read_terminal(done.stdout + "\n" + done.stderr), command=shown)
+        output = done.stdout + "\n" + done.stderr
+        if _NO_TERMINAL in output:
+            return PtyResult(node, problem="srun has no terminal where it starts", command=shown)
+        return PtyResult(node, done.rc, *read_terminal(output), command=shown)
 
 
 def read_terminal(text: str) -> tuple[str | None, str]:
@@ -241,11 +245,11 @@ def read_terminal(text: str) -> tuple[str | None, str]:
     return size, last
 
 
-def trials(session: Any, config: IsolationConfig, claims: Claims) -> dict[str, Trial]:
+def trials(session: Any, config: IsolationConfig, exempt: Exemptions) -> dict[str, Trial]:
     """Return {node: the trial of its allocation}; {} if there is nothing to test."""
-    if not claims.any_step:
+    if not exempt.any_step:
         return {}
     found: dict[str, Trial] = {}
-    for one in Isolation.of_allocations(session, config, claims):
+    for one in Isolation.of_allocations(session, config, exempt):
         found |= dict.fromkeys(one.nodes, one.try_all())
     return found

@@ -12,8 +12,8 @@ import pytest
 from pytest_gpucluster.core.majority import decides
 from pytest_gpucluster.suite import checks_as_tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.isolation import checks
-from pytest_gpucluster.suites.isolation.claims import read_claims
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
+from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
 from pytest_gpucluster.suites.isolation.pam import PAM
 from pytest_gpucluster.suites.isolation.steps import Isolation, trials
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.session import ClusterSession, Node
-    from pytest_gpucluster.suites.isolation.claims import Claims
+    from pytest_gpucluster.suites.isolation.exemptions import Exemptions
     from pytest_gpucluster.suites.isolation.pam import PamFacts
     from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
 
@@ -49,9 +49,9 @@ def isolation_slurm(gpucluster_session: ClusterSession) -> Slurm:
 
 
 @fact(scope="session")
-def claims(isolation_slurm: Slurm, section: IsolationConfig) -> Claims:
-    """What must be isolated."""
-    return read_claims(isolation_slurm.config(), section)
+def exempt(isolation_slurm: Slurm, section: IsolationConfig) -> Exemptions:
+    """What need not be isolated."""
+    return read_exemptions(isolation_slurm.config(), section)
 
 
 @fact(scope="session")
@@ -62,10 +62,13 @@ def prolog_flags(isolation_slurm: Slurm) -> str:
 
 @fact(scope="session")
 def all_trials(
-    allocation: Allocation, gpucluster_session: ClusterSession, section: IsolationConfig, claims: Claims
+    allocation: Allocation,
+    gpucluster_session: ClusterSession,
+    section: IsolationConfig,
+    exempt: Exemptions,
 ) -> dict[str, Trial]:  # must be held
     """Two steps that run at the same time, on all nodes of every allocation: {node: trial}."""
-    return trials(gpucluster_session, section, claims)
+    return trials(gpucluster_session, section, exempt)
 
 
 @fact
@@ -76,12 +79,15 @@ def trial(all_trials: dict[str, Trial], node: Node) -> Trial | None:
 
 @fact(scope="session")
 def memory_trials(
-    allocation: Allocation, gpucluster_session: ClusterSession, section: IsolationConfig, claims: Claims
+    allocation: Allocation,
+    gpucluster_session: ClusterSession,
+    section: IsolationConfig,
+    exempt: Exemptions,
 ) -> dict[str, MemoryTrial]:  # must be held
     """A task per node that exceeds its memory, in every allocation: {node: trial}; {} if that is not tested."""
     found: dict[str, MemoryTrial] = {}
-    if not claims.memory:
-        for one in Isolation.of_allocations(gpucluster_session, section, claims):
+    if not exempt.memory:
+        for one in Isolation.of_allocations(gpucluster_session, section, exempt):
             found |= dict.fromkeys(one.nodes, one.exceed_memory())
     return found
 
@@ -94,10 +100,13 @@ def memory_trial(memory_trials: dict[str, MemoryTrial], node: Node) -> MemoryTri
 
 @fact(scope="session")
 def ptys(
-    allocation: Allocation, gpucluster_session: ClusterSession, section: IsolationConfig, claims: Claims
+    allocation: Allocation,
+    gpucluster_session: ClusterSession,
+    section: IsolationConfig,
+    exempt: Exemptions,
 ) -> list[PtyResult]:  # must be held
     """`srun --pty` on the first node of every allocation."""
-    return [one.open_terminal() for one in Isolation.of_allocations(gpucluster_session, section, claims)]
+    return [one.open_terminal() for one in Isolation.of_allocations(gpucluster_session, section, exempt)]
 
 
 @fact

@@ -1,4 +1,4 @@
-"""What Slurm's configuration states of the isolation of jobs. Pure.
+"""What need not be isolated, by the cluster file or by Slurm's configuration. Pure.
 
 slurmctld reports cgroup.conf in `scontrol show config` under "Cgroup Support Configuration", as it reads its own file: a
 node may have another one, which is a fault that the checks find.
@@ -21,8 +21,8 @@ _PRIVATE_TMP = re.compile(r"(job_container/tmpfs|namespace/(tmpfs|linux))\b")
 
 
 @dataclass(frozen=True)
-class Claims:
-    """What must be isolated: for each kind why it is not tested, '' if it is."""
+class Exemptions:
+    """For each kind of isolation why it is not tested, '' if it is."""
 
     cpus: str = ""
     devices: str = ""
@@ -37,15 +37,15 @@ class Claims:
         return not (self.cpus and self.devices and self.tmp)
 
 
-def read_claims(config: Mapping[str, str], section: IsolationConfig) -> Claims:
-    """Return what the cluster file requires, or else what Slurm's configuration states."""
+def read_exemptions(config: Mapping[str, str], section: IsolationConfig) -> Exemptions:
+    """Return what the cluster file exempts, or else what Slurm's configuration does not isolate."""
 
     def why_not(kind: str, stated: bool | None, reason: str) -> str:
         if stated is None:
             return reason
         return "" if stated else f"the cluster file has isolation.{kind}: false"
 
-    return Claims(
+    return Exemptions(
         cpus=why_not("cpus", section.cpus, _no_cgroup(config, "cpus")),
         devices=why_not("devices", section.devices, _no_cgroup(config, "devices")),
         memory=why_not(
