@@ -75,7 +75,7 @@ def _allow_ptys(context: FaultContext, injected: InjectedFault) -> None:
     Isolation(context.layout).allow(injected.node, _PTMX)
 
 
-_KINDS = {
+KINDS = {
     "cores_unconstrained": (
         "isolation.cpus",
         "cgroup.conf of the node has ConstrainCores=no",
@@ -107,5 +107,5 @@ _KINDS = {
         FaultAction(_deny_ptys, _allow_ptys),
     ),
 }
-ACTIONS = slurm_faults.ACTIONS | {name: action for name, (_, _, action) in _KINDS.items()}
-FAULTS.update((name, Fault(name, text, check, {}, action=name)) for name, (check, text, _) in _KINDS.items())
+ACTIONS = slurm_faults.ACTIONS | {name: action for name, (_, _, action) in KINDS.items()}
+FAULTS.update((name, Fault(name, text, check, {}, action=name)) for name, (check, text, _) in KINDS.items())

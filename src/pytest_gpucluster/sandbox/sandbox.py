@@ -177,7 +177,7 @@ class Sandbox:
         sshd), or auto (namespaced if this machine allows it). `accounting`: slurmdbd with its own MariaDB. `share`:
         folders below /tmp or /run that stay visible on namespaced nodes. `pyxis`: the site's spank_pyxis.so (with its
         Enroot on PATH), auto (the sandbox's own plugin if it can be compiled), or off. `isolation`: cgroups, device files
-        and a private /tmp for the jobs, as root. Does nothing if the sandbox already runs with these properties;
+        and a private /tmp for the jobs, as root; a node then has the CPUs of this machine, and at most as many GPUs. Does nothing if the sandbox already runs with these properties;
         SandboxError if it runs with others, if packages are missing, or if a daemon fails.
         """
         if not 1 <= nodes <= MAX_NODES:
@@ -187,7 +187,12 @@ class Sandbox:
             gpus = self._require_isolation(gpus, kind)
         kind, why_plain = self._kind(kind, nodes)
         spec = models.model(model)
-        gpus_per_node = spec.gpus if gpus_per_node is None else gpus_per_node
+        most = _cpus_of_host() if isolation else spec.gpus
+        gpus_per_node = min(spec.gpus, most) if gpus_per_node is None else gpus_per_node
+        if isolation and gpus_per_node > most:
+            raise SandboxError(
+                f"with isolation a node has the {most} CPUs of this machine: at most {most} GPUs"
+            )
         hardware.healthy_node("none", 0, gpus_per_node, spec, "")  # SandboxError for too many GPUs
         assignment = gpu_assignment.assign(gpus, nodes, gpus_per_node, self._transport)
         wanted = SandboxState(
@@ -299,8 +304,7 @@ class Sandbox:
         version: tuple[int, int],
     ) -> None:
         layout, isolation = self.layout, self._isolation(state)
-        # cpusets have the CPUs of the host
-        cpus = assignment.cpus or (len(os.sched_getaffinity(0)) if isolation else 0)
+        cpus = assignment.cpus or (_cpus_of_host() if isolation else 0)  # cpusets have those of the host
         resources = slurmconf.NodeResources(
             nodes=state.nodes,
             gpus_per_node=state.gpus_per_node,
@@ -644,6 +648,10 @@ def node_names(count: int) -> tuple[str, ...]:
 def _controller_lives(state: SandboxState) -> bool:
     controller = state.processes.get("slurmctld")
     return state.boot_id == processes.boot_id() and controller is not None and controller.alive
+
+
+def _cpus_of_host() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _short_hostname() -> str:
