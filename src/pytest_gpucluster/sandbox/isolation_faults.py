@@ -1,4 +1,4 @@
-"""Faults of job isolation: a node whose own configuration does not isolate what Slurm's configuration claims.
+"""Faults of job isolation: a node whose own configuration does not isolate what Slurm's configuration states.
 
 They need a sandbox with `isolation`.
 """
@@ -32,7 +32,7 @@ def _require_isolation(context: FaultContext, injected: InjectedFault) -> None:
 def _own_file(
     name: str, text: Callable[[FaultContext, str], str]
 ) -> Callable[[FaultContext, InjectedFault], None]:
-    """Return an action that starts the node's slurmd with a file of its own in place of one of all nodes."""
+    """Return an action that starts the node's slurmd with its own file instead of that of all nodes."""
 
     def inject(context: FaultContext, injected: InjectedFault) -> None:
         _require_isolation(context, injected)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 Facts = dict[str, dict[str, Any]]
 
 NO_STEP = "no step has run on the node"
-APART = "the two steps did not run at the same time on the node, so that they may have had the same resources"
+APART = (
+    "the two steps did not run at the same time on the node, so that they may have used the same resources"
+)
 YOUNGER = 60.0  # seconds; a private folder is as old as the job, and that of the node as old as the node
 _REFUSED = (errno.EPERM, errno.EACCES)  # by a device cgroup, or by the mode of the file
 _DAEMON = "on the node: diff its cgroup.conf with that of the controller; systemctl restart slurmd"

@@ -121,26 +121,32 @@ def address(token: str, role: str) -> str:
     return "\0gpucluster-%s-%s-%s" % (token, node_name(), role)
 
 
+def calls(other: str) -> bool:
+    """Return whether the task of the other step waits."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        return client.connect_ex(other) == 0
+
+
+def answers(server: socket.socket) -> bool:
+    """Return whether the task of the other step has called."""
+    try:
+        server.accept()[0].close()
+    except OSError:  # a timeout
+        return False
+    return True
+
+
 def meets(token: str, role: str, other: str) -> bool:
     """Return whether this task and that of the other step have run at the same time."""
     deadline = time.monotonic() + MEETING
+    called = answered = False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(address(token, role))
         server.listen(1)
         server.settimeout(0.1)
-        called = answered = False
         while time.monotonic() < deadline and not (called and answered):
-            if not called:
-                with (
-                    contextlib.suppress(OSError),
-                    socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client,
-                ):
-                    client.connect(address(token, other))
-                    called = True
-            if not answered:
-                with contextlib.suppress(OSError):
-                    server.accept()[0].close()
-                    answered = True
+            called = called or calls(address(token, other))
+            answered = answered or answers(server)
     return called and answered
 
 

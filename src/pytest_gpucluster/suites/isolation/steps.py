@@ -45,7 +45,7 @@ _OUT_OF_MEMORY = re.compile(r"oom.?kill|out.of.memory", re.IGNORECASE)
 class Trial:
     """Two steps that run at the same time on all nodes of an allocation, by role, and the GPUs of each on a node.
 
-    `job`: the id of the job; `job_age`: the seconds that it had run when the steps had ended, None if unknown.
+    `job`: the id of the job; `job_age`: its seconds at the end of the steps, None if unknown.
     """
 
     steps: Mapping[str, PayloadResult]
