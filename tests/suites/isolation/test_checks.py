@@ -166,6 +166,16 @@ def test_the_same_gpu_in_two_steps_fails() -> None:
     assert measured(verdict) == ["GPUs of two steps: both can open /dev/nvidia0"]
 
 
+def test_a_gpu_that_slurm_does_not_manage_is_a_warning() -> None:
+    # a fifth GPU, for the display: gres.conf has four
+    first, second = ({"devices": {"files": devices(n) | {"/dev/nvidia4": 0}}} for n in (0, 1))
+    verdict = checks.devices(NODE, ALL, trial(first, second), INFO)
+    assert verdict.outcome is Outcome.PASSED
+    assert [it.part for it in verdict.advisories] == ["/dev/nvidia4"]
+    both = {"devices": {"files": devices(0, 1) | {"/dev/nvidia4": 0}}}
+    assert checks.devices(NODE, ALL, trial(both, both), INFO).outcome is Outcome.FAILED
+
+
 @pytest.mark.parametrize("files", [{}, dict.fromkeys(devices(), errno.EACCES)])
 def test_no_device_file_or_no_permission_is_not_checked(files: dict[str, int]) -> None:
     found = trial({"devices": {"files": files}}, {"devices": {"files": files}})

@@ -89,6 +89,9 @@ def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeI
             "cluster file"
         )
         return
+    if free := _unmanaged(opened, info.gpus, next(iter(found.values()))["devices"]["files"]):
+        yield Advisory(listed(sorted(free)), "every job can open it", "a GPU of gres.conf, or no device file")
+        opened = [(reached or set()) - free for reached in opened]
     for role, reached in zip(found, opened, strict=True):
         given = trial.gpus[role]
         if reached is not None and len(reached) != given:
@@ -97,6 +100,17 @@ def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeI
             yield Finding(part, f"{len(reached)} can be opened{shown}", expected)
     if len(found) == len(ROLES):
         yield from _disjoint("GPUs", "open", opened, found)
+
+
+def _unmanaged(opened: Sequence[set[str] | None], gpus: int, files: Mapping[str, int]) -> set[str]:
+    """Return the device files that gres.conf leaves out, as of a GPU for a display: Slurm denies them to no job.
+
+    Both steps reach them, and there are at most as many as the node has more files than GPUs in Slurm.
+    """
+    if len(opened) < len(ROLES):
+        return set()
+    shared = set.intersection(*(one or set() for one in opened))
+    return shared if len(shared) <= len(files) - gpus else set()
 
 
 def _opened(files: Mapping[str, int]) -> set[str] | None:

@@ -27,7 +27,7 @@ class IsolationConfig(Section):
         ("/tmp", "/dev/shm"), min_length=1, description="folders that each job has for itself"
     )
     device_files: tuple[Text, ...] = Field(
-        ("/dev/nvidia[0-9]*",), min_length=1, description="patterns of the device files of the GPUs"
+        ("/dev/nvidia[0-9]*",), min_length=1, description="patterns of device files, one file per GPU"
     )
     step_memory: Size = Field(
         256 * 2**20, ge=128 * 2**20, le=2**34, description="memory limit of the task that must be ended"
