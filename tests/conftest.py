@@ -21,7 +21,7 @@ SANDBOX_NODES = 4
 LONGEST = (
     "system/test_horovod", "system/test_ray", "system/test_nccl", "system/test_plugin_reports",
     "system/test_drain", "kit/payloads/test_collective", "system/test_untestable", "system/test_submitit",
-    "system/test_tensorflow", "system/test_ddp", "system/test_training", "system/test_fault_matrix", "system/test_signals",
+    "system/test_tensorflow", "system/test_ddp", "system/test_training", "system/test_isolation", "system/test_fault_matrix", "system/test_signals",
     "system/test_selection", "sandbox/test_namespaces", "system/test_xdist", "system/test_burnin",
     "system/test_examples_ci", "system/test_mpi", "project/test_docs", "suites/nccl/test_localization",
     "system/test_other_users", "sandbox/test_models",

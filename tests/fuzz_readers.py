@@ -36,6 +36,9 @@ from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.horovod import facts as horovod_build
+from pytest_gpucluster.suites.isolation.config import IsolationConfig
+from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
+from pytest_gpucluster.suites.isolation.steps import read_terminal
 from pytest_gpucluster.suites.kubernetes import facts as kubernetes
 from pytest_gpucluster.suites.monitoring import facts as monitoring
 from pytest_gpucluster.suites.nccl import steps as nccl
@@ -133,6 +136,10 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"BOOT_IMAGE=/vmlinuz iommu=pt\ndmar0\n/sys/class/infiniband/mlx5_0/device/iommu_group/type:DMA-FQ\nend\n",
     ),
     "suites.fabric.facts.ACS": (b"acs 00:01.0 downstream ACSCtl: SrcValid+ ReqRedir+\nend 20 0\n",),
+    "suites.isolation.pam": (
+        b"pam|sshd:@include common-account\npam|sshd:account required pam_slurm_adopt.so\npam|common-session:session optional "
+        b"pam_systemd.so\nsshd|yes\nmodule|/lib64/security/pam_slurm_adopt.so\nusepam|usepam yes\nlogind|active\n",
+    ),
     "kit.kernel_log": (
         b"source dmesg\nclock 1700000000 100.5 1\nfrom\t[    0.000000] Linux\n"
         b"seen\t3\t90\t[  10.500000]\t[  12.250000]\tNVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n"
@@ -223,6 +230,10 @@ def _text(data: bytes) -> str:
 
 def _both(function: Callable[[str], Any]) -> Callable[[bytes], Any]:
     return lambda data: function(_text(data))
+
+
+def _exemptions(data: bytes) -> Any:
+    return read_exemptions(inventory.parse_config(_text(data)), IsolationConfig())
 
 
 def _generated(function: Callable[[str], Any]) -> Callable[[bytes], Any]:
@@ -356,6 +367,8 @@ OTHERS: dict[str, Reader] = {
 
         Reader("suites.nccl.steps.read_rounds", _generated(nccl.read_rounds), (
             b'{"round": 1, "members": ["gpu01", "gpu02"], "busbw": 1.5}\n',)),
+        Reader("suites.isolation.steps.read_terminal", _both(read_terminal), (b"^@srun: error\r\npty|gpu01|33 101|end\r\n",)),
+        Reader("suites.isolation.exemptions.read_exemptions", _exemptions, (b"TaskPlugin = task/cgroup\nConstrainCores = yes\n",), VALUE),
         Reader("suites.slurm.diagnostic_step.cpu_list", _both(exam.cpu_list), (b"0-2,8", b"0-127")),
         Reader("suites.slurm.diagnostic_step.parse_squeue", _both(exam.parse_squeue), (
             b"12_0                12        COMPLETED           1  \n",), VALUE),
@@ -404,7 +417,7 @@ ELSEWHERE = {
 }
 # modules of probes: their readers are fuzzed as the probe's parse
 _OF_PROBES = (
-    "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.nvidia_smi", "suites.fabric.facts",
+    "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.nvidia_smi", "suites.fabric.facts", "suites.isolation.pam",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
 )  # fmt: skip
 _PROBES = (

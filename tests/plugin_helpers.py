@@ -321,9 +321,11 @@ finally:
 
 
 @contextlib.contextmanager
-def sandbox_folder() -> Iterator[Path]:
+def sandbox_folder(parent: Path | None = None) -> Iterator[Path]:
     """A folder for one sandbox, in its `s`; both are gone after us, also where we are killed."""
-    folder = Path(tempfile.mkdtemp(prefix="sbx-"))  # short: a munge socket's path has at most 107 characters
+    folder = Path(
+        tempfile.mkdtemp(prefix="sbx-", dir=parent)
+    )  # short: a munge socket's path has at most 107 characters
     argv = [sys.executable, "-c", UNDERTAKER]
     # in a session of its own: out of Ctrl-C's reach
     with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True, text=True) as undertaker:

@@ -242,12 +242,13 @@ def test_a_shown_profile_has_units_and_is_read_back_as_it_was(capsys: pytest.Cap
         assert f"{line}\n" in shown
 
 
-PLAIN = {"kind": "plain", "accounting": False, "share": [], "pyxis": "auto"}
+PLAIN = {"kind": "plain", "accounting": False, "share": [], "pyxis": "auto", "isolation": False}
 NAMESPACED = {
     "kind": "namespaced",
     "accounting": True,
     "share": [Path("/tmp/a"), Path("/tmp/b")],
     "pyxis": "off",
+    "isolation": False,
 }
 
 
@@ -296,6 +297,10 @@ def sandbox_module(monkeypatch: pytest.MonkeyPatch) -> type[FakeSandbox]:
         (
             "up --nodes 2 --gpus 1 --state-dir box",
             [Path("box"), ("up", {"nodes": 2, "gpus_per_node": 1, "model": "h200", **PLAIN})],
+        ),
+        (
+            "up --isolation",
+            [None, ("up", {"nodes": 4, "gpus_per_node": None, "model": "h200", **PLAIN, "isolation": True})],
         ),
         (
             "up --kind namespaced --accounting --share /tmp/a --share /tmp/b --pyxis off",

@@ -37,6 +37,10 @@ NA, NOT_CHECKED = "not applicable", "not checked"
 ANYWHERE = {
     "fabric.gid": NA,
     "fabric.nic_names": NA,
+    **dict.fromkeys(
+        ("isolation.cpus", "isolation.devices", "isolation.pam_slurm_adopt", "isolation.tmp"), NA
+    ),
+    "isolation.memory": NOT_CHECKED,
     "nccl.baseline": NA,
     "nccl.links": NOT_CHECKED,
     "nccl.outlier": NA,

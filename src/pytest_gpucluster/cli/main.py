@@ -378,6 +378,11 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
     )
     up.add_argument("--accounting", action="store_true", help="also start slurmdbd with its own MariaDB")
     up.add_argument(
+        "--isolation",
+        action="store_true",
+        help="isolate jobs by cgroups, device files and a private /tmp; needs root and cgroup v1",
+    )
+    up.add_argument(
         "--share",
         type=Path,
         action="append",
@@ -457,6 +462,7 @@ def _up(sandbox: Sandbox, args: argparse.Namespace) -> None:
         accounting=args.accounting,
         share=args.share,
         pyxis=args.pyxis,
+        isolation=args.isolation,
     )
     status = sandbox.status()
     if status.get("why_plain"):

@@ -55,6 +55,28 @@ def nodes_by_allocation(session: NodesUnderTest) -> list[tuple[Allocation, tuple
     return [(held, nodes) for held, nodes in known if nodes]
 
 
+def step_or_timeout(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple[StepResult, str]:
+    """Run a step; return its result, and why it was cancelled if its deadline expired. StepError if it did not start."""
+    try:
+        return run_step(slurm, allocation, request), ""
+    except StepTimeout as error:
+        if not isinstance(error.result, StepResult):
+            raise
+        return error.result, str(error)
+
+
+def payload_tasks(result: StepResult, key: str) -> tuple[PayloadTask, ...]:
+    """Return the tasks of a step with the facts that its payload printed under this key."""
+    return tuple(
+        PayloadTask(
+            *(task.rank, task.node, task.rc, task.signal),
+            read_facts(task.stdout, key),
+            last_stderr_line(task.stderr),
+        )
+        for task in result.tasks
+    )
+
+
 class FrameworkStepRunner(Generic[Config]):
     """Runs the steps of one framework on `nodes`, the testable nodes of one allocation.
 
@@ -155,28 +177,21 @@ class FrameworkStepRunner(Generic[Config]):
 
     def run(self, request: StepRequest) -> PayloadResult:
         """Run a step. An expired deadline is a result; StepError if Slurm could not start the step."""
-        problem = hint = ""
-        try:
-            result = run_step(self.slurm, self.allocation, request)
-        except StepTimeout as error:
-            if not isinstance(error.result, StepResult):
-                raise
-            result, problem = error.result, str(error)
+        result, problem = step_or_timeout(self.slurm, self.allocation, request)
         self.commands.append(result.command)
+        hint = ""
         if not problem and result.rc != 0:
             hint = result.hint or ""
             contained = request.pyxis or self.in_container
             hint = "" if hint.startswith("container_") and not contained else hint
-        tasks = tuple(
-            PayloadTask(
-                *(task.rank, task.node, task.rc, task.signal),
-                read_facts(task.stdout, self.key),
-                last_stderr_line(task.stderr),
-            )
-            for task in result.tasks
-        )
         return self._result(
-            request, tasks, problem, command=result.command, seconds=result.seconds, rc=result.rc, hint=hint
+            request,
+            payload_tasks(result, self.key),
+            problem,
+            command=result.command,
+            seconds=result.seconds,
+            rc=result.rc,
+            hint=hint,
         )
 
     def attempt(self, request: StepRequest) -> PayloadResult:

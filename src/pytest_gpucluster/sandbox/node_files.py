@@ -58,7 +58,7 @@ _DATE_OF_PROCESS = """command = "%s '+" layout "'"
   close(command)
   return line"""
 # files in a node's folder that prolog, epilog, faults and the assignment of real GPUs write
-_PRESERVED = ("prolog.", "epilog", "fault.", "gpu.", "enroot/")
+_PRESERVED = ("prolog.", "epilog", "fault.", "gpu.", "enroot/", "root/etc/pam.d/")
 
 
 def write_simulated_tools(layout: Layout, transport: Transport) -> None:

@@ -24,6 +24,7 @@ from pytest_gpucluster.sandbox import (
     faults,
     gpu_assignment,
     hardware,
+    isolation_faults,
     models,
     namespaces,
     node_files,
@@ -34,6 +35,9 @@ from pytest_gpucluster.sandbox import (
     slurmdbd,
     spank,
 )
+from pytest_gpucluster.sandbox.isolation import Isolation
+from pytest_gpucluster.sandbox.isolation import slurm_conf as isolation_settings
+from pytest_gpucluster.sandbox.isolation import why_not as why_no_isolation
 from pytest_gpucluster.sandbox.layout import Layout, default_state_dir
 from pytest_gpucluster.sandbox.processes import DaemonProcess
 
@@ -66,6 +70,7 @@ class SandboxState:
     accounting: bool = False
     why_plain: str = ""  # why `auto` became plain
     pyxis: str = spank.AUTO  # or 'off', or the path of the site's spank_pyxis.so
+    isolation: bool = False
 
     @classmethod
     def load(cls, path: Path) -> SandboxState | None:
@@ -141,6 +146,7 @@ class Sandbox:
             "since": datetime.fromtimestamp(state.since).astimezone().isoformat(timespec="seconds"),
             "kind": state.kind,
             "accounting": state.accounting,
+            "isolation": state.isolation,
             **({"why_plain": state.why_plain} if state.why_plain else {}),
             "model": state.model,
             "gpus_per_node": state.gpus_per_node,
@@ -162,6 +168,7 @@ class Sandbox:
         accounting: bool = False,
         share: Sequence[Path] = (),
         pyxis: str = spank.AUTO,
+        isolation: bool = False,
     ) -> None:
         """Start the sandbox, and return when every node is idle in Slurm.
 
@@ -169,16 +176,23 @@ class Sandbox:
         enough). `kind`: plain (all nodes on 127.0.0.1), namespaced (each with its own network, processes, /tmp and
         sshd), or auto (namespaced if this machine allows it). `accounting`: slurmdbd with its own MariaDB. `share`:
         folders below /tmp or /run that stay visible on namespaced nodes. `pyxis`: the site's spank_pyxis.so (with its
-        Enroot on PATH), auto (the sandbox's own plugin if it can be compiled), or off. Does nothing if the sandbox
-        already runs with these properties; SandboxError if it runs with others, if packages are missing, or if a
-        daemon fails.
+        Enroot on PATH), auto (the sandbox's own plugin if it can be compiled), or off. `isolation`: cgroups, device files
+        and a private /tmp for the jobs, as root; a node then has the CPUs of this machine, and at most as many GPUs. Does nothing if the sandbox already runs with these properties;
+        SandboxError if it runs with others, if packages are missing, or if a daemon fails.
         """
         if not 1 <= nodes <= MAX_NODES:
             raise SandboxError(f"a sandbox has 1 to {MAX_NODES} nodes, not {nodes}")
         self._require_visible(share)
+        if isolation:
+            gpus = self._require_isolation(gpus, kind)
         kind, why_plain = self._kind(kind, nodes)
         spec = models.model(model)
-        gpus_per_node = spec.gpus if gpus_per_node is None else gpus_per_node
+        most = _cpus_of_host() if isolation else spec.gpus
+        gpus_per_node = min(spec.gpus, most) if gpus_per_node is None else gpus_per_node
+        if isolation and gpus_per_node > most:
+            raise SandboxError(
+                f"with isolation a node has the {most} CPUs of this machine: at most {most} GPUs"
+            )
         hardware.healthy_node("none", 0, gpus_per_node, spec, "")  # SandboxError for too many GPUs
         assignment = gpu_assignment.assign(gpus, nodes, gpus_per_node, self._transport)
         wanted = SandboxState(
@@ -193,6 +207,7 @@ class Sandbox:
             accounting=accounting,
             why_plain=why_plain,
             pyxis=pyxis,
+            isolation=isolation,
         )
         with self._locked():
             present = self._state()
@@ -222,6 +237,14 @@ class Sandbox:
         for folder in share:
             if root.is_relative_to(folder.resolve()):
                 raise SandboxError(f"--share {folder} would hide the state folder {root}: use another folder")
+
+    def _require_isolation(self, gpus: str, kind: str) -> str:
+        """Return the kind of GPUs; SandboxError if jobs cannot be isolated here, or not with these GPUs."""
+        if why := why_no_isolation(self.layout.root, kind):
+            raise SandboxError(why)
+        if gpus == "real":
+            raise SandboxError("isolation needs simulated GPUs, whose device files no driver opens")
+        return "simulated"
 
     def _kind(self, requested: str, nodes: int) -> tuple[str, str]:
         """Return the kind of nodes, and why `auto` became plain."""
@@ -280,16 +303,21 @@ class Sandbox:
         assignment: gpu_assignment.GpuAssignment,
         version: tuple[int, int],
     ) -> None:
-        layout = self.layout
+        layout, isolation = self.layout, self._isolation(state)
+        cpus = assignment.cpus or (_cpus_of_host() if isolation else 0)  # cpusets have those of the host
         resources = slurmconf.NodeResources(
             nodes=state.nodes,
             gpus_per_node=state.gpus_per_node,
             gpu_type=assignment.gpu_type or spec.gres_type,
-            cpus=assignment.cpus or spec.cpus.count,
-            sockets=1 if assignment.cpus else spec.cpus.sockets,
+            cpus=cpus or spec.cpus.count,
+            sockets=1 if cpus else spec.cpus.sockets,
             memory=assignment.memory_mib or spec.memory_mib,
         )
-        files = assignment.devices or gpu_assignment.null_devices(layout.root / "dev", state.gpus_per_node)
+        files = assignment.devices or (
+            isolation.prepare(state.nodes, state.gpus_per_node)
+            if isolation
+            else gpu_assignment.null_devices(layout.root / "dev", state.gpus_per_node)
+        )
         user = pwd.getpwuid(os.getuid()).pw_name
         containers = spank.install(
             layout,
@@ -302,7 +330,12 @@ class Sandbox:
         task_prolog = not containers.prepares_tasks
         layout.conf.write_text(
             slurmconf.slurm_conf(
-                layout, resources, self._addresses(state), user=user, task_prolog=task_prolog
+                layout,
+                resources,
+                self._addresses(state),
+                user=user,
+                task_prolog=task_prolog,
+                isolation=isolation_settings() if isolation else None,
             )
         )
         (layout.etc / "gres.conf").write_text(slurmconf.gres_conf(resources, files))
@@ -310,7 +343,12 @@ class Sandbox:
         if accounting is not None:
             accounting.configure()
         (layout.etc / "topology.conf").write_text(slurmconf.topology_conf(state.nodes))
-        (layout.etc / "cgroup.conf").write_text(slurmconf.cgroup_conf(version))
+        for name, text in (
+            isolation.configuration(state.nodes).items()
+            if isolation
+            else [("cgroup.conf", slurmconf.cgroup_conf(version))]
+        ):
+            (layout.etc / name).write_text(text)
         for name, text in (
             ("prolog", slurmconf.prolog(layout)),
             ("epilog", slurmconf.epilog(layout)),
@@ -321,6 +359,8 @@ class Sandbox:
             script.chmod(0o755)
         for node in state.nodes:
             layout.node(node).mkdir()
+            if isolation:
+                isolation.write_pam(node, adopts=True)
             (layout.root / "spool" / node).mkdir(parents=True)
             _for_all(layout.root / "tmp", layout.root / "tmp" / node, layout.node(node) / "enroot")
             _for_all(layout.node(node) / "load", mode=0o777)  # each user replaces files of the others
@@ -376,6 +416,8 @@ class Sandbox:
         spank.link_tool(layout)
         namespaced = state.kind == "namespaced"
         commands = layout.bin if namespaced else daemons.unusual_folder()
+        isolation = self._isolation(state)
+        sections = containers.cluster_sections() | (isolation.cluster_sections() if isolation else {})
         text = clusterfile.text(
             layout.conf,
             resources,
@@ -385,7 +427,7 @@ class Sandbox:
             pattern=pattern,
             own_names=namespaced,
             commands=commands,
-            sections=containers.cluster_sections(),
+            sections=sections,
         )
         self.cluster_file.write_text(text)
 
@@ -427,7 +469,7 @@ class Sandbox:
             else:
                 changed = dataclasses.replace(state, faults=others)
                 for one in injected:
-                    slurm_faults.ACTIONS[fault.action].inject(self._fault_context(), one)
+                    isolation_faults.ACTIONS[fault.action].inject(self._fault_context(), one)
                     changed = dataclasses.replace(changed, faults=(*changed.faults, one))
                     changed = self._with_current_daemons(changed)
                     changed.save(self.layout.state)  # if the next node fails, this one can be healed
@@ -457,7 +499,7 @@ class Sandbox:
                     self._write_nodes(changed, sorted(shown))
             for old in removed:
                 if faults.find(old.kind).change is None:
-                    slurm_faults.ACTIONS[faults.find(old.kind).action].heal(self._fault_context(), old)
+                    isolation_faults.ACTIONS[faults.find(old.kind).action].heal(self._fault_context(), old)
                     changed = self._with_current_daemons(changed)
             changed.save(self.layout.state)
             return tuple(names)
@@ -493,6 +535,7 @@ class Sandbox:
                 f"{layout.root} is not the state folder of a sandbox: choose another, or remove it"
             )
         self._stop_processes()
+        Isolation(layout).remove(self._transport)
         shutil.rmtree(layout.root)
 
     def _stop_processes(self) -> None:
@@ -532,13 +575,16 @@ class Sandbox:
         programs = daemons.find_programs()
         return daemons.SlurmDaemons(self.layout, self._transport, programs, self._namespaces(state))
 
+    def _isolation(self, state: SandboxState) -> Isolation | None:
+        return Isolation(self.layout) if state.isolation else None
+
     def _namespaces(self, state: SandboxState) -> namespaces.Namespaces | None:
         if state.kind != "namespaced":
             return None
         return namespaces.Namespaces(self.layout, self._transport, daemons.search_path())
 
     def _require_same(self, present: SandboxState, wanted: SandboxState) -> None:
-        names = ("nodes", "gpus_per_node", "model", "gpus", "kind", "accounting")
+        names = ("nodes", "gpus_per_node", "model", "gpus", "kind", "accounting", "isolation")
         if any(getattr(present, name) != getattr(wanted, name) for name in names):
             kind = f"{present.kind}, accounting" if present.accounting else present.kind
             raise SandboxError(
@@ -602,6 +648,10 @@ def node_names(count: int) -> tuple[str, ...]:
 def _controller_lives(state: SandboxState) -> bool:
     controller = state.processes.get("slurmctld")
     return state.boot_id == processes.boot_id() and controller is not None and controller.alive
+
+
+def _cpus_of_host() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _short_hostname() -> str:

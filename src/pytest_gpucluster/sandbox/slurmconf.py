@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import hostlist
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpucluster.sandbox.layout import Layout
@@ -37,6 +37,11 @@ class NodeResources:
     memory: int
 
 
+_NOT_ISOLATED = {
+    "ProctrackType": "proctrack/linuxproc",
+    "TaskPlugin": "task/none",
+    "SelectTypeParameters": "CR_Core",
+}
 _NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n"
 
 
@@ -76,9 +81,19 @@ def own_hosts(host: str, controller: str, addresses: Sequence[str]) -> DaemonAdd
 
 
 def slurm_conf(
-    layout: Layout, resources: NodeResources, addresses: DaemonAddresses, *, user: str, task_prolog: bool
+    layout: Layout,
+    resources: NodeResources,
+    addresses: DaemonAddresses,
+    *,
+    user: str,
+    task_prolog: bool,
+    isolation: Mapping[str, str] | None = None,
 ) -> str:
-    """Return slurm.conf. `task_prolog`: run the TaskProlog, since no plugin prepares the tasks."""
+    """Return slurm.conf. `task_prolog`: run the TaskProlog, since no plugin prepares the tasks.
+
+    `isolation`: keys that replace those of jobs that are not isolated.
+    """
+    settings = "".join(f"{key}={value}\n" for key, value in (isolation or _NOT_ISOLATED).items())
     prolog_line = f"TaskProlog={layout.etc}/task_prolog\n" if task_prolog else ""
     names = hostlist.fold(resources.nodes)
     gres = f" Gres=gpu:{resources.gpu_type}:{resources.gpus_per_node}" if resources.gpus_per_node else ""
@@ -98,10 +113,7 @@ SlurmdPidFile={layout.pid_file("slurmd-%n")}
 SlurmdLogFile={layout.log_file("slurmd-%n")}
 TmpFS={addresses.tmp}
 SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-{addresses.accounting}SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+{settings}{addresses.accounting}SelectType=select/cons_tres
 GresTypes=gpu
 TopologyPlugin=topology/tree
 MpiDefault=none

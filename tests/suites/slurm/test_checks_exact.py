@@ -40,7 +40,7 @@ def test_figures_of_a_node() -> None:
     ],
 )  # fmt: skip
 def test_names_of_mig_instances(gres: str, *, mig: bool) -> None:
-    assert (checks._MIG.search(gres) is not None) is mig
+    assert NodeInfo("gpu01", "IDLE", gres={gres: 7}).allocates_mig is mig
 
 
 def task(rank: int, **change: Any) -> DiagnosticTask:

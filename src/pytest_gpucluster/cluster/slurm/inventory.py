@@ -31,6 +31,7 @@ _SILENT = re.compile(
 )  # since 23.02 it is appended to an existing reason
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
 _COUNT = re.compile(r"(\d+)([KMGTP]?)")  # _get_suffix() of src/interfaces/gres.c
+_MIG = re.compile(r"(?<!\d)\d+g\.\d+gb", re.IGNORECASE)  # nvidia_a100_1g.5gb, 1g.10gb, 1c.3g.20gb
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 # sinfo's suffixes, man sinfo "NODE STATE CODES", as the flags that scontrol prints
@@ -140,6 +141,11 @@ class NodeInfo:
     def gpus(self) -> int:
         """The number of GPUs in the gres of the node."""
         return sum(count for name, count in self.gres.items() if name.split(":")[0] == "gpu")
+
+    @property
+    def allocates_mig(self) -> bool:
+        """Slurm allocates MIG instances, whose number is not that of the GPUs."""
+        return any(_MIG.search(name) for name in self.gres if name.split(":")[0] == "gpu")
 
     @property
     def busy(self) -> bool:

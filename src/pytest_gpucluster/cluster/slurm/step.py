@@ -84,7 +84,8 @@ class StepRequest:
     `nodes` () means the whole allocation. `env` is added to the tasks' environment, and overrides that of an image.
     `input` is every task's stdin. `prelude`: sh lines that `shell` runs first in each task. `environment` of the cluster
     file surrounds the step. `enough` returns, from all tasks' stdout, whether the output is complete: then the step is
-    cancelled after ENOUGH_GRACE seconds, before its deadline.
+    cancelled after ENOUGH_GRACE seconds, before its deadline. `overlap`: share CPUs, memory and GPUs with other steps;
+    False: the step has its own, apart from steps that overlap, and waits until they are free.
     """
 
     argv: tuple[str, ...]
@@ -111,6 +112,7 @@ class StepRequest:
     extra_args: tuple[str, ...] = ()
     environment: EnvironmentConfig | None = None
     enough: Callable[[str], bool] | None = None
+    overlap: bool = True
 
     def options(self) -> list[str]:
         """Return srun's options, without those that select the allocation."""
@@ -159,7 +161,7 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
     request = _complete(request, allocation)
     argv = [
         "srun",
-        "--overlap",
+        *(["--overlap"] if request.overlap else []),
         f"--jobid={allocation.job_id}",
         "--label",
         *(["--input=all"] if request.input is not None else ["--input=none"]),

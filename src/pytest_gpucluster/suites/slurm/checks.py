@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 # RealMemory is usually a little below the installed memory, for the operating system (Slurm's FAQ on MemSpecLimit)
 MEMORY_SHARE = 0.85
-_MIG = re.compile(r"(?<!\d)\d+g\.\d+gb", re.IGNORECASE)  # nvidia_a100_1g.5gb, 1g.10gb, 1c.3g.20gb
 FORGOTTEN = "Slurm no longer knows the job"
 
 
@@ -130,7 +129,7 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
         return
     yield Metric("slurm_gpus", info.gpus, "GPUs")
     types = sorted(name for name in info.gres if name.split(":")[0] == "gpu")
-    if any(_MIG.search(name) for name in types):
+    if info.allocates_mig:
         yield NotApplicable(
             f"Slurm allocates MIG instances ({_gres(info)}), whose number is not that of the GPUs"
         )

@@ -1,0 +1,10 @@
+"""Isolation of jobs: one user's job cannot disturb another's."""
+
+from pytest_gpucluster.core.registry import Suite
+
+SUITE = Suite(
+    __name__,
+    order=3,
+    markers=("isolation: jobs are confined to their CPUs, GPUs, memory and /tmp; srun --pty",),
+    section="config:IsolationConfig",
+)

@@ -1,0 +1,312 @@
+"""Checks of the isolation of jobs. Pure.
+
+No failure drains a node: each is a setting of Slurm or of the node, which jobs on a node of their own do not notice.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import units
+from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.suites.isolation.pam import ADOPT, SYSTEMD
+from pytest_gpucluster.suites.isolation.steps import COLUMNS, CPUS, EXIT_CODE, ROLES, ROWS, TIMED_OUT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+    from pytest_gpucluster.suites.isolation.exemptions import Exemptions
+    from pytest_gpucluster.suites.isolation.pam import PamFacts
+    from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
+
+Facts = dict[str, dict[str, Any]]
+
+NO_STEP = "no step has run on the node"
+APART = (
+    "the two steps did not run at the same time on the node, so that they may have used the same resources"
+)
+YOUNGER = 60.0  # seconds; a private folder is as old as the job, and that of the node as old as the node
+_REFUSED = (errno.EPERM, errno.EACCES)  # by a device cgroup, or by the mode of the file
+_DAEMON = "on the node: diff its cgroup.conf with that of the controller; systemctl restart slurmd"
+
+
+@check(
+    "isolation.cpus",
+    cause="cgroup.conf of the node lacks ConstrainCores=yes, or slurmd was not restarted since",
+    hint=f"srun -w NODE --exact -c1 sh -c 'taskset -pc 0-999 $$; taskset -pc $$'; {_DAEMON}",
+    action=Action.MONITOR,
+)
+def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
+    """Judge that a step can use its own CPUs only, also if it requests all, and that two steps share none."""
+    if exempt.cpus:
+        yield NotApplicable(exempt.cpus)
+        return
+    found, missing = _facts(trial, node_name, "cpus")
+    yield from missing
+    for role, facts in found.items():
+        cores, reach = facts["cpus"]["cores"], facts["cpus"]["reach"]
+        if not cores:
+            yield NotChecked("the kernel does not show which CPUs are threads of one core")
+        elif cores > CPUS:  # Slurm gives whole cores, which may have several threads
+            yield Finding(f"{role} step", f"can use {_cpus(reach)} of {cores} cores", f"{CPUS} core")
+    if len(found) < len(ROLES):
+        return
+    yield from _disjoint("CPUs", "use", [set(facts["cpus"]["reach"]) for facts in found.values()], found)
+
+
+@check(
+    "isolation.devices",
+    cause="cgroup.conf of the node lacks ConstrainDevices=yes, or its gres.conf names no device files (File=)",
+    hint=f"srun -w NODE --gres=gpu:1 nvidia-smi -L; gres.conf of the node; {_DAEMON}",
+    action=Action.MONITOR,
+)
+def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeInfo | None) -> Judgement:
+    """Judge that a step can open the device files of its own GPUs only."""
+    if exempt.devices:
+        yield NotApplicable(exempt.devices)
+        return
+    if info is None or not info.gpus:
+        yield NotApplicable("Slurm has no GPUs on this node")
+        return
+    if info.allocates_mig:
+        yield NotApplicable("MIG instances of one GPU share its device file")
+        return
+    found, missing = _facts(trial, node_name, "devices")
+    yield from missing
+    if not found or trial is None:
+        return
+    opened = [_opened(facts["devices"]["files"]) for facts in found.values()]
+    if None in opened:
+        yield NotChecked(
+            "no file of isolation.device_files exists, or its mode lets this user open none: name those of the GPUs in the "
+            "cluster file"
+        )
+        return
+    if free := _unmanaged(opened, info.gpus, next(iter(found.values()))["devices"]["files"]):
+        yield Advisory(listed(sorted(free)), "every job can open it", "a GPU of gres.conf, or no device file")
+        opened = [(reached or set()) - free for reached in opened]
+    for role, reached in zip(found, opened, strict=True):
+        given = trial.gpus[role]
+        if reached is not None and len(reached) != given:
+            shown = f": {listed(sorted(reached))}" if reached else ""
+            part, expected = f"device files of the {role} step", f"{given}, the number of its GPUs"
+            yield Finding(part, f"{len(reached)} can be opened{shown}", expected)
+    if len(found) == len(ROLES):
+        yield from _disjoint("GPUs", "open", opened, found)
+
+
+def _unmanaged(opened: Sequence[set[str] | None], gpus: int, files: Mapping[str, int]) -> set[str]:
+    """Return the device files that gres.conf leaves out, as of a GPU for a display: Slurm denies them to no job.
+
+    Both steps reach them, and there are at most as many as the node has more files than GPUs in Slurm.
+    """
+    if len(opened) < len(ROLES):
+        return set()
+    shared = set.intersection(*(one or set() for one in opened))
+    return shared if len(shared) <= len(files) - gpus else set()
+
+
+def _opened(files: Mapping[str, int]) -> set[str] | None:
+    """Return the device files that can be opened; None if there are none, or the mode of all excludes this user."""
+    if set(files.values()) <= {errno.EACCES}:
+        return None
+    return {path for path, error in files.items() if error not in _REFUSED}
+
+
+def _disjoint(
+    what: str, verb: str, reached: Sequence[set[Any] | None], found: Mapping[str, Facts]
+) -> Judgement:
+    """Judge that two steps reach nothing in common, if they ran at the same time."""
+    shared = sorted(set.intersection(*(one or set() for one in reached)))
+    if not all(facts.get("met", {}).get("met") is True for facts in found.values()):
+        yield NotChecked(APART)
+    elif shared:
+        yield Finding(f"{what} of two steps", f"both can {verb} {listed(shared)}", f"no {what} in common")
+
+
+@check(
+    "isolation.tmp",
+    cause="job_container.conf (namespace.yaml) of the node does not name it or the folder, or slurmd was not restarted since",
+    hint="srun -w NODE findmnt -T /tmp; job_container.conf; isolation.private_folders of the cluster file if other folders "
+    "are private",
+    action=Action.MONITOR,
+)
+def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
+    """Judge that /tmp and /dev/shm of a job are not those of the node, which all its jobs would share."""
+    if exempt.tmp:
+        yield NotApplicable(exempt.tmp)
+        return
+    found, missing = _facts(trial, node_name, "folders")
+    if not found or trial is None:
+        yield from missing
+        return
+    for folder, facts in next(iter(found.values()))["folders"]["found"].items():
+        if facts["error"]:
+            yield NotChecked(f"{folder}: {facts['error']}")
+            continue
+        private = _private(facts, trial)
+        if private is None:
+            yield NotChecked(
+                f"{folder}: only root can compare it with that of the node: sudo: true in the cluster file"
+            )
+        elif not private:
+            yield Finding(folder, "the folder of the node, which all jobs share", "a folder of this job")
+
+
+@check(
+    "isolation.memory",
+    cause="cgroup.conf of the node lacks ConstrainRAMSpace=yes, or slurmd was not restarted since",
+    hint=f"srun -w NODE --mem=256M sh -c 'head -c 600M /dev/zero | tail'; {_DAEMON}",
+    action=Action.MONITOR,
+    marks=("intrusive",),  # the kernel ends a process for want of memory, and logs it
+)
+def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None) -> Judgement:
+    """Judge that a task above its memory limit is ended, one below it lives, and the node stays in service."""
+    if exempt.memory:
+        yield NotApplicable(exempt.memory)
+        return
+    if memory_trial is None:
+        yield NotChecked(NO_STEP)
+        return
+    trial, facts = memory_trial, memory_trial.step.last_facts(node_name)
+    if state := trial.states.get(node_name):
+        yield Finding("node", f"after the task: {state}", "in service")
+    if refused := facts.get("refused"):
+        yield NotChecked(str(refused["reason"]))
+        return
+    limit = units.format_size(trial.limit)
+    part = f"task with --mem={trial.limit >> 20}M"
+    if held := facts.get("held"):
+        yield from _held(part, held, trial)
+    elif "below" in facts and _killed(_task_of(trial.step, node_name)):
+        if not trial.reported:
+            yield Advisory(part, "ended, and Slurm does not report why", "OUT_OF_MEMORY")
+    elif _killed(_task_of(trial.step, node_name)) and trial.reported:
+        yield Finding(part, f"ended below a quarter of {limit}", f"lives below {limit}")
+    else:
+        yield NotChecked(trial.step.silence(node_name))
+
+
+@check(
+    "isolation.pam_slurm_adopt",
+    cause="the node was left out when PAM was configured, or an update restored /etc/pam.d",
+    hint="on the node: grep -r slurm /etc/pam.d; sshd -T | grep -i usepam; slurm.schedmd.com/pam_slurm_adopt.html",
+    action=Action.MONITOR,
+)
+def pam_slurm_adopt(pam: PamFacts, adopting: str, prolog_flags: str) -> Judgement:
+    """Judge that sshd puts a login into the user's job: PAM's stack, the module and Slurm's configuration."""
+    if adopting:
+        yield NotApplicable(adopting)
+        return
+    if not pam.readable:
+        yield NotChecked("/etc/pam.d/sshd of the node cannot be read")
+        return
+    if not pam.adopts:
+        yield Finding("account stack of sshd", f"without {ADOPT}", f"with {ADOPT}")
+    elif not pam.module:
+        yield Finding(pam.adopts, "the file does not exist in a folder of PAM modules", "installed")
+    if pam.use_pam == "no":
+        yield Finding("UsePAM of sshd", "no: sshd does not use PAM", "yes")
+    if not re.search(r"\bcontain\b", prolog_flags, re.IGNORECASE):
+        yield Finding("PrologFlags of slurm.conf", prolog_flags or "none", "with Contain")
+    if pam.systemd and pam.logind == "active":
+        part = f"{SYSTEMD} in /etc/pam.d/{pam.systemd}"
+        yield Advisory(
+            part, "in the session stack of sshd: it may move a login out of the job", "disabled for sshd"
+        )
+
+
+@check(
+    "isolation.pty",
+    cause="/dev/pts of the node, a prolog that hangs, or a firewall between node and login node (SrunPortRange)",
+    hint="srun -w NODE --pty bash; slurmd's log on the node",
+    action=Action.MONITOR,
+)
+def pty(ptys: Sequence[PtyResult]) -> Judgement:
+    """Judge that `srun --pty` opens a terminal of the given size on the first node of each partition."""
+    for one in ptys:
+        if one.problem:
+            yield NotChecked(f"{one.node}: {one.problem}")
+        elif one.rc == TIMED_OUT:
+            yield Finding(one.node, "srun --pty did not end in time", "a shell that ends")
+        elif one.size is None:
+            yield Finding(
+                one.node, f"no output of the shell: {one.text or 'no message'} (exit {one.rc})", "a shell"
+            )
+        elif not one.size:
+            yield Finding(one.node, "the shell has no terminal", "a terminal")
+        elif one.size != f"{ROWS} {COLUMNS}":
+            yield Finding(
+                one.node, f"a terminal of {one.size} rows and columns", f"{ROWS} {COLUMNS}, as here"
+            )
+        elif one.rc != EXIT_CODE:
+            yield Finding(one.node, f"exit status {one.rc}", f"exit status {EXIT_CODE} of the shell")
+
+
+def _facts(trial: Trial | None, node: str, kind: str) -> tuple[dict[str, Facts], list[NotChecked]]:
+    """Return {role: facts of the node} of the steps that reported this kind, and why the others did not."""
+    found: dict[str, Facts] = {}
+    missing: list[NotChecked] = []
+    for role, step in trial.steps.items() if trial else ():
+        facts = {key: dict(fact) for key, fact in step.last_facts(node).items()}
+        if kind in facts:
+            found[role] = facts
+        else:
+            missing.append(NotChecked(f"{role} step: {step.silence(node)}"))
+    if trial is None:
+        missing.append(NotChecked(NO_STEP))
+    return found, missing
+
+
+def _cpus(numbers: Sequence[int]) -> str:
+    return f"CPU {listed(numbers)}"
+
+
+def _private(facts: Mapping[str, Any], trial: Trial) -> bool | None:
+    """Return whether a folder belongs to the job alone; None if that is unknown.
+
+    It does not if the first process of the node has the same one, if nothing is mounted there, if systemd mounted it for
+    slurmd (PrivateTmp=), or if it is older than the job. Slurm mounts BASE/JOB/.JOB or BASE/NODE/JOB/.JOB on /tmp, and a
+    new tmpfs on /dev/shm.
+    """
+    root = facts["root"]
+    if root is None or facts["own"] == facts["node"]:
+        return False
+    if any(part.lstrip(".") == str(trial.job) for part in root.split("/")):
+        return True
+    if "/systemd-private-" in root:
+        return False
+    if trial.job_age is not None and facts["age"] >= 0:
+        if facts["age"] > trial.job_age + YOUNGER:
+            return False
+        if facts["uptime"] > trial.job_age + 2 * YOUNGER:
+            return True
+    return True if facts["node"] else None
+
+
+def _held(part: str, held: Mapping[str, Any], trial: MemoryTrial) -> Judgement:
+    """Judge a task that was not ended: memory beyond its limit must be in swap (ConstrainSwapSpace=no)."""
+    resident, swapped = (units.format_size(held[key]) for key in ("resident", "swapped"))
+    if held["resident"] > trial.most:
+        yield Finding(
+            part, f"has {resident} of memory and was not ended", f"ended at {units.format_size(trial.most)}"
+        )
+    else:
+        yield Advisory(
+            part, f"not ended: {swapped} of it are in swap space", "ended (ConstrainSwapSpace=yes)"
+        )
+
+
+def _task_of(step: PayloadResult, node: str) -> PayloadTask | None:
+    return next((task for task in step.tasks if task.node == node), None)
+
+
+def _killed(task: PayloadTask | None) -> bool:
+    return task is not None and task.signal == signal.SIGKILL

@@ -1,0 +1,36 @@
+"""The section `isolation` of a cluster file."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pytest_gpucluster.core.values import Duration, FolderPath, Section, Size, Text
+
+_DEFAULT = "; default: what Slurm's configuration states"
+
+
+class IsolationConfig(Section):
+    """What a job must be isolated from. Each key: true: required, false: not tested."""
+
+    about = "what isolates jobs from each other, where Slurm's configuration does not state it"
+    order = 5
+
+    cpus: bool | None = Field(None, description=f"a job can use its own CPUs only{_DEFAULT}")
+    devices: bool | None = Field(None, description=f"a job can open its own GPUs only{_DEFAULT}")
+    memory: bool | None = Field(None, description=f"Slurm ends a task above its memory limit{_DEFAULT}")
+    tmp: bool | None = Field(None, description=f"each job has its own temporary folders{_DEFAULT}")
+    pam_slurm_adopt: bool | None = Field(
+        None,
+        description="sshd puts a login into the user's job; default: required if most nodes of a group do so",
+    )
+    private_folders: tuple[FolderPath, ...] = Field(
+        ("/tmp", "/dev/shm"), min_length=1, description="folders that each job has for itself"
+    )
+    device_files: tuple[Text, ...] = Field(
+        ("/dev/nvidia[0-9]*",), min_length=1, description="patterns of device files, one file per GPU"
+    )
+    step_memory: Size = Field(
+        256 * 2**20, ge=128 * 2**20, le=2**34, description="memory limit of the task that must be ended"
+    )
+    python: Text = Field("python3", description="Python of the nodes, 3.6 or later")
+    deadline: Duration = Field(60, description="time limit of one step, for a small number of nodes")

@@ -1,0 +1,84 @@
+"""What need not be isolated, by the cluster file or by Slurm's configuration. Pure.
+
+slurmctld reports cgroup.conf in `scontrol show config` under "Cgroup Support Configuration", as it reads its own file: a
+node may have another one, which is a fault that the checks find.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.suites.isolation.config import IsolationConfig
+
+_CGROUP_KEYS = {"cpus": "ConstrainCores", "devices": "ConstrainDevices", "memory": "ConstrainRAMSpace"}
+# job_container/tmpfs; since 25.11 NamespaceType=namespace/tmpfs or namespace/linux
+_PRIVATE_TMP = re.compile(r"(job_container/tmpfs|namespace/(tmpfs|linux))\b")
+
+
+@dataclass(frozen=True)
+class Exemptions:
+    """For each kind of isolation why it is not tested, '' if it is."""
+
+    cpus: str = ""
+    devices: str = ""
+    memory: str = ""
+    tmp: str = ""
+    allowed_memory: float = 1.0
+    """The memory that a task may use, as a multiple of its limit (AllowedRAMSpace)."""
+
+    @property
+    def any_step(self) -> bool:
+        """Whether a step must be run to test something, apart from memory."""
+        return not (self.cpus and self.devices and self.tmp)
+
+
+def read_exemptions(config: Mapping[str, str], section: IsolationConfig) -> Exemptions:
+    """Return what the cluster file exempts, or else what Slurm's configuration does not isolate."""
+
+    def why_not(kind: str, stated: bool | None, reason: str) -> str:
+        if stated is None:
+            return reason
+        return "" if stated else f"the cluster file has isolation.{kind}: false"
+
+    return Exemptions(
+        cpus=why_not("cpus", section.cpus, _no_cgroup(config, "cpus")),
+        devices=why_not("devices", section.devices, _no_cgroup(config, "devices")),
+        memory=why_not(
+            "memory", section.memory, _no_cgroup(config, "memory") or _memory_not_allocated(config)
+        ),
+        tmp=why_not("tmp", section.tmp, _no_private_tmp(config)),
+        allowed_memory=_percent(config.get("AllowedRAMSpace", "")) / 100,
+    )
+
+
+def _no_cgroup(config: Mapping[str, str], kind: str) -> str:
+    """Return why Slurm does not confine jobs by a cgroup, '' if it does."""
+    if "task/cgroup" not in config.get("TaskPlugin", ""):
+        return f"slurm.conf has TaskPlugin={config.get('TaskPlugin') or 'task/none'}, without task/cgroup"
+    key = _CGROUP_KEYS[kind]
+    value = config.get(key, "")
+    return "" if value.lower() == "yes" else f"cgroup.conf of the controller has {key}={value or 'no'}"
+
+
+def _memory_not_allocated(config: Mapping[str, str]) -> str:
+    """Return why the limit of a task is not its --mem, '' if it is."""
+    kind = config.get("SelectTypeParameters", "")
+    return "" if "MEMORY" in kind.upper() else f"Slurm does not allocate memory (SelectTypeParameters={kind})"
+
+
+def _no_private_tmp(config: Mapping[str, str]) -> str:
+    kinds = [config.get(key, "") for key in ("JobContainerType", "NamespaceType")]
+    if any(_PRIVATE_TMP.search(kind) for kind in kinds):
+        return ""
+    return "slurm.conf has neither JobContainerType=job_container/tmpfs nor NamespaceType"
+
+
+def _percent(text: str) -> float:
+    """Return the number of '100.0%', at least 100; 100 if it cannot be read."""
+    number = re.match(r"\d{1,6}(\.\d{1,6})?", text)
+    return max(100.0, float(number[0])) if number else 100.0

@@ -1,0 +1,113 @@
+"""How sshd of a node admits users: the PAM stack with pam_slurm_adopt, as its page of Slurm's documentation requires."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.probe import Probe, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpucluster.core.probe import Answer
+
+ADOPT, SYSTEMD = "pam_slurm_adopt.so", "pam_systemd.so"
+_SERVICE = "sshd"
+MAX_DEPTH = 16  # of included files
+# Only lines that matter: the files of all nodes come in one answer. -C: sshd -T demands it where sshd_config has a Match
+_COMMAND = r"""
+files=$(ls /etc/pam.d 2>/dev/null | sed 's|^|/etc/pam.d/|')
+lines=$([ -z "$files" ] || grep -HsE '^[^#]*(pam_slurm_adopt|pam_systemd|include|substack)' $files)
+printf '%s\n' "$lines" | sed -n 's/^[^:]*\/pam\.d\//pam|/p'
+case " $(echo $files) " in *' /etc/pam.d/sshd '*) echo 'sshd|yes' ;; esac
+named=$(printf '%s\n' "$lines" | sed -n 's/.*[[:space:]]\(\/[^[:space:]]*pam_slurm_adopt\.so\).*/\1/p')
+for place in $named /lib*/security/pam_slurm_adopt.so /lib/*/security/pam_slurm_adopt.so \
+    /usr/lib*/security/pam_slurm_adopt.so /usr/lib/*/security/pam_slurm_adopt.so; do
+    [ ! -e "$place" ] || echo "module|$place"
+done
+PATH=$PATH:/usr/sbin:/sbin
+use=$(sshd -T -C user=root,host=localhost,addr=127.0.0.1 2>/dev/null | grep -i '^usepam ')
+[ -n "$use" ] || use=$(grep -hisE '^[[:space:]]*UsePAM[[:space:]]' /etc/ssh/sshd_config.d/*.conf /etc/ssh/sshd_config | head -n 1)
+echo "usepam|$use"
+echo "logind|$(systemctl is-active systemd-logind 2>/dev/null)"
+"""
+_LINE = re.compile(r"\s*-?(\w+)\s+(\[[^\]]*\]|\S+)\s+(\S+)")
+_DEBIAN = re.compile(r"\s*@include\s+(\S+)")
+
+
+@dataclass(frozen=True)
+class PamFacts:
+    """PAM of sshd. `readable`: the node has a file for sshd. `adopts`: the module as the account stack names it, or ''.
+
+    `module`: the file of the module, '' if there is none; `systemd`: the file that puts pam_systemd into the session stack;
+    `use_pam`: yes, no, or '' if unknown; `logind`: the state of systemd-logind, '' if unknown.
+    """
+
+    readable: bool
+    adopts: str
+    module: str
+    systemd: str
+    use_pam: str
+    logind: str
+
+
+def read_pam(answer: Answer) -> PamFacts:
+    """Read the answer."""
+    files: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
+    for line in text_of(answer).splitlines():
+        key, bar, value = line.partition("|")
+        if not bar:
+            continue
+        path, colon, text = value.partition(":")
+        if key == "pam" and colon:
+            files.setdefault(path, []).append(text)
+        else:
+            found.setdefault(key, []).append(value.strip())
+    if "logind" not in found:
+        raise ProbeError("the end of the answer is missing")
+    account = list(_modules(files, "account"))
+    session = list(_modules(files, "session"))
+    adopts = next((module for _, module in account if module.rpartition("/")[2] == ADOPT), "")
+    modules = found.get("module", [])
+    return PamFacts(
+        readable="sshd" in found,
+        adopts=adopts,
+        module=next((path for path in modules if not adopts.startswith("/") or path == adopts), ""),
+        systemd=next((name for name, module in session if module.rpartition("/")[2] == SYSTEMD), ""),
+        use_pam="".join(found.get("usepam", [""])[0].lower().split()[1:2]),
+        logind=found.get("logind", [""])[0],
+    )
+
+
+def _modules(files: Mapping[str, list[str]], kind: str) -> Iterator[tuple[str, str]]:
+    """Yield (file, module) of one kind of the stack of sshd, in order, with the files that it includes (pam.d(5))."""
+    pending = [(line, _SERVICE, 0) for line in reversed(files.get(_SERVICE, []))]
+    opened = {_SERVICE}
+    while pending:
+        line, name, depth = pending.pop()
+        debian, found = _DEBIAN.match(line), _LINE.match(line)
+        if debian:
+            included = debian[1]
+        elif found and found[1].lower() == kind:
+            included = found[3] if found[2].lower() in ("include", "substack") else ""
+            if not included:
+                yield name, found[3]
+        else:
+            continue
+        included = included.rpartition("/")[2]
+        if included and included not in opened and depth < MAX_DEPTH:
+            opened.add(included)
+            pending += [(one, included, depth + 1) for one in reversed(files.get(included, []))]
+
+
+PAM = Probe(
+    "PAM of sshd",
+    _COMMAND.strip(),
+    read_pam,
+    root=True,
+    by_hand="cat /etc/pam.d/sshd; sshd -T | grep -i usepam",
+)

@@ -1,0 +1,255 @@
+"""Steps that try to leave their job: two at the same time, one that exceeds its memory, and one with a pseudo-terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.cluster.slurm.step import StepRequest
+from pytest_gpucluster.core import units
+from pytest_gpucluster.core.errors import SlurmError, StepError, TransportError
+from pytest_gpucluster.kit.framework_step import nodes_by_allocation, payload_tasks, step_or_timeout
+from pytest_gpucluster.kit.payload_result import PayloadResult
+from pytest_gpucluster.kit.payload_step import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.kit.framework_step import NodesUnderTest
+    from pytest_gpucluster.suites.isolation.config import IsolationConfig
+    from pytest_gpucluster.suites.isolation.exemptions import Exemptions
+
+KEY = "isolation"
+ROLES = ("first", "second")
+CPUS = 1  # of each step
+_STEP_MEMORY = "256M"  # a step without --mem would take all of the job, and the second one would wait
+_SECONDS_PER_NODE = 0.25
+EXCEEDED = 2  # times the allowed memory
+ROWS, COLUMNS, EXIT_CODE, TIMED_OUT = 33, 101, 23, 124
+_SHELL = (
+    "if tty >/dev/null 2>&1 && : </dev/tty; then size=$(stty size); else size=; fi; "
+    f'printf \'pty|%s|%s|end\\n\' "$SLURMD_NODENAME" "$size"; exit {EXIT_CODE}'
+)
+_NO_TERMINAL = "Not using a pseudo-terminal"  # srun, of the machine on which it runs
+_OUT_OF_MEMORY = re.compile(r"oom.?kill|out.of.memory", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Two steps that run at the same time on all nodes of an allocation, by role, and the GPUs of each on a node.
+
+    `job`: the id of the job; `job_age`: its seconds at the end of the steps, None if unknown.
+    """
+
+    steps: Mapping[str, PayloadResult]
+    gpus: Mapping[str, int]
+    job: int = 0
+    job_age: float | None = None
+
+
+@dataclass(frozen=True)
+class MemoryTrial:
+    """A step whose tasks exceed their limit. `most`: bytes that a task may use; `taken`: that it tries to use.
+
+    `reported`: Slurm reported that memory ran out; `states`: {node: why Slurm took it out of service meanwhile}.
+    """
+
+    step: PayloadResult
+    limit: int
+    most: int
+    reported: bool
+    states: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PtyResult:
+    """`srun --pty` on one node. `size`: rows and columns of its terminal, '' without one, None if nothing arrived.
+
+    `problem`: why it could not be tried; `text`: what it printed.
+    """
+
+    node: str
+    rc: int | None = None
+    size: str | None = None
+    text: str = ""
+    problem: str = ""
+    command: str = ""
+
+
+class Isolation:
+    """The steps on the testable nodes of one allocation."""
+
+    def __init__(
+        self,
+        session: NodesUnderTest,
+        allocation: Allocation,
+        nodes: tuple[str, ...],
+        config: IsolationConfig,
+        exempt: Exemptions,
+    ) -> None:
+        self.allocation, self.nodes, self.config, self.exempt = allocation, nodes, config, exempt
+        self.slurm = allocation.slurm
+        self.sudo = session.cluster.sudo
+        self._inventory: Mapping[str, NodeInfo] = session.inventory
+
+    @classmethod
+    def of_allocations(
+        cls, session: NodesUnderTest, config: IsolationConfig, exempt: Exemptions
+    ) -> list[Isolation]:
+        """Return one per allocation that has testable nodes."""
+        return [cls(session, held, nodes, config, exempt) for held, nodes in nodes_by_allocation(session)]
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for a step: slurmctld and srun serve all tasks."""
+        return self.config.deadline + _SECONDS_PER_NODE * len(self.nodes)
+
+    def try_all(self) -> Trial:
+        """Run two steps, each with its own CPU, memory and, if the nodes have them, GPU."""
+        least = min((self._inventory[node].gpus for node in self.nodes if node in self._inventory), default=0)
+        gpus = {"first": min(1, least), "second": int(least > 1)}
+        token = secrets.token_hex(8)
+        options = {
+            "device_files": self.config.device_files,
+            "folders": self.config.private_folders,
+            "sudo": self.sudo,
+        }
+
+        def run(role: str) -> PayloadResult:
+            source = source_of(__file__)
+            argv = (self.config.python, "-c", source, role, token, json.dumps(options))
+            return self._run(self._own_resources(argv, gpus[role]))
+
+        with ThreadPoolExecutor(len(ROLES)) as pool:
+            steps = dict(zip(ROLES, pool.map(run, ROLES), strict=True))
+        return Trial(steps, gpus, self.allocation.job_id, self._job_age())
+
+    def _job_age(self) -> float | None:
+        """Return the seconds that the job has run (squeue's %M, as 1-02:03:04 or 0:12), None if Slurm does not answer."""
+        try:
+            text = self.slurm.run("squeue", "-h", "-j", str(self.allocation.job_id), "-o", "%M").strip()
+            return units.parse_duration(text)
+        except (SlurmError, ValueError):
+            return None
+
+    def _own_resources(self, argv: tuple[str, ...], gpus: int) -> StepRequest:
+        return StepRequest(
+            argv=argv,
+            nodes=self.nodes,
+            ntasks_per_node=1,
+            cpus_per_task=CPUS,
+            gpus_per_node=gpus or None,
+            extra_args=("--exact", f"--mem={_STEP_MEMORY}", *(() if gpus else ("--gres=none",))),
+            overlap=False,
+            timeout=self.timeout,
+        )
+
+    def exceed_memory(self) -> MemoryTrial:
+        """Run one task per node that takes twice the memory that it may use; then read the states of the nodes."""
+        limit = self.config.step_memory >> 20 << 20
+        most = int(limit * self.exempt.allowed_memory)
+        argv = (
+            self.config.python,
+            "-c",
+            source_of(__file__, "payload_memory.py"),
+            str(limit),
+            str(EXCEEDED * most),
+        )
+        request = StepRequest(
+            argv=argv,
+            nodes=self.nodes,
+            ntasks_per_node=1,
+            extra_args=(f"--mem={limit >> 20}M",),
+            # since 23.11 a site may end the tasks of all nodes with the first one (TaskPluginParam=OOMKillStep)
+            env={"SLURM_OOM_KILL_STEP": "0"},
+            timeout=self.timeout,
+        )
+        before = self._in_service()
+        output: list[str] = []
+        step = self._run(request, output)
+        trial = MemoryTrial(step, limit, most, bool(_OUT_OF_MEMORY.search("\n".join(output))))
+        after = self._in_service()
+        lost = {node: after.get(node, "") for node in self.nodes if before.get(node) == ""}
+        return replace(trial, states={node: why for node, why in lost.items() if why})
+
+    def _in_service(self) -> dict[str, str]:
+        """Return {node: why it is out of service, '' if it is not}, as Slurm shows it now; {} if Slurm does not answer."""
+        self.slurm.refresh()
+        try:
+            return {
+                node: "" if info.in_service else info.why_unavailable()
+                for node, info in self.slurm.nodes().items()
+            }
+        except SlurmError:
+            return {}
+
+    def _run(self, request: StepRequest, output: list[str] | None = None) -> PayloadResult:
+        try:
+            result, problem = step_or_timeout(self.slurm, self.allocation, request)
+        except StepError as error:
+            return PayloadResult(
+                KEY, request.nodes, len(request.nodes), problem=str(error), rc=error.rc or -1
+            )
+        if output is not None:
+            output += [result.stderr, *(task.stderr for task in result.tasks)]
+        return PayloadResult(
+            KEY,
+            request.nodes,
+            len(request.nodes),
+            payload_tasks(result, KEY),
+            problem,
+            command=result.command,
+            seconds=result.seconds,
+            rc=result.rc,
+        )
+
+    def open_terminal(self) -> PtyResult:
+        """Run `srun --pty` on the first node, in a terminal of script(1): srun requires one where it starts."""
+        node, seconds = self.nodes[0], int(self.timeout)
+        srun = ("srun", "--overlap", f"--jobid={self.allocation.job_id}", f"--nodelist={node}", "--nodes=1")
+        step = (*srun, "--ntasks=1", "--time=1", "--pty", "sh", "-c", _SHELL)
+        bounded = ("timeout", "--foreground", "-k", "5", str(seconds), *step)
+        command = f"stty rows {ROWS} cols {COLUMNS} && exec {shlex.join(bounded)}"
+        shown = f"srun --nodelist={node} --pty sh"
+        try:
+            done = self.slurm.transport.run(
+                ("script", "-qec", command, "/dev/null"),
+                timeout=seconds + 15.0,
+                env={**self.slurm.env, "SHELL": "/bin/sh"},
+            )
+        except TransportError as error:
+            return PtyResult(node, problem=str(error), command=shown)
+        output = done.stdout + "\n" + done.stderr
+        if _NO_TERMINAL in output:
+            return PtyResult(node, problem="srun has no terminal where it starts", command=shown)
+        return PtyResult(node, done.rc, *read_terminal(output), command=shown)
+
+
+def read_terminal(text: str) -> tuple[str | None, str]:
+    """Return the size that the task printed, None if it printed none, and the last line of other output."""
+    size = None
+    last = ""
+    for line in re.split(r"[\r\n]+", text):
+        found = re.search(r"pty\|[^|]*\|([^|]*)\|end", line)
+        if found:
+            size = found[1].strip()
+        elif clean := "".join(one for one in line if one.isprintable()).strip():
+            last = clean
+    return size, last
+
+
+def trials(session: Any, config: IsolationConfig, exempt: Exemptions) -> dict[str, Trial]:
+    """Return {node: the trial of its allocation}; {} if there is nothing to test."""
+    if not exempt.any_step:
+        return {}
+    found: dict[str, Trial] = {}
+    for one in Isolation.of_allocations(session, config, exempt):
+        found |= dict.fromkeys(one.nodes, one.try_all())
+    return found

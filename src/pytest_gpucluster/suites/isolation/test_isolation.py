@@ -1,0 +1,126 @@
+"""Isolation of jobs: CPUs, GPUs, memory, /tmp, logins; and a terminal by srun --pty.
+
+Two steps that run at the same time on all nodes try to reach what is not theirs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.core.majority import decides
+from pytest_gpucluster.suite import checks_as_tests, fact, fleet_probed, probed
+from pytest_gpucluster.suites.isolation import checks
+from pytest_gpucluster.suites.isolation.config import IsolationConfig
+from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
+from pytest_gpucluster.suites.isolation.pam import PAM
+from pytest_gpucluster.suites.isolation.steps import Isolation, trials
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.suites.isolation.exemptions import Exemptions
+    from pytest_gpucluster.suites.isolation.pam import PamFacts
+    from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
+
+pytestmark = [pytest.mark.isolation, pytest.mark.slurm, pytest.mark.usefixtures("isolation_slurm")]
+pam = probed(PAM)
+pams = fleet_probed(PAM)
+info = fact(lambda node: node.info)
+
+
+@fact(scope="session")
+def section(cluster: Cluster) -> IsolationConfig:
+    """The section of the cluster file, with its defaults."""
+    return cluster.section(IsolationConfig)
+
+
+@fact(scope="session")
+def isolation_slurm(gpucluster_session: ClusterSession) -> Slurm:
+    """The client; not applicable without a scheduler."""
+    if gpucluster_session.slurm is None:
+        pytest.skip(f"not applicable: {gpucluster_session.cluster.why_no_slurm}")
+    return gpucluster_session.slurm
+
+
+@fact(scope="session")
+def exempt(isolation_slurm: Slurm, section: IsolationConfig) -> Exemptions:
+    """What need not be isolated."""
+    return read_exemptions(isolation_slurm.config(), section)
+
+
+@fact(scope="session")
+def prolog_flags(isolation_slurm: Slurm) -> str:
+    """PrologFlags of slurm.conf."""
+    return isolation_slurm.config().get("PrologFlags", "")
+
+
+@fact(scope="session")
+def all_trials(
+    allocation: Allocation,
+    gpucluster_session: ClusterSession,
+    section: IsolationConfig,
+    exempt: Exemptions,
+) -> dict[str, Trial]:  # must be held
+    """Two steps that run at the same time, on all nodes of every allocation: {node: trial}."""
+    return trials(gpucluster_session, section, exempt)
+
+
+@fact
+def trial(all_trials: dict[str, Trial], node: Node) -> Trial | None:
+    """The two steps of the item's node, None if they were not run."""
+    return all_trials.get(node.name)
+
+
+@fact(scope="session")
+def memory_trials(
+    allocation: Allocation,
+    gpucluster_session: ClusterSession,
+    section: IsolationConfig,
+    exempt: Exemptions,
+) -> dict[str, MemoryTrial]:  # must be held
+    """A task per node that exceeds its memory, in every allocation: {node: trial}; {} if that is not tested."""
+    found: dict[str, MemoryTrial] = {}
+    if not exempt.memory:
+        for one in Isolation.of_allocations(gpucluster_session, section, exempt):
+            found |= dict.fromkeys(one.nodes, one.exceed_memory())
+    return found
+
+
+@fact
+def memory_trial(memory_trials: dict[str, MemoryTrial], node: Node) -> MemoryTrial | None:
+    """The task of the item's node, None if none was run."""
+    return memory_trials.get(node.name)
+
+
+@fact(scope="session")
+def ptys(
+    allocation: Allocation,
+    gpucluster_session: ClusterSession,
+    section: IsolationConfig,
+    exempt: Exemptions,
+) -> list[PtyResult]:  # must be held
+    """`srun --pty` on the first node of every allocation."""
+    return [one.open_terminal() for one in Isolation.of_allocations(gpucluster_session, section, exempt)]
+
+
+@fact
+def adopting(
+    pams: Mapping[str, PamFacts], node: Node, section: IsolationConfig, gpucluster_session: ClusterSession
+) -> str:
+    """Why logins need not be adopted on the item's node; '' if they must."""
+    if section.pam_slurm_adopt is not None:
+        return "" if section.pam_slurm_adopt else "the cluster file has isolation.pam_slurm_adopt: false"
+    nodes = gpucluster_session.nodes
+    alike = [bool(found.adopts) for name, found in pams.items() if nodes[name].group == node.group]
+    if decides(sum(alike), len(alike)):
+        return ""
+    return "most nodes of the group have no pam_slurm_adopt: isolation.pam_slurm_adopt of the cluster file requires it"
+
+
+globals().update(checks_as_tests(checks))

@@ -1,0 +1,95 @@
+"""The stack of sshd in the formats of Debian (@include) and RHEL (include, substack)."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suites.isolation.pam import PAM, PamFacts
+
+DEBIAN = """\
+pam|common-session:session	optional	pam_systemd.so 
+pam|login:@include common-session
+pam|runuser-l:-session	optional	pam_systemd.so
+pam|sshd:@include common-auth
+pam|sshd:account  required     pam_slurm_adopt.so
+pam|sshd:@include common-account
+pam|sshd:@include common-session
+sshd|yes
+module|/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so
+usepam|usepam yes
+logind|active
+"""  # noqa: W291 - as the package libpam-runtime writes it
+RHEL = """\
+pam|password-auth:-session     optional      pam_systemd.so
+pam|postlogin:session     [default=1]   pam_lastlog.so nowtmp showfailed
+pam|sshd:auth       substack     password-auth
+pam|sshd:account    include      password-auth
+pam|sshd:-account   required     pam_slurm_adopt.so action_adopt_failure=deny
+pam|sshd:session    include      password-auth
+pam|sshd:session    include      postlogin
+sshd|yes
+module|/lib64/security/pam_slurm_adopt.so
+module|/usr/lib64/security/pam_slurm_adopt.so
+usepam|UsePAM yes
+logind|inactive
+"""
+
+
+def read(text: str) -> PamFacts:
+    return PAM.parse(Answer("gpu01", 0, text.encode()))
+
+
+def test_debian_and_rhel() -> None:
+    assert read(DEBIAN) == PamFacts(
+        readable=True,
+        adopts="pam_slurm_adopt.so",
+        module="/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so",
+        systemd="common-session",
+        use_pam="yes",
+        logind="active",
+    )
+    assert read(RHEL) == PamFacts(
+        readable=True,
+        adopts="pam_slurm_adopt.so",
+        module="/lib64/security/pam_slurm_adopt.so",
+        systemd="password-auth",
+        use_pam="yes",
+        logind="inactive",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change"),
+    [
+        ("pam|sshd:account  required     pam_slurm_adopt.so\n", "", {"adopts": ""}),
+        ("pam|sshd:account  required", "pam|login:account  required", {"adopts": ""}),
+        ("pam|sshd:account  required", "pam|sshd:session  required", {"adopts": ""}),
+        ("pam|sshd:account  required", "pam|common-account:account required", {}),
+        ("pam|sshd:account  required", "pam|sshd:account [success=ok new_authtok_reqd=ok default=die]", {}),
+        ("module|/usr/lib/x86_64-linux-gnu/security/pam_slurm_adopt.so\n", "", {"module": ""}),
+        (
+            "required     pam_slurm_adopt.so",
+            "required /opt/pam_slurm_adopt.so",
+            {"adopts": "/opt/pam_slurm_adopt.so", "module": ""},
+        ),
+        ("usepam|usepam yes", "usepam|UsePAM no", {"use_pam": "no"}),
+        ("usepam|usepam yes", "usepam|", {"use_pam": ""}),
+        ("pam|sshd:@include common-session\n", "", {"systemd": ""}),
+        ("sshd|yes\n", "", {"readable": False}),
+        # a file that includes itself ends the search
+        ("pam|sshd:@include common-auth", "pam|sshd:@include sshd", {}),
+    ],
+)
+def test_one_line_changes_one_fact(old: str, new: str, change: dict[str, object]) -> None:
+    assert old in DEBIAN
+    healthy = vars(read(DEBIAN))
+    assert vars(read(DEBIAN.replace(old, new))) == healthy | change
+
+
+def test_an_answer_that_was_cut_is_no_fact() -> None:
+    with pytest.raises(ProbeError):
+        read(DEBIAN.partition("logind")[0])
+    with pytest.raises(NotAvailable):
+        PAM.parse(Answer("gpu01", 1, b"", b"sudo: a password is required"))

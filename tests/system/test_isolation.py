@@ -1,0 +1,101 @@
+"""The isolation suite on a sandbox that isolates jobs by real cgroups: healthy, and with one fault per node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from paths import ROOT
+from plugin_helpers import Run, names, on, run_pytest, sandbox_folder
+
+from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.run_snapshot import check_of
+from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.sandbox.isolation import CONTROLLERS, Isolation, why_not
+from pytest_gpucluster.sandbox.isolation_faults import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OUTSIDE_TMP = Path("/var/tmp")  # the jobs have another /tmp
+CLUSTER = ""  # the node of an item about all nodes
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    """A sandbox with isolated jobs and a node for every fault; the first one is where srun --pty runs."""
+    if why := why_not(OUTSIDE_TMP, "plain"):
+        pytest.skip(why)
+    with sandbox_folder(OUTSIDE_TMP) as folder:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=len(KINDS) + 1, isolation=True)
+        yield sandbox
+
+
+def run_suite(box: Sandbox, folder: Path, *words: str) -> Run:
+    folder.mkdir(exist_ok=True)
+    return run_pytest(
+        folder, on(box), "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", *words,
+        where=[str(ROOT / "suites/isolation")], env=box.env,
+    )  # fmt: skip
+
+
+def failed(run: Run) -> dict[str, set[str]]:
+    """Return {node: checks that failed}."""
+    found: dict[str, set[str]] = {}
+    for result in read_log(next((run.folder / "reports").glob("20*/events.jsonl"))).results:
+        node, check = check_of(result)
+        if result.outcome == "failed":
+            found.setdefault(node, set()).add(check)
+    return found
+
+
+def test_isolated_jobs_pass_everything(box: Sandbox, tmp_path: Path) -> None:
+    run = run_suite(box, tmp_path, "--intrusive")
+    assert run.rc == 0, run.out
+    assert set(run.outcomes.values()) == {"passed"}, run.outcomes
+    assert len(run.outcomes) == 5 * len(box.nodes) + 1
+    assert set(box.status()["nodes"].values()) == {"idle"}
+
+
+def test_the_memory_of_a_task_is_exceeded_on_request_only(box: Sandbox, tmp_path: Path) -> None:
+    run = run_suite(box, tmp_path, "-k", "test_memory or test_tmp", "--nodes=gpu01")
+    assert run.outcomes == {
+        "suites/isolation/test_isolation.py::test_tmp[gpu01]": "passed",
+        "suites/isolation/test_isolation.py::test_memory[gpu01]": "not checked",
+    }, run.out
+
+
+def test_each_fault_is_found_by_its_check_on_its_node_alone(box: Sandbox, tmp_path: Path) -> None:
+    kinds = sorted(KINDS, key=lambda kind: kind != "pty_missing")
+    node_of = dict(zip(kinds, box.nodes, strict=False))
+    for kind, node in node_of.items():
+        box.fault(kind, node)
+    run = run_suite(box, tmp_path / "faulty", "--intrusive")
+    expected = {node_of[kind]: {check} for kind, (check, _, _) in KINDS.items()}
+    # srun --pty is judged once for all nodes
+    expected[CLUSTER] = expected.pop(node_of["pty_missing"])
+    assert failed(run) == expected, run.out
+    assert f"isolation.pty: {node_of['pty_missing']}" in run.out
+    assert names(run.outcomes, "error") == []
+    box.heal()
+    healed = run_suite(box, tmp_path / "healed", "--intrusive")
+    assert set(healed.outcomes.values()) == {"passed"}, healed.out
+
+
+def test_nothing_is_left_of_a_sandbox(box: Sandbox) -> None:
+    own = Isolation(box.layout).cgroup
+    folders = [Path("/sys/fs/cgroup", controller, own) for controller in CONTROLLERS]
+    assert all(folder.exists() for folder in folders)
+    box.down()
+    assert not any(folder.exists() for folder in folders)
+    assert str(box.layout.root) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_the_usual_sandbox_isolates_nothing_and_opens_a_terminal(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_suite(sandbox, tmp_path, "--intrusive")
+    assert run.rc == 0, run.out
+    outcomes = {nodeid.rpartition("::")[2]: end for nodeid, end in run.outcomes.items()}
+    assert outcomes.pop("test_pty") == "passed"
+    assert set(outcomes.values()) == {"not applicable"}, outcomes
