@@ -378,6 +378,9 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
     )
     up.add_argument("--accounting", action="store_true", help="also start slurmdbd with its own MariaDB")
     up.add_argument(
+        "--backup", action="store_true", help="also start a backup controller (root, plain nodes)"
+    )
+    up.add_argument(
         "--share",
         type=Path,
         action="append",
@@ -455,6 +458,7 @@ def _up(sandbox: Sandbox, args: argparse.Namespace) -> None:
         model=args.model,
         kind=args.kind,
         accounting=args.accounting,
+        backup=args.backup,
         share=args.share,
         pyxis=args.pyxis,
     )

@@ -94,25 +94,26 @@ def _lose_mount_source(context: FaultContext, injected: InjectedFault) -> None:
 
 def _without_plugin(context: FaultContext, injected: InjectedFault) -> None:
     """Start the node's slurmd with its own configuration folder, whose plugstack.conf does not load Pyxis."""
-    own = _own_etc(context, injected.node, without=spank.PLUGINS)
+    own = own_etc(context, injected.node, without=spank.PLUGINS)
     lines = (context.layout.etc / spank.PLUGINS).read_text().splitlines()
     (own / spank.PLUGINS).write_text("".join(f"{line}\n" for line in lines if spank.TASKS in line))
-    _restart(context, injected.node)
+    restart(context, injected.node)
 
 
 def _with_plugin(context: FaultContext, injected: InjectedFault) -> None:
     shutil.rmtree(context.layout.root / f"etc.{injected.node}", ignore_errors=True)
-    _restart(context, injected.node)
+    restart(context, injected.node)
 
 
-def _restart(context: FaultContext, node: str) -> None:
+def restart(context: FaultContext, node: str) -> None:
+    """Restart the node's slurmd with its own configuration folder, if it has one, and wait until it is idle."""
     own = context.layout.root / f"etc.{node}" / "slurm.conf"
     _stop_slurmd(context, node)
     _restart_slurmd(context, node, own if own.exists() else None)
     _wait(context, node, lambda now: now == "idle")
 
 
-def _own_etc(context: FaultContext, node: str, *, without: str) -> Path:
+def own_etc(context: FaultContext, node: str, *, without: str) -> Path:
     """Create a configuration folder for one node with all files but one."""
     own = context.layout.root / f"etc.{node}"
     own.mkdir()
@@ -170,7 +171,7 @@ def _remove_and_resume(name: str) -> Callable[[FaultContext, InjectedFault], Non
 def _fewer_gres(context: FaultContext, injected: InjectedFault) -> None:
     """Start the node's slurmd with fewer devices in gres.conf, as after the loss of a GPU."""
     node, etc = injected.node, context.layout.etc
-    own = _own_etc(context, node, without="gres.conf")
+    own = own_etc(context, node, without="gres.conf")
     (own / "gres.conf").write_text(
         _cut((etc / "gres.conf").read_text(), node, int(injected.options["count"]))
     )

@@ -26,10 +26,12 @@ def hold(order: OrderFacts) -> Judgement:
     """A held job stays pending with the reason JobHeldUser, and runs once it is released."""
     if order.hold_problem:
         yield NotChecked(order.hold_problem)
-    elif order.before is None or order.after is None or order.held is None:
+    elif order.before is None:
         yield NotChecked(FORGOTTEN)
     elif not is_held(order.before):
         yield Finding("held job", _state(order.before), "PENDING (JobHeldUser)")
+    elif order.after is None or order.held is None:
+        yield NotChecked(FORGOTTEN)
     elif is_held(order.after):
         yield Finding("released job", _state(order.after), "not held any more")
     elif order.held.state not in ENDED:
@@ -84,7 +86,7 @@ def burst(burst_facts: BurstFacts, config: ControllerConfig) -> Judgement:
     if found.problem:
         yield Finding(
             "submissions",
-            f"{found.problem}: {found.accepted} of {found.asked} were accepted in {found.seconds:.0f} s",
+            f"{found.problem}: {found.accepted} of {found.asked} were confirmed in {found.seconds:.0f} s",
             f"{found.asked} within {config.burst_time:g} s",
         )
     if found.answers:

@@ -10,7 +10,7 @@ import contextlib
 import re
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -153,6 +153,8 @@ class OrderJobs(Submission):
         time.sleep(HELD_FOR)
         self.refresh()
         self._before = self._known.get(self._held)
+        if self._before is None or not is_held(self._before):
+            return  # the check reports it
         self._slurm.run("scontrol", "release", self._held)
         deadline = time.monotonic() + RELEASED_WITHIN
         while True:
@@ -164,7 +166,8 @@ class OrderJobs(Submission):
 
     def job_ids(self) -> tuple[str, ...]:
         """Return the jobs that end by themselves: not one that is still held."""
-        held = (self._held,) if self._held and self._after and not is_held(self._after) else ()
+        last = self._known.get(self._held)
+        held = (self._held,) if last and not is_held(last) else ()
         return (*held, *self._singletons)
 
     def refresh(self) -> None:
@@ -263,11 +266,15 @@ class Burst:
         began = time.monotonic()
         answers: list[float] = []
         with ThreadPoolExecutor(1) as pool:
-            for first in range(0, asked, CHUNK):
+            sent = 0
+            while sent < asked:
+                # few at first: the ids of a command that reaches the time limit are lost
+                size = min(CHUNK if sent else FEWEST, asked - sent)
                 left = self._config.burst_time - (time.monotonic() - began)
                 if left <= 0:
                     return time.monotonic() - began, tuple(answers), "the time limit was reached"
-                chunk = pool.submit(self._chunk, min(CHUNK, asked - first), name, left)
+                chunk = pool.submit(self._chunk, size, name, left)
+                sent += size
                 answers += self._answers_during(chunk)
                 if problem := self._taken(chunk):
                     return time.monotonic() - began, tuple(answers), problem
@@ -295,8 +302,7 @@ class Burst:
                     env=self._slurm.env,
                 )
             taken.append(time.monotonic() - began)
-            if not chunk.done():
-                time.sleep(POLL)
+            wait([chunk], POLL)
         return taken
 
     def _taken(self, chunk: Future[Completed]) -> str:
