@@ -141,7 +141,7 @@ def log_command(path: str, unit: str, size: int, window: float) -> str:
     if not path:
         journal = f"journalctl -q -u {unit} -o short-iso --no-pager"
         return (
-            f'{clock}; [ -n "$({journal} -n 1 2>&1)" ] || '
+            f'{clock}; [ -n "$({journal} -n 1 2>/dev/null)" ] || '
             f"{{ echo 'the journal shows no line of {unit}' >&2; exit {_NO_LOG}; }}; "
             f"{journal} --since=-{window:.0f}s 2>/dev/null | tail -c {size} | {keep}"
         )

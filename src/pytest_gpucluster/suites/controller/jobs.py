@@ -256,7 +256,7 @@ class Burst:
         guard = JobGuard(self._slurm)
         try:
             seconds, answers, problem = self._submit(asked, guard.name)
-            left = self._cancel(guard.name)
+            left = self._cancel(guard.name, lost=bool(problem) or any(map(is_outage, self._errors)))
         finally:
             guard.release()
         return BurstFacts(asked, len(self._ids), dict(self._errors), seconds, answers, left, problem)
@@ -316,19 +316,26 @@ class Burst:
                 self._errors[re.sub(r"\d+", "#", error_line(line))] += 1
         return ""
 
-    def _cancel(self, name: str) -> int:
-        """Cancel the jobs by their ids; return how many the queue still has after GONE_WITHIN."""
+    def _cancel(self, name: str, *, lost: bool) -> int:
+        """Cancel the jobs by their ids; return how many the queue still has after GONE_WITHIN.
+
+        `lost`: some sbatch did not end by itself. slurmctld may still take its request, so the queue must stay empty.
+        """
         for first in range(0, len(self._ids), CHUNK):
             with contextlib.suppress(SlurmError):
                 self._slurm.run("scancel", "--quiet", *self._ids[first : first + CHUNK])
-        deadline = time.monotonic() + GONE_WITHIN
+        now = seen = time.monotonic()
+        settled = self._config.burst_answer if lost else 0.0
+        deadline = now + GONE_WITHIN + settled
         while True:
             left = self._queue(name)
-            if not left or time.monotonic() > deadline:
+            now = time.monotonic()
+            seen = now if left else seen
+            if now > deadline or (not left and now - seen >= settled):
                 return len(left)
-            # those whose ids were lost with a command that reached its time limit
-            with contextlib.suppress(SlurmError):
-                self._slurm.run("scancel", "--quiet", f"--name={name}", *left[:CHUNK])
+            if left:
+                with contextlib.suppress(SlurmError):
+                    self._slurm.run("scancel", "--quiet", f"--name={name}", *left[:CHUNK])
             time.sleep(POLL)
 
     def _queue(self, name: str) -> Sequence[str]:
