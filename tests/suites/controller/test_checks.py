@@ -58,10 +58,10 @@ def test_a_backup_controller_is_required_on_request_only() -> None:
 
 
 def judged(
-    *, settings: dict[str, str] | None = None, seconds: float = 0.1, again: Load | None = None, **changes: Any
+    *, settings: dict[str, str] | None = None, seconds: float = 0.1, later: Load | None = None, **changes: Any
 ) -> Verdict:
     known = {"MessageTimeout": "10 sec", "MaxDBDMsgs": "20012", **(settings or {})}
-    return checks.load(Diagnostics(replace(LOAD, **changes), again, seconds, known), CONFIG)
+    return checks.load(Diagnostics(replace(LOAD, **changes), later, seconds, known), CONFIG)
 
 
 def test_a_load_within_the_limits_passes() -> None:
@@ -98,7 +98,7 @@ def test_a_figure_above_its_limit_fails(changes: dict[str, Any], part: str) -> N
     "changes",
     [
         {"threads": 192, "agent_queue": 1000, "dbd_queue": 10_006},
-        {"threads": 256, "agent_queue": 5000, "again": LOAD},  # a short peak
+        {"threads": 256, "agent_queue": 5000, "later": LOAD},  # a short peak
         {"main": Scheduler(9, 9.0), "backfill": Scheduler(9, 99.0)},  # just restarted
         {"rpcs": {"REQUEST_JOB_INFO": (9, 99.0)}},
         {"dbd_queue": 99_999, "settings": {"MaxDBDMsgs": "0"}},  # no slurmdbd

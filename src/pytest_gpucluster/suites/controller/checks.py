@@ -51,13 +51,13 @@ class Controllers:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Two looks at slurmctld's load: `again` is later, and None where the first shows no high figure.
+    """The load of slurmctld at two times: `later` is None where the first shows no high figure.
 
     `settings`: slurmctld's configuration. `seconds`: what the first sdiag took.
     """
 
     first: Load | None = None
-    again: Load | None = None
+    later: Load | None = None
     seconds: float = 0.0
     settings: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
@@ -121,7 +121,7 @@ def load(diagnostics: Diagnostics, config: ControllerConfig) -> Judgement:
     yield Metric("sdiag", diagnostics.seconds, "s")
     if diagnostics.seconds > timeout:
         yield Finding("sdiag", f"answered after {diagnostics.seconds:.1f} s", f"<= {timeout:g} s")
-    yield from _queues(found, diagnostics.again, config, settings)
+    yield from _queues(found, diagnostics.later, config, settings)
     yield from _schedulers(found, config, settings)
     # a client gives up after MessageTimeout (slurm.conf(5))
     slow = {name: mean for name, (count, mean) in found.rpcs.items() if count >= FEWEST_CYCLES}
@@ -133,13 +133,13 @@ def load(diagnostics: Diagnostics, config: ControllerConfig) -> Judgement:
 
 
 def _queues(
-    first: Load, again: Load | None, config: ControllerConfig, settings: Mapping[str, str]
+    first: Load, later: Load | None, config: ControllerConfig, settings: Mapping[str, str]
 ) -> Judgement:
     yield Metric("threads", first.threads, "threads")
     yield Metric("agent_queue", first.agent_queue, "messages")
-    # a single look may meet a peak: the lower of two counts
-    threads = min(one.threads for one in (first, again) if one)
-    queue = min(one.agent_queue for one in (first, again) if one)
+    # a single query may meet a peak: the lower of two counts
+    threads = min(one.threads for one in (first, later) if one)
+    queue = min(one.agent_queue for one in (first, later) if one)
     if threads > config.max_threads:  # MAX_SERVER_THREADS of slurmctld.h is 256; sdiag(1): "often close to"
         yield Finding("threads of slurmctld", f"{threads} of 256", f"<= {config.max_threads}")
     if queue > config.max_agent_queue:
@@ -220,7 +220,7 @@ def errors(controller_log: ControllerLog, config: ControllerConfig) -> Judgement
 @check(
     "controller.reported",
     cause="slurmctld reports an error of the node",
-    hint="grep NODE in slurmctld's log; sinfo -R",
+    hint="scontrol show node NODE; slurmctld's log; sinfo -R",
     action=Action.MONITOR,
     marks=("inventory", "judges_node"),
 )

@@ -29,7 +29,7 @@ _SHORT = re.compile(r"\[([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)[^\]]*\]\s*")  # L
 _UNDATED = re.compile(r"\[\d+\]\s+")  # LogTimeFormat=clock
 _JOURNAL = re.compile(r"^\S+ \S+\[\d+\]: ")  # HOST slurmd[PID]:
 _DAEMON = re.compile(r"^slurm(?:ctld|d|stepd): (?=error: |fatal: )")
-_KEPT = "error: |fatal: |reason set to: Kill task failed"
+_SELECTED = "error: |fatal: |reason set to: Kill task failed"
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def log_command(path: str, unit: str, size: int, window: float) -> str:
     `path` is the value of slurm.conf, '' if the daemon writes to syslog: then systemd's journal of the unit is read.
     """
     # newest lines only: one repeated error could fill megabytes
-    keep = f"grep -aE {shlex.quote(_KEPT)} | tail -n {MOST_LINES} | cut -c 1-{LINE_LENGTH}"
+    keep = f"grep -aE {shlex.quote(_SELECTED)} | tail -n {MOST_LINES} | cut -c 1-{LINE_LENGTH}"
     clock = "date '+now %s %Y-%m-%dT%H:%M:%S'"
     if not path:
         journal = f"journalctl -q -u {unit} -o short-iso --no-pager"

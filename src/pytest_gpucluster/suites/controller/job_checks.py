@@ -43,7 +43,7 @@ def hold(order: OrderFacts) -> Judgement:
 @check(
     "controller.singleton",
     cause="a job_submit plugin or a script removes the dependency",
-    hint="sbatch --dependency=singleton --job-name=NAME --wrap 'sleep 30', twice; squeue --name=NAME; JobSubmitPlugins",
+    hint="sbatch --dependency=singleton --job-name=one --wrap 'sleep 30', twice; squeue --name=one; JobSubmitPlugins",
     action=Action.MONITOR,
     marks=("intrusive", "inventory"),
 )
@@ -73,7 +73,7 @@ def singleton(order: OrderFacts) -> Judgement:
 def burst(burst_facts: BurstFacts, config: ControllerConfig) -> Judgement:
     """The controller takes a burst of submissions in time and answers squeue meanwhile."""
     found = burst_facts
-    if not found.asked:
+    if not found.requested:
         yield NotChecked(found.problem)
         return
     limited = sum(count for error, count in found.refused.items() if is_limit(error))
@@ -82,12 +82,12 @@ def burst(burst_facts: BurstFacts, config: ControllerConfig) -> Judgement:
     if found.left:
         yield Finding("cancelled jobs", f"{found.left} are still in the queue", "none")
     for error, count in lost.items():
-        yield Finding("submissions", f"{count} of {found.asked} failed: {error}", "all are accepted")
+        yield Finding("submissions", f"{count} of {found.requested} failed: {error}", "all are accepted")
     if found.problem:
         yield Finding(
             "submissions",
-            f"{found.problem}: {found.accepted} of {found.asked} were confirmed in {found.seconds:.0f} s",
-            f"{found.asked} within {config.burst_time:g} s",
+            f"{found.problem}: {found.accepted} of {found.requested} were confirmed in {found.seconds:.0f} s",
+            f"{found.requested} within {config.burst_time:g} s",
         )
     if found.answers:
         yield Metric("answer_in_burst", max(found.answers), "s")
@@ -97,9 +97,9 @@ def burst(burst_facts: BurstFacts, config: ControllerConfig) -> Judgement:
             )
     if limited:
         yield Advisory(
-            "submissions", f"{found.accepted} were accepted before a limit of jobs", f"{found.asked}"
+            "submissions", f"{found.accepted} were accepted before a limit of jobs", f"{found.requested}"
         )
-    if found.accepted < min(FEWEST, found.asked):
+    if found.accepted < min(FEWEST, found.requested):
         yield NotChecked((others or list(found.refused) or ["no submission was accepted"])[0])
     elif found.seconds:
         yield Metric("submission_rate", found.accepted / found.seconds, "jobs/s", better=HIGHER)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.controller.facts import Load
 
 WORK = "sleep 3"  # of a singleton: longer than the resolution of Slurm's times, one second
-HELD_FOR = 5.0  # seconds: the scheduler has looked at a new job by then (batch_sched_delay: 3 s)
+HELD_FOR = 5.0  # seconds: the scheduler has considered a new job by then (batch_sched_delay: 3 s)
 RELEASED_WITHIN = 10.0
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 CHUNK, AT_ONCE = 50, 8  # submissions of one command, and how many run at once
@@ -80,7 +80,7 @@ class OrderFacts:
 class BurstFacts:
     """The burst. `refused`: {error: count}; `answers`: seconds that squeue took meanwhile; `left`: jobs that remain."""
 
-    asked: int = 0
+    requested: int = 0
     accepted: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -248,28 +248,28 @@ class Burst:
 
     def run(self, load: Load | None, settings: Mapping[str, str]) -> BurstFacts:
         """Submit, query meanwhile, cancel by job id, and count what is left."""
-        asked = min(self._config.submissions, room(load, settings))
-        if asked < min(FEWEST, self._config.submissions):
+        requested = min(self._config.submissions, room(load, settings))
+        if requested < min(FEWEST, self._config.submissions):
             return BurstFacts(
                 problem="slurmctld has no room for more jobs (MaxJobCount), or its load is unknown"
             )
         guard = JobGuard(self._slurm)
         try:
-            seconds, answers, problem = self._submit(asked, guard.name)
+            seconds, answers, problem = self._submit(requested, guard.name)
             left = self._cancel(guard.name, lost=bool(problem) or any(map(is_outage, self._errors)))
         finally:
             guard.release()
-        return BurstFacts(asked, len(self._ids), dict(self._errors), seconds, answers, left, problem)
+        return BurstFacts(requested, len(self._ids), dict(self._errors), seconds, answers, left, problem)
 
-    def _submit(self, asked: int, name: str) -> tuple[float, tuple[float, ...], str]:
+    def _submit(self, requested: int, name: str) -> tuple[float, tuple[float, ...], str]:
         """Return the seconds of all submissions, those of each squeue meanwhile, and why it ended early."""
         began = time.monotonic()
         answers: list[float] = []
         with ThreadPoolExecutor(1) as pool:
             sent = 0
-            while sent < asked:
+            while sent < requested:
                 # few at first: the ids of a command that reaches the time limit are lost
-                size = min(CHUNK if sent else FEWEST, asked - sent)
+                size = min(CHUNK if sent else FEWEST, requested - sent)
                 left = self._config.burst_time - (time.monotonic() - began)
                 if left <= 0:
                     return time.monotonic() - began, tuple(answers), "the time limit was reached"

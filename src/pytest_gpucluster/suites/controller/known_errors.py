@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Weight(Enum):
     """When a line is a failure.
 
-    DRAINS: Slurm takes the node out of service with it, so a node in service was returned by somebody since then.
+    DRAINS: Slurm takes the node out of service with it, so a node in service was returned to service since then.
     RECENT: nothing ends it but its absence. NOTE: never a failure; healthy nodes print it too.
     """
 
@@ -109,7 +109,7 @@ OF_SLURMCTLD = (
         "duplicate job",
         r"Duplicate jobid on nodes (?P<nodes>\S+?)(?:, set to state DRAIN|$)",
         Weight.DRAINS,
-        "slurmd still has a job that slurmctld started anew",
+        "slurmd still has a job that slurmctld started a second time",
         "on the node: scontrol listpids; restart slurmd",
         "agent.c",
     ),

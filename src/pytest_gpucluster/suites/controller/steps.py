@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.suites.controller.config import ControllerConfig
 
-LATER = 3.0  # seconds until the second look at a high figure
+LATER = 3.0  # seconds until the second query after a high figure
 TIMEOUT = 60.0  # scontrol ping waits MessageTimeout (10 s) for each controller that does not answer
 
 
@@ -40,16 +40,16 @@ def query_load(slurm: Slurm, settings: Mapping[str, str], config: ControllerConf
         began = time.monotonic()
         first = facts.parse_sdiag(slurm.run("sdiag", timeout=TIMEOUT))
         seconds = time.monotonic() - began
-        again = None
+        later = None
         if is_high(first, config):
             time.sleep(LATER)
-            again = facts.parse_sdiag(slurm.run("sdiag", timeout=TIMEOUT))
+            later = facts.parse_sdiag(slurm.run("sdiag", timeout=TIMEOUT))
     except (SlurmError, ProbeError) as error:
         return Diagnostics(problem=str(error), settings=settings)
-    return Diagnostics(first, again, seconds, settings)
+    return Diagnostics(first, later, seconds, settings)
 
 
-def read_controller_log(
+def query_controller_log(
     slurm: Slurm,
     settings: Mapping[str, str],
     config: ControllerConfig,

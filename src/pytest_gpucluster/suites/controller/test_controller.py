@@ -63,7 +63,7 @@ def controller_log(
 ) -> ControllerLog:
     """The errors of slurmctld's log, by node."""
     session = gpucluster_session
-    return steps.read_controller_log(
+    return steps.query_controller_log(
         slurm,
         slurm.config(),
         config,

@@ -74,7 +74,7 @@ def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -
 @check(
     "monitoring.gpu_metrics",
     cause="the GPU exporter does not see a GPU or does not run, its target has labels of another node, or DCGM hangs",
-    hint="curl http://NODE:9400/metrics | grep DCGM_FI_DEV_GPU_TEMP; nvidia-smi -L on the node; dcgmi discovery -l; /targets of "
+    hint="on the node: curl localhost:9400/metrics | grep GPU_TEMP; nvidia-smi -L; dcgmi discovery -l; /targets of "
     "Prometheus",
     action=Action.MONITOR,
 )
