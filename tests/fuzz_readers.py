@@ -35,12 +35,15 @@ from pytest_gpucluster.suites.accounting import facts as accounting
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.results import NodeTotals
 from pytest_gpucluster.suites.container import facts as container
+from pytest_gpucluster.suites.controller import facts as controller
+from pytest_gpucluster.suites.controller import jobs as controller_jobs
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
 from pytest_gpucluster.suites.isolation.steps import read_terminal
 from pytest_gpucluster.suites.kubernetes import facts as kubernetes
 from pytest_gpucluster.suites.monitoring import facts as monitoring
+from pytest_gpucluster.suites.monitoring import gpu_facts
 from pytest_gpucluster.suites.nccl import steps as nccl
 from pytest_gpucluster.suites.nccl.measurement import Measurement
 from pytest_gpucluster.suites.os import network_facts as os_network
@@ -275,6 +278,11 @@ _TARGETS = (
     b'"discoveredLabels": {"__address__": "gpu01:9100"}, "scrapeUrl": "http://gpu01:9100/metrics", "health": "up", '
     b'"lastError": "", "lastScrape": "2026-11-21T01:02:03.5Z", "scrapeInterval": "15s"}]}}',
 )
+_SLURM_LOG = (
+    b"now 1795446612 2026-11-23T15:10:12\nwritten 1795446600\n[2026-11-23T15:10:02.151+02:00] error: [job 6] prolog failed status=1:0\n"
+    b"[Nov  3 15:10:02] error: x\n"
+    b'{"log": "error: x", "stream": "stderr", "time": "2026-11-23T15:10:02"}\n',
+)
 _EVENTS = (
     b'{"event": "start", "run": "r", "time": 1.0, "cluster": "c"}\n{"event": "nodes", "selected": ["gpu01"]}\n'
     b'{"event": "result", "nodeid": "test_gpu.py::test_count[gpu01]", "outcome": "passed", "suite": "gpu", '
@@ -311,6 +319,20 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.monitoring.facts.read_grafana", monitoring.read_grafana, (b'{"database": "ok", "version": "11.0"}',)),
         Reader("suites.monitoring.facts.read_time", _both(monitoring.read_time), (
             b"2026-11-21T01:02:03.123456789Z", b"0001-01-01T00:00:00Z"), VALUE),
+        Reader("suites.monitoring.gpu_facts.read_rules", gpu_facts.read_rules, (
+            b'{"status": "success", "data": {"groups": [{"name": "g", "rules": [{"name": "Hot", "query": "DCGM_FI_DEV_GPU_TEMP > 90", '
+            b'"type": "alerting", "health": "ok", "lastError": ""}]}]}}',)),
+        Reader("suites.monitoring.gpu_facts.read_samples", gpu_facts.read_samples, (
+            b'{"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {"__name__": "DCGM_FI_DEV_GPU_TEMP", '
+            b'"UUID": "GPU-1", "instance": "gpu01:9400", "job": "dcgm"}, "values": [[1795446612.5, "45"]]}]}}',)),
+        Reader("suites.controller.facts.parse_ping", _both(controller.parse_ping), (
+            b"Slurmctld(primary) at ctl1 is UP\nSlurmctld(backup) at ctl2 is DOWN\n",)),
+        Reader("suites.controller.facts.parse_sdiag", _both(controller.parse_sdiag), recorded("controller/sdiag-22.05.8.txt")),
+        Reader("suites.controller.facts.parse_log", _both(controller.parse_log), _SLURM_LOG),
+        Reader("suites.controller.facts.read_log", lambda data: controller.read_log(Answer("gpu01", 0, data)), _SLURM_LOG),
+        Reader("suites.controller.jobs.parse_jobs", _both(controller_jobs.parse_jobs), (
+            b"1018                PENDING             JobHeldUser                             N/A                      N/A\n",),
+            VALUE),
         Reader("suites.kubernetes.facts.read_version", _both(kubernetes.read_version), (
             b'{"clientVersion": {"gitVersion": "v1.33.5"}, "serverVersion": {"gitVersion": "v1.33.5+rke2r1"}}',)),
         Reader("suites.kubernetes.facts.read_objects", _both(kubernetes.read_objects), _KUBERNETES),

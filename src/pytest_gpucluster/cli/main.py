@@ -383,6 +383,9 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
         help="isolate jobs by cgroups, device files and a private /tmp; needs root and cgroup v1",
     )
     up.add_argument(
+        "--backup", action="store_true", help="also start a backup controller (root, plain nodes)"
+    )
+    up.add_argument(
         "--share",
         type=Path,
         action="append",
@@ -460,6 +463,7 @@ def _up(sandbox: Sandbox, args: argparse.Namespace) -> None:
         model=args.model,
         kind=args.kind,
         accounting=args.accounting,
+        backup=args.backup,
         share=args.share,
         pyxis=args.pyxis,
         isolation=args.isolation,

@@ -17,9 +17,9 @@ from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
-    from pytest_gpucluster.core.registry import Suite
+    from pytest_gpucluster.core.registry import Suite, Work
     from pytest_gpucluster.plugin.collection import Collection
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.events import EventLog
@@ -66,9 +66,7 @@ class NodeAccess:
         if not runs_tests(session.config.option) or not any(map(needs_nodes, items)):
             return
         used = {name for item in items for name in getattr(item, "fixturenames", ())}
-        self._get_nodes(
-            [it for it in suites() if it.before_allocation and it.before_allocation.fixture in used]
-        )
+        self._get_nodes([it for it, work in _submitting(session.config.option) if work.fixture in used])
         run = self._session
         if run.channel is not None:
             run.facts.prefetch(self._collection.wanted_probes(items, run.under_test()))
@@ -83,7 +81,7 @@ class NodeAccess:
         option = node.config.option
         if runs_tests(option):
             marks = option.markexpr  # the controller of xdist collects nothing itself
-            submitting = [it for it in suites() if it.before_allocation and (not marks or it.name in marks)]
+            submitting = [it for it, _ in _submitting(option) if not marks or it.name in marks]
             self._get_nodes(submitting, too_early=True)
         if isinstance(self._session, Controller):
             node.workerinput["gpucluster"] = self._session.hand_over(node.workerinput["workercount"])
@@ -128,6 +126,13 @@ class NodeAccess:
         problem = session.problem(node) if node else None
         if problem is not None and not may_run(item, problem.kind):
             pytest.skip(f"{NOT_TESTED}{node}: {problem.text}")
+
+
+def _submitting(option: Any) -> Iterator[tuple[Suite, Work]]:
+    """Yield the suites with jobs that go before the allocation, where the options of pytest ask for them."""
+    for suite in suites():
+        if suite.before_allocation and suite.before_allocation.wanted(option):
+            yield suite, suite.before_allocation
 
 
 def needs_nodes(item: pytest.Item) -> bool:

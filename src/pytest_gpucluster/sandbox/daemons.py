@@ -15,7 +15,7 @@ from pytest_gpucluster.core.errors import SandboxError, TransportError
 from pytest_gpucluster.sandbox import processes, slurmconf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.transport import Completed, Transport
     from pytest_gpucluster.sandbox.layout import Layout
@@ -29,6 +29,7 @@ _PACKAGES = {"munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm",
 _STARTERS = 4  # concurrent starts of slurmd, which mostly waits
 _SOCKET_PATH_LIMIT = 107  # sun_path of unix(7), less the final NUL
 _LOG_LINES = 3
+BACKUP = "slurmctld-backup"
 
 
 def search_path() -> str:
@@ -99,16 +100,21 @@ class SlurmDaemons:
         key = layout.etc / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(1024))
-        argv = [
-            str(self._programs["munged"]),
-            f"--socket={layout.munge_socket}",
-            f"--key-file={key}",
-            f"--pid-file={layout.pid_file('munged')}",
-            f"--log-file={layout.log_file('munged')}",
-            f"--seed-file={layout.run / 'munged.seed'}",
-            "--force",  # state folders may be below a group-writable one
-        ]
-        self._run(argv, "munged")
+        self.run_munged(
+            {
+                "--socket": layout.munge_socket,
+                "--key-file": key,
+                "--pid-file": layout.pid_file("munged"),
+                "--log-file": layout.log_file("munged"),
+                "--seed-file": layout.run / "munged.seed",
+            }
+        )
+
+    def run_munged(self, files: Mapping[str, Path]) -> None:
+        """Start a munged with these options and files."""
+        # --force: state folders may be below a group-writable one
+        options = [f"{option}={path}" for option, path in files.items()]
+        self._run([str(self._programs["munged"]), *options, "--force"], "munged")
 
     def start_slurmctld(self) -> None:
         """Start slurmctld with a clean state."""
@@ -116,6 +122,24 @@ class SlurmDaemons:
         conf = str(self._layout.conf)
         where = self._namespaces.on_login() if self._namespaces else []
         self._run([str(self._sbin / "slurmctld"), "-c", "-f", conf], "slurmctld", where)
+
+    def start_backup(self) -> None:
+        """Start a second slurmctld, which has a hostname, an address, a pid file and a log of its own."""
+        layout, own = self._layout, self._layout.root / "etc.backup"
+        own.mkdir(exist_ok=True)
+        text = layout.conf.read_text()
+        for file in (layout.pid_file, layout.log_file):
+            text = text.replace(str(file("slurmctld")), str(file(BACKUP)))
+        (own / "slurm.conf").write_text(text)
+        for path in layout.etc.iterdir():
+            if path.name != "slurm.conf" and not (own / path.name).exists():
+                (own / path.name).symlink_to(path)
+        hosts = own / "hosts"
+        hosts.write_text(f"127.0.0.1 localhost\n{slurmconf.BACKUP_ADDRESS} {slurmconf.BACKUP_HOST}\n")
+        # slurmctld finds its place in slurm.conf by its hostname, and the address to listen on by /etc/hosts
+        enter = 'mount --bind "$1" /etc/hosts && hostname "$0" && shift && exec "$@"'
+        where = ["unshare", "--uts", "--mount", "sh", "-c", enter, slurmconf.BACKUP_HOST, str(hosts)]
+        self._run([str(self._sbin / "slurmctld"), "-f", str(own / "slurm.conf")], BACKUP, where)
 
     def start_slurmds(self, nodes: Sequence[str]) -> None:
         """Start one slurmd per node, a few at a time."""
@@ -167,13 +191,13 @@ class SlurmDaemons:
                 self.client("scancel", *jobs, timeout=patience)
                 time.sleep(0.1)
 
-    def client(self, *argv: str, timeout: float = 30.0) -> Completed:
-        """Run one of Slurm's commands in this sandbox."""
+    def client(self, *argv: str, timeout: float = 30.0, conf: Path | None = None) -> Completed:
+        """Run one of Slurm's commands in this sandbox. `conf`: another slurm.conf than the sandbox's."""
         program = self._layout.bin / argv[0] if self._namespaces else self._programs[argv[0]]
         return self._transport.run(
             [str(program), *argv[1:]],
             timeout=timeout,
-            env={"SLURM_CONF": str(self._layout.conf)},
+            env={"SLURM_CONF": str(conf or self._layout.conf)},
         )
 
     def last_log(self, daemon: str) -> str:

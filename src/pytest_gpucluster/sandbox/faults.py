@@ -39,7 +39,7 @@ class InjectedFault:
 class Fault:
     """One kind of fault. `check` is the id of the check that detects it; `options`: {name: default}.
 
-    `change` modifies the simulated node; None for a fault of Slurm, which `action` names in slurm_faults.ACTIONS.
+    `change` modifies the simulated node; None for a fault of Slurm, which `action` names among the ACTIONS.
     """
 
     name: str
@@ -63,7 +63,8 @@ def _fault(check: str, description: str, **options: Any) -> Callable[[Change], C
     return register
 
 
-def _slurm_fault(name: str, check: str, description: str, **options: Any) -> None:
+def slurm_fault(name: str, check: str, description: str, **options: Any) -> None:
+    """Register a fault of Slurm, whose action has the same name."""
     FAULTS[name] = Fault(name, description, check, options, action=name)
 
 
@@ -677,22 +678,22 @@ def _burn_node_lost(node: SimulatedNode, options: Options) -> None:
 
 # -- Slurm itself --------------------------------------------------------------------------------------------
 
-_slurm_fault(
+slurm_fault(
     "drained", "slurm.schedulable", "an administrator drained the node", reason="bad cable, ticket 4711"
 )
-_slurm_fault("slurmd_dead", "slurm.responding", "slurmd does not run")
-_slurm_fault("node_hanging", "os.responds", "processes that are started on the node never end")
-_slurm_fault("prolog_failing", "slurm.prolog", "the prolog fails and Slurm drains the node")
-_slurm_fault("epilog_failing", "slurm.epilog", "the epilog fails and Slurm drains the node after the job")
-_slurm_fault("epilog_hanging", "slurm.completing", "the epilog of an ended job hangs")
-_slurm_fault("image_missing", "container.import", "the image file is missing for the node's Enroot")
-_slurm_fault("image_corrupt", "container.import", "image files are damaged on the node")
-_slurm_fault(
+slurm_fault("slurmd_dead", "slurm.responding", "slurmd does not run")
+slurm_fault("node_hanging", "os.responds", "processes that are started on the node never end")
+slurm_fault("prolog_failing", "slurm.prolog", "the prolog fails and Slurm drains the node")
+slurm_fault("epilog_failing", "slurm.epilog", "the epilog fails and Slurm drains the node after the job")
+slurm_fault("epilog_hanging", "slurm.completing", "the epilog of an ended job hangs")
+slurm_fault("image_missing", "container.import", "the image file is missing for the node's Enroot")
+slurm_fault("image_corrupt", "container.import", "image files are damaged on the node")
+slurm_fault(
     "mount_source_missing",
     "container.mounts",
     "a source of mounts is missing (the sandbox's own plugin only)",
     path="*/gpucluster-*",
 )
-_slurm_fault("pyxis_missing", "container.plugin", "plugstack.conf of the node does not load Pyxis")
-_slurm_fault("container_left", "container.leftovers", "a container of a killed job remains", job=4_000_000)
-_slurm_fault("wrong_gres", "slurm.schedulable", "slurmd finds fewer GPUs than slurm.conf lists", count=4)
+slurm_fault("pyxis_missing", "container.plugin", "plugstack.conf of the node does not load Pyxis")
+slurm_fault("container_left", "container.leftovers", "a container of a killed job remains", job=4_000_000)
+slurm_fault("wrong_gres", "slurm.schedulable", "slurmd finds fewer GPUs than slurm.conf lists", count=4)

@@ -20,6 +20,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox import (
     clusterfile,
+    controller_faults,
     daemons,
     faults,
     gpu_assignment,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 MAX_NODES = 256
 NODE_KINDS = ("plain", "namespaced", "auto")
+_ACTIONS = {**slurm_faults.ACTIONS, **controller_faults.ACTIONS, **isolation_faults.ACTIONS}
 SLURMD_DEAD = "slurmd_dead"  # the kind of fault
 _UMASK = 0o022  # every user of the machine may use root's sandbox, unless the folder's parents forbid it
 _PATIENCE = 60.0  # seconds for the daemons to start, in addition to the time of the nodes
@@ -68,6 +70,7 @@ class SandboxState:
     faults: tuple[faults.InjectedFault, ...] = ()
     kind: str = "plain"  # or 'namespaced'
     accounting: bool = False
+    backup: bool = False
     why_plain: str = ""  # why `auto` became plain
     pyxis: str = spank.AUTO  # or 'off', or the path of the site's spank_pyxis.so
     isolation: bool = False
@@ -147,6 +150,7 @@ class Sandbox:
             "kind": state.kind,
             "accounting": state.accounting,
             "isolation": state.isolation,
+            "backup": state.backup,
             **({"why_plain": state.why_plain} if state.why_plain else {}),
             "model": state.model,
             "gpus_per_node": state.gpus_per_node,
@@ -166,6 +170,7 @@ class Sandbox:
         *,
         kind: str = "plain",
         accounting: bool = False,
+        backup: bool = False,
         share: Sequence[Path] = (),
         pyxis: str = spank.AUTO,
         isolation: bool = False,
@@ -174,7 +179,8 @@ class Sandbox:
 
         `gpus_per_node`: None is the number of the model. `gpus`: real, simulated, or auto (real if the host has
         enough). `kind`: plain (all nodes on 127.0.0.1), namespaced (each with its own network, processes, /tmp and
-        sshd), or auto (namespaced if this machine allows it). `accounting`: slurmdbd with its own MariaDB. `share`:
+        sshd), or auto (namespaced if this machine allows it). `accounting`: slurmdbd with its own MariaDB. `backup`: a second
+        slurmctld in standby, which needs root and plain nodes. `share`:
         folders below /tmp or /run that stay visible on namespaced nodes. `pyxis`: the site's spank_pyxis.so (with its
         Enroot on PATH), auto (the sandbox's own plugin if it can be compiled), or off. `isolation`: cgroups, device files
         and a private /tmp for the jobs, as root; a node then has the CPUs of this machine, and at most as many GPUs. Does nothing if the sandbox already runs with these properties;
@@ -185,6 +191,8 @@ class Sandbox:
         self._require_visible(share)
         if isolation:
             gpus = self._require_isolation(gpus, kind)
+        if backup and (kind == "namespaced" or os.geteuid()):
+            raise SandboxError("a backup controller needs root and plain nodes: --kind plain")
         kind, why_plain = self._kind(kind, nodes)
         spec = models.model(model)
         most = _cpus_of_host() if isolation else spec.gpus
@@ -205,6 +213,7 @@ class Sandbox:
             since=time.time(),
             kind=kind,
             accounting=accounting,
+            backup=backup,
             why_plain=why_plain,
             pyxis=pyxis,
             isolation=isolation,
@@ -288,8 +297,12 @@ class Sandbox:
             if accounting is not None:
                 accounting.start(own.on_login() if own else namespaces.as_localhost())
             daemon.start_slurmctld()
+            if state.backup:
+                daemon.wait_for(["slurmctld"])  # it clears the state that both share
+                daemon.start_backup()
             daemon.start_slurmds(names)
             further = ["mariadbd", "slurmdbd"] if state.accounting else []
+            further += [daemons.BACKUP] if state.backup else []
             running = daemon.wait_for(
                 ["munged", *further, "slurmctld", *(f"slurmd-{name}" for name in names)]
             )
@@ -352,6 +365,7 @@ class Sandbox:
         for name, text in (
             ("prolog", slurmconf.prolog(layout)),
             ("epilog", slurmconf.epilog(layout)),
+            ("health_check", slurmconf.health_check(layout)),
             ("task_prolog", slurmconf.task_prolog(layout, real_gpus=state.gpus == "real")),
         ):
             script = layout.etc / name
@@ -375,6 +389,9 @@ class Sandbox:
             daemon_addresses = slurmconf.shared_host(
                 self.layout, state.nodes, _short_hostname(), state.first_port
             )
+        if state.backup:
+            line = f"SlurmctldHost={slurmconf.BACKUP_HOST}({slurmconf.BACKUP_ADDRESS})\n"
+            daemon_addresses = dataclasses.replace(daemon_addresses, backup=line)
         accounting = self._accounting(state)
         if accounting is None:
             return daemon_addresses
@@ -469,7 +486,7 @@ class Sandbox:
             else:
                 changed = dataclasses.replace(state, faults=others)
                 for one in injected:
-                    isolation_faults.ACTIONS[fault.action].inject(self._fault_context(), one)
+                    _ACTIONS[fault.action].inject(self._fault_context(), one)
                     changed = dataclasses.replace(changed, faults=(*changed.faults, one))
                     changed = self._with_current_daemons(changed)
                     changed.save(self.layout.state)  # if the next node fails, this one can be healed
@@ -499,7 +516,7 @@ class Sandbox:
                     self._write_nodes(changed, sorted(shown))
             for old in removed:
                 if faults.find(old.kind).change is None:
-                    isolation_faults.ACTIONS[faults.find(old.kind).action].heal(self._fault_context(), old)
+                    _ACTIONS[faults.find(old.kind).action].heal(self._fault_context(), old)
                     changed = self._with_current_daemons(changed)
             changed.save(self.layout.state)
             return tuple(names)
@@ -584,7 +601,7 @@ class Sandbox:
         return namespaces.Namespaces(self.layout, self._transport, daemons.search_path())
 
     def _require_same(self, present: SandboxState, wanted: SandboxState) -> None:
-        names = ("nodes", "gpus_per_node", "model", "gpus", "kind", "accounting", "isolation")
+        names = ("nodes", "gpus_per_node", "model", "gpus", "kind", "accounting", "backup", "isolation")
         if any(getattr(present, name) != getattr(wanted, name) for name in names):
             kind = f"{present.kind}, accounting" if present.accounting else present.kind
             raise SandboxError(

@@ -106,7 +106,7 @@ def _with_plugin(context: FaultContext, injected: InjectedFault) -> None:
 
 
 def restart(context: FaultContext, node: str) -> None:
-    """Restart the node's slurmd, with the node's own configuration folder if it has one."""
+    """Restart the node's slurmd with its own configuration folder, if it has one, and wait until it is idle."""
     own = context.layout.root / f"etc.{node}" / "slurm.conf"
     _stop_slurmd(context, node)
     _restart_slurmd(context, node, own if own.exists() else None)

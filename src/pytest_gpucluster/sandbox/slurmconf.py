@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox.layout import Layout
 
 NODES_PER_LEAF = 16
+HEALTH_CHECK_INTERVAL = 43_200  # seconds: at the start of slurmd, and hardly ever again
 PARTITION, SMALL_PARTITION = "batch", "debug"
 SMALL_MAX_NODES, SMALL_MAX_MINUTES = 2, 30
 DEFAULT_MINUTES, MAX_MINUTES = 60, 7 * 24 * 60
 CONTROLLER_PORT, NODE_PORT, DBD_PORT = 6817, 6818, 6819  # Slurm's own defaults
+BACKUP_HOST, BACKUP_ADDRESS = "sandbox-backup", "127.0.0.2"
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ _NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=a
 
 @dataclass(frozen=True)
 class DaemonAddresses:
-    """Addresses and ports of the daemons, the temporary folder of a node's tasks, and the lines of accounting."""
+    """Addresses and ports of the daemons, the temporary folder of a node's tasks, the lines of accounting and backup."""
 
     controller: str
     controller_port: int
@@ -55,6 +57,7 @@ class DaemonAddresses:
     communication: str
     tmp: str
     accounting: str = _NO_ACCOUNTING
+    backup: str = ""
 
 
 def shared_host(layout: Layout, nodes: Sequence[str], host: str, first_port: int) -> DaemonAddresses:
@@ -100,7 +103,7 @@ def slurm_conf(
     return f"""\
 ClusterName=sandbox
 SlurmctldHost={addresses.controller}
-SlurmctldPort={addresses.controller_port}
+{addresses.backup}SlurmctldPort={addresses.controller_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -128,6 +131,8 @@ InactiveLimit=0
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=10000
 Prolog={layout.etc}/prolog
 Epilog={layout.etc}/epilog
+HealthCheckProgram={layout.etc}/health_check
+HealthCheckInterval={HEALTH_CHECK_INTERVAL}
 {prolog_line}NodeName={names} {addresses.nodes} CPUs={resources.cpus} \
 Sockets={resources.sockets} CoresPerSocket={resources.cpus // resources.sockets} ThreadsPerCore=1 \
 RealMemory={resources.memory}{gres} State=UNKNOWN
@@ -203,6 +208,16 @@ others=$node/enroot/.of-$SLURM_JOB_UID
 [ ! -d "$others" ] || rm -rf "$others/pyxis_${{SLURM_JOB_ID}}_"*
 [ ! -e "$node/fault.epilog_failing" ] || {{ echo "epilog of the sandbox: simulated failure" >&2; exit 1; }}
 exit 0
+"""
+
+
+def health_check(layout: Layout) -> str:
+    """Return the HealthCheckProgram: it fails under the fault `health_check_failing`."""
+    return f"""\
+#!/bin/sh
+[ -e {_quote(layout.nodes)}/"$SLURMD_NODENAME"/fault.health_check ] || exit 0
+echo "ERROR: health check of the sandbox: simulated failure"
+exit 1
 """
 
 

@@ -9,12 +9,9 @@ import contextlib
 import dataclasses
 import http.server
 import json
-import shutil
 import socket
-import subprocess
 import threading
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,12 +27,13 @@ from plugin_helpers import (
     run_pytest,
     wait_for,
 )
+from prometheus_helpers import answers, process
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, names_of
 from pytest_gpucluster.cluster.transport.http import get
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import ProbeError, TransportError
-from pytest_gpucluster.suites.monitoring import checks
+from pytest_gpucluster.suites.monitoring import checks, gpu_facts
 from pytest_gpucluster.suites.monitoring import facts as probe
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
@@ -60,34 +58,6 @@ groups:
     annotations: {summary: '<hot> & "high"'}
   - {alert: QueueStuck, expr: vector(1), labels: {severity: warning}}
 """
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as reply:
-            return bool(reply.status == 200)
-    except OSError:
-        return False
-
-
-@contextlib.contextmanager
-def process(*argv: str, log: Path) -> Iterator[None]:
-    tool = shutil.which(argv[0])
-    if tool is None:
-        pytest.fail(
-            f"{argv[0]} is missing: make packages (Debian's packages prometheus, prometheus-node-exporter)"
-        )
-    with log.open("wb") as out:
-        started = subprocess.Popen([tool, *argv[1:]], stdout=out, stderr=out)
-        try:
-            yield
-        finally:
-            started.terminate()
-            try:
-                started.wait(30)
-            except subprocess.TimeoutExpired:
-                started.kill()
-                started.wait()
 
 
 class Answers(http.server.ThreadingHTTPServer):
@@ -271,6 +241,8 @@ def test_every_node_is_judged_by_what_prometheus_really_sees(accepted: Run) -> N
         "alerts[gpu02]": "failed",
         "alerts[gpu03]": "passed",
         "alerts[gpu04]": "passed",
+        "gpu_rules": "not applicable",
+        **{f"gpu_metrics[gpu0{n}]": "not applicable" for n in (1, 2, 3, 4)},
     }, accepted.out
     assert accepted.rc == 1
 
@@ -323,7 +295,7 @@ def test_a_prometheus_that_is_not_there_is_red_and_the_rest_is_not_checked(
     away = f"http://127.0.0.1:{free_port()}"
     run = accept(tmp_path, claims(world, prometheus=away, grafana=away))
     assert run.rc == 1
-    found = ends(run)
+    found = {name: end for name, end in ends(run).items() if not name.startswith("gpu_")}
     assert {name for name, end in found.items() if end == "failed"} == {"prometheus", "grafana"}
     assert set(found.values()) == {"failed", "not checked"}
     assert "Connection refused" in message(run, "prometheus")
@@ -393,12 +365,18 @@ def test_prometheus_is_asked_once_for_1000_nodes() -> None:
         probe.ALERTS: (200, b'{"status": "success", "data": {"alerts": []}}'),
         probe.BUILD: (200, b'{"status": "success", "data": {"version": "3.1.0"}}'),
         probe.HEALTHY: (200, b"Prometheus Server is Healthy.\n"),
+        gpu_facts.RULES: (200, b'{"status": "success", "data": {"groups": []}}'),
+        gpu_facts.samples_path(gpu_facts.TEMPERATURES, 300): (
+            200,
+            b'{"status": "success", "data": {"resultType": "matrix", "result": []}}',
+        ),
     }
     with serving(fixed) as server:
         claim = MonitoringConfig(prometheus=server.url, grafana=None)
         seen = query_monitoring(claim, [f"gpu{n:04}" for n in range(1000)], {})
         assert sorted(server.asked[1:]) == sorted(fixed)
     assert len(seen.targets) == 1000
+    assert (seen.rules_problem, seen.samples_problem) == ("", "")
     assert seen.prometheus == Service("Prometheus", server.url, "3.1.0")
 
 
@@ -691,6 +669,7 @@ def test_a_target_is_read_whole() -> None:
         1795248000.0,
         ("gpu01", "h", "i", "10.0.0.1"),
         60.0,
+        ("node", "i:1"),
     )
     (bare,) = probe.read_targets(a_target(discoveredLabels={}, labels={}, lastError=""))
     assert (bare.job, bare.port, bare.hosts, bare.last_error) == ("", 9200, ("", "gpu01"), "")
@@ -982,7 +961,7 @@ def test_verdicts_to_the_letter(
 
 def test_labels_that_name_a_node_and_the_units_of_durations() -> None:
     for label in probe.NODE_LABELS:
-        assert probe._hosts({label: "a", "instance": "b:1"}) == ("a", "b")
+        assert probe.hosts_of({label: "a", "instance": "b:1"}) == ("a", "b")
     assert probe.NODE_LABELS == ("node", "nodename", "hostname", "host", "Hostname")
     units = {"y": 31536000.0, "w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
     assert units == probe._SECONDS

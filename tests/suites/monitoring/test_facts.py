@@ -41,7 +41,8 @@ def test_what_is_not_told_has_a_default() -> None:
     service = Service("Prometheus", "u")
     assert vars(MonitoringFacts(service, None)) == {
         "prometheus": service, "grafana": None, "targets": {}, "targets_problem": "", "alerts": {},
-        "alerts_problem": "", "now": 0.0, "began": None,
+        "alerts_problem": "", "rules": (), "rules_problem": "", "samples": {}, "samples_problem": "", "samples_now": 0.0,
+        "now": 0.0, "began": None,
     }  # fmt: skip
     assert target() == Target("", "http://n1:9100/x", 9100, "up", "", 1795248000.0, ("", "n1"), 60.0)
 

@@ -19,6 +19,8 @@ from pytest_gpucluster.core.errors import ProbeError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_gpucluster.suites.monitoring.gpu_facts import Rule, Sample
+
 TARGETS = "/api/v1/targets?state=active"
 ALERTS = "/api/v1/alerts"
 BUILD = "/api/v1/status/buildinfo"
@@ -49,6 +51,8 @@ class Target:
     """Possible names of its node, the most reliable first: labels, instance, address."""
     interval: float = SCRAPE_INTERVAL
     """Seconds between scrapes; the first begins within one interval and ends within two."""
+    scrape: tuple[str, str] = ("", "")
+    """Its labels job and instance, which its series have too."""
 
     @property
     def unscraped(self) -> bool:
@@ -81,7 +85,8 @@ class Service:
 class MonitoringFacts:
     """Facts of the monitoring. A `..._problem` is the reason if there are no facts of that kind.
 
-    `targets` and `alerts` are by node; '' has those of no node of the cluster file. `now` is the clock of Prometheus.
+    `targets`, `alerts` and `samples` are by node; '' has those of no node of the cluster file. `now` and `samples_now` are
+    the clock of Prometheus.
     """
 
     prometheus: Service
@@ -90,6 +95,11 @@ class MonitoringFacts:
     targets_problem: str = ""
     alerts: Mapping[str, tuple[Alert, ...]] = field(default_factory=dict)
     alerts_problem: str = ""
+    rules: tuple[Rule, ...] = ()
+    rules_problem: str = ""
+    samples: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
+    samples_problem: str = ""
+    samples_now: float = 0.0
     now: float = 0.0
     began: float | None = None
     """When Prometheus started or last read its configuration; None if unknown."""
@@ -101,7 +111,7 @@ class MonitoringFacts:
 
 def read_targets(body: bytes) -> tuple[Target, ...]:
     """Return the active targets; ProbeError if the answer has another form."""
-    found = _data(body, "targets").get("activeTargets")
+    found = data_of(body, "targets").get("activeTargets")
     if not isinstance(found, list):
         raise ProbeError("targets: the answer has no activeTargets")
     try:
@@ -125,7 +135,8 @@ def _target(one: Mapping[str, Any]) -> Target:
         health=str(one["health"]),
         last_error=" ".join(str(one.get("lastError", "")).split()),
         last_scrape=read_time(str(one["lastScrape"])),
-        hosts=(*_hosts(labels), host),
+        hosts=(*hosts_of(labels), host),
+        scrape=(str(labels.get("job", "")), str(labels.get("instance", ""))),
         interval=_interval(one.get("scrapeInterval")),
     )
 
@@ -141,7 +152,7 @@ def _interval(value: object) -> float:
 
 def read_began(body: bytes) -> float:
     """Return when Prometheus started or last read its configuration, whichever was later, as Unix time."""
-    data = _data(body, "runtimeinfo")
+    data = data_of(body, "runtimeinfo")
     try:
         times = [read_time(str(data[key])) for key in ("startTime", "lastConfigTime")]
     except (KeyError, ValueError) as error:
@@ -151,7 +162,7 @@ def read_began(body: bytes) -> float:
 
 def read_alerts(body: bytes) -> tuple[Alert, ...]:
     """Return the pending and firing alerts; ProbeError if the answer has another form."""
-    found = _data(body, "alerts").get("alerts")
+    found = data_of(body, "alerts").get("alerts")
     if not isinstance(found, list):
         raise ProbeError("alerts: the answer has no alerts")
     try:
@@ -167,13 +178,13 @@ def _alert(one: Mapping[str, Any]) -> Alert:
         state=str(one["state"]),
         severity=str(labels.get("severity", "")),
         summary=" ".join(str(notes.get("summary") or notes.get("description") or "").split()),
-        hosts=_hosts(labels),
+        hosts=hosts_of(labels),
     )
 
 
 def read_version(body: bytes) -> str:
     """Return Prometheus' version."""
-    version = _data(body, "buildinfo").get("version")
+    version = data_of(body, "buildinfo").get("version")
     if not isinstance(version, str):
         raise ProbeError("buildinfo: the answer has no version")
     return version
@@ -187,7 +198,8 @@ def read_grafana(body: bytes) -> tuple[str, str]:
     return str(answer.get("version", "")), str(answer["database"])
 
 
-def _data(body: bytes, what: str) -> dict[str, Any]:
+def data_of(body: bytes, what: str) -> dict[str, Any]:
+    """Return `data` of an answer of Prometheus; ProbeError for an error or another form."""
     answer = _json(body, what)
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, dict) or answer.get("status") != "success":
@@ -218,9 +230,12 @@ def read_time(text: str) -> float | None:
     return dt.datetime.fromisoformat(f"{plain}.{fraction:0<6.6}{zone.replace('Z', '+00:00')}").timestamp()
 
 
-def _hosts(labels: Mapping[str, Any]) -> tuple[str, ...]:
+def hosts_of(labels: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what may be the name of the node, the most reliable first."""
     named = [str(labels[key]) for key in NODE_LABELS if labels.get(key)]
-    return (*named, split_port(str(labels.get("instance", "")))[0])
+    # a Prometheus that copies from another one renames the labels of the latter
+    copied = [str(labels["exported_instance"])] if labels.get("exported_instance") else []
+    return (*named, *(split_port(one)[0] for one in (*copied, str(labels.get("instance", "")))))
 
 
 def split_port(address: str) -> tuple[str, int | None]:

@@ -10,15 +10,20 @@ from pytest_gpucluster.cluster.slurm.inventory import names_of
 from pytest_gpucluster.cluster.transport.http import Reply, get
 from pytest_gpucluster.core.errors import ProbeError, TransportError
 from pytest_gpucluster.suites.monitoring import facts as probe
+from pytest_gpucluster.suites.monitoring import gpu_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
     from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
+    from pytest_gpucluster.suites.monitoring.gpu_facts import Rule, Sample
 
 T = TypeVar("T", "Target", "Alert")
+S = TypeVar("S")
+LOOKBACK, LONGEST = 300.0, 3600.0  # seconds; Prometheus itself forgets a series after five minutes
+LOOKBACK_SCRAPES = 5
 
 
 def query_monitoring(
@@ -42,7 +47,15 @@ def query_monitoring(
             alerts = probe.read_alerts(_get(config.prometheus, probe.ALERTS, config).body)
     except (TransportError, ProbeError) as error:
         alerts_problem = str(error)
+    rules, rules_problem = _rules(config)
+    samples, samples_now, samples_problem = _samples(config, targets)
+    places = {one.scrape: probe.owner(one.hosts, known) for one in targets}
     return probe.MonitoringFacts(
+        rules=rules,
+        rules_problem=rules_problem,
+        samples=_by_owner(samples, lambda one: probe.owner(one.hosts, known) or places.get(one.target, "")),
+        samples_problem=samples_problem,
+        samples_now=samples_now,
         prometheus=_prometheus(config),
         grafana=_grafana(config.grafana, config) if config.grafana is not None else None,
         targets=_by_node(targets, known),
@@ -62,10 +75,38 @@ def _began(config: MonitoringConfig) -> float | None:
         return None
 
 
+def _rules(config: MonitoringConfig) -> tuple[tuple[Rule, ...], str]:
+    if not (config.gpu_rules and config.gpu_exporters) and not config.required_alerts:
+        return (), ""
+    try:
+        return gpu_facts.read_rules(_get(config.prometheus, gpu_facts.RULES, config).body), ""
+    except (TransportError, ProbeError) as error:
+        return (), str(error)
+
+
+def _samples(config: MonitoringConfig, targets: Iterable[Target]) -> tuple[tuple[Sample, ...], float, str]:
+    """Return the last samples of all GPUs, the clock of Prometheus, and why there are none."""
+    if not config.gpu_exporters:
+        return (), 0.0, ""
+    ports = set(config.gpu_exporters.values())
+    longest = max((one.interval for one in targets if one.port in ports), default=0.0)
+    path = gpu_facts.samples_path(config.gpu_metrics, min(LONGEST, max(LOOKBACK, LOOKBACK_SCRAPES * longest)))
+    try:
+        reply = _get(config.prometheus, path, config)
+        now = reply.date if reply.date is not None else time.time()
+        return gpu_facts.read_samples(reply.body), now, ""
+    except (TransportError, ProbeError) as error:
+        return (), 0.0, str(error)
+
+
 def _by_node(found: Iterable[T], known: Mapping[str, str]) -> dict[str, tuple[T, ...]]:
-    sorted_: dict[str, list[T]] = defaultdict(list)
+    return _by_owner(found, lambda one: probe.owner(one.hosts, known))
+
+
+def _by_owner(found: Iterable[S], owner: Callable[[S], str]) -> dict[str, tuple[S, ...]]:
+    sorted_: dict[str, list[S]] = defaultdict(list)
     for one in found:
-        sorted_[probe.owner(one.hosts, known)].append(one)
+        sorted_[owner(one)].append(one)
     return {node: tuple(ones) for node, ones in sorted_.items()}
 
 

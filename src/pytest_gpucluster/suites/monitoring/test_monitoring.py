@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.suite import checks_as_tests, required_section
-from pytest_gpucluster.suites.monitoring import checks
+from pytest_gpucluster.suites.monitoring import checks, gpu_checks
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 from pytest_gpucluster.suites.monitoring.steps import query_monitoring
 
 if TYPE_CHECKING:
+    from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.monitoring.facts import MonitoringFacts
 
@@ -34,4 +35,16 @@ def node_exporters(node: Node, config: MonitoringConfig) -> dict[str, int]:
     return {**config.exporters, **(config.gpu_exporters if node.profile.gpu is not None else {})}
 
 
-globals().update(checks_as_tests(checks))
+@pytest.fixture(scope="session")
+def gpu_nodes(gpucluster_session: ClusterSession) -> int:
+    """The number of nodes whose profile has GPUs."""
+    return sum(node.profile.gpu is not None for node in gpucluster_session.nodes.values())
+
+
+@pytest.fixture
+def node_profile(node: Node) -> Profile:
+    """The profile of the item's node."""
+    return node.profile
+
+
+globals().update(checks_as_tests(checks, gpu_checks))

@@ -1,0 +1,178 @@
+"""Faults of Slurm's daemons that no node shows: controllers, configuration files, munge, job_submit plugins.
+
+All are real actions. Those of slurmctld concern the whole cluster, whatever node is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.errors import SandboxError
+from pytest_gpucluster.sandbox import daemons, processes
+from pytest_gpucluster.sandbox.faults import slurm_fault
+from pytest_gpucluster.sandbox.slurm_faults import FaultAction, own_etc, restart
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox.faults import InjectedFault
+    from pytest_gpucluster.sandbox.slurm_faults import FaultContext
+
+_PLUGIN = "\nJobSubmitPlugins=lua\n"
+_LUA = """\
+function slurm_job_submit(job, partitions, uid)
+  {}
+  return slurm.SUCCESS
+end
+function slurm_job_modify(job, record, partitions, uid)
+  return slurm.SUCCESS
+end
+return slurm.SUCCESS
+"""
+
+
+def _other_conf(context: FaultContext, injected: InjectedFault) -> None:
+    """Start the node's slurmd with its own slurm.conf, one line of which differs."""
+    own = own_etc(context, injected.node, without="slurm.conf")
+    text = context.layout.conf.read_text()
+    (own / "slurm.conf").write_text(re.sub(r"^KillWait=2$", "KillWait=3", text, flags=re.MULTILINE))
+    restart(context, injected.node)
+
+
+def _same_conf(context: FaultContext, injected: InjectedFault) -> None:
+    shutil.rmtree(context.layout.root / f"etc.{injected.node}", ignore_errors=True)
+    restart(context, injected.node)
+
+
+def _failing_health_check(context: FaultContext, injected: InjectedFault) -> None:
+    """Let HealthCheckProgram fail, which slurmd runs at its start."""
+    (context.layout.node(injected.node) / "fault.health_check").touch()
+    restart(context, injected.node)
+
+
+def _working_health_check(context: FaultContext, injected: InjectedFault) -> None:
+    (context.layout.node(injected.node) / "fault.health_check").unlink(missing_ok=True)
+
+
+def _stop_backup(context: FaultContext, injected: InjectedFault) -> None:
+    process = context.daemons.find(daemons.BACKUP)
+    if process is None:
+        raise SandboxError("the sandbox has no backup controller: gpucluster sandbox up --backup")
+    processes.stop([process], patience=2.0)
+
+
+def _start_backup(context: FaultContext, injected: InjectedFault) -> None:
+    context.daemons.start_backup()
+    context.daemons.wait_for([daemons.BACKUP])
+
+
+def _foreign_credential(context: FaultContext, injected: InjectedFault) -> None:
+    """Send slurmctld one request with the credential of another munge key."""
+    etc = context.layout.root / "etc.foreign"
+    etc.mkdir(exist_ok=True)
+    key, socket, pid = etc / "munge.key", etc / "socket", etc / "pid"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(1024))
+    conf = etc / "slurm.conf"
+    info = re.compile(r"^AuthInfo=.*$", re.MULTILINE)
+    conf.write_text(info.sub(f"AuthInfo=socket={socket}", context.layout.conf.read_text()))
+    names = {
+        "socket": socket,
+        "key-file": key,
+        "pid-file": pid,
+        "log-file": etc / "log",
+        "seed-file": etc / "seed",
+    }
+    context.daemons.run_munged({f"--{name}": path for name, path in names.items()})
+    try:
+        context.daemons.client("sinfo", conf=conf)  # refused
+    finally:
+        process = processes.from_pid_file(pid, str(context.layout.root))
+        processes.stop([process] if process else [], patience=2.0)
+
+
+def _forget_credential(context: FaultContext, injected: InjectedFault) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(context.layout.root / "etc.foreign")
+
+
+def _submit_plugin(script: str, context: FaultContext, injected: InjectedFault) -> None:
+    """Load a job_submit plugin into slurmctld."""
+    text = script.format(**injected.options)
+    (context.layout.etc / "job_submit.lua").write_text(_LUA.format(text))
+    conf = context.layout.conf
+    conf.write_text(conf.read_text().replace(_PLUGIN, "") + _PLUGIN)
+    _reconfigure(context)
+
+
+def _no_plugin(context: FaultContext, injected: InjectedFault) -> None:
+    conf = context.layout.conf
+    conf.write_text(conf.read_text().replace(_PLUGIN, ""))
+    _reconfigure(context)
+    (context.layout.etc / "job_submit.lua").unlink(missing_ok=True)
+
+
+def _reconfigure(context: FaultContext) -> None:
+    done = context.daemons.client("scontrol", "reconfigure")
+    if done.rc != 0:
+        raise SandboxError(f"scontrol reconfigure: {done.stderr.strip()}")
+
+
+ACTIONS: dict[str, FaultAction] = {}
+
+
+def _add(name: str, check: str, description: str, action: FaultAction, **options: object) -> None:
+    slurm_fault(name, check, description, **options)
+    ACTIONS[name] = action
+
+
+def _plugin(script: str) -> FaultAction:
+    return FaultAction(partial(_submit_plugin, script), _no_plugin)
+
+
+_add(
+    "slurm_conf_differs",
+    "controller.reported",
+    "slurmd of the node has another slurm.conf",
+    FaultAction(_other_conf, _same_conf),
+)
+_add(
+    "health_check_failing",
+    "controller.node_errors",
+    "HealthCheckProgram fails on the node",
+    FaultAction(_failing_health_check, _working_health_check),
+)
+_add(
+    "backup_dead",
+    "controller.ping",
+    "the backup controller does not run (`up --backup`)",
+    FaultAction(_stop_backup, _start_backup),
+)
+_add(
+    "foreign_key",
+    "controller.errors",
+    "a machine with another munge key sends slurmctld a request",
+    FaultAction(_foreign_credential, _forget_credential),
+)
+_add(
+    "submissions_slow",
+    "controller.burst",
+    "a job_submit plugin delays every submission",
+    _plugin('os.execute("sleep {seconds}")'),
+    seconds=1,
+)
+_add(
+    "hold_ignored",
+    "controller.hold",
+    "a job_submit plugin releases held jobs",
+    _plugin("if job.priority == 0 then job.priority = slurm.NO_VAL end"),
+)
+_add(
+    "singleton_ignored",
+    "controller.singleton",
+    "a job_submit plugin removes dependencies",
+    _plugin('job.dependency = ""'),
+)

@@ -1,0 +1,129 @@
+"""Monitoring of GPUs: alerting rules that use their metrics, and fresh values of each GPU. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Judgement,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+)
+from pytest_gpucluster.core.text import some
+from pytest_gpucluster.suites.monitoring.facts import SCRAPE_INTERVAL
+from pytest_gpucluster.suites.monitoring.gpu_facts import BOUNDS, about_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.config.models import Profile
+    from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
+    from pytest_gpucluster.suites.monitoring.facts import MonitoringFacts
+    from pytest_gpucluster.suites.monitoring.gpu_facts import Sample
+
+INTERVALS = 4  # scrapes may be missed, and one is always to come
+SHORTEST = 30.0  # seconds
+
+
+@check(
+    "monitoring.gpu_rules",
+    cause="Prometheus loads no rules about GPUs (DeepOps installs InstanceDown only), or a rule cannot be evaluated",
+    hint="/rules of Prometheus; rule_files of prometheus.yml; promtool check rules; where Grafana, Thanos or Mimir has the "
+    "rules: `monitoring.gpu_rules: false`",
+    action=Action.MONITOR,
+)
+def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -> Judgement:
+    """An alerting rule uses a metric of GPUs, the required rules are loaded, and they can be evaluated."""
+    wanted = config.gpu_rules and bool(config.gpu_exporters) and gpu_nodes > 0
+    if not wanted and not config.required_alerts:
+        yield NotApplicable("no node has GPUs, or monitoring.gpu_rules is false, or gpu_exporters is empty")
+        return
+    if seen.rules_problem:
+        yield NotChecked(seen.rules_problem)
+        return
+    alerting = [rule for rule in seen.rules if rule.alerting]
+    gpu = about_gpus(seen.rules)
+    of_gpus = [rule for rule in alerting if rule in gpu]
+    yield Metric("gpu_rules", len(of_gpus), "rules")
+    if wanted and not of_gpus:
+        yield Finding(
+            "alerting rules",
+            f"{len(alerting)} are loaded, none uses a metric of GPUs",
+            "at least one, on DCGM_FI_DEV_XID_ERRORS or the like",
+        )
+    names = {rule.name for rule in alerting}
+    for name in config.required_alerts:
+        if name not in names:
+            yield Finding(f"rule {name}", "not loaded", "loaded (monitoring.required_alerts)")
+    for rule in (one for one in seen.rules if one.alerting or one in gpu):
+        counts = rule in gpu or rule.name in config.required_alerts
+        if rule.health == "err":
+            yield (Finding if counts else Advisory)(
+                f"rule {rule.name}", rule.error or "an error", "health ok"
+            )
+        elif rule.health != "ok" and counts:
+            yield NotChecked(f"rule {rule.name} was not evaluated yet (health {rule.health})")
+
+
+@check(
+    "monitoring.gpu_metrics",
+    cause="the GPU exporter does not see a GPU or does not run, its target has labels of another node, or DCGM hangs",
+    hint="on the node: curl localhost:9400/metrics | grep GPU_TEMP; nvidia-smi -L; dcgmi discovery -l; /targets of "
+    "Prometheus",
+    action=Action.MONITOR,
+)
+def gpu_metrics(
+    seen: MonitoringFacts, node_name: str, node_profile: Profile, config: MonitoringConfig
+) -> Judgement:
+    """Prometheus has a fresh and plausible value of each GPU of the node."""
+    if not config.gpu_exporters or node_profile.gpu is None:
+        yield NotApplicable("the node has no GPUs, or the cluster file no monitoring.gpu_exporters")
+        return
+    if seen.samples_problem:
+        yield NotChecked(seen.samples_problem)
+        return
+    ports = set(config.gpu_exporters.values())
+    targets = [one for one in seen.targets.get(node_name, ()) if one.port in ports]
+    if any(map(seen.awaits, targets)):
+        yield NotChecked("the GPU exporter was not scraped yet: Prometheus started or reloaded just now")
+        return
+    samples = seen.samples.get(node_name, ())
+    if not samples:
+        yield Finding("metrics of GPUs", f"none of {some(config.gpu_metrics)}", "a value of each GPU")
+        return
+    interval = max((one.interval for one in targets), default=SCRAPE_INTERVAL)
+    yield from _values(samples, seen.samples_now, max(SHORTEST, INTERVALS * interval), node_profile.gpu.count)
+
+
+def _values(samples: Sequence[Sample], now: float, most: float, count: int) -> Judgement:
+    """Judge the last values of a node with `count` GPUs: number, age (at most `most` seconds), bounds."""
+    newest: dict[str, float] = {}
+    for one in samples:
+        newest[one.gpu] = max(one.time, newest.get(one.gpu, 0.0))
+    ages = {gpu: max(0.0, now - time) for gpu, time in newest.items()}
+    fresh = sorted(gpu for gpu, age in ages.items() if age <= most)
+    yield Metric("gpus_with_metrics", len(fresh), "GPUs")
+    yield Metric("sample_age", max(ages.values()), "s", detail=True)
+    for gpu, age in ages.items():
+        if age > most:
+            yield Finding(f"GPU {gpu}", f"last value {age:.0f} s ago", f"<= {most:.0f} s")
+    for one in samples:
+        if one.gpu in fresh:
+            yield from _plausible(one)
+    if any(one.mig for one in samples):
+        yield Advisory("metrics of GPUs", "of MIG instances", "of whole GPUs: their number is not judged")
+    elif len(fresh) != count:
+        yield Finding("GPUs with metrics", f"{len(fresh)} ({some(fresh)})", str(count))
+
+
+def _plausible(one: Sample) -> Judgement:
+    low, high, unit = BOUNDS.get(one.metric, (-math.inf, math.inf, ""))
+    if not (math.isfinite(one.value) and low <= one.value <= high):
+        expected = f"{low:g} to {high:g} {unit}" if unit else "a number"
+        yield Finding(f"{one.metric} of GPU {one.gpu}", f"{one.value:g}", expected)

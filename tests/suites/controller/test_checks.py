@@ -1,0 +1,266 @@
+"""Checks of the controller suite on made-up facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from paths import ROOT
+
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.core.check import Action, Outcome, Verdict
+from pytest_gpucluster.suites.controller import checks, job_checks
+from pytest_gpucluster.suites.controller.checks import ControllerLog, Controllers, Diagnostics
+from pytest_gpucluster.suites.controller.config import ControllerConfig
+from pytest_gpucluster.suites.controller.facts import ControllerState, Load, LogLine, Scheduler, parse_sdiag
+from pytest_gpucluster.suites.controller.jobs import BurstFacts, OrderedJob, OrderFacts, parse_jobs, room
+from pytest_gpucluster.suites.controller.known_errors import OF_SLURMCTLD, LogError, sorted_errors
+
+CONFIG = ControllerConfig()
+LOAD = parse_sdiag((ROOT / "tests" / "data" / "controller" / "sdiag-22.05.8.txt").read_text())
+IDLE, DRAINED = NodeInfo("gpu02", "IDLE"), NodeInfo("gpu02", "IDLE", frozenset({"DRAIN"}))
+HOUR = 3600.0
+
+
+def parts(verdict: Verdict) -> list[str]:
+    assert verdict.action is Action.MONITOR  # no check of this suite drains
+    return [finding.part for finding in verdict.findings]
+
+
+def controllers(*up: bool) -> Controllers:
+    roles = ("primary", "backup1", "backup2") if len(up) > 2 else ("primary", "backup")
+    states = tuple(
+        ControllerState(role, f"ctl{n}", one) for n, (role, one) in enumerate(zip(roles, up, strict=False))
+    )
+    return Controllers(states, tuple(one.host for one in states))
+
+
+def test_every_controller_must_answer() -> None:
+    assert checks.ping(controllers(True, True), CONFIG).outcome is Outcome.PASSED
+    assert parts(checks.ping(controllers(True, False), CONFIG)) == ["backup controller ctl1"]
+    assert parts(checks.ping(controllers(False, True, False), CONFIG)) == [
+        "primary controller ctl0",
+        "backup2 controller ctl2",
+    ]
+    assert parts(checks.ping(Controllers(problem="timed out"), CONFIG)) == ["scontrol ping"]
+
+
+def test_a_controller_that_ping_does_not_name_is_not_checked() -> None:
+    missing = replace(controllers(True), configured=("ctl0", "ctl1"))
+    assert checks.ping(missing, CONFIG).outcome is Outcome.NOT_CHECKED
+
+
+def test_a_backup_controller_is_required_on_request_only() -> None:
+    assert checks.ping(controllers(True), CONFIG).outcome is Outcome.PASSED
+    assert parts(checks.ping(controllers(True), ControllerConfig(backup=True))) == ["backup controller"]
+    assert checks.ping(controllers(True, True), ControllerConfig(backup=True)).outcome is Outcome.PASSED
+
+
+def judged(
+    *, settings: dict[str, str] | None = None, seconds: float = 0.1, later: Load | None = None, **changes: Any
+) -> Verdict:
+    known = {"MessageTimeout": "10 sec", "MaxDBDMsgs": "20012", **(settings or {})}
+    return checks.load(Diagnostics(replace(LOAD, **changes), later, seconds, known), CONFIG)
+
+
+def test_a_load_within_the_limits_passes() -> None:
+    verdict = judged()
+    assert verdict.outcome is Outcome.PASSED
+    assert {metric.name for metric in verdict.metrics} == {
+        "sdiag",
+        "threads",
+        "agent_queue",
+        "dbd_queue",
+        "main_scheduler",
+        "slowest_request",
+    }  # backfill had 5 cycles only
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"threads": 193}, "threads of slurmctld"),
+        ({"agent_queue": 1001}, "agent queue"),
+        ({"dbd_queue": 10_007}, "records for slurmdbd"),
+        ({"main": Scheduler(10, 2.1)}, "main scheduler"),
+        ({"backfill": Scheduler(10, 31.0)}, "backfill scheduler"),
+        ({"rpcs": {"REQUEST_JOB_INFO": (10, 10.1)}}, "request REQUEST_JOB_INFO"),
+        ({"seconds": 10.1}, "sdiag"),
+        ({"seconds": 6.0, "settings": {"MessageTimeout": "5 sec"}}, "sdiag"),
+    ],
+)
+def test_a_figure_above_its_limit_fails(changes: dict[str, Any], part: str) -> None:
+    assert parts(judged(**changes)) == [part]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"threads": 192, "agent_queue": 1000, "dbd_queue": 10_006},
+        {"threads": 256, "agent_queue": 5000, "later": LOAD},  # a short peak
+        {"main": Scheduler(9, 9.0), "backfill": Scheduler(9, 99.0)},  # just restarted
+        {"rpcs": {"REQUEST_JOB_INFO": (9, 99.0)}},
+        {"dbd_queue": 99_999, "settings": {"MaxDBDMsgs": "0"}},  # no slurmdbd
+        {"backfill": Scheduler(10, 59.0), "settings": {"SchedulerParameters": "defer,bf_interval=60"}},
+        {
+            "backfill": Scheduler(10, 99.0),
+            "settings": {"SchedulerParameters": "bf_interval=60,bf_max_time=100"},
+        },
+    ],
+)
+def test_no_false_alarm(changes: dict[str, Any]) -> None:
+    assert judged(**changes).outcome is Outcome.PASSED
+
+
+def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:
+    verdict = judged(pending=3, backfilled=LOAD.now - 601)
+    assert (verdict.outcome, [one.part for one in verdict.advisories]) == (
+        Outcome.PASSED,
+        ["backfill scheduler"],
+    )
+    assert not judged(pending=0, backfilled=LOAD.now - 601).advisories
+
+
+def test_without_sdiag_nothing_is_judged() -> None:
+    assert checks.load(Diagnostics(problem="sdiag: timed out"), CONFIG).outcome is Outcome.NOT_CHECKED
+
+
+def errors(text: str, age: float | None) -> tuple[LogError, ...]:
+    return tuple(sorted_errors([LogLine(age, text)], OF_SLURMCTLD, window=24 * HOUR, nodes=("gpu02",)))
+
+
+PROLOG = "error: validate_node_specs: Prolog or job env setup failure on node gpu02, draining the node"
+CONF = "error: Node gpu02 appears to have a different slurm.conf than the slurmctld."
+SILENT = "error: Nodes gpu02 not responding, setting DOWN"
+
+
+@pytest.mark.parametrize(
+    ("text", "age", "info", "fails"),
+    [
+        (PROLOG, 2 * HOUR, DRAINED, True),
+        (PROLOG, 2 * HOUR, IDLE, False),  # somebody has returned it to service
+        (PROLOG, 5.0, IDLE, True),  # during the run
+        (PROLOG, None, IDLE, False),
+        (PROLOG, None, None, True),
+        (CONF, 3599.0, IDLE, True),
+        (CONF, 3601.0, DRAINED, False),
+        (CONF, None, IDLE, False),
+        (SILENT, 1.0, IDLE, False),
+        ("error: something of node gpu02", 1.0, DRAINED, False),
+    ],
+)
+def test_when_a_line_is_a_failure(text: str, age: float | None, info: NodeInfo | None, fails: bool) -> None:
+    log = ControllerLog({"gpu02": errors(text, age)}, run_age=10.0)
+    verdict = checks.reported(log, "gpu02", info, CONFIG)
+    assert verdict.outcome is (Outcome.FAILED if fails else Outcome.PASSED)
+    assert len(verdict.advisories) == (not fails)
+    assert verdict.action is Action.MONITOR
+    assert checks.reported(log, "gpu01", info, CONFIG).outcome is Outcome.PASSED
+    same = checks.node_errors(log.errors["gpu02"], 10.0, info, CONFIG)
+    assert same.outcome is (verdict.outcome if info else Outcome.PASSED)
+
+
+def test_a_failure_has_the_cause_and_hint_of_its_error() -> None:
+    verdict = checks.errors(
+        ControllerLog({"": errors("error: Munge decode failed: Rewound credential", 9.0)}), CONFIG
+    )
+    assert parts(verdict) == ["authentication"]
+    assert "munge key" in verdict.cause
+    assert "unmunge" in verdict.hint
+
+
+def test_a_log_that_was_not_read_is_not_checked() -> None:
+    log = ControllerLog(problem="slurmctld's log: cannot be read")
+    assert checks.errors(log, CONFIG).outcome is Outcome.NOT_CHECKED
+    assert checks.reported(log, "gpu02", IDLE, CONFIG).outcome is Outcome.NOT_CHECKED
+
+
+def test_equal_lines_are_one_finding_and_unknown_kinds_are_bounded() -> None:
+    many = [LogLine(float(n), f"error: odd {chr(97 + n)} {n}") for n in range(9)]
+    log = ControllerLog({"": tuple(sorted_errors([*many, *many], OF_SLURMCTLD, window=24 * HOUR))})
+    verdict = checks.errors(log, CONFIG)
+    assert (verdict.outcome, len(verdict.advisories)) == (Outcome.PASSED, checks.MOST_UNKNOWN)
+    assert verdict.advisories[-1].measured.startswith("2 lines, last 8 s ago: odd i 8")
+
+
+# --- jobs
+
+HELD = OrderedJob("PENDING", "JobHeldUser", "N/A", "N/A")
+WAITS = OrderedJob("PENDING", "Priority", "N/A", "N/A")
+
+
+def ran(start: str, end: str, state: str = "COMPLETED") -> OrderedJob:
+    return OrderedJob(state, "None", f"2026-11-23T15:07:{start}", f"2026-11-23T15:07:{end}")
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome"),
+    [
+        (OrderFacts(HELD, WAITS, ran("10", "11")), Outcome.PASSED),
+        (OrderFacts(replace(HELD, reason="JobHeldAdmin"), WAITS, ran("10", "11")), Outcome.PASSED),
+        (OrderFacts(ran("10", "11"), None, ran("10", "11")), Outcome.FAILED),
+        (OrderFacts(HELD, HELD, HELD), Outcome.FAILED),
+        (OrderFacts(HELD, WAITS, WAITS), Outcome.NOT_CHECKED),
+        (OrderFacts(HELD, WAITS, ran("10", "11", "FAILED")), Outcome.FAILED),
+        (OrderFacts(hold_problem="sbatch: Invalid qos"), Outcome.NOT_CHECKED),
+        (OrderFacts(), Outcome.NOT_CHECKED),
+    ],
+)
+def test_hold(facts: OrderFacts, outcome: Outcome) -> None:
+    assert job_checks.hold(facts).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("jobs", "outcome"),
+    [
+        ((ran("10", "13"), ran("13", "16")), Outcome.PASSED),
+        ((ran("13", "16"), ran("10", "13")), Outcome.PASSED),
+        ((ran("10", "13"), ran("12", "15")), Outcome.FAILED),
+        ((ran("10", "13"), ran("10", "13")), Outcome.FAILED),
+        ((ran("10", "13"), WAITS), Outcome.NOT_CHECKED),
+        ((ran("10", "13"), None), Outcome.NOT_CHECKED),
+        ((), Outcome.NOT_CHECKED),
+    ],
+)
+def test_singleton(jobs: tuple[OrderedJob | None, ...], outcome: Outcome) -> None:
+    assert job_checks.singleton(OrderFacts(singletons=jobs)).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome"),
+    [
+        (BurstFacts(1000, 1000, {}, 10.0, (0.1, 0.2)), Outcome.PASSED),
+        (BurstFacts(1000, 1000, {}, 10.0, (10.1,)), Outcome.FAILED),
+        (
+            BurstFacts(1000, 990, {"Socket timed out on send/recv operation": 10}, 10.0, (0.1,)),
+            Outcome.FAILED,
+        ),
+        (BurstFacts(1000, 60, {}, 120.0, (0.1,), problem="the time limit was reached"), Outcome.FAILED),
+        (BurstFacts(1000, 1000, {}, 10.0, (0.1,), left=1), Outcome.FAILED),
+        # a limit of the account is no fault: what it allows is judged
+        (BurstFacts(1000, 90, {"AssocMaxSubmitJobLimit": 10}, 1.0, (0.1,)), Outcome.PASSED),
+        (BurstFacts(1000, 9, {"AssocMaxSubmitJobLimit": 10}, 1.0, (0.1,)), Outcome.NOT_CHECKED),
+        (BurstFacts(1000, 0, {"Invalid account or account/partition": 10}, 1.0, (0.1,)), Outcome.NOT_CHECKED),
+        (BurstFacts(problem="no room"), Outcome.NOT_CHECKED),
+    ],
+)
+def test_burst(facts: BurstFacts, outcome: Outcome) -> None:
+    assert job_checks.burst(facts, CONFIG).outcome is outcome
+
+
+def test_a_burst_leaves_half_of_the_room_to_others() -> None:
+    load = replace(LOAD, pending=9_000, running=500)
+    assert room(load, {"MaxJobCount": "10000"}) == 250
+    assert room(replace(load, pending=20_000), {"MaxJobCount": "10000"}) == 0
+    assert room(load, {}) == 0
+    assert room(None, {"MaxJobCount": "10000"}) == 0
+
+
+def test_squeues_columns_are_read() -> None:
+    line = (
+        "1018".ljust(20) + "PENDING".ljust(20) + "JobHeldUser".ljust(40) + "N/A".ljust(25) + "N/A".ljust(25)
+    )
+    assert parse_jobs(f"{line}\n") == {"1018": HELD}
+    assert HELD.span is None
+    assert ran("10", "13").span is not None

@@ -1,0 +1,169 @@
+"""Readers of scontrol ping, sdiag and Slurm's logs, on recorded output."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from paths import ROOT
+
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suites.controller import facts
+from pytest_gpucluster.suites.controller.facts import ControllerState, LogLine, Scheduler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SDIAG = (ROOT / "tests" / "data" / "controller" / "sdiag-22.05.8.txt").read_text()
+# what 25.11 prints beside it (src/sdiag/sdiag.c)
+NEWER = (
+    SDIAG.replace("Agent queue size:     0", "RPC queue enabled:    1\nAgent queue size:     0", 1)
+    .replace(
+        "\nBackfilling stats",
+        "\nMain scheduler exit:\n\tEnd of job queue: 4\n\tHit default_queue_depth: 0\n\nBackfilling stats",
+    )
+    .replace("\nLatency for", "\nBackfill exit\n\tEnd of job queue: 5\n\nLatency for")
+    .replace(
+        "total_time:51978",
+        "total_time:51978        queued:0      cycle_last:0      cycle_max:0      dropped:0",
+    )
+)
+
+
+@pytest.mark.parametrize("text", [SDIAG, NEWER])
+def test_sdiag_of_both_forms_gives_the_same_figures(text: str) -> None:
+    load = facts.parse_sdiag(text)
+    assert (load.threads, load.agent_queue, load.dbd_queue, load.pending) == (3, 0, 0, 0)
+    assert load.main == Scheduler(181, 140 / 1e6)
+    assert load.backfill == Scheduler(5, 15771 / 1e6)
+    assert load.now - (load.backfilled or 0) == 3
+    assert load.rpcs["REQUEST_SUBMIT_BATCH_JOB"] == (1135, 180518 / 1e6)
+    assert load.rpcs["REQUEST_PARTITION_INFO"] == (127, 409 / 1e6)
+    assert "root" not in load.rpcs
+
+
+def test_a_controller_that_has_just_started_has_no_mean() -> None:
+    lines = [line for line in SDIAG.splitlines() if not line.startswith("\tMean")]
+    text = (
+        "\n".join(lines)
+        .replace("Total cycles: 181", "Total cycles: 0")
+        .replace("Total cycles: 5", "Total cycles: 0")
+    )
+    text = text.replace("Mon Nov 23 15:10:09 2026 (1795446609)", "N/A")
+    load = facts.parse_sdiag(text)
+    assert (load.main, load.backfill, load.backfilled) == (Scheduler(0, None), Scheduler(0, None), None)
+
+
+def test_an_incomplete_sdiag_is_no_fact() -> None:
+    end = SDIAG.index("Remote Procedure Call statistics by user")
+    for cut in range(0, end, 7):
+        with pytest.raises(ProbeError):
+            facts.parse_sdiag(SDIAG[:cut])
+
+
+def test_ping_of_one_two_and_three_controllers() -> None:
+    assert facts.parse_ping("Slurmctld(primary) at ctl1 is UP\n") == (
+        ControllerState("primary", "ctl1", True),
+    )
+    down = "Slurmctld(primary) at ctl1 is UP\nSlurmctld(backup) at ctl2 is DOWN\n*****\n** RESTORE SLURMCTLD DAEMON TO SERVICE **\n"
+    assert [one.up for one in facts.parse_ping(down)] == [True, False]
+    three = "Slurmctld(primary) at a is UP\nSlurmctld(backup1) at b is UP\nSlurmctld(backup2) at c is UP"
+    assert [one.role for one in facts.parse_ping(three)] == ["primary", "backup1", "backup2"]
+    with pytest.raises(ProbeError):
+        facts.parse_ping("slurm_load_ctl_conf error: Unable to contact slurm controller")
+
+
+NOW = "now 1795446612 2026-11-23T15:10:12\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "age"),
+    [
+        ("[2026-11-23T15:10:02.151] error: x", 10),  # iso8601_ms, the default
+        ("[2026-11-23T15:10:02] error: x", 10),
+        ("[2026-11-23T17:10:02.151+02:00] error: x", 10),  # rfc5424_ms
+        ("[2026-11-23T15:10:02Z] error: x", 10),  # rfc3339
+        ("[Nov 23 15:10:02] error: x", 10),  # short
+        ("[Nov  3 15:10:12] error: x", 20 * 86400),
+        ("[Dec 31 15:10:12] error: x", 327 * 86400),  # of last year
+        ("[Nov 23 15:10:02.151 4711   slurmd 0x7f00] error: x", 10),  # thread_id
+        ("[1234567] error: x", None),  # clock
+        ("2026-11-23T15:10:02+0000 gpu01 slurmd[4711]: error: x", 10),  # journalctl -o short-iso
+        ("2026-11-23T15:10:02+00:00 gpu01 slurmd[4711]: slurmd: error: x", 10),
+        (
+            '{"log":"error: x","stream":"stderr","time":"2026-11-23T15:10:02"}',
+            10,
+        ),  # in containers, since 25.05
+        ("error: x", None),
+    ],
+)
+def test_times_of_all_formats_are_read(line: str, age: float | None) -> None:
+    assert facts.parse_log(NOW + line).lines == (LogLine(age, "error: x"),)
+
+
+def test_a_log_without_the_machines_time_is_no_fact() -> None:
+    for text in ("", "[2026-11-23T15:10:02] error: x", "now 12 tomorrow\n"):
+        with pytest.raises(ProbeError):
+            facts.parse_log(text)
+
+
+def logged(command: str, **env: str) -> Answer:
+    done = subprocess.run(["sh", "-c", command], capture_output=True, env={**os.environ, **env}, check=False)
+    return Answer("gpu01", done.returncode, done.stdout, done.stderr)
+
+
+def test_the_command_prints_the_newest_errors_of_the_nodes_own_log(tmp_path: Path) -> None:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+    lines = [f"[{stamp}] error: number {number}" for number in range(1000)] + [f"[{stamp}] done with job"]
+    (tmp_path / "it's a log-gpu01.log").write_text("\n".join(lines))
+    command = facts.log_command(f"{tmp_path}/it's a log-%n.log", "slurmd", 1 << 20, 86400)
+    tail = facts.read_log(logged(command, SLURMD_NODENAME="gpu01"))
+    assert len(tail.lines) == facts.MOST_LINES
+    assert tail.lines[-1].text == "error: number 999"
+    assert tail.lines[-1].age is not None
+    assert 0 <= tail.lines[-1].age < 60
+    assert tail.idle is not None
+    assert 0 <= tail.idle < 60
+
+
+def test_only_the_end_of_a_large_log_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("[2026-11-23T15:10:02] error: old\n" + "x" * 5000 + "\n[2026-11-23T15:10:03] error: new\n")
+    tail = facts.read_log(logged(facts.log_command(str(log), "slurmd", 4096, 86400)))
+    assert [line.text for line in tail.lines] == ["error: new"]
+
+
+def test_a_log_that_cannot_be_read_is_no_pass(tmp_path: Path) -> None:
+    with pytest.raises(NotAvailable, match="cannot be read"):
+        facts.read_log(logged(facts.log_command(f"{tmp_path}/no-such.log", "slurmd", 4096, 86400)))
+
+
+def test_a_quiet_log_has_no_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("[2026-11-23T15:10:02] slurmd started\n")
+    assert facts.read_log(logged(facts.log_command(str(log), "slurmd", 4096, 86400))).lines == ()
+
+
+@pytest.mark.parametrize(
+    ("script", "lines"),
+    [
+        # journalctl of systemd 252: -n 1 shows the newest line
+        ("echo 2026-11-23T15:10:02+0000 gpu01 slurmd[4711]: error: x", 1),
+        ("echo 'No journal files were opened due to insufficient permissions.' >&2; exit 1", None),
+        ("exit 0", None),
+    ],
+)
+def test_without_a_file_the_journal_is_read(tmp_path: Path, script: str, lines: int | None) -> None:
+    tool = tmp_path / "journalctl"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    answer = logged(facts.log_command("", "slurmd", 4096, 86400), PATH=f"{tmp_path}:{os.environ['PATH']}")
+    if lines is None:
+        with pytest.raises(NotAvailable, match="the journal shows no line of slurmd"):
+            facts.read_log(answer)
+    else:
+        assert len(facts.read_log(answer).lines) == lines

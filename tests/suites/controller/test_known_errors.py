@@ -1,0 +1,152 @@
+"""Which lines of Slurm's logs count, and which node they name. Lines without a source were recorded on the sandbox (22.05.8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpucluster.suites.controller.facts import LogLine
+from pytest_gpucluster.suites.controller.known_errors import (
+    OF_SLURMCTLD,
+    OF_SLURMD,
+    KnownError,
+    LogError,
+    sorted_errors,
+)
+
+NODES = ("gpu01", "gpu02", "gpu03", "k003-006")
+
+
+def judged(
+    text: str, table: tuple[KnownError, ...], age: float | None = 60.0, **options: object
+) -> list[LogError]:
+    known = {"window": 86400.0, "nodes": NODES, **options}
+    return list(sorted_errors([LogLine(age, text)], table, **known))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "nodes"),
+    [
+        (
+            "error: validate_node_specs: Prolog or job env setup failure on node gpu02, draining the node",
+            "prolog failed",
+            ("gpu02",),
+        ),
+        (
+            "error: Prolog/Epilog failure on nodes gpu01, set to state DRAIN",
+            "prolog or epilog failed",
+            ("gpu01",),
+        ),
+        (
+            "error: job_epilog_complete: JobId=8 epilog error on gpu03, draining the node",
+            "epilog failed",
+            ("gpu03",),
+        ),
+        ("error: Epilog failure on host k003-006, setting DOWN", "epilog failed", ("k003-006",)),
+        (
+            "error: Setting node gpu03 state to INVAL with reason:gres/gpu count reported lower than configured (4 < 8)",
+            "invalid registration",
+            ("gpu03",),
+        ),
+        ("update_node: node gpu01 reason set to: Kill task failed", "processes not killed", ("gpu01",)),
+        (
+            "error: Node gpu02 appears to have a different slurm.conf than the slurmctld.  This could cause issues",
+            "other slurm.conf",
+            ("gpu02",),
+        ),
+        ("error: Nodes gpu[01-03] not responding", "no response", ("gpu01", "gpu02", "gpu03")),
+        ("error: Nodes gpu02 not responding, setting DOWN", "no response", ("gpu02",)),
+        ("error: Munge decode failed: Invalid credential", "authentication", ()),
+        (  # stackhpc/ansible-slurm-appliance #114
+            "error: slurm_unpack_received_msg: g_slurm_auth_verify: REQUEST_CONFIG has authentication error: x",
+            None,
+            (),
+        ),
+        (
+            "error: slurm_unpack_received_msg: [[localhost]:49138] auth_g_verify: REQUEST_PARTITION_INFO has authentication "
+            "error: Unspecified error",
+            "authentication",
+            (),
+        ),
+        (
+            "error: agent queue is full (20012), discarding DBD_STEP_START:1442 request",
+            "accounting records lost",
+            (),
+        ),
+        (
+            "error: Can't save state, error writing file /var/spool/slurmctld/job_state.new: x",
+            "state cannot be saved",
+            (),
+        ),
+        ("error: gpu07 and node gpu02 disagree", None, ("gpu02",)),
+        ("error: find_node_record: lookup failure for node gpu99", None, ()),
+    ],
+)
+def test_lines_of_slurmctld(text: str, what: str | None, nodes: tuple[str, ...]) -> None:
+    (found,) = judged(text, OF_SLURMCTLD)
+    assert (found.known and found.known.what) == what
+    assert found.nodes == nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("error: prolog failed: rc:1 output:prolog of the sandbox: simulated failure", "prolog failed"),
+        ("error: [job 6] prolog failed status=1:0", "prolog failed"),
+        ("error: JobId=6 prolog failed status=0:9", "prolog failed"),  # 25.11: %pI
+        ("error: [job 8] epilog failed status=1:0", "epilog failed"),
+        (  # ai4d-iasc/trixie #45
+            "[63532.0] error: *** STEP 63532.0 STEPD TERMINATED ON cn106 AT 2020-12-14T09:44:56 DUE TO JOB NOT ENDING WITH "
+            "SIGNALS ***",
+            "processes not killed",
+        ),
+        ("error: health_check failed: rc:1 output:ERROR:  nhc:  Health check failed", "health check failed"),
+        (  # galaxyproject/galaxy #6293, #7429
+            "error: xcgroup_instantiate: unable to create cgroup '/sys/fs/cgroup/memory/slurm/uid_8' : No space left on device",
+            "no cgroup",
+        ),
+        ('error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": x', "authentication"),
+        ("error: Unable to register: Unable to contact slurm controller (connect failure)", "registration"),
+        ("error: Node configuration is odd", None),
+    ],
+)
+def test_lines_of_slurmd(text: str, what: str | None) -> None:
+    (found,) = judged(text, OF_SLURMD)
+    assert (found.known and found.known.what) == what
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # first start of a healthy slurmctld: the sandbox; aws-parallelcluster #1413; elasticluster #300
+        "error: Configured MailProg is invalid",
+        "error: Could not open job state file /var/spool/slurm/job_state: No such file or directory",
+        "error: NOTE: Trying backup state save file. Jobs may be lost!",
+        "error: Incomplete trigger data checkpoint file",
+        # a port scan, a client that was killed
+        "error: slurm_receive_msg [127.0.0.1:38356]: Insane message length",
+        "error: slurm_receive_msg [10.0.0.9:38356]: Zero Bytes were transmitted or received",
+        "error: slurm_msg_sendto: address:port=127.0.0.1:58156 msg_type=2036: Unexpected missing socket error",
+        # users
+        "[2.batch] error: *** JOB 2 ON gpu01 CANCELLED AT 2026-11-23T14:46:37 ***",
+        "error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 DUE TO TIME LIMIT ***",
+        "[7.0] error: TaskProlog failed status=1",
+        "error: Security violation, REQUEST_KILL_JOB RPC from uid=1004",
+    ],
+)
+def test_lines_of_healthy_clusters_do_not_count(text: str) -> None:
+    assert judged(text, OF_SLURMCTLD) == []
+    assert judged(text, OF_SLURMD) == []
+
+
+def test_old_and_ignored_lines_do_not_count() -> None:
+    text = "error: Node gpu02 appears to have a different slurm.conf than the slurmctld."
+    assert judged(text, OF_SLURMCTLD, age=86401.0) == []
+    assert judged(text, OF_SLURMCTLD, ignored=("different slurm.conf",)) == []
+    assert len(judged(text, OF_SLURMCTLD, age=None)) == 1
+
+
+def test_every_known_error_has_a_hint_a_cause_and_a_source() -> None:
+    for known in (*OF_SLURMCTLD, *OF_SLURMD):
+        assert known.cause, known
+        assert known.hint, known
+        assert known.source, known
