@@ -333,7 +333,6 @@ OTHERS: dict[str, Reader] = {
 
         Reader("suites.nccl.steps.read_rounds", _generated(nccl.read_rounds), (
             b'{"round": 1, "members": ["gpu01", "gpu02"], "busbw": 1.5}\n',)),
-        Reader("suites.slurm.diagnostic_step.cpu_list", _both(exam.cpu_list), (b"0-2,8", b"0-127")),
         Reader("suites.slurm.diagnostic_step.parse_squeue", _both(exam.parse_squeue), (
             b"12_0                12        COMPLETED           1  \n",), VALUE),
         Reader("cluster.slurm.inventory.parse_nodes", _both(inventory.parse_nodes), _NODES, VALUE),
@@ -348,6 +347,7 @@ OTHERS: dict[str, Reader] = {
         Reader("cluster.slurm.pyxis.explain", _both(pyxis.explain), (
             b"slurmstepd: error: pyxis: couldn't chdir to /x: No such file\n", b"curl: (6) Could not resolve host: nvcr.io")),
         Reader("cluster.slurm.step.srun_endings", _both(step.srun_endings), _SRUN),
+        Reader("core.units.cpu_list", _both(units.cpu_list), (b"0-2,8", b"0-127")),
         Reader("core.units.parse_size", _both(units.parse_size), (b"81559MiB", b"2 TB"), VALUE),
         Reader("core.units.parse_duration", _both(units.parse_duration), (b"1-02:00:00", b"250ms"), VALUE),
         Reader("core.units.parse_option_time", _both(units.parse_option_time), (b"30m", b"30"), VALUE),

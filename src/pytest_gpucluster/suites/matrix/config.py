@@ -25,4 +25,10 @@ class MatrixConfig(OptionalSection):
     expected: dict[str, str] = Field(
         {}, description="ROW-COLUMN: why this cell is expected to fail, like 'srun-mpi: no PMI support'"
     )
+    min_ratio: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="lowest accepted rate of a launcher, as a share of the fastest launcher of the same workload",
+    )
     deadline: Duration = Field(120, description="time limit of one cell")
