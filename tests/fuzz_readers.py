@@ -29,6 +29,7 @@ from pytest_gpucluster.drain.reason import read_reason
 from pytest_gpucluster.kit import mpi_errors, nccl_log, nccl_tests
 from pytest_gpucluster.kit import mpi_facts as mpi
 from pytest_gpucluster.kit import payload_result as told
+from pytest_gpucluster.kit.nccl_names import NameFilter
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.results import NodeTotals
@@ -111,6 +112,11 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "kit.enroot.SPACE": (b"data 1234 4096 rw /var/lib/enroot\ncache 99 4096 ro /x\n",),
     "kit.enroot.NAMES": (b"pyxis_12_nccl\npyxis_7.0\n",),
     "kit.fabric_manager": (b"state active\nversion Fabric Manager version is : 580.82.07\n",),
+    "suites.nccl.environment_facts": (
+        b"env NCCL_PROTO=LL\nfile /root/.nccl.conf\n\nfile /etc/nccl.conf\n| # of the image\n| NCCL_DEBUG=INFO\n| export X=1\n\n"
+        b"seen /etc/environment:3:NCCL_PROTO=LL\nport mlx5_0 1 4:ACTIVE InfiniBand\nport mlx5_9 1 4:ACTIVE Ethernet virtual\n"
+        b"net lo eno1 ib0\nunreadable /opt/topo.xml\nsearched\nlib libnccl-net.so\nend\n",
+    ),
     "suites.fabric.facts.ADAPTERS": (
         b"uptime 12.5 100\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/fw_ver:28.39.1002\n"
         b"/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed:1\n"
@@ -331,6 +337,7 @@ OTHERS: dict[str, Reader] = {
         Reader("kit.nccl_tests.read_tasks", lambda data: nccl_tests.read_tasks({"0": _text(data)}, stderr=_text(data)), (
             *_in("nccl", "per-node*.txt"), *_in("nccl", "torch-*.txt"))),
 
+        Reader("kit.nccl_names.NameFilter.parse", _both(NameFilter.parse), (b"^=mlx5_0:1,mlx5_1", b"eth,ib:2"), ()),
         Reader("suites.nccl.steps.read_rounds", _generated(nccl.read_rounds), (
             b'{"round": 1, "members": ["gpu01", "gpu02"], "busbw": 1.5}\n',)),
         Reader("suites.slurm.diagnostic_step.parse_squeue", _both(exam.parse_squeue), (
@@ -382,6 +389,7 @@ ELSEWHERE = {
 # modules of probes: their readers are fuzzed as the probe's parse
 _OF_PROBES = (
     "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.nvidia_smi", "suites.fabric.facts",
+    "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
 )  # fmt: skip
 _PROBES = (

@@ -39,6 +39,7 @@ ANYWHERE = {
     "fabric.nic_names": NA,
     "nccl.baseline": NA,
     "nccl.links": NOT_CHECKED,
+    "nccl.image_environment": NA,
     "nccl.outlier": NA,
     "os.drift": NA,
     "os.name_resolution": NA,

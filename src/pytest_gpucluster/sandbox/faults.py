@@ -15,6 +15,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import SandboxError
+from pytest_gpucluster.sandbox import environment_faults
 from pytest_gpucluster.sandbox.hardware import GIB_KB, SimulatedGpuProcess, SimulatedProcess
 from pytest_gpucluster.sandbox.models import healthy_fields
 
@@ -696,3 +697,4 @@ _slurm_fault(
 _slurm_fault("pyxis_missing", "container.plugin", "plugstack.conf of the node does not load Pyxis")
 _slurm_fault("container_left", "container.leftovers", "a container of a killed job remains", job=4_000_000)
 _slurm_fault("wrong_gres", "slurm.schedulable", "slurmd finds fewer GPUs than slurm.conf lists", count=4)
+FAULTS.update({kind[0]: Fault(*kind) for kind in environment_faults.KINDS})
