@@ -117,6 +117,11 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"seen /etc/environment:3:NCCL_PROTO=LL\nport mlx5_0 1 4:ACTIVE InfiniBand\nport mlx5_9 1 4:ACTIVE Ethernet virtual\n"
         b"net lo eno1 ib0\nunreadable /opt/topo.xml\nsearched\nlib libnccl-net.so\nend\n",
     ),
+    "suites.versions.facts": (
+        b"slurm slurm-wlm 22.05.8\npackage deb slurmd 22.05.8-4+deb12u3 Debian HPC Team <x@y>\nenroot 3.5.0\n"
+        b"ofed MLNX_OFED_LINUX-23.10-0.5.5.0:\ncontainer_toolkit 1.17.8\nnccl 2.27.3\nend\n",
+        b"slurm slurm 23.11.4\npackage rpm slurm-slurmd 23.11.4-1.el9 (none)\nenroot \nofed \ncontainer_toolkit \nnccl \nend\n",
+    ),
     "suites.fabric.facts.ADAPTERS": (
         b"uptime 12.5 100\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/fw_ver:28.39.1002\n"
         b"/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed:1\n"
@@ -391,6 +396,7 @@ _OF_PROBES = (
     "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.nvidia_smi", "suites.fabric.facts",
     "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
+    "suites.versions.facts",
 )  # fmt: skip
 _PROBES = (
     *_OF_PROBES,
