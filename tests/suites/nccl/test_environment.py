@@ -13,6 +13,7 @@ from pytest_gpucluster.kit.nccl_names import NameFilter
 from pytest_gpucluster.suites.nccl import environment as checks
 from pytest_gpucluster.suites.nccl.environment_facts import HcaPort, NcclEnvironment, Setting
 from pytest_gpucluster.suites.nccl.environment_rules import number
+from pytest_gpucluster.suites.nccl.image_environment import image_environment
 
 H200, T4 = load_profile("h200-8"), load_profile("sandbox-t4")
 PORTS = tuple(HcaPort(f"mlx5_{n}", 1, "ACTIVE", "InfiniBand") for n in range(8))
@@ -203,13 +204,13 @@ def test_a_line_without_effect_is_a_warning() -> None:
 
 
 def test_the_image_is_judged_with_its_own_files() -> None:
-    assert checks.image_environment("srun failed", H200, {}).outcome is Outcome.NOT_CHECKED
+    assert image_environment("srun failed", H200, {}).outcome is Outcome.NOT_CHECKED
     lost = replace(
         NODE, files=(Setting("NCCL_TOPO_FILE", "/t.xml", "/etc/nccl.conf:1"),), readable={"/t.xml": False}
     )
-    (finding,) = checks.image_environment(lost, H200, {}).findings
+    (finding,) = image_environment(lost, H200, {}).findings
     assert finding.measured.endswith("(/etc/nccl.conf:1)")
-    assert checks.image_environment(lost, H200, {"NCCL_TOPO_FILE": "/t.xml"}).outcome is Outcome.PASSED
+    assert image_environment(lost, H200, {"NCCL_TOPO_FILE": "/t.xml"}).outcome is Outcome.PASSED
 
 
 def test_without_gpus_nothing_applies() -> None:

@@ -94,10 +94,10 @@ def environment(
         if intended_variables.get(name) == setting.value:
             continue
         where = nccl_environment.where(setting, login_variables)
-        for found in _judged(setting, context, where):
+        for found in judge_setting(setting, context, where):
             named.update({name} if isinstance(found, Finding) else ())
             yield found
-    yield from _ignored(nccl_environment)
+    yield from ignored_lines(nccl_environment)
     for name, usual in usual_variables.items():
         mine = nccl_environment.effective.get(name)
         value = mine.value if mine else UNSET
@@ -107,28 +107,10 @@ def environment(
         yield from usual.judge(name, value, measured=where)
 
 
-@check(
-    "nccl.image_environment",
-    item=False,
-    cause="the image, a hook of Enroot or a variable that Pyxis passes on sets NCCL's variables",
-    hint="env | grep ^NCCL_ in the image; /etc/enroot/environ.d and hooks.d; ENV lines of the image; mount the missing file",
-    action=Action.MONITOR,
-)
-def image_environment(
-    found: NcclEnvironment | str, profile: Profile, intended_variables: Mapping[str, str]
-) -> Judgement:
-    """In the image of the steps, NCCL's variables, files and plugins leave it its speed."""
-    if isinstance(found, str):
-        yield NotChecked(f"the environment in the image is unknown: {found}")
-        return
-    context = NodeContext(profile, found)
-    for name, setting in sorted(found.effective.items()):
-        if intended_variables.get(name) != setting.value:
-            yield from _judged(setting, context, setting.where or "the environment of the task in the image")
-    yield from _ignored(found)
-
-
-def _judged(setting: Setting, context: NodeContext, where: str) -> Iterator[Finding | Advisory | NotChecked]:
+def judge_setting(
+    setting: Setting, context: NodeContext, where: str
+) -> Iterator[Finding | Advisory | NotChecked]:
+    """Judge one variable by its rule. `where`: where it was set."""
     anchor = setting.name.lower().replace("_", "-")
     for effect in effects(setting.name, setting.value, context):
         kind = Finding if effect.deviation else Advisory
@@ -142,7 +124,8 @@ def _judged(setting: Setting, context: NodeContext, where: str) -> Iterator[Find
         yield NotChecked(f"{setting}: no name to compare with was found on the node")
 
 
-def _ignored(found: NcclEnvironment) -> Iterator[Advisory]:
+def ignored_lines(found: NcclEnvironment) -> Iterator[Advisory]:
+    """Warn of the lines of NCCL's files that have no effect."""
     for place, text in found.ignored:
         yield Advisory(
             place,

@@ -19,6 +19,7 @@ from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
 from pytest_gpucluster.suites.nccl import environment
 from pytest_gpucluster.suites.nccl import fleet as checks
 from pytest_gpucluster.suites.nccl.environment_facts import ENVIRONMENT
+from pytest_gpucluster.suites.nccl.image_environment import image_environment
 from pytest_gpucluster.suites.nccl.stages import NcclStages
 from pytest_gpucluster.suites.nccl.steps import NcclRunner, image_of
 
@@ -115,7 +116,7 @@ def test_image_environment(
     if not nccl_image:
         expect.not_applicable("the cluster file runs NCCL in no image: see nccl.environment")
     found = stages.runner.image_environments[node.name]
-    expect(environment.image_environment(found, node.profile, intended_variables))
+    expect(image_environment(found, node.profile, intended_variables))
 
 
 def test_alone(stages: NcclStages, node: Node, expect: Expect) -> None:
