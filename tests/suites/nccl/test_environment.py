@@ -196,6 +196,19 @@ def test_a_node_that_differs_from_the_majority_is_named() -> None:
     assert all_of_them.usual(group) is all_of_them.usual(group), "computed once"
 
 
+def test_a_variable_with_a_finding_of_its_own_is_not_compared_too() -> None:
+    usual, group = NcclEnvironment(ports=PORTS), Group(nodes="n[1-4]", profile=H200)
+    nodes = {
+        "n1": usual,
+        "n2": usual,
+        "n3": replace(usual, environment={"NCCL_P2P_DISABLE": "1"}),
+        "n4": usual,
+    }
+    norms = checks.EnvironmentsOfAll(nodes).usual(group)
+    assert len(checks.environment(nodes["n3"], norms, H200, {}, {}, "").findings) == 1
+    assert checks.environment(usual, norms, H200, {}, {}, "").outcome is Outcome.PASSED
+
+
 def test_a_line_without_effect_is_a_warning() -> None:
     found = replace(NODE, ignored=(("/etc/nccl.conf:2", "export NCCL_IB_TC=106"),))
     (warning,) = checks.environment(found, {}, H200, {}, {}, "").advisories

@@ -58,9 +58,6 @@ class Effect:
     expected: str = UNSET
 
 
-Rule = "Callable[[str, NodeContext], Iterator[Effect]]"
-
-
 def effects(name: str, value: str, context: NodeContext) -> Iterator[Effect]:
     """Yield what this value of a variable does on this node; nothing for a variable without a rule."""
     rule = RULES.get(name)
