@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpucluster.config import load_profile
-from pytest_gpucluster.config.models import Group, Profile
+from pytest_gpucluster.config.models import Cluster, Group, Profile, TransportConfig
 from pytest_gpucluster.core.check import Action, Outcome, Verdict
 from pytest_gpucluster.kit.nccl_names import NameFilter
 from pytest_gpucluster.suites.nccl import environment as checks
@@ -207,6 +207,15 @@ def test_a_variable_with_a_finding_of_its_own_is_not_compared_too() -> None:
     norms = checks.EnvironmentsOfAll(nodes).usual(group)
     assert len(checks.environment(nodes["n3"], norms, H200, {}, {}, "").findings) == 1
     assert checks.environment(usual, norms, H200, {}, {}, "").outcome is Outcome.PASSED
+
+
+def test_the_environment_of_this_run_counts_only_where_srun_passes_it_on() -> None:
+    here = Cluster(name="c", groups=(Group(nodes="n1", profile=H200),))
+    environ = {"NCCL_DEBUG": "INFO", "PATH": "/bin"}
+    assert checks.login(here, environ) == {"NCCL_DEBUG": "INFO"}
+    assert checks.login(here.model_copy(update={"access": "ssh"}), environ) == {}
+    far = here.model_copy(update={"transport": TransportConfig(kind="ssh", host="login")})
+    assert checks.login(far, environ) == {}
 
 
 def test_a_line_without_effect_is_a_warning() -> None:

@@ -64,8 +64,8 @@ def intended(cluster: Cluster) -> dict[str, str]:
 
 
 def login(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return NCCL's variables of this process where srun passes them on; {} if Slurm's commands run elsewhere."""
-    if cluster.transport.kind != "local":
+    """Return NCCL's variables of this process where srun passes them on; {} if no srun runs on this machine."""
+    if cluster.transport.kind != "local" or cluster.access == "ssh":
         return {}
     return {name: value for name, value in environ.items() if name.startswith("NCCL_")}
 
