@@ -29,6 +29,7 @@ from pytest_gpucluster.drain.reason import read_reason
 from pytest_gpucluster.kit import mpi_errors, nccl_log, nccl_tests
 from pytest_gpucluster.kit import mpi_facts as mpi
 from pytest_gpucluster.kit import payload_result as told
+from pytest_gpucluster.kit.nccl_names import NameFilter
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.suites.accounting import config as accounting_config
 from pytest_gpucluster.suites.accounting import facts as accounting
@@ -119,6 +120,16 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "kit.enroot.SPACE": (b"data 1234 4096 rw /var/lib/enroot\ncache 99 4096 ro /x\n",),
     "kit.enroot.NAMES": (b"pyxis_12_nccl\npyxis_7.0\n",),
     "kit.fabric_manager": (b"state active\nversion Fabric Manager version is : 580.82.07\n",),
+    "suites.nccl.environment_facts": (
+        b"env NCCL_PROTO=LL\nfile /root/.nccl.conf\n\nfile /etc/nccl.conf\n| # of the image\n| NCCL_DEBUG=INFO\n| export X=1\n\n"
+        b"seen /etc/environment:3:NCCL_PROTO=LL\nport mlx5_0 1 4:ACTIVE InfiniBand\nport mlx5_9 1 4:ACTIVE Ethernet virtual\n"
+        b"net lo eno1 ib0\nunreadable /opt/topo.xml\nsearched\nlib libnccl-net.so\nend\n",
+    ),
+    "suites.versions.facts": (
+        b"slurm slurm-wlm 22.05.8\npackage deb slurmd 22.05.8-4+deb12u3 Debian HPC Team <x@y>\nenroot 3.5.0\n"
+        b"ofed MLNX_OFED_LINUX-23.10-0.5.5.0:\ncontainer_toolkit 1.17.8\nnccl 2.27.3\nend\n",
+        b"slurm slurm 23.11.4\npackage rpm slurm-slurmd 23.11.4-1.el9 (none)\nenroot \nofed \ncontainer_toolkit \nnccl \nend\n",
+    ),
     "suites.fabric.facts.ADAPTERS": (
         b"uptime 12.5 100\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/fw_ver:28.39.1002\n"
         b"/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed:1\n"
@@ -387,11 +398,11 @@ OTHERS: dict[str, Reader] = {
         Reader("kit.nccl_tests.read_tasks", lambda data: nccl_tests.read_tasks({"0": _text(data)}, stderr=_text(data)), (
             *_in("nccl", "per-node*.txt"), *_in("nccl", "torch-*.txt"))),
 
+        Reader("kit.nccl_names.NameFilter.parse", _both(NameFilter.parse), (b"^=mlx5_0:1,mlx5_1", b"eth,ib:2"), ()),
         Reader("suites.nccl.steps.read_rounds", _generated(nccl.read_rounds), (
             b'{"round": 1, "members": ["gpu01", "gpu02"], "busbw": 1.5}\n',)),
         Reader("suites.isolation.steps.read_terminal", _both(read_terminal), (b"^@srun: error\r\npty|gpu01|33 101|end\r\n",)),
         Reader("suites.isolation.exemptions.read_exemptions", _exemptions, (b"TaskPlugin = task/cgroup\nConstrainCores = yes\n",), VALUE),
-        Reader("suites.slurm.diagnostic_step.cpu_list", _both(exam.cpu_list), (b"0-2,8", b"0-127")),
         Reader("suites.slurm.diagnostic_step.parse_squeue", _both(exam.parse_squeue), (
             b"12_0                12        COMPLETED           1  \n",), VALUE),
         Reader("cluster.slurm.inventory.parse_nodes", _both(inventory.parse_nodes), _NODES, VALUE),
@@ -406,6 +417,7 @@ OTHERS: dict[str, Reader] = {
         Reader("cluster.slurm.pyxis.explain", _both(pyxis.explain), (
             b"slurmstepd: error: pyxis: couldn't chdir to /x: No such file\n", b"curl: (6) Could not resolve host: nvcr.io")),
         Reader("cluster.slurm.step.srun_endings", _both(step.srun_endings), _SRUN),
+        Reader("core.units.cpu_list", _both(units.cpu_list), (b"0-2,8", b"0-127")),
         Reader("core.units.parse_size", _both(units.parse_size), (b"81559MiB", b"2 TB"), VALUE),
         Reader("core.units.parse_duration", _both(units.parse_duration), (b"1-02:00:00", b"250ms"), VALUE),
         Reader("core.units.parse_option_time", _both(units.parse_option_time), (b"30m", b"30"), VALUE),
@@ -439,8 +451,10 @@ ELSEWHERE = {
 }
 # modules of probes: their readers are fuzzed as the probe's parse
 _OF_PROBES = (
-    "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.nvidia_smi", "suites.fabric.facts", "suites.isolation.pam",
+    "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.nvidia_smi", "suites.fabric.facts",
+    "suites.isolation.pam", "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
+    "suites.versions.facts",
 )  # fmt: skip
 _PROBES = (
     *_OF_PROBES,

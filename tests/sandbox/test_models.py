@@ -43,6 +43,7 @@ ANYWHERE = {
     "isolation.memory": NOT_CHECKED,
     "nccl.baseline": NA,
     "nccl.links": NOT_CHECKED,
+    "nccl.image_environment": NA,
     "nccl.outlier": NA,
     "os.drift": NA,
     "os.name_resolution": NA,
@@ -77,9 +78,15 @@ NOT_JUDGED = {
     | OLD_DRIVER,
     "v100": not_applicable(*RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, "gpu.topology") | OLD_DRIVER,
     "a100": not_applicable(*REMAPS_ROWS, *NO_FABRIC_STATE) | OLD_DRIVER,
-    "h100": not_applicable(*REMAPS_ROWS),
+    # no minimum version is shipped for the branches of their drivers
+    "h100": not_applicable(*REMAPS_ROWS, "versions.minimum"),
     "gb200": not_applicable(
-        *REMAPS_ROWS, *NO_NVSWITCH, "fabric.gpu_nic_affinity", "gpu.pcie_gen", "gpu.pcie_width"
+        "versions.minimum",
+        *REMAPS_ROWS,
+        *NO_NVSWITCH,
+        "fabric.gpu_nic_affinity",
+        "gpu.pcie_gen",
+        "gpu.pcie_width",
     ),
 }
 # an epilog is judged where a batch job has ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from plugin_helpers import Run, names, run_pytest
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.plugin.summary import suite_tables
 from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.suites.matrix import checks
+from pytest_gpucluster.suites.matrix import checks, speed
 from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SUITE = ROOT / "suites" / "matrix" / "test_matrix.py"
 FRAMEWORKS = ROOT / ".cache" / "frameworks"
+RATE = re.compile(r", \d[\d.e+-]* (?:CPUs/task|GB/s)")
 NO_PMI = Finding(
     "MPI without PMI on gpu01", "OMPI was not built with SLURM's PMI support", "a world of 4 ranks"
 )
@@ -238,6 +240,18 @@ def test_a_table_of_a_suite_is_in_its_order_and_has_its_notes_below() -> None:
 # --- on virtual nodes
 
 
+def rates_of(run: Run) -> dict[str, tuple[float, str]]:
+    """Return {ROW-COLUMN: (rate, unit)} of the metrics."""
+    return {
+        metric["device"]: (metric["value"], metric["unit"])
+        for event in run.events
+        if event["event"] == "result"
+        for verdict in event["verdicts"]
+        for metric in verdict["metrics"]
+        if metric["name"] == "matrix_rate"
+    }
+
+
 def accept(
     sandbox: Sandbox,
     folder: Path,
@@ -248,7 +262,7 @@ def accept(
 ) -> Run:
     keys: dict[str, Any] = yaml.safe_load(sandbox.cluster_file.read_text())
     keys |= {"environments": environments}
-    keys |= {"matrix": {"nodes": 2, **matrix}} if matrix is not None else {}
+    keys |= {"matrix": {"nodes": 2, "ntasks_per_node": 2, **matrix}} if matrix is not None else {}
     keys |= {"mpi": {"deadline": "60s", "ntasks_per_node": 2, **mpi}} if mpi is not None else {}
     file = folder / "site.yaml"
     file.write_text(yaml.safe_dump(keys))
@@ -256,13 +270,15 @@ def accept(
 
 
 def table_of(run: Run) -> dict[str, str]:
-    """Return {ROW-COLUMN: text [note]} of what the summary shows."""
+    """Return {ROW-COLUMN: text [note]} of what the summary shows; RATE stands for a rate, whose number varies."""
     rows = {name: key for key, name in checks.ROWS.items()}
     columns = {name: key for key, name in checks.COLUMNS.items()}
     found = {}
     for event in run.events:
         for cell in event.get("cells", ()):
-            found[f"{rows[cell['row']]}-{columns[cell['column']]}"] = f"{cell['text']} {cell['note']}".strip()
+            found[f"{rows[cell['row']]}-{columns[cell['column']]}"] = RATE.sub(
+                ", RATE", f"{cell['text']} {cell['note']}".strip()
+            )
     return found
 
 
@@ -303,29 +319,81 @@ def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Pa
         bare={},
         plain={"container_image": image},
         # an image with a compiler, made of the host's
-        **{"with-mpi": {"container_image": image, "container_mounts": [*host, f"{where}:{where}:ro"]}},
+        **{
+            "with-mpi": {
+                "container_image": image,
+                "container_mounts": [*host, f"{where}:{where}:ro"],
+                "exports": {"FI_PROVIDER": "tcp"},
+            }
+        },
     )
     assert table_of(run) == {
-        "mpirun-cpu": "works",
+        "mpirun-cpu": "works, RATE",
         "mpirun-gpu": "works",
-        "mpirun-mpi": "works",
-        "srun-cpu": "works",
+        "mpirun-mpi": "works, RATE",
+        "srun-cpu": "works, RATE",
         "srun-gpu": "works",
-        "srun-mpi": "works",
-        "srun-nccl": "works",
-        "srun_pyxis-cpu": "works",
+        "srun-mpi": "works, RATE",
+        "srun-nccl": "works, RATE",
+        "srun_pyxis-cpu": "works, RATE",
         "srun_pyxis-gpu": "works",
         "srun_pyxis-mpi": f"n/a the image has no MPI: {where}/bin/mpicc: not found",
         "srun_pyxis-nccl": "n/a the cluster file names no image with nccl-tests (nccl.container)",
-        "srun_framework-cpu": "works",
+        "srun_framework-cpu": "works, RATE",
         "srun_framework-gpu": "fails as expected the host's /usr hides the driver",
-        "srun_framework-mpi": "works",
+        "srun_framework-mpi": "works, RATE",
         "srun_framework-nccl": "n/a a framework cannot compute on simulated GPUs",
     }
     assert run.rc == 0, run.out
     lines = [" ".join(line.split()) for line in run.out.splitlines()]
     assert lines.index("experiment matrix") < lines.index("CPU GPU MPI NCCL")
-    assert "mpirun works works works" in lines
+    assert any(RATE.sub(", RATE", line) == "mpirun works, RATE works works, RATE" for line in lines), lines
+    rates = rates_of(run)
+    assert {name.partition("-")[2]: unit for name, (_, unit) in rates.items()} == {
+        "cpu": "CPUs/task",
+        "mpi": "GB/s",
+    }
+    assert {name for name in rates if name.endswith("-mpi")} == {
+        "mpirun-mpi",
+        "srun-mpi",
+        "srun_framework-mpi",
+    }
+    assert all(value > 0 for value, _ in rates.values())
+    # one launcher alone can run NCCL here
+    assert "test_speed[nccl]" in names(run.outcomes, "not applicable")
+
+
+def test_a_launcher_that_binds_all_tasks_to_one_cpu_is_named_with_the_cause(
+    sandbox: Sandbox, frameworks: Path, tmp_path: Path
+) -> None:
+    where, wrapper = frameworks.resolve(), tmp_path / "one-cpu"
+    # beside each task other programs use its CPU, so that the result does not depend on the load of this machine
+    busy = "timeout 2 sh -c 'while :; do :; done' >/dev/null 2>&1 & "
+    wrapper.write_text(f'#!/bin/sh\ntaskset -p -c 0 $$ >/dev/null\n{busy * 3}\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    mpi = {
+        "environment": "bare",
+        "compiler": f"{where}/bin/mpicc",
+        "mpirun": f"{where}/bin/mpirun",
+        "mpirun_args": [str(wrapper)],
+    }
+    run = accept(sandbox, tmp_path, {}, "-k", "speed and cpu", mpi=mpi, bare={})
+    assert names(run.outcomes, "failed") == ["test_speed[cpu]"], run.out
+    (result,) = (event for event in run.events if event["event"] == "result")
+    (verdict,) = result["verdicts"]
+    (finding,) = verdict["findings"]
+    assert finding["part"] == "mpirun with CPU on gpu[01-02]"
+    assert " of srun (" in finding["measured"]
+    assert (
+        "CPUs of the tasks: 2 tasks share 1 CPU (0) of gpu01, not at least one CPU per task"
+        in finding["measured"]
+    )
+    assert finding["expected"] == "at least 50% of the fastest launcher (matrix.min_ratio)"
+    assert verdict["cause"].startswith(
+        "the launcher binds several tasks to the same CPUs: 2 tasks share 1 CPU (0)"
+    )
+    assert verdict["action"] == "monitor"
+    assert rates_of(run)["mpirun-cpu"][0] < 0.5 * rates_of(run)["srun-cpu"][0]
 
 
 def test_no_pmi_is_expected_where_srun_is_not_claimed(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -365,5 +433,5 @@ def test_an_environment_without_an_image_is_an_error(sandbox: Sandbox, tmp_path:
 def test_a_matrix_that_is_not_asked_for_does_not_apply(sandbox: Sandbox, tmp_path: Path) -> None:
     run = accept(sandbox, tmp_path, None)
     assert set(run.outcomes.values()) == {"not applicable"}
-    assert len(run.outcomes) == len(checks.ROWS) * len(checks.COLUMNS)
+    assert len(run.outcomes) == len(checks.ROWS) * len(checks.COLUMNS) + len(speed.MEASURED)
     assert "experiment matrix\n" not in run.out

@@ -1,7 +1,7 @@
-"""Sizes, durations and bandwidths as people and Slurm write them.
+"""Sizes, durations and bandwidths as people and Slurm write them, and lists of CPUs as the kernel writes them.
 
 Sizes are bytes (int), durations are seconds (float), bandwidths are GB/s (float, 1 GB = 10**9 B).
-All functions raise ValueError with the forms that they accept.
+All functions but cpu_list raise ValueError with the forms that they accept.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B|b|bit)(?:/s|ps)?\s*", re.A
 # Slurm's commands hold the seconds of a time in an int, which overflows without an error (time_str2secs() of
 # src/common/parse_time.c, the same from 20.11 to 26.05); salloc gets whole minutes
 LONGEST = 35_791_394 * 60  # whole minutes in 2**31 - 1 seconds
+_MAX_DIGITS = 4  # of the number of a CPU: Linux has at most 8192
 
 
 def parse_size(text: str | int) -> int:
@@ -157,3 +158,17 @@ def parse_bandwidth(text: str | float) -> float:
     number, prefix, what = match.groups()
     factor = _DECIMAL[prefix] if prefix else 1
     return float(number) * factor / 1e9 / (1 if what == "B" else 8)
+
+
+def cpu_list(text: str) -> frozenset[int]:
+    """Return the CPUs in a list of the kernel; spans that are none are left out.
+
+    >>> sorted(cpu_list("0-2,8"))
+    [0, 1, 2, 8]
+    """
+    cpus: set[int] = set()
+    for span in text.split(","):
+        first, _, last = span.partition("-")
+        if first.isdecimal() and len(first) <= _MAX_DIGITS >= len(last):
+            cpus.update(range(int(first), int(last if last.isdecimal() else first) + 1))
+    return frozenset(cpus)

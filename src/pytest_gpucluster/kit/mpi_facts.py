@@ -136,7 +136,10 @@ def _srun_types(libraries: set[Version], facts: Mapping[str, str]) -> tuple[str,
 
 @dataclass(frozen=True)
 class MpiRank:
-    """One rank, as it reports itself. `wrong` of `elements` of the all-reduce differ from the closed form."""
+    """One rank, as it reports itself. `wrong` of `elements` of the all-reduce differ from the closed form.
+
+    `cpus`: the CPUs that it may use, as the kernel lists them; '' if unknown.
+    """
 
     rank: int
     size: int
@@ -146,6 +149,7 @@ class MpiRank:
     wrong: int
     elements: int
     library: str
+    cpus: str = ""
 
 
 @dataclass(frozen=True)
@@ -251,6 +255,7 @@ def _rank(fields: dict[str, Any], node: str) -> MpiRank:
         wrong=int(fields["wrong"]),
         elements=int(fields["of"]),
         library=str(fields["library"]),
+        cpus=str(fields.get("cpus", "")),
     )
 
 

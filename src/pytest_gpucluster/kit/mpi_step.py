@@ -102,15 +102,15 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
 
     def started(self, launcher: str, language: str) -> MpiRun:
         """Return one run of the program on all usable nodes, started once. `launcher` is one of mpi.launchers."""
-        return self.once((launcher, language), lambda: self._start(launcher, language))
+        return self.once((launcher, language), lambda: self.start(launcher, language))
 
-    def _start(self, launcher: str, language: str) -> MpiRun:
+    def start(self, launcher: str, language: str) -> MpiRun:
+        """Return a further run of the program."""
         nodes = self.usable(language)
         if launcher == MPIRUN:
             result, problem = self._step(self._under_mpirun(nodes, language))
         else:
             result, problem = self._step(self._under_srun(nodes, launcher, language))
-        kind = launcher.partition("--mpi=")[2] or (self.environment.mpi or "" if self.environment else "")
         try:
             world = self._world(launcher, result)
         except ProbeError as error:
@@ -126,9 +126,15 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             world=world,
             rc=result.rc,
             problem=problem,
-            failures=mpi_errors.explain(text, mpi=None if launcher == MPIRUN else kind) if failed else (),
+            failures=mpi_errors.explain(text, mpi=None if launcher == MPIRUN else self.pmi(launcher))
+            if failed
+            else (),
             first_error=result.first_error if failed else "",
         )
+
+    def pmi(self, launcher: str) -> str:
+        """Return the type that a launcher passes to `srun --mpi`; '' for MpiDefault of slurm.conf."""
+        return launcher.partition("--mpi=")[2] or (self.environment.mpi or "" if self.environment else "")
 
     def _world(self, launcher: str, result: StepResult) -> MpiWorld:
         if launcher != MPIRUN:  # Slurm knows the node of each task

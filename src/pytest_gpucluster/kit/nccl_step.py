@@ -267,7 +267,8 @@ class NcclStep:
         return ("--address", info.address) if info is not None and info.address else ()
 
     @property
-    def _logging(self) -> dict[str, str]:
+    def logging(self) -> dict[str, str]:
+        """The variables that make NCCL log its transports."""
         return {name: self.config.exports.get(name, value) for name, value in _LOGGED.items()}
 
     def _program(self, collective: str) -> str:
@@ -287,7 +288,7 @@ class NcclStep:
             )
         exports = {"NCCL_DEBUG": "INFO", **self.config.exports}
         # exported in the task, since a task prolog overrides what srun exports
-        prelude = [f"export {name}={shlex.quote(value)}" for name, value in self._logging.items()]
+        prelude = [f"export {name}={shlex.quote(value)}" for name, value in self.logging.items()]
         # a port set by the site may be in use; the ddp suite checks it
         prelude.append("unset MASTER_PORT")
         if self.config.hostid_from_slurm:
@@ -308,7 +309,7 @@ class NcclStep:
 
     def _under_mpirun(self, nodes: Sequence[str], argv: Sequence[str]) -> StepRequest:
         hosts = ",".join(f"{node}:{self.gpus}" for node in nodes)
-        names = dict.fromkeys((*self._logging, *self.config.exports))
+        names = dict.fromkeys((*self.logging, *self.config.exports))
         exports = [word for name in names for word in ("-x", name)]
         launch = ("mpirun", "-np", str(len(nodes) * self.gpus), "--host", hosts, "--tag-output", *exports)
         request = self._request(nodes[:1], (*launch, *argv), ntasks_per_node=1, gpus_per_node=self.gpus)

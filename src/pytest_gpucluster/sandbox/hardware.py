@@ -161,6 +161,8 @@ class SimulatedNode:
     address_of: str = ""  # the node whose address it has
     name_delay: float = 0.0
     systemd: bool = True
+    nccl_conf: list[str] = field(default_factory=list)  # lines of /etc/nccl.conf
+    variables: dict[str, str] = field(default_factory=dict)  # of the tasks
     network: CollectiveFaults = field(default_factory=CollectiveFaults)
     burn: BurninFaults = field(default_factory=BurninFaults)
 

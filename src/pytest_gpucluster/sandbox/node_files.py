@@ -207,6 +207,11 @@ def files(node: SimulatedNode) -> dict[str, str]:
         **_system_files(node),
         **{f"root{path}": text for path, text in _overlay(node).items()},
         **({"clock.offset": f"{node.clock_offset:.0f}\n"} if node.clock_offset else {}),
+        **(
+            {"environ": _lines(f"{name}={value}" for name, value in node.variables.items())}
+            if node.variables
+            else {}
+        ),
     }
 
 
@@ -605,6 +610,8 @@ def _overlay(node: SimulatedNode) -> dict[str, str]:
     for number in online if node.governor else ():
         contents[f"{cpu}/cpu{number}/cpufreq/scaling_governor"] = f"{node.governor}\n"
     contents["/proc/sys/kernel/tainted"] = f"{node.taint}\n"
+    if node.nccl_conf:
+        contents["/etc/nccl.conf"] = _lines(node.nccl_conf)
     for name, value in node.sysctls.items():
         contents[f"/proc/sys/{name.replace('.', '/')}"] = f"{value}\n"
     for module in node.modules:

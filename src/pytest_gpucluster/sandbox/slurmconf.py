@@ -246,7 +246,8 @@ echo "export GPUCLUSTER_SANDBOX_NODE=$node"
 store=$node/enroot
 [ ! -d "$store" ] || [ -O "$store" ] || store=$store/.of-$(id -u)
 echo "export ENROOT_DATA_PATH=$store"
-{offset}[ ! -e "$node/fault.hang" ] || exec sleep 86400
+{offset}[ ! -e "$node/environ" ] || sed 's/^/export /' "$node/environ"
+[ ! -e "$node/fault.hang" ] || exec sleep 86400
 exit 0
 """
 

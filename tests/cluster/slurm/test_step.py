@@ -20,6 +20,7 @@ from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmConfig
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import StepCancelled, StepError, StepTimeout
+from pytest_gpucluster.core.units import cpu_list
 from pytest_gpucluster.kit import containers
 from pytest_gpucluster.kit import framework_step as told
 from pytest_gpucluster.kit import mpi_step as mpi
@@ -189,7 +190,7 @@ TASKS = tuple(
         stderr_arrived=True,
         rc=rc,
         signal=sig,
-        cpus=exam.cpu_list(str(i)),
+        cpus=cpu_list(str(i)),
         online=64,
     )
     for i, (rc, sig) in enumerate(((7, None), (137, 9), (0, None), (0, None)))
@@ -215,7 +216,7 @@ def _with(index: int, **change: Any) -> exam.NodeDiagnostic:
         (_with(3, visible="2"), {"slurm.gpu_binding"}),
         (_with(3, visible="0,1,2,3"), {"slurm.gpu_binding"}),
         (_with(3, visible="unset"), {"slurm.gpu_binding"}),
-        (_with(3, cpus=exam.cpu_list("0")), {"slurm.cpu_affinity"}),
+        (_with(3, cpus=cpu_list("0")), {"slurm.cpu_affinity"}),
         (GOOD, set()),
     ],
 )
@@ -226,9 +227,7 @@ def test_each_deviation_is_found_by_its_check(bad: exam.NodeDiagnostic, name: se
 
 def test_tasks_share_cpus_only_where_there_are_too_few() -> None:
     def sharing(text: str, online: int) -> exam.NodeDiagnostic:
-        return replace(
-            GOOD, tasks=tuple(replace(task, cpus=exam.cpu_list(text), online=online) for task in TASKS)
-        )
+        return replace(GOOD, tasks=tuple(replace(task, cpus=cpu_list(text), online=online) for task in TASKS))
 
     (finding,) = checks.cpu_affinity(sharing("0", 64)).findings
     assert (finding.part, finding.measured) == ("CPUs of 4 tasks", "1 (CPU 0)")

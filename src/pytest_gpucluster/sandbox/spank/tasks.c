@@ -2,6 +2,7 @@
  * half the time of a task start. The argument is the sandbox's folder. */
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,6 +38,27 @@ static int set_store(spank_t sp, const char *node)
 	return spank_setenv(sp, "ENROOT_DATA_PATH", store, 1) == ESPANK_SUCCESS ? 0 : -1;
 }
 
+/* The variables of the node's tasks: lines NAME=VALUE; most nodes have none. */
+static int set_variables(spank_t sp, const char *node)
+{
+	char path[PATH_MAX + 32], line[4096], *value;
+	int failed = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/environ", node);
+	if (!(file = fopen(path, "r")))
+		return 0;
+	while (fgets(line, sizeof(line), file)) {
+		line[strcspn(line, "\n")] = '\0';
+		if (!(value = strchr(line, '=')))
+			continue;
+		*value++ = '\0';
+		failed |= spank_setenv(sp, line, value, 1) != ESPANK_SUCCESS;
+	}
+	fclose(file);
+	return failed ? -1 : 0;
+}
+
 /* A node that hangs: its tasks wait for a process that `gpucluster sandbox heal` finds by its environment. */
 static int hang(spank_t sp)
 {
@@ -62,7 +84,7 @@ int slurm_spank_task_init(spank_t sp, int ac, char **av)
 	    snprintf(fault, sizeof(fault), "%s/fault.hang", node) >= (int)sizeof(fault))
 		return -1;
 	if (set_path(sp, av[0]) < 0 || spank_setenv(sp, "GPUCLUSTER_SANDBOX_NODE", node, 1) != ESPANK_SUCCESS ||
-	    set_store(sp, node) < 0)
+	    set_store(sp, node) < 0 || set_variables(sp, node) < 0)
 		return -1;
 	return access(fault, F_OK) == 0 ? hang(sp) : 0;
 }

@@ -12,6 +12,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotA
 from pytest_gpucluster.core.majority import Norm, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.kit.nccl_names import NameFilter
 from pytest_gpucluster.suites.fabric.facts import COUNTERS
 
 if TYPE_CHECKING:
@@ -472,23 +473,16 @@ def _entries(value: str) -> list[str]:
 
 def nccl_names(value: str, names: frozenset[str]) -> Iterator[str]:
     """Judge a list of NCCL: prefixes, exact names after '=', all but these after '^' ('^=' likewise)."""
-    exclude, value = value.startswith("^"), value.removeprefix("^")
-    exact, value = value.startswith("="), value.removeprefix("=")
-    entries = [entry.partition(":")[0] for entry in _entries(value)]
-
-    def fits(name: str, entry: str) -> bool:
-        return name == entry if exact else name.startswith(entry)
-
-    if not entries:
+    wanted = NameFilter.parse(",".join(_entries(value)))
+    if not wanted.entries:
         yield "has no name"
-    elif exclude:
-        if not [name for name in names if not any(fits(name, entry) for entry in entries)]:
+    elif wanted.exclude:
+        if not any(map(wanted.selects, names)):
             yield f"excludes all of {listed(sorted(names))}"
-    elif exact:
-        yield from (
-            f"no {entry}; there are {listed(sorted(names))}" for entry in entries if entry not in names
-        )
-    elif not any(fits(name, entry) for name in names for entry in entries):
+    elif wanted.exact:
+        missing = (entry for entry, _ in wanted.entries if entry not in names)
+        yield from (f"no {entry}; there are {listed(sorted(names))}" for entry in missing)
+    elif not any(map(wanted.selects, names)):
         yield f"no name has this prefix; there are {listed(sorted(names))}"
 
 

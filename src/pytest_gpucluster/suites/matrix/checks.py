@@ -49,13 +49,22 @@ _WORSE = (State.NOT_APPLICABLE, State.WORKS, State.EXPECTED, State.BROKEN)
 
 @dataclass(frozen=True)
 class Cell:
-    """One launcher with one workload. `why`: the reason of a state other than WORKS; `verdict`: that of the workload."""
+    """One launcher with one workload. `why`: the reason of a state other than WORKS; `verdict`: that of the workload.
+
+    `speed`: like '12.3 GB/s', '' for a workload without a rate.
+    """
 
     row: str
     column: str
     state: State
     why: str = ""
     verdict: Verdict | None = None
+    speed: str = ""
+
+    @property
+    def text(self) -> str:
+        """The text in the table."""
+        return f"{self.state.value}, {self.speed}" if self.speed else self.state.value
 
     @property
     def note(self) -> str:
@@ -103,7 +112,8 @@ def together(cells: Sequence[Cell]) -> Cell:
     state = max((cell.state for cell in cells), key=_WORSE.index)
     same = [cell for cell in cells if cell.state is state]
     verdicts = [cell.verdict for cell in same if cell.verdict]
-    return replace(same[0], verdict=combined(verdicts) if verdicts else None)
+    speeds = " and ".join(cell.speed for cell in same if cell.speed)
+    return replace(same[0], verdict=combined(verdicts) if verdicts else None, speed=speeds)
 
 
 def first_words(verdict: Verdict) -> str:

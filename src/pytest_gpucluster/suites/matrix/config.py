@@ -21,8 +21,17 @@ class MatrixConfig(OptionalSection):
         None, description="name under `environments`, with the container_image of a framework, like PyTorch"
     )
     nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
-    ntasks_per_node: Tasks = Field(2, description="tasks per node of the CPU and MPI workloads")
+    ntasks_per_node: Tasks = Field(
+        4,
+        description="tasks per node of the CPU and MPI workloads; a launcher that binds all of them to one CPU is as many times slower",
+    )
     expected: dict[str, str] = Field(
         {}, description="ROW-COLUMN: why this cell is expected to fail, like 'srun-mpi: no PMI support'"
+    )
+    min_ratio: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="lowest accepted rate of a launcher, as a share of the fastest launcher of the same workload",
     )
     deadline: Duration = Field(120, description="time limit of one cell")

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
 from pytest_gpucluster.core.text import listed
@@ -15,10 +16,11 @@ from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_step import MPIRUN, Mpi, attempt
 from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.kit.nccl_step import NcclStep, output_of
+from pytest_gpucluster.kit.nccl_step import NcclStep, log_of, output_of
 from pytest_gpucluster.kit.nccl_validation import RunSpec, validate_run
-from pytest_gpucluster.suites.matrix import checks
+from pytest_gpucluster.suites.matrix import checks, speed
 from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
+from pytest_gpucluster.suites.matrix.speed import Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,12 +31,28 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import EnvironmentConfig
     from pytest_gpucluster.kit.framework_step import NodesUnderTest
     from pytest_gpucluster.suites.matrix.config import MatrixConfig
+    from pytest_gpucluster.suites.matrix.speed import Rate
+
+    Measured = tuple[Verdict, Rate | None]
 
 _MARK = re.compile(r"gpucluster-matrix (\S*) (.+)")
-_CPU = (
-    "i=0 s=0; while [ $i -lt 1000 ]; do i=$((i+1)); s=$((s+i)); done; "
-    "printf 'gpucluster-matrix %s %s\\n' \"$SLURMD_NODENAME\" $s"
-)
+_SHARE = re.compile(r"gpucluster-matrix-share (\S*) (\d{1,9}) (\d{1,9}) (\S*)$", re.MULTILINE)
+# The sum proves that the task computes. Then it computes for half a second and states how much CPU time it got: a share
+# that does not depend on the shell of an image. All with builtins; the units of /proc/uptime and of utime and stime in
+# /proc/self/stat are hundredths of a second (proc(5); USER_HZ is 100 on x86-64, arm64 and ppc64).
+_CPU = r"""
+i=0 s=0; while [ $i -lt 1000 ]; do i=$((i+1)); s=$((s+i)); done
+cpus=; while read -r key value; do
+  [ "$key" != Cpus_allowed_list: ] || { cpus=$value; break; }
+done </proc/self/status
+now() { read -r up rest </proc/uptime; wall=1${up%.*}${up#*.}; }
+used() { read -r stat </proc/self/stat; set -- $stat; cpu=$((${14} + ${15})); }
+now; begin=$wall; used; before=$cpu
+while now; [ $((wall - begin)) -lt 50 ]; do j=0; while [ $j -lt 1000 ]; do j=$((j+1)); done; done
+used
+printf 'gpucluster-matrix %s %s\ngpucluster-matrix-share %s %s %s %s\n' "$SLURMD_NODENAME" $s \
+  "$SLURMD_NODENAME" $((cpu - before)) $((wall - begin)) "$cpus"
+"""
 SUM = "500500"  # of 1 to 1000
 _GPU = (
     'n=$(nvidia-smi -L 2>&1) || { printf \'gpucluster-matrix %s %s\\n\' "$SLURMD_NODENAME" "'
@@ -42,7 +60,7 @@ _GPU = (
     "printf 'gpucluster-matrix %s %s\\n' \"$SLURMD_NODENAME\" $(printf '%s\\n' \"$n\" | grep -c '^GPU ')"
 )
 _NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
-_SIZES = "-b 8 -e 1M -f 16 -g 1"
+_SIZES = "-b 8 -e 128M -f 16 -g 1"  # the largest is limited by bandwidth, not by latency
 IMAGE_ONLY = "the MPI of mpi.environment is in an image only"
 
 
@@ -67,20 +85,50 @@ class Matrix:
         self._cluster, self._inventory = session.cluster, session.inventory
         self._images = {"srun_pyxis": config.container, "srun_framework": config.framework}
         self._mpi: dict[str, Mpi] = {}
+        self._done: dict[tuple[str, str], tuple[Cell, Rate | None]] = {}
 
     def cell(self, row: str, column: str) -> Cell:
-        """Run one cell; ConfigError if matrix.container or matrix.framework is not an environment with an image."""
+        """Return one cell, run once; ConfigError if matrix.container or .framework is no environment with an image."""
+        if (row, column) not in self._done:
+            self._done[row, column] = self._run(row, column)
+        return self._done[row, column][0]
+
+    def compared(self, column: str) -> Comparison:
+        """Return the rates of all rows of a workload; a slow row and the fastest one are run again."""
+        cells = {row: self.cell(row, column) for row in checks.ROWS}
+        rates = {row: rate for row in cells if (rate := self._done[row, column][1]) is not None}
+        absent = {
+            row: cell.note or "no rate (a pair needs two nodes, a collective two ranks)"
+            for row, cell in cells.items()
+            if row not in rates
+        }
+        where = f" on {hostlist.fold(self.nodes)}"
+        it = Comparison(
+            column, {row: (rate,) for row, rate in rates.items()}, absent, self.config.min_ratio, where
+        )
+        for _ in checks.ROWS:  # a faster second run may make a further row slow
+            again = {row: self._run(row, column)[1] for row in it.unrepeated}
+            if not any(again.values()):
+                break
+            it = it.with_runs(again)
+        return it
+
+    def _run(self, row: str, column: str) -> tuple[Cell, Rate | None]:
         absent = self._absent(row, column)
         if absent:
-            return Cell(row, column, State.NOT_APPLICABLE, absent)
+            return Cell(row, column, State.NOT_APPLICABLE, absent), None
+        rate = None
         try:
             run = {"cpu": self._cpu, "gpu": self._gpu, "mpi": self._mpi_world, "nccl": self._nccl}[column]
-            verdict = run(row)
+            verdict, rate = run(row)
         except NotAvailable as error:
-            return Cell(row, column, State.NOT_APPLICABLE, str(error))
+            return Cell(row, column, State.NOT_APPLICABLE, str(error)), None
         except StepError as error:
             verdict = Verdict("matrix.cell", Outcome.FAILED, (Finding("step", str(error), "starts"),))
-        return checks.settle(row, column, verdict, self.config.expected, pmi_required=self._srun_required)
+        cell = checks.settle(row, column, verdict, self.config.expected, pmi_required=self._srun_required)
+        if cell.state is not State.WORKS:
+            return cell, None
+        return replace(cell, speed=str(rate or "")), rate
 
     def clean_up(self) -> None:
         """Remove the programs from the nodes."""
@@ -128,11 +176,12 @@ class Matrix:
 
     # --- workloads without messages between tasks
 
-    def _cpu(self, row: str) -> Verdict:
-        return self._work(row, _CPU, self.config.ntasks_per_node, SUM, "")
+    def _cpu(self, row: str) -> Measured:
+        verdict, result = self._work(row, _CPU, self.config.ntasks_per_node, SUM, "")
+        return verdict, speed.of_shares(shares(result))
 
-    def _gpu(self, row: str) -> Verdict:
-        return self._work(row, _GPU, 1, str(self.gpus), "GPUs", gpus=self.gpus, env=_NVIDIA)
+    def _gpu(self, row: str) -> Measured:
+        return self._work(row, _GPU, 1, str(self.gpus), "GPUs", gpus=self.gpus, env=_NVIDIA)[0], None
 
     def _work(
         self,
@@ -144,7 +193,7 @@ class Matrix:
         *,
         gpus: int | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Verdict:
+    ) -> tuple[Verdict, StepResult]:
         argv = ("sh", "-c", script)
         if row == MPIRUN:
             request = self._runner(row).mpirun(self.nodes, argv, ntasks_per_node=tasks)
@@ -154,9 +203,8 @@ class Matrix:
             )
         request = replace(request, timeout=self.config.deadline, env={**request.env, **(env or {})})
         result, problem = self._step(request)
-        return checks.work(
-            CellWork(self.nodes, tasks, reports(result), expected, unit, problem or _failure(result)),
-        )
+        work = CellWork(self.nodes, tasks, reports(result), expected, unit, problem or _failure(result))
+        return checks.work(work), result
 
     def _step(self, request: StepRequest) -> tuple[StepResult, str]:
         return attempt(self._allocation.slurm, self._allocation, request)
@@ -176,7 +224,7 @@ class Matrix:
             )
         return self._mpi[row]
 
-    def _mpi_world(self, row: str) -> Verdict:
+    def _mpi_world(self, row: str) -> Measured:
         runner = self._runner(row)
         language = runner.config.languages[0]
         if row not in self._images and runner.in_container:
@@ -186,15 +234,18 @@ class Matrix:
             raise NotAvailable(f"the image has no MPI: {next(iter(lacking.values())).problems[language]}")
         if lacking:
             found = tuple(Finding(node, facts.problems[language], "MPI") for node, facts in lacking.items())
-            return Verdict("matrix.cell", Outcome.FAILED, found)
+            return Verdict("matrix.cell", Outcome.FAILED, found), None
         srun = next((launcher for launcher in runner.config.launchers if launcher != MPIRUN), "srun")
-        run = runner.started(MPIRUN if row == MPIRUN else srun, language)
+        run = runner.start(MPIRUN if row == MPIRUN else srun, language)
         verdict = mpi_world.world(run)
-        return verdict if verdict.outcome is not Outcome.PASSED else mpi_world.allreduce(run)
+        kind = "that of mpirun" if row == MPIRUN else runner.pmi(srun) or "MpiDefault of slurm.conf"
+        return verdict if verdict.outcome is not Outcome.PASSED else mpi_world.allreduce(run), speed.of_world(
+            run, kind
+        )
 
     # --- NCCL
 
-    def _nccl(self, row: str) -> Verdict:
+    def _nccl(self, row: str) -> Measured:
         nccl = self._cluster.section(NcclConfig)
         program = (nccl.command.split() or ["all_reduce_perf"])[0]
         update: dict[str, object] = {"command": f"{program} {_SIZES}", "deadline": self.config.deadline}
@@ -218,25 +269,40 @@ class Matrix:
         verdict = validate_run(measured.output, spec)
         if measured.problem and verdict.outcome is Outcome.PASSED:
             finding = Finding("step", measured.problem, "ends by itself")
-            return replace(verdict, outcome=Outcome.FAILED, findings=(finding,))
-        return verdict
+            return replace(verdict, outcome=Outcome.FAILED, findings=(finding,)), None
+        return verdict, speed.of_collective(measured.output, measured.log, measured.node_of_rank)
 
-    def _nccl_under_mpirun(self, runner: NcclStep) -> Verdict:
+    def _nccl_under_mpirun(self, runner: NcclStep) -> Measured:
         if runner.runner != "nccl-tests":
             raise NotAvailable("no nccl-tests on the nodes; mpirun cannot start the payload on torch")
         argv = (runner.sweep.program, *runner.sweep.words(), "-g", "1")
         request = self._runner(MPIRUN).mpirun(self.nodes, argv, ntasks_per_node=runner.gpus)
-        result, problem = self._step(replace(request, timeout=self.config.deadline))
+        # mpirun's daemons pass the environment of the step on
+        request = replace(request, timeout=self.config.deadline, env={**runner.logging, **request.env})
+        result, problem = self._step(request)
         if problem:
-            return Verdict("matrix.cell", Outcome.FAILED, (Finding("mpirun", problem, "ends by itself"),))
+            return Verdict(
+                "matrix.cell", Outcome.FAILED, (Finding("mpirun", problem, "ends by itself"),)
+            ), None
         spec = RunSpec(self.nodes, runner.gpus, collective="all_reduce")
-        return validate_run(output_of(result.tasks, "all_reduce"), spec)
+        output = output_of(result.tasks, "all_reduce")
+        return validate_run(output, spec), speed.of_collective(output, log_of(result.tasks), None)
 
 
 def reports(result: StepResult) -> tuple[tuple[str, str], ...]:
     """Return (node, value) of every task that printed one."""
     return tuple(
         (match[1], match[2].strip()) for task in result.tasks for match in _MARK.finditer(task.stdout)
+    )
+
+
+def shares(result: StepResult) -> tuple[tuple[str, float, str], ...]:
+    """Return (node, share of a CPU, CPUs that it may use) of every task that measured its CPU time."""
+    return tuple(
+        (match[1], int(match[2]) / int(match[3]), match[4])
+        for task in result.tasks
+        for match in _SHARE.finditer(task.stdout)
+        if int(match[3])
     )
 
 

@@ -1,6 +1,6 @@
 """Which launcher runs which workload: mpirun, srun, srun + Pyxis, with CPU, GPU, MPI and NCCL; a table at the end.
 
-One item per cell: `pytest --cluster=prod -m matrix -k 'mpi and srun_pyxis'`.
+One item per cell, and one per workload that compares its speed: `pytest --cluster=prod -m matrix -k 'mpi and srun_pyxis'`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.kit.framework_step import nodes_by_allocation
 from pytest_gpucluster.suite import required_section
-from pytest_gpucluster.suites.matrix import checks
+from pytest_gpucluster.suites.matrix import checks, speed
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 from pytest_gpucluster.suites.matrix.steps import Matrix
 
@@ -57,7 +58,11 @@ def test_cell(
     """The workload works under the launcher, or fails as the cluster file expects."""
     cell = checks.together([matrix.cell(row, column) for matrix in matrices])
     place = [*checks.ROWS].index(row), [*checks.COLUMNS].index(column)
-    table(
-        checks.TITLE, checks.ROWS[row], checks.COLUMNS[column], cell.state.value, note=cell.note, place=place
-    )
+    table(checks.TITLE, checks.ROWS[row], checks.COLUMNS[column], cell.text, note=cell.note, place=place)
     expect(checks.cell(cell))
+
+
+@pytest.mark.parametrize("column", speed.MEASURED)
+def test_speed(matrices: list[Matrix], column: str, expect: Expect) -> None:
+    """The workload is as fast under each launcher as under the others."""
+    expect(combined(speed.speed(matrix.compared(column)) for matrix in matrices))

@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import safe_json
-from pytest_gpucluster.core.errors import ConfigError, StepError
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, StepError
+from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement, NcclStep, all_sweeps_over
+from pytest_gpucluster.kit.payload_step import environment_named
+from pytest_gpucluster.suites.nccl.environment_facts import SCRIPT, read_task
 from pytest_gpucluster.suites.nccl.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.suites.nccl.environment_facts import NcclEnvironment
 
 PARALLEL_STEPS = 8  # steps of single pairs with nccl-tests
 
@@ -182,6 +185,19 @@ class NcclRunner(NcclStep):
     def _patience(self, batch: Sequence[object]) -> float:
         return self.config.deadline + len(batch) * self.round_deadline
 
+    @cached_property
+    def image_environments(self) -> dict[str, NcclEnvironment | str]:
+        """What a task in the image of the steps sees: {node: facts, or why there are none}; one step."""
+        request = self._request(self._allocation.nodes, ("sh", "-c", SCRIPT), ntasks_per_node=1)
+        # without the variables that make NCCL log
+        request = replace(request, env=self.config.exports, prelude="", mpi="none")
+        result, problem = self._run(request)
+        tasks = {task.node: task for task in result.tasks}
+        why = problem or result.hint or result.first_error or "no task reported"
+        return {
+            node: _read_task(node, tasks[node]) if node in tasks else why for node in self._allocation.nodes
+        }
+
     def prepare_image(self) -> str:
         """Compile nccl-tests into `nccl.container` if `nccl.compile` is set; return a text about the result.
 
@@ -222,6 +238,20 @@ class NcclRunner(NcclStep):
         if self.config.compile and self.config.cleanup and self.config.container:
             remove = f"rm -f -- {shlex.quote(self.config.container)}"
             self._channel.ask_node(self._allocation.nodes[0], remove, fresh=True)
+
+
+def image_of(cluster: Cluster) -> str:
+    """Return the image or container that the cluster file runs NCCL in; '' for none."""
+    config = cluster.section(NcclConfig)
+    own = environment_named(cluster, config.environment, "nccl")
+    return config.container or (own and (own.container_image or own.container_name)) or ""
+
+
+def _read_task(node: str, task: TaskResult) -> NcclEnvironment | str:
+    try:
+        return read_task(Answer(node, task.rc, task.stdout.encode()))
+    except GpuClusterError as error:
+        return str(error)
 
 
 def read_rounds(text: str) -> Iterable[tuple[tuple[int, tuple[str, ...]], Measurement]]:

@@ -5,6 +5,7 @@ Ranks, devices, transports and data are validated before a bandwidth is judged.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,14 @@ import pytest
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.suite import checks_as_tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
+from pytest_gpucluster.suites.nccl import environment
 from pytest_gpucluster.suites.nccl import fleet as checks
+from pytest_gpucluster.suites.nccl.environment_facts import ENVIRONMENT
+from pytest_gpucluster.suites.nccl.image_environment import image_environment
 from pytest_gpucluster.suites.nccl.stages import NcclStages
-from pytest_gpucluster.suites.nccl.steps import NcclRunner
+from pytest_gpucluster.suites.nccl.steps import NcclRunner, image_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,6 +97,26 @@ def judged(request: pytest.FixtureRequest) -> None:
     """Bandwidth is not judged while a baseline is recorded."""
     if request.config.option.baseline == "record":
         pytest.skip("not applicable: --baseline=record records bandwidth without judging it")
+
+
+nccl_environment = probed(ENVIRONMENT)
+all_environments = fleet_probed(ENVIRONMENT, environment.EnvironmentsOfAll)
+usual_variables = fact(lambda node, all_environments: all_environments.usual(node.group))
+nccl_image = fact(image_of)
+intended_variables = fact(environment.intended)
+login_variables = fact(lambda cluster: environment.login(cluster, os.environ))
+
+globals().update(checks_as_tests(environment))
+
+
+def test_image_environment(
+    stages: NcclStages, node: Node, nccl_image: str, intended_variables: dict[str, str], expect: Expect
+) -> None:
+    """In the image of the steps, NCCL's variables, files and plugins leave it its speed."""
+    if not nccl_image:
+        expect.not_applicable("the cluster file runs NCCL in no image: see nccl.environment")
+    found = stages.runner.image_environments[node.name]
+    expect(image_environment(found, node.profile, intended_variables))
 
 
 def test_alone(stages: NcclStages, node: Node, expect: Expect) -> None:

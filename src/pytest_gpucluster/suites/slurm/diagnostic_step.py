@@ -23,6 +23,7 @@ from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, reproduce_command, run_step
 from pytest_gpucluster.core.errors import SlurmError, StepError
+from pytest_gpucluster.core.units import cpu_list
 from pytest_gpucluster.kit.suite_work import Submission
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.suite_work import SuiteContext
 
 EXIT_CODE, KILLED = 7, 9
-MAX_DIGITS = 4  # of the number of a CPU: Linux has at most 8192
 ARRAY_EXIT, DEPENDENT_EXIT = 3, 5
 _PAYLOAD = Path(__file__).with_name("diagnostic.sh")
 BEGIN_AFTER = 2  # seconds; sbatch and slurmctld round down: one second could be past at once
@@ -329,20 +329,6 @@ def judge_step(
         )
         for node, seen in reports.items()
     }
-
-
-def cpu_list(text: str) -> frozenset[int]:
-    """Read the kernel's list of CPUs.
-
-    >>> sorted(cpu_list("0-2,8"))
-    [0, 1, 2, 8]
-    """
-    cpus: set[int] = set()
-    for span in text.split(","):
-        first, _, last = span.partition("-")
-        if first.isdecimal() and len(first) <= MAX_DIGITS >= len(last):
-            cpus.update(range(int(first), int(last if last.isdecimal() else first) + 1))
-    return frozenset(cpus)
 
 
 def _diagnostic_task(task: TaskResult, fields: Sequence[str]) -> DiagnosticTask:

@@ -66,6 +66,22 @@ static void host_and_node(char *host, char *node)
     plain(node, TEXT, getenv("SLURMD_NODENAME"));
 }
 
+/* The CPUs that this rank may use, as the kernel lists them; "" if unknown. */
+static void allowed_cpus(char *to, size_t room)
+{
+    static const char key[] = "Cpus_allowed_list:";
+    char line[4096];
+    FILE *status = fopen("/proc/self/status", "r");
+    to[0] = '\0';
+    while (status && fgets(line, sizeof line, status)) {
+        if (strncmp(line, key, sizeof key - 1)) continue;
+        line[strcspn(line, "\n")] = '\0';
+        const char *list = line + sizeof key - 1;
+        plain(to, room, list + strspn(list, " \t"));
+    }
+    if (status) fclose(status);
+}
+
 static int where(void)
 {
     char host[TEXT], node[TEXT], version[TEXT], line[1024];
@@ -176,7 +192,7 @@ static int find_leaders(int size, const char *host, const char *node, int *leade
 
 int main(int argc, char **argv)
 {
-    char host[TEXT], node[TEXT], version[TEXT], line[2048];
+    char host[TEXT], node[TEXT], version[TEXT], cpus[TEXT], line[2048];
     int rank, size, level;
     if (argc > 1 && !strcmp(argv[1], "where")) return where();
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
@@ -184,11 +200,12 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     host_and_node(host, node);
     library(version, sizeof version);
+    allowed_cpus(cpus, sizeof cpus);
     int wrong = wrong_sums(rank, size);
     snprintf(line, sizeof line,
              "{\"kind\": \"rank\", \"rank\": %d, \"size\": %d, \"host\": \"%s\", \"node\": \"%s\", \"pid\": %d, "
-             "\"threads\": \"%s\", \"wrong\": %d, \"of\": %d, \"library\": \"%s\"}",
-             rank, size, host, node, (int)getpid(), level_name(level), wrong, COUNT, version);
+             "\"threads\": \"%s\", \"wrong\": %d, \"of\": %d, \"library\": \"%s\", \"cpus\": \"%s\"}",
+             rank, size, host, node, (int)getpid(), level_name(level), wrong, COUNT, version, cpus);
     print_line(line);
     int *leaders = malloc((size_t)size * sizeof *leaders);
     if (!leaders) MPI_Abort(MPI_COMM_WORLD, 4);

@@ -26,6 +26,16 @@ def place() -> Dict[str, str]:
     return {"host": socket.gethostname(), "node": os.environ.get("SLURMD_NODENAME", "")}
 
 
+def allowed_cpus() -> str:
+    """Return the CPUs that this rank may use, as the kernel lists them; '' if unknown."""
+    try:
+        with open("/proc/self/status") as status:
+            lines = [line.split() for line in status]
+    except OSError:
+        return ""
+    return next((words[1] for words in lines if words[:1] == ["Cpus_allowed_list:"] and words[1:]), "")
+
+
 def library(mpi: Any) -> str:
     """Return the first line of the library's version text."""
     return str(mpi.Get_library_version()).splitlines()[0].rstrip("\0")
@@ -71,6 +81,7 @@ def main() -> int:
         wrong=wrong,
         of=COUNT,
         library=library(MPI),
+        cpus=allowed_cpus(),
         **place(),
     )
     MPI.Finalize()

@@ -1,0 +1,225 @@
+"""The speed of one workload under each launcher. Pure.
+
+Rates of different workloads are not compared: a share of a CPU, the bandwidth of MPI, the bus bandwidth of NCCL.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import (
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    Outcome,
+    check,
+    revised,
+)
+from pytest_gpucluster.core.text import some
+from pytest_gpucluster.core.units import cpu_list
+from pytest_gpucluster.kit.nccl_log import HINTS
+from pytest_gpucluster.suites.matrix.checks import COLUMNS, ROWS, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.kit.mpi_facts import MpiRun
+    from pytest_gpucluster.kit.nccl_log import NcclLog
+    from pytest_gpucluster.kit.nccl_tests import NcclOutput
+
+MEASURED = ("cpu", "mpi", "nccl")  # columns whose workloads have a rate
+PER_TASK = "CPUs/task"
+CPUS, PMI, LIBRARY, TRANSPORT = "CPUs of the tasks", "PMI", "MPI library", "transport"
+UNKNOWN, UNLOGGED = "unknown", "not logged"
+OWN = "at least one CPU per task"
+GIGA = 1e9
+RUNS = 2  # of a launcher that is slow, and of the fastest one
+# What a difference means, in the order of its weight as a cause, and how to repair it
+_MEANING = {
+    TRANSPORT: ("NCCL uses another transport", "the step's NCCL_ variables, /dev/infiniband and NCCL's plugins in the image"),
+    CPUS: (
+        "the launcher binds several tasks to the same CPUs",
+        "srun --cpu-bind=verbose, TaskPlugin and DefCpuPerGPU of Slurm; mpirun --report-bindings",
+    ),
+    LIBRARY: ("the image has another MPI", "UCX and libfabric of the image's MPI: ompi_info, ucx_info -d"),
+    PMI: ("of the known facts only the PMI differs", "srun --mpi=list; matrix and mpi of the cluster file"),
+}  # fmt: skip
+_NO_DIFFERENCE = "the facts of both runs are alike: mounts, devices and limits of the launcher remain"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The speed of a cell; higher is better. `facts`: {what may explain it: as it is in this cell}."""
+
+    value: float
+    unit: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Like '12.3 GB/s'."""
+        return f"{self.value:.3g} {self.unit}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One workload on the nodes of one allocation: {row: rates of its runs, one or two}. `absent`: {row: why none}."""
+
+    column: str
+    rates: Mapping[str, tuple[Rate, ...]]
+    absent: Mapping[str, str]
+    min_ratio: float
+    where: str = ""
+
+    def best(self, row: str) -> Rate:
+        """Return the higher rate of a row: other programs of the machine only slow a run down."""
+        return max(self.rates[row], key=lambda rate: rate.value)
+
+    @property
+    def fastest(self) -> str:
+        """The row with the highest rate."""
+        return max(self.rates, key=lambda row: self.best(row).value)
+
+    @property
+    def unrepeated(self) -> tuple[str, ...]:
+        """The rows that need a second run before a finding: the slow ones and the fastest."""
+        compared = (*self.slow, self.fastest) if self.slow else ()
+        return tuple(row for row in compared if len(self.rates[row]) < RUNS)
+
+    @property
+    def slow(self) -> tuple[str, ...]:
+        """The rows below the accepted share of the fastest one."""
+        if not self.rates:
+            return ()
+        bound = self.min_ratio * self.best(self.fastest).value
+        return tuple(row for row in self.rates if self.best(row).value < bound)
+
+    def with_runs(self, rates: Mapping[str, Rate | None]) -> Comparison:
+        """Return the comparison with a second run of some rows."""
+        return replace(
+            self, rates={row: (*known, *filter(None, (rates.get(row),))) for row, known in self.rates.items()}
+        )
+
+
+# --- rates
+
+
+def of_shares(reports: Sequence[tuple[str, float, str]]) -> Rate | None:
+    """Return the median share of a CPU of a task, from (node, share, CPUs that it may use) of all tasks."""
+    if not reports:
+        return None
+    return Rate(
+        statistics.median(share for _, share, _ in reports),
+        PER_TASK,
+        {CPUS: binding((node, cpus) for node, _, cpus in reports)},
+    )
+
+
+def of_world(run: MpiRun, pmi: str) -> Rate | None:
+    """Return the median bandwidth of the pairs of an MPI run; None without a pair."""
+    if not run.world.pairs:
+        return None
+    bandwidth = statistics.median(pair.bandwidth for pair in run.world.pairs) / GIGA
+    libraries = Counter(rank.library for rank in run.world.ranks).most_common(1)
+    facts = {
+        CPUS: binding((rank.node, rank.cpus) for rank in run.world.ranks),
+        LIBRARY: libraries[0][0] if libraries else UNKNOWN,
+        PMI: pmi,
+    }
+    return Rate(bandwidth, "GB/s", facts) if bandwidth > 0 else None
+
+
+def of_collective(output: NcclOutput, log: NcclLog, node_of_rank: Mapping[int, str] | None) -> Rate | None:
+    """Return the bus bandwidth of the largest message, out-of-place; None for a single rank, which sends nothing."""
+    rows = output.runs[0].rows if len(output.runs) == 1 else ()
+    value = rows[-1].out_of_place.busbw if rows else 0.0
+    if not value:
+        return None
+    paths = log.paths(node_of_rank)
+    kinds = sorted(paths.between) or sorted(paths.within) or sorted(paths.unplaced)
+    return Rate(value, "GB/s", {TRANSPORT: ", ".join(kinds) or UNLOGGED})
+
+
+def binding(tasks: Iterable[tuple[str, str]]) -> str:
+    """Return whether the tasks of a node share CPUs, from (node, list of CPUs) of each; the tightest node counts.
+
+    >>> binding([("n1", "0"), ("n1", "0"), ("n2", "0-3"), ("n2", "0-3")])
+    '2 tasks share 1 CPU (0) of n1'
+    """
+    masks: dict[str, list[frozenset[int]]] = {}
+    for node, cpus in tasks:
+        masks.setdefault(node, []).append(cpu_list(cpus))
+    if not masks or not all(mask for known in masks.values() for mask in known):
+        return UNKNOWN
+    unions = {node: frozenset().union(*known) for node, known in masks.items()}
+    node = min(masks, key=lambda one: len(unions[one]) / len(masks[one]))
+    union, count = unions[node], len(masks[node])
+    if len(union) >= count:
+        return OWN
+    return f"{count} tasks share {len(union)} CPU{'s' * (len(union) > 1)} ({some(sorted(union))}) of {node}"
+
+
+# --- the check
+
+
+def differences(slow: Rate, fast: Rate) -> dict[str, tuple[str, str]]:
+    """Return {fact: (in the slow run, in the fast run)} of the facts that may slow a run, the likeliest cause first."""
+    pairs = {name: (slow.facts.get(name, UNKNOWN), fast.facts.get(name, UNKNOWN)) for name in _MEANING}
+    return {
+        name: pair
+        for name, pair in pairs.items()
+        if pair[0] != pair[1] and pair[0] != OWN and not {UNKNOWN, UNLOGGED} & {*pair}
+    }
+
+
+def _probable_cause(verdict: Verdict, it: Comparison) -> Verdict:
+    """Return the verdict with the cause that the facts of the first slow launcher show."""
+    if verdict.outcome is not Outcome.FAILED:
+        return verdict
+    slow, fast = it.best(it.slow[0]), it.best(it.fastest)
+    found = differences(slow, fast)
+    if not found:
+        return replace(verdict, cause=_NO_DIFFERENCE)
+    name, (mine, theirs) = next(iter(found.items()))
+    meaning, hint = _MEANING[name]
+    hint = HINTS.get(mine, hint) if name == TRANSPORT else hint
+    return replace(
+        verdict, cause=f"{meaning}: {mine}; with {ROWS[it.fastest]}: {theirs}", hint=f"check {hint}"
+    )
+
+
+@revised(_probable_cause)
+@check(
+    "matrix.speed",
+    cause="the launcher slows the workload down: wrong PMI, CPU binding, or a missing device in the container",
+    hint="run the workload with both launchers and compare NCCL's log, the CPU masks and the environment of the tasks",
+    action=Action.MONITOR,
+)
+def speed(it: Comparison) -> Judgement:
+    """No launcher is slower than `matrix.min_ratio` of the fastest one with the same workload, in both of two runs."""
+    if len(it.rates) < 2:  # two launchers
+        reasons = "; ".join(f"{ROWS[row]}: {why}" for row, why in it.absent.items())
+        yield NotApplicable(f"fewer than two launchers have a rate of {COLUMNS[it.column]}: {reasons}")
+        return
+    for row in it.rates:
+        yield Metric("matrix_rate", it.best(row).value, it.best(row).unit, name_of(row, it.column))
+    fast = it.best(it.fastest)
+    for row in it.slow:
+        mine = it.best(row)
+        if row in it.unrepeated or it.fastest in it.unrepeated:
+            yield NotChecked(f"{ROWS[row]} at {mine} of {fast} could not be repeated")
+            continue
+        apart = "; ".join(
+            f"{name}: {one}, not {other}" for name, (one, other) in differences(mine, fast).items()
+        )
+        yield Finding(
+            f"{ROWS[row]} with {COLUMNS[it.column]}{it.where}",
+            f"{mine}, {mine.value / fast.value:.0%} of {ROWS[it.fastest]} ({fast}), in the better of two runs"
+            + (f"; {apart}" if apart else ""),
+            f"at least {it.min_ratio:.0%} of the fastest launcher (matrix.min_ratio)",
+        )

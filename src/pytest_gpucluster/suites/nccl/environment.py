@@ -1,0 +1,134 @@
+"""The NCCL variables that tasks see, before they slow a run or make it fail. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.payload_step import environment_named
+from pytest_gpucluster.suites.nccl.environment_rules import GUIDE, UNSET, NodeContext, effects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpucluster.config.models import Cluster, Group, Profile
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.suites.nccl.environment_facts import NcclEnvironment, Setting
+
+# Variables that name parts of one node, so that nodes differ without a fault
+OF_A_NODE = {
+    "NCCL_HOSTID",
+    "NCCL_IB_HCA",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_OOB_NET_IFNAME",
+    "NCCL_DEBUG_FILE",
+    "NCCL_TOPO_DUMP_FILE",
+    "NCCL_GRAPH_DUMP_FILE",
+}
+
+
+@dataclass(frozen=True)
+class EnvironmentsOfAll:
+    """The facts of all nodes, and the usual value of each variable in a group, computed once."""
+
+    facts: Mapping[str, NcclEnvironment]
+    _usual: dict[str, dict[str, Norm[str]]] = field(default_factory=dict, compare=False)
+
+    def usual(self, group: Group) -> dict[str, Norm[str]]:
+        """Return {variable that a node of the group has: what most nodes have}."""
+        if group.nodes not in self._usual:
+            known = {node: self.facts[node].effective for node in group.names if node in self.facts}
+            names = sorted({name for settings in known.values() for name in settings} - OF_A_NODE)
+            self._usual[group.nodes] = {
+                name: norm(
+                    (
+                        (node, settings[name].value if name in settings else UNSET)
+                        for node, settings in known.items()
+                    ),
+                    "nodes of its group",
+                )
+                for name in names
+            }
+        return self._usual[group.nodes]
+
+
+def intended(cluster: Cluster) -> dict[str, str]:
+    """Return the variables that the cluster file itself sets for NCCL's steps."""
+    config = cluster.section(NcclConfig)
+    own = environment_named(cluster, config.environment, "nccl")
+    return {**(own.exports if own else {}), **config.exports}
+
+
+def login(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return NCCL's variables of this process where srun passes them on; {} if no srun runs on this machine."""
+    if cluster.transport.kind != "local" or cluster.access == "ssh":
+        return {}
+    return {name: value for name, value in environ.items() if name.startswith("NCCL_")}
+
+
+@check(
+    "nccl.environment",
+    cause="a variable was set for one job or for debugging, and stayed in a file of the node or in a prolog",
+    hint="remove it where it is set, or state it under nccl.exports of the cluster file if it is intended",
+    action=Action.MONITOR,  # the configuration of the cluster, not the hardware of the node
+)
+def environment(
+    nccl_environment: NcclEnvironment,
+    usual_variables: Mapping[str, Norm[str]],
+    profile: Profile,
+    intended_variables: Mapping[str, str],
+    login_variables: Mapping[str, str],
+    nccl_image: str,
+) -> Judgement:
+    """NCCL's variables, files and plugins leave it its speed, and are those of the other nodes."""
+    if profile.gpu is None:
+        yield NotApplicable(f"profile {profile.name} has no GPUs")
+        return
+    context = NodeContext(profile, nccl_environment, elsewhere=bool(nccl_image))
+    named: set[str] = set()
+    for name, setting in sorted(nccl_environment.effective.items()):
+        if intended_variables.get(name) == setting.value:
+            continue
+        where = nccl_environment.where(setting, login_variables)
+        for found in judge_setting(setting, context, where):
+            named.update({name} if isinstance(found, Finding) else ())
+            yield found
+    yield from ignored_lines(nccl_environment)
+    for name, usual in usual_variables.items():
+        mine = nccl_environment.effective.get(name)
+        value = mine.value if mine else UNSET
+        if name in named or intended_variables.get(name) == value:
+            continue
+        where = f"{value} ({nccl_environment.where(mine, login_variables)})" if mine else UNSET
+        yield from usual.judge(name, value, measured=where)
+
+
+def judge_setting(
+    setting: Setting, context: NodeContext, where: str
+) -> Iterator[Finding | Advisory | NotChecked]:
+    """Judge one variable by its rule. `where`: where it was set."""
+    anchor = setting.name.lower().replace("_", "-")
+    for effect in effects(setting.name, setting.value, context):
+        kind = Finding if effect.deviation else Advisory
+        yield kind(str(setting), f"{effect.text} ({where})", f"{effect.expected}; {GUIDE}#{anchor}")
+    unread = {
+        "NCCL_SOCKET_IFNAME": not context.found.interfaces,
+        "NCCL_IB_HCA": context.profile.fabric.link_layer != "none"
+        and not any(port.usable for port in context.found.ports),
+    }
+    if unread.get(setting.name):
+        yield NotChecked(f"{setting}: no name to compare with was found on the node")
+
+
+def ignored_lines(found: NcclEnvironment) -> Iterator[Advisory]:
+    """Warn of the lines of NCCL's files that have no effect."""
+    for place, text in found.ignored:
+        yield Advisory(
+            place,
+            f"{text!r} sets no variable: NCCL reads lines NAME=VALUE only",
+            "NAME=VALUE, without export or blanks",
+        )

@@ -1,0 +1,63 @@
+"""Driver, CUDA, NCCL, OFED, Enroot, Pyxis, container toolkit and Slurm are not older than stated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.kit import enroot, nvidia_smi
+from pytest_gpucluster.suite import asks, checks_as_tests, fact
+from pytest_gpucluster.suites.versions import checks
+from pytest_gpucluster.suites.versions.config import COMPONENTS, ProfileMinimum, VersionsConfig
+from pytest_gpucluster.suites.versions.facts import VERSIONS
+from pytest_gpucluster.suites.versions.known import KNOWN
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.config.models import Cluster, Profile
+    from pytest_gpucluster.core.probe import Probe
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.suites.versions.facts import NodeVersions
+
+pytestmark = [pytest.mark.versions, pytest.mark.nccl]
+
+
+def probes(cluster: Cluster) -> list[Probe[Any]]:
+    """Return the probes that the rows need; that of Pyxis calls scontrol on each node."""
+    rows = [*cluster.section(VersionsConfig).pyxis]
+    rows += [
+        row
+        for group in cluster.groups
+        for row in group.profile.rows(ProfileMinimum)
+        if row.component == "pyxis"
+    ]
+    return [VERSIONS, nvidia_smi.GPUS, *([enroot.PYXIS] if rows else [])]
+
+
+@fact
+@asks(probes)
+def installed(node: Node, cluster: Cluster, gpucluster_session: ClusterSession) -> NodeVersions:
+    """The versions of the item's node."""
+
+    def known(probe: Probe[Any]) -> Any:
+        try:
+            return gpucluster_session.facts(node.name, probe)
+        except (NotAvailable, ProbeError) as error:
+            return str(error)
+
+    own: NodeVersions = gpucluster_session.facts(node.name, VERSIONS)
+    found = own.with_gpus(known(nvidia_smi.GPUS))
+    return found.with_pyxis(known(enroot.PYXIS)) if enroot.PYXIS in probes(cluster) else found
+
+
+@fact
+def stated_minima(cluster: Cluster, profile: Profile) -> checks.Rows:
+    """The rows of the cluster file; of components without any, those of the profile."""
+    section, of_profile = cluster.section(VersionsConfig), checks.of_component(profile.rows(ProfileMinimum))
+    return {name: section.rows(name) or of_profile[name] for name in COMPONENTS}
+
+
+shipped_minima = fact(lambda: checks.of_component(KNOWN))
+
+globals().update(checks_as_tests(checks))

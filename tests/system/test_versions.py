@@ -1,0 +1,71 @@
+"""Minimum versions on virtual nodes: stated ones fail on the old node alone, backports raise no false alarm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from paths import ROOT
+from plugin_helpers import Run, run_pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SUITE = str(ROOT / "suites" / "versions" / "test_versions.py")
+
+
+def accept(sandbox: Sandbox, folder: Path, versions: dict[str, Any], *options: str) -> Run:
+    keys: dict[str, Any] = yaml.safe_load(sandbox.cluster_file.read_text())
+    file = folder / "site.yaml"
+    file.write_text(yaml.safe_dump(keys | {"versions": versions}))
+    return run_pytest(folder, f"--cluster={file}", *options, where=[SUITE], env=sandbox.env)
+
+
+def outcomes(run: Run) -> dict[str, str]:
+    return {it["node"]: it["outcome"] for it in run.events if it["event"] == "result"}
+
+
+def minimum(version: str, **more: str) -> dict[str, str]:
+    return {"min": version, "reason": "CVE-2024-0090", "source": "https://nvidia.custhelp.com", **more}
+
+
+def test_an_old_driver_is_found_on_its_node_alone(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("driver_drift", "gpu03", version="570.124.06")
+    run = accept(sandbox, tmp_path, {"driver": minimum("570.172.08"), "cuda": minimum("12.4")}, "-m", "nccl")
+    assert outcomes(run) == {node: "failed" if node == "gpu03" else "passed" for node in sandbox.nodes}, (
+        run.out
+    )
+    (finding,) = (
+        finding
+        for it in run.events
+        if it["event"] == "result"
+        for verdict in it["verdicts"]
+        for finding in verdict["findings"]
+    )
+    assert (finding["part"], finding["measured"]) == ("driver", "570.124.06")
+    assert finding["expected"] == "at least 570.172.08: CVE-2024-0090 (https://nvidia.custhelp.com)"
+
+
+def test_the_real_slurm_of_a_distribution_raises_no_false_alarm(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = accept(sandbox, tmp_path, {})
+    assert set(outcomes(run).values()) <= {"passed", "not applicable"}, run.out
+    newest = accept(sandbox, tmp_path, {"slurm": minimum("99.11.1")})
+    (verdict,) = next(it for it in newest.events if it["event"] == "result")["verdicts"]
+    package = any(
+        it["measured"].startswith("2") and "(package " in it["measured"] for it in verdict["advisories"]
+    )
+    assert verdict["outcome"] == ("passed" if package else "failed"), "a Slurm of its own build fails"
+
+
+def test_what_no_node_has_is_not_checked(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = accept(sandbox, tmp_path, {"nccl": minimum("2.27.3")})
+    assert set(outcomes(run).values()) == {"not checked"}, run.out
+    assert "nccl: the loader finds no libnccl.so.2 on the node" in run.out
+
+
+def test_an_unknown_component_is_refused_with_file_and_line(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = accept(sandbox, tmp_path, {"drivers": minimum("1")})
+    assert run.rc == 4
+    assert "versions.drivers" in run.out + run.err
