@@ -42,6 +42,7 @@ from pytest_gpucluster.suites.os import network_facts as os_network
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
 from pytest_gpucluster.suites.slurm import diagnostic_step as exam
+from pytest_gpucluster.suites.software import facts as software
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -303,6 +304,10 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.kubernetes.facts.read_objects", _both(kubernetes.read_objects), _KUBERNETES),
         Reader("suites.kubernetes.facts.version_of", _both(kubernetes.version_of), (b"v1.31.1-eks-ce1d5eb",)),
         Reader("suites.kubernetes.facts.read_time", _both(kubernetes.read_time), (b"2026-11-23T09:00:00.5Z",), VALUE),
+        Reader("suites.software.facts.read_steps", lambda data: software.read_steps(Answer("a", 0, data)), (
+            *recorded("software/tcl-5.2.0.txt", "software/lmod-8.6.19.txt", "software/conda-26.7.txt"),)),
+        Reader("suites.software.facts.read_packages", _both(software.read_packages), (
+            b'[{"name": "numpy", "version": "1.26.4"}]', b'{"message": "No packages match"}')),
         Reader("report.run_model.read_run", _run, _EVENTS),
         Reader("cluster.slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
             b"ReservationName=maint State=ACTIVE Nodes=gpu[01-02] Flags=MAINT,IGNORE_JOBS\n",
