@@ -76,7 +76,7 @@ def many_devices(result: PayloadResult) -> Judgement:
 @check(
     "nccl_examples.compiled",
     cause="the toolkit, CMake, the host compiler or NCCL's header is missing on the node, or they do not fit each other",
-    hint="nvcc --version; cmake --version; NCCL_HOME and PATH in nccl.exports, or modules in nccl.environment",
+    hint="nvcc --version; cmake --version; NCCL_HOME in nccl.exports, or modules in nccl.environment",
     action=Action.MONITOR,
 )
 def compiled(node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig) -> Judgement:
