@@ -15,9 +15,11 @@ MONITORING_PACKAGES := prometheus prometheus-node-exporter
 KUBERNETES_PACKAGES := $(if $(shell command -v kubectl),,kubernetes-client)
 # the HTML report is tested in a real browser
 BROWSER_PACKAGES := chromium
+# Tcl Environment Modules, which excludes lmod: what Lmod prints is recorded in tests/data/software
+SOFTWARE_PACKAGES := environment-modules
 HOROVOD_PACKAGES := cmake g++ libopenmpi-dev
 TEST_PACKAGES := $(CONTAINER_PACKAGES) $(MPI_PACKAGES) $(NODE_PACKAGES) $(ACCOUNTING_PACKAGES) $(MONITORING_PACKAGES) \
-	$(BROWSER_PACKAGES) $(HOROVOD_PACKAGES) $(KUBERNETES_PACKAGES)
+	$(BROWSER_PACKAGES) $(HOROVOD_PACKAGES) $(KUBERNETES_PACKAGES) $(SOFTWARE_PACKAGES)
 # The smallest build of torch that the tests have been run with; they need no GPU.
 TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4

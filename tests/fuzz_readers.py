@@ -51,6 +51,7 @@ from pytest_gpucluster.suites.os import network_facts as os_network
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
 from pytest_gpucluster.suites.slurm import diagnostic_step as exam
+from pytest_gpucluster.suites.software import facts as software
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -370,6 +371,10 @@ OTHERS: dict[str, Reader] = {
             b"allocation failure: Invalid qos specification\n",)),
         Reader("suites.accounting.config.read_value", _both(lambda text: accounting_config.read_value("tres", text)), (
             b"gres/gpu=3,mem=100G", b"node=-1"), VALUE),
+        Reader("suites.software.facts.read_steps", lambda data: software.read_steps(Answer("a", 0, data)), (
+            *recorded("software/tcl-5.2.0.txt", "software/lmod-8.6.19.txt", "software/conda-26.7.txt"),)),
+        Reader("suites.software.facts.read_packages", _both(software.read_packages), (
+            b'[{"name": "numpy", "version": "1.26.4"}]', b'{"message": "No packages match"}')),
         Reader("report.run_model.read_run", _run, _EVENTS),
         Reader("cluster.slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
             b"ReservationName=maint State=ACTIVE Nodes=gpu[01-02] Flags=MAINT,IGNORE_JOBS\n",

@@ -209,6 +209,9 @@ def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
         "tensorflow-mpi-srun",
     ]
     assert {launch.launcher for launch in launches(HorovodConfig())} == {"srun", "horovodrun", "localhost"}
+    assert [str(launch) for launch in launches(HorovodConfig(controllers=("mpi",)))] == ["pytorch-mpi-srun"]
+    named = HorovodConfig(controllers=("mpi",), launchers=("horovodrun",))
+    assert [str(launch) for launch in launches(named)] == ["pytorch-mpi-horovodrun", "pytorch-mpi-localhost"]
 
 
 def test_what_ranks_tell_is_read_behind_the_label_of_horovodrun() -> None:
@@ -750,11 +753,40 @@ def test_horovodrun_over_ssh_and_the_mpi_controller_on_nodes_like_real_ones(
         for name, value in nodes.env.items():
             monkeypatch.setenv(name, value)
         claim = {"environment": "frameworks", "ntasks_per_node": 2, "controllers": ["gloo", "mpi"]}
-        chosen = ("-k", "build or gloo-horovodrun or mpi-srun")
+        claim["launchers"] = ["srun", "horovodrun"]
+        chosen = ("-k", "build or gloo-horovodrun or pytorch-mpi")
         run = run_suite(nodes, tmp_path, "test_horovod.py", *chosen, nodes="gpu[01-02]", horovod=claim)
     found = ends(run)
     assert set(found.values()) == {"passed"}, run.out[-4000:]
     assert {"test_ranks[pytorch-gloo-horovodrun]", "test_training[pytorch-mpi-srun]"} <= set(found)
+    assert {"test_ranks[pytorch-mpi-horovodrun]", "test_training[pytorch-mpi-localhost]"} <= set(found)
+
+
+def test_an_mpirun_of_another_mpi_is_found(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mpirun = tmp_path / "bin" / "mpirun"
+    mpirun.parent.mkdir()
+    # it starts every rank without the variables by which the MPI of the build finds the others
+    mpirun.write_text(
+        '#!/bin/sh\n[ "$1" != --version ] || { echo "mpirun (Open MPI) 4.1.4"; exit 0; }\n'
+        'while [ "${1#*/python}" = "$1" ]; do shift; done\n"$@" & "$@"; wait\n'
+    )
+    mpirun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{mpirun.parent}:{os.environ['PATH']}")
+    claim = {
+        "environment": "frameworks",
+        "ntasks_per_node": 2,
+        "controllers": ["mpi"],
+        "operations": ["gloo"],
+    }
+    claim["launchers"] = ["horovodrun"]
+    chosen = ("-k", "mpi-localhost")
+    run = run_suite(sandbox, tmp_path, "test_horovod.py", *chosen, nodes="gpu01", horovod=claim)
+    found = ends(run)
+    assert found["test_ranks[pytorch-mpi-localhost]"] == "failed", run.out[-3000:]
+    assert "2 jobs of one rank each (singletons)" in message(run, "test_ranks[pytorch-mpi-localhost]")
+    assert found["test_training[pytorch-mpi-localhost]"] == "not applicable"
 
 
 def test_a_node_without_horovod_is_named_and_nobody_waits_for_it(sandbox: Sandbox, tmp_path: Path) -> None:

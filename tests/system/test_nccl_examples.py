@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from framework_helpers import spelled
+import yaml
+from framework_helpers import ends, message, run_suite, spelled
 from paths import ROOT
 from plugin_helpers import free_port, on, run_pytest
 
+from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.kit.payload_step import sent
-from pytest_gpucluster.suites.nccl_examples import checks, payload
+from pytest_gpucluster.suites.nccl_examples import checks, payload, payload_compile
+from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,6 +238,149 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [TWO, "nccl_examples_init 3.5 s"],
     ),
 ]
+
+
+# -- the toolchain: stand-ins for nvcc and CMake, which write a script in place of a program -----------------------
+
+PROGRAM = 'echo "{\\"devices\\": 8, \\"wrong\\": ${WRONG:-0}, \\"nccl\\": 22105, \\"runtime\\": 12040}"'
+NVCC = """#!/bin/sh
+[ "$1" != --version ] || {{ echo "Cuda compilation tools (stand-in)"; exit 0; }}
+{case}
+while [ "$1" != -o ]; do shift; done
+printf '#!/bin/sh\\n%s\\n' '{program}' > "$2"; chmod +x "$2"
+"""
+CMAKE = """#!/bin/sh
+case $1 in
+  -E) for folder; do :; done; grep -q ncclAllReduce "$folder/example.cu" ;;
+  --build) printf '#!/bin/sh\\n%s\\n' '{program}' > "$2/example"; chmod +x "$2/example" ;;
+esac
+"""
+
+
+def toolchain(folder: Path, case: str = "") -> dict[str, str]:
+    """Write stand-ins for nvcc and CMake, and NCCL's header; return the variables that lead to them."""
+    for name, text in (("nvcc", NVCC), ("cmake", CMAKE)):
+        path = folder / "bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.format(program=PROGRAM, case=case))
+        path.chmod(0o755)
+    (folder / "include").mkdir()
+    (folder / "include" / "nccl.h").touch()
+    return {"PATH": f"{folder}/bin:/usr/bin:/bin", "NCCL_HOME": str(folder)}
+
+
+def compiled(folder: Path, tools: str = "nvcc,cmake", limit: str = "20", **env: str) -> list[dict[str, Any]]:
+    """Run the payload as a step does; return its facts without the last, and check that no folder stays."""
+    source = Path(payload_compile.__file__)
+    words = (tools, limit, "1", source.with_name("example.cu").read_text())
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", sent(source), *words],
+        env={"TMPDIR": str(temporary), **env},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert not list(temporary.iterdir())
+    facts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert facts.pop()["nccl_examples"] == "done"
+    return facts
+
+
+def test_the_example_is_compiled_and_run_by_both_tools(tmp_path: Path) -> None:
+    facts = compiled(tmp_path, **toolchain(tmp_path))
+    assert [(fact["nccl_examples"], fact["tool"], fact["error"]) for fact in facts] == [
+        ("built", "nvcc", ""),
+        ("ran", "nvcc", ""),
+        ("built", "cmake", ""),
+        ("ran", "cmake", ""),
+    ]
+    assert (facts[1]["devices"], facts[1]["wrong"]) == (8, 0)
+
+
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [
+        ("echo 'example.cu(9): error: no ncclComm_t'; exit 2", "exit 2: example.cu(9): error: no ncclComm_t"),
+        ("sleep 30 & wait", "nvcc did not end within 1 s"),
+    ],
+)
+def test_what_nvcc_reports_is_the_error(tmp_path: Path, case: str, error: str) -> None:
+    (fact,) = compiled(tmp_path, "nvcc", "1", **toolchain(tmp_path, case))
+    assert fact["error"].endswith(error)
+
+
+def test_an_absent_tool_or_header_is_named(tmp_path: Path) -> None:
+    env = toolchain(tmp_path)
+    (tmp_path / "bin" / "cmake").unlink()
+    (fact,) = compiled(tmp_path, "cmake", **{**env, "PATH": f"{tmp_path}/bin"})
+    assert fact["error"].startswith("cmake cannot be run: ")
+    (tmp_path / "tmp").rmdir()
+    (tmp_path / "include" / "nccl.h").unlink()
+    facts = compiled(tmp_path, "nvcc", **env)
+    if "no nccl.h in " not in facts[0]["error"]:
+        pytest.skip("this machine has nccl.h")
+    (tmp_path / "tmp").rmdir()
+    (fact,) = compiled(tmp_path, "nvcc", PATH="/nonexistent")
+    if not fact["error"].startswith("no nvcc"):
+        pytest.skip("this machine has nvcc")
+
+
+def of_toolchain(*facts: dict[str, Any], silent: bool = False) -> PayloadResult:
+    """Return what one node reported of its toolchain."""
+    lines = tuple({"rank": 0, "node": "gpu01", "error": "", **fact} for fact in facts)
+    rc = 137 if silent else 0
+    task = PayloadTask(0, "gpu01", rc, None, lines)
+    return PayloadResult("nccl_examples", ("gpu01",), 1, (task,))
+
+
+BUILT = {"nccl_examples": "built", "tool": "nvcc", "seconds": 6.0}
+RAN = {"nccl_examples": "ran", "tool": "nvcc", "devices": 8, "wrong": 0}
+ONLY = NcclExamplesConfig(toolchain=("nvcc",))
+
+
+@pytest.mark.parametrize(
+    ("result", "of_compiled", "of_run"),
+    [
+        (of_toolchain(BUILT, RAN), "", ""),
+        (of_toolchain({**BUILT, "error": "no nvcc"}), "nvcc: no nvcc", "not checked"),
+        (of_toolchain(silent=True), "nvcc: task 0: exit status 137", "not checked"),
+        (of_toolchain(BUILT, {**RAN, "wrong": 3}), "", "program of nvcc: 3 elements wrong on 8 devices"),
+        (of_toolchain(BUILT, {**RAN, "devices": 7}), "", "program of nvcc: 0 elements wrong on 7 devices"),
+        (of_toolchain(BUILT, {**RAN, "error": "exit 1"}), "", "program of nvcc: exit 1"),
+    ],
+)
+def test_verdicts_of_the_toolchain(result: PayloadResult, of_compiled: str, of_run: str) -> None:
+    found = []
+    for verdict in (checks.compiled("gpu01", result, ONLY), checks.compiled_run("gpu01", result, ONLY, 8)):
+        texts = [f"{it.part}: {it.measured}" for it in verdict.findings]
+        found.append(
+            texts[0] if texts else "" if verdict.outcome is Outcome.PASSED else verdict.outcome.value
+        )
+    assert found == [of_compiled, of_run]
+    assert checks.compiled_run("gpu01", result, ONLY, 0).outcome is Outcome.NOT_APPLICABLE
+
+
+def test_a_node_without_its_toolchain_is_found(sandbox: Sandbox, tmp_path: Path) -> None:
+    case = '[ "$SLURMD_NODENAME" != gpu02 ] || { echo "nvcc fatal: error: no host compiler"; exit 1; }'
+    env = toolchain(tmp_path, case)
+    run = run_suite(
+        sandbox, tmp_path, "test_nccl_examples.py", "-k", "compiled", nodes="gpu[01-03]",
+        profile=yaml.safe_load(sandbox.cluster_file.read_text())["profile"], nccl={"exports": env},
+        nccl_examples={"nodes": "gpu[01-02]"},
+    )  # fmt: skip
+    found = {item: end for item, end in ends(run).items() if "compiled[" in item}
+    assert found == {
+        "test_compiled[gpu01]": "passed",
+        "test_compiled[gpu02]": "failed",
+        "test_compiled[gpu03]": "not applicable",
+    }, run.out
+    said = message(run, "test_compiled[gpu02]")
+    assert said == "nvcc: exit 1: nvcc fatal: error: no host compiler"
+    runs = {end for item, end in ends(run).items() if "compiled_run[" in item}
+    assert runs == {"not applicable"}
 
 
 @pytest.mark.parametrize(("judge", "outcome", "reason", "findings", "metrics"), EXACT)

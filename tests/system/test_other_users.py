@@ -194,6 +194,39 @@ def test_two_users_at_once_find_healthy_nodes_fit(sandbox: Sandbox, homes: Mappi
         assert "Warning" not in run.out
 
 
+def test_sshd_of_a_user_in_a_container_and_a_node_whose_container_lacks_it(
+    sandbox: Sandbox, homes: Mapping[str, Path]
+) -> None:
+    if shutil.which("sshd", path="/usr/sbin:/usr/bin") is None:
+        pytest.skip("openssh-server is not installed (make packages): the image of the sandbox has no sshd")
+    home = homes[ALICE]
+    file = yaml.safe_load(sandbox.cluster_file.read_text())
+    file["container"] |= {"sshd": True, "keep": True, "save": False}
+    given = home / "sshd.yaml"
+    given.write_text(yaml.safe_dump(file))
+    os.chown(given, *(_identity(ALICE)[key] for key in ("user", "group")))
+    argv = (
+        "pytest",
+        f"--cluster={given}",
+        "--nodes=gpu[01-02]",
+        "-k",
+        "test_sshd",
+        HERE.suites / "container",
+    )
+    run = run_as(ALICE, home, *argv)
+    assert names(run.outcomes, "passed") == ["test_sshd[gpu01]", "test_sshd[gpu02]"], run.out[-3000:]
+    kept = [path for path in sandbox.layout.node("gpu02").rglob("usr/sbin/sshd") if "kept" in str(path)]
+    assert kept
+    for path in kept:
+        path.unlink()
+    run = run_as(ALICE, home, *argv)
+    assert names(run.outcomes, "passed") == ["test_sshd[gpu01]"], run.out[-3000:]
+    assert names(run.outcomes, "failed") == ["test_sshd[gpu02]"]
+    assert "sshd: measured the image has no sshd" in run.out
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert "/gpucluster-rw/sshd-" not in running
+
+
 def test_what_the_load_of_one_user_has_left_is_seen_by_all_and_replaced_by_the_next(sandbox: Sandbox) -> None:
     """As the burn-in's simulated GPUs write it; whole burn-ins need a Python that others may start."""
     layout = sandbox.layout

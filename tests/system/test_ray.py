@@ -50,6 +50,9 @@ def lone(**change: Any) -> NodeFacts:
     return NodeFacts({**facts, **change})
 
 
+TRIAL = {"devices": "0", "uuid": "GPU-1", "error": ""}
+
+
 def formed(**change: Any) -> ClusterFacts:
     driver: dict[str, Any] = {
         "nodes": {"alive": {node: {"cpu": 2.0, "gpu": 1.0} for node in NODES}, "seconds": 2.0},
@@ -58,6 +61,7 @@ def formed(**change: Any) -> ClusterFacts:
         "objects": {"sent": dict.fromkeys(NODES, True), "fetched": dict.fromkeys(NODES, True), "rates": {}},
         "gpus": {"held": [[node, "0", f"GPU-{node}"] for node in NODES]},
         "tune": {"best": 4, "iterations": {"4": 8, "3": 2, "2": 1, "1": 1}, "errors": [], "seconds": 5.0},
+        "tune_gpus": {"trials": {node: TRIAL | {"where": node} for node in NODES}, "patience": 120.0},
         "no_token": {"refused": True, "rc": 1, "output": "AuthenticationError"},
     }
     token = {"set": True, "exposed": 0}
@@ -75,6 +79,7 @@ def judged(facts: ClusterFacts) -> dict[str, Verdict]:
         "objects": checks.objects("gpu02", facts),
         "gpus": checks.gpus(facts),
         "tune": checks.tune(facts, True),
+        "tune_gpus": checks.tune_gpus("gpu02", facts, Share(2, 1), True),
         "token": checks.token(facts, True),
         "head_lost": checks.head_lost("gpu02", facts),
     }
@@ -155,6 +160,36 @@ def test_each_fault_of_a_cluster_has_its_words(check: str, change: dict[str, Any
     verdict = judged(formed(**change))[check]
     assert verdict.outcome is Outcome.FAILED
     assert words in told(verdict)
+
+
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        ({"where": "gpu03"}, "trial: runs on gpu03 / runs on gpu02"),
+        ({"where": ""}, "trial: did not run within 120 s / runs on gpu02 with one GPU"),
+        ({"where": "", "error": "RayTaskError: no"}, "trial: RayTaskError: no / runs on gpu02 with one GPU"),
+        ({"devices": "0,1"}, "CUDA_VISIBLE_DEVICES of the trial: 0,1 / one GPU"),
+        ({"devices": ""}, "CUDA_VISIBLE_DEVICES of the trial: not set / one GPU"),
+    ],
+)
+def test_each_fault_of_a_trial_with_a_gpu_has_its_words(trial: dict[str, str], words: str) -> None:
+    trials = {"gpu02": {**TRIAL, "where": "gpu02", **trial}}
+    verdict = judged(formed(tune_gpus={"trials": trials, "patience": 120.0}))["tune_gpus"]
+    assert told(verdict) == words
+
+
+def test_a_trial_with_a_gpu_is_never_a_pass_by_absence() -> None:
+    none = judged(formed(tune_gpus={"trials": {}, "patience": 120.0}))["tune_gpus"]
+    assert "did not run within 120 s" in told(none)
+    assert judged(formed(tune_gpus={}))["tune_gpus"].outcome is Outcome.FAILED
+    unknown = {"gpu02": {**TRIAL, "where": "gpu02", "uuid": ""}}
+    for facts in (
+        formed(tune_gpus={"trials": unknown, "patience": 1.0}),
+        formed(tune={"problem": "no module"}),
+    ):
+        assert judged(facts)["tune_gpus"].outcome is Outcome.NOT_CHECKED
+    for share, tune in ((Share(2, 0), True), (Share(2, 1), False)):
+        assert checks.tune_gpus("gpu02", formed(), share, tune).outcome is Outcome.NOT_APPLICABLE
 
 
 def test_devices_that_cannot_be_told_apart_are_no_pass() -> None:
@@ -780,12 +815,26 @@ def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: 
     found = ends(run)
     apart = {"test_head_lost[gpu01]": "not applicable"}  # the head
     assert {item: end for item, end in found.items() if end != "passed"} == apart, run.out[-4000:]
-    assert len(found) == 16
+    assert len(found) == 18
     metrics = {metric["name"]: metric["value"] for event in run.events for metric in event.get("metrics", ())}
     assert metrics["gpus"] == 4
     assert leftovers() == []
     reports = "".join(path.read_text() for path in (tmp_path / "reports").rglob("*") if path.is_file())
     assert not re.search(r"RAY_AUTH_TOKEN=\S", reports)
+
+
+def test_a_trial_that_sees_all_gpus_of_its_node_is_found(sandbox: Sandbox, tmp_path: Path) -> None:
+    # a variable that users copy from workarounds: Ray then leaves CUDA_VISIBLE_DEVICES as Slurm has set it
+    python = deviant_python(
+        tmp_path, '"gpu02 worker"*) export RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1;;'
+    )
+    claim = {"environment": "frameworks", "cpus": 2, "gpus": 2}
+    chosen = ("-k", "tune_gpus")
+    run = run_suite(sandbox, tmp_path, "test_ray.py", *chosen, python=python, nodes="gpu[01-02]", ray=claim)
+    assert ends(run) == {"test_tune_gpus[gpu01]": "passed", "test_tune_gpus[gpu02]": "failed"}, run.out[
+        -4000:
+    ]
+    assert message(run, "test_tune_gpus[gpu02]") == "CUDA_VISIBLE_DEVICES of the trial: 0,1"
 
 
 def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:

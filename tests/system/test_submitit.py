@@ -30,13 +30,16 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.kit.payload_result import PayloadTask
-from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.sandbox import Sandbox, slurmconf
+from pytest_gpucluster.sandbox.slurmconf import slurm_conf
 from pytest_gpucluster.suites.submitit import checks
 from pytest_gpucluster.suites.submitit import steps as runner
 from pytest_gpucluster.suites.submitit.checks import SubmititResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pytest_gpucluster.sandbox.layout import Layout
 
 SUITE = ROOT / "suites" / "submitit" / "test_submitit.py"
 PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
@@ -140,6 +143,49 @@ def test_nothing_submitted_is_one_failure_and_never_a_pass() -> None:
     assert found(checks.framework(nothing)) == "package submitit: ModuleNotFoundError: No module"
     assert {check(nothing).outcome for check in ALL[1:]} == {Outcome.NOT_CHECKED}
     assert found(checks.framework(result(problem="python: not found"))) == "submission: python: not found"
+
+
+CONTINUED = {"sum": 36, "runs": [{"restart": 0, "step": 0}, {"restart": 1, "step": 4}]}
+
+
+@pytest.mark.parametrize(
+    ("fact", "said"),
+    [
+        ({"value": [CONTINUED]}, ""),
+        (
+            {"value": [{"sum": 36, "runs": [{"restart": 1, "step": 0}]}]},
+            "runs: restart 1 from step 0",
+        ),
+        (
+            {"value": [{"sum": 36, "runs": [{"restart": 0, "step": 0}]}]},
+            "runs: restart 0 from step 0",
+        ),
+        ({"value": [{**CONTINUED, "sum": 26}]}, "sum over both runs: 26"),
+        ({"error": "late", "text": "PENDING"}, "job: did not end in time: PENDING"),
+        (
+            {"error": "FailedJobError", "text": "Traceback\nscontrol requeue: exit 1"},
+            "job: FailedJobError: scontrol requeue: exit 1",
+        ),
+        (None, "result of checkpoint: the driver ended without a message"),
+    ],
+)
+def test_a_requeued_job_continues(fact: dict[str, Any] | None, said: str) -> None:
+    verdict = checks.checkpoint(replace(told(checkpoint=fact), checkpoint=True))
+    assert found(verdict) == said
+    assert verdict.outcome is (Outcome.FAILED if said else Outcome.PASSED)
+
+
+def test_without_the_key_no_job_is_requeued() -> None:
+    assert checks.checkpoint(told()).outcome is Outcome.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("auth", "seconds"),
+    [("(null)", 120), ("socket=/run/munge,cred_expire=15", 15), ("cred_expire=1200,ttl=3", 1200)],
+)
+def test_the_delay_of_a_requeue_is_that_of_slurm(auth: str, seconds: float) -> None:
+    assert runner.requeue_delay({"AuthInfo": auth}) == seconds
+    assert runner.requeue_delay({}) == 120
 
 
 def test_records_are_kept_where_slurm_says_so() -> None:
@@ -438,7 +484,13 @@ def test_verdicts_to_the_letter(
 
 
 def claimed(
-    sandbox: Sandbox, where: Path, *, python: Path = PYTHON, nodes: str = "gpu[01-04]", **claim: Any
+    sandbox: Sandbox,
+    where: Path,
+    *,
+    python: Path = PYTHON,
+    nodes: str = "gpu[01-04]",
+    queue_wait: str = "300s",
+    **claim: Any,
 ) -> Path:
     """Write a cluster file that claims submitit on all nodes."""
     if not PYTHON.exists():
@@ -449,6 +501,7 @@ def claimed(
         sandbox,
         where,
         nodes=nodes,
+        slurm={"partition": "batch", "queue_wait": queue_wait},
         environments={"ours": {"python": str(python)}},
         submitit={"environment": "ours", "folder": str(shared), "wait": "60s", **claim},
     )
@@ -464,7 +517,7 @@ def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
     done = run_suite(claimed(sandbox, tmp_path))
     assert done.rc == 0, done.out
     assert len(names(done.outcomes, "passed")) == 6
-    assert names(done.outcomes, "not applicable") == ["test_accounting"]
+    assert names(done.outcomes, "not applicable") == ["test_accounting", "test_checkpoint"]
     assert not list((tmp_path / "shared").iterdir())
     assert left_in_queue(sandbox) == []
 
@@ -531,16 +584,47 @@ def _claim() -> Any:
     return SubmititConfig()
 
 
-def test_with_accounting_submitit_knows_the_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def reconfigure(own: Sandbox, old: str, new: str) -> None:
+    """Replace a setting of slurm.conf."""
+    conf = Path(own.env["SLURM_CONF"])
+    text = conf.read_text()
+    assert old in text
+    conf.write_text(text.replace(old, new))
+    slurm(own, "scontrol", "reconfigure")
+    wait_for(lambda: new.partition("=")[2] in slurm(own, "scontrol", "show", "config"), "the setting is read")
+
+
+def test_with_accounting_and_a_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short_requeue(layout: Layout, *args: Any, **options: Any) -> str:
+        socket = f"AuthInfo=socket={layout.munge_socket}"
+        return slurm_conf(layout, *args, **options).replace(socket, f"{socket},cred_expire=6")
+
+    monkeypatch.setattr(slurmconf, "slurm_conf", short_requeue)
     with sandbox_folder() as folder:
         own = Sandbox(folder / "s")
         own.up(nodes=2, accounting=True)
         for name, value in own.env.items():
             monkeypatch.setenv(name, value)
-        path = claimed(own, tmp_path, nodes="gpu[01-02]")
-        done = run_suite(path)
+        path = claimed(own, tmp_path, nodes="gpu[01-02]", checkpoint=True)
+        (tmp_path / "test_held.py").write_text(
+            "def test_held(allocation, node):\n    assert node.name in allocation.nodes\n"
+        )
+        done = run_suite(path, where=(str(SUITE), "test_held.py"))
         assert set(done.outcomes.values()) == {"passed"}, done.out
-        assert len(done.outcomes) == 7
+        assert len(done.outcomes) == 8 + 2
+
+        reconfigure(own, "JobRequeue=1", "JobRequeue=0")
+        done = run_suite(path)
+        assert names(done.outcomes, "failed") == ["test_checkpoint"], done.out
+        assert "scontrol" in done.out
+        assert left_in_queue(own) == []
+
+
+def test_a_requeue_needs_a_longer_wait_in_the_queue(sandbox: Sandbox, tmp_path: Path) -> None:
+    done = run_suite(claimed(sandbox, tmp_path, checkpoint=True, queue_wait="149s"))
+    assert set(done.outcomes.values()) == {"error"}
+    assert "set slurm.queue_wait to at least 150 s" in done.out
+    assert left_in_queue(sandbox) == []
 
 
 def test_no_job_outlives_us(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -93,6 +93,13 @@ def configured(found: ContainerFacts, **keys: Any) -> ContainerFacts:
     return replace(found, config=ContainerConfig(**keys))
 
 
+def sshd(server: dict[str, str] | None = None, client: dict[str, str] | None = None) -> ContainerFacts:
+    """A node where sshd ran in a container and a command was answered through it."""
+    of_server = {"port": "20655", "ended": "yes"} if server is None else server
+    of_client = {"rc": "0", "answer": "t ubuntu 24.04 20655 "} if client is None else client
+    return configured(good(sshd=StepFacts((of_server, of_client))), sshd=True)
+
+
 def fleet(*releases: str) -> Norm[str]:
     return norm((f"gpu{place:02}", told) for place, told in enumerate(releases, 1))
 
@@ -226,6 +233,17 @@ FOUND: list[tuple[Callable[[ContainerFacts], Verdict], ContainerFacts, list[str]
      ["Pyxis|srun has no option --x|--container-image is an option of srun"]),
     (lambda found: checks.plugin(found, Pyxis("so", "0.23.1")), configured(good(), version="0.24"),
      ["version of Pyxis|0.23.1|0.24"]),
+    (checks.sshd, sshd(), []),
+    (checks.sshd, sshd({"problem": "the image has no sshd"}, {"refused": "yes"}),
+     ["sshd|the image has no sshd|runs in the container"]),
+    (checks.sshd, sshd(client={"rc": "255", "message": "Permission denied"}),
+     ["ssh|Permission denied|runs a command in the container"]),
+    (checks.sshd, sshd(client={"rc": "255"}), ["ssh|exit status 255|runs a command in the container"]),
+    (checks.sshd, sshd(client={}), ["ssh|exit status unknown|runs a command in the container"]),
+    (checks.sshd, sshd(client={"rc": "0", "answer": "t debian 12 20655"}),
+     ["answer through ssh|t debian 12 20655|t ubuntu 24.04 20655"]),
+    (checks.sshd, sshd({"port": "20655"}), ["sshd|did not end|ends with its step"]),
+    (checks.sshd, configured(good(sshd=BROKEN), sshd=True), ["sshd|the step ended with 1|runs in the container"]),
     (lambda found: checks.plugin(found, Pyxis("so", "0.24.1")), configured(good(), version="0.24"), []),
 ]
 # fmt: on
@@ -313,6 +331,10 @@ UNKNOWN: list[tuple[Callable[[], Verdict], Outcome, str]] = [
      "the image's shell does not print its limits (ulimit -l)"),
     (lambda: checks.memlock(good(outside={"memlock": None})), Outcome.NOT_CHECKED,
      "the node's shell does not print its limits (ulimit -l): set container.memlock"),
+    (lambda: checks.sshd(good()), Outcome.NOT_APPLICABLE, "container.sshd is false: no sshd is started"),
+    (lambda: checks.sshd(configured(good(plain={"uid": "0"}), sshd=True)), Outcome.NOT_APPLICABLE,
+     "the step runs as root, whose sshd needs setgroups, which a container refuses: run as a user"),
+    (lambda: checks.sshd(configured(NOT_IMPORTED, sshd=True)), Outcome.NOT_CHECKED, NO_IMPORT),
     *((functools.partial(checks.shm, good(**{step: {"shm": text}})), Outcome.NOT_CHECKED,
        "the size of /dev/shm is not known (stat is missing in the image)")
       for step, text in (("plain", ""), ("plain", "x 1"), ("plain", "1"), ("outside", "1 2 3"))),

@@ -51,6 +51,11 @@ _WRAPPER = (
     'printf \'%s begin %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_STEP_ID" >&2; '
     '{prelude}"$@"; rc=$?; printf \'%s end %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" $rc >&2; exit $rc'
 )
+# bash: define `module` as login shells do
+FIND_MODULE = (
+    "command -v module >/dev/null 2>&1 || for f in /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh "
+    '/etc/profile.d/modules.sh /usr/share/modules/init/bash; do [ -r "$f" ] && . "$f" && break; done'
+)
 _LABEL = re.compile(rb" *(\d{1,7}): ")
 _RANKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
 _ENDED = re.compile(r"srun: error: (\S+): tasks? ([\d,\-]+): (.+)")
@@ -280,11 +285,7 @@ def environment_request(environment: EnvironmentConfig, request: StepRequest) ->
 def _module_lines(environment: EnvironmentConfig) -> list[str]:
     if not environment.modules:
         return []
-    find = (
-        "command -v module >/dev/null 2>&1 || for f in /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh "
-        '/etc/profile.d/modules.sh /usr/share/modules/init/bash; do [ -r "$f" ] && . "$f" && break; done'
-    )
-    lines = [find]
+    lines = [FIND_MODULE]
     for name in environment.modules:
         quoted = shlex.quote(name)
         # old module commands exit with 0 also after an error: check LOADEDMODULES

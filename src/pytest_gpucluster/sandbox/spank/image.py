@@ -12,7 +12,7 @@ from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox.daemons import search_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from pytest_gpucluster.cluster.transport import Transport
 
@@ -36,14 +36,20 @@ PROGRAMS = (
         "sort",
     ),
     *("stat", "tail", "tee", "test", "touch", "tr", "true", "uname", "wc", "xargs"),
+    *("ssh", "ssh-keygen", "sshd"),
 )
+_PARTS_OF_SSHD = (
+    "/usr/lib/openssh/sshd-session",
+    "/usr/lib/openssh/sshd-auth",
+)  # from OpenSSH 9.8 and 9.9 on
 _FOLDERS = ("dev", "etc", "home", "proc", "root", "run", "srv", "sys", "tmp", "usr/bin", "var/tmp", "mnt")
 _FILES = {
     "etc/os-release": f'ID={ID}\nVERSION_ID="{VERSION}"\nPRETTY_NAME="image of the sandbox"\n',
     "etc/environment": "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nGPUCLUSTER_IMAGE=1\n",
     # as `enroot import` writes it: rc.local runs before the entrypoint
     "etc/rc": '[ ! -s /etc/rc.local ] || . /etc/rc.local\nexport GPUCLUSTER_ENTRYPOINT=1\nexec "$@"\n',
-    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/sh\n"
+    "sshd:x:100:65534::/run/sshd:/bin/false\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
 }
 
@@ -72,7 +78,7 @@ def build(target: Path, transport: Transport) -> None:
     target.chmod(0o644)
 
 
-def fill(root: Path, transport: Transport, programs: Iterable[str] = PROGRAMS) -> None:
+def fill(root: Path, transport: Transport, programs: Collection[str] = PROGRAMS) -> None:
     """Fill a root file system with programs, their libraries, and the files that mark it as an image."""
     for folder in _FOLDERS:
         (root / folder).mkdir(parents=True)
@@ -85,6 +91,7 @@ def fill(root: Path, transport: Transport, programs: Iterable[str] = PROGRAMS) -
     for name, text in _FILES.items():
         (root / name).write_text(text)
     found = [path for name in programs if (path := shutil.which(name, path=search_path()))]
+    found += [path for path in _PARTS_OF_SSHD if "sshd" in programs and Path(path).exists()]
     for path in (*found, *_libraries(found, transport)):
         copy = root / path.lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)

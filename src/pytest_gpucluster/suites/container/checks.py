@@ -433,6 +433,40 @@ def _differing(part: str, facts: Mapping[str, str], wanted: Mapping[str, str]) -
 
 
 @check(
+    "container.sshd",
+    cause="the image lacks sshd or ssh, or the user has no entry or no shell in the container",
+    hint="in a step with --container-image: command -v sshd ssh ssh-keygen; getent passwd for the user; sshd -D -e -d -p 2222",
+    action=Action.MONITOR,
+)
+def sshd(found: ContainerFacts) -> Judgement:
+    """Judge that the image's sshd runs as the user, that a command reaches the container through it, and that it ends."""
+    if not found.config.sshd:
+        yield NotApplicable("container.sshd is false: no sshd is started")
+        return
+    yield from (problems := tuple(_unfit(found)))
+    if problems:
+        return
+    if found.step("plain").facts.get("uid") == "0":
+        yield NotApplicable(
+            "the step runs as root, whose sshd needs setgroups, which a container refuses: run as a user"
+        )
+        return
+    seen = found.step("sshd")
+    facts = {key: value for task in seen.tasks for key, value in task.items()}
+    if seen.problem or "problem" in facts:
+        yield Finding("sshd", seen.problem or facts["problem"], "runs in the container")
+        return
+    expected = f"{found.token} {found.step('plain').facts.get('release', '')} {facts.get('port', '')}"
+    if facts.get("rc") != "0":
+        why = facts.get("message") or f"exit status {facts.get('rc', 'unknown')}"
+        yield Finding("ssh", why, "runs a command in the container")
+    elif facts.get("answer", "").split() != expected.split():
+        yield Finding("answer through ssh", facts.get("answer", "") or "none", expected)
+    if facts.get("ended") != "yes":
+        yield Finding("sshd", "did not end", "ends with its step")
+
+
+@check(
     "container.memlock",
     cause="slurmd's own limit (LimitMEMLOCK of its unit) or PropagateResourceLimits lowers the limit",
     hint="systemctl show slurmd -p LimitMEMLOCK; grep PropagateResourceLimits /etc/slurm/slurm.conf",

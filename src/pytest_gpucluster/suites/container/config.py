@@ -43,4 +43,8 @@ class ContainerConfig(FrameworkConfig):
     save: bool = Field(
         default=True, description="also save a container, which packs the whole image once per node"
     )
+    sshd: bool = Field(
+        default=False,
+        description="the image has sshd, ssh and ssh-keygen: start them in a container as the user, on a port of 127.0.0.1",
+    )
     keep: bool = Field(default=False, description="keep imported containers on the nodes for the next run")

@@ -80,6 +80,8 @@ class ContainerSteps:
             self._run_with_options(imports[0], inside, override)
             removed = self._save(imports[0], inside)
             self._ranks(imports[0], inside)
+            if self.config.sshd:
+                self._sshd(imports[0], inside)
             back = self._read_back(inside)
         finally:
             self._clean_up()
@@ -174,6 +176,11 @@ class ContainerSteps:
         pyxis = self._reuse(imported, env=("PYTORCH_VERSION",), writable=True)
         self._step("ranks", nodes, pyxis, "remove", {"PYTORCH_VERSION": TORCH}, tasks=RANKS_PER_NODE)
 
+    def _sshd(self, imported: ImageImport, nodes: tuple[str, ...]) -> None:
+        """Run sshd in one task of each node, and a command through it from another."""
+        pyxis = self._reuse(imported, mounts=(f"{self._folder}:{MOUNTED}",))
+        self._step("sshd", nodes, pyxis, "", tasks=2, script="payload_sshd.sh")
+
     # -- one step -----------------------------------------------------------------------------------------------
 
     def _reuse(self, imported: ImageImport, **options: Any) -> PyxisOptions:
@@ -191,6 +198,7 @@ class ContainerSteps:
         action: str,
         exports: Mapping[str, str] | None = None,
         tasks: int = 1,
+        script: str = "payload.sh",
     ) -> None:
         if not nodes:
             return
@@ -207,9 +215,8 @@ class ContainerSteps:
             **(exports or {}),
         }
         words = ",".join(f"{key}={value}" for key, value in outside.items())
-        script = source_of(__file__, "payload.sh")
         request = StepRequest(
-            argv=("sh", "-c", script, "sh", action, self.nonce),
+            argv=("sh", "-c", source_of(__file__, script), "sh", action, self.nonce),
             nodes=tuple(nodes),
             ntasks_per_node=tasks,
             gpus_per_node=self.gpus or None,

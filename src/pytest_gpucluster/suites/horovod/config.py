@@ -30,7 +30,7 @@ class HorovodConfig(FrameworkConfig):
     launchers: tuple[Literal["srun", "horovodrun"], ...] | None = Field(
         None,
         min_length=1,
-        description="launchers that must start jobs; default: srun, and horovodrun where ssh works between nodes",
+        description="launchers that must start jobs; default: srun, and horovodrun with gloo where ssh works between nodes",
     )
     interface: Text | None = Field(
         None, description="network interface; default: the interface between the nodes"

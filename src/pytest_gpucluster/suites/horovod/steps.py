@@ -8,8 +8,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.mpi_step import source
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 from pytest_gpucluster.suites.horovod.config import HorovodConfig
@@ -31,10 +33,13 @@ def launches(config: HorovodConfig) -> tuple[Launch, ...]:
     found = []
     for framework in config.frameworks:
         for controller in config.controllers:
-            # horovodrun --mpi is mpirun, which the mpi suite tests: srun runs the MPI controller
-            if "srun" in launchers or controller == "mpi":
+            # horovodrun --mpi is mpirun, which a site may not offer: only where the cluster file names the launcher
+            by_horovodrun = "horovodrun" in launchers and (
+                controller == "gloo" or config.launchers is not None
+            )
+            if "srun" in launchers:
                 found.append(Launch(framework, controller, "srun"))
-            if "horovodrun" in launchers and controller == "gloo":
+            if by_horovodrun:
                 found += [Launch(framework, controller, launcher) for launcher in ("horovodrun", "localhost")]
     return tuple(found)
 
@@ -169,8 +174,18 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         _python, *payload = self.payload(*words, "--launcher=horovodrun")
         # last: the folder may contain an mpirun of another MPI than that of the build
         prelude = f"export PATH=$PATH:{shlex.quote(here.program.rpartition('/')[0])}"
+        # mpirun takes its hosts from Slurm's variables, which in a step describe the step
+        batch = (
+            "sh",
+            "-c",
+            source("as_batch.sh"),
+            "sh",
+            hostlist.fold(nodes),
+            str(len(nodes)),
+            str(per_node),
+        )
         return self.request(
-            (*command, here.python, *payload),
+            (*(batch if launch.controller == "mpi" else ()), *command, here.python, *payload),
             nodes=nodes[:1],
             ntasks_per_node=1,
             gpus_per_node=self.gpus if self._on_gpus else None,

@@ -6,4 +6,5 @@ SUITE = Suite(
     __name__,
     order=14,
     markers=("nccl_examples: NCCL's three example programs, one or many devices per process",),
+    section="config:NcclExamplesConfig",
 )

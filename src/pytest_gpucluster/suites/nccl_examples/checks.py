@@ -6,13 +6,14 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Finding, Metric, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.payload_result import Fact, PayloadResult
+    from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 
 
 def _judge(whole: PayloadResult, node: str = "") -> Judgement:
@@ -70,3 +71,45 @@ def one_device(result: PayloadResult) -> Judgement:
 def many_devices(result: PayloadResult) -> Judgement:
     """Judge one process per node that drives all its GPUs, all nodes together."""
     yield from _judge(result)
+
+
+@check(
+    "nccl_examples.compiled",
+    cause="the toolkit, CMake, the host compiler or NCCL's header is missing on the node, or they do not fit each other",
+    hint="nvcc --version; cmake --version; NCCL_HOME in nccl.exports, or modules in nccl.environment",
+    action=Action.MONITOR,
+)
+def compiled(node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig) -> Judgement:
+    """Each claimed tool compiles an example for NCCL on the node."""
+    facts = {fact["tool"]: fact for fact in built.of_node(node_name, "built")}
+    for tool in toolchain.toolchain:
+        if tool not in facts:
+            yield Finding(tool, built.silence(node_name), "compiles the example")
+        elif facts[tool]["error"]:
+            yield Finding(tool, facts[tool]["error"], "compiles the example")
+        else:
+            yield Metric("nccl_examples_compile", float(facts[tool]["seconds"]), "s", tool)
+
+
+@check(
+    "nccl_examples.compiled_run",
+    cause="the driver is too old for the toolkit, or nvcc compiled for another GPU; else as for one_process",
+    hint="nvidia-smi (CUDA Version) and nvcc --version; nccl_examples.one_process runs without the toolkit",
+    action=Action.MONITOR,
+)
+def compiled_run(
+    node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig, devices: int
+) -> Judgement:
+    """What was compiled on the node sums right on all its GPUs."""
+    if not devices:
+        yield NotApplicable("simulated GPUs run no NCCL")
+        return
+    ran = {fact["tool"]: fact for fact in built.of_node(node_name, "ran")}
+    for tool in toolchain.toolchain:
+        if tool not in ran:
+            yield NotChecked(f"{tool}: the example did not run: see nccl_examples.compiled")
+        elif ran[tool]["error"]:
+            yield Finding(f"program of {tool}", ran[tool]["error"], "right sums on every device")
+        elif ran[tool]["devices"] != devices or ran[tool]["wrong"]:
+            measured = f"{ran[tool]['wrong']} elements wrong on {ran[tool]['devices']} devices"
+            yield Finding(f"program of {tool}", measured, f"0 wrong on {devices}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 
 if TYPE_CHECKING:
     from pytest_gpucluster.kit.payload_result import PayloadResult
+    from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 
 
 class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
@@ -32,3 +34,31 @@ class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
             extra_args=nccl.srun_args,
         )
         return self.once(program, lambda: self.attempts(request))
+
+    def with_toolchain(self, config: NcclExamplesConfig) -> tuple[str, ...]:
+        """Return the nodes that have GPUs and, by the cluster file, the toolchain."""
+        named = hostlist.expand(config.nodes or "")
+        gpus = (node for node in self.nodes if self.cluster.group_of(node).profile.gpu is not None)
+        return tuple(node for node in gpus if not named or node in named)
+
+    @property
+    def devices(self) -> int:
+        """GPUs per node on which a program runs; 0 without real ones."""
+        return (self.cluster.section(NcclConfig).gpus_per_node or self.real_gpus) if self.real_gpus else 0
+
+    def compiled(self, config: NcclExamplesConfig) -> PayloadResult:
+        """Return the result of compiling the example on the nodes with the toolchain; real GPUs run it too."""
+        nccl, limit = self.cluster.section(NcclConfig), config.compile_time
+        words = (",".join(config.toolchain), f"{limit:g}", str(int(bool(self.real_gpus))))
+        request = self.request(
+            self.payload(*words, self.source("example.cu"), name="payload_compile.py"),
+            nodes=self.with_toolchain(config),
+            ntasks_per_node=1,
+            gpus_per_node=nccl.gpus_per_node or self.gpus or None,
+            env=nccl.exports,
+            mpi="none",
+            extra_args=nccl.srun_args,
+            # each tool: version, GPU, configure, build, run
+            timeout=len(config.toolchain) * 3 * limit + 60,
+        )
+        return self.once("compiled", lambda: self.attempt(request))

@@ -8,32 +8,57 @@ import pytest
 
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.suite import checks_as_tests, framework_run
+from pytest_gpucluster.suite import checks_as_tests, framework_run, required_section
 from pytest_gpucluster.suites.nccl_examples import checks
+from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.nccl_examples]
 
 
 @pytest.fixture(scope="session")
-def runs(cluster: Cluster, allocation: Allocation, gpucluster_session: ClusterSession) -> list[NcclExamples]:
-    """The programs per allocation; not applicable without a scheduler or real GPUs."""
+def all_runs(
+    cluster: Cluster, allocation: Allocation, gpucluster_session: ClusterSession
+) -> list[NcclExamples]:
+    """The programs per allocation; not applicable without a scheduler."""
     config = FrameworkConfig.model_validate(cluster.section(NcclConfig), from_attributes=True)
-    known = NcclExamples.of_allocations(gpucluster_session, config)
+    return NcclExamples.of_allocations(gpucluster_session, config)
+
+
+@pytest.fixture(scope="session")
+def runs(all_runs: list[NcclExamples]) -> list[NcclExamples]:
+    """The programs per allocation with real GPUs."""
+    known = all_runs
     if found := [run for run in known if run.real_gpus]:
         return found
     why = "simulated GPUs run no NCCL" if any(run.gpus for run in known) else "no profile has GPUs"
     pytest.skip(f"not applicable: {why}")
 
 
+toolchain = required_section(NcclExamplesConfig)
+
+
+@pytest.fixture
+def node_run(toolchain: NcclExamplesConfig, all_runs: list[NcclExamples], node: Node) -> NcclExamples:
+    """The programs of the allocation that has the item's node with its toolchain."""
+    found = next((run for run in all_runs if node.name in run.with_toolchain(toolchain)), None)
+    if found is None:
+        pytest.skip(
+            "not applicable: the node has no GPUs, or `nccl_examples.nodes` or `nccl.nodes` leaves it out"
+        )
+    return found
+
+
 run = framework_run(NcclExamples, without="the node has no GPUs, or `nccl.nodes` selects fewer nodes")
 within = pytest.fixture(lambda run: run.result("one-process"))
 one_each = pytest.fixture(lambda runs: [run.result("one-device") for run in runs])
+built = pytest.fixture(lambda node_run, toolchain: node_run.compiled(toolchain))
+devices = pytest.fixture(lambda node_run: node_run.devices)
 many_each = pytest.fixture(lambda runs: [run.result("many-devices") for run in runs])
 
 globals().update(checks_as_tests(checks))

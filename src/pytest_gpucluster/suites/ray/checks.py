@@ -260,6 +260,41 @@ def tune(facts: ClusterFacts, tune_enabled: bool) -> Judgement:
 
 
 @check(
+    "ray.tune_gpus",
+    cause="Ray cannot place a trial with a GPU on this node, or the trial does not see one GPU",
+    hint="ray.gpus first; CUDA_VISIBLE_DEVICES in the worker's step; ray start --num-gpus",
+    action=Action.MONITOR,
+)
+def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_enabled: bool) -> Judgement:
+    """A trial of Ray Tune that requests one GPU runs on the node and sees one GPU."""
+    if not tune_enabled or not share.gpus:
+        why = (
+            "the node has no GPUs for Ray"
+            if tune_enabled
+            else "the cluster file disables Ray Tune (ray.tune)"
+        )
+        yield NotApplicable(why)
+        return
+    if "problem" in cluster_facts.driver.get("tune", {}):
+        yield NotChecked("Ray Tune does not run: see ray.tune")
+        return
+    fact = cluster_facts.driver.get("tune_gpus", {})
+    if (reason := _absent(node_name, cluster_facts, fact)) is not None:
+        yield reason
+        return
+    trial = fact["trials"].get(node_name)
+    if trial is None or trial["error"] or not trial["where"]:
+        why = (trial or {}).get("error") or f"did not run within {float(fact['patience']):g} s"
+        yield Finding("trial", str(why), f"runs on {node_name} with one GPU")
+    elif trial["where"] != node_name:
+        yield Finding("trial", f"runs on {trial['where']}", f"runs on {node_name}")
+    elif len(trial["devices"].split(",")) != 1 or not trial["devices"]:
+        yield Finding("CUDA_VISIBLE_DEVICES of the trial", trial["devices"] or "not set", "one GPU")
+    elif not trial["uuid"]:
+        yield NotChecked("the trial does not report the UUID of its GPU")
+
+
+@check(
     "ray.token",
     cause="Ray accepts every client that reaches its port, and runs its commands as this user",
     hint="RAY_AUTH_MODE=token with RAY_AUTH_TOKEN_PATH of mode 0600; never a password on a command line",

@@ -203,13 +203,11 @@ def tune(plan: Dict[str, Any]) -> None:
     scheduler = ASHAScheduler(
         metric="score", mode="max", max_t=ITERATIONS, grace_period=1, reduction_factor=2
     )
-    # Ray before 2.42 has it in ray.air
-    module = library if hasattr(library, "RunConfig") else importlib.import_module("ray.air")
     tuner = library.Tuner(
         trial,
         param_space={"quality": library.grid_search(list(QUALITIES))},
         tune_config=library.TuneConfig(scheduler=scheduler, max_concurrent_trials=2),
-        run_config=module.RunConfig(storage_path=os.path.join(plan["temp"], "tune"), verbose=0),
+        run_config=run_config(library, plan),
     )
     begin = time.monotonic()
     results = tuner.fit()
@@ -223,6 +221,38 @@ def tune(plan: Dict[str, Any]) -> None:
         nodes=sorted({it.metrics["where"] for it in results if it.metrics}),
         seconds=since(begin),
     )
+
+
+def tune_gpus(plan: Dict[str, Any]) -> None:
+    """Run one trial per node at once, each with one GPU; the resource of the node places it there."""
+    os.environ.update(RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1")
+    from ray import tune as library
+
+    def trial(config: Dict[str, Any]) -> None:
+        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        library.report({"where": node_name(), "devices": devices, "uuid": visible_uuid()})
+
+    def resources(config: Dict[str, Any]) -> Any:
+        return library.PlacementGroupFactory([{"CPU": 1, "GPU": 1, **at(config["on"])["resources"]}])
+
+    chosen = [node for node in joined() if plan["nodes"][node]["gpus"]]
+    tuner = library.Tuner(
+        library.with_resources(trial, resources),
+        param_space={"on": library.grid_search(chosen)},
+        tune_config=library.TuneConfig(time_budget_s=PATIENCE),
+        run_config=run_config(library, plan),
+    )
+    trials = {}
+    for one in tuner.fit():
+        known = {key: (one.metrics or {}).get(key, "") for key in ("where", "devices", "uuid")}
+        trials[one.config["on"]] = {**known, "error": " ".join(str(one.error or "").split())[:200]}
+    report("tune_gpus", trials=trials, patience=PATIENCE)
+
+
+def run_config(library: Any, plan: Dict[str, Any]) -> Any:
+    """Return where Tune writes; Ray before 2.42 has RunConfig in ray.air."""
+    module = library if hasattr(library, "RunConfig") else importlib.import_module("ray.air")
+    return module.RunConfig(storage_path=os.path.join(plan["temp"], "tune"), verbose=0)
 
 
 def token(plan: Dict[str, Any]) -> None:
@@ -265,6 +295,7 @@ WORK = {
     "objects": objects,
     "gpus": gpus,
     "tune": tune,
+    "tune_gpus": tune_gpus,
     "token": token,
 }
 

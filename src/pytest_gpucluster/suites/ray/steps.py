@@ -129,8 +129,9 @@ class Ray(FrameworkStepRunner[RayConfig]):
 
     def _work(self) -> tuple[str, ...]:
         work = ["nodes", "tasks", "actors", "objects"]
-        work += ["gpus"] if any(share.gpus for share in self.shares.values()) else []
-        work += ["tune"] if self.config.tune else []
+        gpus = any(share.gpus for share in self.shares.values())
+        work += ["gpus"] if gpus else []
+        work += ["tune", *(["tune_gpus"] if gpus else [])] if self.config.tune else []
         return (*work, *(["token"] if self.config.token else []))
 
     def _port(self, shift: int) -> int:

@@ -19,3 +19,8 @@ class SubmititConfig(FrameworkConfig):
         description="folder shared by this machine and all nodes; default: the first of os.shared_storage",
     )
     wait: Duration = Field(120, description="the jobs must end within this time once the nodes are free")
+    checkpoint: bool = Field(
+        default=False,
+        description="one job saves its state on SIGUSR1 and is requeued. Slurm starts it again after cred_expire of "
+        "AuthInfo (2 minutes by default), and the allocation waits for it",
+    )

@@ -1,0 +1,343 @@
+"""Modules load, are listed, unload and conflict as stated; conda environments have the stated software. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+)
+from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, last_line
+from pytest_gpucluster.core.sanitize import one_line
+from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.suites.software.facts import ScriptResult, is_environment, read_packages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.suites.software.config import CondaConfig, ModulesConfig, SoftwareConfig
+
+NO_MODULES = NotApplicable("the cluster file has no `software.modules`")
+NO_CONDA = NotApplicable("the cluster file has no `software.conda`")
+_ABSENT = "the node's python, module tree or shared file system differs from the other nodes"
+
+
+@check(
+    "software.module_command",
+    cause="no package of environment modules on this node, or `module` is defined for login shells only",
+    hint="ls /etc/profile.d; `software.modules.init` names the file that defines `module`",
+    action=Action.MONITOR,
+)
+def module_command(modules: ScriptResult | None) -> Judgement:
+    """The shell of a step has the command `module`."""
+    if modules is None:
+        yield NO_MODULES
+    elif modules.unknown(0):
+        yield _without_end(modules, 0, "module --version")
+    elif modules.of(0, "version")[0].rc in (NOT_FOUND, NOT_EXECUTABLE):
+        yield Finding("module", _first_error(modules.text(0, "version")), "a command of the shell")
+
+
+@check(
+    "software.modules",
+    cause="the modulefile or the folder of modules is missing on this node, or another version is installed",
+    hint="module avail; echo $MODULEPATH; df of the folder of modules; compare with a good node",
+    action=Action.MONITOR,
+)
+def modules(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
+    """Each stated module loads within the limit, and `module avail` and `module list` show it."""
+    for config, facts, number, item in _items(modules, section):
+        if isinstance(facts, str):
+            yield NotChecked(facts)
+        elif facts.unknown(number):
+            yield _without_end(facts, number, item)
+        else:
+            yield from _loaded(config, facts, number, item)
+    yield from _without_items(modules, section)
+
+
+def _loaded(config: ModulesConfig, facts: ScriptResult, number: int, item: str) -> Judgement:
+    loads, before, after = (
+        facts.of(number, "load"),
+        facts.loaded(number, "before"),
+        facts.loaded(number, "after"),
+    )
+    seconds = sum(step.seconds for step in loads)
+    yield Metric("module_load", seconds, "s", item)
+    gained = [name for name in after if name not in before]
+    missing = [
+        (name, step, avail)
+        for name, step, avail in zip(item.split(), loads, facts.of(number, "avail"), strict=True)
+        # an alias or a symbolic version loads a module of another name
+        if not _has(after, name) and (step.rc != 0 or not gained)
+    ]
+    for name, step, avail in missing:
+        hidden = "" if _has(avail.text.split(), name) else " (`module avail` does not list it)"
+        yield Finding(name, f"{_first_error(step.text)}{hidden}", "loads")
+    if missing:
+        return
+    if not any(name in facts.text(number, "list") for name in (*gained, *item.split())):
+        yield Finding(
+            item, f"module list: {_first_error(facts.text(number, 'list'))}", f"shows {listed(gained)}"
+        )
+    for name, avail in zip(item.split(), facts.of(number, "avail"), strict=True):
+        if not avail.text.strip():
+            yield Advisory(name, "loads, and `module avail` does not list it", "listed, unless it is hidden")
+    if config.max_load_time is not None and seconds > config.max_load_time:
+        yield Finding(item, f"loaded in {seconds:.1f} s", f"at most {config.max_load_time:g} s")
+
+
+@check(
+    "software.module_output",
+    cause="another version is installed on this node, or the modulefile leads to another folder",
+    hint="the same commands on the node; module show; compare with a good node",
+    action=Action.MONITOR,
+)
+def module_output(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
+    """Commands of a loaded module print what the cluster file states."""
+    if section.modules and not section.modules.output:
+        yield NotApplicable("the cluster file has no `software.modules.output`")
+        return
+    for config, facts, number, item in _items(modules, section):
+        wanted = config.output.get(item, {})
+        if isinstance(facts, str):
+            yield NotChecked(facts)
+        elif not wanted:
+            continue
+        elif facts.unknown(number):
+            yield NotChecked(f"{item}: {facts.unknown(number)}: see software.modules")
+        else:
+            for (command, text), step in zip(wanted.items(), facts.of(number, "output"), strict=True):
+                if text not in step.text:
+                    yield Finding(f"{item}: {command}", _first_error(step.text) or f"exit {step.rc}", text)
+    yield from _without_items(modules, section)
+
+
+@check(
+    "software.module_unload",
+    cause="the modulefile changes a variable so that `module unload` cannot restore it",
+    hint="module show; env before the load and after the unload",
+    action=Action.MONITOR,
+)
+def module_unload(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
+    """Unloading leaves the modules, PATH, LD_LIBRARY_PATH and PYTHONPATH as they were.
+
+    The folders of a path are compared, not their order and repetition: Lmod removes repeated folders from a path that it
+    changes, and moves a folder that a module prepends again (LMOD_DUPLICATE_PATHS).
+    """
+    for _, facts, number, item in _items(modules, section):
+        if isinstance(facts, str):
+            yield NotChecked(facts)
+        elif facts.unknown(number):
+            yield NotChecked(f"{item}: {facts.unknown(number)}: see software.modules")
+        else:
+            yield from _unloaded(facts, number, item)
+    yield from _without_items(modules, section)
+
+
+def _unloaded(facts: ScriptResult, number: int, item: str) -> Judgement:
+    before, after, unloaded = (facts.loaded(number, step) for step in ("before", "after", "unloaded"))
+    if not set(after) - set(before):
+        yield NotChecked(f"{item} was not loaded: see software.modules")
+        return
+    if replaced := [name for name in before if name not in after]:
+        yield NotChecked(
+            f"loading {item} replaced {listed(replaced)}: the environment differs for that reason"
+        )
+        return
+    if left := [name for name in unloaded if name not in before]:
+        why = last_line(facts.text(number, "unload"))
+        yield Finding(
+            item, f"{listed(left)} still loaded{f': {_first_error(why)}' if why else ''}", "unloaded"
+        )
+        return
+    was, now = (_paths(facts.text(number, step)) for step in ("paths_before", "paths_unloaded"))
+    for name in sorted(was):
+        if added := [folder for folder in now.get(name, ()) if folder not in was[name]]:
+            yield Finding(f"{item}: {name}", f"{listed(added)} left after unload", "as before")
+        if lost := [folder for folder in was[name] if folder not in now.get(name, ())]:
+            yield Finding(f"{item}: {name}", f"{listed(lost)} removed by unload", "as before")
+
+
+def _paths(text: str) -> dict[str, tuple[str, ...]]:
+    lines = (line.partition("=") for line in text.splitlines())
+    return {name: tuple(filter(None, value.split(":"))) for name, is_, value in lines if is_}
+
+
+@check(
+    "software.module_conflicts",
+    cause="a modulefile lacks its `conflict`, or its `family` in Lmod",
+    hint="module show of both; add conflict(...) or family(...)",
+    action=Action.MONITOR,
+)
+def module_conflicts(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
+    """Two modules that exclude each other are never loaded together, and each loads alone."""
+    config = section.modules
+    if modules is None or config is None:
+        yield NO_MODULES
+        return
+    if not config.conflicts:
+        yield NotApplicable("the cluster file has no `software.modules.conflicts`")
+        return
+    if reason := _without_command(modules):
+        yield NotChecked(reason)
+        return
+    for number, (one, other) in enumerate(config.conflicts, len(config.load) + 1):
+        if modules.unknown(number):
+            yield _without_end(modules, number, f"{one} and {other}")
+            continue
+        before = set(modules.loaded(number, "before"))
+        alone = {
+            name: _gained(modules.loaded(number, step), before, name)
+            for name, step in ((one, "first"), (other, "alone"))
+        }
+        for name, found in alone.items():
+            if not found:
+                yield Finding(name, "does not load alone", "loads")
+        both = modules.loaded(number, "both")
+        if all(alone.values()) and all(any(name in both for name in found) for found in alone.values()):
+            yield Finding(f"{one} and {other}", f"loaded together: {listed(both)}", "never loaded together")
+
+
+def _gained(loaded: Sequence[str], before: set[str], item: str) -> list[str]:
+    """Return the modules that an item has loaded: those of its last name, else all that were not loaded before."""
+    named = [name for name in loaded if _has((name,), item.rsplit(maxsplit=1)[-1])]
+    return named or [name for name in loaded if name not in before]
+
+
+@check(
+    "software.conda",
+    cause="conda or the environment is missing on this node, or its folder is not mounted",
+    hint="conda env list; conda activate on the node; df of the folder; `software.conda.command`",
+    action=Action.MONITOR,
+)
+def conda(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
+    """Each stated conda environment can be activated, within the limit, and its python comes first."""
+    if conda is None or section.conda is None:
+        yield NO_CONDA
+        return
+    if reason := conda.unknown(0):
+        yield NotChecked(reason) if conda.hung != 0 else _without_end(conda, 0, "conda --version")
+        return
+    if (version := conda.of(0, "version")[0]).rc != 0:
+        yield Finding("conda", _first_error(version.text) or f"exit {version.rc}", "runs")
+        return
+    for number, name in enumerate(section.conda.environments, 1):
+        if conda.unknown(number):
+            yield _without_end(conda, number, name)
+        else:
+            yield from _activated(section.conda, conda, number, name)
+
+
+def _activated(config: CondaConfig, facts: ScriptResult, number: int, name: str) -> Judgement:
+    (step,) = facts.of(number, "activate")
+    if step.rc != 0:
+        yield Finding(name, _first_error(step.text) or f"exit {step.rc}", "can be activated")
+        return
+    prefix, python = (*facts.text(number, "place").splitlines(), "", "")[:2]
+    yield Metric("conda_activate", step.seconds, "s", name)
+    if not is_environment(prefix, name):
+        yield Finding(name, f"CONDA_PREFIX is {prefix or 'not set'}", "the folder of the environment")
+    elif config.environments[name].python and python != f"{prefix}/bin/python":
+        yield Finding(name, f"python is {python or 'not found'}", f"{prefix}/bin/python")
+    if config.max_activation_time is not None and step.seconds > config.max_activation_time:
+        yield Finding(name, f"activated in {step.seconds:.1f} s", f"at most {config.max_activation_time:g} s")
+
+
+@check(
+    "software.conda_packages",
+    cause="the environment was changed or installed differently on this node",
+    hint="conda list -n and conda run -n with the environment; compare with a good node",
+    action=Action.MONITOR,
+)
+def conda_packages(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
+    """The python and the packages of each conda environment have the stated versions."""
+    if conda is None or section.conda is None:
+        yield NO_CONDA
+        return
+    environments = section.conda.environments
+    if not any(wanted.python or wanted.packages for wanted in environments.values()):
+        yield NotApplicable("the cluster file states no versions in `software.conda.environments`")
+        return
+    for number, (name, wanted) in enumerate(environments.items(), 1):
+        if conda.unknown(number) or not any(step.rc == 0 for step in conda.of(number, "activate")):
+            yield NotChecked(f"{name} was not activated: see software.conda")
+            continue
+        if wanted.python:
+            yield from _python(conda, number, name, wanted.python)
+        if wanted.packages:
+            yield from _packages(conda, number, name, wanted.packages)
+
+
+def _python(facts: ScriptResult, number: int, name: str, stated: str) -> Judgement:
+    (step,) = facts.of(number, "python")
+    line = last_line(step.text)
+    found = line.removeprefix("Python ") if step.rc == 0 and line.startswith("Python ") else ""
+    if not found or not _is_version(found, stated):
+        yield Finding(f"{name}: python", found or _first_error(step.text) or f"exit {step.rc}", stated)
+
+
+def _packages(facts: ScriptResult, number: int, name: str, stated: Mapping[str, str]) -> Judgement:
+    try:
+        found = read_packages(facts.text(number, "packages"))
+    except ProbeError as error:
+        yield NotChecked(f"{name}: {one_line(error)}")
+        return
+    for package, version in stated.items():
+        known = found.get(package.lower(), "")
+        if not _is_version(known, version):
+            yield Finding(f"{name}: {package}", known or "not installed", version)
+
+
+def _is_version(found: str, stated: str) -> bool:
+    return found == stated or found.startswith(f"{stated}.")
+
+
+def _items(
+    modules: ScriptResult | None, section: SoftwareConfig
+) -> Iterator[tuple[ModulesConfig, ScriptResult | str, int, str]]:
+    """Yield (config, facts or why there are none, number, item) of each item of `load`."""
+    if modules is None or section.modules is None:
+        return
+    facts = _without_command(modules) or modules
+    for number, item in enumerate(section.modules.load, 1):
+        yield section.modules, facts, number, item
+
+
+def _without_items(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
+    if modules is None or section.modules is None:
+        yield NO_MODULES
+    elif not section.modules.load:
+        yield NotApplicable("the cluster file has no `software.modules.load`")
+
+
+def _without_command(facts: ScriptResult) -> str:
+    version = facts.of(0, "version")
+    known = version and version[0].rc not in (NOT_FOUND, NOT_EXECUTABLE)
+    return "" if known else "the node has no command `module`: see software.module_command"
+
+
+def _without_end(facts: ScriptResult, entry: int, item: str) -> Finding | NotChecked:
+    if facts.hung == entry:
+        return Finding(item, "did not end within software.timeout", "ends")
+    return NotChecked(f"{item}: {facts.unknown(entry)}")
+
+
+def _has(loaded: Sequence[str], name: str) -> bool:
+    """Return whether a module is among others, by its name or with a version that was not stated."""
+    return any(one == name or one.startswith(f"{name}/") for one in loaded)
+
+
+def _first_error(text: str) -> str:
+    """Return a tool's text from its first error on, else from its beginning."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    wrong = (at for at, line in enumerate(lines) if "error" in line.lower() or "not found" in line.lower())
+    return one_line(" ".join(lines[next(wrong, 0) :]) or "no message", 160)

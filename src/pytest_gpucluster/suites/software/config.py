@@ -1,0 +1,88 @@
+"""The section `software` of a cluster file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator, Field
+
+from pytest_gpucluster.core.values import Duration, FolderPath, Model, OptionalSection, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def names_of_modules(text: str) -> str:
+    """Return names of modules separated by spaces; ValueError for none, and for an option of `module`."""
+    if not text.split() or any(word.startswith("-") for word in text.split()):
+        raise ValueError(f"must be names of modules, like 'gcc/12 openmpi/4.1', not {text!r}")
+    return text
+
+
+ModuleNames = Annotated[str, AfterValidator(names_of_modules)]
+
+
+class ModulesConfig(Model):
+    """Environment modules: Lmod or Tcl Environment Modules."""
+
+    init: FolderPath | None = Field(
+        None,
+        description="shell file that defines `module`, read by bash; default: that of the node's module package",
+    )
+    load: tuple[ModuleNames, ...] = Field(
+        (), description="modules to load, each item in a shell of its own: names, loaded in this order"
+    )
+    output: dict[ModuleNames, dict[Text, Text]] = Field(
+        {},
+        description="item of `load`: {command: text that its output must contain}, like "
+        "{cuda/12.2: {nvcc --version: release 12.2}}",
+    )
+    conflicts: tuple[Annotated[tuple[ModuleNames, ...], Field(min_length=2, max_length=2)], ...] = Field(
+        (), description="pairs of modules that must never be loaded together"
+    )
+    max_load_time: Duration | None = Field(
+        None, description="longest accepted time to load one item of `load`; default: measured, not judged"
+    )
+
+
+class CondaEnvironmentConfig(Model):
+    """What a conda environment must contain."""
+
+    python: Text | None = Field(None, description="version of python or its beginning, like 3.11")
+    packages: dict[Text, Text] = Field(
+        {}, description="package: version or its beginning, like {numpy: '1.26'}"
+    )
+
+
+class CondaConfig(Model):
+    """Conda environments."""
+
+    command: Text = Field("conda", description="name or path of conda")
+    modules: tuple[ModuleNames, ...] = Field((), description="modules that provide conda, loaded first")
+    environments: dict[Text, CondaEnvironmentConfig] = Field(
+        min_length=1, description="name or path of each environment"
+    )
+    max_activation_time: Duration | None = Field(
+        None, description="longest accepted time to activate an environment; default: measured, not judged"
+    )
+
+
+class SoftwareConfig(OptionalSection):
+    """Software that jobs load on the nodes."""
+
+    about = "requires environment modules or conda"
+    order = 12
+
+    modules: ModulesConfig | None = Field(None, description="environment modules")
+    conda: CondaConfig | None = Field(None, description="conda environments")
+    timeout: Duration = Field(
+        120, description="time limit of all module commands of a node; conda has the same"
+    )
+
+    def without_effect(self) -> Iterator[tuple[str, str]]:
+        """Yield keys that have no effect without another one, and the reason."""
+        if self.modules:
+            if unknown := sorted(set(self.modules.output) - set(self.modules.load)):
+                yield "modules", f"'output' names {unknown[0]!r}, which is no item of 'load'"
+            if not (self.modules.load or self.modules.conflicts):
+                yield "modules", "has no effect without 'load' or 'conflicts'"

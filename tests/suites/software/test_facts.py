@@ -1,0 +1,125 @@
+"""The scripts of the software suite, run by bash on a module tree, and the reader on recorded output."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paths import TESTS
+from software_helpers import init_file, module_tree, stand_in_conda
+
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.suites.software import facts
+from pytest_gpucluster.suites.software.config import SoftwareConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DATA = TESTS / "data" / "software"
+
+
+def run(probe: Probe[facts.ScriptResult]) -> facts.ScriptResult:
+    """Run a probe's command on this machine."""
+    env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
+    done = subprocess.run(["sh", "-c", probe.command], capture_output=True, env=env, check=False, timeout=60)
+    return probe.parse(Answer("gpu01", done.returncode, done.stdout, done.stderr))
+
+
+def only(timeout: str = "60s", **section: Any) -> Probe[facts.ScriptResult]:
+    (probe,) = facts.probes_of(SoftwareConfig.model_validate({**section, "timeout": timeout}))
+    return probe
+
+
+def test_modules_are_loaded_listed_and_unloaded(tmp_path: Path) -> None:
+    init = init_file(tmp_path, str(module_tree(tmp_path / "tree")))
+    items = ["alpha/1.0", "alpha gamma"]
+    config = {"init": str(init), "load": items, "output": {"alpha/1.0": {"echo $ALPHA_HOME; exit 3": "x"}}}
+    found = run(only(modules={**config, "conflicts": [["alpha", "beta"]]}))
+    assert found.rc == 0
+    assert "Modules Release" in found.text(0, "version")
+    assert found.loaded(1, "before") == ()
+    assert found.loaded(1, "after") == ("alpha/1.0",)
+    assert "/opt/alpha/bin" not in found.text(1, "paths_unloaded")
+    (output,) = found.of(1, "output")
+    assert (output.rc, output.text) == (3, "/opt/alpha")
+    assert found.loaded(2, "after") == ("alpha/1.0", "gamma/1.0")
+    assert [step.seconds > 0 for step in found.of(2, "load")] == [True, True]
+    assert (found.loaded(3, "alone"), found.loaded(3, "both")) == (("beta/1.0",), ("alpha/1.0",))
+
+
+def test_an_item_that_hangs_is_named_and_those_before_it_are_complete(tmp_path: Path) -> None:
+    tree = module_tree(tmp_path / "tree", {"slow/1.0": "exec sleep 60\n"})
+    init = init_file(tmp_path, str(tree))
+    found = run(only("3s", modules={"init": str(init), "load": ["alpha", "slow", "beta"]}))
+    assert found.hung == 2
+    assert found.unknown(1) == ""
+    assert found.unknown(3) == "the time limit was reached before"
+
+
+def test_a_node_without_modules_has_no_command(tmp_path: Path) -> None:
+    found = run(only(modules={"init": str(tmp_path / "nosuch"), "load": ["alpha"]}))
+    (version,) = found.of(0, "version")
+    assert version.rc == 127
+    assert "module: command not found" in version.text
+
+
+def test_an_environment_of_the_stand_in_is_activated(tmp_path: Path) -> None:
+    conda = stand_in_conda(tmp_path)
+    environments = {"torch": {"python": "3.11", "packages": {"numpy": "1.26"}}, "nosuch": {}}
+    found = run(only(conda={"command": str(conda), "environments": environments}))
+    assert found.text(1, "place").splitlines() == [
+        f"{tmp_path}/envs/torch",
+        f"{tmp_path}/envs/torch/bin/python",
+    ]
+    assert found.text(1, "python") == "Python 3.11.2"
+    assert facts.read_packages(found.text(1, "packages")) == {"numpy": "1.26.4"}
+    assert [step.rc for step in found.of(2, "activate")] == [1]
+
+
+@pytest.mark.parametrize("recording", ["lmod-8.6.19.txt", "tcl-5.2.0.txt"])
+def test_recorded_modules(recording: str) -> None:
+    # items: alpha/1.0, beta, gamma/1.0, 'alpha gamma', broken, nope/1, leaky; conflicts: alpha-beta, alpha/1.0-gamma
+    found = facts.read_steps(Answer("gpu01", 0, (DATA / recording).read_bytes()))
+    assert [found.loaded(entry, "after") for entry in range(1, 8)] == [
+        ("alpha/1.0",),
+        ("beta/1.0",),
+        ("gamma/1.0",),
+        ("alpha/1.0", "gamma/1.0"),
+        (),
+        (),
+        ("leaky/1.0",),
+    ]
+    assert found.loaded(8, "both") == ("alpha/1.0",)
+    assert found.loaded(9, "both") == ("alpha/1.0", "gamma/1.0")
+    assert [step.rc for step in found.of(5, "load")] == [1]
+    assert not found.text(6, "avail")
+
+
+def test_recorded_conda() -> None:
+    found = facts.read_steps(Answer("gpu01", 0, (DATA / "conda-26.7.txt").read_bytes()))
+    assert facts.read_packages(found.text(1, "packages")) == {"numpy": "1.26.4"}
+    assert "Could not find conda environment: nope" in found.text(2, "activate")
+    with pytest.raises(ProbeError, match="Not a conda environment"):
+        facts.read_packages(found.text(2, "packages"))
+
+
+def test_what_is_no_list_of_packages_is_an_error() -> None:
+    for text in ("", "conda 4", "3", '[{"name": "x"}]', "[3]"):
+        with pytest.raises(ProbeError):
+            facts.read_packages(text)
+    assert facts.read_packages('{"message": "No packages match \'^(x)$\'."}') == {}  # conda 26.7
+    assert facts.read_packages("[]") == {}
+
+
+def test_output_without_its_end_is_an_error() -> None:
+    whole = (DATA / "tcl-5.2.0.txt").read_bytes()
+    with pytest.raises(ProbeError, match="no end"):
+        facts.read_steps(Answer("gpu01", 0, whole[: len(whole) // 2]))
+    absent = b"sh: 1: timeout: not found\n\n@@software ended - 127 0\n"
+    with pytest.raises(NotAvailable, match="timeout: not found"):
+        facts.read_steps(Answer("gpu01", 0, absent))
+    died = facts.read_steps(Answer("gpu01", 0, b"@@software begin 0 0 0\noops\n@@software ended - 2 0\n"))
+    assert died.unknown(0) == "the shell of the commands ended with 2: oops"
+    assert died.hung is None

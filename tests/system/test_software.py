@@ -1,0 +1,109 @@
+"""The software suite on virtual nodes: real Environment Modules, a stand-in for conda; one node deviates at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from framework_helpers import ends, message, run_suite
+from software_helpers import environment, init_file, module_tree, stand_in_conda
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from plugin_helpers import Run
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+NODES = "gpu[01-03]"
+BAD = "gpu02"
+CHECKS = (
+    "module_command", "modules", "module_output", "module_unload", "module_conflicts", "conda", "conda_packages",
+)  # fmt: skip
+
+
+def software(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Write a module tree and a conda for each node below `folder`; return a section that states them."""
+    for node in ("gpu01", BAD, "gpu03"):
+        module_tree(folder / node / "modules", changes if node == BAD else None)
+        stand_in_conda(folder / node / "conda")
+    init = init_file(folder, f"{folder}/$SLURMD_NODENAME/modules")
+    modules = {
+        "init": str(init),
+        "load": ["alpha/1.0", "alpha gamma", "beta/1.0"],
+        "output": {"alpha/1.0": {"echo home $ALPHA_HOME": "home /opt/alpha"}},
+        "conflicts": [["alpha", "beta"]],
+        "max_load_time": "60s",
+    }
+    # a launcher chooses the conda of the node
+    launcher = folder / "conda"
+    launcher.write_text(f'#!/bin/sh\nexec {folder}/$SLURMD_NODENAME/conda/bin/conda "$@"\n')
+    launcher.chmod(0o755)
+    environments = {"torch": {"python": "3.11", "packages": {"numpy": "1.26"}}}
+    return {"modules": modules, "conda": {"command": str(launcher), "environments": environments}}
+
+
+def judged(sandbox: Sandbox, folder: Path, section: dict[str, Any]) -> Run:
+    return run_suite(sandbox, folder, "test_software.py", nodes=NODES, software=section)
+
+
+def failed(run: Run) -> set[str]:
+    return {item for item, end in ends(run).items() if end == "failed"}
+
+
+def test_healthy_nodes_pass(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = judged(sandbox, tmp_path, software(tmp_path))
+    assert run.rc == 0, run.out
+    assert set(ends(run).values()) == {"passed"}
+    assert len(ends(run)) == 3 * len(CHECKS)
+
+
+def test_modulefiles_of_one_node_deviate(sandbox: Sandbox, tmp_path: Path) -> None:
+    changes = {
+        "alpha/1.0": "prepend-path PATH /opt/alpha/bin\nsetenv ALPHA_HOME /opt/other\n",
+        "beta/1.0": "prepend-path PATH /opt/beta/bin\n",
+        "gamma/1.0": None,
+    }
+    run = judged(sandbox, tmp_path, software(tmp_path, **changes))
+    bad = {f"test_{what}[{BAD}]" for what in ("modules", "module_output", "module_conflicts")}
+    assert failed(run) == bad, run.out
+    assert "gamma: ERROR: Unable to locate a modulefile for 'gamma'" in message(run, f"test_modules[{BAD}]")
+    assert message(run, f"test_module_output[{BAD}]").endswith("home /opt/other")
+    assert "loaded together: alpha/1.0, beta/1.0" in message(run, f"test_module_conflicts[{BAD}]")
+
+
+def test_a_leak_a_broken_environment_and_another_package_of_one_node(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    leak = "if {[module-info mode load]} {prepend-path PATH /opt/leak/bin}\nsetenv ALPHA_HOME /opt/alpha\n"
+    section = software(tmp_path, **{"alpha/1.0": leak})
+    environment(tmp_path / BAD / "conda", "torch", {"python": "3.11.2", "numpy": "2.0.0"})
+    section["conda"]["environments"]["data"] = {}
+    for node in ("gpu01", "gpu03"):
+        environment(tmp_path / node / "conda", "data", {"python": "3.12.1"})
+    run = judged(sandbox, tmp_path, section)
+    assert failed(run) == {f"test_{what}[{BAD}]" for what in ("module_unload", "conda", "conda_packages")}, (
+        run.out
+    )
+    assert "PATH: /opt/leak/bin left after unload" in message(run, f"test_module_unload[{BAD}]")
+    assert "data: EnvironmentNameNotFound" in message(run, f"test_conda[{BAD}]")
+    assert message(run, f"test_conda_packages[{BAD}]") == "torch: numpy: 2.0.0"
+
+
+def test_a_node_without_modules_and_conda(sandbox: Sandbox, tmp_path: Path) -> None:
+    section = software(tmp_path)
+    init = tmp_path / "init.sh"
+    init.write_text(f'[ "$SLURMD_NODENAME" != {BAD} ] || return 1\n{init.read_text()}')
+    (tmp_path / BAD / "conda" / "bin" / "conda").unlink()
+    run = judged(sandbox, tmp_path, section)
+    assert failed(run) == {f"test_module_command[{BAD}]", f"test_conda[{BAD}]"}, run.out
+    others = {item for item, end in ends(run).items() if end == "not checked"}
+    assert others == {
+        f"test_{what}[{BAD}]"
+        for what in ("modules", "module_output", "module_unload", "module_conflicts", "conda_packages")
+    }
+
+
+def test_without_the_section_nothing_applies(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_suite(sandbox, tmp_path, "test_software.py", nodes="gpu01")
+    assert set(ends(run).values()) == {"not applicable"}
+    assert "no section `software` (add `software:`)" in run.out
