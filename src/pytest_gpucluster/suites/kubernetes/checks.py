@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import (
     Action,
@@ -49,8 +49,46 @@ KUBELET_SKEW = (
     3  # minor versions that a kubelet may be older; none that it may be newer (same page, since 1.28)
 )
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+# {condition that an agent of the provider sets: its status on a healthy node}, where the agent tests a state again and
+# again, or where only a restart of the node ends the fault: AKS (learn.microsoft.com/azure/aks/node-problem-detector),
+# GKE (GoogleCloudPlatform/container-engine-accelerators#497), EKS (docs.aws.amazon.com/eks/latest/userguide/node-health)
+UNHEALTHY = {
+    "AcceleratedHardwareReady": "True",
+    "ContainerRuntimeProblem": "False",
+    "FilesystemCorruptionProblem": "False",
+    "GPUMissing": "False",
+    "KubeletProblem": "False",
+    "NVLinkStatusInactive": "False",
+    "UnhealthyNvidiaDevicePlugin": "False",
+    "XidCriticalError": "False",
+}
+# The same, where the agent keeps the condition after the node has recovered, or where programs of users cause it
+SUSPICIOUS = {
+    "ContainerRuntimeReady": "True",
+    "KernelReady": "True",
+    "NetworkingReady": "True",
+    "StorageReady": "True",
+    "FrequentContainerdRestart": "False",
+    "FrequentKubeletRestart": "False",
+    "GPUClockThrottling": "False",
+    "IBLinkFlapping": "False",
+    "KernelDeadlock": "False",
+    "ReadonlyFilesystem": "False",
+    "VMEventScheduled": "False",
+    "XIDError": "False",
+    "XIDErrors": "False",
+}
+LATCHED = {"DCGMError"}  # reasons of EKS that stay after a restart of DCGM: aws/eks-node-monitoring-agent#266
+# Seconds in which the pods of a new or restarted node restart until those that they depend on are ready: the
+# DCGM exporter restarted 3 times within 5 minutes (cncf/k8s-ai-conformance, v1.35/openshift)
+STARTUP = 600
 MEMORY_TOLERANCE = 0.03  # NVML counts reserved memory or not: 15109 and 15360 MiB on one T4
+GKE_SHARES = "cloud.google.com/gke-max-shared-clients-per-gpu"
+GKE_MIG = "cloud.google.com/gke-gpu-partition-size"
 _PRODUCT = re.compile(r"-MIG-.*|-SHARED$")
+_TOO_EARLY = (
+    "no healthy devices present"  # kubelet, for a pod that it starts before the device plugin registers
+)
 
 
 @check(
@@ -113,6 +151,7 @@ def ready(kube_node: KubeNode | None, seen: KubeFacts) -> Judgement:
         pressure = kube_node.conditions.get(name)
         if pressure is not None and pressure.status == "True":
             yield Finding(name, f"True: {pressure.reason} ({pressure.message})", "False")
+    yield from _agents(kube_node)
     if kube_node.cordoned:
         yield Finding("scheduling", "cordoned (unschedulable)", "schedulable: kubectl uncordon")
 
@@ -130,8 +169,11 @@ def taints(kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig
         return
     for taint in kube_node.taints:
         # set together with the cordon, the condition or the pressure that kubernetes.ready reports
-        if not taint.key.startswith("node.kubernetes.io/") and not taint.is_stated(config.taints):
-            yield Finding(f"taint {taint.key}", str(taint), f"only {listed(config.taints)}")
+        if taint.key.startswith("node.kubernetes.io/") or taint.is_stated(config.taints):
+            continue
+        # the autoscaler sets DeletionCandidateOfClusterAutoscaler:PreferNoSchedule on every idle node
+        kind = Advisory if taint.effect == "PreferNoSchedule" else Finding
+        yield kind(f"taint {taint.key}", str(taint), f"only {listed(config.taints)}")
 
 
 @check(
@@ -141,25 +183,35 @@ def taints(kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig
     action=Action.MONITOR,
 )
 def gpus(
-    kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig, gpu_profile: GpuProfile
+    kube_node: KubeNode | None,
+    kube_pods: tuple[Pod, ...],
+    seen: KubeFacts,
+    config: KubernetesConfig,
+    gpu_profile: GpuProfile,
 ) -> Judgement:
     """The node offers as many GPUs as the profile states, and all can be allocated."""
     if kube_node is None:
         yield from _unseen(seen)
         return
     resource = config.gpu_resource
-    if mig := [name for name in kube_node.capacity if name.startswith("nvidia.com/mig-")]:
-        if gpu_profile.mig:
-            yield NotChecked(f"MIG devices ({some(mig)}): the profile states no number of them")
-        else:
-            yield Finding("MIG", some(mig), "whole GPUs, as the profile states")
-        return
-    if gpu_profile.mig is not False and "-MIG-" in kube_node.labels.get(f"{resource}.product", ""):
-        yield NotChecked(f"{resource} counts MIG devices: the profile states no number of them")
-        return
-    expected = gpu_profile.count * replicas(kube_node, resource)
-    capacity, allocatable = number(kube_node.capacity, resource), number(kube_node.allocatable, resource)
+    capacity, allocatable = offered(kube_node, resource)
     yield Metric("allocatable_gpus", allocatable, "GPUs")
+    if mig := _mig(kube_node, resource):
+        yield from _lost(kube_node, mig)
+        if gpu_profile.mig is False:
+            yield Finding("MIG", f"MIG devices: {some(mig)}", "whole GPUs, as the profile states")
+        else:
+            yield NotChecked(f"MIG devices ({some(mig)}): the profile states no number of them")
+        return
+    if not capacity and _only_dra(kube_node, kube_pods, seen):
+        yield NotChecked("the DRA driver offers the GPUs as ResourceSlices, which are not read")
+        return
+    shares = replicas(kube_node, resource)
+    if shares is None:
+        yield from _lost(kube_node, (f"{resource}.shared",))
+        yield NotChecked(f"{capacity} of {resource}.shared: no label states the replicas of a GPU")
+        return
+    expected = gpu_profile.count * shares
     if capacity != expected:
         yield Finding(f"capacity of {resource}", str(capacity), str(expected))
     if allocatable not in (expected, capacity):
@@ -182,15 +234,20 @@ def allocated(
         yield from _unseen(seen, seen.pods_problem)
         return
     resource = config.gpu_resource
-    holders = [pod for pod in kube_pods if not pod.ended and pod.gpus.get(resource)]
-    held, most = sum(pod.gpus[resource] for pod in holders), number(kube_node.allocatable, resource)
+    capacity, most = offered(kube_node, resource)
+    holders = [pod for pod in kube_pods if not pod.ended and pod.holds(resource)]
+    held = sum(pod.holds(resource) for pod in holders)
     yield Metric("allocated_gpus", held, "GPUs")
     if held > most:
-        named = some(f"{pod.namespace}/{pod.name} ({pod.gpus[resource]})" for pod in holders)
+        named = some(f"{pod.namespace}/{pod.name} ({pod.holds(resource)})" for pod in holders)
         yield Finding("allocated GPUs", f"{held}: {named}", f"at most {most}, which are allocatable")
+    healthy = 0 < capacity == most
     for pod in kube_pods:
-        if pod.phase == "Failed" and pod.gpus.get(resource) and "UnexpectedAdmissionError" in pod.reason:
-            yield Finding(f"pod {pod.namespace}/{pod.name}", pod.reason, "admitted by the kubelet")
+        if pod.phase == "Failed" and pod.holds(resource) and "UnexpectedAdmissionError" in pod.reason:
+            # after a restart of the node such pods stay until they are deleted: kubernetes/kubernetes#125579
+            late = pod.started is not None and seen.now - pod.started > config.restart_window
+            kind = Advisory if late or (healthy and _TOO_EARLY in pod.reason) else Finding
+            yield kind(f"pod {pod.namespace}/{pod.name}", pod.reason, "admitted by the kubelet")
 
 
 @check(
@@ -296,9 +353,21 @@ def number(resources: Mapping[str, str], name: str) -> int:
     return whole(resources.get(name, "")) or 0
 
 
-def replicas(node: KubeNode, resource: str) -> int:
-    """Return how often the device plugin offers each GPU (time slicing, MPS); its label says 0 without sharing."""
-    return max(1, whole(node.labels.get(f"{resource}.replicas", "")) or 1)
+def offered(node: KubeNode, resource: str) -> tuple[int, int]:
+    """Return capacity and allocatable GPUs; with `renameByDefault` shared ones have the suffix .shared."""
+    names = (resource, f"{resource}.shared")
+    return sum(number(node.capacity, name) for name in names), sum(
+        number(node.allocatable, name) for name in names
+    )
+
+
+def replicas(node: KubeNode, resource: str) -> int | None:
+    """Return how often the device plugin offers each GPU (time slicing, MPS); None if no label states it.
+
+    The label says 0 or 1 without sharing; with a renamed resource it may say 1 too (NVIDIA/k8s-device-plugin#732).
+    """
+    stated = max(whole(node.labels.get(label, "")) or 1 for label in (f"{resource}.replicas", GKE_SHARES))
+    return None if stated == 1 and number(node.capacity, f"{resource}.shared") else stated
 
 
 def label_of(name: str) -> str:
@@ -326,13 +395,17 @@ def _against_profile(
 
 def _against_each_other(node: KubeNode, resource: str) -> Iterator[Finding]:
     found, count = node.labels, whole(node.labels.get(f"{resource}.count", ""))
-    capacity = number(node.capacity, resource)
-    if count is not None and resource in node.capacity and count * replicas(node, resource) != capacity:
-        yield Finding(
-            f"{resource}.count",
-            f"{count}, with {replicas(node, resource)} replicas each",
-            f"capacity {capacity}",
-        )
+    capacity, shares = offered(node, resource)[0], replicas(node, resource)
+    # with the strategy mixed the label counts all GPUs, and the resource those without MIG devices
+    mixed = any(name != resource for name in _mig(node, resource))
+    if (
+        count is not None
+        and resource in node.capacity
+        and shares
+        and not mixed
+        and count * shares != capacity
+    ):
+        yield Finding(f"{resource}.count", f"{count}, with {shares} replicas each", f"capacity {capacity}")
     if found.get(f"{resource}.present", "true") != "true":
         yield Finding(f"{resource}.present", found[f"{resource}.present"], "true")
     full = found.get("nvidia.com/cuda.driver-version.full", "")
@@ -341,6 +414,39 @@ def _against_each_other(node: KubeNode, resource: str) -> Iterator[Finding]:
         yield Finding(
             "nvidia.com/cuda.driver", ".".join(parts), f"{full}, as nvidia.com/cuda.driver-version.full"
         )
+
+
+def _mig(node: KubeNode, resource: str) -> tuple[str, ...]:
+    """Return the resources that count MIG devices; the kubelet keeps those of an earlier partition with 0."""
+    named = [
+        name for name in node.capacity if name.startswith("nvidia.com/mig-") and number(node.capacity, name)
+    ]
+    single = "-MIG-" in node.labels.get(f"{resource}.product", "") or GKE_MIG in node.labels
+    return (*named, *((resource,) if single else ()))
+
+
+def _lost(node: KubeNode, resources: tuple[str, ...]) -> Iterator[Finding]:
+    for name in resources:
+        capacity, allocatable = number(node.capacity, name), number(node.allocatable, name)
+        if allocatable != capacity:
+            yield Finding(f"allocatable {name}", f"{allocatable} of {capacity}", "all of them healthy")
+
+
+def _only_dra(node: KubeNode, pods: tuple[Pod, ...], seen: KubeFacts) -> bool:
+    """Return whether the DRA driver runs on the node, and no device plugin belongs there."""
+    there = {component_of(pod.daemonset, GPU_COMPONENTS) for pod in pods}
+    sets = {component_of(it.name, GPU_COMPONENTS) for it in seen.daemonsets if it.belongs_on(node)}
+    return "dra-driver" in there and "device-plugin" not in there | sets
+
+
+def _agents(node: KubeNode) -> Iterator[Finding | Advisory]:
+    """Judge the conditions that agents of the provider set; Unknown is one that has not been tested yet."""
+    for name, found in node.conditions.items():
+        proven, normal = name in UNHEALTHY, UNHEALTHY.get(name) or SUSPICIOUS.get(name, found.status)
+        if found.status in (normal, "Unknown"):
+            continue
+        kind = Finding if proven and found.reason not in LATCHED else Advisory
+        yield kind(name, f"{found.status}: {found.reason} ({found.message})", normal)
 
 
 def _operator(
@@ -363,7 +469,7 @@ def _operator(
         yield NotApplicable(f"no DaemonSet of the {operator} selects this node")
         return
     for pod, name in mine.values():
-        yield from _pod(pod, name, config, seen.now)
+        yield from _pod(pod, name, config, seen.now, _begin(pod, node))
     yield Metric(
         "restarts", sum(it.restarts for pod, _ in mine.values() for it in pod.containers), "restarts"
     )
@@ -379,7 +485,16 @@ def _operator(
             )
 
 
-def _pod(pod: Pod, component: str, config: KubernetesConfig, now: float) -> Iterator[Any]:
+def _begin(pod: Pod, node: KubeNode) -> float:
+    """Return when the pod, or its node after a restart, could start containers; 0 if neither time is known."""
+    found = node.conditions.get("Ready")
+    ready = found.since if found is not None and found.status == "True" else None
+    return max(pod.started or 0.0, ready or 0.0)
+
+
+def _pod(
+    pod: Pod, component: str, config: KubernetesConfig, now: float, begin: float
+) -> Iterator[Finding | Advisory]:
     part = f"{component} (pod {pod.namespace}/{pod.name})"
     if pod.phase == "Failed":
         yield Finding(part, f"Failed: {pod.reason or 'no reason'}", "Running")
@@ -393,12 +508,14 @@ def _pod(pod: Pod, component: str, config: KubernetesConfig, now: float) -> Iter
         it for it in pod.containers if it.restarts and it.ended and now - it.ended < config.restart_window
     ]
     for it in recent if not broken else ():
-        yield Finding(
+        kind = Advisory if it.ready and (it.ended or now) < begin + STARTUP else Finding
+        yield kind(
             part,
             f"{it.name}: restarted {now - (it.ended or now):.0f} s ago ({it.why or 'no reason'}), {it.restarts} restarts",
             f"no restart within {config.restart_window:g} s",
         )
-    if not broken and not recent and not (pod.phase == "Running" and all(it.ready for it in pod.containers)):
+    failed = broken or [it for it in recent if not it.ready]
+    if not failed and not (pod.phase == "Running" and all(it.ready for it in pod.containers)):
         waiting = listed(it.name for it in pod.containers if not it.ready)
         yield Finding(part, f"{pod.phase}, not ready: {waiting}", "Running, all containers ready")
 

@@ -64,7 +64,7 @@ class KubernetesConfig(OptionalSection):
     components: tuple[Text, ...] = Field(
         (),
         description="components of the operators that must be on every GPU node: driver, toolkit, device-plugin, "
-        "feature-discovery, dcgm-exporter, validator; default: those that a DaemonSet puts there",
+        "feature-discovery, dcgm-exporter, validator, mig-manager, dra-driver; default: those that a DaemonSet puts there",
     )
     restart_window: Duration = Field(
         3600, description="a container of an operator that ended within this time is restarting"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 # component -> patterns of the names of its DaemonSets: assets/*/0500_daemonset.yaml of NVIDIA/gpu-operator, charts of
-# NVIDIA/k8s-device-plugin and NVIDIA/dcgm-exporter, GKE's own plugin, manifests/ of Mellanox/network-operator
+# NVIDIA/k8s-device-plugin, NVIDIA/dcgm-exporter and kubernetes-sigs/dra-driver-nvidia-gpu, GKE's own plugin, manifests/ of
+# Mellanox/network-operator
 GPU_COMPONENTS = {
     "driver": ("nvidia-driver-daemonset*", "nvidia-gpu-driver-*", "nvidia-driver-installer*"),
     "toolkit": ("nvidia-container-toolkit-daemonset*",),
@@ -28,6 +29,7 @@ GPU_COMPONENTS = {
     "dcgm-exporter": ("*dcgm-exporter*", "nvidia-dcgm"),
     "validator": ("nvidia-operator-validator*",),
     "mig-manager": ("nvidia-mig-manager*",),
+    "dra-driver": ("*dra-driver*kubelet-plugin*",),
 }
 NETWORK_COMPONENTS = {
     "driver": ("mofed-*", "*doca-driver*"),
@@ -62,11 +64,12 @@ class Version:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition of a node: Ready, MemoryPressure, ..."""
+    """A condition of a node: Ready, MemoryPressure, ... `since`: Unix time of its last change."""
 
     status: str
     reason: str = ""
     message: str = ""
+    since: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod. `gpus`: {resource: number} of its requests; `daemonset`: '' if none owns it."""
+    """A pod. `gpus`: {resource: number} of its requests; `daemonset`: '' if none owns it; `started`: Unix time."""
 
     name: str
     namespace: str
@@ -94,11 +97,16 @@ class Pod:
     gpus: Mapping[str, int] = field(default_factory=dict)
     containers: tuple[Container, ...] = ()
     reason: str = ""
+    started: float | None = None
 
     @property
     def ended(self) -> bool:
         """Whether it holds no resources any more."""
         return self.phase in _ENDED
+
+    def holds(self, resource: str) -> int:
+        """Return its GPUs; with `renameByDefault` the device plugin offers shared ones as RESOURCE.shared."""
+        return self.gpus.get(resource, 0) + self.gpus.get(f"{resource}.shared", 0)
 
 
 @dataclass(frozen=True)
@@ -257,7 +265,12 @@ def _node(item: Mapping[str, Any]) -> KubeNode:
         capacity=_texts(status.get("capacity")),
         allocatable=_texts(status.get("allocatable")),
         conditions={
-            str(it["type"]): Condition(str(it["status"]), str(it.get("reason", "")), _line(it.get("message")))
+            str(it["type"]): Condition(
+                str(it["status"]),
+                str(it.get("reason", "")),
+                _line(it.get("message")),
+                read_time(it.get("lastTransitionTime")),
+            )
             for it in conditions
         },
         addresses=tuple(str(it["address"]) for it in status.get("addresses", ())),
@@ -284,6 +297,7 @@ def _pod(item: Mapping[str, Any]) -> Pod:
             *(_container(it, init=False) for it in status.get("containerStatuses", ())),
         ),
         reason=": ".join(filter(None, (str(status.get("reason", "")), _line(status.get("message"))))),
+        started=read_time(status.get("startTime")),
     )
 
 

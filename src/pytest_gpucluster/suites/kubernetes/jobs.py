@@ -134,7 +134,7 @@ def why_not(seen: KubeFacts, node: str, config: KubernetesConfig) -> str:
         return "the node is cordoned" if found.cordoned else "the node is not Ready"
     if seen.pods_problem:
         return seen.pods_problem
-    pods = [pod for pod in seen.pods.get(node, ()) if not pod.ended and pod.gpus.get(config.gpu_resource)]
+    pods = [pod for pod in seen.pods.get(node, ()) if not pod.ended and pod.holds(config.gpu_resource)]
     if pods:
         return f"pod {pods[0].namespace}/{pods[0].name} uses GPUs"
     return "" if _gpus(seen, node, config) else f"the node offers no {config.gpu_resource}"

@@ -1,0 +1,127 @@
+"""Restarts at the start of a node, soft taints, rejected pods, and conditions of the provider's agents."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.suites.kubernetes import checks
+from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
+from pytest_gpucluster.suites.kubernetes.facts import Condition, Container, KubeFacts, KubeNode, Pod, Taint
+
+NOW = 100_000.0
+CONFIG = KubernetesConfig()
+GPU = {"nvidia.com/gpu": "8"}
+
+
+def node(*, since: float | None = None, **facts: Any) -> KubeNode:
+    conditions = {"Ready": Condition("True", since=since)} | facts.pop("conditions", {})
+    return KubeNode("gpu01", conditions=conditions, **{"capacity": GPU, "allocatable": GPU, **facts})
+
+
+def operator_pod(*, ended: float, ready: bool = True, started: float = 0.0) -> Pod:
+    container = Container("exporter", ready, restarts=3, ended=ended)
+    return Pod("exporter-x", "gpu", "gpu01", "Running", "nvidia-dcgm-exporter", {}, (container,), "", started)
+
+
+@pytest.mark.parametrize(
+    ("since", "started", "ended", "ready", "outcome"),
+    [
+        (None, NOW - 2400, NOW - 2000, True, Outcome.PASSED),  # while the pod started
+        (NOW - 900, NOW - 90_000, NOW - 800, True, Outcome.PASSED),  # after a restart of the node
+        (NOW - 900, NOW - 90_000, NOW - 800, False, Outcome.FAILED),
+        (NOW - 9000, NOW - 90_000, NOW - 800, True, Outcome.FAILED),  # long after both
+        (None, 0.0, NOW - 800, True, Outcome.FAILED),  # no time is known
+    ],
+)
+def test_restart_while_pod_or_node_starts_is_a_warning(
+    since: float | None, started: float, ended: float, ready: bool, outcome: Outcome
+) -> None:
+    pod = operator_pod(ended=ended, ready=ready, started=started)
+    found = checks.gpu_operator(node(since=since), (pod,), KubeFacts(now=NOW), CONFIG)
+    assert found.outcome is outcome
+    assert bool(found.advisories) is (outcome is Outcome.PASSED)
+
+
+@pytest.mark.parametrize(("effect", "outcome"), [("NoSchedule", "failed"), ("PreferNoSchedule", "passed")])
+def test_soft_taint_is_a_warning(effect: str, outcome: str) -> None:
+    taint = Taint("DeletionCandidateOfClusterAutoscaler", "1782838000", effect)
+    found = checks.taints(node(taints=(taint,)), KubeFacts(), CONFIG)
+    assert found.outcome.value == outcome
+    assert len(found.findings) + len(found.advisories) == 1
+
+
+EARLY = "UnexpectedAdmissionError: Allocate failed due to no healthy devices present"
+LOST = "UnexpectedAdmissionError: nvml: GPU is lost, which is unexpected"
+
+
+@pytest.mark.parametrize(
+    ("reason", "age", "allocatable", "outcome"),
+    [
+        (EARLY, 60, "8", "passed"),
+        (EARLY, 60, "7", "failed"),
+        (LOST, 60, "8", "failed"),
+        (LOST, 7200, "8", "passed"),
+    ],
+)
+def test_rejected_pod_fails_while_it_shows_the_state_of_the_node(
+    reason: str, age: float, allocatable: str, outcome: str
+) -> None:
+    pod = Pod("x", "default", "gpu01", "Failed", gpus={"nvidia.com/gpu": 1}, reason=reason, started=NOW - age)
+    seen = KubeFacts(now=NOW)
+    found = checks.allocated(node(allocatable={"nvidia.com/gpu": allocatable}), (pod,), seen, CONFIG)
+    assert found.outcome.value == outcome
+    assert len(found.findings) + len(found.advisories) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason", "outcome", "told"),
+    [
+        ("GPUMissing", "True", "GPUMissing", "failed", 1),
+        ("GPUMissing", "Unknown", "", "passed", 0),
+        ("AcceleratedHardwareReady", "False", "NvidiaDeviceCountMismatch", "failed", 1),
+        ("AcceleratedHardwareReady", "False", "DCGMError", "passed", 1),
+        ("KernelReady", "False", "SoftLockup", "passed", 1),
+        ("XIDErrors", "True", "XIDErrors", "passed", 1),
+        ("DeprecatedPullingSchemaV1Image", "True", "", "passed", 0),
+    ],
+)
+def test_condition_of_an_agent(name: str, status: str, reason: str, outcome: str, told: int) -> None:
+    found = checks.ready(node(conditions={name: Condition(status, reason)}), KubeFacts())
+    assert found.outcome.value == outcome
+    assert len(found.findings) + len(found.advisories) == told
+
+
+@pytest.mark.parametrize(
+    ("labels", "capacity", "count"),
+    [
+        ({}, {"nvidia.com/gpu": "8"}, 1),
+        ({"nvidia.com/gpu.replicas": "0"}, {"nvidia.com/gpu": "8"}, 1),
+        ({"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/gpu": "32"}, 4),
+        ({"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/gpu.shared": "32"}, 4),
+        ({"nvidia.com/gpu.replicas": "1"}, {"nvidia.com/gpu.shared": "32"}, None),
+        ({checks.GKE_SHARES: "6"}, {"nvidia.com/gpu": "48"}, 6),
+    ],
+)
+def test_replicas_of_a_gpu(labels: dict[str, str], capacity: dict[str, str], count: int | None) -> None:
+    assert checks.replicas(node(labels=labels, capacity=capacity), "nvidia.com/gpu") == count
+
+
+@pytest.mark.parametrize(
+    ("mig", "outcome"), [(False, "failed"), (None, "not checked"), (True, "not checked")]
+)
+def test_mig_devices_fail_only_if_the_profile_excludes_them(mig: bool | None, outcome: str) -> None:
+    both = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "56", "nvidia.com/mig-3g.40gb": "0"}
+    profile: Any = SimpleNamespace(mig=mig, count=8)
+    found = checks.gpus(node(capacity=both, allocatable=both), (), KubeFacts(), CONFIG, profile)
+    assert found.outcome.value == outcome
+
+
+def test_resources_of_an_earlier_partition_are_no_mig_devices() -> None:
+    both = {"nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "0"}
+    profile: Any = SimpleNamespace(mig=False, count=8)
+    found = checks.gpus(node(capacity=both, allocatable=both), (), KubeFacts(), CONFIG, profile)
+    assert found.outcome is Outcome.PASSED
