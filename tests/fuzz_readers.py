@@ -348,6 +348,10 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.kubernetes.facts.read_version", _both(kubernetes.read_version), (
             b'{"clientVersion": {"gitVersion": "v1.33.5"}, "serverVersion": {"gitVersion": "v1.33.5+rke2r1"}}',)),
         Reader("suites.kubernetes.facts.read_objects", _both(kubernetes.read_objects), _KUBERNETES),
+        Reader("suites.kubernetes.facts.read_jobs", _both(kubernetes.read_jobs), (
+            b'{"items": [{"metadata": {"name": "gpucluster-gpus-1-0", "uid": "1", "labels": {"a": "b"}}, "spec": '
+            b'{"ttlSecondsAfterFinished": 300}, "status": {"conditions": [{"type": "Failed", "status": "True", '
+            b'"lastTransitionTime": "2026-11-23T09:00:00Z"}]}}]}',)),
         Reader("suites.kubernetes.facts.version_of", _both(kubernetes.version_of), (b"v1.31.1-eks-ce1d5eb",)),
         Reader("suites.kubernetes.facts.read_time", _both(kubernetes.read_time), (b"2026-11-23T09:00:00.5Z",), VALUE),
         Reader("suites.accounting.facts.parse_associations", _both(

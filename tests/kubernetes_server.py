@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         path, _ = self.begin()
         _, namespace, plural, _ = _place(path)
-        made = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        made = json.loads(self.body())
         made["metadata"] |= {"namespace": namespace, "uid": str(uuid.uuid4())}
         if "generateName" in made["metadata"]:
             made["metadata"]["name"] = made["metadata"]["generateName"] + made["metadata"]["uid"][:5]
@@ -117,8 +117,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         path, _ = self.begin()
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        options = json.loads(self.body() or b"{}")
         _, namespace, plural, name = _place(path)
+        uid = options.get("preconditions", {}).get("uid")
+        with self.objects.lock:
+            others = [
+                it
+                for it in self.objects.kinds[plural]
+                if it["metadata"]["name"] == name and uid not in (None, it["metadata"]["uid"])
+            ]
+        if others:  # as validateDeletionPreconditions of kube-apiserver answers
+            found = others[0]["metadata"]["uid"]
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found}"
+            self.status(409, "Conflict", f'Operation cannot be fulfilled on {plural} "{name}": {why}')
+            return
         with self.objects.lock:
             gone = [
                 it
@@ -140,6 +152,17 @@ class Handler(BaseHTTPRequestHandler):
             self.objects.requests.append(f"{self.command} {parts.path}")
         assert self.headers["Authorization"] == f"Bearer {TOKEN}", "kubectl must send the token"
         return parts.path, query
+
+    def body(self) -> bytes:
+        """Read the body; kubectl sends that of `delete --raw` in chunks."""
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        read = b""
+        while size := int(self.rfile.readline(), 16):
+            read += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return read
 
     def status(self, code: int, reason: str, message: str) -> None:
         """Answer with a Status object."""
@@ -194,13 +217,15 @@ def _place(path: str) -> tuple[str, str, str, str]:
 
 def _selected(item: dict[str, Any], namespace: str, query: dict[str, str]) -> bool:
     labels = item["metadata"].get("labels", {})
-    wanted = [it.split("=", 1) for it in query.get("labelSelector", "").split(",") if it]
+    wanted = [it.split("=", 1) for it in query.get("labelSelector", "").split(",") if "=" in it]
+    present = [it for it in query.get("labelSelector", "").split(",") if it and "=" not in it]
     unwanted = [
         it.split("!=", 1)[1] for it in query.get("fieldSelector", "").split(",") if "status.phase!=" in it
     ]
     return (
         (not namespace or item["metadata"].get("namespace") == namespace)
         and all(labels.get(key) == value for key, value in wanted)
+        and all(key in labels for key in present)
         and item.get("status", {}).get("phase") not in unwanted
     )
 

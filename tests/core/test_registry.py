@@ -125,6 +125,7 @@ def parts(suite: Suite) -> Iterator[str]:
             suite.profile_rows,
             suite.on_request,
             suite.after_release,
+            suite.leftover_folders,
             suite.leftovers,
         ),
     )

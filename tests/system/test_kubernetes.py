@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import datetime as dt
 import json
+import os
 import re
+import signal
 import subprocess
 import threading
 from functools import cached_property
@@ -15,6 +19,14 @@ import yaml
 from corpus_cases import CORPUS, ROOT, load
 from kubernetes_server import Objects, serving
 from plugin_helpers import command, environment, free_port, names, run_pytest, wait_for
+
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cluster.slurm import leftovers as slurm_leftovers
+from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.core import run_mark
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.kit import containers
+from pytest_gpucluster.suites.kubernetes.leftovers import jobs as left_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -264,6 +276,114 @@ def test_jobs_are_removed_after_sigkill(served: tuple[Objects, Path]) -> None:
         wait_for(lambda: len(found.kinds["jobs"]) == 2, "the Jobs were created", 30)
         run.kill()
     wait_for(lambda: not found.kinds["jobs"], "the Jobs were deleted", 30)
+
+
+def kill_whole(run: subprocess.Popen[bytes]) -> None:
+    """Kill a run together with the shell that would delete its Jobs."""
+    children = subprocess.check_output(["ps", "-o", "pid=", "--ppid", str(run.pid)], text=True)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in (run.pid, *map(int, children.split())):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+    run.wait()
+
+
+def foreign_job(name: str, run: str | None, **status: object) -> dict[str, Any]:
+    labels = {} if run is None else {"pytest-gpucluster/run": run}
+    meta = {"name": name, "namespace": "default", "uid": f"uid-of-{name}", "labels": labels}
+    return {
+        "kind": "Job",
+        "apiVersion": "batch/v1",
+        "metadata": meta,
+        "spec": {"ttlSecondsAfterFinished": 300},
+        "status": status,
+    }
+
+
+ELSEWHERE = "gpucluster-kube-1a2b3c4d-12-34-00c0ffee"
+
+
+def ended(when: str) -> list[dict[str, str]]:
+    return [{"type": "Complete", "status": "True", "lastTransitionTime": when}]
+
+
+@pytest.fixture
+def cleaned(served: tuple[Objects, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Objects, Path]:
+    """Like `served`; `gpucluster clean` finds nothing on this machine, which other tests share."""
+    monkeypatch.setattr(slurm_leftovers, "folders", lambda *_more: [])
+    monkeypatch.setattr(containers, "stale_user_files", list)
+    with_jobs(*served)
+    return served
+
+
+def job_names(found: Objects) -> list[str]:
+    return sorted(it["metadata"]["name"] for it in found.kinds["jobs"])
+
+
+def test_clean_removes_jobs_of_ended_runs_only(
+    cleaned: tuple[Objects, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, folder = cleaned
+    with subprocess.Popen(
+        command(*SUITE, "-k", "job_gpus"), cwd=folder, env=environment(), stdout=subprocess.DEVNULL
+    ) as run:
+        wait_for(lambda: len(found.kinds["jobs"]) == 2, "the Jobs were created", 30)
+        kill_whole(run)
+    killed = job_names(found)
+    late = dt.datetime.now(dt.timezone.utc).isoformat()
+    found.kinds["jobs"] += [
+        foreign_job("live", run_mark.name_of_run("kube", "00c0ffee")),
+        foreign_job("elsewhere", ELSEWHERE),
+        foreign_job("elsewhere-just-ended", ELSEWHERE, conditions=ended(late)),
+        foreign_job("elsewhere-ended", ELSEWHERE, conditions=ended("2026-03-10T03:40:00Z")),
+        foreign_job("unmarked", "gpucluster-kube-00c0ffee"),
+        foreign_job("theirs", None),
+    ]
+    arguments = ["clean", f"--cluster={folder / 'k8s.yaml'}"]
+    assert cli.main(arguments) == 0
+    listed = capsys.readouterr().out
+    for name in killed:
+        assert f"Kubernetes Job default/{name} (active) of a killed run (process {run.pid})" in listed
+    assert "Kubernetes Job default/elsewhere (active) of process 12 of another machine" in listed
+    assert "Kubernetes Job default/elsewhere-just-ended (ended) of process 12" in listed
+    assert "activeDeadlineSeconds and removes it 300 s later" in listed
+    assert "default/unmarked (active) of a run without a mark" in listed
+    assert "live" not in listed
+    assert "theirs" not in listed
+    assert "3 found: " in listed
+    assert not [it for it in found.requests if it.startswith("DELETE")]
+    assert cli.main([*arguments, "--yes"]) == 0
+    assert job_names(found) == ["elsewhere", "elsewhere-just-ended", "live", "theirs", "unmarked"]
+    deleted = [it.rpartition("/")[2] for it in found.requests if it.startswith("DELETE")]
+    assert sorted(deleted) == sorted([*killed, "elsewhere-ended"])
+
+
+def test_clean_removes_no_other_job_of_the_same_name(cleaned: tuple[Objects, Path]) -> None:
+    found, folder = cleaned
+    found.kinds["jobs"] += [
+        foreign_job(name, ELSEWHERE, conditions=ended("2026-03-10T03:40:00Z")) for name in ("a", "b")
+    ]
+    first, second = left_jobs(load_cluster(str(folder / "k8s.yaml")))
+    found.kinds["jobs"][0]["metadata"]["uid"] = "of another Job"
+    del found.kinds["jobs"][1]
+    assert first.remove is not None
+    assert second.remove is not None
+    with pytest.raises(GpuClusterError, match="UID in precondition"):
+        first.remove()
+    second.remove()  # it is gone already
+    assert job_names(found) == ["a"]
+
+
+def test_clean_without_an_api_server_ends_with_1(
+    cleaned: tuple[Objects, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, folder = cleaned
+    text = (folder / "k8s.yaml").read_text()
+    (folder / "k8s.yaml").write_text(text.replace("/kubeconfig", "/nowhere"))
+    assert cli.main(["clean", f"--cluster={folder / 'k8s.yaml'}"]) == 1
+    printed = capsys.readouterr()
+    assert "Jobs in namespace default of Kubernetes were not checked: kubectl get" in printed.err
+    assert "No leftovers" not in printed.out
 
 
 def test_node_in_slurm_and_kubernetes_is_one_node(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpucluster clean`."""
-    add_cluster(parser, "cluster whose Slurm to query (default: the Slurm of this machine)")
+    add_cluster(parser, "cluster to query (default: the Slurm of this machine)")
     parser.add_argument(
         "--nodes",
         metavar="LIST",
@@ -50,6 +50,8 @@ def clean(args: argparse.Namespace) -> int:
         except GpuClusterError as error:
             results.problem(f"{error}{where}")
     results.take(_files(cluster))
+    if cluster is not None:
+        _elsewhere(cluster, results)
     if args.nodes and slurm is not None and cluster is not None:
         _check_nodes(cluster, slurm, args.nodes, results)
     if slurm is not None:
@@ -123,9 +125,21 @@ def _files(cluster: Cluster | None) -> list[Leftover]:
     from pytest_gpucluster.core.registry import suites
     from pytest_gpucluster.kit import containers
 
-    sharing = [suite for suite in suites() if suite.leftovers] if cluster is not None else []
-    shared = [folder for suite in sharing for folder in suite.load(suite.leftovers or "")(cluster)]
+    sharing = [suite for suite in suites() if suite.leftover_folders] if cluster is not None else []
+    shared = [folder for suite in sharing for folder in suite.load(suite.leftover_folders or "")(cluster)]
     return [*leftovers.folders(*shared), *containers.stale_user_files()]
+
+
+def _elsewhere(cluster: Cluster, results: _Results) -> None:
+    """Take what suites find outside of Slurm and of the folders."""
+    from pytest_gpucluster.core.registry import suites
+
+    for suite in suites():
+        if suite.leftovers:
+            try:
+                results.take(suite.load(suite.leftovers)(cluster))
+            except GpuClusterError as error:
+                results.problem(str(error))
 
 
 def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) -> None:

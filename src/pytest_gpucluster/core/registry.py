@@ -58,8 +58,10 @@ class Suite:
     what stays. `hurry`: the run was stopped.
     draft: a function of the Survey (core/survey.py); it returns the suite's lines of a drafted cluster file.
     draft_probes: the probes whose answers the survey has if `gpucluster init` queries the nodes.
-    leftovers: a function of the cluster; it returns the folders, beside the temporary ones of this machine, in which a
-    run that was killed may have left folders.
+    leftover_folders: a function of the cluster; it returns the folders, beside the temporary ones of this machine, in
+    which a run that was killed may have left folders.
+    leftovers: a function of the cluster; it returns a list of Leftover (cluster/slurm/leftovers.py) with what killed runs
+    left outside of Slurm and of these folders, or raises GpuClusterError if it could not be read.
     """
 
     package: str
@@ -80,6 +82,7 @@ class Suite:
     after_release: str | None = None
     draft: str | None = None
     draft_probes: str | None = None
+    leftover_folders: str | None = None
     leftovers: str | None = None
 
     @property

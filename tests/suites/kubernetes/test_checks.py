@@ -78,7 +78,7 @@ def test_rejected_pod_fails_while_it_shows_the_state_of_the_node(
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "reason", "outcome", "told"),
+    ("name", "status", "reason", "outcome", "shown"),
     [
         ("GPUMissing", "True", "GPUMissing", "failed", 1),
         ("GPUMissing", "Unknown", "", "passed", 0),
@@ -89,10 +89,10 @@ def test_rejected_pod_fails_while_it_shows_the_state_of_the_node(
         ("DeprecatedPullingSchemaV1Image", "True", "", "passed", 0),
     ],
 )
-def test_condition_of_an_agent(name: str, status: str, reason: str, outcome: str, told: int) -> None:
+def test_condition_of_an_agent(name: str, status: str, reason: str, outcome: str, shown: int) -> None:
     found = checks.ready(node(conditions={name: Condition(status, reason)}), KubeFacts())
     assert found.outcome.value == outcome
-    assert len(found.findings) + len(found.advisories) == told
+    assert len(found.findings) + len(found.advisories) == shown
 
 
 @pytest.mark.parametrize(

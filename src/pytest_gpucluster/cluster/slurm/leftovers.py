@@ -48,7 +48,7 @@ def jobs(slurm: Slurm) -> list[Leftover]:
         if runmark.mark_in(name):
             found.setdefault((number, name), state)  # the elements of an array share both
     judged = [
-        _judged(f"job {number} ({name}, {state})", name, partial(_cancel, slurm, number, name))
+        leftover_of(f"job {number} ({name}, {state})", name, partial(_cancel, slurm, number, name))
         for (number, name), state in found.items()
     ]
     return [one for one in judged if one is not None]
@@ -64,8 +64,21 @@ def folders(*more: Path) -> list[Leftover]:
         for path in sorted((*place.glob(f"{runmark.PREFIX}-*"), *place.glob(f".{runmark.PREFIX}-*"))):
             name = path.name.removeprefix(".")
             if runmark.mark_in(name) and _is_own_folder(path):
-                judged.append(_judged(f"folder {path}", name, partial(_remove_folder, path)))
+                judged.append(leftover_of(f"folder {path}", name, partial(_remove_folder, path)))
     return [one for one in judged if one is not None]
+
+
+def leftover_of(what: str, name: str, remove: Callable[[], object]) -> Leftover | None:
+    """Return the leftover of an ended or unknown run; None for a running one. `name` must have a mark."""
+    mark = runmark.mark_in(name)
+    process, alive = runmark.process_of(mark), runmark.is_running(mark)
+    if alive is None:
+        return Leftover(
+            f"{what} of process {process} of another machine, or of this one before a restart",
+            None,
+            "whether that run still exists cannot be determined here",
+        )
+    return None if alive else Leftover(f"{what} of a killed run (process {process})", remove)
 
 
 def remove(found: Iterable[Leftover], say: Callable[[str], None]) -> bool:
@@ -83,19 +96,6 @@ def remove(found: Iterable[Leftover], say: Callable[[str], None]) -> bool:
         else:
             say(f"{one.what}: removed")
     return fine
-
-
-def _judged(what: str, name: str, remove: Callable[[], object]) -> Leftover | None:
-    """Return the leftover of an ended or unknown run; None for a running one."""
-    mark = runmark.mark_in(name)
-    process, alive = runmark.process_of(mark), runmark.is_running(mark)
-    if alive is None:
-        return Leftover(
-            f"{what} of process {process} of another machine, or of this one before a restart",
-            None,
-            "whether that run still exists cannot be determined here",
-        )
-    return None if alive else Leftover(f"{what} of a killed run (process {process})", remove)
 
 
 def _cancel(slurm: Slurm, number: str, name: str) -> None:

@@ -7,4 +7,5 @@ SUITE = Suite(
     order=16,
     markers=("kubernetes: nodes, GPU operator and GPU labels of a Kubernetes cluster",),
     section="config:KubernetesConfig",
+    leftovers="leftovers:jobs",
 )

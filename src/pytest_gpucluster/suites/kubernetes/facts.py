@@ -168,6 +168,18 @@ class KubeNode:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A Job. `ended`: Unix time, None while it is active; `keep`: its ttlSecondsAfterFinished; `deleting`: is being deleted."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ended: float | None = None
+    keep: int = 0
+    deleting: bool = False
+
+
+@dataclass(frozen=True)
 class KubeFacts:
     """What the API server answered. A `..._problem` is the reason if there are no facts of that kind.
 
@@ -216,6 +228,17 @@ def read_objects(text: str) -> tuple[list[KubeNode], list[Pod], list[DaemonSet]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProbeError(f"kubectl get: an object is not understood ({error!r})") from error
     return nodes, pods, sets
+
+
+def read_jobs(text: str) -> list[Job]:
+    """Read a List of Jobs; ProbeError where one has another form."""
+    items = _json(text, "kubectl get jobs").get("items")
+    if not isinstance(items, list):
+        raise ProbeError("kubectl get jobs: the answer has no items")
+    try:
+        return [_job(item) for item in items]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProbeError(f"kubectl get jobs: a Job is not understood ({error!r})") from error
 
 
 def matched(nodes: Iterable[KubeNode], known: Mapping[str, str]) -> dict[str, str]:
@@ -279,6 +302,19 @@ def _node(item: Mapping[str, Any]) -> KubeNode:
         kubelet=str(about.get("kubeletVersion", "")),
         os=str(about.get("osImage", "")),
         heartbeat=max(beats, default=0.0),
+    )
+
+
+def _job(item: Mapping[str, Any]) -> Job:
+    meta, ends = item["metadata"], item.get("status", {}).get("conditions", ())
+    ended = [it for it in ends if it["type"] in ("Complete", "Failed") and it["status"] == "True"]
+    return Job(
+        name=str(meta["name"]),
+        uid=str(meta["uid"]),
+        labels=_texts(meta.get("labels")),
+        ended=read_time(ended[0].get("lastTransitionTime")) if ended else None,
+        keep=int(item.get("spec", {}).get("ttlSecondsAfterFinished", 0)),
+        deleting="deletionTimestamp" in meta,
     )
 
 

@@ -9,5 +9,5 @@ SUITE = Suite(
     section="config:SubmititConfig",
     frameworks=("submitit",),
     before_allocation=Work("submitted", "steps:submit", needs_nodes=False),
-    leftovers="steps:folders",
+    leftover_folders="steps:folders",
 )

@@ -9,5 +9,5 @@ SUITE = Suite(
     section="config:TrainingConfig",
     profile_rows="config:TrainingLimit",
     frameworks=("torch",),
-    leftovers="steps:folders",
+    leftover_folders="steps:folders",
 )
