@@ -280,3 +280,18 @@ def test_no_job_of_a_trial_outlives_a_killed_run(
         )
         assert name in done.stdout
     wait_for(lambda: not queue(lax), "the jobs are cancelled", 30)
+
+
+def test_a_run_that_holds_the_nodes_itself_does_not_wait_for_them(
+    boxes: tuple[Sandbox, Sandbox], tmp_path: Path
+) -> None:
+    _, lax = boxes
+    cluster_file(lax, tmp_path)
+    options = ("--cluster=site.yaml", "-m", "slurm", "--intrusive", "-k", "test_step or preemption")
+    plain = yaml.safe_load((tmp_path / "site.yaml").read_text())
+    plain["slurm"]["account"] = "trial-a"
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(plain))
+    found = run_pytest(tmp_path, *options, "--pyargs", "pytest_gpucluster.suites", where=())
+    assert names(found.outcomes, "not checked") == ["test_preemption"], found.out
+    assert len(names(found.outcomes, "passed")) == 4
+    assert "this run holds all nodes" in found.out

@@ -127,6 +127,12 @@ def runner(
     if hasattr(request.config, "workerinput") and gpucluster_session.channel is None:
         # without a channel no worker waits for another, and the jobs of one would count against limits of another
         pytest.skip("not checked: with -n, trials run only in a run that also allocates nodes: leave -n out")
+    held = {node for one in gpucluster_session.allocations for node in one.nodes}
+    known = accounting.slurm.partitions().get(config.trials.partition)
+    if held and known is not None and held.issuperset(known.nodes):
+        pytest.skip(
+            "not checked: this run holds all nodes of the partition of the trials: run it with -m accounting"
+        )
     made = TrialRunner(accounting, config.trials)
     available(lambda: made.user)
     yield made
