@@ -106,6 +106,7 @@ def test_lines_of_slurmctld(text: str, what: str | None, nodes: tuple[str, ...])
         ),
         ('error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": x', "authentication"),
         ("error: Unable to register: Unable to contact slurm controller (connect failure)", "registration"),
+        ("error: open(/var/spool/slurmd/cred_state.new): No space left on device", "disk full"),
         ("error: Node configuration is odd", None),
     ],
 )
@@ -130,6 +131,8 @@ def test_lines_of_slurmd(text: str, what: str | None) -> None:
         "[2.batch] error: *** JOB 2 ON gpu01 CANCELLED AT 2026-11-23T14:46:37 ***",
         "error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 DUE TO TIME LIMIT ***",
         "[7.0] error: TaskProlog failed status=1",
+        "[7.batch] error: Unable to write to /home/alice/slurm-7.out: No space left on device",
+        "error: _shutdown_bu_thread:send/recv sandbox-backup: Connection refused",
         "error: Security violation, REQUEST_KILL_JOB RPC from uid=1004",
     ],
 )

@@ -205,7 +205,14 @@ OF_SLURMD = (
         "cat /proc/cgroups; reboot; a newer kernel",
         "cgroup_common.c",
     ),
-    _known("disk full", r"No space left on device", Weight.RECENT, _DISK, _SEE_DISK, "errno(3)"),
+    _known(
+        "disk full",
+        r"^(?!\[\d).*No space left on device",  # slurmstepd ([6457.batch]) writes to the folders of users
+        Weight.RECENT,
+        _DISK,
+        _SEE_DISK,
+        "errno(3)",
+    ),
     _known(
         "authentication",
         r"Munge (?:de|en)code failed: |auth_g_(?:verify|unpack): .*has authentication error",
@@ -231,6 +238,7 @@ HARMLESS = re.compile(
     r"|Incomplete \S+ (?:state|data checkpoint) file|StateSaveLocation DIRECTORY IS WORLD WRITABLE|#####"
     r"|Insane message length|Zero Bytes were transmitted|Unexpected missing socket error|Broken pipe"
     r"|Header lengths are longer than data received|Invalid Protocol Version|Protocol authentication error"
+    r"|_shutdown_bu_thread|while in standby mode"  # at the start of one of two controllers
     r"|slurm_receive_msg \[\S+\]: Unspecified error|Security violation|MaxJobCount limit|Socket timed out"
     r"|\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED|Job/step already completing or completed"
     # the second line of errors of the table above
