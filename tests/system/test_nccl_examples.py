@@ -304,7 +304,7 @@ def test_the_example_is_compiled_and_run_by_both_tools(tmp_path: Path) -> None:
     ("case", "error"),
     [
         ("echo 'example.cu(9): error: no ncclComm_t'; exit 2", "exit 2: example.cu(9): error: no ncclComm_t"),
-        ("sleep 30 & wait", "nvcc did not end within 1 s"),
+        ("sleep 100 & wait", "nvcc did not end within 1 s"),
     ],
 )
 def test_what_nvcc_reports_is_the_error(tmp_path: Path, case: str, error: str) -> None:

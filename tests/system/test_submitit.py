@@ -160,6 +160,10 @@ CONTINUED = {"sum": 36, "runs": [{"restart": 0, "step": 0}, {"restart": 1, "step
             {"value": [{"sum": 36, "runs": [{"restart": 0, "step": 0}]}]},
             "runs: restart 0 from step 0",
         ),
+        (
+            {"value": [{"sum": 36, "runs": [{"restart": 0, "step": 0}, {"restart": 1, "step": 0}]}]},
+            "runs: restart 0 from step 0, restart 1 from step 0",
+        ),
         ({"value": [{**CONTINUED, "sum": 26}]}, "sum over both runs: 26"),
         ({"error": "late", "text": "PENDING"}, "job: did not end in time: PENDING"),
         (

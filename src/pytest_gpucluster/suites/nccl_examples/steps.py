@@ -38,8 +38,11 @@ class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
     def with_toolchain(self, config: NcclExamplesConfig) -> tuple[str, ...]:
         """Return the nodes that have GPUs and, by the cluster file, the toolchain."""
         named = hostlist.expand(config.nodes or "")
-        gpus = (node for node in self.nodes if self.cluster.group_of(node).profile.gpu is not None)
-        return tuple(node for node in gpus if not named or node in named)
+        return tuple(node for node in self.nodes if (not named or node in named) and self._has_gpus(node))
+
+    def _has_gpus(self, node: str) -> bool:
+        info = self.inventory.get(node)
+        return bool(info and info.gpus) or self.cluster.group_of(node).profile.gpu is not None
 
     @property
     def devices(self) -> int:

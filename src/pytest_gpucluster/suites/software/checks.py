@@ -203,7 +203,7 @@ def module_conflicts(modules: ScriptResult | None, section: SoftwareConfig) -> J
             if not found:
                 yield Finding(name, "does not load alone", "loads")
         both = modules.loaded(number, "both")
-        if all(alone.values()) and all(any(name in both for name in found) for found in alone.values()):
+        if all(any(name in both for name in found) for found in alone.values()):
             yield Finding(f"{one} and {other}", f"loaded together: {listed(both)}", "never loaded together")
 
 
@@ -282,7 +282,7 @@ def _python(facts: ScriptResult, number: int, name: str, stated: str) -> Judgeme
     line = last_line(step.text)
     found = line.removeprefix("Python ") if step.rc == 0 and line.startswith("Python ") else ""
     if not found or not _is_version(found, stated):
-        yield Finding(f"{name}: python", found or _first_error(step.text) or f"exit {step.rc}", stated)
+        yield Finding(f"python of {name}", found or _first_error(step.text) or f"exit {step.rc}", stated)
 
 
 def _packages(facts: ScriptResult, number: int, name: str, stated: Mapping[str, str]) -> Judgement:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KILLED = (124, 137)  # timeout(1), also after its KILL
 GRACE = 15.0  # seconds until the channel ends what timeout(1) could not kill
-_MARK = re.compile(r"@@software (\w+) (\d+|-) (\d+) (-?\d+)")
+_MARK = re.compile(r"@@software (\w{1,20}) (\d{1,9}|-) (\d{1,9}) (-?\d{1,12})")
 
 
 @dataclass(frozen=True)
