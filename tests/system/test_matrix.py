@@ -323,7 +323,6 @@ def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Pa
             "with-mpi": {
                 "container_image": image,
                 "container_mounts": [*host, f"{where}:{where}:ro"],
-                "exports": {"FI_PROVIDER": "tcp"},
             }
         },
     )
@@ -349,18 +348,10 @@ def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Pa
     assert lines.index("experiment matrix") < lines.index("CPU GPU MPI NCCL")
     assert any(RATE.sub(", RATE", line) == "mpirun works, RATE works works, RATE" for line in lines), lines
     rates = rates_of(run)
-    assert {name.partition("-")[2]: unit for name, (_, unit) in rates.items()} == {
-        "cpu": "CPUs/task",
-        "mpi": "GB/s",
-    }
-    assert {name for name in rates if name.endswith("-mpi")} == {
-        "mpirun-mpi",
-        "srun-mpi",
-        "srun_framework-mpi",
-    }
+    assert {name.partition("-")[2]: unit for name, (_, unit) in rates.items()} == {"cpu": "CPUs/task"}
     assert all(value > 0 for value, _ in rates.values())
-    # one launcher alone can run NCCL here
-    assert "test_speed[nccl]" in names(run.outcomes, "not applicable")
+    # one launcher alone can run NCCL here, and MPI's messages between virtual nodes may go through memory
+    assert {"test_speed[nccl]", "test_speed[mpi]"} <= {*names(run.outcomes, "not applicable")}
 
 
 def test_a_launcher_that_binds_all_tasks_to_one_cpu_is_named_with_the_cause(

@@ -157,7 +157,7 @@ def binding(tasks: Iterable[tuple[str, str]]) -> str:
     if not masks or not all(mask for known in masks.values() for mask in known):
         return UNKNOWN
     unions = {node: frozenset().union(*known) for node, known in masks.items()}
-    node = min(masks, key=lambda one: len(unions[one]) / len(masks[one]))
+    node = min(masks, key=lambda one: (len(unions[one]) / len(masks[one]), one))
     union, count = unions[node], len(masks[node])
     if len(union) >= count:
         return OWN
