@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox.hardware import SimulatedNode
 
 OTHERS = ("t4", "v100", "a100", "h100", "gb200")  # test_fault_matrix runs the suites on the H200
-MARKED = "os or slurm or gpu or fabric or nccl"
+MARKED = "(os or slurm or gpu or fabric or nccl) and not accounting and not intrusive"
 NA, NOT_CHECKED = "not applicable", "not checked"
 
 # What is not judged on a healthy node of any model: two nodes of one machine, an environment that names no interface.
@@ -40,7 +40,6 @@ ANYWHERE = {
     **dict.fromkeys(
         ("isolation.cpus", "isolation.devices", "isolation.pam_slurm_adopt", "isolation.tmp"), NA
     ),
-    "isolation.memory": NOT_CHECKED,
     "nccl.baseline": NA,
     "nccl.links": NOT_CHECKED,
     "nccl.image_environment": NA,

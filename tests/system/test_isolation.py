@@ -63,7 +63,7 @@ def test_the_memory_of_a_task_is_exceeded_on_request_only(box: Sandbox, tmp_path
     run = run_suite(box, tmp_path, "-k", "test_memory or test_tmp", "--nodes=gpu01")
     assert run.outcomes == {
         "suites/isolation/test_isolation.py::test_tmp[gpu01]": "passed",
-        "suites/isolation/test_isolation.py::test_memory[gpu01]": "not checked",
+        "suites/isolation/test_isolation.py::test_memory[gpu01]": "not applicable",
     }, run.out
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession
 
 TOO_SLOW = f"{NOT_CHECKED}takes a minute or more: ask for it with --slow"
-INTRUSIVE = f"{NOT_CHECKED}disturbs users of the cluster for a short time: ask for it with --intrusive"
+INTRUSIVE = f"{NOT_APPLICABLE}runs only with --intrusive: it disturbs users of the cluster for a short time"
 
 
 class Collection:
