@@ -242,10 +242,18 @@ def test_a_shown_profile_has_units_and_is_read_back_as_it_was(capsys: pytest.Cap
         assert f"{line}\n" in shown
 
 
-PLAIN = {"kind": "plain", "accounting": False, "share": [], "pyxis": "auto", "isolation": False}
+PLAIN = {
+    "kind": "plain",
+    "accounting": False,
+    "backup": False,
+    "share": [],
+    "pyxis": "auto",
+    "isolation": False,
+}
 NAMESPACED = {
     "kind": "namespaced",
     "accounting": True,
+    "backup": False,
     "share": [Path("/tmp/a"), Path("/tmp/b")],
     "pyxis": "off",
     "isolation": False,

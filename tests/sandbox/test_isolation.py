@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpucluster.core.errors import SandboxError
-from pytest_gpucluster.sandbox import Sandbox, isolation
+from pytest_gpucluster.sandbox import Sandbox, controller_faults, isolation
 from pytest_gpucluster.sandbox.faults import FAULTS
 from pytest_gpucluster.sandbox.isolation_faults import ACTIONS, KINDS
 from pytest_gpucluster.sandbox.layout import Layout
@@ -69,4 +69,7 @@ class _NoTransport:
 
 def test_every_fault_has_its_action_and_is_listed() -> None:
     assert {name for name, fault in FAULTS.items() if fault.check.startswith("isolation.")} == set(KINDS)
-    assert {fault.action for fault in FAULTS.values() if fault.action} == set(ACTIONS)
+    assert {fault.action for fault in FAULTS.values() if fault.action} == {
+        *ACTIONS,
+        *controller_faults.ACTIONS,
+    }

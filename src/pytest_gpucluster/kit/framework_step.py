@@ -132,6 +132,10 @@ class FrameworkStepRunner(Generic[Config]):
     @property
     def gpus(self) -> int:
         """GPUs per node that a step can use, the fewest of the nodes."""
+        if self.cluster.sandbox and any(
+            self.cluster.group_of(node).profile.gpu is None for node in self.nodes
+        ):
+            return 0  # without a model no tool of the virtual nodes shows them
         return min((self.inventory[node].gpus for node in self.nodes if node in self.inventory), default=0)
 
     @property

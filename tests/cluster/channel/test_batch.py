@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 CLIENTS = ("sinfo", "scontrol", "squeue", "salloc", "srun", "sbatch", "scancel")
-MOST = 13  # one of them looks for what killed runs have left
+MOST = 15  # one of them looks for what killed runs have left
 
 
 def count_clients(folder: Path, sandbox: Sandbox, nodes: str) -> Counter[str]:
