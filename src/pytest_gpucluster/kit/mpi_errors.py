@@ -193,13 +193,8 @@ _FOLLOWS = {
 }
 _OF_MPI = ("MPI without PMI", "orte_ess_init", "PMIx abort", "step launch failed", "plugin missing")
 _ENDED_TASKS = re.compile(r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,\-\[\] ]+): ")
-SOFTWARE = (
-    "low limits",
-    "driver library",
-    "CPU build of torch",
-    "no torch",
-    "duplicate GPU",
-)  # not a hardware fault
+# no hardware faults
+SOFTWARE = ("low limits", "driver library", "CPU build of torch", "no torch", "duplicate GPU")
 MAX_LINE = 2048
 MAX_TASK = 1 << 17  # above any step; a damaged line must not fill the memory
 _SPAN = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")

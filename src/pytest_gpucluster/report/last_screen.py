@@ -22,11 +22,8 @@ MAX_VALUES = 3  # of what is no number
 MAX_EXCEPTIONS = 5
 MAX_LINES = 4  # of one cell
 HEADERS = ("action", "nodes", "check", "finding")
-_SHARES = (
-    0.14,
-    0.24,
-    0.34,
-)  # of the width, at most: 80 columns hold the name of every check; the finding gets the rest
+# of the width, at most: 80 columns hold the name of every check; the finding gets the rest
+_SHARES = (0.14, 0.24, 0.34)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 

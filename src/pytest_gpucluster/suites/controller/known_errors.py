@@ -48,13 +48,9 @@ def _known(what: str, pattern: str, weight: Weight, cause: str, hint: str, sourc
 
 
 _PROLOG = "the prolog fails on the node"
-_SEE_PROLOG = (
-    "slurmd's log has the prolog's output; scontrol show config | grep -i prolog; run it by hand as root"
-)
+_SEE_PROLOG = "slurmd's log has the prolog's output; scontrol show config | grep -i prolog; run it as root"
 _EPILOG = "the epilog fails on the node"
-_SEE_EPILOG = (
-    "slurmd's log has the epilog's output; scontrol show config | grep -i epilog; run it by hand as root"
-)
+_SEE_EPILOG = "slurmd's log has the epilog's output; scontrol show config | grep -i epilog; run it as root"
 _AUTH = "a machine has another munge key, or its clock differs by more than five minutes"
 _SEE_AUTH = (
     "the log names the peer; there: munge -n | ssh CONTROLLER unmunge; timedatectl; the mode of munge.key"

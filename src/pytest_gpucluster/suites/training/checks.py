@@ -99,6 +99,8 @@ def _proved(verdict: Verdict, _node_name: str, alone: PayloadResult, *_facts: ob
 
     Settings of one node may change bits too, so another GPU of the node must have given them, and 7 of 8 of its kind.
     """
+    if not verdict.findings:  # of most nodes; what follows reads the facts of all ranks
+        return verdict
     ranks, usual = ranks_of(alone), _usual(alone)
     bad = [rank for rank in ranks.values() if rank.label in {it.part for it in verdict.findings}]
     for rank in bad:
