@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.core.outliers import Outliers
     from pytest_gpucluster.kit.payload_result import Fact, PayloadResult, PayloadTask
     from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLimit
@@ -142,25 +143,27 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
     if not mine:
         yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node replayed: see training.alone")
         return
-    facts = {int(fact["rank"]): fact for fact in alone.facts("replayed") if int(fact["rank"]) in ranks}
+    peers: dict[tuple[str, str], list[tuple[str, Sequence[Fact]]]] = {}
+    for fact in alone.facts("replayed"):
+        rank = ranks.get(int(fact["rank"]))
+        if rank is not None and not fact["reason"]:
+            peers.setdefault(_kind(rank), []).append((rank.node, fact["runs"]))
+    norms: dict[tuple[str, str], Norm[Fact]] = {}  # made once for all ranks of the node
     for fact in mine:
         rank = ranks[int(fact["rank"])]
         if fact["reason"]:
             yield NotChecked(f"{rank.label}: torch has no deterministic algorithm: {fact['reason']}")
             continue
-        peers = {
-            other: one["runs"]
-            for other, one in facts.items()
-            if not one["reason"] and _kind(ranks[other]) == _kind(rank)
-        }
-        devices = "GPUs of this model" if rank.on_gpu else "ranks on such CPUs"
-        unequal = sum(not _repeats(runs) for runs in peers.values())
-        if len(peers) > 1 and 2 * unequal > len(peers):  # no fault of one GPU
-            differ = f"two replays differ on {unequal} of {len(peers)} {devices}"
+        kind, devices = _kind(rank), "GPUs of this model" if rank.on_gpu else "ranks on such CPUs"
+        if kind not in norms:
+            votes = [(node, runs[0]) for node, runs in peers[kind] if _repeats(runs)]
+            norms[kind] = norm(votes, devices)
+        among, unequal = len(peers[kind]), len(peers[kind]) - norms[kind].total
+        if among > 1 and 2 * unequal > among:  # no fault of one GPU
+            differ = f"two replays differ on {unequal} of {among} {devices}"
             yield NotChecked(f"torch or a library is not deterministic: {differ}")
         elif _repeats(fact["runs"]):
-            votes = [(ranks[other].node, runs[0]) for other, runs in peers.items() if _repeats(runs)]
-            yield from norm(votes, devices).judge(rank.label, fact["runs"][0], shown=_digest)
+            yield from norms[kind].judge(rank.label, fact["runs"][0], shown=_digest)
         else:
             first, again = fact["runs"][0], next(run for run in fact["runs"] if run != fact["runs"][0])
             yield Finding(rank.label, _replayed(first, again), f"equal bits in {len(fact['runs'])} replays")
