@@ -809,32 +809,28 @@ def leftovers() -> list[str]:
     return subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=False).stdout.splitlines()
 
 
-def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_ray_runs_over_two_nodes_and_a_trial_that_sees_all_gpus_is_found(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    # a variable that users copy from workarounds: Ray then leaves CUDA_VISIBLE_DEVICES as Slurm has set it
+    python = deviant_python(
+        tmp_path, '"gpu02 worker"*) export RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1;;'
+    )
     claim = {"environment": "frameworks", "cpus": 2, "gpus": 2}
-    run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]", ray=claim)
+    run = run_suite(sandbox, tmp_path, "test_ray.py", python=python, nodes="gpu[01-02]", ray=claim)
     found = ends(run)
-    apart = {"test_head_lost[gpu01]": "not applicable"}  # the head
+    apart = {
+        "test_head_lost[gpu01]": "not applicable",  # the head
+        "test_tune_gpus[gpu02]": "failed",
+    }
     assert {item: end for item, end in found.items() if end != "passed"} == apart, run.out[-4000:]
+    assert message(run, "test_tune_gpus[gpu02]") == "CUDA_VISIBLE_DEVICES of the trial: 0,1"
     assert len(found) == 18
     metrics = {metric["name"]: metric["value"] for event in run.events for metric in event.get("metrics", ())}
     assert metrics["gpus"] == 4
     assert leftovers() == []
     reports = "".join(path.read_text() for path in (tmp_path / "reports").rglob("*") if path.is_file())
     assert not re.search(r"RAY_AUTH_TOKEN=\S", reports)
-
-
-def test_a_trial_that_sees_all_gpus_of_its_node_is_found(sandbox: Sandbox, tmp_path: Path) -> None:
-    # a variable that users copy from workarounds: Ray then leaves CUDA_VISIBLE_DEVICES as Slurm has set it
-    python = deviant_python(
-        tmp_path, '"gpu02 worker"*) export RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1;;'
-    )
-    claim = {"environment": "frameworks", "cpus": 2, "gpus": 2}
-    chosen = ("-k", "tune_gpus")
-    run = run_suite(sandbox, tmp_path, "test_ray.py", *chosen, python=python, nodes="gpu[01-02]", ray=claim)
-    assert ends(run) == {"test_tune_gpus[gpu01]": "passed", "test_tune_gpus[gpu02]": "failed"}, run.out[
-        -4000:
-    ]
-    assert message(run, "test_tune_gpus[gpu02]") == "CUDA_VISIBLE_DEVICES of the trial: 0,1"
 
 
 def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -863,7 +859,8 @@ def test_a_dead_head_and_what_it_leaves_are_found(sandbox: Sandbox, tmp_path: Pa
     """The head's task is killed in the middle of its work, so that it cannot tidy up."""
     python = deviant_python(tmp_path, f'"gpu01 head"*) exec timeout -s KILL 9 {deviant(tmp_path)} "$@";;')
     claim = {"environment": "frameworks", "cpus": 1, "gpus": 0, "join": "40s", "leave": "20s"}
-    run = run_suite(sandbox, tmp_path, "test_ray.py", python=python, nodes="gpu[01-02]", ray=claim)
+    chosen = ("-k", "test_nodes or test_left")  # without the step of each node alone
+    run = run_suite(sandbox, tmp_path, "test_ray.py", *chosen, python=python, nodes="gpu[01-02]", ray=claim)
     said = message(run, "test_nodes")
     assert "head on gpu01: task 0: ended by signal 9 (SIGKILL)" in said, run.out[-4000:]
     assert ends(run)["test_left[gpu01]"] == "failed", run.out[-4000:]

@@ -17,6 +17,17 @@ from pytest_gpucluster.kit.payloads.prelude import interfaces, say
 # the options of horovodrun, and no prompts
 SSH = ("ssh", "-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes")
 SIDE_BY_SIDE = 16
+# `horovodrun --check-build` imports the framework anew in up to six forks: they inherit what is imported before
+CHECK_BUILD = """
+import contextlib, glob, importlib, os, runpy, sys
+import horovod
+for name in ("tensorflow", "torch", "mxnet"):
+    if glob.glob(os.path.join(os.path.dirname(horovod.__file__), name, "mpi_lib*")):
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+sys.argv = ["horovodrun", "--check-build"]
+runpy.run_module("horovod.runner.launch", run_name="__main__")
+"""
 
 
 def build(patience: float) -> Dict[str, Any]:
@@ -31,7 +42,7 @@ def build(patience: float) -> Dict[str, Any]:
         return {"problem": "horovod %s is installed, horovodrun is not on PATH" % horovod.__version__}
     try:
         done = subprocess.run(
-            [program, "--check-build"],
+            [sys.executable, "-c", CHECK_BUILD],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
