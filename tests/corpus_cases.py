@@ -116,6 +116,7 @@ _BASIC = (
 _KEYS = {"hardware", "version", "source", "profile", "cluster", "expect", "note"}
 # What tells of the GPUs, the best first: corpus_nvidia_smi.py answers from it.
 _GPUS = ("nvidia-smi -q", "nvidia-smi -q -x", "nvidia-smi -L", "nvidia-smi nvlink -s", "nvidia-smi topo -m")
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # every worker reads all cases
 _WANTED = {"outcome", "action", "part", "says", "warning"}
 _OUTCOMES = {"passed", "failed", "not applicable", "not checked", "error"}
 _TITLE = re.compile(
@@ -193,7 +194,7 @@ def load(path: Path) -> Case:
     """Read a case; ValueError where it is not one."""
     text = path.read_text()
     head, rule, body = text.partition("\n---\n")
-    data = yaml.safe_load(head)
+    data = yaml.load(head, _Loader)
     if not rule or not isinstance(data, dict):
         raise ValueError(f"{path}: must begin with a YAML header, then a line ---")
     if wrong := set(data) - _KEYS or {"hardware", "version", "source", "expect"} - set(data):
@@ -228,6 +229,7 @@ class Machine:
 
     def __init__(self, case: Case, node: str, folder: Path) -> None:
         self.node, self.bin, self.root = node, folder / "bin", folder / "root"
+        self._answers: dict[str, Answer] = {}
         for path in (
             self.bin,
             *(self.root / name for name in ("proc", "sys", "dev/shm", "etc", "var/tmp", "run", "tmp")),
@@ -277,8 +279,14 @@ class Machine:
         path.chmod(0o755)
 
     def answer(self, probe: Probe[Any]) -> Answer:
-        """Run a probe's command as it is, but for where the recorded tools and files are."""
-        command = _PATHS.sub(lambda match: f"{self.root}{match[0]}", probe.command)
+        """Return the answer to a probe's command; as in a run, one that several probes share runs once."""
+        if probe.command not in self._answers:
+            self._answers[probe.command] = self._run(probe.command)
+        return self._answers[probe.command]
+
+    def _run(self, command: str) -> Answer:
+        """Run a command as it is, but for where the recorded tools and files are."""
+        command = _PATHS.sub(lambda match: f"{self.root}{match[0]}", command)
         env = {"PATH": str(self.bin), "HOME": "/root", "LC_ALL": "C", "TZ": "UTC"}
         done = subprocess.run(
             [str(self.bin / "sh"), "-c", command],

@@ -195,6 +195,14 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "120", **changes}
 
 
+def write_bytecode(site: Path) -> None:
+    """Compile an installed package and its suites as the first run on a cluster does; runs of tests write none."""
+    words = ("--collect-only", "-qq", "-p", "no:cacheprovider", "--cluster=local")
+    env = environment(PYTHONPATH=str(site), PYTHONDONTWRITEBYTECODE="")
+    argv = command(*words, "--pyargs", "pytest_gpucluster.suites")
+    subprocess.run(argv, cwd=site, env=env, capture_output=True, timeout=DEADLINE, check=True)
+
+
 def write_suites(folder: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         (folder / name).write_text(text)

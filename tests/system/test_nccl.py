@@ -57,8 +57,9 @@ def eight() -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="module")
-def sixty_four() -> Iterator[Sandbox]:
-    yield from up(64)
+def three_leaves() -> Iterator[Sandbox]:
+    """48 nodes: of two leaf switches nobody could tell which one is slow to the other."""
+    yield from up(48)
 
 
 @pytest.fixture
@@ -337,7 +338,6 @@ def test_a_baseline_is_recorded_and_judged_against(eight: Sandbox, tmp_path: Pat
     assert accept(eight, tmp_path, f"--baseline={path}").rc == 0
     # 4% slower: within the tolerance of the cluster's own rows, and below what this cluster can
     slower = (Fault("slow_node", "gpu03", {"factor": 0.96}),)
-    assert ("nccl.alone_bandwidth", "gpu03") not in failures(accept(eight, tmp_path, faults=slower))
     found = failures(accept(eight, tmp_path, f"--baseline={path}", faults=slower))
     assert ("nccl.alone_bandwidth", "gpu03") in found
     assert "baseline" in told(found["nccl.alone_bandwidth", "gpu03"])
@@ -364,8 +364,8 @@ def test_a_bad_baseline_is_told_in_one_line_before_anything_starts(
     assert f"{path}: {said}" in error
 
 
-def test_one_slow_node_of_64_is_named(sixty_four: Sandbox, tmp_path: Path) -> None:
-    run = accept(sixty_four, tmp_path, faults=(Fault("slow_node", "gpu37"),))
+def test_one_slow_node_of_48_is_named(three_leaves: Sandbox, tmp_path: Path) -> None:
+    run = accept(three_leaves, tmp_path, faults=(Fault("slow_node", "gpu37"),))
     assert failures(run).keys() == {
         ("nccl.alone_bandwidth", "gpu37"),
         ("nccl.outlier", "gpu37"),
@@ -376,10 +376,10 @@ def test_one_slow_node_of_64_is_named(sixty_four: Sandbox, tmp_path: Path) -> No
     assert "the rounds of pairs name gpu37" in told(failures(run)[WHOLE])
 
 
-def test_a_slow_leaf_switch_is_named_and_none_of_its_nodes(sixty_four: Sandbox, tmp_path: Path) -> None:
+def test_a_slow_leaf_switch_is_named_and_none_of_its_nodes(three_leaves: Sandbox, tmp_path: Path) -> None:
     members = [f"gpu{number}" for number in range(17, 33)]
     leaf = tuple(Fault("slow_leaf", node, {"leaf": "gpu[17-32]"}) for node in members)
-    run = accept(sixty_four, tmp_path, faults=leaf)
+    run = accept(three_leaves, tmp_path, faults=leaf)
     found = failures(run)
     assert found.keys() == {(FAULTS["slow_leaf"].check, ""), WHOLE}
     assert first_part(found["nccl.links", ""]) == "leaf switch leaf02"

@@ -18,6 +18,7 @@ from plugin_helpers import (
     names,
     on,
     run_pytest,
+    write_bytecode,
 )
 
 from pytest_gpucluster.plugin.markers import strange_words
@@ -199,6 +200,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     target = folder / "site"
     subprocess.run([*pip, "--target", str(target), str(wheel)], check=True, env=environment(), timeout=120)
+    write_bytecode(target)
     return target
 
 
