@@ -350,14 +350,11 @@ def told(run: Run, *, ordered: bool) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "options",
     [
-        ("-rA",),
         ("-v", "-rA"),
         ("-q", "--durations=3"),
         ("-x",),
-        ("-s",),
         ("-n2",),
-        ("-p", "no:logging"),
-        ("-o", "faulthandler_timeout=60"),
+        ("-s", "-p", "no:logging", "-o", "faulthandler_timeout=60"),
     ],
 )
 def test_both_kinds_of_items_report_the_same(

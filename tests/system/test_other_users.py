@@ -176,17 +176,9 @@ def shell_as(name: str, command: str, around: tuple[str, ...] = ()) -> Answer:
 
 
 def test_two_users_at_once_find_healthy_nodes_fit(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
-    argv = (
-        "pytest",
-        on(sandbox),
-        "-m",
-        "os or slurm or gpu or fabric or container",
-        "-n",
-        "2",
-        str(HERE.suites),
-    )
-    nodes = {ALICE: "gpu[01-02]", BOB: "gpu[03-04]"}
-    both = {name: begin(name, homes[name], *argv, f"--nodes={nodes[name]}") for name in (ALICE, BOB)}
+    argv = ("pytest", on(sandbox), "-m", "os or slurm or gpu or fabric or container", str(HERE.suites))
+    options = {ALICE: ("--nodes=gpu[01-02]", "-n2"), BOB: ("--nodes=gpu[03-04]",)}
+    both = {name: begin(name, homes[name], *argv, *options[name]) for name in (ALICE, BOB)}
     for run in [end(process, homes[name]) for name, process in both.items()]:
         assert run.rc == 0, run.out[-3000:] + run.err
         assert not names(run.outcomes, "failed")
