@@ -30,6 +30,7 @@ PLUGINS, TASKS = "plugstack.conf", "spank_tasks.so"
 _FLAGS = ("-std=gnu11", "-O1", "-Wall", "-fpic", "-shared")
 _HEADER = "slurm/spank.h"
 OFF, AUTO = "off", "auto"
+_compiled: dict[tuple[str, ...], bytes] = {}  # by command: a process that starts many sandboxes compiles once
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,14 @@ def link_tool(layout: Layout) -> None:
 
 
 def _compile(library: Path, names: Sequence[str], transport: Transport) -> None:
-    sources = (str(HERE / name) for name in names)
-    argv = ["cc", *_FLAGS, f"-I{_headers()}", *sources, "-o", str(library)]
-    done = transport.run(argv, timeout=120)
-    if done.rc != 0:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
-        raise SandboxError(f"the container plugin does not compile: {first} (sandbox up --pyxis off)")
+    argv = ("cc", *_FLAGS, f"-I{_headers()}", *(str(HERE / name) for name in names))
+    if argv not in _compiled:
+        done = transport.run([*argv, "-o", str(library)], timeout=120)
+        if done.rc != 0:
+            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
+            raise SandboxError(f"the container plugin does not compile: {first} (sandbox up --pyxis off)")
+        _compiled[argv] = library.read_bytes()
+    library.write_bytes(_compiled[argv])
 
 
 def _site_library(path: str) -> Path:

@@ -38,6 +38,7 @@ PROGRAMS = (
     *("stat", "tail", "tee", "test", "touch", "tr", "true", "uname", "wc", "xargs"),
     *("ssh", "ssh-keygen", "sshd"),
 )
+_answers: dict[tuple[str, ...], str] = {}  # of ldd by command: the libraries of the machine stay the same
 _PARTS_OF_SSHD = (
     "/usr/lib/openssh/sshd-session",
     "/usr/lib/openssh/sshd-auth",
@@ -99,6 +100,8 @@ def fill(root: Path, transport: Transport, programs: Collection[str] = PROGRAMS)
             shutil.copy(path, copy)  # the target of a link, under the link's name
 
 
-def _libraries(programs: list[str], transport: Transport) -> list[str]:
-    done = transport.run(["ldd", *programs], timeout=60)
-    return list(dict.fromkeys(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", done.stdout, re.MULTILINE)))
+def _libraries(programs: Collection[str], transport: Transport) -> list[str]:
+    argv = ("ldd", *programs)
+    if argv not in _answers:
+        _answers[argv] = transport.run(list(argv), timeout=60).stdout
+    return list(dict.fromkeys(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", _answers[argv], re.MULTILINE)))
