@@ -809,22 +809,12 @@ def leftovers() -> list[str]:
     return subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=False).stdout.splitlines()
 
 
-def test_ray_runs_over_two_nodes_and_a_trial_that_sees_all_gpus_is_found(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    # a variable that users copy from workarounds: Ray then leaves CUDA_VISIBLE_DEVICES as Slurm has set it
-    python = deviant_python(
-        tmp_path, '"gpu02 worker"*) export RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1;;'
-    )
+def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     claim = {"environment": "frameworks", "cpus": 2, "gpus": 2}
-    run = run_suite(sandbox, tmp_path, "test_ray.py", python=python, nodes="gpu[01-02]", ray=claim)
+    run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]", ray=claim)
     found = ends(run)
-    apart = {
-        "test_head_lost[gpu01]": "not applicable",  # the head
-        "test_tune_gpus[gpu02]": "failed",
-    }
+    apart = {"test_head_lost[gpu01]": "not applicable"}  # the head
     assert {item: end for item, end in found.items() if end != "passed"} == apart, run.out[-4000:]
-    assert message(run, "test_tune_gpus[gpu02]") == "CUDA_VISIBLE_DEVICES of the trial: 0,1"
     assert len(found) == 18
     metrics = {metric["name"]: metric["value"] for event in run.events for metric in event.get("metrics", ())}
     assert metrics["gpus"] == 4
@@ -834,12 +824,14 @@ def test_ray_runs_over_two_nodes_and_a_trial_that_sees_all_gpus_is_found(
 
 
 def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Of four nodes: one lacks Ray, one starts its worker late, one has a port taken."""
+    """Of four nodes: one shows its trial all GPUs, one lacks Ray, one starts its worker late, one has a port taken."""
     late = '"gpu03 worker"*) exec sleep 32;;'
-    python = deviant_python(tmp_path, f'"gpu02 "*) exec {sys.executable} "$@";;\n{late}')
-    claim: dict[str, Any] = {"environment": "frameworks", "cpus": 1, "gpus": 0, "tune": False, "token": False}
+    # a variable that users copy from workarounds: Ray then leaves CUDA_VISIBLE_DEVICES as Slurm has set it
+    workaround = '"gpu01 head"*) export RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1;;'
+    python = deviant_python(tmp_path, f'"gpu02 "*) exec {sys.executable} "$@";;\n{late}\n{workaround}')
+    claim: dict[str, Any] = {"environment": "frameworks", "cpus": 1, "gpus": 2, "token": False}
     claim |= {"join": "20s", "leave": "20s", "port": 23000}
-    width = ray_node.width_of({"nodes": {"gpu01": {"cpus": 1, "gpus": 0}}})
+    width = ray_node.width_of({"nodes": {"gpu01": {"cpus": 1, "gpus": 2}}})
     with socket.create_server(("0.0.0.0", 23000 + 3 * width)):
         run = run_suite(sandbox, tmp_path, "test_ray.py", python=python, ray=claim)
     found = ends(run)
@@ -852,6 +844,7 @@ def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_pa
     assert "gpu04: missing: port" in said
     assert found["test_tasks[gpu01]"] == "passed"
     assert found["test_tasks[gpu03]"] == "not applicable"
+    assert message(run, "test_tune_gpus[gpu01]") == "CUDA_VISIBLE_DEVICES of the trial: 0,1"
     assert leftovers() == []
 
 
