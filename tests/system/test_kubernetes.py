@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 RECORDED = CORPUS / "kubernetes" / "healthy-eks-h100-gpu-operator-1.35.txt"
-NODES = [f"gpu{number:02}" for number in range(3, 13)]
+NODES = [f"gpu{number:02}" for number in range(3, 14)]
 SUITE = ("--cluster=k8s.yaml", "-m", "kubernetes", "--pyargs", "pytest_gpucluster.suites.kubernetes")
 
 
 def objects() -> Objects:
-    """Return the recorded cluster with ten nodes, each a copy of its first one."""
+    """Return the recorded cluster with eleven nodes, each a copy of its first one."""
     items: list[dict[str, Any]] = []
     for section in load(RECORDED).sections:
         items += json.loads(section.text).get("items", [])
@@ -51,6 +51,8 @@ def objects() -> Objects:
                         "kernelVersion": "6.8.0-1030-aws",
                         "kubeletVersion": "v1.32.4",
                     }
+                    for part in ("capacity", "allocatable"):
+                        mine["status"][part]["vpc.amazonaws.com/efa"] = "32"
                 if mine["kind"] == "Pod":
                     mine["metadata"]["name"] += node
                 kinds["nodes" if mine["kind"] == "Node" else "pods"].append(mine)
@@ -61,7 +63,7 @@ def cluster_file(folder: Path, kubeconfig: Path, **section: object) -> None:
     profile = yaml.safe_load(RECORDED.read_text().partition("\n---\n")[0])["profile"] | {"simulated": True}
     keys = {
         "kubeconfig": str(kubeconfig),
-        "nodes": "gpu[03-12]",
+        "nodes": "gpu[03-13]",
         "profile": profile,
         "minimum_version": "1.33",
         **section,
@@ -89,6 +91,8 @@ def break_nodes(found: Objects) -> None:
     plugin |= {"ready": False, "restartCount": 9, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     found.node("gpu09")["metadata"]["labels"]["nvidia.com/gpu.product"] = "NVIDIA-A100-SXM4-80GB"
     found.node("gpu10")["status"]["nodeInfo"]["kernelVersion"] = "5.15.0-91-generic"
+    for part in ("capacity", "allocatable"):
+        del found.node("gpu13")["status"][part]["vpc.amazonaws.com/efa"]
     request = {"resources": {"limits": {"nvidia.com/gpu": "9"}}}
     holder = {"name": "train", "namespace": "team-a"}
     running = {"phase": "Running", "containerStatuses": []}
@@ -121,6 +125,7 @@ FAULTS = [
     "test_gpus[gpu07]",
     "test_labels[gpu09]",
     "test_network_operator[gpu12]",
+    "test_rdma[gpu13]",
     "test_ready[gpu05]",
     "test_software[gpu10]",
     "test_taints[gpu06]",
@@ -149,7 +154,7 @@ def test_each_fault_is_found_on_its_node_alone_and_a_node_in_slurm_too_is_one_no
     assert "9 restarts" in run.out
     assert "SIMULATED" in run.out
     assert "drain" not in {event["action"] for event in run.events if "action" in event}
-    assert run.event("nodes")["selected"] == [f"gpu{number:02}" for number in range(1, 13)]
+    assert run.event("nodes")["selected"] == [f"gpu{number:02}" for number in range(1, 14)]
     passed = names(run.outcomes, "passed")
     assert [it for it in passed if "known" in it] == [f"test_known[gpu{number:02}]" for number in range(1, 5)]
     assert {f"test_{name}[gpu04]" for name in ("ready", "gpus", "labels", "gpu_operator")} <= set(passed)
