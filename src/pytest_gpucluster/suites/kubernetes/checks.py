@@ -82,7 +82,7 @@ SUSPICIOUS = {
 LATCHED = {"DCGMError"}  # reasons of EKS that stay after a restart of DCGM: aws/eks-node-monitoring-agent#266
 # Seconds in which the pods of a new or restarted node restart until those that they depend on are ready: the
 # DCGM exporter restarted 3 times within 5 minutes (cncf/k8s-ai-conformance, v1.35/openshift). Its devices appear later
-# too: GPUs 50 to 90 s after a node joined GKE (converged-computing/google-performance-study, experiments/gke/gpu)
+# too: GPUs 50 to 80 s after a node joined GKE (converged-computing/google-performance-study, experiments/gke/gpu)
 STARTUP = 600
 # Labels by which the operators report that they failed: constants of NVIDIA/mig-parted and NVIDIA/k8s-operator-libs
 FAILED_STATES = {
