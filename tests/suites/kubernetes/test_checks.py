@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.suites.kubernetes import checks
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
 from pytest_gpucluster.suites.kubernetes.facts import Condition, Container, KubeFacts, KubeNode, Pod, Taint
@@ -20,6 +21,10 @@ GPU = {"nvidia.com/gpu": "8"}
 def node(*, since: float | None = None, **facts: Any) -> KubeNode:
     conditions = {"Ready": Condition("True", since=since)} | facts.pop("conditions", {})
     return KubeNode("gpu01", conditions=conditions, **{"capacity": GPU, "allocatable": GPU, **facts})
+
+
+def lacking(name: str, offered: str, **facts: Any) -> KubeNode:
+    return node(capacity={name: offered}, allocatable={name: offered}, **facts)
 
 
 def operator_pod(*, ended: float, ready: bool = True, started: float = 0.0) -> Pod:
@@ -124,4 +129,82 @@ def test_resources_of_an_earlier_partition_are_no_mig_devices() -> None:
     both = {"nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "0"}
     profile: Any = SimpleNamespace(mig=False, count=8)
     found = checks.gpus(node(capacity=both, allocatable=both), (), KubeFacts(), CONFIG, profile)
+    assert found.outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("created", "since", "outcome"),
+    [
+        (NOW - 60, None, "not checked"),  # it has just joined
+        (NOW - 9000, NOW - 60, "not checked"),  # it was restarted
+        (NOW - 9000, NOW - 900, "failed"),
+        (0.0, None, "failed"),  # no time is known
+    ],
+)
+def test_node_without_gpus_is_not_checked_soon_after_its_start(
+    created: float, since: float | None, outcome: str
+) -> None:
+    profile: Any = SimpleNamespace(mig=None, count=8)
+    for resources in ({}, {"nvidia.com/gpu": "0"}):
+        young = node(created=created, since=since, capacity=resources, allocatable=resources)
+        found = checks.gpus(young, (), KubeFacts(now=NOW), CONFIG, profile)
+        assert found.outcome.value == outcome
+    seven = lacking("nvidia.com/gpu", "7", created=created, since=since)
+    assert checks.gpus(seven, (), KubeFacts(now=NOW), CONFIG, profile).outcome is Outcome.FAILED
+
+
+RESOURCE = "rdma/hca_shared_devices_a"
+
+
+@pytest.mark.parametrize(
+    ("capacity", "allocatable", "created", "outcome"),
+    [
+        ("1k", "1k", 0.0, "passed"),
+        ("1k", "999", 0.0, "failed"),
+        ("0", "0", 0.0, "failed"),
+        ("0", "0", NOW - 60, "not checked"),
+        ("500", "500", NOW - 60, "failed"),
+    ],
+)
+def test_devices_for_rdma_must_be_as_on_the_other_nodes(
+    capacity: str, allocatable: str, created: float, outcome: str
+) -> None:
+    mine = node(capacity={RESOURCE: capacity}, allocatable={RESOURCE: allocatable}, created=created)
+    usual = {RESOURCE: norm([("gpu01", capacity), ("gpu02", "1k"), ("gpu03", "1k")])}
+    assert checks.rdma(mine, KubeFacts(now=NOW), usual).outcome.value == outcome
+
+
+def test_node_without_the_resource_of_the_others_fails() -> None:
+    usual = {"vpc.amazonaws.com/efa": norm([("gpu01", "0"), ("gpu02", "4"), ("gpu03", "4")])}
+    assert checks.rdma(node(), KubeFacts(now=NOW), usual).outcome is Outcome.FAILED
+    assert checks.rdma(node(), KubeFacts(now=NOW), {}).outcome is Outcome.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "outcome"),
+    [
+        ("nvidia.com/mig.config.state", "failed", "failed"),
+        ("nvidia.com/mig.config.state", "success", "passed"),
+        ("nvidia.com/gpu-driver-upgrade-state", "upgrade-failed", "failed"),
+        ("nvidia.com/gpu-driver-upgrade-state", "upgrade-done", "passed"),
+        ("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB-MIG-INVALID", "failed"),
+        ("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "passed"),
+    ],
+)
+def test_label_of_an_operator_that_failed(label: str, value: str, outcome: str) -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", label: value}
+    profile: Any = SimpleNamespace(name="NVIDIA A100-SXM4-80GB", count=8, memory=None)
+    assert checks.labels(node(labels=labels), KubeFacts(), CONFIG, profile, {}).outcome.value == outcome
+
+
+def test_restart_after_the_newest_heartbeat_is_shown_as_of_now() -> None:
+    found = checks.gpu_operator(node(), (operator_pod(ended=NOW + 90),), KubeFacts(now=NOW), CONFIG)
+    assert "restarted 0 s ago" in found.findings[0].measured
+
+
+@pytest.mark.parametrize("taint", ["sku=gpu:NoSchedule", "nvidia.com/gpu=present:NoSchedule"])
+def test_taints_that_providers_set_on_gpu_nodes_are_expected(taint: str) -> None:
+    key, _, rest = taint.partition("=")
+    value, _, effect = rest.partition(":")
+    found = checks.taints(node(taints=(Taint(key, value, effect),)), KubeFacts(), CONFIG)
     assert found.outcome is Outcome.PASSED

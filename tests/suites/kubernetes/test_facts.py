@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.suites.kubernetes.facts import DaemonSet, KubeNode, Taint, matched
+from pytest_gpucluster.suites.kubernetes.facts import (
+    GPU_COMPONENTS,
+    NETWORK_COMPONENTS,
+    DaemonSet,
+    KubeNode,
+    Taint,
+    component_of,
+    matched,
+    rdma_of,
+)
 
 
 def test_node_is_matched_by_name_first_label_and_address() -> None:
@@ -38,3 +47,25 @@ def test_daemonset_belongs_on_nodes_that_it_selects_and_tolerates() -> None:
     assert tolerating.belongs_on(KubeNode("n", {"gpu": "true"}, (Taint("x", "", "NoSchedule"),))) is True
     assert tolerating.belongs_on(KubeNode("n", {"gpu": "true"}, (Taint("y", "", "NoSchedule"),))) is None
     assert tolerating.belongs_on(KubeNode("n", {"gpu": "false"})) is False
+
+
+@pytest.mark.parametrize(
+    ("daemonset", "gpu", "network"),
+    [
+        ("nvidia-sandbox-validator", "validator", ""),
+        ("nvidia-sandbox-device-plugin-daemonset", "device-plugin", ""),
+        ("nvidia-vgpu-manager-daemonset-9.6.20260324-0", "virtual machines", ""),
+        ("nvidia-vfio-manager", "virtual machines", ""),
+        ("aws-efa-k8s-device-plugin-daemonset", "", "device-plugin"),
+        ("aws-node", "", ""),
+    ],
+)
+def test_component_of_a_daemonset(daemonset: str, gpu: str, network: str) -> None:
+    assert component_of(daemonset, GPU_COMPONENTS) == gpu
+    assert component_of(daemonset, NETWORK_COMPONENTS) == network
+
+
+def test_resources_for_rdma() -> None:
+    names = ("rdma/hca", "mellanox.com/shared_hca_rdma", "vpc.amazonaws.com/efa", "nvidia.com/hostdev")
+    others = ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "cpu", "memory")
+    assert tuple(rdma_of(KubeNode("n", capacity=dict.fromkeys((*names, *others), "1")))) == names

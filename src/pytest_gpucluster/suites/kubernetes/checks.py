@@ -24,6 +24,7 @@ from pytest_gpucluster.suites.kubernetes.facts import (
     GPU_COMPONENTS,
     NETWORK_COMPONENTS,
     component_of,
+    rdma_of,
     version_of,
     whole,
 )
@@ -80,8 +81,14 @@ SUSPICIOUS = {
 }
 LATCHED = {"DCGMError"}  # reasons of EKS that stay after a restart of DCGM: aws/eks-node-monitoring-agent#266
 # Seconds in which the pods of a new or restarted node restart until those that they depend on are ready: the
-# DCGM exporter restarted 3 times within 5 minutes (cncf/k8s-ai-conformance, v1.35/openshift)
+# DCGM exporter restarted 3 times within 5 minutes (cncf/k8s-ai-conformance, v1.35/openshift). Its devices appear later
+# too: GPUs 50 to 80 s after a node joined GKE (converged-computing/google-performance-study, experiments/gke/gpu)
 STARTUP = 600
+# Labels by which the operators report that they failed: constants of NVIDIA/mig-parted and NVIDIA/k8s-operator-libs
+FAILED_STATES = {
+    "nvidia.com/mig.config.state": "failed",
+    "nvidia.com/gpu-driver-upgrade-state": "upgrade-failed",
+}
 MEMORY_TOLERANCE = 0.03  # NVML counts reserved memory or not: 15109 and 15360 MiB on one T4
 GKE_SHARES = "cloud.google.com/gke-max-shared-clients-per-gpu"
 GKE_MIG = "cloud.google.com/gke-gpu-partition-size"
@@ -206,6 +213,9 @@ def gpus(
     if not capacity and _only_dra(kube_node, kube_pods, seen):
         yield NotChecked("the DRA driver offers the GPUs as ResourceSlices, which are not read")
         return
+    if not allocatable and (why := starting(kube_node, seen)):
+        yield NotChecked(f"no GPUs yet, {why}")
+        return
     shares = replicas(kube_node, resource)
     if shares is None:
         yield from _lost(kube_node, (f"{resource}.shared",))
@@ -279,6 +289,31 @@ def network_operator(
 
 
 @check(
+    "kubernetes.rdma",
+    cause="the plugin for the network found no device: its driver (mofed, EFA) failed, or a NIC is missing or down",
+    hint="kubectl describe nodes; kubectl logs of the RDMA, SR-IOV or EFA device plugin there; ibv_devinfo on the node",
+    action=Action.MONITOR,
+)
+def rdma(kube_node: KubeNode | None, seen: KubeFacts, usual_rdma: Mapping[str, Norm[str]]) -> Judgement:
+    """The node offers the same devices for RDMA as the other nodes of its group, and all can be allocated."""
+    if kube_node is None:
+        yield from _unseen(seen)
+        return
+    if not usual_rdma:
+        yield NotApplicable("no node of the group offers devices for RDMA")
+        return
+    if not has_rdma(kube_node) and (why := starting(kube_node, seen)):
+        yield NotChecked(f"no devices yet, {why}")
+        return
+    mine = rdma_of(kube_node)
+    for name, norm in usual_rdma.items():
+        capacity, allocatable = mine.get(name, "0"), kube_node.allocatable.get(name, "0")
+        yield from norm.judge(name, capacity)
+        if allocatable != capacity:
+            yield Finding(f"allocatable {name}", f"{allocatable} of {capacity}", "all of them healthy")
+
+
+@check(
     "kubernetes.labels",
     cause="the node has other GPUs than stated, or feature discovery has not run since they were changed",
     hint="kubectl get nodes --show-labels; nvidia-smi -L on the node; kubectl logs of gpu-feature-discovery there",
@@ -338,6 +373,17 @@ def software(
             )
 
 
+def starting(node: KubeNode, seen: KubeFacts) -> str:
+    """Return since when the node is in service if its device plugins may not have registered yet, else ''."""
+    age = max(0.0, seen.now - node.since)
+    return f"{age:.0f} s after the node became Ready: repeat the run later" if age < STARTUP else ""
+
+
+def has_rdma(node: KubeNode) -> bool:
+    """Return whether the node offers a device for RDMA."""
+    return any(count != "0" for count in rdma_of(node).values())
+
+
 def software_of(node: KubeNode) -> dict[str, str]:
     """Return what must be equal on all nodes."""
     return {
@@ -382,6 +428,9 @@ def _against_profile(
     # drivers before 470 left the vendor out
     if name.removeprefix("NVIDIA-") != expected.removeprefix("NVIDIA-"):
         yield Finding(f"{resource}.product", product, expected)
+    if product.endswith("-MIG-INVALID"):
+        # the strategy `single` refuses a GPU in MIG mode without devices, and devices of several kinds
+        yield Finding(f"{resource}.product", product, "MIG devices of one kind, or the strategy mixed")
     if "-MIG-" in product:
         return  # count and memory are those of MIG devices
     count, memory = whole(found.get(f"{resource}.count", "")), whole(found.get(f"{resource}.memory", ""))
@@ -408,6 +457,9 @@ def _against_each_other(node: KubeNode, resource: str) -> Iterator[Finding]:
         yield Finding(f"{resource}.count", f"{count}, with {shares} replicas each", f"capacity {capacity}")
     if found.get(f"{resource}.present", "true") != "true":
         yield Finding(f"{resource}.present", found[f"{resource}.present"], "true")
+    for key, failed in FAILED_STATES.items():
+        if found.get(key) == failed:
+            yield Finding(key, failed, "success, or no such label")
     full = found.get("nvidia.com/cuda.driver-version.full", "")
     parts = [found.get(f"nvidia.com/cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
     if full and all(parts) and full != ".".join(parts):
@@ -469,7 +521,8 @@ def _operator(
         yield NotApplicable(f"no DaemonSet of the {operator} selects this node")
         return
     for pod, name in mine.values():
-        yield from _pod(pod, name, config, seen.now, _begin(pod, node))
+        # the pod, or its node after a restart, could not start containers before
+        yield from _pod(pod, name, config, seen.now, max(pod.started or 0.0, node.since))
     yield Metric(
         "restarts", sum(it.restarts for pod, _ in mine.values() for it in pod.containers), "restarts"
     )
@@ -483,13 +536,6 @@ def _operator(
             yield Finding(
                 name, "no DaemonSet puts it on this node", "a running pod, as the cluster file states"
             )
-
-
-def _begin(pod: Pod, node: KubeNode) -> float:
-    """Return when the pod, or its node after a restart, could start containers; 0 if neither time is known."""
-    found = node.conditions.get("Ready")
-    ready = found.since if found is not None and found.status == "True" else None
-    return max(pod.started or 0.0, ready or 0.0)
 
 
 def _pod(
@@ -511,7 +557,8 @@ def _pod(
         kind = Advisory if it.ready and (it.ended or now) < begin + STARTUP else Finding
         yield kind(
             part,
-            f"{it.name}: restarted {now - (it.ended or now):.0f} s ago ({it.why or 'no reason'}), {it.restarts} restarts",
+            # a heartbeat may be five minutes older than a restart
+            f"{it.name}: restarted {max(0.0, now - (it.ended or now)):.0f} s ago ({it.why or 'no reason'}), {it.restarts} restarts",
             f"no restart within {config.restart_window:g} s",
         )
     failed = broken or [it for it in recent if not it.ready]

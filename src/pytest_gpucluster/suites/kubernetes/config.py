@@ -54,7 +54,9 @@ class KubernetesConfig(OptionalSection):
     )
     gpu_resource: Text = Field("nvidia.com/gpu", description="name of the GPUs among the resources of a node")
     taints: tuple[Text, ...] = Field(
-        ("nvidia.com/gpu",), description="expected taints: KEY, KEY=VALUE, each with or without :EFFECT"
+        ("nvidia.com/gpu", "sku=gpu:NoSchedule", "kubernetes.io/arch=arm64:NoSchedule"),
+        description="expected taints: KEY, KEY=VALUE, each with or without :EFFECT; default: those that keep other pods "
+        "off GPU nodes, of AKS's guide too, and off the Arm nodes of GKE",
     )
     minimum_version: Version | None = Field(
         None,

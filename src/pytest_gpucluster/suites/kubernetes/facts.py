@@ -20,20 +20,32 @@ if TYPE_CHECKING:
 
 # component -> patterns of the names of its DaemonSets: assets/*/0500_daemonset.yaml of NVIDIA/gpu-operator, charts of
 # NVIDIA/k8s-device-plugin, NVIDIA/dcgm-exporter and kubernetes-sigs/dra-driver-nvidia-gpu, GKE's own plugin, manifests/ of
-# Mellanox/network-operator
+# Mellanox/network-operator, chart aws-efa-k8s-device-plugin of aws/eks-charts
 GPU_COMPONENTS = {
     "driver": ("nvidia-driver-daemonset*", "nvidia-gpu-driver-*", "nvidia-driver-installer*"),
     "toolkit": ("nvidia-container-toolkit-daemonset*",),
-    "device-plugin": ("*nvidia-device-plugin*", "nvidia-gpu-device-plugin*"),
+    "device-plugin": ("*nvidia-device-plugin*", "nvidia-gpu-device-plugin*", "nvidia-sandbox-device-plugin*"),
     "feature-discovery": ("*gpu-feature-discovery*", "*node-feature-discovery-worker*", "nfd-worker*"),
     "dcgm-exporter": ("*dcgm-exporter*", "nvidia-dcgm"),
-    "validator": ("nvidia-operator-validator*",),
+    "validator": ("nvidia-operator-validator*", "nvidia-sandbox-validator*"),
     "mig-manager": ("nvidia-mig-manager*",),
+    "virtual machines": (
+        "nvidia-vgpu-manager*",
+        "nvidia-vgpu-device-manager*",
+        "nvidia-vfio-manager*",
+        "nvidia-cc-manager*",
+        "nvidia-kata-manager*",
+    ),
     "dra-driver": ("*dra-driver*kubelet-plugin*",),
 }
 NETWORK_COMPONENTS = {
     "driver": ("mofed-*", "*doca-driver*"),
-    "device-plugin": ("*rdma-shared-d*", "*sriov-device-plugin*", "sriov-network-config-daemon*"),
+    "device-plugin": (
+        "*rdma-shared-d*",
+        "*sriov-device-plugin*",
+        "sriov-network-config-daemon*",
+        "*efa*device-plugin*",
+    ),
     "secondary network": (
         "*multus*",
         "cni-plugins-ds*",
@@ -43,6 +55,9 @@ NETWORK_COMPONENTS = {
     ),
     "nic-discovery": ("nic-feature-discovery-ds*", "nic-configuration-daemon*"),
 }
+# resources that count devices for RDMA: rdma/hca_shared_devices_a, mellanox.com/shared_hca_rdma, vpc.amazonaws.com/efa,
+# networking.gke.io.networks/rdma-0, nvidia.com/hostdev
+RDMA = ("rdma/*", "*/*rdma*", "*/efa", "*/*hostdev*", "*/*mlnx*")
 _MINOR = re.compile(r"v?(\d{1,4})\.(\d{1,4})")
 _COUNT = re.compile(r"[0-9]{1,9}")
 _ENDED = frozenset({"Succeeded", "Failed"})
@@ -150,7 +165,7 @@ class Taint:
 
 @dataclass(frozen=True)
 class KubeNode:
-    """A node. `heartbeat`: the newest one of its conditions, as Unix time."""
+    """A node. `heartbeat`: the newest one of its conditions, `created`: when it joined, as Unix time."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -165,6 +180,14 @@ class KubeNode:
     kubelet: str = ""
     os: str = ""
     heartbeat: float = 0.0
+    created: float = 0.0
+
+    @property
+    def since(self) -> float:
+        """Since when it is in service: its creation, or a later change to Ready; 0 if neither is known."""
+        found = self.conditions.get("Ready")
+        ready = found.since if found is not None and found.status == "True" else None
+        return max(self.created, ready or 0.0)
 
 
 @dataclass(frozen=True)
@@ -257,6 +280,15 @@ def whole(text: str) -> int | None:
     return int(text) if _COUNT.fullmatch(text) else None
 
 
+def rdma_of(node: KubeNode) -> dict[str, str]:
+    """Return the resources that count devices for RDMA, with their capacity as Kubernetes writes it (1000 as 1k)."""
+    return {
+        name: count
+        for name, count in node.capacity.items()
+        if any(fnmatchcase(name, pattern) for pattern in RDMA)
+    }
+
+
 def by_node(pods: Iterable[Pod], names: Mapping[str, str]) -> dict[str, tuple[Pod, ...]]:
     """Return the pods of each node of the cluster file."""
     found: dict[str, list[Pod]] = defaultdict(list)
@@ -302,6 +334,7 @@ def _node(item: Mapping[str, Any]) -> KubeNode:
         kubelet=str(about.get("kubeletVersion", "")),
         os=str(about.get("osImage", "")),
         heartbeat=max(beats, default=0.0),
+        created=read_time(meta.get("creationTimestamp")) or 0.0,
     )
 
 

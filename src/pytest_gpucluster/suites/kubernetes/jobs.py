@@ -297,6 +297,8 @@ class _Work:
         total, pause = sum(wanted.values()), POLL[0]
         found: dict[tuple[str, int], dict[str, Any]] = {}
         while True:
+            time.sleep(pause)
+            pause = min(POLL[1], 2 * pause)
             # with those seen before: Kubernetes deletes the pods of a Job at its deadline
             found |= {key: pod for key, pod in self.pods() if key[0] in wanted}
             ended = [
@@ -304,8 +306,6 @@ class _Work:
             ]
             if len(ended) == total or time.monotonic() > deadline:
                 return found
-            time.sleep(pause)
-            pause = min(POLL[1], 1.5 * pause)
 
     def pods(self) -> Iterator[tuple[tuple[str, int], dict[str, Any]]]:
         """Yield the pods of this run."""

@@ -16,6 +16,7 @@ from pytest_gpucluster.core.majority import Norm, norm
 from pytest_gpucluster.suite import checks_as_tests, required_section
 from pytest_gpucluster.suites.kubernetes import checks, job_checks
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
+from pytest_gpucluster.suites.kubernetes.facts import rdma_of
 from pytest_gpucluster.suites.kubernetes.jobs import run_jobs
 from pytest_gpucluster.suites.kubernetes.steps import Kubectl, query
 
@@ -76,6 +77,17 @@ def usual_software(seen: KubeFacts, node: Node, gpucluster_session: ClusterSessi
     return {
         what: norm(((name, found[what]) for name, found in software.items()), "nodes of its group")
         for what in kinds
+    }
+
+
+@pytest.fixture
+def usual_rdma(seen: KubeFacts, node: Node, gpucluster_session: ClusterSession) -> dict[str, Norm[str]]:
+    """{resource for RDMA: the capacity of the nodes of the group}, without the nodes that do not offer devices yet."""
+    alike = _alike(seen, node, gpucluster_session).items()
+    found = {name: rdma_of(it) for name, it in alike if checks.has_rdma(it) or not checks.starting(it, seen)}
+    return {
+        resource: norm(((name, it.get(resource, "0")) for name, it in found.items()), "nodes of its group")
+        for resource in sorted({resource for it in found.values() for resource in it})
     }
 
 
