@@ -17,7 +17,7 @@ from pytest_gpucluster.kit.payloads.prelude import interfaces, say
 # the options of horovodrun, and no prompts
 SSH = ("ssh", "-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes")
 SIDE_BY_SIDE = 16
-# `horovodrun --check-build` imports the framework anew in up to six forks: they inherit what is imported before
+# `horovodrun --check-build` imports the framework in each of up to six forks: they inherit what is imported before
 CHECK_BUILD = """
 import contextlib, glob, importlib, os, runpy, sys
 import horovod
