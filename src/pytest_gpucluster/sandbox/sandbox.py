@@ -349,7 +349,7 @@ class Sandbox:
                 self._addresses(state),
                 user=user,
                 task_prolog=task_prolog,
-                isolation=isolation_settings() if isolation else None,
+                isolation=isolation_settings(version) if isolation else None,
             )
         )
         (layout.etc / "gres.conf").write_text(slurmconf.gres_conf(resources, files))
