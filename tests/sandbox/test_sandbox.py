@@ -269,12 +269,12 @@ def test_a_controller_that_replaced_itself_is_found_and_stopped(folder: Path) ->
     sandbox.down()
     sandbox.layout.root.mkdir()
     sandbox.layout.state.write_text(json.dumps(state))
-    assert not sandbox.running
+    assert not sandbox.status()["running"]
     conf = str(sandbox.layout.conf)
     command = [str(sandbox.layout.root / "sbin/slurmctld"), "-c", "import time; time.sleep(600)", "-f"]
     other = subprocess.Popen([*command, f"{conf}.backup"], executable=sys.executable)
     try:
-        assert not sandbox.running  # a backup controller is not the sandbox's slurmctld
+        assert not sandbox.status()["running"]  # a backup controller is not the sandbox's slurmctld
         successor = subprocess.Popen([*command, conf], executable=sys.executable)
         try:
             assert sandbox.running

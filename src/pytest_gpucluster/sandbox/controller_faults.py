@@ -121,7 +121,7 @@ def _reconfigure(context: FaultContext) -> None:
     done = context.daemons.client("scontrol", "reconfigure")
     if done.rc != 0:
         raise SandboxError(f"scontrol reconfigure: {done.stderr.strip()}")
-    # since 23.11 all daemons start anew: a node is unknown until its slurmd has the new configuration
+    # since 23.11 new processes replace all daemons: a node is unknown until its slurmd has registered
     deadline = time.monotonic() + _REGISTERED
     while time.monotonic() < deadline:
         states = context.daemons.states().values()
