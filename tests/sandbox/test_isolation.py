@@ -36,6 +36,21 @@ def test_why_a_sandbox_cannot_isolate_jobs(tmp_path: Path, monkeypatch: pytest.M
     assert "needs root" in isolation.why_not(ELSEWHERE, "plain")
 
 
+@pytest.mark.parametrize(
+    ("version", "line"),
+    [
+        ((22, 5), ("JobContainerType", "job_container/tmpfs")),
+        ((25, 5), ("JobContainerType", "job_container/tmpfs")),
+        ((25, 11), ("NamespaceType", "namespace/tmpfs")),
+    ],
+)
+def test_jobs_have_a_private_tmp_under_the_name_of_each_version(
+    version: tuple[int, int], line: tuple[str, str]
+) -> None:
+    settings = isolation.slurm_conf(version)
+    assert [item for item in settings.items() if item[0] in ("JobContainerType", "NamespaceType")] == [line]
+
+
 def test_real_gpus_and_more_gpus_than_cpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     sandbox = Sandbox(ELSEWHERE)

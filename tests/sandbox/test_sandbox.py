@@ -261,6 +261,34 @@ def test_pids_of_an_earlier_boot_are_left_alone(folder: Path) -> None:
         bystander.wait()
 
 
+def test_a_controller_that_replaced_itself_is_found_and_stopped(folder: Path) -> None:
+    """Since 23.11 `scontrol reconfigure` starts a new slurmctld, which for a moment no pid file names."""
+    sandbox = Sandbox(folder / "s")
+    sandbox.up(nodes=1)
+    state = json.loads(sandbox.layout.state.read_text())
+    sandbox.down()
+    sandbox.layout.root.mkdir()
+    sandbox.layout.state.write_text(json.dumps(state))
+    assert not sandbox.status()["running"]
+    conf = str(sandbox.layout.conf)
+    command = [str(sandbox.layout.root / "sbin/slurmctld"), "-c", "import time; time.sleep(600)", "-f"]
+    other = subprocess.Popen([*command, f"{conf}.backup"], executable=sys.executable)
+    try:
+        assert not sandbox.status()["running"]  # a backup controller is not the sandbox's slurmctld
+        successor = subprocess.Popen([*command, conf], executable=sys.executable)
+        try:
+            assert sandbox.running
+            processes.stop([p for p in [processes.identify(other.pid)] if p], patience=5)
+            sandbox.down()
+            assert successor.wait(timeout=5) == -signal.SIGTERM
+        finally:
+            successor.kill()
+            successor.wait()
+    finally:
+        other.kill()
+        other.wait()
+
+
 def test_a_pid_that_was_given_away_is_not_killed() -> None:
     bystander = subprocess.Popen(["sleep", "600"])
     try:

@@ -9,6 +9,7 @@ import contextlib
 import re
 import secrets
 import shutil
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox.faults import InjectedFault
     from pytest_gpucluster.sandbox.slurm_faults import FaultContext
 
+_REGISTERED = 10.0  # seconds; a node whose slurmd is dead does not register
 _PLUGIN = "\nJobSubmitPlugins=lua\n"
 _LUA = """\
 function slurm_job_submit(job, partitions, uid)
@@ -119,6 +121,13 @@ def _reconfigure(context: FaultContext) -> None:
     done = context.daemons.client("scontrol", "reconfigure")
     if done.rc != 0:
         raise SandboxError(f"scontrol reconfigure: {done.stderr.strip()}")
+    # since 23.11 new processes replace all daemons: a node is unknown until its slurmd has registered
+    deadline = time.monotonic() + _REGISTERED
+    while time.monotonic() < deadline:
+        states = context.daemons.states().values()
+        if states and not any(state.startswith("unk") for state in states):
+            return
+        time.sleep(0.05)
 
 
 ACTIONS: dict[str, FaultAction] = {}

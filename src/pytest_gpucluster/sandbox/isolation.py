@@ -193,12 +193,17 @@ def job_container_conf(base_paths: dict[str, Path]) -> str:
     )
 
 
-def slurm_conf() -> dict[str, str]:
+def slurm_conf(version: tuple[int, int]) -> dict[str, str]:
     """Return the keys of slurm.conf that isolate jobs."""
+    # 25.11 has renamed it
+    renamed = version >= (25, 11)
+    private_tmp = (
+        {"NamespaceType": "namespace/tmpfs"} if renamed else {"JobContainerType": "job_container/tmpfs"}
+    )
     return {
         "ProctrackType": "proctrack/cgroup",
         "TaskPlugin": "task/cgroup,task/affinity",
         "SelectTypeParameters": "CR_Core_Memory",
         "PrologFlags": "Contain",
-        "JobContainerType": "job_container/tmpfs",
+        **private_tmp,
     }

@@ -56,9 +56,9 @@ def _cgroups(**constrained: bool) -> FaultAction:
 
 
 def _without_container(context: FaultContext, _node: str) -> str:
-    """Return slurm.conf without JobContainerType."""
+    """Return slurm.conf without JobContainerType, or its name since 25.11."""
     lines = context.layout.conf.read_text().splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("JobContainerType="))
+    return "".join(line for line in lines if not line.startswith(("JobContainerType=", "NamespaceType=")))
 
 
 def _write_pam(adopts: bool, context: FaultContext, injected: InjectedFault) -> None:
@@ -93,7 +93,7 @@ KINDS = {
     ),
     "tmp_shared": (
         "isolation.tmp",
-        "slurm.conf of the node lacks JobContainerType, so that jobs share /tmp",
+        "slurm.conf of the node lacks JobContainerType (NamespaceType), so that jobs share /tmp",
         FaultAction(_own_file("slurm.conf", _without_container), _common_files),
     ),
     "pam_adopt_missing": (

@@ -96,6 +96,15 @@ def of_environment(*marks: str) -> Iterator[DaemonProcess]:
                 yield process
 
 
+def of_command(*words: str) -> Iterator[DaemonProcess]:
+    """Yield processes whose command line has all these words."""
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and set(words) <= set(_read(int(entry.name), "cmdline").split("\0")):
+            process = identify(int(entry.name))
+            if process:
+                yield process
+
+
 def of_folder(folder: Path, command: str) -> Iterator[DaemonProcess]:
     """Yield processes of this command name whose working directory is in the folder."""
     for entry in _PROC.iterdir():

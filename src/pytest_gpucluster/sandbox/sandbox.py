@@ -52,6 +52,7 @@ NODE_KINDS = ("plain", "namespaced", "auto")
 _ACTIONS = {**slurm_faults.ACTIONS, **controller_faults.ACTIONS, **isolation_faults.ACTIONS}
 SLURMD_DEAD = "slurmd_dead"  # the kind of fault
 _UMASK = 0o022  # every user of the machine may use root's sandbox, unless the folder's parents forbid it
+_SUCCESSORS = 5  # generations of daemons that replace themselves while they are stopped
 _PATIENCE = 60.0  # seconds for the daemons to start, in addition to the time of the nodes
 
 
@@ -115,7 +116,7 @@ class Sandbox:
     def running(self) -> bool:
         """Whether its slurmctld runs."""
         state = self._state()
-        return state is not None and _controller_lives(state)
+        return state is not None and self._controller_lives(state)
 
     @property
     def env(self) -> dict[str, str]:
@@ -139,7 +140,7 @@ class Sandbox:
     def status(self) -> dict[str, Any]:
         """Return running, nodes and their Slurm states, GPUs real or simulated, faults, as plain data."""
         state = self._state()
-        if state is None or not _controller_lives(state):
+        if state is None or not self._controller_lives(state):
             return {"running": False, "state_dir": str(self.layout.root)}
         return {
             "running": True,
@@ -220,7 +221,7 @@ class Sandbox:
         )
         with self._locked():
             present = self._state()
-            if present is not None and _controller_lives(present):
+            if present is not None and self._controller_lives(present):
                 self._require_same(present, wanted)
                 return
             programs = daemons.find_programs()
@@ -348,7 +349,7 @@ class Sandbox:
                 self._addresses(state),
                 user=user,
                 task_prolog=task_prolog,
-                isolation=isolation_settings() if isolation else None,
+                isolation=isolation_settings(version) if isolation else None,
             )
         )
         (layout.etc / "gres.conf").write_text(slurmconf.gres_conf(resources, files))
@@ -558,7 +559,7 @@ class Sandbox:
     def _stop_processes(self) -> None:
         state = self._state()
         root = str(self.layout.root)
-        if state is not None and _controller_lives(state):
+        if state is not None and self._controller_lives(state):
             with contextlib.suppress(
                 SandboxError
             ):  # without the packages the processes must end all the same
@@ -572,19 +573,38 @@ class Sandbox:
         # slurmds first: one with a job to report waits long for an ended controller
         processes.stop((p for name, p in known.items() if name.startswith("slurmd-")), patience=1.0)
         processes.stop(known.values(), patience=2.0)
+        self._stop_successors()
         # slurmstepd overwrites its environment, and would try for hours to report the end of a step
         step_daemons = processes.of_folder(self.layout.root, "slurmstepd")
         steps = processes.of_environment(f"SLURM_CONF={self.layout.conf}", "SLURMD_NODENAME=")
         processes.stop([*step_daemons, *steps], patience=2.0)
+
+    def _stop_successors(self) -> None:
+        """Stop daemons that no pid file names: since 23.11 a daemon that reconfigures starts its successor first."""
+        for _ in range(_SUCCESSORS):
+            left = [*self._of_daemon("slurmctld"), *self._of_daemon("slurmd")]
+            if not left:
+                return
+            processes.stop(left, patience=2.0)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
     def _state(self) -> SandboxState | None:
         return SandboxState.load(self.layout.state)
 
+    def _controller_lives(self, state: SandboxState) -> bool:
+        recorded = state.processes.get("slurmctld")
+        if state.boot_id != processes.boot_id() or recorded is None:
+            return False
+        # since 23.11 `scontrol reconfigure` replaces slurmctld by a new process
+        return recorded.alive or any(self._of_daemon("slurmctld", str(self.layout.conf)))
+
+    def _of_daemon(self, name: str, *words: str) -> Iterator[processes.DaemonProcess]:
+        return processes.of_command(str(self.layout.root / "sbin" / name), *words)
+
     def _running_state(self) -> SandboxState:
         state = self._state()
-        if state is None or not _controller_lives(state):
+        if state is None or not self._controller_lives(state):
             raise SandboxError(f"no sandbox runs in {self.layout.root}: gpucluster sandbox up")
         return state
 
@@ -660,11 +680,6 @@ def node_names(count: int) -> tuple[str, ...]:
     """Return gpu01, gpu02, ...; three digits from 100 nodes on."""
     width = max(2, len(str(count)))
     return tuple(f"gpu{number:0{width}}" for number in range(1, count + 1))
-
-
-def _controller_lives(state: SandboxState) -> bool:
-    controller = state.processes.get("slurmctld")
-    return state.boot_id == processes.boot_id() and controller is not None and controller.alive
 
 
 def _cpus_of_host() -> int:

@@ -19,24 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SDIAG = (ROOT / "tests" / "data" / "controller" / "sdiag-22.05.8.txt").read_text()
-# what 25.11 prints beside it (src/sdiag/sdiag.c)
-NEWER = (
-    SDIAG.replace("Agent queue size:     0", "RPC queue enabled:    1\nAgent queue size:     0", 1)
-    .replace(
-        "\nBackfilling stats",
-        "\nMain scheduler exit:\n\tEnd of job queue: 4\n\tHit default_queue_depth: 0\n\nBackfilling stats",
-    )
-    .replace("\nLatency for", "\nBackfill exit\n\tEnd of job queue: 5\n\nLatency for")
-    .replace(
-        "total_time:51978",
-        "total_time:51978        queued:0      cycle_last:0      cycle_max:0      dropped:0",
-    )
-)
+# with SlurmctldParameters=enable_rpc_queue, which adds columns
+NEWER = (ROOT / "tests" / "data" / "controller" / "sdiag-25.11.7.txt").read_text()
 
 
-@pytest.mark.parametrize("text", [SDIAG, NEWER])
-def test_sdiag_of_both_forms_gives_the_same_figures(text: str) -> None:
-    load = facts.parse_sdiag(text)
+def test_sdiag_of_22_05_gives_its_figures() -> None:
+    load = facts.parse_sdiag(SDIAG)
     assert (load.threads, load.agent_queue, load.dbd_queue, load.pending) == (3, 0, 0, 0)
     assert load.main == Scheduler(181, 140 / 1e6)
     assert load.backfill == Scheduler(5, 15771 / 1e6)
@@ -44,6 +32,16 @@ def test_sdiag_of_both_forms_gives_the_same_figures(text: str) -> None:
     assert load.rpcs["REQUEST_SUBMIT_BATCH_JOB"] == (1135, 180518 / 1e6)
     assert load.rpcs["REQUEST_PARTITION_INFO"] == (127, 409 / 1e6)
     assert "root" not in load.rpcs
+
+
+def test_sdiag_of_25_11_with_a_queue_of_requests_gives_its_figures() -> None:
+    load = facts.parse_sdiag(NEWER)
+    assert (load.threads, load.agent_queue, load.dbd_queue, load.pending) == (1, 0, 0, 2)
+    assert load.main == Scheduler(3, 99 / 1e6)
+    assert load.backfill == Scheduler(4, 599 / 1e6)
+    assert load.now - (load.backfilled or 0) == 1
+    assert load.rpcs["REQUEST_SUBMIT_BATCH_JOB"] == (12, 1999 / 1e6)
+    assert len(load.rpcs) == 6
 
 
 def test_a_controller_that_has_just_started_has_no_mean() -> None:
@@ -58,11 +56,12 @@ def test_a_controller_that_has_just_started_has_no_mean() -> None:
     assert (load.main, load.backfill, load.backfilled) == (Scheduler(0, None), Scheduler(0, None), None)
 
 
-def test_an_incomplete_sdiag_is_no_fact() -> None:
-    end = SDIAG.index("Remote Procedure Call statistics by user")
+@pytest.mark.parametrize("text", [SDIAG, NEWER])
+def test_an_incomplete_sdiag_is_no_fact(text: str) -> None:
+    end = text.index("Remote Procedure Call statistics by user")
     for cut in range(0, end, 7):
         with pytest.raises(ProbeError):
-            facts.parse_sdiag(SDIAG[:cut])
+            facts.parse_sdiag(text[:cut])
 
 
 def test_ping_of_one_two_and_three_controllers() -> None:
@@ -94,6 +93,7 @@ NOW = "now 1795446612 2026-11-23T15:10:12\n"
         ("[1234567] error: x", None),  # clock
         ("2026-11-23T15:10:02+0000 gpu01 slurmd[4711]: error: x", 10),  # journalctl -o short-iso
         ("2026-11-23T15:10:02+00:00 gpu01 slurmd[4711]: slurmd: error: x", 10),
+        ("[2026-11-23T15:10:02.151] slurmscriptd: error: x", 10),
         (
             '{"log":"error: x","stream":"stderr","time":"2026-11-23T15:10:02"}',
             10,

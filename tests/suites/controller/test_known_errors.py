@@ -1,4 +1,4 @@
-"""Which lines of Slurm's logs count, and which node they name. Lines without a source were recorded on the sandbox (22.05.8)."""
+"""Which lines of Slurm's logs count, and which node they name. Lines without a source were recorded on the sandbox (22.05.8, 25.11.7)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def test_lines_of_slurmctld(text: str, what: str | None, nodes: tuple[str, ...])
     [
         ("error: prolog failed: rc:1 output:prolog of the sandbox: simulated failure", "prolog failed"),
         ("error: [job 6] prolog failed status=1:0", "prolog failed"),
-        ("error: JobId=6 prolog failed status=0:9", "prolog failed"),  # 25.11: %pI
+        ("error: JobId=1 SLUID=s9VHM84X91Z600 prolog failed status=1:0", "prolog failed"),  # 25.11.7
+        ("error: JobId=2 SLUID=s9VHM84X91ZD00 epilog failed status=1:0", "epilog failed"),
         ("error: [job 8] epilog failed status=1:0", "epilog failed"),
         (  # ai4d-iasc/trixie #45
             "[63532.0] error: *** STEP 63532.0 STEPD TERMINATED ON cn106 AT 2020-12-14T09:44:56 DUE TO JOB NOT ENDING WITH "
@@ -127,6 +128,9 @@ def test_lines_of_slurmd(text: str, what: str | None) -> None:
         "error: slurm_receive_msg [127.0.0.1:38356]: Insane message length",
         "error: slurm_receive_msg [10.0.0.9:38356]: Zero Bytes were transmitted or received",
         "error: slurm_msg_sendto: address:port=127.0.0.1:58156 msg_type=2036: Unexpected missing socket error",
+        # slurmctld, slurmscriptd and slurmd 25.11.7, built without libhttp_parser
+        "error: cannot create url_parser context for http_parser/libhttp_parser",
+        "error: cannot create http_parser context for http_parser/libhttp_parser",
         # users
         "[2.batch] error: *** JOB 2 ON gpu01 CANCELLED AT 2026-11-23T14:46:37 ***",
         "error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 DUE TO TIME LIMIT ***",

@@ -1,4 +1,4 @@
-"""What `scontrol show config` states of isolation, as Slurm 22.05.8 printed it on a controller with cgroup.conf."""
+"""What `scontrol show config` states of isolation, as Slurm 22.05.8 and 25.11.7 printed it with a cgroup.conf."""
 
 from __future__ import annotations
 
@@ -22,6 +22,32 @@ ConstrainCores          = yes
 ConstrainDevices        = yes
 ConstrainRAMSpace       = yes
 ConstrainSwapSpace      = no
+
+Slurmctld(primary) at vm is UP
+"""
+
+
+NEWER = """\
+Configuration data as of 2026-11-23T19:25:43
+NamespaceType           = namespace/tmpfs
+PrologFlags             = Alloc,Contain
+SelectTypeParameters    = CR_CORE_MEMORY
+SLURM_VERSION           = 25.11.7
+TaskPlugin              = task/cgroup,task/affinity
+
+Cgroup Support Configuration:
+AllowedRAMSpace         = 100.0%
+AllowedSwapSpace        = 0.0%
+CgroupPlugin            = cgroup/v1
+CgroupSlice             = (null)
+ConstrainCores          = yes
+ConstrainDevices        = yes
+ConstrainRAMSpace       = yes
+ConstrainSwapSpace      = no
+EnableExtraControllers  = (null)
+
+MPI Plugins Configuration:
+PMIxEnv                 = (null)
 
 Slurmctld(primary) at vm is UP
 """
@@ -63,10 +89,11 @@ def test_what_slurm_does_not_isolate_is_exempt_with_the_setting(
         assert "=" in getattr(found, kind), "the reason names the setting"
 
 
-@pytest.mark.parametrize("kind", ["namespace/tmpfs", "namespace/linux"])
-def test_the_plugins_of_namespaces_since_25_11_isolate_tmp(kind: str) -> None:
-    change = "JobContainerType        = job_container/tmpfs", f"NamespaceType           = {kind}"
-    assert exempt(change).tmp == ""
+# the last one: slurm.conf has JobContainerType=job_container/tmpfs, which 25.11.7 shows under the new name
+@pytest.mark.parametrize("kind", ["namespace/tmpfs", "namespace/linux", "job_container/tmpfs"])
+def test_all_is_required_where_25_11_isolates_all(kind: str) -> None:
+    config = parse_config(NEWER.replace("namespace/tmpfs", kind))
+    assert read_exemptions(config, IsolationConfig()) == Exemptions()
 
 
 def test_the_cluster_file_takes_precedence() -> None:

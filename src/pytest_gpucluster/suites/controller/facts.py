@@ -28,7 +28,7 @@ _ISO = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:?\d
 _SHORT = re.compile(r"\[([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)[^\]]*\]\s*")  # LogTimeFormat=short, thread_id
 _UNDATED = re.compile(r"\[\d+\]\s+")  # LogTimeFormat=clock
 _JOURNAL = re.compile(r"^\S+ \S+\[\d+\]: ")  # HOST slurmd[PID]:
-_DAEMON = re.compile(r"^slurm(?:ctld|d|stepd): (?=error: |fatal: )")
+_DAEMON = re.compile(r"^slurm(?:ctld|d|stepd|scriptd): (?=error: |fatal: )")
 _SELECTED = "error: |fatal: |reason set to: Kill task failed"
 
 

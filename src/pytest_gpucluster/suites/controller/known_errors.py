@@ -237,6 +237,7 @@ HARMLESS = re.compile(
     r"|_shutdown_bu_thread|while in standby mode"  # at the start of one of two controllers
     r"|slurm_receive_msg \[\S+\]: Unspecified error|Security violation|MaxJobCount limit|Socket timed out"
     r"|\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED|Job/step already completing or completed"
+    r"|cannot create (?:http|url)_parser context"  # 25.11 and later, built without libhttp_parser
     # the second line of errors of the table above
     r"|_slurm_rpc_epilog_complete: epilog error|_slurm_rpc_node_registration node=|gres/\S+ on node \S+ configured for"
 )
