@@ -101,6 +101,7 @@ def test_whether_tasks_share_cpus() -> None:
     assert speed.binding([("n1", "0-1"), ("n1", "0-1"), ("n1", "1")]) == "3 tasks share 2 CPUs (0, 1) of n1"
     assert speed.binding([("n1", "0-7"), ("n2", "3"), ("n2", "3")]) == "2 tasks share 1 CPU (3) of n2"
     assert speed.binding([("n1", ""), ("n1", "0")]) == speed.binding([]) == "unknown"
+    assert speed.binding([("n1", "0-"), ("n1", "0")]) == "unknown"
 
 
 def test_the_rate_of_cpu_tasks_is_the_median_share() -> None:

@@ -162,8 +162,11 @@ def binding(tasks: Iterable[tuple[str, str]]) -> str:
     '2 tasks share 1 CPU (0) of n1'
     """
     masks: dict[str, list[frozenset[int]]] = {}
-    for node, cpus in tasks:
-        masks.setdefault(node, []).append(cpu_list(cpus))
+    try:
+        for node, cpus in tasks:
+            masks.setdefault(node, []).append(cpu_list(cpus))
+    except ValueError:
+        return UNKNOWN
     if not masks or not all(mask for known in masks.values() for mask in known):
         return UNKNOWN
     unions = {node: frozenset().union(*known) for node, known in masks.items()}
