@@ -426,7 +426,7 @@ OTHERS: dict[str, Reader] = {
         Reader("cluster.slurm.pyxis.explain", _both(pyxis.explain), (
             b"slurmstepd: error: pyxis: couldn't chdir to /x: No such file\n", b"curl: (6) Could not resolve host: nvcr.io")),
         Reader("cluster.slurm.step.srun_endings", _both(step.srun_endings), _SRUN),
-        Reader("core.units.cpu_list", _both(units.cpu_list), (b"0-2,8", b"0-127")),
+        Reader("core.units.cpu_list", _both(units.cpu_list), (b"0-2,8", b"0-127"), VALUE),
         Reader("core.units.parse_size", _both(units.parse_size), (b"81559MiB", b"2 TB"), VALUE),
         Reader("core.units.parse_duration", _both(units.parse_duration), (b"1-02:00:00", b"250ms"), VALUE),
         Reader("core.units.parse_option_time", _both(units.parse_option_time), (b"30m", b"30"), VALUE),

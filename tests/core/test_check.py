@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -193,6 +194,20 @@ def test_facts_are_in_the_order_of_ranks() -> None:
     assert step.of_node("gpu02", "a") == [{"k": "a", "rank": 1, "node": "gpu02"}]
     twice = PayloadTask(2, "gpu02", 0, None, ({"k": "c", "rank": 1, "n": 1}, {"k": "c", "rank": 1, "n": 2}))
     assert PayloadResult("k", (), 1, (twice,)).by_rank("c") == {1: {"k": "c", "rank": 1, "n": 2}}
+
+
+def test_what_concerns_all_tasks_is_made_once_per_result() -> None:
+    made: list[tuple[str, int]] = []
+
+    def count(result: PayloadResult, word: str) -> int:
+        made.append((word, result.ntasks))
+        return result.ntasks
+
+    step = PayloadResult("k", (), 3)
+    assert [step.once(count, word) for word in ("a", "b", "a")] == [3, 3, 3]
+    assert replace(step, ntasks=4).once(count, "a") == 4
+    assert made == [("a", 3), ("b", 3), ("a", 4)]
+    assert step == PayloadResult("k", (), 3)
 
 
 def test_why_a_node_is_silent() -> None:

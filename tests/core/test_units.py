@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpucluster.core import units
+from pytest_gpucluster.sandbox import node_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +67,36 @@ def test_what_is_no_quantity_is_refused_with_the_forms(parse: object, text: str)
     assert callable(parse)
     with pytest.raises(ValueError, match=r"not a \w+: .*write it like"):
         parse(text)
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_cpu_list_inverts_the_format_of_the_kernel(cpus: set[int]) -> None:
+    assert units.cpu_list(",".join(map(str, sorted(cpus)))) == cpus
+    assert units.cpu_list(node_files.ranges(sorted(cpus)) + "\n") == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("0-2,5\n", {0, 1, 2, 5}), (" 3 , 4\n", {3, 4}), ("", set()), ("0-99999,0-31071", set(range(100_000)))],
+)
+def test_cpu_list(text: str, cpus: set[int]) -> None:
+    assert units.cpu_list(text) == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1-x", "not a CPU list: '1-x'"),
+        ("0-2,?", "not a CPU list: '0-2,\\?'"),
+        ("a", "not a CPU list: 'a'"),
+        ("123456", "not a CPU list"),
+        ("٣", "not a CPU list"),
+        ("0-99999,0-31072", "a CPU list of more than 131072 CPUs"),
+    ],
+)
+def test_what_is_no_cpu_list_is_refused_as_a_whole(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        units.cpu_list(text)
 
 
 @given(st.integers(0, 400 * 86400))

@@ -14,6 +14,7 @@ import pytest
 from plugin_helpers import environment
 
 from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox import spank
 
 if TYPE_CHECKING:
@@ -168,6 +169,19 @@ def test_message_and_exit_status(srun: Srun, case: str) -> None:
     if not lines:
         assert "pyxis" not in done.stderr
     assert srun.enroot("list") == [], "an unnamed container is left behind"
+
+
+def test_a_fault_sets_variables_in_the_containers_of_its_node_until_it_is_healed(srun: Srun) -> None:
+    show = ("sh", "-c", "echo $UCX_TLS,$NCCL_IB_DISABLE")
+    for wrong in ("", "UCX_TLS", "1=2", "A=1 B"):
+        with pytest.raises(SandboxError, match="NAME=VALUE"):
+            srun.sandbox.fault("container_variables", "gpu01", variables=wrong)
+    srun.sandbox.fault("container_variables", "gpu01", variables="UCX_TLS=tcp NCCL_IB_DISABLE=1")
+    assert srun("--container-image=IMAGE", *show, UCX_TLS="all").stdout == "tcp,1\n"
+    assert srun(*show).stdout == ",\n"
+    assert srun("--container-image=IMAGE", *show, node="gpu02").stdout == ",\n"
+    srun.sandbox.heal(kind="container_variables")
+    assert srun("--container-image=IMAGE", *show).stdout == ",\n"
 
 
 def test_root_is_read_only_and_a_name_is_kept(srun: Srun) -> None:

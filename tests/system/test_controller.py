@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -126,15 +127,17 @@ def test_every_fault_is_found_where_it_is(world: Sandbox, tmp_path: Path) -> Non
         ("prolog_failing", "gpu04"),
     ):
         world.fault(kind, node)
+    world.fault("requests_slow", "gpu01", seconds=0.3)
     slurm(world, "sbatch", "--parsable", "-w", "gpu04", "-o", "/dev/null", "--wrap", "true")
     wait_for(
         lambda: "drained" in slurm(world, "sinfo", "-N", "-h", "-n", "gpu04", "-o", "%T"),
         "Slurm drains gpu04",
     )
     slurm(world, "scancel", "--user=root")
-    run = judge(world, tmp_path)
+    run = judge(world, tmp_path, max_answer="2s")
     assert ended(run, "failed") == [
         "errors",
+        "load",
         "node_errors[gpu02]",
         "ping",
         "reported[gpu03]",
@@ -145,10 +148,15 @@ def test_every_fault_is_found_where_it_is(world: Sandbox, tmp_path: Path) -> Non
     assert "ERROR: health check of the sandbox" in message(run, "node_errors[gpu02]")
     assert "prolog failed: measured" in message(run, "reported[gpu04]")
     assert "authentication: measured" in message(run, "errors")
+    slow = re.search(
+        r"request REQUEST_JOB_WILL_RUN: measured (\S+) s on average, expected <= 2 s", message(run, "load")
+    )
+    assert slow is not None, message(run, "load")
+    assert 2 < float(slow[1]) < 30
     assert "drain" not in {v["action"] for e in run.events if e["event"] == "result" for v in e["verdicts"]}
     world.heal()
     # returned to service: the line is history; the others lie within `log_recent`, and are a failure without it
-    run = judge(world, tmp_path, log_recent="1s")
+    run = judge(world, tmp_path, log_recent="1s", max_answer="2s")
     assert ended(run, "failed") == [], run.out
     assert "prolog failed" in run.out
 

@@ -146,6 +146,13 @@ LINE = (
 )
 
 
+def test_the_cpus_and_variables_of_a_rank_are_read_where_it_states_them() -> None:
+    (rank,) = read_world(f'{LINE[:-1]}, "cpus": "0-3", "variables": "UCX_TLS=tcp FI_PROVIDER=tcp"}}').ranks
+    assert (rank.cpus, rank.variables) == ("0-3", ("UCX_TLS=tcp", "FI_PROVIDER=tcp"))
+    (rank,) = read_world(LINE).ranks
+    assert (rank.cpus, rank.variables) == ("", ())
+
+
 def test_a_world_is_read_among_other_lines_and_behind_labels() -> None:
     pair = (
         '[1,0]<stdout>:gpucluster-mpi {"kind": "pair", "ranks": [0, 1], "latency": 2e-06, "bandwidth": 1e9}'

@@ -1,7 +1,7 @@
 """Sizes, durations and bandwidths as people and Slurm write them, and lists of CPUs as the kernel writes them.
 
 Sizes are bytes (int), durations are seconds (float), bandwidths are GB/s (float, 1 GB = 10**9 B).
-All functions but cpu_list raise ValueError with the forms that they accept.
+All functions raise ValueError, those of quantities with the forms that they accept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B|b|bit)(?:/s|ps)?\s*", re.A
 # Slurm's commands hold the seconds of a time in an int, which overflows without an error (time_str2secs() of
 # src/common/parse_time.c, the same from 20.11 to 26.05); salloc gets whole minutes
 LONGEST = 35_791_394 * 60  # whole minutes in 2**31 - 1 seconds
-_MAX_DIGITS = 4  # of the number of a CPU: Linux has at most 8192
+_CPUS = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
+MAX_CPUS = 1 << 17  # of a list; the kernel is built for 8192
 
 
 def parse_size(text: str | int) -> int:
@@ -161,14 +162,20 @@ def parse_bandwidth(text: str | float) -> float:
 
 
 def cpu_list(text: str) -> frozenset[int]:
-    """Return the CPUs in a list of the kernel; spans that are none are left out.
+    """Return the CPUs in a list of the kernel or lscpu, none for ''; ValueError for another text: no CPU may be missed.
 
     >>> sorted(cpu_list("0-2,8"))
     [0, 1, 2, 8]
     """
     cpus: set[int] = set()
-    for span in text.split(","):
-        first, _, last = span.partition("-")
-        if first.isdecimal() and len(first) <= _MAX_DIGITS >= len(last):
-            cpus.update(range(int(first), int(last if last.isdecimal() else first) + 1))
+    total = 0
+    for part in filter(None, text.strip().split(",")):
+        match = _CPUS.fullmatch(part.strip())
+        if not match:
+            raise ValueError(f"not a CPU list: {text[:40]!r}")
+        span = range(int(match[1]), int(match[2] or match[1]) + 1)
+        total += len(span)
+        if total > MAX_CPUS:
+            raise ValueError(f"a CPU list of more than {MAX_CPUS} CPUs: {text[:40]!r}")
+        cpus.update(span)
     return frozenset(cpus)

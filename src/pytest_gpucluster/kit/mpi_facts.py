@@ -138,7 +138,8 @@ def _srun_types(libraries: set[Version], facts: Mapping[str, str]) -> tuple[str,
 class MpiRank:
     """One rank, as it reports itself. `wrong` of `elements` of the all-reduce differ from the closed form.
 
-    `cpus`: the CPUs that it may use, as the kernel lists them; '' if unknown.
+    `cpus`: the CPUs that it may use, as the kernel lists them; '' if unknown. `variables`: those of its environment
+    that select or limit transports, like UCX_TLS=tcp.
     """
 
     rank: int
@@ -150,6 +151,7 @@ class MpiRank:
     elements: int
     library: str
     cpus: str = ""
+    variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -256,6 +258,7 @@ def _rank(fields: dict[str, Any], node: str) -> MpiRank:
         elements=int(fields["of"]),
         library=str(fields["library"]),
         cpus=str(fields.get("cpus", "")),
+        variables=tuple(str(fields.get("variables", "")).split()),
     )
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.check import Finding
 from pytest_gpucluster.core.majority import decides, norm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from pytest_gpucluster.core.check import Judgement
 
     Fact = Mapping[str, Any]
 
+T = TypeVar("T")
 MAX_LINE = 300
 # lines of slurmstepd: 'slurmstepd: error: ...', since 25.05 '[TIME] error: ...' as in its log
 _OF_SLURM = re.compile(r"slurmstepd|\[\d{4}-\d\d-\d\dT[^]]*\] (?:error|fatal): ")
@@ -61,6 +63,14 @@ class PayloadResult:
     seconds: float = 0.0
     rc: int = 0
     hint: str = ""
+    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, make: Callable[..., T], *args: Hashable) -> T:
+        """Return make(self, *args), made by the first call: what concerns all tasks is not made for each node."""
+        if (make, args) not in self._made:
+            self._made[make, args] = make(self, *args)
+        found: T = self._made[make, args]
+        return found
 
     @property
     def failure(self) -> str:
@@ -69,27 +79,24 @@ class PayloadResult:
 
     def facts(self, kind: str) -> list[Fact]:
         """Return all facts of a kind, sorted by rank."""
-        found = [
-            fact
-            for task in self.tasks
-            for fact in task.facts
-            # a rank that is not a number is not from the payload
-            if fact.get(self.key) == kind and isinstance(fact.get("rank", -1), int)
-        ]
-        return sorted(found, key=lambda fact: int(fact.get("rank", -1)))
+        return list(self.once(_by_kind).get(kind, ()))
 
     def of_node(self, node: str, kind: str) -> list[Fact]:
         """Return the facts of a kind from one node."""
-        return [fact for fact in self.facts(kind) if fact.get("node") == node]
+        return list(self.once(_by_node, kind).get(node, ()))
+
+    def tasks_of(self, node: str) -> list[PayloadTask]:
+        """Return the tasks on one node."""
+        return list(self.once(_tasks_by_node).get(node, ()))
 
     def last_facts(self, node: str = "") -> dict[str, Fact]:
         """Return {kind: its last fact}, of one node or of all."""
         facts = (fact for task in self.tasks for fact in task.facts)
         return {str(fact[self.key]): fact for fact in facts if not node or fact.get("node") == node}
 
-    def by_rank(self, kind: str) -> dict[int, Fact]:
+    def by_rank(self, kind: str) -> Mapping[int, Fact]:
         """Return {rank: fact}; the last one for a rank with several."""
-        return {int(fact["rank"]): fact for fact in self.facts(kind)}
+        return self.once(_by_rank, kind)
 
     def failure_of(self, task: PayloadTask) -> str:
         """Return the failure or the expired deadline that the payload of a task reported, '' without one."""
@@ -106,11 +113,39 @@ class PayloadResult:
 
     def silence(self, node: str) -> str:
         """Return why a node sent no result."""
-        tasks = [task for task in self.tasks if task.node == node]
+        tasks = self.tasks_of(node)
         bad = next((task for task in tasks if task.rc != 0), None)
         if bad is not None:
             return f"task {bad.task}: {bad.ending()}"
         return self.problem or self.hint or ("sent no result" if tasks else "no task started there")
+
+
+def _by_kind(result: PayloadResult) -> Mapping[str, list[Fact]]:
+    found: defaultdict[str, list[Fact]] = defaultdict(list)
+    for task in result.tasks:
+        for fact in task.facts:
+            # a rank that is not a number is not from the payload
+            if isinstance(fact.get("rank", -1), int):
+                found[str(fact.get(result.key))].append(fact)
+    return {kind: sorted(facts, key=lambda fact: int(fact.get("rank", -1))) for kind, facts in found.items()}
+
+
+def _by_node(result: PayloadResult, kind: str) -> Mapping[str, list[Fact]]:
+    found: defaultdict[str, list[Fact]] = defaultdict(list)
+    for fact in result.facts(kind):
+        found[str(fact.get("node"))].append(fact)
+    return found
+
+
+def _by_rank(result: PayloadResult, kind: str) -> Mapping[int, Fact]:
+    return {int(fact["rank"]): fact for fact in result.facts(kind)}
+
+
+def _tasks_by_node(result: PayloadResult) -> Mapping[str, list[PayloadTask]]:
+    found: defaultdict[str, list[PayloadTask]] = defaultdict(list)
+    for task in result.tasks:
+        found[task.node].append(task)
+    return found
 
 
 def judge_package(node_name: str, packages: PayloadResult, name: str) -> Judgement:

@@ -201,6 +201,8 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
     per_task = int(chosen["g"])
     tasks_per_node = max(1, tasks // len(nodes))
     health = {node: _health(folder, base, node) for node in nodes}
+    if _without_infiniband():  # a launcher passes one environment to all ranks
+        health = {node: replace(was, infiniband=False) for node, was in health.items()}
     world = CommunicatorModel(
         health, tasks_per_node * per_task, os.environ.get("NCCL_NVLS_ENABLE", "1") != "0"
     )
@@ -217,6 +219,10 @@ def main(program: str, argv: list[str], folder: Path, base: Path) -> int:
         for gpu in range(per_task):
             _log(world, gpu, me)
     return _run(world, collective, program, chosen, me, folder)
+
+
+def _without_infiniband() -> bool:
+    return os.environ.get("NCCL_IB_DISABLE", "0") != "0"
 
 
 def _frozen(folder: Path, node: str) -> bool:
@@ -327,6 +333,8 @@ def _log(world: CommunicatorModel, gpu: int, me: str) -> None:
     net = _net(health)
     if gpu == 0:
         print_line(f"{head} NCCL version 2.28.9+cuda13.0")
+        if _without_infiniband():
+            print_line(f"{head} NCCL_IB_DISABLE set by environment to 1.")
         print_line(
             f"{head} NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eno1:10.1.0.1<0>"
             if health.infiniband

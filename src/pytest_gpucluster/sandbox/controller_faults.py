@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 _REGISTERED = 10.0  # seconds; a node whose slurmd is dead does not register
 _PLUGIN = "\nJobSubmitPlugins=lua\n"
+_SLOW_SUBMISSION = 'os.execute("sleep {seconds}")'
+_REQUESTS, _COUNTED = 10, re.compile(r"REQUEST_JOB_WILL_RUN +\( *\d+\) count:(\d+)")  # sdiag.c
+_PATIENCE = 30.0
 _LUA = """\
 function slurm_job_submit(job, partitions, uid)
   {}
@@ -118,9 +122,7 @@ def _no_plugin(context: FaultContext, injected: InjectedFault) -> None:
 
 
 def _reconfigure(context: FaultContext) -> None:
-    done = context.daemons.client("scontrol", "reconfigure")
-    if done.rc != 0:
-        raise SandboxError(f"scontrol reconfigure: {done.stderr.strip()}")
+    _client(context, "scontrol", "reconfigure")
     # since 23.11 new processes replace all daemons: a node is unknown until its slurmd has registered
     deadline = time.monotonic() + _REGISTERED
     while time.monotonic() < deadline:
@@ -128,6 +130,32 @@ def _reconfigure(context: FaultContext) -> None:
         if states and not any(state.startswith("unk") for state in states):
             return
         time.sleep(0.05)
+
+
+def _client(context: FaultContext, *argv: str) -> str:
+    done = context.daemons.client(*argv)
+    if done.rc != 0:
+        raise SandboxError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _slow_requests(context: FaultContext, injected: InjectedFault) -> None:
+    """Let ten requests wait for one another in a job_submit plugin, until sdiag counts them; they create no job."""
+    _submit_plugin(_SLOW_SUBMISSION, context, injected)
+    _client(context, "sdiag", "--reset")  # the mean is that of these requests alone
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        for _ in range(_REQUESTS):  # sbatch gives up after MessageTimeout, and slurmctld continues
+            pool.submit(context.daemons.client, "sbatch", "--test-only", "-o", "/dev/null", "--wrap", "true")
+    deadline = time.monotonic() + _REQUESTS * float(injected.options["seconds"]) + _PATIENCE
+    while not ((count := _COUNTED.search(_client(context, "sdiag"))) and int(count[1]) >= _REQUESTS):
+        if time.monotonic() > deadline:
+            raise SandboxError(f"slurmctld did not process {_REQUESTS} requests of sbatch --test-only")
+        time.sleep(0.1)
+
+
+def _fast_requests(context: FaultContext, injected: InjectedFault) -> None:
+    _no_plugin(context, injected)
+    _client(context, "sdiag", "--reset")
 
 
 ACTIONS: dict[str, FaultAction] = {}
@@ -170,8 +198,15 @@ _add(
     "submissions_slow",
     "controller.burst",
     "a job_submit plugin delays every submission",
-    _plugin('os.execute("sleep {seconds}")'),
+    _plugin(_SLOW_SUBMISSION),
     seconds=1,
+)
+_add(
+    "requests_slow",
+    "controller.load",
+    "a job_submit plugin lets ten requests wait for one another, as sdiag shows",
+    FaultAction(_slow_requests, _fast_requests),
+    seconds=1.5,
 )
 _add(
     "hold_ignored",

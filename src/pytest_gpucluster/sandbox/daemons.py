@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox.processes import DaemonProcess
 
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-_CLIENTS = ("srun", "salloc", "sbatch", "sinfo", "squeue", "scancel", "scontrol")
-_FURTHER_CLIENTS = ("sacct", "sacctmgr", "sattach", "sbcast", "sdiag", "sprio", "sreport", "sshare", "sstat")
+_CLIENTS = ("srun", "salloc", "sbatch", "sinfo", "squeue", "scancel", "scontrol", "sdiag")
+_FURTHER_CLIENTS = ("sacct", "sacctmgr", "sattach", "sbcast", "sprio", "sreport", "sshare", "sstat")
 _PACKAGES = {"munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "slurmstepd": "slurm-wlm"}
 _STARTERS = 4  # concurrent starts of slurmd, which mostly waits
 _SOCKET_PATH_LIMIT = 107  # sun_path of unix(7), less the final NUL

@@ -20,6 +20,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox import (
     clusterfile,
+    container_faults,
     controller_faults,
     daemons,
     faults,
@@ -49,7 +50,12 @@ if TYPE_CHECKING:
 
 MAX_NODES = 256
 NODE_KINDS = ("plain", "namespaced", "auto")
-_ACTIONS = {**slurm_faults.ACTIONS, **controller_faults.ACTIONS, **isolation_faults.ACTIONS}
+_ACTIONS = {
+    **slurm_faults.ACTIONS,
+    **controller_faults.ACTIONS,
+    **container_faults.ACTIONS,
+    **isolation_faults.ACTIONS,
+}
 SLURMD_DEAD = "slurmd_dead"  # the kind of fault
 _UMASK = 0o022  # every user of the machine may use root's sandbox, unless the folder's parents forbid it
 _SUCCESSORS = 5  # generations of daemons that replace themselves while they are stopped

@@ -11,7 +11,17 @@ from pytest_gpucluster.kit import nccl_log
 from pytest_gpucluster.kit.mpi_facts import MpiRank, MpiRun, MpiWorld, RankPair
 from pytest_gpucluster.kit.nccl_tests import NcclOutput, read
 from pytest_gpucluster.suites.matrix import speed
-from pytest_gpucluster.suites.matrix.speed import CPUS, LIBRARY, OWN, PMI, TRANSPORT, Comparison, Rate
+from pytest_gpucluster.suites.matrix.speed import (
+    CPUS,
+    LIBRARY,
+    OWN,
+    PMI,
+    SETTINGS,
+    TRANSPORT,
+    VARIABLES,
+    Comparison,
+    Rate,
+)
 
 FAST = Rate(40.0, "GB/s", {TRANSPORT: "NET/IB/GDRDMA"})
 SLOW = Rate(3.0, "GB/s", {TRANSPORT: "NET/Socket"})
@@ -76,6 +86,9 @@ def test_what_differs_is_the_cause_only_if_it_can_slow_a_run() -> None:
         LIBRARY,
         PMI,
     ]
+    told = Rate(1, "GB/s", {**free, VARIABLES: "UCX_TLS=tcp"}), Rate(9, "GB/s", {**free, VARIABLES: "none"})
+    by_variables = speed.speed(compared(("mpirun", told[1:] * 2), ("srun", told[:1] * 2), column="mpi"))
+    assert by_variables.cause == "MPI has other variables: UCX_TLS=tcp; with mpirun: none"
     alike = speed.speed(compared(("mpirun", (fast, fast)), ("srun", (replace(slow, facts=free),) * 2)))
     assert (
         alike.cause == "the facts of both runs are alike: mounts, devices and limits of the launcher remain"
@@ -88,6 +101,7 @@ def test_whether_tasks_share_cpus() -> None:
     assert speed.binding([("n1", "0-1"), ("n1", "0-1"), ("n1", "1")]) == "3 tasks share 2 CPUs (0, 1) of n1"
     assert speed.binding([("n1", "0-7"), ("n2", "3"), ("n2", "3")]) == "2 tasks share 1 CPU (3) of n2"
     assert speed.binding([("n1", ""), ("n1", "0")]) == speed.binding([]) == "unknown"
+    assert speed.binding([("n1", "0-"), ("n1", "0")]) == "unknown"
 
 
 def test_the_rate_of_cpu_tasks_is_the_median_share() -> None:
@@ -97,10 +111,11 @@ def test_the_rate_of_cpu_tasks_is_the_median_share() -> None:
 
 
 def test_the_rate_of_an_mpi_world_is_the_median_of_its_pairs() -> None:
-    ranks = tuple(MpiRank(n, 3, "h", f"n{n}", "single", 0, 8, "MPICH 5", str(n)) for n in range(3))
+    tcp = ("UCX_TLS=tcp",)
+    ranks = tuple(MpiRank(n, 3, "h", f"n{n}", "single", 0, 8, "MPICH 5", str(n), tcp) for n in range(3))
     pairs = tuple(RankPair((n, n + 1), 1e-6, speed_of * 1e9) for n, speed_of in enumerate((9.0, 10.0, 24.0)))
     run = MpiRun("srun", "c", ("n0", "n1", "n2"), 1, MpiWorld(ranks, pairs))
-    facts = {CPUS: OWN, LIBRARY: "MPICH 5", PMI: "pmix"}
+    facts = {CPUS: OWN, LIBRARY: "MPICH 5", VARIABLES: "UCX_TLS=tcp", PMI: "pmix"}
     assert speed.of_world(run, "pmix") == Rate(10.0, "GB/s", facts)
     assert speed.of_world(replace(run, world=MpiWorld(ranks)), "pmix") is None
 
@@ -126,9 +141,12 @@ LOG = "gpu01:7:7 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/G
 def test_the_rate_of_a_collective_is_its_bus_bandwidth_with_the_transport_between_nodes() -> None:
     output = read(TABLE, rc=0)
     rate = speed.of_collective(output, nccl_log.read(LOG), {0: "gpu01", 1: "gpu02"})
-    assert rate == Rate(10.0, "GB/s", {TRANSPORT: "NET/IB/GDRDMA"})
+    assert rate == Rate(10.0, "GB/s", {TRANSPORT: "NET/IB/GDRDMA", SETTINGS: "none"})
+    off = "gpu01:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+    without = speed.of_collective(output, nccl_log.read(off + LOG.replace("IB/0/GDRDMA", "Socket/0")), None)
+    assert without == Rate(10.0, "GB/s", {TRANSPORT: "NET/Socket", SETTINGS: "NCCL_IB_DISABLE=1"})
     assert speed.of_collective(output, nccl_log.NcclLog(), None) == Rate(
-        10.0, "GB/s", {TRANSPORT: "not logged"}
+        10.0, "GB/s", {TRANSPORT: "not logged", SETTINGS: "not logged"}
     )
     assert speed.of_collective(NcclOutput(), nccl_log.NcclLog(), None) is None
 

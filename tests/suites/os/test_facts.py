@@ -171,12 +171,6 @@ def test_a_rubbish_section_never_crashes(probe: Probe[Any], said: str) -> None:
         assert "\n" not in str(error)  # either way is right; a message has one line
 
 
-@given(st.sets(st.integers(0, 300), min_size=1))
-def test_cpu_list_inverts_the_kernels_way_of_writing(cpus: set[int]) -> None:
-    assert basics.cpu_list(",".join(map(str, sorted(cpus)))) == tuple(sorted(cpus))
-    assert basics.cpu_list("0-2,5\n") == (0, 1, 2, 5)
-
-
 def test_cmdline_keeps_what_is_common_only() -> None:
     one = basics.read_cmdline("1\n1\nBOOT_IMAGE=/a root=UUID=1 ro iommu=pt ip=10.0.0.1\nMemTotal: 1 kB\n")
     two = basics.read_cmdline("1\n1\niommu=pt BOOT_IMAGE=/b root=/dev/sda ro\nMemTotal: 1 kB\n")

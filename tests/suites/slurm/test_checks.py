@@ -116,6 +116,15 @@ def test_a_variable_that_a_task_prolog_took_away_is_named_on_that_node_alone(
     assert checks.step(exams["gpu02"]).outcome is Outcome.PASSED
 
 
+@pytest.mark.parametrize(("cpus", "read"), [("0-1", {0, 1}), ("", set()), ("0-1,?", set())])
+def test_a_damaged_list_of_cpus_counts_as_unknown(cpus: str, read: set[int]) -> None:
+    task = _told(0, procid="0")
+    task = replace(task, stdout=task.stdout.replace("||0-1|", f"||{cpus}|"))
+    request = StepRequest(argv=("true",), nodes=("gpu01",), ntasks_per_node=1)
+    (found,) = judge_step(StepResult(0, (task,), "", 1.0, "srun"), request, 0, "tok")["gpu01"].tasks
+    assert found.cpus == read
+
+
 # --- the inventory
 
 

@@ -236,6 +236,9 @@ def test_no_conda_is_one_failure() -> None:
     found = facts.read_steps(Answer("gpu01", 0, text + b"@@software ended - 0 0\n"))
     assert findings(checks.conda(found, conda())) == ["conda: conda: command not found"]
     assert checks.conda_packages(found, conda()).outcome is Outcome.NOT_CHECKED
+    text = b"@@software version 0 3 1\n@@software end 0 0 0\n@@software ended - 0 0\n"
+    found = facts.read_steps(Answer("gpu01", 0, text))
+    assert findings(checks.conda(found, conda())) == ["conda: no output (exit 3)"]
 
 
 def test_a_list_that_conda_does_not_print_is_not_checked() -> None:

@@ -104,8 +104,8 @@ def is_high(load: Load, config: ControllerConfig) -> bool:
 
 @check(
     "controller.load",
-    cause="slurmctld is overloaded: scripts that call squeue or sbatch often, very many jobs, slow StateSaveLocation or "
-    "slurmdbd",
+    cause="slurmctld is overloaded: scripts that call squeue or sbatch often, very many jobs, a slow StateSaveLocation, "
+    "slurmdbd or job_submit plugin",
     hint="sdiag shows the requests by type and user; SlurmctldParameters=rl_enable; SchedulerParameters: max_rpc_cnt, defer, "
     "bf_interval, default_queue_depth",
     action=Action.MONITOR,

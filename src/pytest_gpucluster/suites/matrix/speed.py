@@ -35,18 +35,22 @@ if TYPE_CHECKING:
 
 MEASURED = ("cpu", "mpi", "nccl")  # columns whose workloads have a rate
 PER_TASK = "CPUs/task"
-CPUS, PMI, LIBRARY, TRANSPORT = "CPUs of the tasks", "PMI", "MPI library", "transport"
+CPUS, PMI, LIBRARY = "CPUs of the tasks", "PMI", "MPI library"
+TRANSPORT, SETTINGS, VARIABLES = "transport", "NCCL variables", "MPI variables"
 UNKNOWN, UNLOGGED = "unknown", "not logged"
 OWN = "at least one CPU per task"
 GIGA = 1e9
 RUNS = 2  # of a launcher that is slow, and of the fastest one
+_PLACES = "the environment of the step, of the image and of Enroot's hooks"
 # What a difference means, in the order of its weight as a cause, and how to repair it
 _MEANING = {
     TRANSPORT: ("NCCL uses another transport", "the step's NCCL_ variables, /dev/infiniband and NCCL's plugins in the image"),
+    SETTINGS: ("NCCL has other variables", f"{_PLACES}; nccl.conf"),
     CPUS: (
         "the launcher binds several tasks to the same CPUs",
         "srun --cpu-bind=verbose, TaskPlugin and DefCpuPerGPU of Slurm; mpirun --report-bindings",
     ),
+    VARIABLES: ("MPI has other variables", _PLACES),
     LIBRARY: ("the image has another MPI", "UCX and libfabric of the image's MPI: ompi_info, ucx_info -d"),
     PMI: ("of the known facts only the PMI differs", "srun --mpi=list; matrix and mpi of the cluster file"),
 }  # fmt: skip
@@ -129,6 +133,7 @@ def of_world(run: MpiRun, pmi: str) -> Rate | None:
     facts = {
         CPUS: binding((rank.node, rank.cpus) for rank in run.world.ranks),
         LIBRARY: libraries[0][0] if libraries else UNKNOWN,
+        VARIABLES: _listed(word for rank in run.world.ranks for word in rank.variables),
         PMI: pmi,
     }
     return Rate(bandwidth, "GB/s", facts) if bandwidth > 0 else None
@@ -142,7 +147,12 @@ def of_collective(output: NcclOutput, log: NcclLog, node_of_rank: Mapping[int, s
         return None
     paths = log.paths(node_of_rank)
     kinds = sorted(paths.between) or sorted(paths.within) or sorted(paths.unplaced)
-    return Rate(value, "GB/s", {TRANSPORT: ", ".join(kinds) or UNLOGGED})
+    settings = _listed(log.foreign) if kinds else UNLOGGED
+    return Rate(value, "GB/s", {TRANSPORT: ", ".join(kinds) or UNLOGGED, SETTINGS: settings})
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted({*words})) or "none"
 
 
 def binding(tasks: Iterable[tuple[str, str]]) -> str:
@@ -152,8 +162,11 @@ def binding(tasks: Iterable[tuple[str, str]]) -> str:
     '2 tasks share 1 CPU (0) of n1'
     """
     masks: dict[str, list[frozenset[int]]] = {}
-    for node, cpus in tasks:
-        masks.setdefault(node, []).append(cpu_list(cpus))
+    try:
+        for node, cpus in tasks:
+            masks.setdefault(node, []).append(cpu_list(cpus))
+    except ValueError:
+        return UNKNOWN
     if not masks or not all(mask for known in masks.values() for mask in known):
         return UNKNOWN
     unions = {node: frozenset().union(*known) for node, known in masks.items()}

@@ -98,7 +98,7 @@ class Matrix:
         """Return the rates of all rows of a workload; a slow row and the fastest one are run again."""
         cells = {row: self.cell(row, column) for row in checks.ROWS}
         rates = {row: rate for row in cells if (rate := self._done[row, column][1]) is not None}
-        if column == "mpi" and self._cluster.sandbox:
+        if column == "mpi" and self._share_host:
             # an MPI may pass messages through memory under one launcher and over TCP under another
             rates, cells = {}, {row: replace(cell, why=SHARED_HOST) for row, cell in cells.items()}
         absent = {
@@ -138,6 +138,10 @@ class Matrix:
         """Remove the programs from the nodes."""
         for runner in self._mpi.values():
             runner.clean_up()
+
+    @property
+    def _share_host(self) -> bool:
+        return len({self._inventory[node].hostname for node in self.nodes}) < len(self.nodes)
 
     # --- cells that do not apply
 

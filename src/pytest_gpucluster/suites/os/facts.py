@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line, text_of
+from pytest_gpucluster.core.units import cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,6 @@ TUNABLES = (
     "vm/overcommit_memory",
     "vm/swappiness",
 )
-MAX_CPUS = 1 << 17  # the kernel is built for 8192
 _CPUS = "/sys/devices/system/cpu"
 _PROC = "/proc/uptime /proc/loadavg /proc/cmdline"
 _SYSCTLS = " ".join(f"/proc/sys/{name}" for name in TUNABLES)
@@ -297,25 +297,14 @@ def read_release(text: str) -> str:
     return f"{values['ID']} {values.get('VERSION_ID', '')}".strip().lower()
 
 
-def cpu_list(text: str) -> tuple[int, ...]:
-    """Expand the kernel's CPU list: '0-2,5' gives (0, 1, 2, 5); '' gives ()."""
-    cpus: list[int] = []
-    for part in filter(None, text.strip().split(",")):
-        match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip())
-        if not match:
-            raise ProbeError(f"not a CPU list: {text[:40]!r}")
-        first, last = match.groups()
-        cpus.extend(range(int(first), int(last or first) + 1))
-        if len(cpus) > MAX_CPUS:
-            raise ProbeError(f"a CPU list of more than {MAX_CPUS} CPUs: {text[:40]!r}")
-    return tuple(cpus)
-
-
 def read_cpus(text: str) -> Cpus:
     """Read lscpu in the C locale."""
     pairs = (line.partition(":") for line in text.splitlines())
     values = {key.strip(): value.strip() for key, _, value in pairs}
-    online = cpu_list(values.get("On-line CPU(s) list", ""))
+    try:
+        online = cpu_list(values.get("On-line CPU(s) list", ""))
+    except ValueError as error:
+        raise ProbeError(f"lscpu: {error}") from error
     if not online:
         raise ProbeError(f"lscpu: no 'On-line CPU(s) list' in {text[:60]!r}")
     return Cpus(

@@ -349,10 +349,18 @@ def _diagnostic_task(task: TaskResult, fields: Sequence[str]) -> DiagnosticTask:
         stderr_arrived=f"exam-err|{fields[1]}|end" in task.stderr,
         rc=task.rc or 0,
         signal=task.signal,
-        cpus=cpu_list(fields[8]),
-        online=len(cpu_list(fields[9])),
+        cpus=_cpus(fields[8]),
+        online=len(_cpus(fields[9])),
         lost=tuple(name for name, right in places.items() if not right),
     )
+
+
+def _cpus(text: str) -> frozenset[int]:
+    """Return the CPUs; none where the task did not report a list, so that they are not judged."""
+    try:
+        return cpu_list(text)
+    except ValueError:
+        return frozenset()
 
 
 def _place(text: str) -> int:

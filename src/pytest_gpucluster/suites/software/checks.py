@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.suites.software.config import CondaConfig, ModulesConfig, SoftwareConfig
+    from pytest_gpucluster.suites.software.facts import CommandStep
 
 NO_MODULES = NotApplicable("the cluster file has no `software.modules`")
 NO_CONDA = NotApplicable("the cluster file has no `software.conda`")
@@ -117,7 +118,7 @@ def module_output(modules: ScriptResult | None, section: SoftwareConfig) -> Judg
         else:
             for (command, text), step in zip(wanted.items(), facts.of(number, "output"), strict=True):
                 if text not in step.text:
-                    yield Finding(f"{item}: {command}", _first_error(step.text) or f"exit {step.rc}", text)
+                    yield Finding(f"{item}: {command}", _failure(step), text)
     yield from _without_items(modules, section)
 
 
@@ -228,7 +229,7 @@ def conda(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
         yield NotChecked(reason) if conda.hung != 0 else _without_end(conda, 0, "conda --version")
         return
     if (version := conda.of(0, "version")[0]).rc != 0:
-        yield Finding("conda", _first_error(version.text) or f"exit {version.rc}", "runs")
+        yield Finding("conda", _failure(version), "runs")
         return
     for number, name in enumerate(section.conda.environments, 1):
         if conda.unknown(number):
@@ -240,7 +241,7 @@ def conda(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
 def _activated(config: CondaConfig, facts: ScriptResult, number: int, name: str) -> Judgement:
     (step,) = facts.of(number, "activate")
     if step.rc != 0:
-        yield Finding(name, _first_error(step.text) or f"exit {step.rc}", "can be activated")
+        yield Finding(name, _failure(step), "can be activated")
         return
     prefix, python = (*facts.text(number, "place").splitlines(), "", "")[:2]
     yield Metric("conda_activate", step.seconds, "s", name)
@@ -282,7 +283,7 @@ def _python(facts: ScriptResult, number: int, name: str, stated: str) -> Judgeme
     line = last_line(step.text)
     found = line.removeprefix("Python ") if step.rc == 0 and line.startswith("Python ") else ""
     if not found or not _is_version(found, stated):
-        yield Finding(f"python of {name}", found or _first_error(step.text) or f"exit {step.rc}", stated)
+        yield Finding(f"python of {name}", found or _failure(step), stated)
 
 
 def _packages(facts: ScriptResult, number: int, name: str, stated: Mapping[str, str]) -> Judgement:
@@ -334,6 +335,11 @@ def _without_end(facts: ScriptResult, entry: int, item: str) -> Finding | NotChe
 def _has(loaded: Sequence[str], name: str) -> bool:
     """Return whether a module is among others, by its name or with a version that was not stated."""
     return any(one == name or one.startswith(f"{name}/") for one in loaded)
+
+
+def _failure(step: CommandStep) -> str:
+    """Return a command's text from its first error on, or its exit status if it printed nothing."""
+    return _first_error(step.text) if step.text.strip() else f"no output (exit {step.rc})"
 
 
 def _first_error(text: str) -> str:

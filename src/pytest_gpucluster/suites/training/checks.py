@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import (
@@ -31,11 +32,14 @@ from pytest_gpucluster.suites.training.facts import (
     distances,
     mean_curve,
     ranks_of,
+    ranks_on,
+    trained_by_node,
     trained_in,
+    trained_on,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.core.majority import Norm
@@ -88,11 +92,11 @@ def alone(node_name: str, alone: PayloadResult) -> Judgement:
     if not alone.ntasks:
         yield NotChecked(_NO_NODE)
         return
-    tasks = [task for task in alone.tasks if task.node == node_name]
+    tasks = alone.tasks_of(node_name)
     if not tasks:
         yield Finding("tasks", alone.silence(node_name), "one task per rank")
     yield from _unfinished(tasks, alone, "alone")
-    yield from _unequal([it for it in trained_in(alone, "ddp").values() if it.rank.node == node_name])
+    yield from _unequal(trained_on(alone, "ddp", node_name))
 
 
 def _proved(verdict: Verdict, _node_name: str, alone: PayloadResult, *_facts: object) -> Verdict:
@@ -102,7 +106,7 @@ def _proved(verdict: Verdict, _node_name: str, alone: PayloadResult, *_facts: ob
     """
     if not verdict.findings:  # of most nodes; what follows reads the facts of all ranks
         return verdict
-    ranks, usual = ranks_of(alone), _usual(alone)
+    ranks, usual = ranks_of(alone), alone.once(_usual)
     bad = [rank for rank in ranks.values() if rank.label in {it.part for it in verdict.findings}]
     for rank in bad:
         kind = {it.place for it in ranks.values() if _kind(it) == _kind(rank)}
@@ -143,27 +147,19 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
     if not mine:
         yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node replayed: see training.alone")
         return
-    peers: dict[tuple[str, str], list[tuple[str, Sequence[Fact]]]] = {}
-    for fact in alone.facts("replayed"):
-        rank = ranks.get(int(fact["rank"]))
-        if rank is not None and not fact["reason"]:
-            peers.setdefault(_kind(rank), []).append((rank.node, fact["runs"]))
-    norms: dict[tuple[str, str], Norm[Fact]] = {}  # made once for all ranks of the node
     for fact in mine:
         rank = ranks[int(fact["rank"])]
         if fact["reason"]:
             yield NotChecked(f"{rank.label}: torch has no deterministic algorithm: {fact['reason']}")
             continue
-        kind, devices = _kind(rank), "GPUs of this model" if rank.on_gpu else "ranks on such CPUs"
-        if kind not in norms:
-            votes = [(node, runs[0]) for node, runs in peers[kind] if _repeats(runs)]
-            norms[kind] = norm(votes, devices)
-        among, unequal = len(peers[kind]), len(peers[kind]) - norms[kind].total
+        devices = "GPUs of this model" if rank.on_gpu else "ranks on such CPUs"
+        among, usual = alone.once(_replays, _kind(rank), devices)
+        unequal = among - usual.total
         if among > 1 and 2 * unequal > among:  # no fault of one GPU
             differ = f"two replays differ on {unequal} of {among} {devices}"
             yield NotChecked(f"torch or a library is not deterministic: {differ}")
         elif _repeats(fact["runs"]):
-            yield from norms[kind].judge(rank.label, fact["runs"][0], shown=_digest)
+            yield from usual.judge(rank.label, fact["runs"][0], shown=_digest)
         else:
             first, again = fact["runs"][0], next(run for run in fact["runs"] if run != fact["runs"][0])
             yield Finding(rank.label, _replayed(first, again), f"equal bits in {len(fact['runs'])} replays")
@@ -173,6 +169,17 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
         "steps",
         better="neither",
     )
+
+
+def _replays(alone: PayloadResult, kind: tuple[str, str], voters: str) -> tuple[int, Norm[Fact]]:
+    """Return how many ranks of a kind replayed, and the votes of those whose replays are equal."""
+    ranks = ranks_of(alone)
+    peers = [
+        (rank.node, fact["runs"])
+        for fact in alone.facts("replayed")
+        if (rank := ranks.get(int(fact["rank"]))) and _kind(rank) == kind and not fact["reason"]
+    ]
+    return len(peers), norm([(node, runs[0]) for node, runs in peers if _repeats(runs)], voters)
 
 
 def _repeats(runs: Sequence[Fact]) -> bool:
@@ -202,24 +209,18 @@ def _kind(rank: RankInfo) -> tuple[str, str]:
 )
 def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgement:
     """Judge that equal trainings have equal loss curves: each rank by itself, then the mean of the node's group."""
-    ranks = [rank for rank in ranks_of(alone).values() if rank.node == node_name]
-    known = {mode: trained_in(alone, mode) for mode in MODES}
-    if not any(run.rank.node == node_name for run in known["plain"].values()):
+    ranks = ranks_on(alone, node_name)
+    if not trained_on(alone, "plain", node_name):
         yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone")
         return
     mine = next(iter(ranks))
-    plain = {run.rank.place: run.losses for run in known["plain"].values() if _kind(run.rank) == _kind(mine)}
     labels = {rank.place: rank.label for rank in ranks}
+    plain = alone.once(_rank_distances, _kind(mine))
     yield from _deviating(plain, labels, config, "losses of one rank by itself")
     for mode in ("ddp", "fsdp"):
-        groups = _by_node(
-            run
-            for run in known[mode].values()
-            if (_kind(run.rank), run.rank.size) == (_kind(mine), mine.size)
-        )
-        curves = {node: mean_curve(runs) for node, runs in groups.items()}
+        curves = alone.once(_group_distances, mode, _kind(mine), mine.size)
         yield from _deviating(curves, {node_name: f"{mode} on the node"}, config, "mean loss")
-    both = [_by_node(known[mode].values()).get(node_name) for mode in ("ddp", "fsdp")]
+    both = [trained_on(alone, mode, node_name) for mode in ("ddp", "fsdp")]
     if (
         both[0]
         and both[1]
@@ -228,14 +229,36 @@ def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgem
         yield Finding("fsdp", f"losses {apart:.1%} from those of ddp", _within(config))
 
 
+def _rank_distances(alone: PayloadResult, kind: tuple[str, str]) -> Mapping[str, float]:
+    """Return {place: distance of the losses of a rank by itself} of the ranks of a kind, the farthest first."""
+    runs = (run for run in trained_in(alone, "plain").values() if _kind(run.rank) == kind)
+    return _farthest_first({run.rank.place: run.losses for run in runs})
+
+
+def _group_distances(
+    alone: PayloadResult, mode: str, kind: tuple[str, str], size: int
+) -> Mapping[str, float]:
+    """Return {node: distance of the mean losses} of the groups of a kind and size, the farthest first."""
+    curves = {}
+    for node, runs in trained_by_node(alone, mode).items():
+        like = [run for run in runs if (_kind(run.rank), run.rank.size) == (kind, size)]
+        if like:
+            curves[node] = mean_curve(like)
+    return _farthest_first(curves)
+
+
+def _farthest_first(curves: Mapping[str, Sequence[float]]) -> Mapping[str, float]:
+    return dict(sorted(distances(curves).items(), key=lambda pair: -pair[1]))
+
+
 def _deviating(
-    curves: Mapping[str, Sequence[float]], mine: Mapping[str, str], config: TrainingConfig, what: str
+    apart: Mapping[str, float], mine: Mapping[str, str], config: TrainingConfig, what: str
 ) -> Iterator[Finding]:
-    """Yield a finding for each of `mine` ({name: part}) that is far from the median curve."""
-    far = {name: apart for name, apart in distances(curves).items() if apart > config.loss_tolerance}
-    clear = decides(len(curves) - len(far), len(curves))
-    for name in sorted(mine.keys() & (far if clear else curves if far else {}).keys()):
-        usual = f"{_within(config)}, as {len(curves) - len(far)} of {len(curves)}"
+    """Yield a finding for each of `mine` ({name: part}) that is far from the median curve; the farthest come first."""
+    far = dict(takewhile(lambda pair: pair[1] > config.loss_tolerance, apart.items()))
+    clear = decides(len(apart) - len(far), len(apart))
+    for name in sorted(mine.keys() & (far if clear else apart if far else {}).keys()):
+        usual = f"{_within(config)}, as {len(apart) - len(far)} of {len(apart)}"
         others = f"one curve; no majority: {some(far)} deviate"
         worst = far.get(name, 0.0)
         yield Finding(mine[name], f"{what} {worst:.1%} from the median curve", usual if clear else others)
@@ -243,13 +266,6 @@ def _deviating(
 
 def _within(config: TrainingConfig) -> str:
     return f"within {config.loss_tolerance:.2%}"
-
-
-def _by_node(runs: Iterable[TrainedMode]) -> dict[str, list[TrainedMode]]:
-    found: dict[str, list[TrainedMode]] = {}
-    for run in runs:
-        found.setdefault(run.rank.node, []).append(run)
-    return found
 
 
 # -- speed
@@ -266,10 +282,9 @@ def _foreign(node_name: str, *results: PayloadResult) -> list[str]:
     found: dict[str, list[str]] = {}
     for result in results:
         ended = result.by_rank("done")
-        for number, rank in ranks_of(result).items():
-            if rank.node == node_name:
-                late = ended.get(number, {}).get("others") or ()
-                found.setdefault(rank.label, []).extend((*(rank.others or ()), *late))
+        for rank in ranks_on(result, node_name):
+            late = ended.get(rank.rank, {}).get("others") or ()
+            found.setdefault(rank.label, []).extend((*(rank.others or ()), *late))
     return [f"{label}: {some(dict.fromkeys(words))}" for label, words in found.items() if words]
 
 
@@ -290,7 +305,7 @@ def speed(
     """Judge tokens/s, TFLOP/s and MFU of each rank on the node alone against profile and cluster file."""
     measured = False
     for mode in MODES:
-        runs = [run for run in trained_in(alone, mode).values() if run.rank.node == node_name]
+        runs = trained_on(alone, mode, node_name)
         if not runs:
             continue
         measured = True
@@ -365,20 +380,27 @@ def stragglers(
         ("ddp", alone, "alone"),
         ("ddp", together, "all nodes"),
     ):
-        runs = {run.rank: 1 / run.busy for run in trained_in(result, mode).values() if run.busy}
-        for kind in sorted({_kind(rank) for rank in runs if rank.node == node_name}):
-            rates = {rank.place: rate for rank, rate in runs.items() if _kind(rank) == kind}
-            on_gpu = any(rank.on_gpu for rank in runs)
-            # four times the time is a quarter of the rate
-            least = config.min_relative if on_gpu else CPU_RELATIVE / (1 + CPU_RELATIVE)
-            found = outliers(rates, min_relative=least)
+        ranks = [run.rank for run in trained_on(result, mode, node_name) if run.busy]
+        for kind in sorted({_kind(rank) for rank in ranks}):
+            rates, found = result.once(_work_outliers, mode, kind, config.min_relative)
             note, compared = found.note or note, compared or not found.note
-            for rank in (rank for rank in runs if rank.node == node_name and rank.place in rates):
+            for rank in (rank for rank in ranks if _kind(rank) == kind):
                 if usual := _slower(rank.place, found, len(rates)):
                     measured = f"{1e3 / rates[rank.place]:.4g} ms of its own work per step"
                     yield Finding(f"{rank.label}, {mode} ({title})", measured, usual)
     if not compared:
         yield NotChecked(note)
+
+
+def _work_outliers(
+    result: PayloadResult, mode: str, kind: tuple[str, str], min_relative: float
+) -> tuple[Mapping[str, float], Outliers]:
+    """Return {place: steps/s of its own work} of the ranks of a kind, and the outliers among them."""
+    runs = {run.rank: 1 / run.busy for run in trained_in(result, mode).values() if run.busy}
+    rates = {rank.place: rate for rank, rate in runs.items() if _kind(rank) == kind}
+    # four times the time is a quarter of the rate
+    least = min_relative if any(rank.on_gpu for rank in runs) else CPU_RELATIVE / (1 + CPU_RELATIVE)
+    return rates, outliers(rates, min_relative=least)
 
 
 def _slower(place: str, found: Outliers, among: int) -> str:
@@ -399,7 +421,7 @@ def _slower(place: str, found: Outliers, among: int) -> str:
 )
 def processes(node_name: str, alone: PayloadResult, together: PayloadResult) -> Judgement:
     """Judge that no other process uses the GPU of a rank, before and after the training."""
-    ranks = [rank for rank in ranks_of(alone).values() if rank.node == node_name]
+    ranks = ranks_on(alone, node_name)
     if not ranks:
         yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node joined: see training.alone")
     elif not any(rank.on_gpu for rank in ranks):
@@ -434,7 +456,7 @@ def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig)
     yield from _unequal(list(trained_in(result, "ddp").values()), nodes=True)
     for mode in ("ddp", "fsdp"):
         runs = list(trained_in(result, mode).values())
-        groups = _by_node(trained_in(alone, mode).values())
+        groups = trained_by_node(alone, mode)
         references = [
             mean_curve(of_node)
             for node, of_node in groups.items()

@@ -97,8 +97,24 @@ class TrainedMode:
         return self.flops / self.median / 1e12
 
 
-def ranks_of(result: PayloadResult) -> dict[int, RankInfo]:
+def ranks_of(result: PayloadResult) -> Mapping[int, RankInfo]:
     """Return {rank: its device and group} of all ranks that joined their group."""
+    return result.once(_ranks)
+
+
+def ranks_on(result: PayloadResult, node: str) -> Sequence[RankInfo]:
+    """Return the ranks of a node that joined their group."""
+    return result.once(_ranks_by_node).get(node, ())
+
+
+def _ranks_by_node(result: PayloadResult) -> Mapping[str, list[RankInfo]]:
+    found: dict[str, list[RankInfo]] = {}
+    for rank in ranks_of(result).values():
+        found.setdefault(rank.node, []).append(rank)
+    return found
+
+
+def _ranks(result: PayloadResult) -> Mapping[int, RankInfo]:
     devices = {rank: fact["device"] for rank, fact in result.by_rank("loaded").items()}
     found = {}
     for rank, fact in result.by_rank("joined").items():
@@ -111,8 +127,29 @@ def ranks_of(result: PayloadResult) -> dict[int, RankInfo]:
     return found
 
 
-def trained_in(result: PayloadResult, mode: str) -> dict[int, TrainedMode]:
+def trained_in(result: PayloadResult, mode: str) -> Mapping[int, TrainedMode]:
     """Return {rank: what it measured in this mode}."""
+    return result.once(_trained_in, mode)
+
+
+def trained_on(result: PayloadResult, mode: str, node: str) -> Sequence[TrainedMode]:
+    """Return what the ranks of a node measured in this mode."""
+    return trained_by_node(result, mode).get(node, ())
+
+
+def trained_by_node(result: PayloadResult, mode: str) -> Mapping[str, Sequence[TrainedMode]]:
+    """Return {node: what its ranks measured in this mode}."""
+    return result.once(_trained_by_node, mode)
+
+
+def _trained_by_node(result: PayloadResult, mode: str) -> Mapping[str, list[TrainedMode]]:
+    found: dict[str, list[TrainedMode]] = {}
+    for run in trained_in(result, mode).values():
+        found.setdefault(run.rank.node, []).append(run)
+    return found
+
+
+def _trained_in(result: PayloadResult, mode: str) -> Mapping[int, TrainedMode]:
     ranks = ranks_of(result)
     return {
         int(fact["rank"]): _trained(ranks[int(fact["rank"])], fact)

@@ -23,6 +23,8 @@
 #define WARM_UP 5
 #define TAG 7
 
+extern char **environ;
+
 static const char *levels[] = {"single", "funneled", "serialized", "multiple"};
 
 static const char *level_name(int level)
@@ -80,6 +82,22 @@ static void allowed_cpus(char *to, size_t room)
         plain(to, room, list + strspn(list, " \t"));
     }
     if (status) fclose(status);
+}
+
+/* The variables that select or limit the transports of an MPI, with blanks between; "" if there are none. */
+static void transport_variables(char *to, size_t room)
+{
+    static const char *const prefixes[] = {"UCX_", "FI_", "PSM2_", "PSM3_", "MPIR_CVAR_", "OMPI_MCA_btl", "OMPI_MCA_mtl",
+                                           "OMPI_MCA_pml", "OMPI_MCA_coll"};
+    size_t used = 0;
+    to[0] = '\0';
+    for (char **entry = environ; *entry; entry++)
+        for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+            if (!strncmp(*entry, prefixes[i], strlen(prefixes[i])) && used + 2 < room) {
+                if (used) to[used++] = ' ';
+                plain(to + used, room - used, *entry);
+                used += strlen(to + used);
+            }
 }
 
 static int where(void)
@@ -192,7 +210,7 @@ static int find_leaders(int size, const char *host, const char *node, int *leade
 
 int main(int argc, char **argv)
 {
-    char host[TEXT], node[TEXT], version[TEXT], cpus[TEXT], line[2048];
+    char host[TEXT], node[TEXT], version[TEXT], cpus[TEXT], variables[2 * TEXT], line[2048];
     int rank, size, level;
     if (argc > 1 && !strcmp(argv[1], "where")) return where();
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
@@ -201,11 +219,12 @@ int main(int argc, char **argv)
     host_and_node(host, node);
     library(version, sizeof version);
     allowed_cpus(cpus, sizeof cpus);
+    transport_variables(variables, sizeof variables);
     int wrong = wrong_sums(rank, size);
     snprintf(line, sizeof line,
              "{\"kind\": \"rank\", \"rank\": %d, \"size\": %d, \"host\": \"%s\", \"node\": \"%s\", \"pid\": %d, "
-             "\"threads\": \"%s\", \"wrong\": %d, \"of\": %d, \"library\": \"%s\", \"cpus\": \"%s\"}",
-             rank, size, host, node, (int)getpid(), level_name(level), wrong, COUNT, version, cpus);
+             "\"threads\": \"%s\", \"wrong\": %d, \"of\": %d, \"library\": \"%s\", \"cpus\": \"%s\", \"variables\": \"%s\"}",
+             rank, size, host, node, (int)getpid(), level_name(level), wrong, COUNT, version, cpus, variables);
     print_line(line);
     int *leaders = malloc((size_t)size * sizeof *leaders);
     if (!leaders) MPI_Abort(MPI_COMM_WORLD, 4);
