@@ -149,10 +149,9 @@ def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> li
     if info is not None:
         lines.extend(info.annotation())
     option = shlex.quote(f"--cluster={item.config.option.cluster}")
-    asked = [
-        f"--{mark}" for mark in ("slow", "intrusive") if mark in marks_of(item)
-    ]  # without it the item is skipped
-    rerun = " ".join(("pytest", option, *asked, shlex.quote(_address(item))))
+    # without its option such an item is skipped
+    required = [f"--{mark}" for mark in ("slow", "intrusive") if mark in marks_of(item)]
+    rerun = " ".join(("pytest", option, *required, shlex.quote(_address(item))))
     lines.extend(f"reproduce:    {command}" for command in by_hand(record, session) or [rerun])
     lines.append(f"rerun:        {rerun}")
     return [clean(line) for line in (*lines, *_simulated(session))]
