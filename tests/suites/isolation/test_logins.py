@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.errors import TransportError
+from pytest_gpucluster.plugin.node_access import _submitting
 from pytest_gpucluster.suites.isolation import logins
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.logins import Login, read_login, why_unadoptable
@@ -132,6 +134,12 @@ def test_logins_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     found = logins.log_in(FixedSlurm(ssh), IsolationConfig(), ("gpu01", "gpu02"))
     assert {login.problem.partition(":")[0] for login in found.values()} == {"no login was tried"}
     assert len(ssh.commands) == 1
+
+
+def test_logins_come_before_the_jobs_of_all_suites_which_would_be_on_the_nodes() -> None:
+    names = [suite.name for suite, _ in _submitting(SimpleNamespace(intrusive=True))]
+    assert (names[0], {"slurm", "controller"} < set(names)) == ("isolation", True)
+    assert "isolation" not in [suite.name for suite, _ in _submitting(SimpleNamespace(intrusive=False))]
 
 
 @pytest.mark.parametrize(("flags", "tried"), [("Contain", 1), ("None", 0)])
