@@ -1,6 +1,6 @@
 """A real sshd for each plain node of a sandbox with isolated jobs: its PAM stack has the distribution's pam_slurm_adopt.
 
-An sshd listens on loopback, and reads /etc/pam.d of its node. It admits nobody but users whose public key is in
+An sshd listens on loopback, and reads /etc/pam.d of its node. It admits only users whose public key is in
 STATE/ssh/authorized/USER, which only root can write.
 """
 

@@ -344,7 +344,7 @@ BROKEN = Login(problem="ssh: Host key verification failed. (exit 255)")
         (REFUSED, SHELL, True, Outcome.FAILED, f"login with a job: in cgroup {SHELL.cgroup}"),
         # a healthy node must not fail: users whom PAM exempts, users with jobs, ssh that does not work
         (SHELL, SHELL, False, Outcome.NOT_CHECKED, "most nodes of the group admit this user"),
-        (ADOPTED, ADOPTED, True, Outcome.NOT_CHECKED, "before the run the user had job 7"),
+        (ADOPTED, ADOPTED, True, Outcome.NOT_CHECKED, "before the run job 7 of this user"),
         (BROKEN, ADOPTED, True, Outcome.NOT_CHECKED, "without a job: ssh: Host key"),
         (REFUSED, BROKEN, True, Outcome.NOT_CHECKED, "with a job: ssh: Host key"),
         (None, ADOPTED, False, Outcome.NOT_CHECKED, "no login to the node was tried"),

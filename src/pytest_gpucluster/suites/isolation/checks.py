@@ -259,7 +259,7 @@ def _admitted(login: Login, *, subject: bool) -> Finding | NotApplicable | NotCh
     if login.uid == 0:
         return NotApplicable("pam_slurm_adopt admits root without a job: run the tests as another user")
     if login.job is not None:
-        return NotChecked(f"before the run the user had job {login.job} on the node")
+        return NotChecked(f"before the run job {login.job} of this user ran on the node")
     if not subject:
         return NotChecked(
             "most nodes of the group admit this user without a job (pam_access, action_no_jobs=ignore): run the tests as a "
