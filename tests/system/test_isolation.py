@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from paths import ROOT
-from plugin_helpers import Run, names, on, run_pytest, sandbox_folder
+from plugin_helpers import Run, names, on, run_pytest, sandbox_folder, wait_for
 
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.run_snapshot import check_of
@@ -65,7 +65,8 @@ def test_isolated_jobs_pass_everything(box: Sandbox, tmp_path: Path) -> None:
     assert run.rc == 0, run.out
     assert not_passed(run) == {"not applicable": {f"test_login[{node}]" for node in box.nodes}}  # root is
     assert len(run.outcomes) == 6 * len(box.nodes) + 1
-    assert set(box.status()["nodes"].values()) == {"idle"}
+    # a node shows `comp` until its epilog has ended
+    wait_for(lambda: set(box.status()["nodes"].values()) == {"idle"}, "all nodes are idle", 30)
 
 
 def test_the_memory_of_a_task_is_exceeded_on_request_only(box: Sandbox, tmp_path: Path) -> None:
