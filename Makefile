@@ -6,8 +6,8 @@ FRAMEWORKS := .cache/frameworks
 CONTAINER_PACKAGES := gcc libc6-dev libslurm-dev squashfs-tools curl docker-registry
 SLURM_PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
 MPI_PACKAGES := openmpi-bin libopenmpi-dev libpmix-dev gcc libc6-dev
-# nodes of the sandbox with a network and an sshd of their own; accounting
-NODE_PACKAGES := openssh-server openssh-client iproute2 libpmix-dev
+# nodes of the sandbox with a network and an sshd of their own; accounting. libpam-slurm-adopt is a file that no PAM stack names
+NODE_PACKAGES := openssh-server openssh-client iproute2 libpmix-dev libpam-slurm-adopt
 ACCOUNTING_PACKAGES := slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 # promtool for metrics, and what the monitoring suite looks at
 MONITORING_PACKAGES := prometheus prometheus-node-exporter

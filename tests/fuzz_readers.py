@@ -41,6 +41,7 @@ from pytest_gpucluster.suites.controller import jobs as controller_jobs
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
+from pytest_gpucluster.suites.isolation.logins import read_login
 from pytest_gpucluster.suites.isolation.steps import read_terminal
 from pytest_gpucluster.suites.kubernetes import facts as kubernetes
 from pytest_gpucluster.suites.monitoring import facts as monitoring
@@ -411,6 +412,9 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.nccl.steps.read_rounds", _generated(nccl.read_rounds), (
             b'{"round": 1, "members": ["gpu01", "gpu02"], "busbw": 1.5}\n',)),
         Reader("suites.isolation.steps.read_terminal", _both(read_terminal), (b"^@srun: error\r\npty|gpu01|33 101|end\r\n",)),
+        Reader("suites.isolation.logins.read_login", lambda data: read_login(255, _text(data), _text(data)), (
+            b"gpucluster-login 1000\n0::/slurm/job_7/step_extern\ngpucluster-login end\n",
+            b"Access denied by pam_slurm_adopt: you have no active jobs on this node\r\n")),
         Reader("suites.isolation.exemptions.read_exemptions", _exemptions, (b"TaskPlugin = task/cgroup\nConstrainCores = yes\n",), VALUE),
         Reader("suites.slurm.diagnostic_step.parse_squeue", _both(exam.parse_squeue), (
             b"12_0                12        COMPLETED           1  \n",), VALUE),

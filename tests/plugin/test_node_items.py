@@ -465,14 +465,17 @@ def test_an_item_has_what_plugins_expect_of_a_function(sandbox: Sandbox, tmp_pat
 
 
 def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path: Path) -> None:
-    mark = "import pytest\n\n\n@pytest.mark.intrusive\ndef test_it(node, host):\n    pass\n"
+    mark = "import pytest\n\n\n@pytest.mark.intrusive\ndef test_it(node, host):\n    assert node.name != 'gpu03'\n"
     for options, outcome in (
         ((), "not applicable"),
         (("-m", "intrusive"), "not applicable"),
         (("--intrusive",), "passed"),
     ):
         run = run_pytest(tmp_path, on(sandbox), *options, files={"test_it.py": mark, "conftest.py": ""})
-        assert len(names(run.outcomes, outcome)) == 4, run.out + run.err
+        failures = names(run.outcomes, "failed")
+        assert len(names(run.outcomes, outcome)) + len(failures) == 4, run.out + run.err
+    assert failures == ["test_it[gpu03]"]
+    assert f"rerun:        pytest {on(sandbox)} --intrusive 'test_it.py::test_it[gpu03]'" in run.out
 
 
 @pytest.mark.parametrize(

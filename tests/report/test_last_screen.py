@@ -142,6 +142,13 @@ def test_values_that_are_no_numbers_are_listed_and_counted() -> None:
     assert findings(group) == ["GPUs: measured off, on, N/A and 2 more, expected 8"]
 
 
+def test_a_number_in_a_path_is_no_range() -> None:
+    texts = [f"cannot create /run/gpu0{n}/enroot" for n in (1, 2)]
+    run = run_of(2, [result(f"gpu000{n}", "container.import", text) for n, text in enumerate(texts, 1)])
+    (group,) = run.groups.values()
+    assert findings(group) == [f"GPUs: measured {texts[0]}, {texts[1]}, expected 8"]
+
+
 def test_a_placeholder_becomes_the_nodes() -> None:
     assert for_nodes("scontrol show node NODE", ["gpu01", "gpu02"]) == "scontrol show node gpu[01-02]"
     assert for_nodes("read MY_NODE and NODE_LIST", ["gpu01"]) == "read MY_NODE and NODE_LIST"

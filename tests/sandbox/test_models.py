@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -160,10 +161,8 @@ def node_of(model: str, gpus: int | None = None) -> SimulatedNode:
     return hardware.healthy_node("gpu02", 1, spec.gpus if gpus is None else gpus, spec, "/state/shared")
 
 
-@pytest.fixture(scope="module")
-def smi(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+def smi_in(layout: Layout) -> Callable[..., str]:
     """Return what nvidia-smi prints on a healthy node of a model: smi(model, *options)."""
-    layout = Layout(tmp_path_factory.mktemp("smi"))
     render.write_simulated_tools(layout, LocalTransport())
 
     def shown(model: str, *options: str) -> str:
@@ -178,6 +177,25 @@ def smi(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         return str(subprocess.run(argv, env=env, capture_output=True, text=True, check=False).stdout)
 
     return shown
+
+
+@pytest.fixture(scope="module")
+def smi(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    return smi_in(Layout(tmp_path_factory.mktemp("smi")))
+
+
+def test_gawk_prints_the_same(
+    smi: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gawk = shutil.which("gawk")
+    if gawk is None:
+        pytest.skip("gawk is not installed")
+    (tmp_path / "awk").symlink_to(gawk)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    by_gawk = smi_in(Layout(tmp_path))
+    assert f"#!{tmp_path}/awk -E" in (tmp_path / "simbin/nvidia-smi").read_text()
+    for options in (("-L",), ("--query-gpu=index,uuid,memory.total", "--format=csv"), ("nvlink", "-s")):
+        assert by_gawk("h200", *options) == smi("h200", *options) != ""
 
 
 # Parts of nvidia-smi -q that were recorded; where from, data/gpus/MODEL.tsv says.

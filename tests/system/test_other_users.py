@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import Run, environment, jobs_so_far, names, slurm
+from plugin_helpers import Run, environment, jobs_so_far, names, sandbox_folder, slurm
 
 from pytest_gpucluster.core import secure_tempfile as ownfile
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import kernel_log
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.sandbox import Sandbox, slurmconf
+from pytest_gpucluster.sandbox import Sandbox, isolation, node_sshd, slurmconf
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
 
@@ -217,6 +217,31 @@ def test_sshd_of_a_user_in_a_container_and_a_node_whose_container_lacks_it(
     assert "sshd: measured the image has no sshd" in run.out
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert "/gpucluster-rw/sshd-" not in running
+
+
+def test_a_login_is_refused_without_a_job_and_adopted_with_one(homes: Mapping[str, Path]) -> None:
+    outside_tmp, home = Path("/var/tmp"), homes[ALICE]
+    if why := isolation.why_not(outside_tmp, "plain") or node_sshd.why_not():
+        pytest.skip(why)
+    key = home / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    with sandbox_folder(outside_tmp) as folder:
+        folder.chmod(0o755)
+        box = Sandbox(folder / "s")
+        box.up(nodes=3, isolation=True)
+        shutil.copy(key.with_suffix(".pub"), box.layout.ssh / "authorized" / ALICE)
+        box.fault("pam_adopt_missing", "gpu02")
+        file = yaml.safe_load(box.cluster_file.read_text())
+        file["isolation"]["ssh_options"] += ["-i", str(key)]
+        given = home / "logins.yaml"
+        given.write_text(yaml.safe_dump(file))
+        for path in (key, given):
+            os.chown(path, *(_identity(ALICE)[kind] for kind in ("user", "group")))
+        argv = ("pytest", f"--cluster={given}", "--intrusive", "-k", "test_login", HERE.suites / "isolation")
+        run = run_as(ALICE, home, *argv)
+    assert names(run.outcomes, "passed") == ["test_login[gpu01]", "test_login[gpu03]"], run.out[-3000:]
+    assert names(run.outcomes, "failed") == ["test_login[gpu02]"]
+    assert "isolation.login on gpu02: login without a job: measured a shell, expected refused" in run.out
 
 
 def test_what_the_load_of_one_user_has_left_is_seen_by_all_and_replaced_by_the_next(sandbox: Sandbox) -> None:

@@ -24,13 +24,15 @@ class Work:
     """Work of a suite before its tests, done in runs that have a test with this fixture.
 
     `needs_nodes`: a test with the fixture makes the run allocate nodes. Otherwise, in a run without nodes, the fixture
-    starts the work. `option`: an option of pytest (its attribute); without it the work is not done.
+    starts the work. `option`: an option of pytest (its attribute); without it the work is not done. `first`: before the
+    jobs of the other suites, which would run on the nodes.
     """
 
     fixture: str
     part: str
     needs_nodes: bool = True
     option: str = ""
+    first: bool = False
 
     def wanted(self, option: Any) -> bool:
         """Return whether the parsed options of pytest ask for the work."""

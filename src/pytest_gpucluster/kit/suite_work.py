@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
@@ -21,6 +21,9 @@ class Submission:
     `Suite.before_allocation` is a function (slurm, cluster) that returns one, or None if there is nothing to
     submit. It may raise ConfigError, which the suite's tests get instead of the outcome.
     """
+
+    def use_nodes(self, nodes: Sequence[str]) -> None:
+        """Use the nodes that the run is about to request; called once, and the run waits for it."""
 
     def job_ids(self) -> tuple[str, ...]:
         """Return the jobs that must end before the allocation."""

@@ -88,7 +88,7 @@ class Controller(ClusterSession):
         if self.trial is not None:
             self._begin_trial(self.slurm, self.trial, say)
         for suite in submitting:
-            self.jobs.submit(suite)
+            self.jobs.submit(suite, self.plan.testable)
         ids = self.jobs.ids()
         self._open_others(self.slurm, ":".join(("afterany", *ids)) if ids else None, say)
         self.jobs.refresh_later()

@@ -129,10 +129,11 @@ class NodeAccess:
 
 
 def _submitting(option: Any) -> Iterator[tuple[Suite, Work]]:
-    """Yield the suites with jobs that go before the allocation, where the options of pytest ask for them."""
-    for suite in suites():
-        if suite.before_allocation and suite.before_allocation.wanted(option):
-            yield suite, suite.before_allocation
+    """Yield the suites with jobs that go before the allocation, in their order, where the options of pytest ask for them."""
+    works = [(suite, suite.before_allocation) for suite in suites() if suite.before_allocation]
+    for suite, work in sorted(works, key=lambda pair: not pair[1].first):
+        if work.wanted(option):
+            yield suite, work
 
 
 def needs_nodes(item: pytest.Item) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.item_result import Record, clean, clean_pair, is_clean
-from pytest_gpucluster.plugin.node_items import NodeItem, record_of
+from pytest_gpucluster.plugin.node_items import NodeItem, marks_of, record_of
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.suite_paths import NAME
 from pytest_gpucluster.report import junit
@@ -149,7 +149,9 @@ def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> li
     if info is not None:
         lines.extend(info.annotation())
     option = shlex.quote(f"--cluster={item.config.option.cluster}")
-    rerun = f"pytest {option} {shlex.quote(_address(item))}"
+    # without its option such an item is skipped
+    required = [f"--{mark}" for mark in ("slow", "intrusive") if mark in marks_of(item)]
+    rerun = " ".join(("pytest", option, *required, shlex.quote(_address(item))))
     lines.extend(f"reproduce:    {command}" for command in by_hand(record, session) or [rerun])
     lines.append(f"rerun:        {rerun}")
     return [clean(line) for line in (*lines, *_simulated(session))]

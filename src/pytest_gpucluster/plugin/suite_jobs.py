@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.registry import Suite
@@ -27,8 +29,8 @@ class SuiteJobs:
     def _all(self) -> list[Submission]:
         return [one for one in self._found.values() if not isinstance(one, ConfigError)]
 
-    def submit(self, suite: Suite) -> None:
-        """Submit the jobs of a suite; what the cluster file lacks for them is raised by its own items."""
+    def submit(self, suite: Suite, nodes: Sequence[str] = ()) -> None:
+        """Submit the jobs of a suite, before a run requests these nodes; what the cluster file lacks for them is raised by its own items."""
         if self._slurm is None or suite.before_allocation is None:
             return
         try:
@@ -38,6 +40,7 @@ class SuiteJobs:
         else:
             if made is not None:
                 self._found[suite.name] = made
+                made.use_nodes(nodes)
 
     def ids(self) -> list[str]:
         """Return the jobs for whose end the allocation must wait."""

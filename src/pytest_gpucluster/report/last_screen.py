@@ -140,11 +140,12 @@ def _several(texts: Sequence[str]) -> str:
 
 
 def _values(texts: Sequence[str]) -> str:
-    """Write measured values: one, the range of numbers with the same unit, or some of them."""
+    """Write measured values: one, the range of numbers with the same unit, or some of them; a path with a number is no range."""
     known = list(dict.fromkeys(texts))
     numbers = [_NUMBER.findall(text) for text in known]
     words = {_NUMBER.sub("#", text) for text in known}
-    if len(known) == 1 or len(words) > 1 or any(len(found) != 1 for found in numbers):
+    ranged = all(_NUMBER.match(text) for text in known) and all(len(found) == 1 for found in numbers)
+    if len(known) == 1 or len(words) > 1 or not ranged:
         return _several(known)
     by_size = sorted(known, key=lambda text: float(_NUMBER.findall(text)[0]))
     low = _NUMBER.findall(by_size[0])[0]

@@ -75,15 +75,19 @@ class Isolation:
         digest = hashlib.sha256(str(self.layout.root.resolve()).encode()).hexdigest()
         return f"gpucluster-{digest[:12]}"
 
-    def prepare(self, nodes: Sequence[str], gpus: int) -> tuple[Path, ...]:
-        """Create cgroups, folders and device files; return the latter. SandboxError if that fails."""
+    def prepare(self, nodes: Sequence[str], gpus: int, module: Path | None) -> tuple[Path, ...]:
+        """Create cgroups, folders and device files; return the latter. SandboxError if that fails.
+
+        `module`: the installed pam_slurm_adopt.so, None if no sshd reads the PAM files.
+        """
         try:
             (self.layout.root / "cgroup").mkdir()
             for controller in CONTROLLERS:
                 self._create_cgroup(_CGROUPS / controller)
                 (self.layout.root / "cgroup" / controller).symlink_to(_CGROUPS / controller / self.cgroup)
             (self.layout.root / "security").mkdir()
-            (self.layout.root / "security" / MODULE).touch()
+            own = self.layout.root / "security" / MODULE
+            own.symlink_to(module) if module else own.touch()
             for node in nodes:
                 (self.layout.root / "private" / node).mkdir(parents=True)
             return self._create_devices(gpus)
@@ -111,7 +115,8 @@ class Isolation:
         folder = self.layout.node(node) / PAM_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "common-account").write_text("account    required     pam_permit.so\n")
-        adopt = f"account    required     {self.layout.root / 'security' / MODULE}\n" if adopts else ""
+        module = f"{self.layout.root / 'security' / MODULE} nodename={node}"
+        adopt = f"account    required     {module}\n" if adopts else ""
         (folder / "sshd").write_text(_STACK.format(adopt=adopt))
 
     def configuration(self, nodes: Sequence[str]) -> dict[str, str]:
@@ -131,10 +136,13 @@ class Isolation:
         """Return the folder with the private /tmp of the node's jobs."""
         return self.layout.root.resolve() / "private" / node
 
-    def cluster_sections(self) -> dict[str, Any]:
+    def cluster_sections(self, ssh_config: Path | None, why_no_sshd: str) -> dict[str, Any]:
         """Return what the cluster file of the sandbox states of isolation."""
-        files = [str(self.layout.root / "dev/nvidia[0-9]*")]
-        return {"isolation": {"device_files": files}, "not_applicable": dict(_NOT_APPLICABLE)}
+        section = {"device_files": [str(self.layout.root / "dev/nvidia[0-9]*")]}
+        if ssh_config:
+            section["ssh_options"] = ["-F", str(ssh_config)]
+        without = {} if ssh_config else {"isolation.login": f"the nodes have no sshd: {why_no_sshd}"}
+        return {"isolation": section, "not_applicable": _NOT_APPLICABLE | without}
 
     def deny(self, node: str, device: str) -> None:
         """Deny a device, in the words of devices.deny, to all steps of a node."""

@@ -30,6 +30,7 @@ from pytest_gpucluster.sandbox import (
     models,
     namespaces,
     node_files,
+    node_sshd,
     ports,
     processes,
     slurm_faults,
@@ -291,7 +292,7 @@ class Sandbox:
         own = self._namespaces(state)
         with contextlib.ExitStack() as stack:
             if own is None:
-                first_port = stack.enter_context(ports.reserve(len(names) + 2))
+                first_port = stack.enter_context(ports.reserve(len(names) * (1 + state.isolation) + 2))
                 state = dataclasses.replace(state, first_port=first_port)
             state.save(layout.state)
             self._configure(state, spec, assignment, daemon.version())
@@ -310,6 +311,8 @@ class Sandbox:
             daemon.start_slurmds(names)
             further = ["mariadbd", "slurmdbd"] if state.accounting else []
             further += [daemons.BACKUP] if state.backup else []
+            if sshd := self._sshd(state):
+                sshd.start(names)
             running = daemon.wait_for(
                 ["munged", *further, "slurmctld", *(f"slurmd-{name}" for name in names)]
             )
@@ -334,7 +337,7 @@ class Sandbox:
             memory=assignment.memory_mib or spec.memory_mib,
         )
         files = assignment.devices or (
-            isolation.prepare(state.nodes, state.gpus_per_node)
+            isolation.prepare(state.nodes, state.gpus_per_node, node_sshd.find_module())
             if isolation
             else gpu_assignment.null_devices(layout.root / "dev", state.gpus_per_node)
         )
@@ -386,6 +389,8 @@ class Sandbox:
             _for_all(layout.root / "tmp", layout.root / "tmp" / node, layout.node(node) / "enroot")
             _for_all(layout.node(node) / "load", mode=0o777)  # each user replaces files of the others
         _for_all(clusterfile.shared_folder(layout.root))
+        if sshd := self._sshd(state):
+            sshd.prepare(state.nodes)
         self._equip(state, spec, assignment, resources, containers)
 
     def _addresses(self, state: SandboxState) -> slurmconf.DaemonAddresses:
@@ -440,8 +445,10 @@ class Sandbox:
         spank.link_tool(layout)
         namespaced = state.kind == "namespaced"
         commands = layout.bin if namespaced else daemons.unusual_folder()
-        isolation = self._isolation(state)
-        sections = containers.cluster_sections() | (isolation.cluster_sections() if isolation else {})
+        sections = containers.cluster_sections()
+        if isolation := self._isolation(state):
+            sshd = self._sshd(state)
+            sections |= isolation.cluster_sections(sshd.config if sshd else None, node_sshd.why_not())
         text = clusterfile.text(
             layout.conf,
             resources,
@@ -620,6 +627,12 @@ class Sandbox:
 
     def _isolation(self, state: SandboxState) -> Isolation | None:
         return Isolation(self.layout) if state.isolation else None
+
+    def _sshd(self, state: SandboxState) -> node_sshd.NodeSshd | None:
+        if not state.isolation or node_sshd.why_not():
+            return None
+        first_port = state.first_port + len(state.nodes) + 2
+        return node_sshd.NodeSshd(self.layout, self._transport, first_port)
 
     def _namespaces(self, state: SandboxState) -> namespaces.Namespaces | None:
         if state.kind != "namespaced":

@@ -31,6 +31,11 @@ CASES = {
         f"{LOG}curl: (6) Could not resolve host: registry-1.docker.io{TAIL}",
         r"^the node cannot resolve registry-1.docker.io",
     ),
+    "registry without TLS": (
+        f"{E}child 7 failed with error code: 35\n{E}failed to import docker image: docker://127.0.0.1:5000#site/tools:1\n"
+        f"{LOG}curl: (35) OpenSSL/3.0.19: error:0A00010B:SSL routines::wrong version number{TAIL}",
+        r"^the registry answers HTTP, not HTTPS .*enroot.conf",
+    ),
     "file without slash": (
         f"{E}failed to import docker image: image.sqsh\n{LOG}curl: (6) Could not resolve host: registry-1.docker.io{TAIL}",
         r"^image.sqsh was taken for a registry image: .*\./image.sqsh",

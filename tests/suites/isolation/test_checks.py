@@ -14,6 +14,7 @@ from pytest_gpucluster.core.check import CHECKS, Action, Outcome, Verdict
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.isolation import checks
 from pytest_gpucluster.suites.isolation.exemptions import Exemptions
+from pytest_gpucluster.suites.isolation.logins import Login
 from pytest_gpucluster.suites.isolation.pam import PamFacts
 from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
 from pytest_gpucluster.suites.os.checks import kernel_log
@@ -89,7 +90,7 @@ def test_isolated_jobs_pass() -> None:
 
 def test_no_check_drains() -> None:
     actions = {name: it.action for name, it in CHECKS.items() if name.startswith("isolation.")}
-    assert len(actions) == 6
+    assert len(actions) == 7
     assert set(actions.values()) == {Action.MONITOR}
 
 
@@ -326,6 +327,41 @@ def test_unknown_settings_of_sshd_fail_nothing() -> None:
     assert checks.pam_slurm_adopt(replace(ADOPTING, use_pam=""), "", "contain").outcome is Outcome.PASSED
     unread = replace(ADOPTING, readable=False, adopts="")
     assert checks.pam_slurm_adopt(unread, "", "Contain").outcome is Outcome.NOT_CHECKED
+
+
+REFUSED = Login(refusal="you have no active jobs on this node")
+ADOPTED = Login(1000, 7, "/slurm/uid_1000/job_7/step_extern")
+SHELL = Login(1000, None, "/user.slice/user-1000.slice/session-3.scope")
+BROKEN = Login(problem="ssh: Host key verification failed. (exit 255)")
+
+
+@pytest.mark.parametrize(
+    ("before", "held", "subject", "outcome", "text"),
+    [
+        (REFUSED, ADOPTED, True, Outcome.PASSED, ""),
+        (SHELL, ADOPTED, True, Outcome.FAILED, "login without a job: a shell"),
+        (REFUSED, REFUSED, True, Outcome.FAILED, "login with a job: refused: you have no active jobs on this node"),
+        (REFUSED, SHELL, True, Outcome.FAILED, f"login with a job: in cgroup {SHELL.cgroup}"),
+        # a healthy node must not fail: users whom PAM exempts, users with jobs, ssh that does not work
+        (SHELL, SHELL, False, Outcome.NOT_CHECKED, "most nodes of the group admit this user"),
+        (ADOPTED, ADOPTED, True, Outcome.NOT_CHECKED, "before the run job 7 of this user"),
+        (BROKEN, ADOPTED, True, Outcome.NOT_CHECKED, "without a job: ssh: Host key"),
+        (REFUSED, BROKEN, True, Outcome.NOT_CHECKED, "with a job: ssh: Host key"),
+        (None, ADOPTED, False, Outcome.NOT_CHECKED, "no login to the node was tried"),
+        (REFUSED, None, True, Outcome.NOT_CHECKED, "no login to the node was tried"),
+        (replace(SHELL, uid=0), SHELL, True, Outcome.NOT_APPLICABLE, "admits root"),
+    ],
+)  # fmt: skip
+def test_logins(before: Login | None, held: Login | None, subject: bool, outcome: Outcome, text: str) -> None:
+    verdict = checks.login("", "", subject, before, held)
+    assert verdict.outcome is outcome
+    assert text in (verdict.reason or "".join(measured(verdict)))
+
+
+def test_logins_that_need_not_or_cannot_be_adopted() -> None:
+    assert checks.login("exempt", "", False, None, None).outcome is Outcome.NOT_APPLICABLE
+    verdict = checks.login("", "slurm.conf has no Contain", False, None, None)
+    assert (verdict.outcome, verdict.reason) == (Outcome.NOT_CHECKED, "slurm.conf has no Contain")
 
 
 # -- terminals

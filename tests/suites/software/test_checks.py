@@ -16,7 +16,7 @@ from pytest_gpucluster.suites.software.config import SoftwareConfig
 DATA = TESTS / "data" / "software"
 LOAD = ["alpha/1.0", "beta", "gamma/1.0", "alpha gamma", "broken", "nope/1", "leaky"]
 CONFLICTS = [["alpha", "beta"], ["alpha/1.0", "gamma"]]
-RECORDINGS = ("lmod-8.6.19.txt", "tcl-5.2.0.txt")
+RECORDINGS = ("lmod-8.6.19.txt", "lmod-9.2.9.txt", "tcl-5.2.0.txt")
 
 
 def recorded(name: str, *replaced: tuple[str, str]) -> facts.ScriptResult:

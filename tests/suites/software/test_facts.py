@@ -78,7 +78,7 @@ def test_an_environment_of_the_stand_in_is_activated(tmp_path: Path) -> None:
     assert [step.rc for step in found.of(2, "activate")] == [1]
 
 
-@pytest.mark.parametrize("recording", ["lmod-8.6.19.txt", "tcl-5.2.0.txt"])
+@pytest.mark.parametrize("recording", ["lmod-8.6.19.txt", "lmod-9.2.9.txt", "tcl-5.2.0.txt"])
 def test_recorded_modules(recording: str) -> None:
     # items: alpha/1.0, beta, gamma/1.0, 'alpha gamma', broken, nope/1, leaky; conflicts: alpha-beta, alpha/1.0-gamma
     found = facts.read_steps(Answer("gpu01", 0, (DATA / recording).read_bytes()))

@@ -87,6 +87,7 @@ _EXPLANATIONS = (
     (r"failed to create user namespace|couldn't join user namespace|\[ERROR\] unshare", r"the node allows no user namespace: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"),
     (r"ignoring --(\S+) because neither", r"--{0} has no effect without container_image or container_name"),
     (r"couldn't chdir to ([^:\s]+)", r"container_workdir {0} does not exist in the container: mount it or name another"),
+    (r"curl: \(35\) (.*wrong version number)", r"the registry answers HTTP, not HTTPS ({0}): ENROOT_ALLOW_HTTP yes in the nodes' enroot.conf, since Pyxis ignores a job's variable"),
     (r"curl: \(\d+\) (.*)", r"the image could not be fetched ({0}): check the registry, credentials and the node's network"),
     (r"\[ERROR\] URL.*returned error code: (\d+)", r"the registry answered {0}: check the image's name, tag and credentials in enroot's .credentials"),
     (r"failed to import docker image: (\S+)", r"image {0} could not be imported: a file needs a path with a slash (./image.sqsh), a registry image its name (registry#image:tag)"),

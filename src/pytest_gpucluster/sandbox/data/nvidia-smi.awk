@@ -1,4 +1,4 @@
-# nvidia-smi of a node: reads its options, then the required tables of the node, each after what=NAME:
+# nvidia-smi of a node: reads its options, then the required tables of the node, by the name in what:
 # aliases (alias, name), gpus (name, unit, one value per GPU), links (GPU, link, GB/s or "-", replay, recovery, CRC),
 # apps (GPU, pid, name, MiB), template (of nvidia-smi -q or -q -x). A single process, since it is called very often.
 BEGIN {
@@ -23,6 +23,7 @@ BEGIN {
   if (mode == "query") table_of("template", base "/nvidia-smi-q")
   if (mode == "xml") table_of("template", base "/nvidia-smi-q-x")
 }
+FNR == 1 { what = name_of[FILENAME] } # gawk -E takes what=NAME among the files for a file
 what == "aliases" { alias[$1] = $2; next }
 what == "gpus" {
   if (FNR == 1) require_fields()
@@ -72,7 +73,7 @@ function stop(code) { stopped = 1; exit code } # exit runs END, too
 function there(path,   line, found) { found = (getline line < path) >= 0; close(path); return found }
 function pick(name) { return there(node "/load/" name) ? node "/load/" name : there(node "/" name) ? node "/" name : base "/" name }
 function show(path,   line) { while ((getline line < path) > 0) print line }
-function table_of(name, path) { ARGV[ARGC++] = "what=" name; ARGV[ARGC++] = path }
+function table_of(name, path) { name_of[path] = name; ARGV[ARGC++] = path }
 function date(layout,   command, line) {
   @DATE@
 }

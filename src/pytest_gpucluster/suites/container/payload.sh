@@ -39,7 +39,7 @@ if has nvidia-smi; then
     report smi yes
 fi
 report rc "$(there /etc/rc)"
-report mark "$(there "/.gpucluster-$nonce")"
+report mark "$(there "/.gpucluster-root-$nonce")"
 for home in "$HOME" "$GPUCLUSTER_HOME" /root; do
     [ ! -e "$home/.gpucluster-$nonce" ] || { report at_home yes && break; }
 done
@@ -51,10 +51,10 @@ fi
 case $action in
     try_write) report writable "$(can_write "/.gpucluster-try-$nonce")" ;;
     write)
-        (: > "/.gpucluster-$nonce") 2> /dev/null && report marked yes
+        (: > "/.gpucluster-root-$nonce") 2> /dev/null && report marked yes
         [ ! -e /etc/rc.local ] || : > /etc/rc.local
         ;;
-    remove) rm -f "/.gpucluster-$nonce" ;;
+    remove) rm -f "/.gpucluster-root-$nonce" ;;
     environment)
         while IFS== read -r name value; do
             case $name in '' | *[!A-Za-z0-9_]*) ;; *) report "image.$name" "$value" && [ "$name" != PATH ] || own=$value ;; esac

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
     from pytest_gpucluster.suites.isolation.exemptions import Exemptions
+    from pytest_gpucluster.suites.isolation.logins import Login
     from pytest_gpucluster.suites.isolation.pam import PamFacts
     from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
 
@@ -221,6 +222,50 @@ def pam_slurm_adopt(pam: PamFacts, adopting: str, prolog_flags: str) -> Judgemen
         yield Advisory(
             part, "in the session stack of sshd: it may move a login out of the job", "disabled for sshd"
         )
+
+
+@check(
+    "isolation.login",
+    cause="pam_slurm_adopt is not in the account stack of this sshd, comes after a module that ends the stack (sufficient), or "
+    "another module (pam_systemd) moves the login out of the job",
+    hint="ssh NODE cat /proc/self/cgroup, with a job on the node and without one; journalctl -t sshd on the node",
+    action=Action.MONITOR,
+    marks=("intrusive",),  # sshd logs a refused login, which may raise an alarm
+)
+def login(
+    adopting: str, unadoptable: str, subject: bool, login_before: Login | None, login_with_job: Login | None
+) -> Judgement:
+    """Judge that sshd refuses the user without a job on the node, and puts the user with a job into it."""
+    if adopting:
+        yield NotApplicable(adopting)
+    elif unadoptable:
+        yield NotChecked(unadoptable)
+    elif login_before is None or login_with_job is None:
+        yield NotChecked("no login to the node was tried")
+    elif not login_before.refusal:
+        yield _admitted(login_before, subject=subject)
+    elif login_with_job.refusal:
+        yield Finding("login with a job", f"refused: {login_with_job.refusal}", "admitted")
+    elif login_with_job.problem:
+        yield NotChecked(f"with a job: {login_with_job.problem}")
+    elif login_with_job.job is None:
+        yield Finding("login with a job", f"in cgroup {login_with_job.cgroup}", "in job_ID/step_extern")
+
+
+def _admitted(login: Login, *, subject: bool) -> Finding | NotApplicable | NotChecked:
+    """Judge a login without a job that pam_slurm_adopt did not refuse."""
+    if login.problem:
+        return NotChecked(f"without a job: {login.problem}")
+    if login.uid == 0:
+        return NotApplicable("pam_slurm_adopt admits root without a job: run the tests as another user")
+    if login.job is not None:
+        return NotChecked(f"before the run job {login.job} of this user ran on the node")
+    if not subject:
+        return NotChecked(
+            "most nodes of the group admit this user without a job (pam_access, action_no_jobs=ignore): run the tests as a "
+            "user whom they refuse"
+        )
+    return Finding("login without a job", "a shell", "refused, as on most nodes of the group")
 
 
 @check(

@@ -32,5 +32,8 @@ class IsolationConfig(Section):
     step_memory: Size = Field(
         256 * 2**20, ge=128 * 2**20, le=2**34, description="memory limit of the task that must be ended"
     )
+    ssh_options: tuple[Text, ...] = Field(
+        (), description="further options of ssh for logins to the nodes, like [-i, ~/.ssh/id_test]"
+    )
     python: Text = Field("python3", description="Python of the nodes, 3.6 or later")
     deadline: Duration = Field(60, description="time limit of one step, for a small number of nodes")

@@ -11,9 +11,10 @@ import pytest
 
 from pytest_gpucluster.core.majority import decides
 from pytest_gpucluster.suite import checks_as_tests, fact, fleet_probed, probed
-from pytest_gpucluster.suites.isolation import checks
+from pytest_gpucluster.suites.isolation import SUITE, checks
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
+from pytest_gpucluster.suites.isolation.logins import logins_with_job, why_unadoptable
 from pytest_gpucluster.suites.isolation.pam import PAM
 from pytest_gpucluster.suites.isolation.steps import Isolation, trials
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.isolation.exemptions import Exemptions
+    from pytest_gpucluster.suites.isolation.logins import Login
     from pytest_gpucluster.suites.isolation.pam import PamFacts
     from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
 
@@ -121,6 +123,50 @@ def adopting(
     if decides(sum(alike), len(alike)):
         return ""
     return "most nodes of the group have no pam_slurm_adopt: isolation.pam_slurm_adopt of the cluster file requires it"
+
+
+@fact(scope="session")
+def unadoptable(isolation_slurm: Slurm, section: IsolationConfig) -> str:
+    """Why no login was tried; '' if logins were."""
+    return why_unadoptable(isolation_slurm.config(), section)
+
+
+@fact(scope="session")
+def logins_before(gpucluster_session: ClusterSession) -> Mapping[str, Login]:
+    """The logins before the nodes were allocated: {node: login}."""
+    return gpucluster_session.outcome(SUITE) or {}
+
+
+@fact
+def login_before(logins_before: Mapping[str, Login], node: Node) -> Login | None:
+    """The login to the item's node before it was allocated, None if none was tried."""
+    return logins_before.get(node.name)
+
+
+@fact
+def subject(logins_before: Mapping[str, Login], node: Node, gpucluster_session: ClusterSession) -> bool:
+    """Whether most nodes of the item's group refused the user without a job."""
+    nodes = gpucluster_session.nodes
+    decided = [
+        bool(one.refusal)
+        for name, one in logins_before.items()
+        if nodes[name].group == node.group and not one.problem and one.job is None
+    ]
+    return decides(sum(decided), len(decided))
+
+
+@fact(scope="session")
+def logins_held(
+    allocation: Allocation, gpucluster_session: ClusterSession, section: IsolationConfig, unadoptable: str
+) -> Mapping[str, Login]:  # must be held
+    """A login to every node of every allocation: {node: login}; {} if that is not tested."""
+    return {} if unadoptable else logins_with_job(gpucluster_session, section)
+
+
+@fact
+def login_with_job(logins_held: Mapping[str, Login], node: Node) -> Login | None:
+    """The login to the item's node while the run has a job there, None if none was tried."""
+    return logins_held.get(node.name)
 
 
 globals().update(checks_as_tests(checks))

@@ -1,6 +1,6 @@
 """Modules and conda environments of a node: one script for each, and the reader of its output. Pure.
 
-Output of `module` is that of Lmod 8.6 and Tcl Environment Modules 5.2, seen here; LOADEDMODULES means the same in all
+Output of `module` is that of Lmod 8.6, 8.7 and 9.2 and Tcl Environment Modules 5.2, seen here; LOADEDMODULES means the same in all
 releases (module(1)), while exit codes do not: 3.2 ends with 0 after most errors.
 """
 
