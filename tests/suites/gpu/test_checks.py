@@ -233,6 +233,23 @@ def test_a_gpu_that_the_tables_of_nvidia_smi_lack_is_not_checked() -> None:
     assert judge(host)["gpu.topology"].reason == "nvidia-smi topo -m has no row for GPU 5, 6"
 
 
+def test_a_single_gpu_without_nvswitch_has_no_peer_over_nvlink() -> None:
+    """One H200 of eight, passed through to a virtual machine: nvidia-smi nvlink prints no link of it."""
+    alone = nvidia_smi.Gpus((Host().gpus.devices[0],))
+    outcomes = {}
+    for count, nvswitch in ((1, False), (1, True), (8, False)):
+        profile = PROFILE.model_copy(update={"count": count, "nvswitch": nvswitch})
+        state, errors = links.nvlink_state(alone, {}, profile), links.nvlink_errors(alone, {}, profile)
+        outcomes[count, nvswitch] = (state.outcome, errors.outcome)
+    assert outcomes[1, False] == (Outcome.NOT_APPLICABLE, Outcome.NOT_APPLICABLE)
+    assert outcomes[1, True] == outcomes[8, False] == (Outcome.NOT_CHECKED, Outcome.NOT_CHECKED)
+    down: dict[str, dict[int, float | None]] = {alone.devices[0].uuid or "": dict.fromkeys(range(18), None)}
+    single = PROFILE.model_copy(update={"count": 1, "nvswitch": False})
+    assert links.nvlink_state(alone, down, single).outcome is Outcome.FAILED, (
+        "links that are listed are judged"
+    )
+
+
 def test_a_gpu_that_does_not_tell_who_it_is_is_compared_with_no_other() -> None:
     """Not even with what is called x: an empty name stands for none."""
     host = Host()

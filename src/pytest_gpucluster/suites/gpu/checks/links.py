@@ -52,6 +52,9 @@ NVLINK_WARNINGS = (
     "symbol ber",
 )
 _NO_NVLINKS = "the profile states no NVLinks"
+_NO_PEER = (
+    "a single GPU without NVSwitch has no peer"  # of eight, one H200 passed through to a virtual machine
+)
 
 
 def _uuid_of(gpu: Gpu) -> str:
@@ -79,7 +82,8 @@ def nvlink_state(
             yield _in_mig_mode(gpu)
             continue
         if of_gpu is None:
-            yield NotChecked(f"{gpu}: nvidia-smi nvlink -s does not list it")
+            why = f"{gpu}: nvidia-smi nvlink -s does not list it"
+            yield NotApplicable(f"{why}: {_NO_PEER}") if _without_peer(gpu_profile) else NotChecked(why)
             continue
         active = {link: speed for link, speed in of_gpu.items() if speed is not None}
         yield Metric("nvlinks_active", len(active), "links", str(gpu))
@@ -93,6 +97,10 @@ def nvlink_state(
         for link, speed in active.items():
             if expected is not None and abs(speed - expected) > SPEED_TOLERANCE * expected:
                 yield Finding(f"{gpu} NVLink {link}", f"{speed:g} GB/s", f"{expected:g} GB/s")
+
+
+def _without_peer(gpu_profile: GpuProfile) -> bool:
+    return gpu_profile.count == 1 and not gpu_profile.nvswitch
 
 
 def _in_mig_mode(gpu: Gpu) -> NotApplicable:
@@ -129,7 +137,10 @@ def nvlink_errors(
             yield _in_mig_mode(gpu)
         else:
             why = f"{gpu}: nvidia-smi nvlink -e shows no counter"
-            yield NotChecked(why) if gpu_profile.nvlinks else NotApplicable(why)
+            if _without_peer(gpu_profile):
+                yield NotApplicable(f"{why}: {_NO_PEER}")
+            else:
+                yield NotChecked(why) if gpu_profile.nvlinks else NotApplicable(why)
 
 
 def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
