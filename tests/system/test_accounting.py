@@ -47,41 +47,44 @@ SITE = {
     "PreemptType=preempt/qos": "",
     "PreemptMode=SUSPEND,GANG": "",
 }
+NO_PREEMPTION = {
+    "PreemptType=preempt/qos": "PreemptType=preempt/none",
+    "PreemptMode=SUSPEND,GANG": "PreemptMode=OFF",
+}
 # in `urgent` jobs suspend those in `alone`
 PARTITIONS = (
     "PartitionName=alone Nodes=gpu04 State=UP",
     "PartitionName=urgent Nodes=gpu04 State=UP PriorityTier=10",
     "PartitionName=rest Nodes=gpu[01-03] State=UP",
 )
-# users that every system has
-USERS = """\
-add qos low PreemptMode=requeue
-add qos gone PreemptMode=cancel
-add qos paused PreemptMode=suspend
-add qos high Priority=1000 Preempt=low,gone,paused
-add qos jobs MaxJobsPU=1
-add qos queued MaxSubmitJobsPU=1
-add qos sizes MaxTRESPU=gres/gpu=2,cpu=3 MaxTRES=mem=250 MaxWall=3
-add account ml Fairshare=10
-add account ops Fairshare=20 GrpTRES=gres/gpu=6
-add account vision parent=ml
-add account trial-a,trial-b,trial-nodes
-modify account trial-nodes set GrpTRES=node=2
-add account trial-sizes GrpTRES=mem=300 MaxTRES=cpu=2 MaxWall=5
-modify account ml,ops,trial-a,trial-b,trial-nodes,trial-sizes set qos+=low,gone,paused,high,jobs,queued,sizes
-add user daemon Account=ml
-add user bin Account=ops
-add user root Account=trial-a,trial-b,trial-nodes,trial-sizes
-"""
-CHANGES = """\
-remove user daemon Account=ml
-modify account ops set GrpTRES=gres/gpu=7
-add account stranger
-modify qos jobs set MaxJobsPU=2
-modify qos low set PreemptMode=cancel
-modify qos high set Preempt=low,paused
-add user games Account=ml DefaultAccount=ml
-"""
+QOS = {
+    "low": "PreemptMode=requeue",
+    "gone": "PreemptMode=cancel",
+    "paused": "PreemptMode=suspend",
+    "high": "Priority=1000",
+    "jobs": "MaxJobsPU=1",
+    "queued": "MaxSubmitJobsPU=1",
+    "strict": "Flags=DenyOnLimit MaxTRES=cpu=2",
+    "sizes": "MaxTRESPU=gres/gpu=2,cpu=3 MaxTRES=mem=250 MaxWall=3",
+}
+# account: its parent, limits and users, whom every system has
+ACCOUNTS = {
+    "ml": ("root", "Fairshare=10", "daemon"),
+    "ops": ("root", "Fairshare=20:GrpTRES=gres/gpu=6", "bin"),
+    "vision": ("ml", "Fairshare=1", ""),
+    "trial-a": ("root", "Fairshare=1", "root"),
+    "trial-b": ("root", "Fairshare=1", "root"),
+    "trial-nodes": ("root", "GrpTRES=node=2", "root"),
+    "trial-sizes": ("root", "GrpTRES=mem=300:MaxTRESPerJob=cpu=2:MaxWallDurationPerJob=5", "root"),
+}
+# each line by a process of its own: slurmdbd waits more than it works
+CHANGES = (
+    "modify qos jobs set MaxJobsPU=2",
+    "modify qos low set PreemptMode=cancel",
+    "modify qos high set Preempt=low,paused",
+    "remove user daemon Account=ml\nmodify account ops set GrpTRES=gres/gpu=7\nadd account stranger\n"
+    "add user games Account=ml DefaultAccount=ml",
+)
 ACCESS = """
 may: [{user: daemon, account: ml}, {user: bin, partition: debug, qos: high}]
 may_not: [{user: daemon, account: ops}, {user: root, account: trial-a, partition: debug}, {user: games}]
@@ -96,6 +99,7 @@ limits:
   - {qos: sizes, limit: MaxTRESPU, tres: cpu}
   - {qos: sizes, limit: MaxTRES, tres: mem}
   - {qos: sizes, limit: MaxWall}
+  - {qos: strict, limit: MaxTRES, tres: cpu}
   - {account: trial-nodes, limit: GrpTRES, tres: node}
   - {account: trial-sizes, limit: GrpTRES, tres: mem}
   - {account: trial-sizes, limit: MaxTRES, tres: cpu}
@@ -130,6 +134,7 @@ MaxSubmitPU of qos queued: 2 jobs accepted
 MaxTRESPU of qos sizes, gres/gpu: 3 in use
 MaxTRESPU of qos sizes, cpu: 4 in use
 MaxTRES of qos sizes, mem: a job of 251MiB runs
+MaxTRES of qos strict, cpu: a job of 3 runs
 MaxWall of qos sizes: a job of 0-00:04:00 runs
 GrpTRES of account trial-nodes, node: 3 in use
 GrpTRES of account trial-sizes, mem: 400MiB in use
@@ -167,34 +172,58 @@ def box() -> Iterator[Sandbox]:
         folder.chmod(0o755)  # other users submit jobs too
         box = Sandbox(folder / "s")
         box.up(nodes=4, gpus_per_node=2, accounting=True)
-        sacctmgr(box, USERS)
+        add_accounts(box, folder / "accounts")
         for _ in range(2):  # whose records are read
             slurm(box, "srun", "--chdir=/", "--account=trial-a", "sleep", "1")
         restart(box, {})  # computes fair share from the usage so far; the next time is a minute later
         yield box
 
 
-def sacctmgr(box: Sandbox, lines: str) -> None:
-    env = environment(**box.env)
-    argv, pipes = ["sacctmgr", "-i"], {"input": lines, "capture_output": True, "text": True}
-    done = subprocess.run(argv, env=env, check=True, timeout=60, **pipes)
-    assert "error" not in done.stderr.lower(), done.stderr
+def sacctmgr(box: Sandbox, *scripts: str) -> None:
+    """Run each script in a process of its own, all at once."""
+
+    def one(lines: str) -> None:
+        done = subprocess.run(
+            ["sacctmgr", "-i"],
+            env=environment(**box.env),
+            input=lines,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert "error" not in done.stderr.lower(), done.stderr
+
+    with ThreadPoolExecutor(len(scripts)) as pool:
+        list(pool.map(one, scripts))
+
+
+def add_accounts(box: Sandbox, file: Path) -> None:
+    """Add QoS, accounts and users: one file instead of many commands."""
+    sacctmgr(box, *(f"add qos {name} {settings}" for name, settings in QOS.items()))
+    sacctmgr(box, "modify qos high set Preempt=low,gone,paused")
+    lines = ["Cluster - 'sandbox'"]
+    for account, (parent, settings, user) in ACCOUNTS.items():
+        lines += [f"Parent - '{parent}'", f"Account - '{account}':{settings}:QOS='normal,{','.join(QOS)}'"]
+        lines += [f"Parent - '{account}'", f"User - '{user}'"] if user else []
+    file.write_text("\n".join([*lines, ""]))
+    sacctmgr(box, f"load file={file}")
 
 
 @pytest.fixture(scope="module")
-def drafted(box: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+def drafted(box: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The cluster file that `gpucluster init` drafts of the site."""
     path = tmp_path_factory.mktemp("draft") / "site.yaml"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in box.env.items():
             patch.setenv(name, value)
         assert cli.main(["init", "--output", str(path)]) == 0
-    found: Mapping[str, Any] = yaml.safe_load(path.read_text())
+    found: dict[str, Any] = yaml.safe_load(path.read_text())
     assert "accounting" in found, path.read_text()
     return found
 
 
-def write(folder: Path, drafted: Mapping[str, Any], **changes: object) -> None:
+def write(folder: Path, drafted: dict[str, Any], **changes: object) -> None:
     trials = yaml.safe_load(TRIALS) | changes
     section = drafted["accounting"] | {"exact": True, "access": yaml.safe_load(ACCESS), "trials": trials}
     folder.mkdir(exist_ok=True)
@@ -206,7 +235,7 @@ def run(folder: Path, *options: str, suite: tuple[str, ...] = SUITE) -> Run:
 
 
 def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
-    box: Sandbox, drafted: Mapping[str, Any], tmp_path: Path
+    box: Sandbox, drafted: dict[str, Any], tmp_path: Path
 ) -> None:
     section = drafted["accounting"]
     assert section["accounts"]["ops"]["limits"] == {"GrpTRES": "gres/gpu=6"}
@@ -216,6 +245,7 @@ def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
     assert section["partitions"]["debug"]["allow_accounts"] == ["ops"]
     assert section["settings"]["PriorityWeightFairShare"] == 100000
     write(tmp_path, drafted)
+    wait_until_ready(box)
     healthy = run(tmp_path)
     assert names(healthy.outcomes, "passed") == sorted([*READ_ONLY, *JOBS]), healthy.out
     assert healthy.rc == 0
@@ -227,14 +257,15 @@ def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
     assert any(one["name"] == "backfill" for one in metrics)
 
 
-def test_each_fault_fails_its_check(box: Sandbox, drafted: Mapping[str, Any], tmp_path: Path) -> None:
+def test_each_fault_fails_its_check(box: Sandbox, drafted: dict[str, Any], tmp_path: Path) -> None:
     ids = slurm(box, "sacct", "-aXnP", "-S", "now-3600", "-E", "now", "-s", "CD", "-o", "JobIDRaw").split()
     restart(box, SITE)
-    sacctmgr(box, CHANGES)
+    sacctmgr(box, *CHANGES)
     slurm(box, "scontrol", "update", "PartitionName=debug", "AllowAccounts=ALL")
-    # what a lost record of the end, and a database that was restored in part, leave
+    # as a lost record of the end, and a database that was restored in part, leave them
     database(box, f"update sandbox_job_table set time_end=0, state=1, id_job=99001 where id_job={ids[0]}")
     database(box, f"update sandbox_job_table set tres_alloc='' where id_job={ids[1]}")
+    wait_until_ready(box)
     suspend, *others = (one | {"within": "5s"} for one in yaml.safe_load(TRIALS)["preemption"])
     others[-1]["within"] = "2s"  # never starts
     write(tmp_path / "one", drafted, partition="alone", preemption=[suspend, suspend, *others])
@@ -265,9 +296,11 @@ def restart(box: Sandbox, changes: Mapping[str, str]) -> None:
     assert process
     stop([process], patience=30.0)
     start_controller(box)
-    wait_for(
-        lambda: set(slurm(box, "sinfo", "-h", "-o", "%T").split()) == {"idle"}, "slurmctld knows its nodes"
-    )
+
+
+def wait_until_ready(box: Sandbox) -> None:
+    states = ("sinfo", "-h", "-o", "%T")
+    wait_for(lambda: set(slurm(box, *states).split()) == {"idle"}, "slurmctld knows its nodes")
 
 
 def disturb(box: Sandbox) -> None:
@@ -286,7 +319,7 @@ def database(box: Sandbox, statement: str) -> None:
 
 
 def test_no_job_of_a_trial_outlives_a_killed_run(
-    box: Sandbox, drafted: Mapping[str, Any], tmp_path: Path
+    box: Sandbox, drafted: dict[str, Any], tmp_path: Path
 ) -> None:
     with ThreadPoolExecutor(2) as pool:
         runs = [
@@ -297,9 +330,7 @@ def test_no_job_of_a_trial_outlives_a_killed_run(
             one.result()
 
 
-def kill_a_run(
-    box: Sandbox, drafted: Mapping[str, Any], folder: Path, account: str, *, guard_too: bool
-) -> None:
+def kill_a_run(box: Sandbox, drafted: dict[str, Any], folder: Path, account: str, *, guard_too: bool) -> None:
     write(folder, drafted, preemption={"low_qos": "low", "mode": "cancel"}, account=account, start=60)
     argv = command("--cluster=site.yaml", "--intrusive", "-k", "preemption", "-p", "no:cacheprovider", *SUITE)
 
@@ -329,15 +360,10 @@ def kill_a_run(
 
 
 def test_a_run_that_holds_the_nodes_itself_does_not_wait_for_them(
-    box: Sandbox, drafted: Mapping[str, Any], tmp_path: Path
+    box: Sandbox, drafted: dict[str, Any], tmp_path: Path
 ) -> None:
-    restart(
-        box,
-        {
-            "PreemptType=preempt/qos": "PreemptType=preempt/none",
-            "PreemptMode=SUSPEND,GANG": "PreemptMode=OFF",
-        },
-    )
+    restart(box, NO_PREEMPTION)
+    wait_until_ready(box)
     own = drafted | {"slurm": {**drafted["slurm"], "account": "trial-a"}}
     write(tmp_path, own)
     suites = ("-m", "slurm", "--pyargs", "pytest_gpucluster.suites")

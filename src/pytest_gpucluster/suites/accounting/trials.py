@@ -20,7 +20,7 @@ from pytest_gpucluster.suites.accounting.config import JOB_LIMITS, SUBMIT_LIMITS
 from pytest_gpucluster.suites.accounting.limit_plan import MEMORY, MIB, LimitResult, first_job, planned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from pytest_gpucluster.suites.accounting.config import FairshareTrial, LimitTrial, PreemptionTrial, Trials
     from pytest_gpucluster.suites.accounting.facts import Answer, Share, TrialJob
@@ -240,9 +240,7 @@ class TrialRunner:
             if why := self._not_running(numbers[0]):
                 return BackfillResult(problem=why)
             node = self._jobs(numbers)[numbers[0]].node
-            idle = sorted(self._idle() - {node})
-            if not idle:
-                return BackfillResult(problem=f"no second node of partition {self._trials.partition} is idle")
+            idle = self._wait_for_idle(self._trials.partition, {node})
             # not --nodelist: a job that waits for named nodes blocks no other job, also without backfill
             others = sorted(set(self._members()) - {node, idle[0]})
             away = (f"--exclude={hostlist.fold(others)}",) if others else ()
@@ -272,11 +270,7 @@ class TrialRunner:
         """
         if trial.mode != "suspend":
             return ("--exclusive",)
-        idle = sorted(self._idle(trial.low_partition))
-        if not idle:
-            raise NotAvailable(
-                f"no node of partition {trial.low_partition or self._trials.partition} is idle"
-            )
+        idle = self._wait_for_idle(trial.low_partition or self._trials.partition)
         cpus = self._accounting.slurm.nodes()[idle[0]].cpus
         return (f"--nodelist={idle[0]}", f"--ntasks={cpus}", f"--ntasks-per-node={cpus}")
 
@@ -355,6 +349,16 @@ class TrialRunner:
         argv = ("sshare", "-nP", "-A", ",".join(accounts), "-u", self.user, "-o", columns)
         found = self._accounting.query(facts.parse_shares, *argv)
         return {account: share for (account, user), share in found.items() if user == self.user}
+
+    def _wait_for_idle(self, partition: str, besides: Collection[str] = ()) -> list[str]:
+        """Return the idle nodes of a partition; NotAvailable without one: a job of another trial may just have ended."""
+        end = time.monotonic() + self._trials.start
+        while not (idle := sorted(self._idle(partition) - set(besides))):
+            if time.monotonic() > end:
+                further = "further " if besides else ""
+                raise NotAvailable(f"no {further}node of partition {partition} is idle")
+            time.sleep(PAUSE)
+        return idle
 
     def _idle(self, partition: str | None = None) -> frozenset[str]:
         slurm = self._accounting.slurm
