@@ -173,8 +173,9 @@ def box() -> Iterator[Sandbox]:
         box = Sandbox(folder / "s")
         box.up(nodes=4, gpus_per_node=2, accounting=True)
         add_accounts(box, folder / "accounts")
-        for _ in range(2):  # whose records are read
-            slurm(box, "srun", "--chdir=/", "--account=trial-a", "sleep", "1")
+        job = ("srun", "--chdir=/", "--mem=100M", "--account=trial-a", "sleep", "1")
+        with ThreadPoolExecutor(2) as pool:  # whose records are read
+            list(pool.map(lambda _: slurm(box, *job), range(2)))
         restart(box, {})  # computes fair share from the usage so far; the next time is a minute later
         yield box
 
@@ -245,7 +246,6 @@ def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
     assert section["partitions"]["debug"]["allow_accounts"] == ["ops"]
     assert section["settings"]["PriorityWeightFairShare"] == 100000
     write(tmp_path, drafted)
-    wait_until_ready(box)
     healthy = run(tmp_path)
     assert names(healthy.outcomes, "passed") == sorted([*READ_ONLY, *JOBS]), healthy.out
     assert healthy.rc == 0
@@ -265,8 +265,7 @@ def test_each_fault_fails_its_check(box: Sandbox, drafted: dict[str, Any], tmp_p
     # as a lost record of the end, and a database that was restored in part, leave them
     database(box, f"update sandbox_job_table set time_end=0, state=1, id_job=99001 where id_job={ids[0]}")
     database(box, f"update sandbox_job_table set tres_alloc='' where id_job={ids[1]}")
-    wait_until_ready(box)
-    suspend, *others = (one | {"within": "5s"} for one in yaml.safe_load(TRIALS)["preemption"])
+    suspend, *others = (one | {"within": "4s"} for one in yaml.safe_load(TRIALS)["preemption"])
     others[-1]["within"] = "2s"  # never starts
     write(tmp_path / "one", drafted, partition="alone", preemption=[suspend, suspend, *others])
     write(tmp_path / "rest", drafted, partition="rest", start=5)
@@ -296,9 +295,8 @@ def restart(box: Sandbox, changes: Mapping[str, str]) -> None:
     assert process
     stop([process], patience=30.0)
     start_controller(box)
-
-
-def wait_until_ready(box: Sandbox) -> None:
+    for node in box.nodes:  # registers at once
+        os.kill(int(box.layout.pid_file(f"slurmd-{node}").read_text()), signal.SIGHUP)
     states = ("sinfo", "-h", "-o", "%T")
     wait_for(lambda: set(slurm(box, *states).split()) == {"idle"}, "slurmctld knows its nodes")
 
@@ -318,52 +316,34 @@ def database(box: Sandbox, statement: str) -> None:
     subprocess.run(argv, check=True, timeout=60)
 
 
-def test_no_job_of_a_trial_outlives_a_killed_run(
+def test_clean_removes_the_jobs_of_a_trial_whose_run_and_guard_were_killed(
     box: Sandbox, drafted: dict[str, Any], tmp_path: Path
 ) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        runs = [
-            pool.submit(kill_a_run, box, drafted, tmp_path / account, account, guard_too=guard_too)
-            for account, guard_too in (("trial-a", False), ("trial-b", True))
-        ]
-        for one in runs:
-            one.result()
-
-
-def kill_a_run(box: Sandbox, drafted: dict[str, Any], folder: Path, account: str, *, guard_too: bool) -> None:
-    write(folder, drafted, preemption={"low_qos": "low", "mode": "cancel"}, account=account, start=60)
+    write(tmp_path, drafted, preemption={"low_qos": "low", "mode": "cancel"}, start=60)
     argv = command("--cluster=site.yaml", "--intrusive", "-k", "preemption", "-p", "no:cacheprovider", *SUITE)
-
-    def jobs() -> list[str]:
-        return slurm(box, "squeue", "-h", "-A", account, "-o", "%j").split()
-
     with subprocess.Popen(
-        argv, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         try:
-            wait_for(lambda: len(jobs()) >= 2, "the jobs of the trial are submitted")
-            name = jobs()[0]
+            wait_for(lambda: len(queue(box)) >= 2, "the jobs of the trial are submitted")
+            name = queue(box)[0].split()[1]
             guards = [pid for pid, line in processes("SLURM_CONF=") if "scancel" in line and name in line]
-            assert guards
-            for pid in guards if guard_too else ():
+            assert guards  # test_controller.py: it cancels the jobs of a killed run
+            for pid in guards:
                 os.kill(pid, signal.SIGKILL)
         finally:
             process.kill()
-    if guard_too:
-        assert jobs()
-        clean = [*command()[:2], "pytest_gpucluster.cli", "clean", "--yes", "--cluster=site.yaml"]
-        done = subprocess.run(
-            clean, cwd=folder, env=environment(), capture_output=True, text=True, check=True
-        )
-        assert name in done.stdout
-    wait_for(lambda: not jobs(), "the jobs are cancelled", 30)
+    assert queue(box)
+    clean = [*command()[:2], "pytest_gpucluster.cli", "clean", "--yes", "--cluster=site.yaml"]
+    done = subprocess.run(clean, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
+    assert name in done.stdout
+    wait_for(lambda: not queue(box), "the jobs are cancelled", 30)
 
 
 def test_a_run_that_holds_the_nodes_itself_does_not_wait_for_them(
     box: Sandbox, drafted: dict[str, Any], tmp_path: Path
 ) -> None:
     restart(box, NO_PREEMPTION)
-    wait_until_ready(box)
     own = drafted | {"slurm": {**drafted["slurm"], "account": "trial-a"}}
     write(tmp_path, own)
     suites = ("-m", "slurm", "--pyargs", "pytest_gpucluster.suites")
