@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = [
     "",
-    "# accounting:  # requires slurmdbd: accounts, QoS, limits and fair share as they must be",
+    "# accounting:  # requires slurmdbd: accounts, QoS and fair share as they must be",
     "#   accounts:",
-    "#     ml: {users: [alice], fairshare: 10, limits: {GrpTRES: gres/gpu=64}}",
+    "#     ml: {users: [alice, bob], fairshare: 10, qos: [normal]}",
 ]
 _MORE = [
     "  # exact: true  # what is not stated here is a failure",
