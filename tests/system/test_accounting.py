@@ -148,6 +148,7 @@ preempting job (cancel gone): PENDING
 READ_ONLY = [
     f"test_{name}" for name in ("access", "accounts", "job_records", "partition_access", "qos", "scheduling")
 ]
+REST = "access_jobs or limits or fairshare or backfill"
 JOBS = [f"test_{name}" for name in ("access_jobs", "backfill", "fairshare", "limits", "preemption")]
 
 
@@ -176,6 +177,7 @@ def box() -> Iterator[Sandbox]:
         job = ("srun", "--chdir=/", "--mem=100M", "--account=trial-a", "sleep", "1")
         with ThreadPoolExecutor(2) as pool:  # whose records are read
             list(pool.map(lambda _: slurm(box, *job), range(2)))
+        wait_for(lambda: len(completed(box)) == 2, "slurmctld has sent the records")
         restart(box, {})  # computes fair share from the usage so far; the next time is a minute later
         yield box
 
@@ -232,7 +234,7 @@ def write(folder: Path, drafted: dict[str, Any], **changes: object) -> None:
 
 
 def run(folder: Path, *options: str, suite: tuple[str, ...] = SUITE) -> Run:
-    return run_pytest(folder, "--cluster=site.yaml", "--intrusive", *options, *suite, where=())
+    return run_pytest(folder, "--cluster=site.yaml", *options, *suite, where=())
 
 
 def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
@@ -246,7 +248,7 @@ def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
     assert section["partitions"]["debug"]["allow_accounts"] == ["ops"]
     assert section["settings"]["PriorityWeightFairShare"] == 100000
     write(tmp_path, drafted)
-    healthy = run(tmp_path)
+    healthy = run(tmp_path, "--intrusive")
     assert names(healthy.outcomes, "passed") == sorted([*READ_ONLY, *JOBS]), healthy.out
     assert healthy.rc == 0
     assert not left_in_queue(box)
@@ -258,7 +260,7 @@ def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
 
 
 def test_each_fault_fails_its_check(box: Sandbox, drafted: dict[str, Any], tmp_path: Path) -> None:
-    ids = slurm(box, "sacct", "-aXnP", "-S", "now-3600", "-E", "now", "-s", "CD", "-o", "JobIDRaw").split()
+    ids = completed(box)
     restart(box, SITE)
     sacctmgr(box, *CHANGES)
     slurm(box, "scontrol", "update", "PartitionName=debug", "AllowAccounts=ALL")
@@ -267,16 +269,18 @@ def test_each_fault_fails_its_check(box: Sandbox, drafted: dict[str, Any], tmp_p
     database(box, f"update sandbox_job_table set tres_alloc='' where id_job={ids[1]}")
     suspend, *others = (one | {"within": "4s"} for one in yaml.safe_load(TRIALS)["preemption"])
     others[-1]["within"] = "2s"  # never starts
+    write(tmp_path / "read", drafted)
     write(tmp_path / "one", drafted, partition="alone", preemption=[suspend, suspend, *others])
     write(tmp_path / "rest", drafted, partition="rest", start=5)
+    jobs = {"read": (), "one": ("--intrusive", "-k", "preemption"), "rest": ("--intrusive", "-k", REST)}
     with ThreadPoolExecutor(3) as pool:
-        jobs = [pool.submit(run, tmp_path / "one", "-k", "preemption")]
-        jobs.append(pool.submit(run, tmp_path / "rest", "-k", "not preemption"))
+        runs = [pool.submit(run, tmp_path / name, *options) for name, options in jobs.items()]
         disturb(box)
-        found = [job.result() for job in jobs]
-    outcomes = found[0].outcomes | found[1].outcomes
-    assert names(outcomes, "failed") == sorted([*READ_ONLY, *JOBS]), found[0].out + found[1].out
-    events = [*found[0].events, *found[1].events]
+        found = [one.result() for one in runs]
+    assert names(found[0].outcomes, "failed") == READ_ONLY, found[0].out
+    outcomes = found[1].outcomes | found[2].outcomes
+    assert names(outcomes, "failed") == JOBS, found[1].out + found[2].out
+    events = [event for one in found for event in one.events]
     verdicts = [verdict for event in events for verdict in event.get("verdicts", ())]
     findings = [f"{one['part']}: {one['measured']}" for verdict in verdicts for one in verdict["findings"]]
     for words in WORDS.strip().splitlines():
@@ -299,6 +303,11 @@ def restart(box: Sandbox, changes: Mapping[str, str]) -> None:
         os.kill(int(box.layout.pid_file(f"slurmd-{node}").read_text()), signal.SIGHUP)
     states = ("sinfo", "-h", "-o", "%T")
     wait_for(lambda: set(slurm(box, *states).split()) == {"idle"}, "slurmctld knows its nodes")
+
+
+def completed(box: Sandbox) -> list[str]:
+    """Return the jobs whose records have an end."""
+    return slurm(box, "sacct", "-aXnP", "-S", "now-3600", "-E", "now", "-s", "CD", "-o", "JobIDRaw").split()
 
 
 def disturb(box: Sandbox) -> None:
@@ -347,7 +356,7 @@ def test_a_run_that_holds_the_nodes_itself_does_not_wait_for_them(
     own = drafted | {"slurm": {**drafted["slurm"], "account": "trial-a"}}
     write(tmp_path, own)
     suites = ("-m", "slurm", "--pyargs", "pytest_gpucluster.suites")
-    found = run(tmp_path, "-k", "test_step or preemption or test_qos", suite=suites)
+    found = run(tmp_path, "--intrusive", "-k", "test_step or preemption or test_qos", suite=suites)
     assert names(found.outcomes, "not checked") == ["test_preemption"], found.out
     assert len(names(found.outcomes, "passed")) == 4
     assert "this run holds all nodes" in found.out

@@ -182,7 +182,11 @@ class Accounting:
         if not lost and not missing:
             return Records(jobs, compared=len(alive), hidden=hidden)
         time.sleep(LATER)
-        unsent = facts.parse_queue_size(self.run("sdiag"))
+        end = time.monotonic() + LATER
+        while (unsent := facts.parse_queue_size(self.run("sdiag"))) and time.monotonic() < end:
+            time.sleep(
+                1.0
+            )  # on a busy cluster some record is often on its way; all earlier ones are sent at 0
         again = self._sacct("-j", ",".join([*missing, *lost[:MOST_RUNAWAYS]]))
         still = tuple(one for one in again if one.state in facts.ALIVE and one.job in lost)
         absent = tuple(job for job in missing if job not in {one.job for one in again})
