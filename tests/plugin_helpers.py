@@ -18,6 +18,7 @@ from junitparser import JUnitXml, TestCase
 
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox.ports import reserve
+from pytest_gpucluster.sandbox.processes import identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -260,6 +261,20 @@ def slurm(sandbox: Sandbox, *argv: str) -> str:
     """Run a Slurm command of the sandbox's and return its stdout."""
     env = environment(**sandbox.env)
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def start_controller(sandbox: Sandbox) -> None:
+    """Start slurmctld anew on the state that the former one has left, as systemd would."""
+    root, pid_file = sandbox.layout.root, sandbox.layout.pid_file("slurmctld")
+    pid_file.unlink(missing_ok=True)  # one that was killed has left it
+    subprocess.run([root / "sbin" / "slurmctld", "-f", sandbox.layout.conf], check=True, timeout=60)
+    wait_for(lambda: pid_file.exists() and pid_file.read_text(), "slurmctld has started")
+    known = json.loads((root / "sandbox.json").read_text())
+    process = identify(int(pid_file.read_text()))
+    assert process is not None
+    known["processes"]["slurmctld"] = [process.pid, process.started]
+    (root / "sandbox.json").write_text(json.dumps(known))  # else the sandbox would not know it as its own
+    wait_for(lambda: slurm(sandbox, "sinfo", "-h"), "slurmctld answers")
 
 
 @contextlib.contextmanager

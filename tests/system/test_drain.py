@@ -25,12 +25,13 @@ from plugin_helpers import (
     queue,
     run_pytest,
     slurm,
+    start_controller,
     wait_for,
     write_suites,
 )
 
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.sandbox import Sandbox, processes
+from pytest_gpucluster.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -151,29 +152,11 @@ def test_zz_down(state, node):
 """
 
 
-def start_controller(sandbox: Sandbox, pid_file: Path) -> None:
-    """Start slurmctld anew on the state that the killed one has left, as systemd would."""
-    conf = Path(sandbox.env["SLURM_CONF"])
-    root = conf.parent.parent
-    before = pid_file.read_text()
-    subprocess.run([root / "sbin" / "slurmctld", "-f", conf], check=True, timeout=60)
-    wait_for(lambda: pid_file.read_text() not in ("", before), "slurmctld has started")
-    known = json.loads((root / "sandbox.json").read_text())
-    process = processes.identify(int(pid_file.read_text()))
-    assert process is not None
-    known["processes"]["slurmctld"] = [process.pid, process.started]
-    (root / "sandbox.json").write_text(json.dumps(known))  # else the sandbox would not know it as its own
-    wait_for(lambda: states(sandbox), "slurmctld answers")
-
-
 def test_with_the_controller_down_in_the_middle_nothing_is_drained(
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail(tmp_path, "gpu01", "gpu02")
-    config = slurm(sandbox, "scontrol", "show", "config")
-    pid_file = re.search(r"SlurmctldPidFile\s*=\s*(\S+)", config)
-    assert pid_file
-    monkeypatch.setenv("CTLD_PID", pid_file[1])
+    monkeypatch.setenv("CTLD_PID", str(sandbox.layout.pid_file("slurmctld")))
     keys = {"partition": "batch", "conf": sandbox.env["SLURM_CONF"]}
     path = cluster_file(sandbox, tmp_path, nodes=ALL, slurm=keys)
     write_suites(tmp_path, {"test_site.py": SITE + DOWN})
@@ -186,7 +169,7 @@ def test_with_the_controller_down_in_the_middle_nothing_is_drained(
             # it comes back, with its state, once all is decided: the nodes are given back the sooner
             wait_for(lambda: log.exists() and log.read_text().count("drain_decision") == 2, "all is decided")
         finally:
-            start_controller(sandbox, Path(pid_file[1]))
+            start_controller(sandbox)
         out, err = process.communicate(timeout=180)
     run = Run(process.returncode, out, err, tmp_path)
     slurm(sandbox, "scancel", "--user=root")  # a controller that came back may have missed the end of the job

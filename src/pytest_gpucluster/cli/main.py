@@ -8,6 +8,7 @@ profile, inventory or history; 130 for Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from pytest_gpucluster.cli.completion import add_cluster, complete, completes
 from pytest_gpucluster.cli.output import add_json, say_json, say_table
 from pytest_gpucluster.core import hostlist, redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import group_id
 from pytest_gpucluster.report.atomic_write import write_whole
@@ -199,7 +201,7 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Su
             name, nodes, origin="sinfo", conf=conf, survey=survey, simulated=simulated, access=args.access
         )
 
-    return name, Survey(_pmi(slurm)), write
+    return name, Survey(_pmi(slurm), outputs=_outputs(slurm)), write
 
 
 def _pmi(slurm: Slurm) -> Pmi | None:
@@ -213,6 +215,16 @@ def _pmi(slurm: Slurm) -> Pmi | None:
     except GpuClusterError:
         return None
     return Pmi(tuple(kind for kind in types if kind != "none"), slurm.config().get("MpiDefault", ""))
+
+
+def _outputs(slurm: Slurm) -> dict[tuple[str, ...], str]:
+    """Return what the commands print from which suites draft their sections; those that fail are left out."""
+    found = {}
+    for suite in suites():
+        for command in suite.load(suite.draft_commands)(slurm.config()) if suite.draft_commands else ():
+            with contextlib.suppress(GpuClusterError):
+                found[command] = slurm.run(*command)
+    return found
 
 
 def _of_simulated_sandbox(conf: str | None) -> bool:

@@ -60,6 +60,8 @@ class Suite:
     what stays. `hurry`: the run was stopped.
     draft: a function of the Survey (core/survey.py); it returns the suite's lines of a drafted cluster file.
     draft_probes: the probes whose answers the survey has if `gpucluster init` queries the nodes.
+    draft_commands: a function of Slurm's configuration, {key: value}; it returns the commands whose output the survey has
+    if `gpucluster init` runs where Slurm does.
     leftover_folders: a function of the cluster; it returns the folders, beside the temporary ones of this machine, in
     which a run that was killed may have left folders.
     leftovers: a function of the cluster; it returns a list of Leftover (cluster/slurm/leftovers.py) with what killed runs
@@ -84,6 +86,7 @@ class Suite:
     after_release: str | None = None
     draft: str | None = None
     draft_probes: str | None = None
+    draft_commands: str | None = None
     leftover_folders: str | None = None
     leftovers: str | None = None
 

@@ -41,13 +41,15 @@ class Survey:
     """The argument of `Suite.draft`. `pmi`: None where srun was not run.
 
     `groups`: the names of the queried nodes, by groups of the cluster file; () if no node was queried.
-    `answers`: {command of a probe: {node: its answer}}. `in_step`: the commands ran in a step of Slurm.
+    `answers`: {command of a probe: {node: its answer}}. `in_step`: the commands ran in a step of Slurm. `outputs`:
+    {command of Slurm's: its output}, of those that succeeded.
     """
 
     pmi: Pmi | None = None
     groups: tuple[tuple[str, ...], ...] = ()
     answers: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
     in_step: bool = True
+    outputs: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
     def facts(self, probe: Probe[T]) -> dict[str, T]:
         """Return the facts of the nodes that could provide them."""

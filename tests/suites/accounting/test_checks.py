@@ -11,13 +11,9 @@ from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.suites.accounting import checks, trial_checks
 from pytest_gpucluster.suites.accounting.config import AccountingConfig
 from pytest_gpucluster.suites.accounting.facts import Answer, Association, JobRecord, QosInfo, Share, TrialJob
+from pytest_gpucluster.suites.accounting.limit_plan import LimitResult
 from pytest_gpucluster.suites.accounting.steps import Records
-from pytest_gpucluster.suites.accounting.trials import (
-    BackfillResult,
-    FairshareResult,
-    LimitResult,
-    PreemptionResult,
-)
+from pytest_gpucluster.suites.accounting.trials import BackfillResult, FairshareResult, PreemptionResult
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -140,6 +136,7 @@ def test_qos_that_is_missing_or_not_stated() -> None:
         ("ALL", {"allow_accounts": ["ml"]}, ALL, "AllowAccounts of partition p: ALL / ml"),
         ("ml", {"allow_accounts": ["ALL"]}, ALL, "AllowAccounts of partition p: ml / ALL"),
         ("ALL", {"deny_qos": ["low"]}, ALL, "DenyQos of partition p: none / low"),
+        ("ALL", {"allow_accounts": ["ALL"]}, (), "passed"),
         # since 23.02 slurmctld does not look at AllowAccounts then (part_policy_valid_acct)
         ("ml", {"allow_accounts": ["ml"]}, (), "AccountingStorageEnforce: none / associations"),
     ],
@@ -394,6 +391,105 @@ def test_limits(result: LimitResult, expected: str) -> None:
     assert told(trial_checks.limits([result])).startswith(expected)
 
 
+SIZES = config(
+    qos={"q": {"limits": {"MaxTRESPU": "cpu=8,mem=300M", "MaxTRES": "cpu=4", "MaxWall": "3:00"}}},
+    trials={
+        "partition": "p",
+        "limits": [
+            {"qos": "q", "limit": "MaxTRESPU", "tres": "cpu"},
+            {"qos": "q", "limit": "MaxTRESPU", "tres": "mem"},
+            {"qos": "q", "limit": "MaxTRESPerJob", "tres": "cpu"},
+            {"qos": "q", "limit": "MaxWall"},
+        ],
+    },
+)
+assert SIZES.trials is not None
+CPUS, MEMORY, JOB_CPUS, WALL = SIZES.trials.limits
+MIB = 1024**2
+CPU_REASON, MEMORY_REASON = "QOSMaxCpuPerUserLimit", "QOSMaxMemoryPerUser"
+JOB_REASON, WALL_REASON = "QOSMaxCpuPerJobLimit", "QOSMaxWallDurationPerJobLimit"
+
+
+def cpus(number: int) -> TrialJob:
+    return running({"cpu": number})
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        # whole cores of two threads: 2 + 6 of 8
+        (LimitResult(CPUS, 8, (cpus(2), cpus(6), waiting(CPU_REASON)), sizes=(1, 6, 2)), "passed"),
+        (
+            LimitResult(CPUS, 8, (cpus(2), cpus(6), cpus(2)), sizes=(1, 6, 2)),
+            "MaxTRESPU of qos q, cpu: 10 in use by 3 running jobs / at most 8",
+        ),
+        (
+            LimitResult(CPUS, 8, (cpus(2), waiting(CPU_REASON)), sizes=(1, 6)),
+            f"MaxTRESPU of qos q, cpu: reached by 2 in use ({CPU_REASON}) / 8",
+        ),
+        (
+            LimitResult(CPUS, 8, (waiting("Resources"),), sizes=(1,)),
+            "not checked: MaxTRESPU of qos q, cpu: jobs are PENDING (Resources); check that nodes are idle",
+        ),
+        # where Slurm does not track memory, tres-alloc has none: the requested memory counts
+        (
+            LimitResult(MEMORY, 300 * MIB, (cpus(1),) * 3, sizes=(100 * MIB, 200 * MIB, 100 * MIB)),
+            "MaxTRESPU of qos q, mem: 400MiB in use by 3 running jobs / at most 300MiB",
+        ),
+        (LimitResult(JOB_CPUS, 4, (cpus(2), cpus(4), waiting(JOB_REASON)), sizes=(1, 4, 6)), "passed"),
+        (
+            LimitResult(JOB_CPUS, 4, (cpus(2), cpus(4), cpus(6)), sizes=(1, 4, 6)),
+            "MaxTRES of qos q, cpu: a job of 6 runs / at most 4",
+        ),
+        (
+            LimitResult(JOB_CPUS, 4, (cpus(2), waiting(JOB_REASON), waiting(JOB_REASON)), sizes=(1, 4, 6)),
+            f"MaxTRES of qos q, cpu: a job of 4 waits ({JOB_REASON}) / runs",
+        ),
+        (
+            LimitResult(JOB_CPUS, 4, (cpus(2), cpus(4), waiting("Resources")), sizes=(1, 4, 6)),
+            "not checked: MaxTRES of qos q, cpu: jobs are PENDING (Resources)",
+        ),
+        # a QoS with DenyOnLimit
+        (
+            LimitResult(
+                *(JOB_CPUS, 4, (cpus(2), cpus(4)), (3, Answer("limit", f"{JOB_REASON} / violates"))),
+                sizes=(1, 4, 6),
+            ),
+            "passed",
+        ),
+        (
+            LimitResult(
+                JOB_CPUS,
+                4,
+                (cpus(2), cpus(4)),
+                (3, Answer("limit", "QOSMaxNodePerJobLimit")),
+                sizes=(1, 4, 6),
+            ),
+            "not checked: MaxTRES of qos q, cpu: job 3 was refused for another limit",
+        ),
+        (
+            LimitResult(JOB_CPUS, 4, (cpus(2),), (2, Answer("limit", "why")), sizes=(1, 4)),
+            "MaxTRES of qos q, cpu: a job of 4 is refused: why / runs",
+        ),
+        (
+            LimitResult(JOB_CPUS, 4, (cpus(2),), (2, Answer("unclear", "why")), sizes=(1, 4)),
+            "not checked: MaxTRES of qos q, cpu: job 2 was not accepted: why",
+        ),
+        (LimitResult(WALL, 3, (running(), waiting(WALL_REASON)), sizes=(3, 4)), "passed"),
+        (
+            LimitResult(WALL, 3, (running(), running()), sizes=(3, 4)),
+            "MaxWall of qos q: a job of 0-00:04:00 runs / at most 0-00:03:00",
+        ),
+        (
+            LimitResult(WALL, 3, (running(), waiting("PartitionTimeLimit")), sizes=(3, 4)),
+            "not checked: MaxWall of qos q: jobs are PENDING (PartitionTimeLimit)",
+        ),
+    ],
+)
+def test_limits_of_cpus_memory_and_time(result: LimitResult, expected: str) -> None:
+    assert told(trial_checks.limits([result])).startswith(expected)
+
+
 def shares(busy: tuple[int, float], idle: tuple[int, float] = (0, 0.5)) -> dict[str, Share]:
     return {"b": Share(*busy, level=busy[1]), "i": Share(*idle, level=idle[1] if idle[0] else None)}
 
@@ -512,10 +608,39 @@ REQUEUED, KILLED = TrialJob("1", "PENDING", "BeginTime", restarts=1), TrialJob("
 )
 def test_preemption(mode: str, result: PreemptionResult, expected: str) -> None:
     stated = config(trials={"partition": "p", "preemption": {"mode": mode}})
-    verdict = trial_checks.preemption(stated, result)
+    verdict = trial_checks.preemption(stated, [result])
     assert told(verdict).startswith(expected)
     if verdict.outcome is Outcome.PASSED:
         assert [metric.name for metric in verdict.metrics] == ["preemption"]
+
+
+def test_several_preemptions_are_told_apart() -> None:
+    modes = [
+        {"mode": "requeue", "low_qos": "low"},
+        {"mode": "suspend"},
+        {"mode": "cancel", "low_qos": "gone"},
+    ]
+    stated = config(trials={"partition": "p", "preemption": modes})
+    results = [
+        PreemptionResult(running(), REQUEUED, 1.0),
+        PreemptionResult(problem="busy"),
+        PreemptionResult(running(), REQUEUED, 2.0),
+    ]
+    verdict = trial_checks.preemption(stated, results)
+    assert told(verdict) == "preempted job (cancel gone): PENDING (BeginTime), 1 restarts / cancelled"
+    assert [(metric.device, metric.value) for metric in verdict.metrics] == [
+        ("requeue low", 1.0),
+        ("cancel gone", 2.0),
+    ]
+    passed = trial_checks.preemption(stated, [*results[:2], PreemptionResult(running(), KILLED, 2.0)])
+    assert told(passed) == "not checked: suspend: busy"
+
+
+def test_only_trials_need_the_option_intrusive() -> None:
+    for module, marks in ((checks, ()), (trial_checks, ("intrusive", "exclusive"))):
+        found = [one for one in vars(module).values() if getattr(one, "name", "").startswith("accounting.")]
+        assert found
+        assert all(tuple(one.marks) == marks for one in found)
 
 
 def test_trials_that_the_file_does_not_state_are_not_applicable() -> None:
@@ -524,6 +649,6 @@ def test_trials_that_the_file_does_not_state_are_not_applicable() -> None:
         trial_checks.limits(None),
         trial_checks.limits([]),
         trial_checks.fairshare(config(), None, {}),
-        trial_checks.preemption(config(), None),
+        trial_checks.preemption(config(), []),
     ):
         assert verdict.outcome is Outcome.NOT_APPLICABLE

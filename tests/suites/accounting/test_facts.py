@@ -69,7 +69,7 @@ def test_jobs_of_squeue_have_fixed_widths() -> None:
     line = "".join(word.ljust(width) for word, width in zip(words, widths, strict=True))
     job = facts.parse_jobs(line)["19"]
     assert (job.state, job.reason, job.restarts, job.priority, job.node) == ("RUNNING", "", 1, 20000, "gpu01")
-    assert job.tres == {"cpu": 1, "node": 1, "gres/gpu": 2}
+    assert job.tres == {"cpu": 1, "mem": 2 * 1024**3, "node": 1, "gres/gpu": 2}
     with pytest.raises(ProbeError):
         facts.parse_jobs("slurm_load_jobs error")
 

@@ -150,3 +150,12 @@ def test_without_rights_only_own_jobs_are_compared() -> None:
 def test_own_job_without_a_record_is_looked_up_again() -> None:
     table = {"-s PENDING": "", "-j 5,6": RUNS.format(5, "a"), "sacct": "", "squeue": ""}
     assert records_of(table, (5, 6)).missing == ("6",)
+
+
+def test_records_on_their_way_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "LATER", 5.0)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    unsent = ["DBD Agent queue size: 3\n", "DBD Agent queue size: 0\n"]
+    table = {"-s PENDING": RUNS.format(8, "b"), "-j 8": RUNS.format(8, "b"), "sacct": "", "squeue": "7\n"}
+    found = accounting({"id -un": "root", "sdiag": unsent, **table}).records(())
+    assert (found.unsent, [one.job for one in found.runaways]) == (0, ["8"])

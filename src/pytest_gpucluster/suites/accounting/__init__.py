@@ -7,4 +7,6 @@ SUITE = Suite(
     order=3,
     markers=("accounting: accounts, QoS, limits, fair share and preemption of Slurm",),
     section="config:AccountingConfig",
+    draft="draft:lines",
+    draft_commands="draft:commands",
 )

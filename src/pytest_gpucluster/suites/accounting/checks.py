@@ -9,7 +9,7 @@ from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.text import listed, some
 from pytest_gpucluster.suites.accounting.config import written
-from pytest_gpucluster.suites.accounting.facts import ENDED
+from pytest_gpucluster.suites.accounting.facts import ENDED, users_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -138,8 +138,10 @@ def partition_access(
                     ",".join(sorted(_policy(getattr(found, key)))) or everyone,
                     ",".join(sorted(_policy(wanted))) or everyone,
                 )
-    by_account = [name for name, one in config.partitions.items() if one.allow_accounts or one.deny_accounts]
-    if by_account and "associations" not in enforced:
+    accounts_of = (
+        (*(one.allow_accounts or ()), *(one.deny_accounts or ())) for one in config.partitions.values()
+    )
+    if any(map(_policy, accounts_of)) and "associations" not in enforced:
         yield Finding(
             ENFORCE, _shown(enforced), "associations: otherwise users name any account, or none is checked"
         )
@@ -252,9 +254,7 @@ _POLICY = {
 def _users_of(
     name: str, stated: Account, associations: Iterable[Association], *, exact: bool
 ) -> Iterator[Finding]:
-    mine = [one for one in associations if one.user and one.account.lower() == name.lower()]
-    # a user may have further associations for single partitions; slurmdbd has names in lower case
-    known = {one.user.lower(): one for one in sorted(mine, key=lambda one: not one.partition)}
+    known = users_of(name, associations)
     for user, wanted in stated.users.items():
         if user.lower() in known:
             yield from _association(f"user {user} of account {name}", wanted, known[user.lower()])

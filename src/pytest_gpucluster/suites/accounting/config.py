@@ -7,7 +7,8 @@ where they are the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -17,7 +18,8 @@ from pytest_gpucluster.core.values import Count, Duration, Model, OptionalSectio
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MOST_JOBS = 8  # of one limit's trial
+MOST_JOBS = 8  # of one limit's trial; also the most nodes of one of its jobs
+LEAST_MEMORY = 200 * 1024**2  # bytes: two jobs of a trial
 Value = int | float | dict[str, int] | None  # None: no limit
 
 _COMMON = {
@@ -42,12 +44,15 @@ ALIASES = {
     "MaxTRESRunMinsPerUser": "MaxTRESRunMinsPU", "MaxTRESRunMinsPerAccount": "MaxTRESRunMinsPA",
 }  # fmt: skip
 
+TRES = ("node", "gres/gpu", "cpu", "mem")
 _BY_TRES = {
-    ("qos", "GrpTRES"): ("QOSGrpNodeLimit", "QOSGrpGRES"),
-    ("qos", "MaxTRESPU"): ("QOSMaxNodePerUserLimit", "QOSMaxGRESPerUser"),
-    ("qos", "MaxTRESPA"): ("MaxNodePerAccount", "MaxGRESPerAccount"),
-    ("account", "GrpTRES"): ("AssocGrpNodeLimit", "AssocGrpGRES"),
-}
+    ("qos", "GrpTRES"): ("QOSGrpNodeLimit", "QOSGrpGRES", "QOSGrpCpuLimit", "QOSGrpMemLimit"),
+    ("qos", "MaxTRES"): ("QOSMaxNodePerJobLimit", "QOSMaxGRESPerJob", "QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob"),
+    ("qos", "MaxTRESPU"): ("QOSMaxNodePerUserLimit", "QOSMaxGRESPerUser", "QOSMaxCpuPerUserLimit", "QOSMaxMemoryPerUser"),
+    ("qos", "MaxTRESPA"): ("MaxNodePerAccount", "MaxGRESPerAccount", "MaxCpuPerAccount", "MaxMemoryPerAccount"),
+    ("account", "GrpTRES"): ("AssocGrpNodeLimit", "AssocGrpGRES", "AssocGrpCpuLimit", "AssocGrpMemLimit"),
+    ("account", "MaxTRES"): ("AssocMaxNodePerJobLimit", "AssocMaxGRESPerJob", "AssocMaxCpuPerJobLimit", "AssocMaxMemPerJob"),
+}  # fmt: skip
 _BY_COUNT = {
     ("qos", "GrpJobs"): "QOSGrpJobsLimit",
     ("qos", "MaxJobsPU"): "QOSMaxJobsPerUserLimit",
@@ -59,9 +64,11 @@ _BY_COUNT = {
     ("account", "MaxJobs"): "AssocMaxJobsLimit",
     ("account", "GrpSubmitJobs"): "AssocGrpSubmitJobsLimit",
     ("account", "MaxSubmitJobs"): "AssocMaxSubmitJobLimit",
+    ("qos", "MaxWall"): "QOSMaxWallDurationPerJobLimit",
+    ("account", "MaxWall"): "AssocMaxWallDurationPerJobLimit",
 }
 SUBMIT_LIMITS = frozenset({"GrpSubmitJobs", "MaxSubmitPU", "MaxSubmitPA", "MaxSubmitJobs"})
-TRES = ("node", "gres/gpu")  # not cpu: a job gets whole cores
+JOB_LIMITS = frozenset({"MaxTRES", "MaxWall"})  # of one job; the others are of the sum of jobs
 
 
 def reason_beyond(owner: str, limit: str, tres: str = "") -> str:
@@ -136,9 +143,13 @@ def written(value: Value) -> str:
     return units.slurm_time(value) if isinstance(value, float) else str(value)
 
 
+def is_word(text: str) -> bool:
+    """Return whether a name of Slurm's can be neither an option nor several names."""
+    return bool(text) and not text.startswith("-") and not any(one in text for one in ", \t\n|=")
+
+
 def _word(text: str) -> str:
-    """Return a name of Slurm's; ValueError for one that would be read as an option, or as several names."""
-    if text.startswith("-") or any(one in text for one in ", \t\n|="):
+    if not is_word(text):
         raise ValueError(f"must be one name of Slurm, without blanks, commas, | and =, not {text!r}")
     return text
 
@@ -155,6 +166,12 @@ def _users(value: Any) -> Any:
     return {name: {} for name in value} if isinstance(value, (list, tuple)) else value
 
 
+def _trials(value: Any) -> Any:
+    return (value,) if isinstance(value, dict) else value
+
+
+PreemptMode = Literal["cluster", "off", "cancel", "requeue", "suspend", "gang"]
+PREEMPT_MODES = get_args(PreemptMode)
 Name = Annotated[str, Field(min_length=1), AfterValidator(_word)]
 Names = tuple[Name, ...]
 AssociationLimits = Annotated[dict[str, Any], AfterValidator(_association_limits)]
@@ -187,7 +204,7 @@ class Qos(Model):
 
     priority: Count | None = Field(None, description="Priority")
     preempt: Names | None = Field(None, description="QoS whose jobs it may preempt")
-    preempt_mode: Literal["cluster", "off", "cancel", "requeue", "suspend", "gang"] | None = Field(
+    preempt_mode: PreemptMode | None = Field(
         None, description="PreemptMode: how jobs of this QoS are preempted"
     )
     grace_time: Duration | Literal[0] | None = Field(None, description="GraceTime")
@@ -233,7 +250,7 @@ class LimitTrial(Model):
 
     qos: Name | None = None
     account: Name | None = None
-    limit: Text = Field(description="its name, like MaxJobsPU or GrpTRES")
+    limit: Text = Field(description="its name, like MaxJobsPU, GrpTRES or MaxWall")
     tres: Text | None = Field(None, description=f"of a limit of TRES, the one to reach: {', '.join(TRES)}")
 
     @property
@@ -254,7 +271,9 @@ class LimitTrial(Model):
         if bool(self.qos) == bool(self.account):
             raise ValueError("needs either `qos` or `account`, whose limit it is")
         known = tried(self.owner)
-        name = next((one for one in known if one.lower() == self.limit.lower()), None)
+        names = {one.lower(): one for one in known}
+        names |= {other.lower(): one for other, one in ALIASES.items() if one in known}
+        name = names.get(self.limit.lower())
         if name is None:
             raise ValueError(
                 f"{self.limit}: no trial for this limit (limits of a {self.owner}: {', '.join(known)})"
@@ -290,6 +309,9 @@ class PreemptionTrial(Model):
         60, le=1800, description="the other job must start within this time; add GraceTime"
     )
 
+    def __str__(self) -> str:
+        return f"{self.mode} {self.low_qos or self.low_partition or ''}".strip()
+
 
 class Trials(Model):
     """Jobs of the trials (--intrusive) use nothing but these."""
@@ -307,10 +329,21 @@ class Trials(Model):
     start: Duration = Field(60, le=1800, description="how long a job may wait for a free node")
     limits: tuple[LimitTrial, ...] = Field((), max_length=20, description="limits to reach")
     fairshare: FairshareTrial | None = Field(None, description="usage of one account lowers its priority")
-    preemption: PreemptionTrial | None = Field(None, description="a job preempts another one")
+    preemption: Annotated[tuple[PreemptionTrial, ...], BeforeValidator(_trials)] = Field(
+        (), max_length=8, description="a job preempts another one; one trial, or a list"
+    )
     backfill: bool = Field(
         default=False, description="a short job passes one that waits for more nodes; needs two idle nodes"
     )
+
+
+def _bounds(trial: LimitTrial) -> tuple[int, float, str]:
+    """Return the least and the most that a limit of a trial may be, and words for both."""
+    if trial.tres == "mem":
+        return LEAST_MEMORY, math.inf, f"from {units.write_size(LEAST_MEMORY)}"
+    if trial.tres == "cpu" or trial.limit == "MaxWall":
+        return 1, math.inf, f"from 1 {'CPU' if trial.tres else 'minute'}"
+    return 1, MOST_JOBS, f"from 1 to {MOST_JOBS}"
 
 
 class AccountingConfig(OptionalSection):
@@ -347,20 +380,26 @@ class AccountingConfig(OptionalSection):
                 raise ValueError(
                     f"trials.limits: {trial} is not stated under `{trial.owner}s`".replace("qoss", "qos")
                 )
-            if not 1 <= amount <= MOST_JOBS:
+            least, most, needed = _bounds(trial)
+            if not least <= amount <= most:
                 raise ValueError(
-                    f"trials.limits: {trial} is {amount}: a trial needs a limit from 1 to {MOST_JOBS}; "
+                    f"trials.limits: {trial} is {amount}: a trial needs a limit {needed}; "
                     "use a QoS or an account for trials"
                 )
         return self
 
     def amount_of(self, trial: LimitTrial) -> int | None:
-        """Return the stated value of the limit that a trial reaches, None if the file does not state it."""
+        """Return the stated value of the limit that a trial reaches, None if the file does not state it.
+
+        Memory is in bytes. MaxWall is in minutes, rounded down: Slurm has no seconds of a job's time.
+        """
         of: Qos | Account | None
         of = self.qos.get(trial.owner_name) if trial.qos else self.accounts.get(trial.owner_name)
         value = of.limits.get(trial.limit) if of else None
         if isinstance(value, dict):
             value = value.get(trial.tres)
+        if isinstance(value, float):
+            return int(value // 60)
         return value if isinstance(value, int) else None
 
     def without_effect(self) -> Iterator[tuple[str, str]]:

@@ -5,15 +5,17 @@ Columns are requested by name and read by position (-P -n): the headings differ 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core import units
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.suites.accounting.config import Value, read_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 ASSOCIATION = ("Account", "User", "Partition", "ParentName", "Fairshare", "QOS")
 QOS = ("Name", "Priority", "Preempt", "PreemptMode", "GraceTime", "Flags")
@@ -28,6 +30,10 @@ ENDED = frozenset(
     | {"REQUEUED", "TIMEOUT"}
 )
 ALIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
+# reasons of a job that Slurm would start on a free node
+FREE = frozenset(
+    {"None", "Resources", "Priority", "ReqNodeNotAvail", "Reservation", "Licenses", "SchedDefer", "Prolog"}
+)
 # slurm_errno.c of 22.05 to 26.05: what Slurm refuses for the user, account, QoS or group, whatever the job asks for
 _DENIED = re.compile(
     r"Invalid account or account/partition|Invalid qos specification|User's group not permitted"
@@ -116,6 +122,11 @@ class TrialJob:
     def started(self) -> bool:
         """Whether it runs or has run."""
         return self.state not in ("PENDING", "CONFIGURING") or self.restarts > 0
+
+    @property
+    def decided(self) -> bool:
+        """Whether it has started, or waits for something else than free nodes."""
+        return self.started or bool(self.reason and self.reason not in FREE)
 
     @property
     def has_node(self) -> bool:
@@ -237,6 +248,37 @@ def parse_jobs(text: str) -> dict[str, TrialJob]:
     return found
 
 
+def users_of(account: str, associations: Iterable[Association]) -> dict[str, Association]:
+    """Return {user in lower case, as slurmdbd has it: association}; not one of a single partition if there is another."""
+    mine = [one for one in associations if one.user and one.account.lower() == account.lower()]
+    return {one.user.lower(): one for one in sorted(mine, key=lambda one: not one.partition)}
+
+
+def enforced_words(text: str) -> frozenset[str]:
+    """Return the words of AccountingStorageEnforce, with what they imply (slurm.conf(5))."""
+    words = {word.strip().lower() for word in text.split(",")}
+    if words & {"all", "1"}:
+        words |= {"associations", "limits", "qos", "safe"}
+    if "safe" in words:
+        words.add("limits")
+    if words & {"limits", "qos", "wckeys"}:
+        words.add("associations")
+    return frozenset(words - {"", "none", "0"})
+
+
+def sees_all(user: str, settings: Mapping[str, str], level: str) -> bool:
+    """Return whether PrivateData hides nothing from a user with this AdminLevel."""
+    slurm_user = settings.get("SlurmUser", "").partition("(")[0]
+    return user in ("root", slurm_user) or level in ("Operator", "Administrator")
+
+
+def fairshare_weight(settings: Mapping[str, str]) -> float:
+    """Return PriorityWeightFairshare, 0 without priority/multifactor; `scontrol show config` writes FairShare."""
+    weight = settings.get("PriorityWeightFairShare") or "0"
+    usable = settings.get("PriorityType") == "priority/multifactor" and weight.isdecimal()
+    return float(weight) if usable else 0.0
+
+
 def read_refusal(text: str) -> Answer:
     """Read the stderr of an sbatch that failed, with or without --test-only."""
     lines = [
@@ -271,9 +313,12 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _tres(text: str) -> dict[str, int]:
-    """Read cpu=1,gres/gpu=2; amounts with a unit, as of memory, are left out."""
-    pairs = (one.partition("=") for one in text.split(","))
-    return {name: int(amount) for name, _, amount in pairs if amount.isascii() and amount.isdecimal()}
+    """Read cpu=1,mem=100M,gres/gpu=2; memory is in bytes, and amounts that are no number are left out."""
+    found = {}
+    for name, _, amount in (one.partition("=") for one in text.split(",")):
+        with contextlib.suppress(ValueError):
+            found[name] = units.parse_size(amount)
+    return found
 
 
 def _time(text: str) -> str:

@@ -70,26 +70,16 @@ class Accounting:
     @cached_property
     def enforced(self) -> frozenset[str]:
         """What AccountingStorageEnforce enforces, with what its words imply (slurm.conf(5))."""
-        words = {
-            word.strip().lower() for word in self.settings.get("AccountingStorageEnforce", "").split(",")
-        }
-        if words & {"all", "1"}:
-            words |= {"associations", "limits", "qos", "safe"}
-        if "safe" in words:
-            words.add("limits")
-        if words & {"limits", "qos", "wckeys"}:
-            words.add("associations")
-        return frozenset(words - {"", "none", "0"})
+        return facts.enforced_words(self.settings.get("AccountingStorageEnforce", ""))
 
     @cached_property
     def who(self) -> Who:
         """The user of the commands, here or on the login node."""
         name = self.run("id", "-un").strip()
-        slurm_user = self.settings.get("SlurmUser", "").partition("(")[0]
-        if name in ("root", slurm_user):
-            return Who(name, name == "root", sees_all=True)
-        level = self.run("sacctmgr", "-nP", "show", "user", name, "format=AdminLevel").strip()
-        return Who(name, is_root=False, sees_all=level in ("Operator", "Administrator"))
+        level = ""
+        if not facts.sees_all(name, self.settings, level):
+            level = self.run("sacctmgr", "-nP", "show", "user", name, "format=AdminLevel").strip()
+        return Who(name, name == "root", facts.sees_all(name, self.settings, level))
 
     @cached_property
     def hidden(self) -> frozenset[str]:
@@ -192,7 +182,11 @@ class Accounting:
         if not lost and not missing:
             return Records(jobs, compared=len(alive), hidden=hidden)
         time.sleep(LATER)
-        unsent = facts.parse_queue_size(self.run("sdiag"))
+        end = time.monotonic() + LATER
+        while (unsent := facts.parse_queue_size(self.run("sdiag"))) and time.monotonic() < end:
+            time.sleep(
+                1.0
+            )  # on a busy cluster some record is often on its way; all earlier ones are sent at 0
         again = self._sacct("-j", ",".join([*missing, *lost[:MOST_RUNAWAYS]]))
         still = tuple(one for one in again if one.state in facts.ALIVE and one.job in lost)
         absent = tuple(job for job in missing if job not in {one.job for one in again})

@@ -24,13 +24,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.suites.accounting.config import Access
     from pytest_gpucluster.suites.accounting.facts import Answer, Association, QosInfo, TrialJob
+    from pytest_gpucluster.suites.accounting.limit_plan import LimitResult
     from pytest_gpucluster.suites.accounting.steps import Records
-    from pytest_gpucluster.suites.accounting.trials import (
-        BackfillResult,
-        FairshareResult,
-        LimitResult,
-        PreemptionResult,
-    )
+    from pytest_gpucluster.suites.accounting.trials import BackfillResult, FairshareResult, PreemptionResult
 
     T = TypeVar("T")
 
@@ -170,10 +166,10 @@ def backfill_trial(runner: TrialRunner | None, config: AccountingConfig) -> Back
 
 
 @pytest.fixture(scope="session")
-def preemption_trial(runner: TrialRunner | None, config: AccountingConfig) -> PreemptionResult | None:
-    """A job that preempts another."""
-    trial = config.trials and config.trials.preemption
-    return runner.preemption(trial) if runner and trial else None
+def preemption_trials(runner: TrialRunner | None, config: AccountingConfig) -> Sequence[PreemptionResult]:
+    """Jobs that preempt others, one trial after another."""
+    trials = config.trials.preemption if config.trials else ()
+    return [runner.preemption(trial) for trial in trials] if runner else []
 
 
 globals().update(checks_as_tests(checks, trial_checks))

@@ -6,21 +6,17 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.suites.accounting.config import SUBMIT_LIMITS
-from pytest_gpucluster.suites.accounting.trials import FREE, fairshare_weight
+from pytest_gpucluster.suites.accounting.config import JOB_LIMITS, SUBMIT_LIMITS
+from pytest_gpucluster.suites.accounting.facts import FREE, fairshare_weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.accounting.config import Access, AccountingConfig
+    from pytest_gpucluster.suites.accounting.config import Access, AccountingConfig, PreemptionTrial
     from pytest_gpucluster.suites.accounting.facts import Answer, TrialJob
-    from pytest_gpucluster.suites.accounting.trials import (
-        BackfillResult,
-        FairshareResult,
-        LimitResult,
-        PreemptionResult,
-    )
+    from pytest_gpucluster.suites.accounting.limit_plan import LimitResult
+    from pytest_gpucluster.suites.accounting.trials import BackfillResult, FairshareResult, PreemptionResult
 
 # reasons that keep a job waiting for its user, account, QoS or group
 DENIED = frozenset({"AccountNotAllowed", "QOSNotAllowed", "InvalidAccount", "InvalidQOS", "PartitionConfig"})
@@ -73,8 +69,7 @@ def limits(limit_trials: Sequence[LimitResult] | None) -> Judgement:
         if result.problem:
             unclear.append(f"{result.trial}: {result.problem}")
             continue
-        judged = _submitted if result.trial.limit in SUBMIT_LIMITS else _ran
-        for item in judged(result):
+        for item in _judged(result):
             if isinstance(item, NotChecked):
                 unclear.append(f"{result.trial}: {item.reason}")
             else:
@@ -173,29 +168,37 @@ def backfill(backfill_trial: BackfillResult | None) -> Judgement:
     action=Action.MONITOR,
     marks=("intrusive", "exclusive"),
 )
-def preemption(config: AccountingConfig, preemption_trial: PreemptionResult | None) -> Judgement:
+def preemption(config: AccountingConfig, preemption_trials: Sequence[PreemptionResult]) -> Judgement:
     """A job of high priority takes the node of one of low priority in time, which is requeued, cancelled or suspended."""
-    trial, result = config.trials.preemption if config.trials else None, preemption_trial
-    if trial is None or result is None:
+    trials = config.trials.preemption if config.trials else ()
+    if not trials or not preemption_trials:
         yield NotApplicable("the cluster file states no `trials.preemption`")
         return
-    if result.problem:
-        yield NotChecked(result.problem)
-        return
+    unclear = []
+    for trial, result in zip(trials, preemption_trials, strict=True):
+        label = f" ({trial})" if len(trials) > 1 else ""
+        for item in _preempted(trial, result, label):
+            if isinstance(item, NotChecked):
+                unclear.append(f"{trial}: {item.reason}" if label else item.reason)
+            else:
+                yield item
+    if unclear:
+        yield NotChecked(some(unclear, 3))
+
+
+def _preempted(trial: PreemptionTrial, result: PreemptionResult, label: str) -> Judgement:
     high, low = result.high, result.low
-    if high is None or low is None:
-        yield NotChecked("squeue no longer showed the jobs")
-        return
-    if not high.has_node:
-        yield Finding(
-            "preempting job", f"{high} after {result.seconds:.0f} s", f"started within {trial.within:.0f} s"
-        )
-        return
-    yield Metric("preemption", result.seconds, "s")
-    if not low.ended_as(trial.mode):
-        yield Finding("preempted job", f"{low}, {low.restarts} restarts", _ENDINGS[trial.mode])
-    elif trial.mode == "suspend" and (result.resumed is None or result.resumed.state != "RUNNING"):
-        yield Finding("suspended job", f"{result.resumed} after the other one ended", "RUNNING")
+    if result.problem or high is None or low is None:
+        yield NotChecked(result.problem or "squeue no longer showed the jobs")
+    elif not high.has_node:
+        late = f"{high} after {result.seconds:.0f} s"
+        yield Finding(f"preempting job{label}", late, f"started within {trial.within:.0f} s")
+    else:
+        yield Metric("preemption", result.seconds, "s", device=label.strip(" ()"))
+        if not low.ended_as(trial.mode):
+            yield Finding(f"preempted job{label}", f"{low}, {low.restarts} restarts", _ENDINGS[trial.mode])
+        elif trial.mode == "suspend" and (result.resumed is None or result.resumed.state != "RUNNING"):
+            yield Finding(f"suspended job{label}", f"{result.resumed} after the other one ended", "RUNNING")
 
 
 _ENDINGS = {"requeue": "requeued", "cancel": "cancelled", "suspend": "SUSPENDED"}
@@ -238,17 +241,57 @@ def _ran(result: LimitResult) -> Iterator[Finding | NotChecked]:
     if result.refused is not None:
         yield NotChecked(f"job {result.refused[0]} was not accepted: {result.refused[1].message}")
         return
-    running = [job for job in jobs if job.started]
+    running = [size for size, job in zip(result.used, jobs, strict=True) if job.started]
     beyond = [job for job in jobs if not job.started and job.reason == result.expected]
-    used = sum(map(result.used, running))
-    unit = max(map(result.used, running), default=1)
+    used, unit = sum(running), min(running, default=1)
     if used > amount:
-        yield Finding(str(trial), f"{used} in use by {len(running)} running jobs", f"at most {amount}")
+        yield Finding(
+            str(trial),
+            f"{result.shown(used)} in use by {len(running)} running jobs",
+            f"at most {result.shown(amount)}",
+        )
     elif len(running) + len(beyond) < len(jobs):
-        others = {str(job) for job in jobs if not job.started} - {str(job) for job in beyond}
-        yield NotChecked(f"jobs are {some(sorted(others), 3)}; check that nodes are idle")
+        yield _undecided(result)
     elif used + unit <= amount:
-        yield Finding(str(trial), f"reached by {used} in use ({result.expected})", f"{amount}")
+        reached = f"reached by {result.shown(used)} in use ({result.expected})"
+        yield Finding(str(trial), reached, result.shown(amount))
+
+
+def _of_one_job(result: LimitResult) -> Iterator[Finding | NotChecked]:
+    """Judge a limit of one job: jobs of at most its size run, and a larger one waits or is refused."""
+    trial, amount = result.trial, result.amount
+    most = f"at most {result.shown(amount)}"
+    unclear = False
+    for size, job in zip(result.used, result.jobs, strict=False):
+        if job.started and size > amount:
+            yield Finding(str(trial), f"a job of {result.shown(size)} runs", most)
+        elif not job.started and job.reason != result.expected:
+            unclear = True
+        elif not job.started and size <= amount:
+            yield Finding(str(trial), f"a job of {result.shown(size)} waits ({job.reason})", "runs")
+    if unclear:
+        yield _undecided(result)
+    if result.refused is None:
+        return
+    number, answer = result.refused
+    if answer.kind != "limit":
+        yield NotChecked(f"job {number} was not accepted: {answer.message}")
+    elif result.sizes[number - 1] <= amount:
+        shown = result.shown(result.sizes[number - 1])
+        yield Finding(str(trial), f"a job of {shown} is refused: {answer.message}", "runs")
+    elif not _names_reason(answer.message, result.expected):
+        yield NotChecked(f"job {number} was refused for another limit: {answer.message}")
+
+
+def _undecided(result: LimitResult) -> NotChecked:
+    others = {str(job) for job in result.jobs if not job.started and job.reason != result.expected}
+    return NotChecked(f"jobs are {some(sorted(others), 3)}; check that nodes are idle")
+
+
+def _judged(result: LimitResult) -> Iterator[Finding | NotChecked]:
+    if result.trial.limit in SUBMIT_LIMITS:
+        return _submitted(result)
+    return _of_one_job(result) if result.trial.limit in JOB_LIMITS else _ran(result)
 
 
 def _names_reason(message: str, reason: str) -> bool:

@@ -16,42 +16,20 @@ from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SlurmError
 from pytest_gpucluster.suites.accounting import facts
-from pytest_gpucluster.suites.accounting.config import SUBMIT_LIMITS, Access, reason_beyond
+from pytest_gpucluster.suites.accounting.config import JOB_LIMITS, SUBMIT_LIMITS, Access
+from pytest_gpucluster.suites.accounting.limit_plan import MEMORY, MIB, LimitResult, first_job, planned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from pytest_gpucluster.suites.accounting.config import FairshareTrial, LimitTrial, PreemptionTrial, Trials
     from pytest_gpucluster.suites.accounting.facts import Answer, Share, TrialJob
+    from pytest_gpucluster.suites.accounting.limit_plan import JobSize
     from pytest_gpucluster.suites.accounting.steps import Accounting
 
 BEHIND = 10  # --nice of the job that must not start before another
 PAUSE = 0.5  # seconds between two calls of squeue
 SETTLE = 15.0  # seconds within which slurmctld gives a waiting job its reason, or ends a preempted one
-# reasons of a job that Slurm would start on a free node
-FREE = frozenset(
-    {"None", "Resources", "Priority", "ReqNodeNotAvail", "Reservation", "Licenses", "SchedDefer", "Prolog"}
-)
-
-
-@dataclass(frozen=True)
-class LimitResult:
-    """Jobs that reached a limit. `refused`: Slurm's answer to the first job that it did not accept, and its number."""
-
-    trial: LimitTrial
-    amount: int
-    jobs: tuple[TrialJob, ...] = ()
-    refused: tuple[int, Answer] | None = None
-    problem: str = ""
-
-    @property
-    def expected(self) -> str:
-        """The reason of the job beyond the limit."""
-        return reason_beyond(self.trial.owner, self.trial.limit, self.trial.tres or "")
-
-    def used(self, job: TrialJob) -> int:
-        """Return how much of the limit a running job uses."""
-        return job.tres.get(self.trial.tres, 0) if self.trial.tres else 1
 
 
 @dataclass(frozen=True)
@@ -129,40 +107,56 @@ class TrialRunner:
                 self._cancel([number], job.user)
 
     def limit(self, trial: LimitTrial, amount: int) -> LimitResult:
-        """Submit one job more than a limit allows."""
-        others = self._others(trial)
+        """Submit the jobs that reach a limit, and one beyond it."""
+        others = 0 if trial.limit in JOB_LIMITS else self._others(trial)
         if others:
             return LimitResult(trial, amount, problem=f"{others} other jobs count against {trial}")
-        access = self._job(account=trial.account, qos=trial.qos)
-        of_submission = trial.limit in SUBMIT_LIMITS
         numbers: list[str] = []
-        refused = None
         try:
-            for number in range(1, amount + 2):
-                size = _size(trial.tres)
-                answer, job = self._submit(
-                    access, self._trials.start + SETTLE, "--no-requeue", *filter(None, [size])
-                )
-                if not job:
-                    refused = number, answer
-                    break
-                numbers.append(job)
-
-            def decided(known: Iterable[TrialJob]) -> bool:
-                return all(job.started or (job.reason and job.reason not in FREE) for job in known)
-
-            seen = {} if of_submission else self._wait(numbers, decided, self._trials.start)
-            return LimitResult(trial, amount, tuple(seen.values()), refused)
+            return self._reached(trial, amount, numbers)
         except NotAvailable as error:
             return LimitResult(trial, amount, problem=str(error))
         finally:
             self._cancel(numbers)
 
+    def _reached(self, trial: LimitTrial, amount: int, numbers: list[str]) -> LimitResult:
+        known, unit = self._accounting.slurm.nodes(), 1
+        result = LimitResult(trial, amount)
+        if first := first_job(trial):
+            result = self._with(result, [first], numbers)
+            if not result.complete(started=True):
+                return result
+            unit = result.used[0]
+        nodes = [known[name] for name in self._members() if name in known]
+        for jobs in planned(trial, amount, unit, nodes):
+            if result.complete():
+                result = self._with(result, jobs, numbers)
+        return result
+
+    def _with(self, result: LimitResult, jobs: Iterable[JobSize], numbers: list[str]) -> LimitResult:
+        """Submit jobs, up to the first that Slurm refuses, and wait until it starts the others or says why not."""
+        trial, sizes, refused = result.trial, list(result.sizes), result.refused
+        access = self._job(account=trial.account, qos=trial.qos)
+        for job in jobs:
+            sizes.append(job.amount)
+            answer, number = self._submit(access, self._trials.start + SETTLE, "--no-requeue", *job.options)
+            if not number:
+                refused = len(sizes), answer
+                break
+            numbers.append(number)
+        if trial.limit in SUBMIT_LIMITS:
+            return LimitResult(trial, result.amount, refused=refused)
+        seen = self._wait(numbers, _decided, self._trials.start)
+        if len(seen) < len(numbers):
+            raise NotAvailable("squeue no longer showed the jobs")
+        ordered = tuple(seen[number] for number in numbers)
+        return LimitResult(trial, result.amount, ordered, refused, sizes=tuple(sizes))
+
     def fairshare(self, trial: FairshareTrial) -> FairshareResult:
         """Give one account usage, wait until Slurm counts it, and compare the priorities of two equal jobs."""
         numbers: list[str] = []
         accounts = (trial.busy, trial.idle)
-        if not fairshare_weight(self._accounting.settings):
+        if not facts.fairshare_weight(self._accounting.settings):
             return FairshareResult()  # which the check judges by the settings
         try:
             before = self._shares(accounts)
@@ -220,7 +214,9 @@ class TrialRunner:
             if upper is None or not upper.has_node:
                 return PreemptionResult(upper, self._jobs(numbers).get(numbers[0]), seconds)
             lower = self._wait(
-                numbers[:1], lambda known: all(job.ended_as(trial.mode) for job in known), SETTLE
+                numbers[:1],
+                lambda known: all(job.ended_as(trial.mode) for job in known),
+                min(SETTLE, trial.within),
             )
             resumed = None
             if trial.mode == "suspend":
@@ -244,9 +240,7 @@ class TrialRunner:
             if why := self._not_running(numbers[0]):
                 return BackfillResult(problem=why)
             node = self._jobs(numbers)[numbers[0]].node
-            idle = sorted(self._idle() - {node})
-            if not idle:
-                return BackfillResult(problem=f"no second node of partition {self._trials.partition} is idle")
+            idle = self._wait_for_idle(self._trials.partition, {node})
             # not --nodelist: a job that waits for named nodes blocks no other job, also without backfill
             others = sorted(set(self._members()) - {node, idle[0]})
             away = (f"--exclude={hostlist.fold(others)}",) if others else ()
@@ -276,13 +270,9 @@ class TrialRunner:
         """
         if trial.mode != "suspend":
             return ("--exclusive",)
-        idle = sorted(self._idle(trial.low_partition))
-        if not idle:
-            raise NotAvailable(
-                f"no node of partition {trial.low_partition or self._trials.partition} is idle"
-            )
+        idle = self._wait_for_idle(trial.low_partition or self._trials.partition)
         cpus = self._accounting.slurm.nodes()[idle[0]].cpus
-        return (f"--nodelist={idle[0]}", f"--ntasks={cpus}", f"--ntasks-per-node={cpus}", "--mem=100M")
+        return (f"--nodelist={idle[0]}", f"--ntasks={cpus}", f"--ntasks-per-node={cpus}")
 
     def _job(
         self, *, account: str | None = None, partition: str | None = None, qos: str | None = None
@@ -307,6 +297,7 @@ class TrialRunner:
             f"--job-name={self._guards[access.user].name}",
             f"--time={minutes}",
             f"--deadline=now+{minutes + 15}minutes",
+            f"--mem={MEMORY // MIB}M",
             *(f"--{key}={value}" for key, value in where.items() if value),
             *options,
             f"--wrap=exec sleep {seconds:.0f}",
@@ -335,11 +326,13 @@ class TrialRunner:
         """Query jobs until the condition holds for them, at most `patience` seconds; return the last answer."""
         wanted, end = list(numbers), time.monotonic() + patience
         seen: dict[str, TrialJob] = {}
+        pause = PAUSE / 8  # mostly Slurm decides at once
         while wanted:
             seen = self._jobs(wanted)
             if (len(seen) == len(wanted) and until(seen.values())) or time.monotonic() > end:
                 break
-            time.sleep(PAUSE)
+            time.sleep(pause)
+            pause = min(PAUSE, 2 * pause)
         return seen
 
     def _jobs(self, numbers: Iterable[str]) -> dict[str, TrialJob]:
@@ -356,6 +349,16 @@ class TrialRunner:
         argv = ("sshare", "-nP", "-A", ",".join(accounts), "-u", self.user, "-o", columns)
         found = self._accounting.query(facts.parse_shares, *argv)
         return {account: share for (account, user), share in found.items() if user == self.user}
+
+    def _wait_for_idle(self, partition: str, besides: Collection[str] = ()) -> list[str]:
+        """Return the idle nodes of a partition; NotAvailable without one: a job of another trial may just have ended."""
+        end = time.monotonic() + self._trials.start
+        while not (idle := sorted(self._idle(partition) - set(besides))):
+            if time.monotonic() > end:
+                further = "further " if besides else ""
+                raise NotAvailable(f"no {further}node of partition {partition} is idle")
+            time.sleep(PAUSE)
+        return idle
 
     def _idle(self, partition: str | None = None) -> frozenset[str]:
         slurm = self._accounting.slurm
@@ -383,16 +386,5 @@ class TrialRunner:
                 )
 
 
-def fairshare_weight(settings: Mapping[str, str]) -> float:
-    """Return PriorityWeightFairshare, 0 without priority/multifactor; `scontrol show config` writes FairShare."""
-    weight = settings.get("PriorityWeightFairShare") or "0"
-    usable = settings.get("PriorityType") == "priority/multifactor" and weight.isdecimal()
-    return float(weight) if usable else 0.0
-
-
-def _size(tres: str | None) -> str:
-    """Return the option of a job that uses one of a TRES."""
-    if tres == "node":
-        return "--exclusive"
-    kind = (tres or "").partition(":")[2]
-    return (f"--gpus={kind}:1" if kind else "--gpus=1") if tres else ""
+def _decided(known: Iterable[TrialJob]) -> bool:
+    return all(job.decided for job in known)
