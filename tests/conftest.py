@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 SANDBOX_NODES = 4
-# what takes longest, by measured time, goes to the workers first, so that none of it is left for the end
+# what takes longest, by measured time, goes to the workers first, so that none of it is left for the end; at the
+# beginning few modules that load the CPUs meet many that wait
 LONGEST = (
-    "system/test_horovod", "system/test_nccl", "kit/payloads/test_collective", "system/test_ray",
-    "system/test_drain", "system/test_fault_matrix", "system/test_untestable", "system/test_corpus",
-    "system/test_other_users", "system/test_last_screen", "system/test_burnin", "system/test_tensorflow",
-    "plugin/test_node_items", "system/test_plugin_reports", "system/test_submitit",
-    "system/test_kubernetes", "system/test_signals", "sandbox/test_sandbox", "system/test_ddp",
-    "project/test_docs", "sandbox/test_models", "suites/nccl/test_localization",
-    "system/test_plugin_bad_input", "system/test_accounting", "sandbox/test_namespaces",
-    "system/test_mpi", "system/test_node_partition", "system/test_selection", "system/test_ssh",
-    "system/test_training", "system/test_examples_ci", "system/test_chaos", "project/test_benchmarks",
-    "cluster/channel/test_channel", "suites/monitoring/test_checks", "system/test_controller",
-    "cluster/transport/test_ssh", "system/test_reachable", "system/test_xdist", "system/test_matrix",
-    "system/test_isolation", "sandbox/spank/test_registry", "report/test_history_runs",
+    "system/test_ray", "system/test_drain", "system/test_untestable", "system/test_horovod",
+    "system/test_fault_matrix", "system/test_accounting", "system/test_signals",
+    "system/test_plugin_reports", "system/test_nccl", "system/test_kubernetes", "system/test_isolation",
+    "kit/payloads/test_collective", "system/test_corpus", "system/test_other_users",
+    "system/test_last_screen", "system/test_burnin", "system/test_tensorflow", "plugin/test_node_items",
+    "system/test_submitit", "sandbox/test_sandbox", "system/test_ddp", "project/test_docs",
+    "sandbox/test_models", "suites/nccl/test_localization", "system/test_plugin_bad_input",
+    "sandbox/test_namespaces", "system/test_mpi", "system/test_node_partition", "system/test_selection",
+    "system/test_ssh", "system/test_training", "system/test_examples_ci", "system/test_chaos",
+    "project/test_benchmarks", "cluster/channel/test_channel", "suites/monitoring/test_checks",
+    "system/test_controller", "cluster/transport/test_ssh", "system/test_reachable", "system/test_xdist",
+    "system/test_matrix", "sandbox/spank/test_registry", "report/test_history_runs",
     "system/test_nccl_environment", "cluster/channel/test_over_ssh", "report/test_junit",
     "system/test_container", "project/test_architecture", "system/test_software",
     "suites/nccl/test_stages", "system/test_known_cause", "cluster/slurm/test_step",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 FRAMEWORKS = ROOT / ".cache" / "frameworks" / "bin" / "python"
-DEADLINE = 400  # seconds; a run takes a tenth of it on a quiet machine
+DEADLINE = 700  # seconds; a run takes a tenth of it on a quiet machine
 
 
 def framework_python() -> Path:
