@@ -166,7 +166,9 @@ def test_exam_and_jobs(sandbox: Sandbox) -> None:
     assert checks.job_start(facts, 60).outcome is Outcome.PASSED
     assert facts.ended
     assert not replace(facts, records={}).ended
-    assert started <= 8, slurm.transport.started
+    assert started <= 12, (
+        slurm.transport.started
+    )  # 8 where Slurm starts the jobs at once; never one per check or node
 
 
 EXAM_CHECKS: tuple[Callable[[exam.NodeDiagnostic], Verdict], ...] = (
