@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Some tests import shipped suites, whose markers a run without --cluster does not register."""
     for line in marker_lines():
         config.addinivalue_line("markers", line)
+
+
+def pytest_sessionstart() -> None:
+    """Collect without garbage collection: 12,000 items stay until the end, and each cycle would visit them all."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of later cycles."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

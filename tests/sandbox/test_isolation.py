@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpucluster.core.errors import SandboxError
-from pytest_gpucluster.sandbox import Sandbox, controller_faults, isolation
+from pytest_gpucluster.sandbox import Sandbox, container_faults, controller_faults, isolation
 from pytest_gpucluster.sandbox.faults import FAULTS
 from pytest_gpucluster.sandbox.isolation_faults import ACTIONS, KINDS
 from pytest_gpucluster.sandbox.layout import Layout
@@ -87,4 +87,5 @@ def test_every_fault_has_its_action_and_is_listed() -> None:
     assert {fault.action for fault in FAULTS.values() if fault.action} == {
         *ACTIONS,
         *controller_faults.ACTIONS,
+        *container_faults.ACTIONS,
     }

@@ -31,16 +31,13 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox.hardware import SimulatedNode
 
 OTHERS = ("t4", "v100", "a100", "h100", "gb200")  # test_fault_matrix runs the suites on the H200
-MARKED = "(os or slurm or gpu or fabric or nccl) and not accounting and not intrusive"
+MARKED = "os or gpu or fabric or nccl"  # Slurm is the same on every model
 NA, NOT_CHECKED = "not applicable", "not checked"
 
 # What is not judged on a healthy node of any model: two nodes of one machine, an environment that names no interface.
 ANYWHERE = {
     "fabric.gid": NA,
     "fabric.nic_names": NA,
-    **dict.fromkeys(
-        ("isolation.cpus", "isolation.devices", "isolation.pam_slurm_adopt", "isolation.tmp"), NA
-    ),
     "nccl.baseline": NA,
     "nccl.links": NOT_CHECKED,
     "nccl.image_environment": NA,
@@ -48,8 +45,6 @@ ANYWHERE = {
     "os.drift": NA,
     "os.name_resolution": NA,
     "os.reachable": NA,
-    "slurm.cpu_affinity": NA,
-    "slurm.time_limit": NOT_CHECKED,
 }
 RETIRES_PAGES = ("gpu.remapped_pending", "gpu.remapped_rows")
 REMAPS_ROWS = ("gpu.retired_pages",)
@@ -89,8 +84,6 @@ NOT_JUDGED = {
         "gpu.pcie_width",
     ),
 }
-# an epilog is judged where a batch job has ended
-VARYING = {"slurm.epilog"}
 
 
 class Run(NamedTuple):
@@ -103,10 +96,7 @@ class Run(NamedTuple):
     def not_passed(self) -> dict[str, str]:
         """{check: outcome} of all nodes, without what passed everywhere."""
         return {
-            check: end
-            for of_node in self.ends.values()
-            for check, end in of_node.items()
-            if end != "passed" and check not in VARYING
+            check: end for of_node in self.ends.values() for check, end in of_node.items() if end != "passed"
         }
 
 

@@ -349,11 +349,9 @@ def test_launchers_by_workloads(sandbox: Sandbox, frameworks: Path, tmp_path: Pa
     lines = [" ".join(line.split()) for line in run.out.splitlines()]
     assert lines.index("experiment matrix") < lines.index("CPU GPU MPI NCCL")
     assert any(RATE.sub(", RATE", line) == "mpirun works, RATE works works, RATE" for line in lines), lines
-    rates = rates_of(run)
-    assert {name.partition("-")[2]: unit for name, (_, unit) in rates.items()} == {"cpu": "CPUs/task"}
-    assert all(value > 0 for value, _ in rates.values())
-    # one launcher alone can run NCCL here, and MPI's messages between virtual nodes may go through memory
-    assert {"test_speed[nccl]", "test_speed[mpi]"} <= {*names(run.outcomes, "not applicable")}
+    # one launcher alone can run NCCL here; virtual nodes share the CPUs, and MPI may use memory between them
+    assert rates_of(run) == {}
+    assert {f"test_speed[{column}]" for column in speed.MEASURED} <= {*names(run.outcomes, "not applicable")}
 
 
 # 1 KiB per TCP segment: real MPICH is some ten times slower

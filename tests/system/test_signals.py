@@ -200,8 +200,15 @@ def busy(sandbox: Sandbox) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("busy")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("suite", ["sleepy", "slurm"])
+@pytest.mark.parametrize(
+    ("number", "suite"),
+    [
+        (signal.SIGKILL, "sleepy"),
+        (signal.SIGKILL, "slurm"),
+        (signal.SIGTERM, "slurm"),
+        (signal.SIGINT, "sleepy"),
+    ],
+)
 def test_an_end_in_the_queue_withdraws_all_jobs(
     sandbox: Sandbox, tmp_path: Path, number: signal.Signals, suite: str
 ) -> None:

@@ -15,8 +15,8 @@ from pytest_gpucluster.core.secure_tempfile import open_own
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Above the well-known ports, below those of outgoing connections in Linux (from 32768)
-FIRST, LAST = 10_000, 32_000
+# Above the well-known ports, below those that the suites' own programs choose (kit/payloads/prelude.py)
+FIRST, LAST = 10_000, 20_000
 _TRIES = 200
 
 

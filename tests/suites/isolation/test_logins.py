@@ -79,7 +79,7 @@ def test_how_a_login_ended(rc: int, stdout: str, stderr: str, found: Login) -> N
         ({}, None, ""),
         ({}, True, ""),
         ({}, False, "isolation.pam_slurm_adopt: false"),
-        ({"PrologFlags": "Alloc"}, True, "PrologFlags=Alloc: without Contain"),
+        ({"PrologFlags": "Alloc"}, True, "PrologFlags=Alloc, not Contain"),
         ({"ProctrackType": "proctrack/linuxproc"}, None, "ProctrackType=proctrack/linuxproc"),
     ],
 )

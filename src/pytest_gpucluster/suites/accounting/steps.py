@@ -184,9 +184,7 @@ class Accounting:
         time.sleep(LATER)
         end = time.monotonic() + LATER
         while (unsent := facts.parse_queue_size(self.run("sdiag"))) and time.monotonic() < end:
-            time.sleep(
-                1.0
-            )  # on a busy cluster some record is often on its way; all earlier ones are sent at 0
+            time.sleep(1.0)  # a busy cluster often has a record to send; at 0 all earlier ones are sent
         again = self._sacct("-j", ",".join([*missing, *lost[:MOST_RUNAWAYS]]))
         still = tuple(one for one in again if one.state in facts.ALIVE and one.job in lost)
         absent = tuple(job for job in missing if job not in {one.job for one in again})

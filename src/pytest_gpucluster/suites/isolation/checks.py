@@ -228,7 +228,7 @@ def pam_slurm_adopt(pam: PamFacts, adopting: str, prolog_flags: str) -> Judgemen
     "isolation.login",
     cause="pam_slurm_adopt is not in the account stack of this sshd, comes after a module that ends the stack (sufficient), or "
     "another module (pam_systemd) moves the login out of the job",
-    hint="ssh NODE cat /proc/self/cgroup, with a job on the node and without one; journalctl -t sshd on the node",
+    hint="cat /proc/self/cgroup by ssh to the node, with a job there and without one; journalctl -t sshd on the node",
     action=Action.MONITOR,
     marks=("intrusive",),  # sshd logs a refused login, which may raise an alarm
 )

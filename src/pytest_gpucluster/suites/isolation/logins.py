@@ -72,11 +72,9 @@ def why_unadoptable(config: Mapping[str, str], section: IsolationConfig) -> str:
     if section.pam_slurm_adopt is False:
         return "the cluster file has isolation.pam_slurm_adopt: false"
     if not re.search(r"\bcontain\b", config.get("PrologFlags", ""), re.IGNORECASE):
-        return f"slurm.conf has PrologFlags={config.get('PrologFlags', '')}: without Contain no job has an external step"
+        return f"no job has an external step: slurm.conf has PrologFlags={config.get('PrologFlags', '')}, not Contain"
     if "cgroup" not in (kind := config.get("ProctrackType", "")):
-        return (
-            f"slurm.conf has ProctrackType={kind}: without proctrack/cgroup a process does not show its job"
-        )
+        return f"a process does not show its job: slurm.conf has ProctrackType={kind}, not proctrack/cgroup"
     return ""
 
 

@@ -98,8 +98,8 @@ class Matrix:
         """Return the rates of all rows of a workload; a slow row and the fastest one are run again."""
         cells = {row: self.cell(row, column) for row in checks.ROWS}
         rates = {row: rate for row in cells if (rate := self._done[row, column][1]) is not None}
-        if column == "mpi" and self._share_host:
-            # an MPI may pass messages through memory under one launcher and over TCP under another
+        if column in ("cpu", "mpi") and self._share_host:
+            # tasks of other nodes use the same CPUs, and an MPI may use memory or TCP
             rates, cells = {}, {row: replace(cell, why=SHARED_HOST) for row, cell in cells.items()}
         absent = {
             row: cell.note or "no rate (a pair needs two nodes, a collective two ranks)"
