@@ -300,9 +300,22 @@ WORK = {
 }
 
 
+def connect(plan: Dict[str, Any]) -> None:
+    """Connect to the head within `join`: on a busy node its raylet registers long after its port answers."""
+    end = time.monotonic() + plan["join"]
+    options = {"_node_ip_address": plan["ip"], "log_to_driver": False, "logging_level": "ERROR"}
+    while not ray.is_initialized():
+        try:
+            ray.init(address=plan["address"], **options)
+        except ConnectionError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
+
+
 def main(plan: Dict[str, Any]) -> int:
     """Do the requested work, piece by piece."""
-    ray.init(address=plan["address"], _node_ip_address=plan["ip"], log_to_driver=False, logging_level="ERROR")
+    connect(plan)
     for name in plan["work"]:
         try:
             WORK[name](plan)
