@@ -67,7 +67,7 @@ def test_what_a_judgement_adds_up_to(
 
 
 def test_the_action_is_the_hardest_that_a_finding_asks_for() -> None:
-    actions = [Action.MONITOR, Action.RESET_GPU, Action.REBOOT, Action.DRAIN, Action.VENDOR]
+    actions = [Action.CONFIGURE, Action.MONITOR, Action.RESET_GPU, Action.REBOOT, Action.DRAIN, Action.VENDOR]
     assert list(Action) == actions
     mild = Finding("a", "b", "c", Action.MONITOR)
     hard = Finding("a", "b", "c", Action.VENDOR)

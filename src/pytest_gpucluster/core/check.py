@@ -34,13 +34,23 @@ class Outcome(str, enum.Enum):
 
 
 class Action(str, enum.Enum):
-    """The action that a failure requires, from mild to hard."""
+    """Who must act after a failure, and how, from mild to hard.
 
+    configure: a person who maintains the cluster file, the profile or the software; the node stays in service. monitor: a
+    person who repeats the check later. All others are repairs, which take the node out of service.
+    """
+
+    CONFIGURE = "configure"
     MONITOR = "monitor"
     RESET_GPU = "reset gpu"
     REBOOT = "reboot"
     DRAIN = "drain"
     VENDOR = "return to vendor"
+
+    @property
+    def is_repair(self) -> bool:
+        """Whether the action takes the node out of service."""
+        return self not in (Action.CONFIGURE, Action.MONITOR)
 
 
 @dataclass(frozen=True)
@@ -131,12 +141,16 @@ class Verdict:
 
 @dataclass(frozen=True)
 class CheckDescription:
-    """What must hold, the usual cause of a failure, what to do, and the action."""
+    """What must hold, the usual cause of a failure, what to do, and the action.
+
+    never_healthy: why no healthy node, under any site's configuration, fails the check with a repair as its action.
+    """
 
     holds: str
     cause: str
     hint: str
     action: Action
+    never_healthy: str = ""
 
 
 def with_contention(verdict: Verdict, who: str) -> Verdict:
@@ -237,16 +251,20 @@ def check(
     cause: str,
     hint: str,
     action: Action = Action.DRAIN,
+    never_healthy: str = "",
     item: bool = True,
     marks: tuple[str, ...] = (),
     each: str = "",
 ) -> Callable[[Callable[P, Judgement]], Check[P]]:
-    """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT; the parameters name its facts."""
+    """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT; the parameters name its facts.
+
+    never_healthy: one sentence: why no healthy node, under any site's configuration, fails with a repair as its action.
+    """
 
     def decorate(function: Callable[P, Judgement]) -> Check[P]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]
         if function.__module__.startswith(f"{PACKAGE}."):
-            CHECKS[name] = CheckDescription(holds, cause, hint, action)
+            CHECKS[name] = CheckDescription(holds, cause, hint, action, never_healthy)
 
         @functools.wraps(function)
         def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 
 ACTIONS = tuple(Action)  # from mild to hard
-NAMES = {action.value.replace(" ", "-"): action for action in ACTIONS if action is not Action.MONITOR}
+NAMES = {action.value.replace(" ", "-"): action for action in ACTIONS if action.is_repair}
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Budget:
 
 
 def reaches(action: str, least: Action) -> bool:
-    """Return whether an action (its value) is at least as severe as `least`; monitor never is."""
+    """Return whether an action (its value) is at least as severe as `least`; configure and monitor never are."""
     known = next((one for one in ACTIONS if one.value == action), Action.MONITOR)
-    return known is not Action.MONITOR and ACTIONS.index(known) >= ACTIONS.index(least)
+    return known.is_repair and ACTIONS.index(known) >= ACTIONS.index(least)
 
 
 def ranked(grounds: Iterable[Grounds]) -> list[tuple[str, tuple[Grounds, ...]]]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CLUSTER = "(cluster)"  # stands for checks that are about no single node
 # worst first: a cell of nodes x suites shows the first of these that it holds
 STATES = ("failed", "error", "not tested", "not checked", "skipped", "passed", "not applicable")
-ACTIONS = ("return to vendor", "drain", "reboot", "reset gpu", "monitor")
+ACTIONS = ("return to vendor", "drain", "reboot", "reset gpu", "monitor", "configure")
 _NO_VERDICT = DeviatingVerdict("", "", "", "", (), ())
 _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
 _SHORT = 200
