@@ -50,7 +50,7 @@ class Suite:
     profile_rows: the model of the rows that a profile has under the name of the suite; as for `section`.
     simulated_payload: a file of the suite that the sandbox copies, prelude included, to run it on simulated devices.
     frameworks: the modules under test, which only payloads import.
-    proof: names of checks (fnmatch), without whose results the suite has said nothing of a node.
+    proof: names of checks (fnmatch), without whose results the suite has proved nothing about a node.
     options: further options of pytest, with the arguments of addoption().
     check_options: a function of the parsed options of pytest; it raises ConfigError for an invalid value of `options`.
     on_request: a module; its tests run only if a run selects them.
