@@ -64,12 +64,18 @@ def test_a(node, full):
 ENDS = """
 import pytest
 
-from pytest_gpucluster.core.check import Finding, Metric, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
 
 
-@check("ends.count", cause="a GPU fell off the bus", hint="reseat it")
+@check(
+    "ends.count",
+    cause="a GPU fell off the bus",
+    hint="reseat it",
+    action=Action.DRAIN,
+    never_healthy="made for a test",
+)
 def judge(shown, expected):
     yield Metric("shown", float(shown), "GPUs")
     if int(shown) != expected:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import names, on, run_pytest
 
-from pytest_gpucluster.core.check import CHECKS, Finding, Verdict, check, revised
+from pytest_gpucluster.core.check import CHECKS, Action, Finding, Verdict, check, revised
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.core.registry import suites as registered
 from pytest_gpucluster.suite import arguments_of, checks_as_tests
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 PARTS = {"matrix.work", "nccl.bandwidth"}  # of other checks
 
 
-@check("made.up", cause="", hint="")
+@check("made.up", cause="", hint="", action=Action.MONITOR)
 def up(numbers: list[int], limit: int = 3) -> Judgement:
     """Numbers are within the limit."""
     yield from (Finding(str(one), str(one), str(limit)) for one in numbers if one > limit)
 
 
 @revised(lambda verdict, number, *_: Verdict(f"{verdict.check} {number}", verdict.outcome, verdict.findings))
-@check("made.each", cause="", hint="", marks=("slow", "exclusive"), each="numbers")
+@check("made.each", cause="", hint="", action=Action.MONITOR, marks=("slow", "exclusive"), each="numbers")
 def each(number: int, limit: int) -> Judgement:
     """Each number is within the limit."""
     if number > limit:
         yield Finding("number", str(number), str(limit))
 
 
-@check("made.part", item=False, cause="", hint="")
+@check("made.part", item=False, cause="", hint="", action=Action.MONITOR)
 def part(number: int) -> Judgement:
     """Nothing is wrong."""
     yield from ()
@@ -79,17 +79,17 @@ def test_every_check_has_a_test_in_its_suite(suite: Any) -> None:
 
 
 MADE = """
-from pytest_gpucluster.core.check import Finding, check
+from pytest_gpucluster.core.check import Action, Finding, check
 
 
-@check("made.sound", cause="wear", hint="replace it")
+@check("made.sound", cause="wear", hint="replace it", action=Action.MONITOR)
 def sound(shown, node_name):
     \"\"\"The node is sound.\"\"\"
     if node_name == "gpu02":
         yield Finding("part", shown, "sound")
 
 
-@check("made.torn", cause="wear", hint="replace it", marks=("slow",))
+@check("made.torn", cause="wear", hint="replace it", action=Action.MONITOR, marks=("slow",))
 def torn(shown):
     \"\"\"The node is whole.\"\"\"
     yield Finding("part", {}[shown], "sound")

@@ -61,7 +61,7 @@ def pytest_unconfigure(config):
         open(folder + ".over", "w").close()
 """
 SUITE = """
-from pytest_gpucluster.core.check import Finding, check
+from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
 # the one that runs for lost nodes too: only they may fail it
@@ -70,7 +70,13 @@ from pytest_gpucluster.suites.os.test_os import answer, lost, test_responds
 shown = probed(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: int(text_of(answer))))
 
 
-@check("chaos.count", cause="a GPU fell off the bus", hint="reseat it")
+@check(
+    "chaos.count",
+    cause="a GPU fell off the bus",
+    hint="reseat it",
+    action=Action.DRAIN,
+    never_healthy="the simulated tools of a healthy node list all GPUs",
+)
 def judge(shown):
     if shown != GPUS:
         yield Finding("GPUs", str(shown), "GPUS")

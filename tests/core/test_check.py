@@ -142,16 +142,21 @@ def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
     ours = judge
     ours.__module__ = "pytest_gpucluster.checks.some"
     try:
-        made = verdicts.check("some.check", cause="c", hint="h", action=Action.REBOOT)(ours)
+        made = verdicts.check("some.check", cause="c", hint="h", action=Action.REBOOT, never_healthy="n")(
+            ours
+        )
         assert verdicts.CHECKS["some.check"] == verdicts.CheckDescription(
-            "Judge it.", "c", "h", Action.REBOOT
+            "Judge it.", "c", "h", Action.REBOOT, "n"
         )
     finally:
         verdicts.CHECKS.pop("some.check", None)
     assert made(0) == Verdict("some.check", Outcome.PASSED, cause="c", hint="h", action=Action.REBOOT)
     assert made(1).findings == (FINDING,)
     judge.__module__ = "site.checks"
-    assert verdicts.check("other.check", cause="c", hint="h")(judge)(1).action is Action.DRAIN
+    assert (
+        verdicts.check("other.check", cause="c", hint="h", action=Action.MONITOR)(judge)(1).action
+        is Action.MONITOR
+    )
     assert "other.check" not in verdicts.CHECKS
 
 

@@ -88,7 +88,7 @@ from pytest_gpucluster.kit.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.payloads.prelude import installed, reporter
 """,
     "checks.py": """
-from pytest_gpucluster.core.check import Finding, Judgement, check
+from pytest_gpucluster.core.check import Action, Finding, Judgement, check
 from pytest_gpucluster.kit.payload_result import PayloadResult
 """,
     "test_deepspeed.py": """

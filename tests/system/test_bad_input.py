@@ -63,7 +63,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpucluster.core.check import Finding, check
+from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.errors import StepError
 from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
@@ -76,7 +76,7 @@ endless = probed(Probe("endless", "yes {SECRET}", text_of, timeout=2))
 garbled = probed(Probe("garbled", "printf '\\377\\376'; exit 0", lambda answer: int(text_of(answer))))
 
 
-@check("hostile.shown", cause=HOSTILE, hint=f"export DB_PASSWORD={{SECRET}}")
+@check("hostile.shown", cause=HOSTILE, hint=f"export DB_PASSWORD={{SECRET}}", action=Action.MONITOR)
 def judge(text):
     yield Finding(HOSTILE, text, f"https://me:{{SECRET}}@host/x")
 

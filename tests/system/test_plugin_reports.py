@@ -282,7 +282,7 @@ def test_hostile_text_reaches_no_terminal_and_breaks_no_report(sandbox: Sandbox,
     (tmp_path / "hostile").write_bytes(HOSTILE.replace(b"\x00", b""))
     code = f"""
 import pytest
-from pytest_gpucluster.core.check import Finding, Metric, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.suite import probed
@@ -292,7 +292,7 @@ text = probed(Probe("text", f"head -c 200 {{FILE}}", text_of, by_hand="printf '\
 refuses = probed(Probe("refuses", f"head -c 200 {{FILE}} >&2; exit 5", text_of))
 
 
-@check("hostile.finding", cause="c", hint="h")
+@check("hostile.finding", cause="c", hint="h", action=Action.MONITOR)
 def judge(text):
     yield Metric("m" + text, float("nan"), text, text)
     yield Finding(text, text, text)

@@ -250,7 +250,7 @@ def check(
     *,
     cause: str,
     hint: str,
-    action: Action = Action.DRAIN,
+    action: Action,
     never_healthy: str = "",
     item: bool = True,
     marks: tuple[str, ...] = (),

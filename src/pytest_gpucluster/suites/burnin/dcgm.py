@@ -214,6 +214,7 @@ def _diagnosis(totals: NodeTotals) -> DcgmDiag | None:
     "burnin.dcgm",
     cause="NVIDIA's own diagnostic fails",
     hint="dcgmi diag -r 3 -v; /var/log/nvidia-dcgm; return the GPU if it fails again",
+    action=Action.DRAIN,
 )
 def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every test of `dcgmi diag` passes."""

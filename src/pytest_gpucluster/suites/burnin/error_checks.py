@@ -7,7 +7,16 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Advisory, Finding, Metric, NotApplicable, NotChecked, check, revised
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+    revised,
+)
 from pytest_gpucluster.kit import xid as xids
 from pytest_gpucluster.kit.xid_check import ACTIONS
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS
@@ -80,6 +89,7 @@ def _with_driver_cause(verdict: Verdict, *_facts: object) -> Verdict:
     "burnin.counters",
     cause="errors that only show under load: failing memory, a link that replays, a port that loses symbols",
     hint="nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi nvlink -e; perfquery; reset, reseat, replace",
+    action=Action.DRAIN,
 )
 def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Counters of ECC, remapped rows, NVLink, PCIe replays and InfiniBand rise by at most their limit in each load."""
@@ -132,6 +142,7 @@ def _limit(counter: str, minutes: float, config: BurninConfig) -> float | None:
     "burnin.xid",
     cause="the driver reported an error of the GPU under load",
     hint="dmesg | grep -i xid; NVIDIA's Xid catalogue; reset the GPU or reboot; return the GPU if the error recurs",
+    action=Action.DRAIN,
 )
 def xid(burnin: BurninResult, node_name: str) -> Judgement:
     """The driver reports no Xid of the hardware while the loads run."""
@@ -165,6 +176,7 @@ def xid(burnin: BurninResult, node_name: str) -> Judgement:
     "burnin.temperature",
     cause="cooling: a fan, a heat sink, dust, the inlet, or a neighbour's exhaust",
     hint="nvidia-smi -q -d TEMPERATURE,PERFORMANCE under load; compare with the GPUs beside it",
+    action=Action.DRAIN,
 )
 def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Under load every GPU stays below its temperature limit, and is not slowed for long by heat or the power brake."""

@@ -189,6 +189,7 @@ def _with_start_cause(verdict: Verdict, *_facts: object) -> Verdict:
     "burnin.survived",
     cause="the node died, hung or lost its processes under load",
     hint="the console of the node, dmesg, the BMC's event log; slurmd's log has the end of the step",
+    action=Action.DRAIN,
 )
 def survived(burnin: BurninResult, node_name: str) -> Judgement:
     """The node took part to the end, and none of its loads died."""
@@ -234,6 +235,7 @@ def corruption(burnin: BurninResult, node_name: str) -> Judgement:
     "burnin.matmul",
     cause="a GPU that is slow: clocks held down by heat, power or settings, or another process on it",
     hint="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,PIDS of this GPU under load",
+    action=Action.DRAIN,
 )
 def matmul(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Products of matrices reach the GPU's hard limit in every data type that it has."""
@@ -259,6 +261,7 @@ def memory_bandwidth(burnin: BurninResult, node_name: str, config: BurninConfig)
     "burnin.copies",
     cause="the path between host and GPU is slow: fewer PCIe lanes, an older generation, wrong NUMA node",
     hint="nvidia-smi -q -d PCI; lspci -vv for LnkSta; numactl; see gpu.pcie_width and gpu.pcie_gen",
+    action=Action.DRAIN,
 )
 def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies between pinned host memory and the GPU reach the hard limit of its PCIe link, in both directions."""
@@ -271,6 +274,7 @@ def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     "burnin.peer",
     cause="the path from GPU to GPU is slow or broken",
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; see gpu.nvlink_state and gpu.topology",
+    action=Action.DRAIN,
 )
 def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every pair of GPUs copies in both directions at once, and reaches a hard limit of the cluster file or profile."""
@@ -289,6 +293,7 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
     "burnin.nccl",
     cause="collectives fail with this node, or deliver wrong data",
     hint="pytest -m nccl --nodes=... finds the node, adapter, link or leaf",
+    action=Action.DRAIN,
 )
 def nccl(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """All-reduce within the node and with changing partners ends, and the sums are right.
@@ -407,6 +412,7 @@ def memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     "burnin.storage",
     cause="the node's storage returns other data than were written",
     hint="dmesg; smartctl -a; nvme smart-log; fsck; replace the disk",
+    action=Action.DRAIN,
 )
 def storage(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Files written and synced are read back unchanged."""

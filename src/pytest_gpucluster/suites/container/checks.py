@@ -44,6 +44,7 @@ def _unfit(found: ContainerFacts, *steps: str) -> Iterator[NotChecked]:
     "container.plugin",
     cause="plugstack.conf of the node does not load Pyxis, or slurmd was not restarted after it was changed",
     hint="grep -r pyxis /etc/slurm/plugstack.conf*; systemctl restart slurmd; srun --help | grep container-image",
+    action=Action.DRAIN,
 )
 def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
     """Judge that tasks run in a container, and Pyxis' version; a text as `pyxis` is the reason why it is unknown."""
@@ -78,6 +79,7 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
     "container.import",
     cause="the image is missing, damaged or cannot be fetched from this node, or Enroot cannot unpack it there",
     hint="on the node: a step with --container-image; enroot create of the image; df $ENROOT_DATA_PATH",
+    action=Action.DRAIN,
 )
 def imported(found: ContainerFacts) -> Judgement:
     """Judge that every image was imported; measures the time, and the MB/s of the packed image."""
@@ -120,6 +122,7 @@ def hooks(found: ContainerFacts) -> Judgement:
     "container.release",
     cause="another image than the requested one runs, or the container's root is the node's own",
     hint="cat /etc/os-release in a step with --container-image",
+    action=Action.DRAIN,
 )
 def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
     """Judge the image's os-release: must be the cluster file's, else the majority's (`usual_release`: of all nodes)."""
@@ -159,6 +162,7 @@ def root(found: ContainerFacts) -> Judgement:
     "container.mounts",
     cause="the source does not exist on this node, or its file system denies access",
     hint="on the node: ls -ld of the source; findmnt; a step with --container-mounts",
+    action=Action.DRAIN,
 )
 def mounts(found: ContainerFacts) -> Judgement:
     """Judge that mounts can be read and written, that `ro` applies, and that the cluster file's mounts work."""
@@ -184,6 +188,7 @@ def mounts(found: ContainerFacts) -> Judgement:
     "container.workdir",
     cause="the working directory is not reachable in the container",
     hint="pwd in a step with --container-image and --container-workdir=/tmp",
+    action=Action.DRAIN,
 )
 def workdir(found: ContainerFacts) -> Judgement:
     """Judge that the task starts in --container-workdir."""
@@ -222,6 +227,7 @@ def _mounted(yes: bool) -> str:
     "container.remap_root",
     cause="user namespaces are limited on the node, or Enroot's configuration overrides the flags",
     hint="sysctl user.max_user_namespaces kernel.unprivileged_userns_clone; grep REMAP_ROOT /etc/enroot/enroot.conf",
+    action=Action.DRAIN,
 )
 def remap_root(found: ContainerFacts) -> Judgement:
     """Judge the user inside: root with --container-remap-root, the job's user with --no-container-remap-root."""
@@ -274,6 +280,7 @@ def environment(found: ContainerFacts) -> Judgement:
     "container.entrypoint",
     cause="the image's entrypoint fails, does not exec its arguments, or is run although it was disabled",
     hint="a step with --container-image, --container-entrypoint and --container-entrypoint-log",
+    action=Action.DRAIN,
 )
 def entrypoint(found: ContainerFacts) -> Judgement:
     """Judge that a step starts with and without the entrypoint, whose variables exist only with it."""
@@ -301,6 +308,7 @@ def entrypoint(found: ContainerFacts) -> Judgement:
     "container.reuse",
     cause="the node does not keep the container's name: container_scope, or an epilog that removes it",
     hint="enroot list on the node, as the same user; grep container_scope /etc/slurm/plugstack.conf*",
+    action=Action.DRAIN,
 )
 def reuse(found: ContainerFacts) -> Judgement:
     """Judge that a later step finds the container by its name, with the files of an earlier step."""
@@ -320,6 +328,7 @@ def reuse(found: ContainerFacts) -> Judgement:
     "container.save",
     cause="no space or no permission in the folder of the saved image, or mksquashfs is missing on the node",
     hint="a step with --container-name and --container-save; df; which mksquashfs",
+    action=Action.DRAIN,
 )
 def save(found: ContainerFacts) -> Judgement:
     """Judge that a saved container starts as an image, with the files that were written in it."""
@@ -359,6 +368,7 @@ def remove(found: ContainerFacts) -> Judgement:
     "container.gpus",
     cause="libnvidia-container or Enroot's hook 98-nvidia.sh is missing on the node, or hides devices",
     hint="nvidia-container-cli info; ls /etc/enroot/hooks.d; NVIDIA_VISIBLE_DEVICES=all srun ... nvidia-smi -L",
+    action=Action.DRAIN,
 )
 def gpus(found: ContainerFacts) -> Judgement:
     """Judge that a task has the same GPUs inside as outside."""
@@ -392,6 +402,7 @@ def _uuids(facts: Mapping[str, str]) -> set[str]:
     "container.ranks",
     cause="Enroot's hook 50-slurm-pytorch.sh is not in hooks.d, or does not set Slurm's values",
     hint="ls /etc/enroot/hooks.d; cp /usr/share/enroot/hooks.d/50-slurm-pytorch.sh /etc/enroot/hooks.d on every node",
+    action=Action.DRAIN,
 )
 def ranks(found: ContainerFacts) -> Judgement:
     """Judge RANK and LOCAL_RANK of Pyxis, and the variables of Enroot's hook for PyTorch, in every task."""
@@ -470,6 +481,7 @@ def sshd(found: ContainerFacts) -> Judgement:
     "container.memlock",
     cause="slurmd's own limit (LimitMEMLOCK of its unit) or PropagateResourceLimits lowers the limit",
     hint="systemctl show slurmd -p LimitMEMLOCK; grep PropagateResourceLimits /etc/slurm/slurm.conf",
+    action=Action.DRAIN,
 )
 def memlock(found: ContainerFacts) -> Judgement:
     """Judge the limit of locked memory inside: at least the cluster file's, else that of the node."""
@@ -496,6 +508,7 @@ def _enough(limit: str, wanted: str) -> bool:
     "container.shm",
     cause="/dev/shm is a separate small file system of the container, or is small on the node",
     hint="df -h /dev/shm inside and outside; /etc/enroot/mounts.d/10-system.fstab",
+    action=Action.DRAIN,
 )
 def shm(found: ContainerFacts) -> Judgement:
     """Judge the size of /dev/shm inside: at least the cluster file's, else that of the node."""

@@ -127,6 +127,7 @@ def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
     "fabric.peer_memory",
     cause="adapters cannot reach GPU memory: neither nvidia_peermem nor DMA-BUF can register it, so no GPUDirect RDMA",
     hint="modprobe nvidia_peermem, also at boot (/etc/modules-load.d); or install the driver's open kernel modules",
+    action=Action.DRAIN,
 )
 def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     """Adapters can register GPU memory: by nvidia_peermem (or nv_peer_mem), or by DMA-BUF."""
@@ -164,6 +165,7 @@ def _registers_dmabufs(kernel: str | None) -> bool:
     "fabric.hca_count",
     cause="an adapter is not found: badly seated, failed, or its driver is not loaded",
     hint="lspci -d 15b3:; dmesg | grep mlx5; systemctl status openibd; reseat the adapter",
+    action=Action.DRAIN,
 )
 @_networked
 def hca_count(network: Profile, adapters: Adapters) -> Judgement:
@@ -179,6 +181,7 @@ def hca_count(network: Profile, adapters: Adapters) -> Judgement:
     "fabric.link_layer",
     cause="a port is configured for the other protocol, or an adapter is missing beside those for storage",
     hint="with mlxconfig, set LINK_TYPE_P1 of the adapter to 1 (InfiniBand) or 2 (Ethernet), then reboot; ibstat; lspci -d 15b3:",
+    action=Action.DRAIN,
 )
 @_networked
 def link_layer(network: Profile, adapters: Adapters) -> Judgement:
@@ -203,6 +206,7 @@ def link_layer(network: Profile, adapters: Adapters) -> Judgement:
     "fabric.port_state",
     cause="cable, transceiver or switch port; or no subnet manager (INIT)",
     hint="ibstat; ibdiagnet; swap the cable with its neighbour's and check whether the fault moves with it",
+    action=Action.DRAIN,
 )
 @_networked
 def port_state(
@@ -227,6 +231,7 @@ def port_state(
     "fabric.rate",
     cause="a link trained to a lower rate or fewer lanes: cable or transceiver",
     hint="ibstat; ibdiagnet; reseat or replace the cable",
+    action=Action.DRAIN,
 )
 @_networked
 def rate(network: Profile, adapters: Adapters) -> Judgement:
@@ -271,6 +276,7 @@ def firmware(
     "fabric.mtu",
     cause="a switch or interface with another MTU",
     hint="ibv_devinfo | grep mtu; ip link set mtu",
+    action=Action.DRAIN,
 )
 @_networked
 def mtu(network: Profile, adapters: Adapters) -> Judgement:
@@ -301,6 +307,7 @@ def mtu(network: Profile, adapters: Adapters) -> Judgement:
     "fabric.gid",
     cause="the port has no GID of RoCE v2: no IP address on its interface, or the adapter has only RoCE v1",
     hint="show_gids; ip addr of the port's interface; set mode 2 of the adapter with cma_roce_mode; correct NCCL_IB_GID_INDEX",
+    action=Action.DRAIN,
 )
 @_networked
 def gid(network: Profile, gids: Sequence[GidPort], gid_exports: Sequence[tuple[str, str]] = ()) -> Judgement:
@@ -343,6 +350,7 @@ def gid(network: Profile, gids: Sequence[GidPort], gid_exports: Sequence[tuple[s
     "fabric.gpu_nic_affinity",
     cause="an adapter is in another slot than on the other nodes, or the PCIe switches are configured differently",
     hint="nvidia-smi topo -m; lspci -tv; compare with a good node",
+    action=Action.DRAIN,
 )
 @_networked
 def gpu_nic_affinity(network: Profile, topology: Topology) -> Judgement:
@@ -427,6 +435,7 @@ def acs(network: Profile, acs_state: Acs) -> Judgement:  # the decorator reads t
     "fabric.fabric_manager",
     cause="fabric manager and driver have different versions: the NVSwitch fabric is not configured",
     hint="install the fabric manager package of the driver's version; systemctl restart nvidia-fabricmanager",
+    action=Action.DRAIN,
 )
 def fabric_manager(fabric_service: FabricManager, gpus: Gpus, profile: Profile) -> Judgement:
     """Fabric manager has the driver's version; gpu.fabric_manager judges whether it runs."""

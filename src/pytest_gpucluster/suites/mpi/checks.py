@@ -43,6 +43,7 @@ _PARTS = {"c": "MPI of C programs", "python": "mpi4py"}
     cause="the MPI was not installed on the node, or its folder, module or mount is missing there",
     hint="srun -w NODE sh -c 'command -v mpirun mpicc'; install it as on the others, or name its module or image under "
     "`environments` and that under mpi.environment",
+    action=Action.DRAIN,
 )
 def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = False) -> Judgement:
     """Judge that the node, or its image, has the required launcher and a working MPI of each required language.
@@ -120,6 +121,7 @@ def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
     "mpi.alike",
     cause="the node missed an upgrade, or has another MPI first on PATH",
     hint="compare `command -v mpirun; mpirun --version` with a good node",
+    action=Action.DRAIN,
 )
 def alike(installed: InstalledMpi, installed_norms: Mapping[str, Norm[str]]) -> Judgement:
     """Judge that the node has the MPI of most nodes: launcher and libraries, path and version."""
@@ -153,6 +155,7 @@ def _launcher(facts: InstalledMpi) -> str:
     "without it",
     hint="srun --mpi=list; install libpmix and Slurm's mpi_pmix plugin on every node, or set mpi.launchers to a type "
     "that Slurm and the MPI support",
+    action=Action.DRAIN,
 )
 def pmi(pmi_types: Sequence[str], required_types: Sequence[str], installed: InstalledMpi | None) -> Judgement:
     """Judge that Slurm on the node has the required types of --mpi, and that the MPI supports them."""

@@ -27,6 +27,7 @@ OUTLIER_DISTANCE = 0.05  # share of the median; the noise between runs of a soun
     "nccl.pairs",
     cause="a slow or failing GPU, adapter, cable or switch port of this node: its partners are fine with others",
     hint="ibstat and the error counters of its adapters (-m fabric); reseat cable or adapter; then test the pair again",
+    action=Action.DRAIN,
 )
 def pairs(
     node: str, found: Localisation, measured: Sequence[Measurement], size: int, hard: float | None = None

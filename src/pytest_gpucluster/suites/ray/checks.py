@@ -94,6 +94,7 @@ def _port_taken(verdict: Verdict, *_facts: object) -> Verdict:
     cause="Ray is not installed for this python, its port is in use, its interface is missing, or its daemons do not "
     "start",
     hint="run the command of the step; ray.environment names the python, ray.interface the network, ray.port the ports",
+    action=Action.DRAIN,
 )
 def alone(node_name: str, node_facts: NodeFacts, share: Share) -> Judgement:
     """Judge Ray on a single node: it starts, has its CPUs and GPUs, runs a task and an actor, and ends."""
@@ -118,6 +119,7 @@ def alone(node_name: str, node_facts: NodeFacts, share: Share) -> Judgement:
     "ray.nodes",
     cause="a worker could not start or reach the head: package, interface, firewall, port; or the head ended",
     hint="ray.alone of the named node first; then from that node the port of the head (nc -zv)",
+    action=Action.DRAIN,
     each="clusters",
 )
 def nodes(facts: ClusterFacts) -> Judgement:
@@ -151,6 +153,7 @@ def nodes(facts: ClusterFacts) -> Judgement:
     "ray.tasks",
     cause="the raylet of this node starts no worker processes, or they cannot reach the head",
     hint="the logs of the raylet and of its workers in the session folder of the node",
+    action=Action.DRAIN,
 )
 def tasks(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that a task bound to the node runs there."""
@@ -161,6 +164,7 @@ def tasks(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     "ray.actors",
     cause="an actor's process died or lost its state",
     hint="the logs of the workers in the session folder of the node; memory of the node",
+    action=Action.DRAIN,
 )
 def actors(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that an actor runs on the node and keeps its state."""
@@ -177,6 +181,7 @@ def actors(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     "ray.objects",
     cause="the object managers of head and node do not reach each other: firewall, MTU, /dev/shm",
     hint="the object-manager ports of both nodes; df /dev/shm",
+    action=Action.DRAIN,
 )
 def objects(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that an object of the driver reaches the node unchanged, and an object of the node the driver."""
@@ -197,6 +202,7 @@ def objects(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     "ray.gpus",
     cause="Ray and Slurm disagree about the GPUs, or two actors have one device",
     hint="CUDA_VISIBLE_DEVICES in the worker's step; ray start --num-gpus; srun --gpus-per-node",
+    action=Action.DRAIN,
     each="clusters",
 )
 def gpus(facts: ClusterFacts) -> Judgement:

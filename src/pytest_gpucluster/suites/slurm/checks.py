@@ -81,6 +81,7 @@ def schedulable(info: NodeInfo | None) -> Judgement:
     "slurm.responding",
     cause="slurmd is down, the node is off, or the network to it is cut",
     hint="on the node: systemctl status slurmd munge; scontrol ping",
+    action=Action.DRAIN,
     marks=("inventory", "judges_node"),
 )
 def responding(info: NodeInfo | None) -> Judgement:
@@ -208,6 +209,7 @@ def version(info: NodeInfo | None, slurm_version: str) -> Judgement:
     "slurm.step",
     cause="slurmd could not start the tasks, or a task prolog or plugin changes their variables",
     hint="slurmd's log on the node; srun -w NODE hostname; TaskProlog and plugstack.conf",
+    action=Action.DRAIN,
 )
 def step(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that all tasks of a step start, with the variables that Slurm sets for each."""
@@ -227,6 +229,7 @@ def step(diagnostic: NodeDiagnostic) -> Judgement:
     "slurm.output",
     cause="output of tasks is lost between slurmstepd and srun",
     hint="srun -w NODE sh -c 'echo out; echo err >&2'; slurmd's log; firewall to the login node (SrunPortRange)",
+    action=Action.DRAIN,
 )
 def output(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that stdout and stderr of every task arrive."""
@@ -247,6 +250,7 @@ def output(diagnostic: NodeDiagnostic) -> Judgement:
     "slurm.environment",
     cause="a task prolog, SPANK plugin or cli_filter changes the environment",
     hint="srun -w NODE --export=ALL env; TaskProlog and plugstack.conf",
+    action=Action.DRAIN,
 )
 def environment(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that an exported variable with commas, quotes and blanks arrives unchanged."""
@@ -262,6 +266,7 @@ def environment(diagnostic: NodeDiagnostic) -> Judgement:
     "slurm.exit_code",
     cause="exit codes are lost: a wrapper, task epilog or plugin changes them",
     hint="srun -w NODE sh -c 'exit 7'; echo $?",
+    action=Action.DRAIN,
 )
 def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports exit status 7 of the first task, and 0 of the tasks that succeed."""
@@ -278,6 +283,7 @@ def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
     "slurm.signal",
     cause="the signal that ended a task is not reported",
     hint="srun -w NODE sh -c 'kill -KILL $$'",
+    action=Action.DRAIN,
 )
 def signal(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports SIGKILL of the second task."""
@@ -291,6 +297,7 @@ def signal(diagnostic: NodeDiagnostic) -> Judgement:
     "slurm.gpu_binding",
     cause="GPUs are not bound to tasks: gres.conf, a task prolog, or a profile script that sets CUDA_VISIBLE_DEVICES",
     hint="srun -w NODE --ntasks-per-node=2 --gpus-per-task=1 sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES'",
+    action=Action.DRAIN,
 )
 def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that each task of a step with --gpus-per-task=1 has its own device."""
@@ -321,6 +328,7 @@ def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
     cause="slurmd itself is confined to a few CPUs (CPUAffinity= or AllowedCPUs= of systemd, taskset, a cpuset), or "
     "binds tasks wrongly",
     hint="srun -w NODE grep Cpus_allowed_list /proc/self/status; taskset -cp $(pidof slurmd); TaskPlugin of slurm.conf",
+    action=Action.DRAIN,
 )
 def cpu_affinity(diagnostic: NodeDiagnostic, virtual: bool = False) -> Judgement:
     """Judge that the tasks of a step may use at least one CPU per task, if the node has enough."""
@@ -343,6 +351,7 @@ def cpu_affinity(diagnostic: NodeDiagnostic, virtual: bool = False) -> Judgement
     "slurm.prolog",
     cause="the prolog failed or hangs on this node",
     hint="slurmd's log on the node; run the Prolog of `scontrol show config` there by hand",
+    action=Action.DRAIN,
     marks=("inventory", "exclusive"),  # it may wait for the diagnostic step
 )
 def prolog(
@@ -368,6 +377,7 @@ EPILOG_LATER = "no job of this run has ended on the node yet: its epilog runs wh
     "slurm.epilog",
     cause="the epilog failed or hangs on this node",
     hint="slurmd's log on the node; run the Epilog of `scontrol show config` there by hand",
+    action=Action.DRAIN,
 )
 def epilog(info: NodeInfo | None, config: Mapping[str, str], ended_here: bool) -> Judgement:  # a fact
     """Judge the epilog by its effects: a job ended on the node, which was neither drained for it nor stays completing."""

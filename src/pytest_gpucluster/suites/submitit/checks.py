@@ -52,6 +52,7 @@ def framework(submitted: SubmititResult) -> Judgement:
     "submitit.add",
     cause="the job did not run, or the shared folder did not return its result",
     hint="the log in the shared folder; the nodes must be able to write there, and need the same python",
+    action=Action.DRAIN,
 )
 def add(submitted: SubmititResult) -> Judgement:
     """Judge the sum of 5 and 7."""
@@ -62,6 +63,7 @@ def add(submitted: SubmititResult) -> Judgement:
     "submitit.multitask",
     cause="srun within a batch job does not start all tasks, or numbers them wrongly",
     hint="sbatch --ntasks-per-node=3 --wrap 'srun env | grep SLURM_PROCID'",
+    action=Action.DRAIN,
 )
 def multitask(submitted: SubmititResult) -> Judgement:
     """Judge a function in three tasks: each rank once, equal to Slurm's."""
@@ -82,6 +84,7 @@ def multitask(submitted: SubmititResult) -> Judgement:
     "submitit.array",
     cause="job arrays do not run, or results are mixed up",
     hint="scontrol show config | grep MaxArraySize; sbatch --array=0-2 --wrap hostname",
+    action=Action.DRAIN,
 )
 def array(submitted: SubmititResult) -> Judgement:
     """Judge a map over three pairs, submitted as one array."""
@@ -109,6 +112,7 @@ def failure(submitted: SubmititResult) -> Judgement:
     "submitit.cancel",
     cause="scancel does not reach the job, or its processes cannot be killed",
     hint="squeue --me -t all; KillWait and UnkillableStepTimeout of `scontrol show config`",
+    action=Action.DRAIN,
 )
 def cancel(submitted: SubmititResult) -> Judgement:
     """Judge that a running job ends when it is cancelled; with accounting submitit must report its state."""

@@ -63,6 +63,7 @@ _STEPS = {
     cause="torch is not installed for this python on the node, or the environment differs between nodes",
     hint="python3 -m pip show torch on the node; or name another python under `environments` and that under "
     "training.environment",
+    action=Action.DRAIN,
 )
 def framework(node_name: str, packages: PayloadResult) -> Judgement:
     """Judge that torch is installed, in the version of the other nodes."""
@@ -136,6 +137,7 @@ def _usual(alone: PayloadResult) -> set[str]:
     "training.replay",
     cause="silent data corruption: the GPU computes or stores wrong values and reports no error",
     hint="take the GPU out of service; pytest -m burnin on this node alone; dcgmi diag -r 3; return the GPU",
+    action=Action.DRAIN,
 )
 def replay(node_name: str, alone: PayloadResult) -> Judgement:
     """Judge that deterministic steps give the same bits twice on each GPU, and on all GPUs of one kind.

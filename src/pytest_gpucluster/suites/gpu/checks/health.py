@@ -60,6 +60,7 @@ def _highest_clocks(gpu: Gpu) -> str | None:
     "gpu.throttle",
     cause="the GPU is too hot, or its power supply or the system limits it",
     hint="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; fans, filters, power supplies, BMC log",
+    action=Action.DRAIN,
 )
 @of_present_gpus
 def throttle(gpus: Gpus) -> Judgement:
@@ -80,6 +81,7 @@ def throttle(gpus: Gpus) -> Judgement:
     "gpu.temperature",
     cause="cooling: fans, filters, hot air, a loose heat sink",
     hint="nvidia-smi -q -d TEMPERATURE; ipmitool sdr type fan",
+    action=Action.DRAIN,
 )
 @of_present_gpus
 def temperature(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -197,6 +199,7 @@ def recovery_action(gpus: Gpus) -> Judgement:
     "gpu.device_files",
     cause="udev or nvidia-modprobe has not made the device files",
     hint="ls -l /dev/nvidia*; nvidia-modprobe -u -c=0; modprobe nvidia_uvm",
+    action=Action.DRAIN,
 )
 def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """/dev has a file for each GPU, nvidiactl and nvidia-uvm."""
@@ -215,6 +218,7 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
     "gpu.fabric_manager",
     cause="fabric manager does not run: the NVSwitch fabric is not set up, and CUDA fails to start",
     hint="systemctl status nvidia-fabricmanager; journalctl -u nvidia-fabricmanager; it must have the driver's version",
+    action=Action.DRAIN,
 )
 def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile) -> Judgement:
     """The service nvidia-fabricmanager is active if the node has NVSwitch."""

@@ -63,6 +63,7 @@ def vbios_majority(facts: Mapping[str, Gpus]) -> ByModel:
     "gpu.driver",
     cause="the driver is not loaded, does not answer, or is of another version",
     hint="cat /proc/driver/nvidia/version; modprobe nvidia; dkms status; install the fleet's driver and reboot",
+    action=Action.DRAIN,
 )
 def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Judgement:
     """nvidia-smi works, and the driver has the stated version, else that of the fleet's majority."""
@@ -107,6 +108,7 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdi
     "gpu.count",
     cause="a GPU fell off the bus, or was not found at boot",
     hint=HINT,
+    action=Action.DRAIN,
 )
 def count(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """nvidia-smi lists as many GPUs as the profile has."""
@@ -124,7 +126,12 @@ def count(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         yield Finding("GPUs", f"{len(gpus)}{message}", str(gpu_profile.count))
 
 
-@check("gpu.names", cause="a GPU of another model", hint="nvidia-smi -L; check the profile of the node")
+@check(
+    "gpu.names",
+    cause="a GPU of another model",
+    hint="nvidia-smi -L; check the profile of the node",
+    action=Action.DRAIN,
+)
 @of_present_gpus
 def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Every GPU has the profile's name."""
@@ -153,7 +160,12 @@ def memory(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
             yield Finding(str(gpu), format_size(gpu.memory), expected)
 
 
-@check("gpu.cuda", cause="the driver is older than the software needs", hint="install a newer driver")
+@check(
+    "gpu.cuda",
+    cause="the driver is older than the software needs",
+    hint="install a newer driver",
+    action=Action.DRAIN,
+)
 @of_present_gpus
 def cuda(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """The driver's CUDA version is at least the profile's."""
@@ -185,6 +197,7 @@ def vbios(gpus: Gpus, gpu_profile: GpuProfile, vbios_majority: ByModel) -> Judge
     "gpu.uuids",
     cause="two nodes show the same GPU: a cloned machine, or one GPU passed through twice",
     hint="nvidia-smi -L on both nodes",
+    action=Action.DRAIN,
 )
 @of_present_gpus
 def uuids(gpus: Gpus, uuid_owners: Mapping[str, Sequence[str]], node_name: str) -> Judgement:

@@ -65,6 +65,7 @@ def _uuid_of(gpu: Gpu) -> str:
     "gpu.nvlink_state",
     cause="an NVLink is down or slow: the GPU is badly seated, or its fabric was not set up",
     hint="nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager; reset all GPUs of the node; reseat the GPU",
+    action=Action.DRAIN,
 )
 @of_present_gpus
 def nvlink_state(
@@ -120,6 +121,7 @@ def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
     "gpu.nvlink_errors",
     cause="an NVLink loses data and must repeat it: a bad contact or a failing GPU or switch",
     hint="nvidia-smi nvlink -e; reset all GPUs of the node and measure again; reseat the GPU",
+    action=Action.DRAIN,
 )
 @of_present_gpus
 def nvlink_errors(
@@ -179,6 +181,7 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
     "gpu.pcie_width",
     cause="the GPU or its riser is badly seated: lanes are lost",
     hint="lspci -vv -d 10de: | grep -i lnksta; reseat the GPU; try another slot",
+    action=Action.DRAIN,
 )
 @of_present_gpus
 def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -196,6 +199,7 @@ def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     "gpu.pcie_gen",
     cause="the slot or the firmware limits the PCIe generation, or the link trained down",
     hint="lspci -vv -d 10de: | grep -i -e lnkcap -e lnksta; BIOS settings; reseat the GPU",
+    action=Action.DRAIN,
 )
 @of_present_gpus
 def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -226,6 +230,7 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     "gpu.topology",
     cause="NVLinks between two GPUs are down, or GPUs are in other slots than on the other nodes",
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager",
+    action=Action.DRAIN,
 )
 @of_present_gpus
 def topology(
@@ -256,6 +261,7 @@ def topology(
     "gpu.p2p",
     cause="GPUs cannot reach each other's memory over NVLink",
     hint="nvidia-smi topo -p2p n; fabric manager; IOMMU and ACS settings",
+    action=Action.DRAIN,
 )
 @of_present_gpus
 def p2p(

@@ -27,6 +27,7 @@ MIN_INODES_FREE = 0.05
     "os.shared_storage",
     cause="the folder is not mounted here, is mounted from elsewhere, or is served from a stale cache",
     hint="findmnt on this node and on the writer; mount -a; compare the servers and export options",
+    action=Action.DRAIN,
 )
 def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -> Judgement:
     """The node reads the file that one node wrote to each shared folder."""
@@ -90,6 +91,7 @@ def disk_paths(config: OsConfig) -> tuple[str, ...]:
     "os.free_space",
     cause="job leftovers, container images or logs fill the file system",
     hint="df -h; du -xhd1 in the file system; enroot list; clean up, or extend the file system",
+    action=Action.DRAIN,
 )
 def free_space(
     disks: Mapping[str, Disk],
@@ -139,6 +141,7 @@ def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
     "os.inodes",
     cause="very many small files: unpacked containers, caches, core dumps",
     hint="df -i; du --inodes -xd1 in the file system",
+    action=Action.DRAIN,
 )
 def inodes(disks: Mapping[str, Disk]) -> Judgement:
     """At least 5% of the inodes of /, /tmp and /dev/shm are free, if the file system counts them."""

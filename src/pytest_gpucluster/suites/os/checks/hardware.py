@@ -45,6 +45,7 @@ def _other_memory(mine: int, theirs: int) -> bool:
     "os.cpus",
     cause="CPUs were taken offline, hyper-threading differs, or a socket is missing",
     hint="lscpu; cat /sys/devices/system/cpu/offline; chcpu -e with their numbers; check SMT in the firmware",
+    action=Action.DRAIN,
 )
 def cpus(cpus: Cpus, stated_cpus: int | None, usual_cpus: Norm[Any]) -> Judgement:
     """As many CPUs are online as the profile states, or as on the other nodes; without other nodes, all are."""
@@ -74,6 +75,7 @@ def cpu_model(cpus: Cpus, usual_cpu_model: Norm[Any]) -> Judgement:
     "os.numa",
     cause="the firmware's NUMA setting (NPS, SNC, node interleaving) differs, or a socket is missing",
     hint="numactl --hardware; compare the firmware settings",
+    action=Action.DRAIN,
 )
 def numa(cpus: Cpus, stated_numa: int | None, usual_numa: Norm[Any]) -> Judgement:
     """The number of NUMA nodes is as the profile states, or as on the other nodes."""

@@ -77,6 +77,7 @@ def _full_table(verdict: Verdict, *_facts: object) -> Verdict:
     "os.kernel_log",
     cause="hardware, a driver or a file system reported an error since boot",
     hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
+    action=Action.DRAIN,
 )
 def kernel_log(kernel_log: KernelLog, stalls: Stalls = Stalls()) -> Judgement:
     """The kernel log since boot has no error of hardware, drivers or file systems; gpu.xid judges Xids."""

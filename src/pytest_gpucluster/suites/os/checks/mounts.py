@@ -30,6 +30,7 @@ SMALLER = 0.9  # times the usual size: a share of the memory differs by some pag
     "os.mounts",
     cause="the file server was not reachable at boot, the automounter is off, or fstab differs",
     hint="findmnt; mount -a; systemctl --failed; showmount -e of the server",
+    action=Action.DRAIN,
 )
 def mounts(mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig]) -> Judgement:
     """Every file system of the cluster file is mounted, with type, source and options as stated."""
@@ -59,6 +60,7 @@ def without_slash(path: str) -> str:
     "os.root_writable",
     cause="the kernel remounted the file system read-only after an error of its disk",
     hint="dmesg | grep -iE 'ext4|xfs|I/O error'; smartctl -a of the disk; fsck, or replace the disk; ls -ld /tmp /dev/shm",
+    action=Action.DRAIN,
 )
 def root_writable(
     mounts: Mapping[str, Mount],
@@ -172,6 +174,7 @@ def _bytes(size: str, memory: int) -> float:
     "os.scratch",
     cause="the mount of scratch space has other options here than on other nodes",
     hint="findmnt /tmp /dev/shm; compare /etc/fstab and tmp.mount with a good node (NCCL needs /dev/shm)",
+    action=Action.DRAIN,
 )
 def scratch(
     scratch: ScratchMounts, usual_tmp: Norm[Any], usual_shm: Norm[Any], total_memory: int

@@ -70,6 +70,7 @@ def resolved(fleet: Mapping[str, Mapping[str, str]]) -> dict[str, Norm[str]]:
     "os.name_resolution",
     cause="/etc/hosts or the name server differs on this node",
     hint="getent hosts $(hostname); compare /etc/hosts, /etc/resolv.conf and /etc/nsswitch.conf with a good node",
+    action=Action.DRAIN,
 )
 def name_resolution(
     addresses: Mapping[str, str], node_name: str, all_addresses: Mapping[str, Norm[str]]
@@ -202,6 +203,7 @@ def _either_end(verdict: Verdict, node_name: str, known_reachability: Reachabili
     "os.reachable",
     cause="a firewall on the node (firewalld, nftables, ufw), a wrong route or netmask, or a wrong /etc/hosts",
     hint="getent ahosts with the peer's name; nft list ruleset; firewall-cmd --list-all; ip route; compare a good node",
+    action=Action.DRAIN,
 )
 def reachable(node_name: str, known_reachability: Reachability) -> Judgement:
     """The node and its two neighbours reach each other by name (TCP)."""
@@ -237,6 +239,7 @@ def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[NetworkInterfa
     "os.mtu",
     cause="the interface was configured by hand or by another image: large packets between the node and others are lost",
     hint="ip link; compare netplan, NetworkManager or ifcfg with a good node; correct the MTU with ip link set",
+    action=Action.DRAIN,
 )
 def mtu(
     network: Network,
@@ -306,6 +309,7 @@ def _if_certain(verdict: Verdict, node_name: str, address_owners: Owners) -> Ver
     "os.addresses",
     cause="the node was cloned, or was given an address that belongs to another one",
     hint="ip -br addr; arping -D with the interface and the address; correct netplan, NetworkManager, ifcfg or the DHCP server's list",
+    action=Action.DRAIN,
 )
 def addresses(node_name: str, address_owners: Owners) -> Judgement:
     """No other node has an address of this node, unless this node alone has a name that resolves to it."""

@@ -87,6 +87,7 @@ def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
     "os.limits",
     cause="Slurm passes on the limits of the submitting shell or of slurmd, not those of limits.conf",
     hint="LimitMEMLOCK=infinity in slurmd's unit; PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+    action=Action.DRAIN,
 )
 def limits(
     soft_limits: Mapping[str, float],

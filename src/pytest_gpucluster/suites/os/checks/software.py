@@ -53,6 +53,7 @@ kernel_log = kernel_log_check.kernel_log  # its place in the order of items
     "os.packages",
     cause="the package was not installed, or this node missed or ran ahead of an update",
     hint="dpkg -l or rpm -qa; install the package in this version with apt or dnf",
+    action=Action.DRAIN,
 )
 def packages(packages: Mapping[str, str], stated_packages: Mapping[str, str]) -> Judgement:
     """Every package of the cluster file is installed, in a version with the stated prefix."""
@@ -78,6 +79,7 @@ def _version_matches(version: str, prefix: str) -> bool:
     "os.services",
     cause="the service crashed, was stopped, or is not enabled",
     hint="systemctl status and journalctl -b -u with the unit; systemctl enable --now",
+    action=Action.DRAIN,
 )
 def services(services: Mapping[str, str], stated_services: Sequence[str]) -> Judgement:
     """Every service of the cluster file is active."""
@@ -125,6 +127,7 @@ def systemd(system_state: SystemState, usual_answers: Norm[Any]) -> Judgement:
     "os.drift",
     cause="the node was changed by hand, or missed a change of the image",
     hint="run the command on this node and on a good one; reinstall, or repeat the configuration run",
+    action=Action.DRAIN,
 )
 def drift(outputs: Mapping[str, CommandOutput], usual_outputs: Mapping[str, Norm[Any]]) -> Judgement:
     """Further commands of the cluster file print the same on all nodes of the group."""

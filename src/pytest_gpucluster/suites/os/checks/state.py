@@ -63,6 +63,7 @@ def taint(taint: int) -> Judgement:
     "os.user",
     cause="the directory service (LDAP, SSSD) does not answer here, or local accounts differ",
     hint="getent passwd; getent group; sssctl domain-status; compare /etc/passwd and /etc/group",
+    action=Action.DRAIN,
 )
 def user(user: str, usual_user: Norm[Any]) -> Judgement:
     """The user of the run has the same name, uid and groups as on the other nodes."""
@@ -126,6 +127,7 @@ def responds(answer: Answer, lost: str | None = None) -> Judgement:
     "os.time_sync",
     cause="no time service runs, or it reaches none of its servers",
     hint="chronyc sources -v; systemctl enable --now chronyd (or systemd-timesyncd); check UDP port 123",
+    action=Action.DRAIN,
 )
 def time_sync(time_sync: TimeSync) -> Judgement:
     """The clock is synchronised, and its offset against the source is small."""
@@ -143,6 +145,7 @@ def time_sync(time_sync: TimeSync) -> Judgement:
     "os.sysctls",
     cause="the setting is missing in /etc/sysctl.d, or something changed it after boot",
     hint="sysctl -a; sysctl --system sets the values of /etc/sysctl.d",
+    action=Action.DRAIN,
 )
 def sysctls(sysctls: Mapping[str, str], stated_sysctls: Mapping[str, str]) -> Judgement:
     """Every sysctl of the cluster file has its value."""

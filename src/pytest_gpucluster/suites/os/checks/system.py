@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     "os.hostname",
     cause="the node was installed or cloned under another name",
     hint="set Slurm's name of the node with hostnamectl; correct NodeHostname in slurm.conf where the names differ on purpose",
+    action=Action.DRAIN,
 )
 def hostname(hostname: str, node_name: str) -> Judgement:
     """The short host name is Slurm's node name."""
@@ -33,6 +34,7 @@ def hostname(hostname: str, node_name: str) -> Judgement:
     "os.release",
     cause="the node was missed by, or is ahead of, an upgrade of the system image",
     hint="cat /etc/os-release; reinstall the node from the current image",
+    action=Action.DRAIN,
 )
 def release(release: str, stated_release: str | None, usual_release: Norm[Any]) -> Judgement:
     """Distribution and version are as stated, or as on the other nodes."""
@@ -75,6 +77,7 @@ def cmdline(cmdline: str, usual_cmdline: Norm[Any]) -> Judgement:
     "os.architecture",
     cause="the node is of another kind than its group",
     hint="lscpu; move the node to a group of its own in the cluster file",
+    action=Action.DRAIN,
 )
 def architecture(cpus: Cpus, usual_architecture: Norm[Any]) -> Judgement:
     """The machine architecture is as on the other nodes."""
@@ -161,6 +164,7 @@ def _offsets(clock: Clock) -> tuple[float, float]:
     "os.clock",
     cause="its time service is off or cannot reach its servers, or the clock was set by hand",
     hint="date; chronyc tracking; chronyc makestep; timedatectl set-ntp true (munge refuses a skew of minutes)",
+    action=Action.DRAIN,
 )
 def clock(clock: Clock, common_time: CommonTime, max_clock_skew: float) -> Judgement:
     """The clock agrees with most nodes, apart from the time that the answer took."""
