@@ -118,11 +118,26 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
     shared = {name: getattr(written, name) for name in ClusterSettings.model_fields}
     shared["suites"] = tuple(str(Path(source.label).parent / folder) for folder in written.suites)
     name = written.name or Path(source.label).stem
-    cluster = Cluster(name=name, groups=tuple(groups), hosts=hosts, deprecations=deprecations, **shared)
+    cluster = Cluster(
+        name=name,
+        groups=tuple(groups),
+        hosts=hosts,
+        deprecations=deprecations,
+        waivers=_waivers(source, written),
+        **shared,
+    )
     errors += [source.error(loc, problem) for loc, problem in _misplaced(written, cluster)]
     if errors:
         raise together(errors)
     return cluster
+
+
+def _waivers(source: Source, written: ClusterFile) -> tuple[dict[str, Any], ...]:
+    """Return the waivers, each with the place where it is written: an expired one is reported with it."""
+    return tuple(
+        {**one.model_dump(), "at": f"{source.label}:{source.line(('waivers', index))}"}
+        for index, one in enumerate(written.waivers)
+    )
 
 
 def _exists(path: Path) -> bool:

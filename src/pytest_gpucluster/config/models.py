@@ -8,6 +8,7 @@ in GB/s. A key that a model does not know is an error.
 
 from __future__ import annotations
 
+from datetime import date
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
 
@@ -43,6 +44,7 @@ from pytest_gpucluster.core.values import (
     Variable,
     Version,
 )
+from pytest_gpucluster.core.waivers import Waiver, WaiverFile, covering
 
 AnySection = TypeVar("AnySection", bound=Section)
 AnyOptional = TypeVar("AnyOptional", bound=OptionalSection)
@@ -418,6 +420,11 @@ class Cluster(ClusterSettings, defer_build=False):
     groups: tuple[Group, ...] = Field(min_length=1)
     hosts: dict[str, HostAddress] = Field({})
     deprecations: tuple[str, ...] = Field((), description="one line per former key that the file uses")
+    waivers: tuple[Waiver, ...] = Field((), description="deviations that the site accepts")
+
+    def waiver(self, check: str, node: str) -> Waiver | None:
+        """Return the waiver that holds today for this check of a node ('': of the cluster as a whole); None without one."""
+        return covering(self.waivers, check, node, date.today()) if self.waivers else None  # noqa: DTZ011 - the site's day
 
     @property
     def why_no_slurm(self) -> str:
@@ -488,3 +495,6 @@ class ClusterFile(ClusterSettings, defer_build=False):
         (), description="rows used before those of the profile, in every group"
     )
     groups: tuple[GroupFile, ...] = Field((), description="several kinds of nodes, instead of `nodes`")
+    waivers: tuple[WaiverFile, ...] = Field(
+        (), description="deviations that the site accepts until a date; reports list them"
+    )
