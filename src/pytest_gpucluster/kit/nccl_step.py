@@ -158,8 +158,8 @@ class NcclStep:
         without_torch, nodes = self._without_torch, self._channel.ask(find)
         if {*without_tests} & {*without_torch} >= {*nodes}:
             raise NotAvailable(
-                f"neither {self.sweep.program} nor torch on {hostlist.fold(nodes)}: install nccl-tests, or set "
-                "nccl.environment to an environment whose python has torch"
+                f"neither {self.sweep.program} nor torch was found on {hostlist.fold(nodes)}: install nccl-tests, or "
+                "name an environment whose python has torch, or an image with nccl-tests: nccl.environment, nccl.container"
             )
         # the step of a node without the program that most nodes have reports it
         return "payload" if len(without_torch) <= len(without_tests) else "nccl-tests"

@@ -185,9 +185,9 @@ def test_each_result_is_judged_by_itself() -> None:
 
 def test_dcgm_that_is_not_installed_does_not_apply() -> None:
     whole = fleet(1)
-    whole.nodes["a"].skips["dcgm"] = "dcgmi is not installed on the node"
+    whole.nodes["a"].lacks["dcgm"] = "dcgmi is not installed on the node"
     verdict = dcgm.dcgm(whole, "a", CONFIG)
-    assert (verdict.outcome, verdict.reason) == (Outcome.NOT_APPLICABLE, "dcgmi is not installed on the node")
+    assert (verdict.outcome, verdict.reason) == (Outcome.NOT_CHECKED, "dcgmi is not installed on the node")
 
 
 @pytest.mark.parametrize(

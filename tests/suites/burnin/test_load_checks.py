@@ -24,7 +24,16 @@ from burnin_helpers import (
     reason,
 )
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, Outcome, Verdict
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    Outcome,
+    Verdict,
+)
 from pytest_gpucluster.suites.burnin import dcgm, error_checks, load_checks, removal, stragglers
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS, BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, Mismatch, NodeTotals
@@ -139,11 +148,13 @@ def test_why_a_load_was_not_measured(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in LOADS if name not in HOST_LOADS])
 def test_a_node_without_working_gpus(name: str) -> None:
     check = LOADS[name][0]
-    for broken, expected in (
-        (["", "no CUDA"], NotChecked("no worker on the GPUs: no CUDA")),
-        ([], NotApplicable("the node has no GPU in this step")),
+    shown = "nvidia-smi shows 2 GPUs, the step has none: check the profile and gres.conf"
+    for gpus, broken, expected in (
+        (2, ["", "no CUDA"], NotChecked("no worker on the GPUs: no CUDA")),
+        (2, [], NotChecked(shown)),
+        (0, [], NotApplicable("the node has no GPU")),
     ):
-        node = NodeTotals("a", hello=hello("a", devices=[], broken=broken), rounds=1)
+        node = NodeTotals("a", hello=hello("a", gpus, devices=[], broken=broken), rounds=1)
         reason(
             check(BurninResult({"a": node, "b": NodeTotals("b", hello=hello("b"))}, 60, 4), "a", CONFIG),
             expected,
@@ -241,20 +252,31 @@ def test_one_gpu_has_nothing_to_talk_to(check: Callable[..., Verdict], words: st
     reason(check(whole, "a", CONFIG), NotApplicable(words))
 
 
-UNKNOWN = "no limit of the {} is known for NVIDIA Q9000: set one in burnin.expect; burnin.stragglers compares the fleet"
+UNKNOWN = "no limit is known for NVIDIA Q9000: compared with the other GPUs only (burnin.stragglers)"
 
 
-def test_a_card_without_a_limit_is_not_checked() -> None:
+def test_a_card_without_a_limit_is_measured_with_a_warning() -> None:
     whole = fleet(1)
     said = whole.nodes["a"].hello
     assert said is not None
     for gpu in said["gpus"]:
         gpu["name"] = "NVIDIA Q9000"
     for check, what in ((load_checks.matmul, "TFLOP/s"), (load_checks.memory_bandwidth, "memory bandwidth")):
-        reason(check(whole, "a", CONFIG), NotChecked(UNKNOWN.format(what)))
+        verdict = check(whole, "a", CONFIG)
+        assert verdict.outcome is Outcome.PASSED
+        assert verdict.advisories == (Advisory(what, UNKNOWN, "a limit in burnin.expect"),)
     for gpu in said["gpus"]:
         gpu["pcie_gen"] = None
-    reason(load_checks.copies(whole, "a", CONFIG), NotChecked(UNKNOWN.format("PCIe bandwidth")))
+    assert [it.part for it in load_checks.copies(whole, "a", CONFIG).advisories] == ["PCIe bandwidth"]
+
+
+def test_a_load_that_left_a_gpu_out_proves_nothing_of_it() -> None:
+    whole = fleet(1)
+    whole.nodes["a"].rates["hbm"].pop("GPU-a-1")
+    reason(
+        load_checks.memory_bandwidth(whole, "a", CONFIG),
+        NotChecked(f"{GPU_1} has no result: the load ran on other GPUs of the node only"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -356,7 +378,10 @@ def test_some_loads_of_several_were_run() -> None:
     assert (load_checks.corruption(whole, "a").outcome, load_checks.corruption(whole, "a").reason) == (
         Outcome.NOT_APPLICABLE, "no room"
     )  # fmt: skip
+    totals.add({"load": "peer", "results": [{"lacks": "torch"}]})
+    reason(load_checks.corruption(whole, "a"), NotChecked("torch"))
     totals.skips.clear()
+    totals.lacks.clear()
     totals.problems.append(("copies", UUID, "x"))
     assert load_checks.corruption(whole, "a").reason == "", "the problem is totals by burnin.copies"
     totals.problems = [("cpu", "", "the load ended")]
@@ -424,13 +449,13 @@ def test_rates_are_measured_by_gpu() -> None:
     )
     assert totals.hello
     totals.hello["gpus"][0]["name"] = "NVIDIA Q1"
-    assert load_checks.matmul(whole, "a", CONFIG).reason == "", "one of them has a figure"
+    assert not load_checks.matmul(whole, "a", CONFIG).advisories, "one of them has a figure"
     totals.hello["gpus"], totals.hello["devices"][0] = (
         [],
         {"gpu": 0, "uuid": gpu_of("a", 0), "name": "NVIDIA Q1"},
     )
-    assert load_checks.matmul(whole, "a", CONFIG).reason == (
-        "no limit of the TFLOP/s is known for NVIDIA Q1: set one in burnin.expect; burnin.stragglers compares the fleet"
+    assert load_checks.matmul(whole, "a", CONFIG).advisories[0].measured == (
+        "no limit is known for NVIDIA Q1: compared with the other GPUs only (burnin.stragglers)"
     )
 
 
@@ -475,8 +500,8 @@ def test_one_gpu_of_two_nodes_has_a_partner() -> None:
         == "nccl was not run in the available time"
     )
     assert nodes["a"].hello
-    nodes["a"].hello["devices"] = []
-    assert load_checks.nccl(BurninResult(nodes, 60), "a", CONFIG).reason == "the node has no GPU in this step"
+    nodes["a"].hello |= {"devices": [], "gpus": []}
+    assert load_checks.nccl(BurninResult(nodes, 60), "a", CONFIG).reason == "the node has no GPU"
     assert (
         load_checks.nccl(BurninResult(nodes, 60), "b", CONFIG).reason
         == "one GPU alone has nothing to reduce with"
@@ -623,13 +648,13 @@ def test_the_process_that_was_there_before_us_is_named() -> None:
     assert "on it before the burn-in: python3 (pid 7)" in failed(load_checks.matmul(whole, "a", CONFIG))[0]
 
 
-def test_a_card_that_nobody_knows_is_not_checked_and_the_cluster_file_helps() -> None:
+def test_a_card_that_nobody_knows_is_measured_and_the_cluster_file_has_its_limit() -> None:
     whole = fleet(1)
     totals = whole.nodes["a"]
     assert totals.hello is not None
     for gpu in totals.hello["gpus"]:
         gpu["name"] = "NVIDIA Q9000"
-    assert load_checks.matmul(whole, "a", CONFIG).outcome is Outcome.NOT_CHECKED
+    assert load_checks.matmul(whole, "a", CONFIG).advisories
     assert load_checks.matmul(whole, "a", BurninConfig(expect={"bf16": 600})).outcome is Outcome.PASSED
     assert load_checks.matmul(whole, "a", BurninConfig(expect={"bf16": 800})).outcome is Outcome.FAILED
 

@@ -233,7 +233,7 @@ def test_storage_is_read_back_and_leaves_nothing(tmp_path: Path, monkeypatch: py
 
 def test_storage_without_room_is_left_alone(tmp_path: Path) -> None:
     found = payload_host.burn_storage(str(tmp_path), 1 << 60, 1.0, 1)
-    assert "MiB free" in found["skip"]
+    assert "MiB free" in found["lacks"]
 
 
 def test_cpu_work_gives_the_same_everywhere() -> None:
@@ -656,7 +656,7 @@ def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> Non
     assert said[-1]["burnin"] == "bye"
     assert (told.ran["cpu"], told.ran["memory"], told.ran["storage"]) == (1, 1, 1)
     assert told.problems == []
-    assert told.skips["hbm"] == "nothing to do on this node"
+    assert told.lacks["hbm"] == "nothing to do on this node"
     assert list(tmp_path.iterdir()) == []
 
 

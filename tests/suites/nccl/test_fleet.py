@@ -39,7 +39,7 @@ def test_a_node_without_pairs_or_with_pairs_that_were_not_tried() -> None:
     alone = Measurement(("a",), 300.0)
     bad = Localisation(("a",), why={"a": "slow alone, measured twice"})
     assert told(pairs("a", bad, alone, Measurement(("b", "c"), 1.0))) == (
-        "nccl.pairs", Outcome.NOT_APPLICABLE, "the node was measured with no partner", (), (), Action.DRAIN
+        "nccl.pairs", Outcome.NOT_CHECKED, "the node was measured with no partner", (), (), Action.DRAIN
     )  # fmt: skip
     other = Measurement(("a", "c"), None, "c had ended", skipped=True)
     assert told(pairs("a", bad, SKIPPED, other)) == (

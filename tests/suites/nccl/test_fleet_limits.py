@@ -179,7 +179,7 @@ def test_a_node_that_is_named_but_above_the_hard_limit_is_watched() -> None:
 
 def test_pairs_that_were_not_measured() -> None:
     alone = of("a", [Measurement(("a",), 300.0), pair("b", "c", 90.0)], 80.0)
-    assert (alone.outcome, alone.reason) == (Outcome.NOT_APPLICABLE, "the node was measured with no partner")
+    assert (alone.outcome, alone.reason) == (Outcome.NOT_CHECKED, "the node was measured with no partner")
     untried = of("a", [Measurement(("a", "b"), None, "no image", skipped=True)], 80.0)
     assert (untried.outcome, untried.reason) == (Outcome.NOT_CHECKED, "no image")
 

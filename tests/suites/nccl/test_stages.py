@@ -255,7 +255,9 @@ def test_auto_takes_nccl_tests_else_the_payload(there: tuple[str, ...], program:
 
 
 def test_neither_is_not_checked_and_names_the_nodes() -> None:
-    with pytest.raises(NotAvailable, match=r"neither all_reduce_perf nor torch on gpu\[01-02\]: install"):
+    with pytest.raises(
+        NotAvailable, match=r"neither all_reduce_perf nor torch was found on gpu\[01-02\]: install"
+    ):
         _ = runner().runner
 
 

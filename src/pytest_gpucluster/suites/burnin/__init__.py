@@ -9,6 +9,19 @@ SUITE = Suite(
     section="config:BurninConfig",
     profile_rows="config:BurninLimit",
     simulated_payload="payload.py",
+    # each load of burnin.loads; of GPUs, on each GPU
+    proof=(
+        "burnin.survived",
+        "burnin.corruption",
+        "burnin.matmul",
+        "burnin.memory_bandwidth",
+        "burnin.copies",
+        "burnin.peer",
+        "burnin.nccl",
+        "burnin.cpu",
+        "burnin.memory",
+        "burnin.storage",
+    ),
     options={
         "--burnin-time": {"metavar": "TIME", "help": "run the burnin suite for this time: 30m, 4h"},
         "--burnin-resume": {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import statistics
 from dataclasses import replace
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from pytest_gpucluster.core.check import (
     NO_MEMORY,
     Action,
+    Advisory,
     Finding,
     Metric,
     NotApplicable,
@@ -26,7 +27,7 @@ from pytest_gpucluster.suites.burnin.limits import Rate, limit_of, misses, rates
 from pytest_gpucluster.suites.burnin.results import HOST, unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Check, Judgement, Verdict
     from pytest_gpucluster.suites.burnin.config import BurninConfig
@@ -62,11 +63,9 @@ def unmeasured(totals: NodeTotals, *loads: str, config: BurninConfig | None = No
     elif totals.hello is None:
         yield NotChecked(f"the node never took part: {totals.lost or totals.out or 'its agent sent nothing'}")
     elif set(loads) & set(GPU_LOADS) and not totals.used:
-        broken = [why for why in totals.hello.get("broken", ()) if why]
-        if broken:
-            yield NotChecked(f"no worker on the GPUs: {broken[0]}")
-        else:
-            yield NotApplicable("the node has no GPU in this step")
+        yield _without_gpus(totals.hello)
+    elif any(load in totals.lacks for load in loads):
+        yield NotChecked(next(totals.lacks[load] for load in loads if load in totals.lacks))
     elif any(load in totals.skips for load in loads):
         yield NotApplicable(next(totals.skips[load] for load in loads if load in totals.skips))
     elif any(load in loads and _process_ended(load, text) for load, _, text in totals.problems):
@@ -76,20 +75,45 @@ def unmeasured(totals: NodeTotals, *loads: str, config: BurninConfig | None = No
         yield NotChecked(f"{loads[0]} was not run" + (f": {why}" if why else " in the available time"))
 
 
+def _without_gpus(hello: Mapping[str, Any]) -> NotChecked | NotApplicable:
+    broken, shown = [why for why in hello.get("broken", ()) if why], len(hello.get("gpus", ()))
+    if broken:
+        return NotChecked(f"no worker on the GPUs: {broken[0]}")
+    if shown:
+        return NotChecked(
+            f"nvidia-smi shows {shown} GPUs, the step has none: check the profile and gres.conf"
+        )
+    return NotApplicable("the node has no GPU")
+
+
+def _left_out(totals: NodeTotals, known: Mapping[str, Mapping[str, float]]) -> Judgement:
+    """Yield the GPUs without a rate where other GPUs of the node have one; a problem of a GPU is a finding already."""
+    measured = {part for parts in known.values() for part in parts}
+    explained = {part for _, part, _ in totals.problems}
+    for uuid in totals.used if measured else ():
+        if uuid not in measured | explained:
+            yield NotChecked(
+                f"{totals.part(uuid)} has no result: the load ran on other GPUs of the node only"
+            )
+
+
 def _rates(
     burnin: BurninResult, node: str, metrics: tuple[str, ...], config: BurninConfig, what: str
 ) -> Judgement:
     """Judge rates against their hard limits; one metric per GPU and rate."""
     totals, judged = burnin.nodes[node], False
+    known = {metric: burnin.median(metric, node) for metric in metrics}
+    yield from _left_out(totals, known)
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
         yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric), totals.part(rate.part))
         judged |= limit_of(burnin, rate, config) is not None
         yield from too_slow(burnin, rate, config)
-    if not judged and totals.used and any(burnin.median(metric, node) for metric in metrics):
+    if not judged and totals.used and any(known.values()):
         name = next((gpu.name for gpu in totals.gpus.values()), "?")
-        yield NotChecked(
-            f"no limit of the {what} is known for {name}: set one in burnin.expect; burnin.stragglers compares the "
-            "fleet"
+        yield Advisory(
+            what,
+            f"no limit is known for {name}: compared with the other GPUs only (burnin.stragglers)",
+            "a limit in burnin.expect",
         )
 
 
@@ -201,7 +225,11 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
     if totals.hello is not None and len(totals.used) < burnin.gpus:
         why = "; ".join(totals.hello.get("broken", ())) or "no reason is known"
         if _environment_at_fault(burnin, why):
-            yield NotChecked(f"no GPU of any node was loaded: {why}: check burnin.environment, or run -m gpu")
+            yield NotChecked(
+                f"no GPU of any node was loaded: {why}: name an environment whose python has torch: burnin.environment"
+                if NO_TORCH in why
+                else f"no GPU of any node was loaded: {why}: check burnin.environment, or run -m gpu"
+            )
         else:
             yield Finding(GPUS, f"{len(totals.used)} took part: {why}", f"{burnin.gpus}")
     if not totals.rounds and not totals.lost and not totals.out:
@@ -215,10 +243,10 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
     hint="take the GPU out of service; repeat the burn-in on this node alone; dcgmi diag -r 3; return the GPU",
     action=Action.VENDOR,
 )
-def corruption(burnin: BurninResult, node_name: str) -> Judgement:
+def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None = None) -> Judgement:
     """The same seeded input gives the same bits in every repetition, on every GPU and in every round."""
     totals = burnin.nodes[node_name]
-    yield from unmeasured(totals, "matmul", "hbm", "copies", "peer")
+    yield from unmeasured(totals, "matmul", "hbm", "copies", "peer", config=config)
     for load in ("matmul", "hbm", "copies", "peer"):
         for part, count in totals.wrong.get(load, {}).items():
             if count:

@@ -390,7 +390,7 @@ class Agent:
             if not able:
                 broken = [worker.broken for worker in workers if worker.broken]
                 reason = broken[0] if broken else "nothing to do on this node"
-                results.append({"load": part["load"], "skip": reason})
+                results.append({"load": part["load"], "lacks": reason})
             for worker in able:
                 worker.send(node_load or {})
                 started.append((worker, node_load))
@@ -421,7 +421,8 @@ class Agent:
 
     def _dcgm(self, load: Mapping[str, Any]) -> List[Dict[str, Any]]:
         if shutil.which("dcgmi") is None:
-            return [{"load": "dcgm", "skip": "dcgmi is not installed on the node"}]
+            lacks = "dcgmi is not installed on the node: install DCGM, or leave dcgm out of burnin.loads"
+            return [{"load": "dcgm", "lacks": lacks}]
         argv = ["dcgmi", "diag", "-r", str(load.get("level", 1)), "-j"]
         rc, out, err = output_of(argv, float(load["timeout"]), lambda process: setattr(self, "diag", process))
         self.diag = None

@@ -127,7 +127,8 @@ def burn_storage(folder: str, size: int, seconds: float, seed: int) -> Dict[str,
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
     if free < 2 * size:
-        return {"skip": "%s has %d MiB free, twice %d MiB are needed" % (folder, free // MIB, size // MIB)}
+        need = "%s has %d MiB free, twice %d MiB are needed" % (folder, free // MIB, size // MIB)
+        return {"lacks": need + ": free some, or set burnin.storage or burnin.storage_size"}
     handle, name = tempfile.mkstemp(prefix="burnin-", dir=folder)
     try:
         os.unlink(name)

@@ -109,7 +109,10 @@ class NodeTotals:
     rose: dict[str, dict[str, int]] = field(default_factory=dict)  # part -> counter -> increase
     rose_in: dict[str, list[str]] = field(default_factory=dict)  # 'part counter' -> loads
     peaks: dict[str, Peaks] = field(default_factory=dict)
-    skips: dict[str, str] = field(default_factory=dict)  # load -> why it was not run
+    skips: dict[str, str] = field(
+        default_factory=dict
+    )  # load -> why the hardware or the cluster file leaves it out
+    lacks: dict[str, str] = field(default_factory=dict)  # load -> what it needs and lacks
     problems: list[tuple[str, str, str]] = field(default_factory=list)  # load, part, message
     partners: dict[str, list[float]] = field(default_factory=dict)  # other node -> bus bandwidths
     ran: Counter[str] = field(default_factory=Counter)  # load -> number of runs
@@ -218,6 +221,8 @@ class NodeTotals:
         if result.get("problem"):
             if len(self.problems) < MAX_PROBLEMS:
                 self.problems.append((load, part, _problem(result)))
+        elif result.get("lacks"):
+            self.lacks[load] = str(result["lacks"])
         elif result.get("skip"):
             self.skips[load] = str(result["skip"])
         elif load == "dcgm":
@@ -269,6 +274,7 @@ class NodeTotals:
             for load, count in times.items():
                 _count(self.shared, uuid, load, count)
         self.skips.update(other.skips)
+        self.lacks.update(other.lacks)
         self.problems.extend(other.problems[: MAX_PROBLEMS - len(self.problems)])
         self.ran.update(other.ran)
         self._add_unread(other.unread)

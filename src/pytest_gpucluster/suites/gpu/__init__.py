@@ -7,4 +7,5 @@ SUITE = Suite(
     order=3,
     markers=("gpu: the GPUs of the nodes",),
     section="pytest_gpucluster.kit.gpu_config:GpuConfig",
+    proof=("gpu.count", "gpu.names", "gpu.uuids", "gpu.memory", "gpu.temperature"),
 )

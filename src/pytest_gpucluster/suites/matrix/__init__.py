@@ -7,5 +7,6 @@ SUITE = Suite(
     order=8,
     markers=("matrix: launchers by workloads, a table at the end",),
     section="config:MatrixConfig",
+    proof=("matrix.cell",),
     settings={"expected": "checks:refuse_cells"},
 )

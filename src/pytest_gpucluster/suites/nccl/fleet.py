@@ -35,7 +35,7 @@ def pairs(
     """Judge one node by its measurements with partners; `size` in bytes, `hard` the hard limit of a pair in GB/s."""
     own = [it for it in measured if node in it.members and len(it.members) > 1]
     if not own:
-        yield NotApplicable("the node was measured with no partner")
+        yield NotChecked("the node was measured with no partner")
         return
     if untried := _untried(own):
         yield NotChecked(untried)

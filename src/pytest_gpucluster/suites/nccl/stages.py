@@ -223,6 +223,22 @@ class NcclStages:
         valid = (node for node in self.nodes if self.alone.verdicts[node].outcome is Outcome.PASSED)
         return tuple(node for node in valid if node not in self.runner.lost_nodes)
 
+    @property
+    def why_alone(self) -> str:
+        """Why fewer than two nodes could be used together, and what to do; '' where at least two could."""
+        nodes = hostlist.fold(self.nodes)
+        if len(self.nodes) < PAIR:
+            return (
+                f"nothing between nodes was proved: no other node shares partition and GPU count with {nodes}; "
+                "test it with another node of its kind, or waive the check"
+            )
+        if self.runner.config.nodes is not None and self.runner.config.nodes < PAIR:
+            return "nothing between nodes was proved: nccl.nodes is 1; set it to 2 or more, or remove it"
+        if len(self.usable) < PAIR:
+            bad = hostlist.fold([node for node in self.nodes if node not in self.usable])
+            return f"nothing between nodes was proved: fewer than two have a valid run alone: see nccl.alone of {bad}"
+        return ""
+
     @cached_property
     def localised(self) -> tuple[Localisation, tuple[Measurement, ...]]:
         """Rounds of pairs until the bad part is found or cannot be; further rounds if only the whole is bad.
@@ -404,6 +420,8 @@ class NcclStages:
         """Judge a valid run over all nodes with the thresholds of the requested number of nodes."""
         nodes = len(self.nodes[: self.runner.config.nodes])
         stage = self.whole(collective)
+        if not stage.runs:
+            return Verdict("", Outcome.NOT_CHECKED, reason="the run is not valid: see nccl.whole")
         verdict = self._bandwidth(stage.runs[""], nodes=nodes, counted=stage.measured.log.nodes)
         if verdict.outcome is not Outcome.FAILED or not stage.measured.log.channels:
             return verdict

@@ -6,12 +6,13 @@ Ranks, devices, transports and data are validated before a bandwidth is judged.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.check import Outcome, Verdict, combined
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.suite import checks_as_tests, fact, fleet_probed, probed
@@ -20,7 +21,7 @@ from pytest_gpucluster.suites.nccl import environment
 from pytest_gpucluster.suites.nccl import fleet as checks
 from pytest_gpucluster.suites.nccl.environment_facts import ENVIRONMENT
 from pytest_gpucluster.suites.nccl.image_environment import image_environment
-from pytest_gpucluster.suites.nccl.stages import NcclStages
+from pytest_gpucluster.suites.nccl.stages import PAIR, NcclStages
 from pytest_gpucluster.suites.nccl.steps import NcclRunner, image_of
 
 if TYPE_CHECKING:
@@ -41,14 +42,35 @@ def baseline(request: pytest.FixtureRequest) -> tuple[BandwidthThreshold, ...]:
     return nccl_baseline.load(Path(option)) if option and option != "record" else ()
 
 
+@dataclass
+class AllStages:
+    """The stages of each allocation, and {node: why it has none}."""
+
+    each: list[NcclStages] = field(default_factory=list)
+    without: dict[str, str] = field(default_factory=dict)
+
+    def judged(self, judge: Callable[[NcclStages], Verdict], nothing: str) -> Verdict:
+        """Return one verdict on what several nodes do together; `nothing`: why no two nodes of the run can.
+
+        An allocation of a single node has no part in it: nccl.pairs of that node states what is not proved.
+        """
+        if nothing:
+            return Verdict("", Outcome.NOT_APPLICABLE, reason=nothing)
+        several = [stages for stages in self.each if not stages.why_alone]
+        if several:
+            return combined(judge(stages) for stages in several)
+        reasons = [*(stages.why_alone for stages in self.each), *self.without.values()]
+        return Verdict("", Outcome.NOT_CHECKED, reason="; ".join(dict.fromkeys(reasons)))
+
+
 @pytest.fixture(scope="session")
 def all_stages(
     gpucluster_session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
     baseline: tuple[BandwidthThreshold, ...],
-) -> Iterator[list[NcclStages]]:
+) -> Iterator[AllStages]:
     """The stages of each allocation, whose nodes share a partition and a number of GPUs."""
-    session, made = gpucluster_session, []
+    session, made = gpucluster_session, AllStages()
     for held in session.allocations:
         profile = session.nodes[held.nodes[0]].profile
         if profile.gpu is None:
@@ -61,21 +83,34 @@ def all_stages(
             runner.prepare_image()
             _ = runner.runner
         except NotAvailable as error:
-            pytest.skip(f"not checked: {error}")
+            made.without |= dict.fromkeys(held.nodes, str(error))
+            continue
         nodes = session.without_problem(held.nodes)
         own = session.nodes[held.nodes[0]].group.thresholds
-        made.append(NcclStages(runner, nodes, profile, (*baseline, *own), held.slurm))
-    if not made:
+        made.each.append(NcclStages(runner, nodes, profile, (*baseline, *own), held.slurm))
+    if not made.each and not made.without:
         pytest.skip("not applicable: no profile of the cluster has GPUs")
     yield made
-    for stages in made:
+    for stages in made.each:
         stages.runner.clean_up()
 
 
+@pytest.fixture(scope="session")
+def nothing_between(gpucluster_session: ClusterSession) -> str:
+    """Why the run can prove nothing between nodes: it has one node; '' where it has several."""
+    return (
+        ""
+        if len(gpucluster_session.plan.selected) >= PAIR
+        else "the run has one node: it proves nothing between nodes"
+    )
+
+
 @pytest.fixture
-def stages(all_stages: list[NcclStages], node: Node) -> NcclStages:
+def stages(all_stages: AllStages, node: Node) -> NcclStages:
     """The stages of the allocation of this item's node."""
-    found = next((stages for stages in all_stages if node.name in stages.nodes), None)
+    if node.name in all_stages.without:
+        pytest.skip(f"not checked: {all_stages.without[node.name]}")
+    found = next((stages for stages in all_stages.each if node.name in stages.nodes), None)
     if found is None:
         pytest.skip("not applicable: the node has no GPUs")
     return found
@@ -87,7 +122,7 @@ def valid_alone(stages: NcclStages, node: Node) -> NcclStages:
     verdict = stages.alone.verdicts[node.name]
     if verdict.outcome is not Outcome.PASSED:
         pytest.skip(
-            f"not applicable: the run of this node alone is not valid, see nccl.alone: {verdict.findings[0].measured}"
+            f"not checked: the run of this node alone is not valid, see nccl.alone: {verdict.findings[0].measured}"
         )
     return stages
 
@@ -144,49 +179,52 @@ def test_outlier(valid_alone: NcclStages, node: Node, expect: Expect) -> None:
     expect(checks.outlier(node.name, values, what))
 
 
-def test_pairs(valid_alone: NcclStages, node: Node, expect: Expect) -> None:
+def test_pairs(valid_alone: NcclStages, node: Node, nothing_between: str, expect: Expect) -> None:
     """The node is as fast with its partners as they are with others."""
-    if len(valid_alone.nodes) < 2:
-        expect.not_applicable("one node alone makes no pair")
+    if nothing_between:
+        expect.not_applicable(nothing_between)
+    if valid_alone.why_alone:
+        expect.not_checked(valid_alone.why_alone)
     expect(valid_alone.pairs(node.name))
 
 
-def test_links(all_stages: list[NcclStages], expect: Expect) -> None:
+def test_links(all_stages: AllStages, nothing_between: str, expect: Expect) -> None:
     """Every link and leaf switch is as fast as the others."""
-    for stages in all_stages:
-        expect(stages.links())
+    expect(all_stages.judged(NcclStages.links, nothing_between))
 
 
 def test_whole(
-    all_stages: list[NcclStages], collective: str, expect: Expect, curve: Callable[..., None]
+    all_stages: AllStages,
+    collective: str,
+    nothing_between: str,
+    expect: Expect,
+    curve: Callable[..., None],
 ) -> None:
     """Over all nodes: each rank once, on the requested nodes, over the fabric of the profile, with correct data."""
-    for stages in all_stages:
-        if len(stages.usable) < 2:
-            expect.not_applicable("fewer than two nodes could be used together")
+
+    def judge(stages: NcclStages) -> Verdict:
         measured = stages.whole(collective)
         curve(f"{collective}, {len(stages.usable)} nodes x {stages.runner.gpus} GPUs", measured.runs.values())
-        expect(stages.whole_validity(collective))
+        return stages.whole_validity(collective)
+
+    expect(all_stages.judged(judge, nothing_between))
 
 
 @pytest.mark.usefixtures("judged")
-def test_whole_bandwidth(all_stages: list[NcclStages], collective: str, expect: Expect) -> None:
+def test_whole_bandwidth(
+    all_stages: AllStages, collective: str, nothing_between: str, expect: Expect
+) -> None:
     """Over all nodes: bus bandwidth at every size of a threshold."""
-    for stages in all_stages:
-        if len(stages.usable) < 2:
-            expect.not_applicable("fewer than two nodes could be used together")
-        if not stages.whole(collective).runs:
-            expect.not_applicable("the run is not valid: see nccl.whole")
-        expect(stages.whole_bandwidth(collective))
+    expect(all_stages.judged(lambda stages: stages.whole_bandwidth(collective), nothing_between))
 
 
 def test_baseline(
-    request: pytest.FixtureRequest, all_stages: list[NcclStages], cluster: Cluster, expect: Expect
+    request: pytest.FixtureRequest, all_stages: AllStages, cluster: Cluster, expect: Expect
 ) -> None:
     """--baseline=record: repeat all measurements and write them to a file as thresholds of the cluster."""
     if request.config.option.baseline != "record":
         expect.not_applicable("runs only with --baseline=record")
-    written = nccl_baseline.record_all(all_stages, cluster)
+    written = nccl_baseline.record_all(all_stages.each, cluster)
     print(written)  # shown by -s and -rP
 
 

@@ -7,4 +7,5 @@ SUITE = Suite(
     order=14,
     markers=("nccl_examples: NCCL's three example programs, one or many devices per process",),
     section="config:NcclExamplesConfig",
+    proof=("nccl_examples.one_process", "nccl_examples.*_device*", "nccl_examples.compiled*"),
 )

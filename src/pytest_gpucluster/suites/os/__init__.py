@@ -11,4 +11,5 @@ SUITE = Suite(
     not_over_ssh={"os.limits": "the limits are those of a step; over SSH there is none"},
     draft="draft:lines",
     draft_probes="draft:PROBES",
+    proof=("os.responds", "os.root_writable", "os.kernel", "os.cpus", "os.memory"),
 )

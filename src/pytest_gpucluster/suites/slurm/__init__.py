@@ -9,4 +9,12 @@ SUITE = Suite(
     before_allocation=Work("jobs", "diagnostic_step:BatchJobs"),
     before_first_test=Work("diagnostics", "diagnostic_step:run_diagnostics"),
     after_release="checks:EPILOGS",
+    proof=(
+        "slurm.known",
+        "slurm.schedulable",
+        "slurm.responding",
+        "slurm.step",
+        "slurm.environment",
+        "slurm.gpu_binding",
+    ),
 )
