@@ -1,0 +1,216 @@
+"""Play one site: draft its cluster file, check it, run it healthy and with one sick node, always as a dry-run drain."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from first_night_sites import ACCEPTED, EXIT, REJECTED, UNPROVED, WAIVED, Site, stranger
+from plugin_helpers import Run, sandbox_folder
+from user_helpers import Checkout, identity
+
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+PATIENCE = 600  # seconds: a run of all suites, on a machine that others use with all their might
+VERDICTS = (ACCEPTED, WAIVED, REJECTED, UNPROVED)
+
+
+class Boxes:
+    """The sandbox of the present site; sites with the same one follow each other."""
+
+    def __init__(self) -> None:
+        self._stack, self._box, self._sandbox = contextlib.ExitStack(), "", Sandbox()
+
+    def of(self, site: Site) -> Sandbox:
+        """Return a running, healthy sandbox for the site."""
+        if self._box != site.box:
+            self.close()
+            folder = self._stack.enter_context(sandbox_folder())
+            folder.chmod(0o755)
+            self._sandbox, self._box = Sandbox(folder / "s"), site.box
+            self._sandbox.up(**json.loads(site.box))
+        self._sandbox.heal()
+        return self._sandbox
+
+    def close(self) -> None:
+        """Take the sandbox down."""
+        self._stack.close()
+        self._box = ""
+
+
+class Night:
+    """One site in its sandbox, in a folder that is also the operator's HOME."""
+
+    def __init__(self, site: Site, sandbox: Sandbox, folder: Path, checkout: Checkout) -> None:
+        self.site, self.sandbox, self.folder, self._checkout = site, sandbox, folder, checkout
+        if site.user:
+            os.chown(folder, pwd.getpwnam(site.user).pw_uid, pwd.getpwnam(site.user).pw_gid)
+
+    @cached_property
+    def _shell(self) -> dict[str, str]:
+        env = stranger(self.site, self.folder, self.sandbox.env["SLURM_CONF"])
+        return env | ({"PYTHONPATH": self._checkout.modules} if self.site.user else {})
+
+    def _limit(self) -> None:
+        for name, soft in self.site.limits.items():
+            _, hard = resource.getrlimit(getattr(resource, name))
+            resource.setrlimit(getattr(resource, name), (soft, hard))
+
+    def call(self, module: str, *words: str) -> Run:
+        """Run a module of Python as the operator does."""
+        python = self._checkout.python if self.site.user else sys.executable
+        done = subprocess.run(
+            [python, "-m", module, *words],
+            **(identity(self.site.user) if self.site.user else {}),
+            cwd=self.folder,
+            env=self._shell,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+            check=False,
+            preexec_fn=self._limit,
+        )
+        assert "Traceback" not in done.stderr, done.stderr[-3000:]
+        return Run(done.returncode, done.stdout, done.stderr, self.folder)
+
+    def suites(self, *words: str) -> Run:
+        """Run the suites, and print what would be drained."""
+        own = [str(self._checkout.suites)] if self.site.user else ["--pyargs", "pytest_gpucluster.suites"]
+        return self.call(
+            "pytest", "-p", "no:hypothesispytest", "--cluster=prod", "--drain=dry-run", *words, *own
+        )
+
+    def draft(self) -> str:
+        """Draft the cluster file with `gpucluster init`, and add what the operator adds; return the draft."""
+        made = self.call("pytest_gpucluster.cli", "init", "--name", "prod", *self.site.init)
+        assert made.rc == 0, made.out + made.err
+        path = self.folder / "clusters" / "prod.yaml"
+        text = path.read_text()
+        plain = merged(yaml.safe_load(text), {"sandbox": True, **self.site.edit})
+        path.write_text(
+            yaml.safe_dump(plain, sort_keys=False) if self.site.edit else text + "\nsandbox: true\n"
+        )
+        return text
+
+
+def merged(old: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain data with the keys of `new`; None removes a key; a profile belongs to each group."""
+    found = dict(old)
+    for key, value in new.items():
+        if value is None:
+            found.pop(key, None)
+        elif key == "profile":
+            found.pop("profile", None)
+            found["groups"] = [{**group, "profile": value} for group in old.get("groups", [])]
+            if not found["groups"]:
+                found = {**{k: v for k, v in found.items() if k != "groups"}, "profile": value}
+        elif isinstance(value, dict) and isinstance(old.get(key), dict):
+            found[key] = merged(old[key], value)
+        else:
+            found[key] = value
+    return found
+
+
+def verdict(run: Run) -> str:
+    """Return the verdict that the run printed; '' without one."""
+    lines = [line for line in run.out.splitlines() if line.startswith(VERDICTS)]
+    return next((word for word in VERDICTS if lines and lines[-1].startswith(word)), "")
+
+
+def would_drain(run: Run) -> set[str]:
+    """Return the nodes that the dry run would take out of service."""
+    found: set[str] = set()
+    for line in run.out.splitlines():
+        if "would be drained" in line:
+            found |= set(re.findall(r"\bgpu\d+\b", line.partition("would be drained")[2].partition("(")[0]))
+    return found
+
+
+def failed_on(run: Run) -> set[tuple[str, str]]:
+    """Return (check, node) of each failed item."""
+    results = [event for event in run.events if event["event"] == "result" and event["outcome"] == "failed"]
+    return {(str(event["check"]), str(event["node"])) for event in results}
+
+
+def play(site: Site, sandbox: Sandbox, folder: Path, checkout: Checkout) -> None:
+    """Fail where the product does not print what the site expects."""
+    night = Night(site, sandbox, folder, checkout)
+    with site.world(sandbox) if site.world else contextlib.nullcontext():
+        draft = night.draft()
+        for pattern in site.drafted:
+            assert re.search(pattern, draft), draft
+        tried = night.call("pytest_gpucluster.cli", "check", "prod", "--try")
+        assert tried.rc in ((0,) if site.healthy == ACCEPTED else (0, 1)), tried.out + tried.err
+        run = night.suites(*site.select)
+        screen = f"{draft}\n{run.out}{run.err}"
+        assert not would_drain(run), f"drained for the configuration of the site\n{screen}"
+        wanted = (site.healthy,) if isinstance(site.healthy, str) else site.healthy
+        assert verdict(run) in wanted, f"verdict {verdict(run)!r}, expected {wanted}\n{screen}"
+        assert run.rc == EXIT[verdict(run)], screen
+        for pattern in site.prints:
+            assert re.search(pattern, run.out), f"does not print {pattern}\n{screen}"
+        for pattern in site.never:
+            assert not re.search(pattern, draft + run.out), f"prints {pattern}\n{screen}"
+        quiet = failed_on(run)
+        sick = site.sick
+        sandbox.fault(sick.fault, sick.node, **sick.options)
+        try:
+            run = night.suites(*site.select)
+        finally:
+            sandbox.heal(sick.node, kind=sick.fault)
+        assert (sick.check, sick.node) in failed_on(run), f"the sick node was not found\n{run.out}{run.err}"
+        assert verdict(run) == REJECTED, run.out
+        assert run.rc == 1
+        assert would_drain(run) == ({sick.node} if sick.repair else set()), run.out
+        others = {node for _, node in failed_on(run) - quiet} - {sick.node, ""}
+        assert not others, f"{others} fail because of {sick.node}\n{run.out}"
+
+
+def alone(site: Site, sandbox: Sandbox, folder: Path, checkout: Checkout) -> dict[str, str]:
+    """Run each suite alone; return {suite: its verdict}. None is accepted that has passed nothing, none drains."""
+    night, found = Night(site, sandbox, folder, checkout), {}
+    with site.world(sandbox) if site.world else contextlib.nullcontext():
+        night.draft()
+        for suite in suites():
+            run = night.suites("-m", suite.name, *(["--burnin-time=5s"] if suite.name == "burnin" else []))
+            found[suite.name] = verdict(run) or f"exit {run.rc}"
+            passed = [
+                event
+                for event in run.events
+                if event["event"] == "result"
+                and event["outcome"] == "passed"
+                and event["suite"] == suite.name
+            ]
+            assert not would_drain(run), run.out
+            if run.rc == 0:
+                assert passed, f"{suite.name} is accepted and has passed nothing\n{run.out}"
+    return found
+
+
+@contextlib.contextmanager
+def home() -> Iterator[Path]:
+    """A fresh HOME that its user may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="night-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,483 @@
+"""The sites of the first night: what an operator has, does wrong or finds, and what the product must print then.
+
+Each expectation was written before the code that meets it. A site is run twice: as it is, and with one sick node. No site
+is accepted without a measurement, no node is drained for the configuration of its site, and each sick node is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paths import ROOT
+from plugin_helpers import out_of_service, slurm, wait_for
+
+from pytest_gpucluster.sandbox import hardware, models, node_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+    World = Callable[[Sandbox], contextlib.AbstractContextManager[None]]
+
+ACCEPTED, WAIVED = "ACCEPTED:", "ACCEPTED, WITH WAIVERS:"
+REJECTED, UNPROVED = "NOT ACCEPTED:", "NOT PROVED:"
+EXIT = {ACCEPTED: 0, WAIVED: 0, REJECTED: 1, UNPROVED: 1}
+FRAMEWORKS = ROOT / ".cache" / "frameworks" / "bin" / "python"
+
+
+@dataclass(frozen=True)
+class Sick:
+    """One sick node: a fault of the sandbox, the check that finds it, and whether a repair takes the node out of service."""
+
+    fault: str
+    check: str
+    repair: bool = True
+    node: str = "gpu02"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site. `shell`: variables of the shell that runs pytest; `limits`: of ulimit, {RLIMIT name: soft limit}.
+
+    `world`: what the sandbox is changed into; `edit`: keys that the operator adds to the drafted cluster file; None
+    removes a key. `drafted`, `prints`, `never`: patterns that the draft must have, that the healthy run must print, and
+    that it must not print.
+    """
+
+    name: str
+    about: str
+    sick: Sick
+    healthy: str | tuple[str, ...] = ACCEPTED
+    nodes: int = 3
+    up: Mapping[str, Any] = field(default_factory=dict)
+    shell: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    user: str = ""
+    world: World | None = None
+    edit: Mapping[str, Any] = field(default_factory=dict)
+    init: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    drafted: tuple[str, ...] = ()
+    prints: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def box(self) -> str:
+        """The sandbox that the site needs: sites with the same one share it."""
+        return json.dumps({"nodes": self.nodes, **self.up}, sort_keys=True)
+
+
+# --- worlds: changes of a running sandbox that end with the test
+
+
+@contextlib.contextmanager
+def without_tools(sandbox: Sandbox, *patterns: str) -> Iterator[None]:
+    """The nodes lack these programs."""
+    gone = [path for pattern in patterns for path in sandbox.layout.simbin.glob(pattern)]
+    aside = sandbox.layout.root / "aside"
+    aside.mkdir(exist_ok=True)
+    for path in gone:
+        path.rename(aside / path.name)
+    try:
+        yield
+    finally:
+        for path in gone:
+            (aside / path.name).rename(path)
+
+
+@contextlib.contextmanager
+def everywhere(sandbox: Sandbox, kind: str, **options: Any) -> Iterator[None]:
+    """All nodes are like this on purpose."""
+    sandbox.fault(kind, ",".join(sandbox.nodes), **options)
+    try:
+        yield
+    finally:
+        sandbox.heal(kind=kind)
+
+
+@contextlib.contextmanager
+def busy(sandbox: Sandbox, node: str) -> Iterator[None]:
+    """A user's job has the node."""
+    job = slurm(
+        sandbox, "sbatch", "--parsable", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 900"
+    ).strip()
+    wait_for(
+        lambda: "RUNNING" in slurm(sandbox, "squeue", "-h", "-j", job, "-o", "%T"), "the user's job runs"
+    )
+    try:
+        yield
+    finally:
+        slurm(sandbox, "scancel", job)
+        wait_for(lambda: job not in slurm(sandbox, "squeue", "-h", "-o", "%i"), "the user's job has ended")
+
+
+@contextlib.contextmanager
+def slurm_conf(sandbox: Sandbox, change: Callable[[str], str]) -> Iterator[None]:
+    """slurm.conf is another."""
+    before = sandbox.layout.conf.read_text()
+    sandbox.layout.conf.write_text(change(before))
+    slurm(sandbox, "scontrol", "reconfigure")
+    try:
+        yield
+    finally:
+        sandbox.layout.conf.write_text(before)
+        slurm(sandbox, "scontrol", "reconfigure")
+
+
+def _alone(conf: str) -> str:
+    """Each node is alone in a partition of its own."""
+    lines = [line for line in conf.splitlines() if not line.startswith("PartitionName")]
+    lines += [
+        f"PartitionName=only{number} Nodes=gpu0{number} MaxTime=60 State=UP"
+        + (" Default=YES" if number == 1 else "")
+        for number in (1, 2)
+    ]
+    return "\n".join([*lines, ""])
+
+
+@contextlib.contextmanager
+def other_hardware(sandbox: Sandbox, node: str, model: str) -> Iterator[None]:
+    """One node has other hardware, in Slurm and in its tools, and a partition of its own."""
+    layout, spec = sandbox.layout, models.model(model)
+    present = json.loads(layout.state.read_text())
+    shared = str(layout.root / "shared")
+    base = node_files.files(
+        hardware.healthy_node("none", 0, present["gpus_per_node"], models.model(present["model"]), shared)
+    )
+    index = sandbox.nodes.index(node)
+    node_files.write_node(layout, hardware.healthy_node(node, index, spec.gpus, spec, shared), base)
+
+    def change(conf: str) -> str:
+        text = conf.replace(
+            "PartitionName=batch Nodes=ALL",
+            "PartitionName=batch Nodes=" + ",".join(n for n in sandbox.nodes if n != node),
+        )
+        text = re.sub(r"PartitionName=debug[^\n]*\n", "", text)
+        return text + f"PartitionName=old Nodes={node} MaxTime=60 State=UP\n"
+
+    try:
+        with slurm_conf(sandbox, change):
+            yield
+    finally:
+        sandbox.heal(node)
+        node_files.write_node(
+            layout,
+            hardware.healthy_node(
+                node, index, present["gpus_per_node"], models.model(present["model"]), shared
+            ),
+            base,
+        )
+
+
+def drained(sandbox: Sandbox, node: str) -> contextlib.AbstractContextManager[None]:
+    """An administrator has drained the node."""
+    return out_of_service(sandbox, node, "DRAIN", "bad cable, ticket 4711")
+
+
+@contextlib.contextmanager
+def _half(sandbox: Sandbox, kind: str) -> Iterator[None]:
+    names = sandbox.nodes[: len(sandbox.nodes) // 2]
+    sandbox.fault(kind, ",".join(names))
+    try:
+        yield
+    finally:
+        sandbox.heal(kind=kind)
+
+
+# --- the sites
+
+TRAINING_SHELL = {
+    "RANK": "3",
+    "WORLD_SIZE": "16",
+    "LOCAL_RANK": "3",
+    "MASTER_ADDR": "10.9.8.7",
+    "MASTER_PORT": "29500",
+    "GLOO_SOCKET_IFNAME": "eth7",
+    "NCCL_SOCKET_IFNAME": "eth7",
+    "NCCL_P2P_DISABLE": "1",
+    "CUDA_VISIBLE_DEVICES": "0",
+    "TF_CONFIG": '{"cluster": {"worker": ["10.9.8.7:1"]}}',
+    "http_proxy": "http://10.9.8.7:3128",
+    "OMP_NUM_THREADS": "1",
+}
+VENV = str(Path(sys.executable).parent)
+IMAGE = {"environments": {"default": {"container_image": "nvidia/cuda:12.4.1-base-ubuntu22.04"}}}
+GPU_MISSING = Sick("gpu_missing", "gpu.count")
+
+SHELLS = (
+    Site("plain", "an ordinary site, as root", GPU_MISSING, drafted=(r"(extends|profile): h200-8",)),
+    Site(
+        "venv-first",
+        "the tutorial's shell: the tool's venv is first on PATH",
+        Sick("remap_failure", "gpu.remapped_rows"),
+        shell={
+            "PATH": f"{VENV}:/usr/bin:/bin:/usr/sbin:/sbin",
+            "VIRTUAL_ENV": str(Path(VENV).parent),
+            "PYTHONPATH": "/nowhere",
+        },
+    ),
+    Site(
+        "low-limits",
+        "ulimit -n 1024, few processes, no core files",
+        Sick("ib_down", "fabric.port_state"),
+        limits={"RLIMIT_NOFILE": 1024, "RLIMIT_CORE": 0, "RLIMIT_STACK": 8 << 20},
+        never=(r"RLIMIT|nofile: 1024",),
+    ),
+    Site(
+        "training-shell",
+        "the shell of somebody who trains: rank variables, NCCL variables, a proxy",
+        Sick("slow_node", "nccl.alone_bandwidth", repair=False),
+        shell=TRAINING_SHELL,
+        prints=(r"warning: .*(RANK|MASTER_ADDR|NCCL_P2P_DISABLE)",),
+    ),
+    Site(
+        "inside-a-job",
+        "a shell with variables of another Slurm job and of sbatch",
+        Sick("ecc_volatile", "gpu.ecc_volatile"),
+        shell={
+            "SLURM_JOB_ID": "424242",
+            "SLURM_JOBID": "424242",
+            "SLURM_NODELIST": "login7",
+            "SLURM_NTASKS": "7",
+            "SLURM_NNODES": "1",
+            "SLURM_CPUS_PER_TASK": "3",
+            "SALLOC_PARTITION": "debug",
+            "SBATCH_PARTITION": "debug",
+            "SRUN_CPUS_PER_TASK": "3",
+            "SLURM_EXPORT_ENV": "NONE",
+        },
+    ),
+    Site(
+        "foreign-locale",
+        "a locale that the nodes lack, a far time zone, a narrow terminal",
+        Sick("xid", "gpu.xid", options={"xid": 79}),
+        shell={"LANG": "tr_TR.UTF-8", "LC_ALL": "tr_TR.UTF-8", "TZ": "Pacific/Chatham", "COLUMNS": "60"},
+    ),
+    Site(
+        "no-home",
+        "HOME is missing, TERM is dumb, as under cron",
+        Sick("remap_pending", "gpu.remapped_pending"),
+        shell={"HOME": "/nonexistent", "TERM": "dumb", "SHELL": "/bin/false", "USER": "", "LOGNAME": ""},
+    ),
+    Site(
+        "ordinary-user",
+        "a user without sudo, umask 077, a fresh HOME",
+        Sick("gpu_missing", "gpu.count"),
+        user="nobody",
+    ),
+)
+STATES = (
+    Site(
+        "one-drained",
+        "an administrator has drained one node",
+        GPU_MISSING,
+        healthy=UNPROVED,
+        world=lambda box: drained(box, "gpu03"),
+        prints=(r"gpu03: .*bad cable, ticket 4711",),
+    ),
+    Site(
+        "one-drained-and-waived",
+        "the drained node is known, with a ticket and a date",
+        GPU_MISSING,
+        healthy=WAIVED,
+        world=lambda box: drained(box, "gpu03"),
+        edit={
+            "waivers": [
+                {
+                    "nodes": "gpu03",
+                    "checks": ["*"],
+                    "reason": "bad cable",
+                    "ticket": "4711",
+                    "until": "2999-01-01",
+                }
+            ]
+        },
+        prints=(r"4711",),
+    ),
+    Site(
+        "expired-waiver",
+        "the waiver of the drained node ended",
+        GPU_MISSING,
+        healthy=UNPROVED,
+        world=lambda box: drained(box, "gpu03"),
+        edit={
+            "waivers": [
+                {
+                    "nodes": "gpu03",
+                    "checks": ["*"],
+                    "reason": "bad cable",
+                    "ticket": "4711",
+                    "until": "2020-01-01",
+                }
+            ]
+        },
+        prints=(r"waiver.*(expired|ended).*2020-01-01|2020-01-01",),
+    ),
+    Site(
+        "one-busy",
+        "a user's job has one node",
+        GPU_MISSING,
+        world=lambda box: busy(box, "gpu03"),
+        prints=(r"ACCEPTED: 2 of 3 nodes \(1 busy\)",),
+    ),
+    Site(
+        "after-maintenance",
+        "all nodes were rebooted a minute ago",
+        Sick("ecc_volatile", "gpu.ecc_volatile"),
+        world=lambda box: everywhere(box, "rebooted"),
+    ),
+    Site(
+        "rolling-upgrade",
+        "half of the nodes have the next driver already",
+        GPU_MISSING,
+        nodes=4,
+        world=lambda box: _half(box, "driver_drift"),
+        healthy=(ACCEPTED, REJECTED),  # reported either way; no driver is wrong
+        prints=(r"gpu\.driver",),
+    ),
+    Site(
+        "no-nccl-tests",
+        "neither nccl-tests nor torch on the nodes: nothing measures NCCL",
+        GPU_MISSING,
+        healthy=UNPROVED,
+        world=lambda box: without_tools(box, "*_perf"),
+        edit={"nccl": None, "burnin": None},
+        prints=(r"nccl.*(neither|not found|no nccl-tests)",),
+    ),
+    Site(
+        "wrong-profile",
+        "the operator names the profile of other GPUs",
+        Sick("xid", "gpu.xid", options={"xid": 79}),
+        healthy=REJECTED,
+        edit={"profile": "dgx-a100"},
+        prints=(r"configure", r"h200-8"),
+        never=(r"return to vendor",),
+    ),
+    Site(
+        "wrong-expectation",
+        "the cluster file requires a service and a mount that no node has",
+        GPU_MISSING,
+        healthy=REJECTED,
+        edit={"os": {"services": ["nvidia-fabricmanagr"], "mounts": [{"path": "/scratch"}]}},
+        prints=(r"os\.services", r"configure"),
+    ),
+    Site(
+        "wrong-sysctl",
+        "the cluster file requires a kernel setting that no node has",
+        Sick("ecc_volatile", "gpu.ecc_volatile"),
+        healthy=REJECTED,
+        edit={"os": {"sysctls": {"vm.swappiness": "7"}}},
+        prints=(r"os\.sysctls", r"configure"),
+    ),
+)
+HARDWARE = (
+    Site("v100", "DGX-1", Sick("ecc_volatile", "gpu.ecc_volatile"), up={"model": "v100"}),
+    Site("a100", "DGX A100", GPU_MISSING, up={"model": "a100"}, drafted=(r"dgx-a100",)),
+    Site("t4-virtual-machines", "virtual machines with T4, Ethernet only", GPU_MISSING, up={"model": "t4"}),
+    Site("gb200", "trays of an NVL72", Sick("xid", "gpu.xid", options={"xid": 79}), up={"model": "gb200"}),
+    Site(
+        "cpu-nodes",
+        "nodes without a GPU",
+        Sick("d_state", "os.dstate", repair=False),
+        up={"gpus_per_node": 0},
+    ),
+    Site(
+        "one-gpu-each",
+        "one H100 SXM in each node, as gpu:h100:1",
+        Sick("remap_failure", "gpu.remapped_rows", options={"gpu": 0}),
+        up={"model": "h100", "gpus_per_node": 1},
+    ),
+    Site(
+        "half-nodes",
+        "virtual machines with four of eight H200",
+        Sick("ecc_volatile", "gpu.ecc_volatile", options={"gpu": 1}),
+        up={"gpus_per_node": 4},
+    ),
+    Site(
+        "one-node",
+        "a cluster of one node",
+        Sick("xid", "gpu.xid", node="gpu01", options={"xid": 79}),
+        nodes=1,
+    ),
+    Site(
+        "two-kinds",
+        "two partitions with different hardware",
+        GPU_MISSING,
+        world=lambda box: other_hardware(box, "gpu03", "a100"),
+    ),
+)
+IMAGES = (
+    Site("image", "all suites run in an image", GPU_MISSING, edit=IMAGE, up={"pyxis": "auto"}),
+    Site(
+        "no-pyxis",
+        "the cluster file names an image, and slurmd loads no Pyxis",
+        GPU_MISSING,
+        healthy=REJECTED,
+        up={"pyxis": "off"},
+        edit=IMAGE,
+        prints=(r"[Pp]yxis",),
+    ),
+    Site(
+        "unused-environment",
+        "an environment that no suite names, under another name than default",
+        GPU_MISSING,
+        edit={"environments": {"trainig": {"exports": {"A": "1"}}}},
+        prints=(r"trainig",),
+    ),
+    Site(
+        "alone-in-partitions",
+        "two nodes, each alone in its partition, with a distributed suite",
+        Sick("gpu_missing", "gpu.count"),
+        nodes=2,
+        healthy=UNPROVED,
+        world=lambda box: slurm_conf(box, _alone),
+        edit={"ddp": {}, "environments": {"default": {"python": str(FRAMEWORKS)}}},
+        prints=(r"nothing between nodes was proved|ddp",),
+    ),
+    Site(
+        "ddp-on-cpus",
+        "CPU nodes with torch in an environment only",
+        Sick("d_state", "os.dstate", repair=False),
+        nodes=2,
+        up={"gpus_per_node": 0},
+        edit={"ddp": {}, "environments": {"default": {"python": str(FRAMEWORKS)}}},
+    ),
+    Site(
+        "ddp-without-torch",
+        "a suite whose framework no node has",
+        Sick("d_state", "os.dstate", repair=False),
+        nodes=2,
+        healthy=REJECTED,
+        up={"gpus_per_node": 0},
+        edit={"ddp": {}},
+        prints=(r"torch",),
+        select=("-m", "os or ddp"),
+    ),
+)
+
+
+def stranger(site: Site, folder: Path, slurm_conf: str) -> dict[str, str]:
+    """Return the environment of the site's shell: nothing of the one that runs the tests."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "HOME": str(folder),
+        "TERM": "xterm",
+        "COLUMNS": "100",
+        "SLURM_CONF": slurm_conf,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **site.shell,
+    }
+
+
+ALL = {site.name: site for site in (*SHELLS, *STATES, *HARDWARE, *IMAGES)}

@@ -1,0 +1,51 @@
+"""Run commands as another user, who may not read everything that root's interpreter and checkout need."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paths import ROOT
+
+# root's own interpreter may lie where no other user may look
+PYTHON = shutil.which("python3", path="/usr/bin") or sys.executable
+
+
+def _modules() -> str:
+    places = [str(ROOT / "src"), *(path for path in sys.path if path.endswith("site-packages"))]
+    return os.pathsep.join(places)
+
+
+@dataclass
+class Checkout:
+    """Where the users find the suites and all modules: here, or in a copy where they may not look here."""
+
+    suites: Path = ROOT / "suites"
+    modules: str = field(default_factory=_modules)
+    python: str = PYTHON
+
+    def copy(self, folder: Path) -> None:
+        """Take along what they need, by links where that is possible."""
+        places = [Path(place) for place in self.modules.split(os.pathsep)]
+        copies = [folder / f"{number}" for number in range(len(places))]
+        for source, target in zip([self.suites, *places], [folder / "suites", *copies], strict=True):
+            shutil.copytree(source, target, copy_function=_link)
+        self.suites, self.modules = folder / "suites", os.pathsep.join(map(str, copies))
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+def identity(name: str) -> dict[str, Any]:
+    """Return the arguments of subprocess that become this user."""
+    user = pwd.getpwnam(name)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": (), "umask": 0o077}
