@@ -143,10 +143,14 @@ class Run:
     @property
     def events(self) -> list[dict[str, Any]]:
         """The events of the newest run, [] if it left none."""
-        logs = sorted(
-            (self.folder / "reports").glob("20*/events.jsonl"), key=lambda path: path.stat().st_mtime
-        )
-        return list(read_events(logs[-1])) if logs else []
+        return list(read_events(self.reports / "events.jsonl")) if self.reports.is_dir() else []
+
+    @property
+    def reports(self) -> Path:
+        """The folder of the newest run's reports; it does not exist if no run left one."""
+        logs = (self.folder / "reports").glob("20*/events.jsonl")
+        newest = max(logs, key=lambda path: path.stat().st_mtime, default=None)
+        return newest.parent if newest else self.folder / "reports" / "none"
 
     def event(self, kind: str) -> dict[str, Any]:
         """Return the only event of a kind."""
@@ -164,7 +168,7 @@ class Run:
     @property
     def cases(self) -> dict[str, TestCase]:
         """'classname name' -> testcase of junit.xml."""
-        return cases(self.folder / "reports" / "latest" / "junit.xml")
+        return cases(self.reports / "junit.xml")
 
 
 def cases(path: Path) -> dict[str, TestCase]:

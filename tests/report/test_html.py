@@ -137,7 +137,7 @@ def test_the_record_says_what_was_accepted_and_can_be_signed() -> None:
         "2 nodes: gpu[01-02]",
         "suites: gpu narrowed by: -m 'gpu or os'",
         "dgx-h100 , 8 H100 (figures: vendor's sheet)",
-        "waived by the cluster file: fabric.* (no InfiniBand)",
+        "not applicable by the cluster file: fabric.* (no InfiniBand)",
         "pytest-gpucluster 1.2.3",
         "Result Accepted.",
         "Exceptions none",

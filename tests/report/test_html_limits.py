@@ -576,7 +576,7 @@ def test_the_record_of_a_run_that_says_all() -> None:
             "suites": ["gpu"],
             "options": "-m 'gpu or os' -k x",
             "criteria": [{"nodes": "gpu01", "profile": "h100", "description": "8 H100", "source": "a sheet"}],
-            "waived": {"fabric.*": "no InfiniBand"},
+            "not_applicable": {"fabric.*": "no InfiniBand"},
             "version": "1.2.3",
         }
 
@@ -593,7 +593,7 @@ def test_the_record_of_a_run_that_says_nothing() -> None:
         "suites": [],
         "options": "",
         "criteria": [],
-        "waived": {},
+        "not_applicable": {},
         "version": "",
     }
     assert html._environment(read_run([])) == [("Slurm", "none"), ("exit status", "the run did not end")]

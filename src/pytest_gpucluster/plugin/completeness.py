@@ -78,6 +78,7 @@ class Completeness:
         problem = self._session.problem(node)
         if problem is None or problem.kind is Kind.BUSY or node in self.reported:
             return False
+        self.reported.add(node)
         # it is no part of the progress: the terminal is to show it among the errors only
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         others = [terminal] if terminal is not None else []
@@ -85,6 +86,10 @@ class Completeness:
         broken, ended = reporting.untested(node, problem, self._session, self._config)
         log(report=broken)
         log(report=ended)
+        if broken.skipped:  # a waiver covers it
+            if terminal is not None:
+                terminal.stats.setdefault("waived", []).append(broken)
+            return False
         if terminal is not None:
             shown = broken.__dict__["gpucluster_shown"] = reporting.named_from_here(broken, self._config)
             kind = "error alike" if getattr(broken, "gpucluster_equal", False) else "error"

@@ -22,6 +22,7 @@ from pytest_gpucluster.plugin.summary import classify, header, summary
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.last_screen import closing
 from pytest_gpucluster.report.result import RED
+from pytest_gpucluster.report.waivers import expired
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
+
+
+def is_waived(report: pytest.TestReport) -> bool:
+    """Return True for a failure or an error that a waiver of the cluster file covers."""
+    return report.skipped and "waiver" in getattr(report, "gpucluster", {})
 
 
 NO_KEYWORDS: Mapping[str, Literal[1]] = MappingProxyType({})
@@ -155,6 +161,8 @@ class Hooks:
         outcome = classify(report.when, report.outcome, message)
         if outcome is None:
             return
+        if outcome == "waived" and not is_waived(report):
+            outcome = "skipped"  # by a test of the site, whose words no waiver of the cluster file covers
         if not hasattr(report, "gpucluster"):  # xdist's own report of an item whose worker crashed
             report.__dict__["gpucluster"] = reporting.record_of_nodeid(report.nodeid, self.session)
         node = report.gpucluster["node"]
@@ -178,6 +186,11 @@ class Hooks:
             for node in set(lost) - self._lost_logged:
                 self._lost_logged.add(node)
                 log.write("lost", node=node, why=lost[node])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Count what a waiver covers apart from skips."""
+        return ("waived", "w", "WAIVED") if is_waived(report) else None
 
     # --- the end
 
@@ -219,7 +232,12 @@ class Hooks:
         if not distributed:  # workers end later
             self.session.let_agents_leave()
         if session.exitstatus in ENDED:
-            complaints = [*self.completeness.too_few(), *self._missing_logs(), *self.end.gaps()]
+            complaints = [
+                *expired(log.model),
+                *self.completeness.too_few(),
+                *self._missing_logs(),
+                *self.end.gaps(),
+            ]
             if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
                 complaints = [*self.completeness.nothing_executed(), *complaints]
             self.session.messages.extend(complaints)

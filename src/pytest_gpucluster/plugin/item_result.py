@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Probe
 
 NOT_CHECKED, NOT_APPLICABLE, NOT_TESTED = "not checked: ", "not applicable: ", "not tested: "
+WAIVED = "waived: "
 
 
 @dataclass

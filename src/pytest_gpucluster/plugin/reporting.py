@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.expect import CheckFailed
-from pytest_gpucluster.plugin.item_result import Record, clean, clean_pair, is_clean
+from pytest_gpucluster.plugin.item_result import WAIVED, Record, clean, clean_pair, is_clean
 from pytest_gpucluster.plugin.node_items import NodeItem, marks_of, record_of
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.suite_paths import NAME
@@ -84,22 +85,58 @@ def enrich(
         if isinstance(item, NodeItem) and item.skipped:
             path, line = str(item.test.path), (item.test.line or 0) + 1
         report.longrepr = (path, line, clean(reason))
-    if not report.failed or call.excinfo is None:
-        return
+    if report.failed and call.excinfo is not None:
+        _show_failure(item, call.excinfo, report, session)
+
+
+def _show_failure(
+    item: pytest.Item,
+    excinfo: pytest.ExceptionInfo[BaseException],
+    report: pytest.TestReport,
+    session: ClusterSession,
+) -> None:
+    record, plainly = record_of(item), report.__dict__["gpucluster"]
     lines = annotation(item, record, session)
     plainly["annotation"] = lines
-    error = call.excinfo.value
+    error = excinfo.value
     if isinstance(error, GpuClusterError) and report.when == "call":
         report.when = "setup"  # broken infrastructure is JUnit's <error>, wherever it shows
     if isinstance(error, (CheckFailed, GpuClusterError)):
         report.longrepr = plain(item, clean(str(error)), lines)
     else:
         if isinstance(item, NodeItem):
-            report.longrepr = item.repr_failure(call.excinfo)  # in its setup too
+            report.longrepr = item.repr_failure(excinfo)  # in its setup too
         report.longrepr = shown = redacted(report)
         shown.addsection(f"node {record.node or CLUSTER}", "\n".join(lines))
     if (crash := getattr(report.longrepr, "reprcrash", None)) is not None:
         report.__dict__["gpucluster_crash"] = [str(crash.path), crash.lineno, crash.message]
+    if report.when != "teardown":  # what breaks there is no result of the check
+        waive(report, session)
+
+
+def waive(report: pytest.TestReport, session: ClusterSession) -> bool:
+    """Let a failure or an error that a waiver of the cluster file covers not fail the run; return whether one does.
+
+    pytest gets a skip with the reason and the failure. What was found stays in the record, which all reports show.
+    """
+    record = report.__dict__["gpucluster"]
+    waiver = session.cluster.waiver(record["check"], record["node"])
+    if waiver is None and "judges_node" in report.keywords:  # that the node is out of service in Slurm
+        waiver = session.cluster.waiver(AVAILABLE, record["node"])
+    if waiver is None:
+        return False
+    message, words = message_of(report), clean(waiver.words)
+    record["waiver"] = {
+        "at": clean(waiver.at),
+        "words": words,
+        "outcome": "failed" if report.when == "call" else "error",
+        "message": message,
+        "text": shortened(clean(report.longreprtext)),
+    }
+    path, line, _ = report.location
+    report.outcome = "skipped"
+    report.longrepr = (path, (line or 0) + 1, f"{WAIVED}{words}; {message}")
+    return True
 
 
 def _add_properties(
@@ -167,7 +204,7 @@ def untested(
     state = "was lost" if problem.kind in (Kind.LOST, Kind.CUT) else "is not tested"
     message = f"{node} {state}: {clean(problem.text)}"
     name = f"{junit.NODE_TEST}[{node}]"
-    record = Record(junit.RUN_SUITE, f"{junit.RUN_SUITE}.available", node).as_dict()
+    record = Record(junit.RUN_SUITE, AVAILABLE, node).as_dict()
     info = session.inventory.get(node)
     option = shlex.quote(f"--cluster={config.option.cluster}")
     state_of = ["scontrol", "show", "node", node] if session.slurm is not None else ["ssh", node, "true"]
@@ -186,6 +223,7 @@ def untested(
     shown = _shown(junit.RUN_SUITE, 0, message, lines)
     # broken infrastructure is an error, never a failure
     broken = pytest.TestReport(outcome="failed", longrepr=shown, when="setup", **shared)
+    waive(broken, session)
     return [broken, pytest.TestReport(outcome="passed", longrepr=None, when="teardown", **shared)]
 
 
@@ -271,6 +309,7 @@ OWN_PROPERTIES = {
     "action",
     "finding",
     "warning",
+    "waiver",
 }
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import getpass
 import platform
+from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_gpucluster import __version__
 from pytest_gpucluster.core.registry import suites
 
 if TYPE_CHECKING:
-    import pytest
-
     from pytest_gpucluster.plugin.session import ClusterSession
 
 DISTRIBUTIONS = (
@@ -23,7 +24,8 @@ DISTRIBUTIONS = (
     "pydantic",
     "ClusterShell",
 )
-SCOPE = ("nodes", "exclude_nodes", "partition", "reservation", "account", "profile")
+NARROWING = ("nodes", "exclude_nodes", "partition", "reservation")
+SCOPE = (*NARROWING, "account", "profile")
 
 
 def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
@@ -51,7 +53,26 @@ def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
         "scope": scope(config),
         "required": list(cluster.required),
         "not_applicable": dict(cluster.not_applicable),
+        "waivers": [waiver.as_dict(date.today()) for waiver in cluster.waivers],  # noqa: DTZ011 - the site's day
+        "full": is_full(config),
     }
+
+
+def is_full(config: pytest.Config) -> bool:
+    """Return whether a run has all suites and all nodes of the cluster file: no option and no path narrows it."""
+    option = config.option
+    pytests = (
+        getattr(option, name, None)
+        for name in (
+            "lf",
+            "deselect",
+            "ignore",
+            "ignore_glob",
+            "stepwise",
+        )  # of plugins that -p no: may leave out
+    )
+    narrowed = any(getattr(option, name, None) for name in (*NARROWING, "markexpr", "keyword"))
+    return not narrowed and not any(pytests) and config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
 def versions() -> dict[str, str]:

@@ -11,11 +11,12 @@ from tabulate import tabulate
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED, clean
+from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED, WAIVED, clean
 from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.junit import RUN_SUITE
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_model import CLUSTER
+from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number
 
 if TYPE_CHECKING:
@@ -30,7 +31,12 @@ MAX_CURVES = 8
 MAX_ROWS = 15  # of nodes by suites
 NO_EXPECTATION = "the cluster file states "  # as checks say why they do not apply
 MAX_PROBLEMS, MAX_UNJUDGED, MAX_WARNINGS = 10, 20, 20  # lines
-_SKIPS = {NOT_APPLICABLE: "not applicable", NOT_CHECKED: "not checked", NOT_TESTED: "not tested"}
+_SKIPS = {
+    WAIVED: "waived",
+    NOT_APPLICABLE: "not applicable",
+    NOT_CHECKED: "not checked",
+    NOT_TESTED: "not tested",
+}
 
 
 def classify(when: str, outcome: str, message: str) -> str | None:
@@ -183,6 +189,7 @@ def cell(counter: Counter[str]) -> str:
         "passed": "ok",
         "failed": "FAILED",
         "error": "ERROR",
+        "waived": "waived",
         "not checked": "not checked",
         "not tested": "not tested",
     }
@@ -218,6 +225,8 @@ def summary(session: ClusterSession, run: Run, tested: int, *, verbose: bool) ->
     yield from unjudged_lines(run, "not checked")[:MAX_UNJUDGED]
     yield from without_expectation(run)
     yield from advisory_lines(run)
+    yield from (f"waived: {line}" for use in uses(run) for line in use.lines())
+    yield from (f"warning: {line}" for line in unused(run))
     by_text: dict[str, list[str]] = {}
     for node in session.plan.selected:
         problem = session.problem(node)

@@ -30,6 +30,7 @@ from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.result import as_dict, as_list
 from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, STATES
 from pytest_gpucluster.report.verdict import judge, node_counts, ordered
+from pytest_gpucluster.report.waivers import all_waivers
 from pytest_gpucluster.report.words import clock, count, counted, folded, for_nodes, number
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
         map=_map(run, anchors),
         **_failures(run, anchors),
         warnings=_warnings(run),
+        waivers=all_waivers(run),
         bandwidth=bandwidth(run),
         numbers=numbers(run),
         comparison=_comparison(comparison),
@@ -152,7 +154,9 @@ def _record(run: Run) -> dict[str, Any]:
             {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source")}
             for group in groups
         ],
-        "waived": {_text(key): _text(why) for key, why in as_dict(start.get("not_applicable")).items()},
+        "not_applicable": {
+            _text(key): _text(why) for key, why in as_dict(start.get("not_applicable")).items()
+        },
         "version": _text(as_dict(start.get("versions")).get("pytest-gpucluster")),
     }
 

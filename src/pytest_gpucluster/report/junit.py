@@ -77,6 +77,8 @@ def properties(
     found += [(key, value) for key, value in optional if value]
     if simulated:
         found.append(("simulated", "true"))
+    if result.waiver:
+        found.append(("waiver", result.waiver.words))
     for verdict in result.verdicts:
         if verdict.findings:
             found.append(("action", verdict.action))
@@ -177,6 +179,8 @@ def _ends(result: Result, reruns: Iterable[Result]) -> list[ET.Element]:
     if result.red:
         head = message if outcome == "failed" else f'failed on {result.phase} with "{message}"'
         found.append(_text(_TAGS[outcome], result.text or message, message=head))
+    elif result.waiver:
+        found.append(_text("skipped", result.waiver.text, type="gpucluster.waived", message=message))
     elif outcome != "passed":
         found.append(_text("skipped", message, type="pytest.skip", message=message))
     return found

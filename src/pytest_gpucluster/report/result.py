@@ -45,6 +45,16 @@ class LoggedMetric(NamedTuple):
     value: float | str
 
 
+class Waived(NamedTuple):
+    """What a waiver of the cluster file covers: where it is written, its words, and how the item ended without it."""
+
+    at: str
+    words: str
+    outcome: str
+    message: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """How an item ended, in the texts of the log; each report makes them fit for its own format."""
@@ -62,6 +72,7 @@ class Result:
     text: str = ""
     annotation: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
+    waiver: Waived | None = None
 
     @property
     def red(self) -> bool:
@@ -85,7 +96,12 @@ def read_result(event: dict[str, Any]) -> Result:
         text=_text(event.get("text")),
         annotation=tuple(map(_text, as_list(event.get("annotation")))),
         properties=tuple((_text(key), _text(value)) for key, value in _pairs(event.get("properties"))),
+        waiver=_waived(event["waiver"]) if isinstance(event.get("waiver"), dict) else None,
     )
+
+
+def _waived(waiver: dict[str, Any]) -> Waived:
+    return Waived(*(_shared(waiver.get(key)) for key in Waived._fields))
 
 
 def _deviates(verdict: dict[str, Any]) -> bool:

@@ -1,0 +1,137 @@
+"""A waiver of the cluster file: what it covers is found and listed everywhere, fails no run and drains no node."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plugin_helpers import Run, cluster_file, names, out_of_service, run_pytest, slurm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+SITE = """
+import os
+import pytest
+from pytest_gpucluster.core.check import Action, Finding, check
+from pytest_gpucluster.core.probe import Probe, text_of
+from pytest_gpucluster.suite import fact, probed
+
+@check("site.fit", cause="c", hint="h", action=Action.DRAIN, never_healthy="made for a test")
+def fit(node_name, bad):
+    if node_name in bad:
+        yield Finding("GPUs", "7", "8 GPUs")
+
+bad = fact(lambda cluster: os.environ.get("BAD", "").split(","))
+absent = probed(Probe("absent", "no-such-tool", text_of))
+
+def test_fit(node_name, bad, expect):
+    expect(fit(node_name, bad))
+
+def test_needs(absent, expect):
+    pytest.fail("never reached")
+
+def test_whole(cluster):
+    assert "whole" not in os.environ.get("BAD", ""), "the cluster is bad"
+"""
+TODAY = date.today()  # noqa: DTZ011 - as the plugin does
+LATER, PAST = (TODAY + timedelta(days=30)).isoformat(), (TODAY - timedelta(days=1)).isoformat()
+
+
+def waiver(checks: list[str], until: str = LATER, **keys: str) -> dict[str, Any]:
+    return {"checks": checks, "reason": "a known fault", "ticket": "OPS-7", "until": until, **keys}
+
+
+def site(
+    sandbox: Sandbox, folder: Path, waivers: list[dict[str, Any]], *args: str, bad: str = "", **keys: Any
+) -> Run:
+    # one line for each waiver: JSON is YAML
+    path = cluster_file(sandbox, folder, waivers="WAIVERS", required=["site.*"], **keys)
+    lines = ",\n".join(json.dumps(one) for one in waivers)
+    path.write_text(path.read_text().replace('"WAIVERS"', f"[\n{lines}]"))
+    where = () if any(arg.startswith("test_") for arg in args) else (".",)
+    files, env = {"test_site.py": SITE}, {"BAD": bad}
+    return run_pytest(folder, f"--cluster={path}", *args, files=files, env=env, where=where)
+
+
+NEEDS = waiver(["site.needs"])  # the tool that this check requires is nowhere
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_what_waivers_cover_is_listed_everywhere_and_the_run_is_accepted_with_waivers(
+    sandbox: Sandbox, tmp_path: Path, workers: str
+) -> None:
+    known = [
+        waiver(["site.fit"], nodes="gpu02", ticket="OPS-1"),
+        waiver(["run.available"], nodes="gpu03", ticket="OPS-2"),
+        waiver(["site.whole"], ticket="OPS-3"),
+        NEEDS,
+    ]
+    with out_of_service(sandbox, "gpu03", "DRAIN", "bad cable"):
+        run = site(
+            sandbox, tmp_path, known, workers, "--drain=apply", "--junitxml=own.xml", bad="gpu02,whole"
+        )
+    assert run.rc == 0, run.out
+    waived = [
+        "test_available[gpu03]", "test_fit[gpu02]", "test_needs[gpu01]", "test_needs[gpu02]", "test_needs[gpu04]",
+        "test_whole",
+    ]  # fmt: skip
+    assert names(run.outcomes, "waived") == waived
+    assert slurm(sandbox, "sinfo", "-h", "-R", "-o", "%E") == ""  # nothing was drained for it
+    assert not [event for event in run.events if event["event"].startswith("drain_confirm")]
+    out = " ".join(run.out.split())
+    assert "6 waived" in out
+    assert (
+        f"waived: site.fit on gpu02: GPUs: measured 7, expected 8 GPUs (OPS-1, until {LATER}: a known" in out
+    )
+    assert "waived: site.needs on gpu[01-02,04]: " in out
+    assert f"(OPS-2, until {LATER}: a known fault)" in out
+    page = (run.reports / "report.html").read_text()
+    for text in ("OPS-1", "OPS-2", "OPS-3", "measured 7, expected 8 GPUs", 'id="waivers"'):
+        assert text in page, text
+    (skipped,) = run.cases["gpucluster.site.gpu02 test_fit"].result
+    assert (type(skipped).__name__, skipped.type) == ("Skipped", "gpucluster.waived")
+    assert "OPS-1" in skipped.message
+    assert "measured 7, expected 8 GPUs" in skipped.message
+    assert "likely cause: c" in skipped.text
+    (unavailable,) = run.cases["gpucluster.run.gpu03 test_available"].result
+    assert "bad cable" in unavailable.message
+    assert "OPS-1" in (tmp_path / "own.xml").read_text()
+
+
+def test_a_waiver_covers_neither_another_node_nor_another_check(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = site(sandbox, tmp_path, [waiver(["site.fit"], nodes="gpu02"), NEEDS], bad="gpu02,gpu01,whole")
+    assert run.rc == 1
+    assert names(run.outcomes, "failed") == ["test_fit[gpu01]", "test_whole"]
+    assert "NOT ACCEPTED" in run.out
+
+
+def test_an_expired_waiver_is_an_error_with_file_line_and_ticket(sandbox: Sandbox, tmp_path: Path) -> None:
+    old = waiver(["site.fit"], PAST, nodes="gpu02", ticket="OPS-9")
+    run = site(sandbox, tmp_path, [NEEDS, old], "test_site.py")
+    assert run.rc == 1
+    line = next(
+        number
+        for number, text in enumerate((tmp_path / "tiny.yaml").read_text().splitlines(), 1)
+        if "OPS-9" in text
+    )
+    (error,) = run.errors
+    assert f"tiny.yaml:{line}: the waiver of site.fit on gpu02 (OPS-9) expired on {PAST}" in error
+    assert "OPS-9" in run.cases["gpucluster.run.cluster test_finished"].result[0].message
+    run = site(
+        sandbox, tmp_path, [NEEDS, old], "test_site.py::test_whole"
+    )  # a rerun that it does not concern
+    assert run.rc == 0, run.out
+    run = site(sandbox, tmp_path, [NEEDS, old], "test_site.py::test_fit", bad="gpu02")
+    assert names(run.outcomes, "failed") == ["test_fit[gpu02]"]
+
+
+def test_the_words_of_a_site_s_own_skip_are_no_waiver(sandbox: Sandbox, tmp_path: Path) -> None:
+    own = "import pytest\n\n\ndef test_a(node):\n    pytest.skip('waived: by nobody')\n"
+    run = run_pytest(tmp_path, f"--cluster={cluster_file(sandbox, tmp_path)}", files={"test_own.py": own})
+    assert set(run.outcomes.values()) == {"skipped"}
+    assert "WITH WAIVERS" not in run.out
