@@ -143,6 +143,10 @@ class EnvironmentConfig(Model):
         (), description="--container-mounts: SOURCE:TARGET[:FLAGS]"
     )
     container_name: Text | None = Field(None, description="--container-name")
+    container_fingerprint: Text | None = Field(
+        None,
+        description="fingerprint that the image must have in every task, as docs/suites/container.md computes it",
+    )
     container_workdir: FolderPath | None = Field(None, description="--container-workdir")
     container_mount_home: bool | None = Field(None, description="--[no-]container-mount-home")
     container_remap_root: bool | None = Field(None, description="--[no-]container-remap-root")

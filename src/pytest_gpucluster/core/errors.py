@@ -6,7 +6,8 @@ GpuClusterError
 ├── SlurmError         a Slurm command failed (argv, rc, stderr)
 │   ├── AllocationError    Slurm allocated no nodes
 │   ├── StepError          a step could not run
-│   │   └── StepTimeout    a step exceeded its deadline
+│   │   ├── StepTimeout    a step exceeded its deadline
+│   │   └── StepMisplaced  tasks ran outside of the stated container, or in other numbers per node
 │   └── StepCancelled      another process or user ended a step: its nodes are not at fault
 ├── ProbeError         a probe cannot parse the output of its command
 │   └── NotAvailable   the command could not run at all: tool absent, no permission
@@ -79,6 +80,16 @@ class StepTimeout(StepError):
 
     unstarted: tuple[str, ...] = ()
     unended: Mapping[int, str] = MappingProxyType({})
+
+
+class StepMisplaced(StepError):
+    """Tasks ran elsewhere than the step states: what they printed is no result.
+
+    `nodes`: {node: reason}: the task ran on the host instead of in the container, in a container of another image, or
+    the node has another number of tasks. `result` has the output of all tasks; that of the other nodes is valid.
+    """
+
+    nodes: Mapping[str, str] = MappingProxyType({})
 
 
 class StepCancelled(SlurmError):

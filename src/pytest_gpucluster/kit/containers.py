@@ -27,7 +27,7 @@ from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions, explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist, units
-from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, StepError, StepTimeout
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.core.run_mark import PREFIX, container_name, digest
 from pytest_gpucluster.core.secure_tempfile import open_own
@@ -206,6 +206,10 @@ class NamedContainers:
             except StepTimeout as error:
                 late = error.result if isinstance(error.result, StepResult) else None
                 return late, f"not imported within {units.format_duration(self._deadline)}"
+            except StepMisplaced as error:  # the container suite judges where the tasks ran
+                if error.result is None:
+                    raise
+                result = error.result
             except StepError as error:
                 # no task started: the messages of Slurm and Pyxis apply to every node
                 return StepResult(error.rc or 1, (), error.stderr, 0.0, " ".join(error.argv)), str(error)

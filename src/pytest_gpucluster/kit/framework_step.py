@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
-from pytest_gpucluster.core.errors import StepError, StepTimeout
+from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_stderr_line, read_facts
 from pytest_gpucluster.kit.payload_step import environment_named, source_of
@@ -180,8 +180,14 @@ class FrameworkStepRunner(Generic[Config]):
         return StepRequest(argv=tuple(argv), environment=self.environment, **given)
 
     def run(self, request: StepRequest) -> PayloadResult:
-        """Run a step. An expired deadline is a result; StepError if Slurm could not start the step."""
-        result, problem = step_or_timeout(self.slurm, self.allocation, request)
+        """Run a step. An expired deadline and misplaced tasks are a result; StepError if Slurm could not start the step."""
+        misplaced: Mapping[str, str] = {}
+        try:
+            result, problem = step_or_timeout(self.slurm, self.allocation, request)
+        except StepMisplaced as error:
+            if error.result is None:
+                raise
+            result, problem, misplaced = error.result, str(error), error.nodes
         self.commands.append(result.command)
         hint = ""
         if not problem and result.rc != 0:
@@ -190,8 +196,9 @@ class FrameworkStepRunner(Generic[Config]):
             hint = "" if hint.startswith("container_") and not contained else hint
         return self._result(
             request,
-            payload_tasks(result, self.key),
+            tuple(task for task in payload_tasks(result, self.key) if task.node not in misplaced),
             problem,
+            misplaced=misplaced,
             command=result.command,
             seconds=result.seconds,
             rc=result.rc,

@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_request, run_step
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, StepError, StepTimeout
+from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.kit import mpi_errors
 from pytest_gpucluster.kit import mpi_facts as reading
 from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_config import MpiConfig
+from pytest_gpucluster.kit.mpi_facts import InstalledMpi
 from pytest_gpucluster.kit.payload_step import sent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun, MpiWorld
+    from pytest_gpucluster.kit.mpi_facts import MpiRun, MpiWorld
 
 MPIRUN = "mpirun"
 IN_CONTAINER = "mpirun starts its daemons through srun, which is not in the image: there srun is the launcher"
@@ -71,8 +72,20 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             *(" ".join(config.languages), source("world.py")),
         )
         request = self._request(self.nodes, argv, mpi="none", ntasks_per_node=1)
-        result = run_step(self.slurm, self.allocation, replace(request, input=source("world.c").encode()))
-        return {node: self._read_installed(node, result) for node in self.nodes}
+        request = replace(request, input=source("world.c").encode())
+        misplaced: Mapping[str, str] = {}
+        try:
+            result = run_step(self.slurm, self.allocation, request)
+        except StepMisplaced as error:
+            if error.result is None:
+                raise
+            result, misplaced = error.result, error.nodes
+        return {
+            node: InstalledMpi(node, problems=dict.fromkeys(self.config.languages, misplaced[node]))
+            if node in misplaced
+            else self._read_installed(node, result)
+            for node in self.nodes
+        }
 
     def _read_installed(self, node: str, result: StepResult) -> InstalledMpi:
         tasks = result.of_node(node)
@@ -80,7 +93,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             return reading.read_installed(node, tasks[0].stdout)
         last_line = tasks[0].stderr.strip().splitlines()[-1:] if tasks else []
         why = result.hint or "".join(last_line) or result.first_error
-        return reading.InstalledMpi(node, problems=dict.fromkeys(self.config.languages, why))
+        return InstalledMpi(node, problems=dict.fromkeys(self.config.languages, why))
 
     def usable(self, language: str) -> tuple[str, ...]:
         """Return the nodes where programs of this language start; a run with the others would fail."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import safe_json as jsontext
-from pytest_gpucluster.core.check import Finding
+from pytest_gpucluster.core.check import Action, Finding
 from pytest_gpucluster.core.majority import decides, norm
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class PayloadTask:
 class PayloadResult:
     """One step. `key`: the first key in the lines of its payload; `problem`: why it was cancelled or did not start.
 
-    `hint`: the known cause of the messages of a failed step, in one line.
+    `hint`: the known cause of the messages of a failed step, in one line. `misplaced`: {node: reason} of nodes whose tasks
+    ran elsewhere than stated (see cluster/slurm/task_place.py): `tasks` has none of them.
     """
 
     key: str
@@ -63,6 +64,7 @@ class PayloadResult:
     seconds: float = 0.0
     rc: int = 0
     hint: str = ""
+    misplaced: Mapping[str, str] = field(default_factory=dict)
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, make: Callable[..., T], *args: Hashable) -> T:
@@ -113,11 +115,17 @@ class PayloadResult:
 
     def silence(self, node: str) -> str:
         """Return why a node sent no result."""
+        if node in self.misplaced:
+            return self.misplaced[node]
         tasks = self.tasks_of(node)
         bad = next((task for task in tasks if task.rc != 0), None)
         if bad is not None:
             return f"task {bad.task}: {bad.ending()}"
         return self.problem or self.hint or ("sent no result" if tasks else "no task started there")
+
+    def absence(self, node: str, part: str, expected: str) -> Finding:
+        """Return the finding for a node that sent no result; a misplaced task is a matter of the configuration."""
+        return Finding(part, self.silence(node), expected, Action.CONFIGURE if self.misplaced else None)
 
 
 def _by_kind(result: PayloadResult) -> Mapping[str, list[Fact]]:
@@ -152,7 +160,7 @@ def judge_package(node_name: str, packages: PayloadResult, name: str) -> Judgeme
     """Judge the fact `found` of a node: a package is installed, in the version of the other nodes."""
     facts = packages.of_node(node_name, "found")
     if not facts:
-        yield Finding("python", packages.silence(node_name), f"reports whether {name} is installed")
+        yield packages.absence(node_name, "python", f"reports whether {name} is installed")
         return
     if facts[0]["error"]:
         yield Finding(f"package {name}", facts[0]["error"], "installed")

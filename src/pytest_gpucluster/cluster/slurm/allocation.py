@@ -164,6 +164,8 @@ class Allocation:
         self.spec = request or AllocationRequest(nodes=self.nodes)
         self.waited = waited
         self.env = {"SLURM_JOB_ID": str(job_id)}
+        self.host_roots: dict[str, str] = {}  # of run_step: {node: root of a task without a container}
+        self.fingerprints: dict[str, str] = {}  # of run_step: {image: fingerprint of a new container}
         self._holder = holder
 
     @classmethod

@@ -11,6 +11,7 @@ class PyxisOptions:
     """Options of a step in a container, named as Pyxis names them; None leaves Pyxis's (or the site's) default.
 
     `name` may have Pyxis's mode: 'nccl:exec'. `env` names variables whose outer value overrides that of the image.
+    `fingerprint` is no option: what the image must be (see task_place.py).
     """
 
     image: str | None = None
@@ -26,6 +27,7 @@ class PyxisOptions:
     env: tuple[str, ...] = ()
     unshare: tuple[str, ...] = ()
     image_mode: str | None = None
+    fingerprint: str | None = None
 
     def argv(self) -> list[str]:
         """Return srun's options."""

@@ -12,7 +12,10 @@ REVOKED = "Job credential revoked"
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How one task ended. `rc` None: unknown. `signal`: also set for an exit status of 128 + signal."""
+    """How one task ended. `rc` None: unknown. `signal`: also set for an exit status of 128 + signal.
+
+    `root`, `image`: what a task of a step with a container reports of its root file system (see task_place.py).
+    """
 
     rank: int
     node: str
@@ -21,6 +24,8 @@ class TaskResult:
     stdout: str = ""
     stderr: str = ""
     truncated: bool = False
+    root: str = ""
+    image: str = ""
 
     @property
     def ok(self) -> bool:

@@ -19,13 +19,14 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.slurm import task_place
 from pytest_gpucluster.cluster.slurm.client import error_line
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
 from pytest_gpucluster.cluster.slurm.result import REVOKED, StepResult, TaskResult
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import hostlist, redact, units
-from pytest_gpucluster.core.errors import SlurmError, StepCancelled, StepError, StepTimeout
-from pytest_gpucluster.core.run_mark import container_name
+from pytest_gpucluster.core.errors import SlurmError, StepCancelled, StepError, StepMisplaced, StepTimeout
+from pytest_gpucluster.core.run_mark import PREFIX, container_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +49,8 @@ MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memor
 STEP_CAP, LEAST_CAP = 1 << 29, 1 << 16
 # $0 is the nonce. Each frame is one write, so that no other output of the task splits it.
 _WRAPPER = (
-    'printf \'%s begin %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_STEP_ID" >&2; '
+    '{mark}printf \'%s begin %s %s %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_STEP_ID" '
+    '"${gpucluster_root:--}" "${gpucluster_image:--}" >&2; '
     '{prelude}"$@"; rc=$?; printf \'%s end %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" $rc >&2; exit $rc'
 )
 # bash: define `module` as login shells do
@@ -90,7 +92,8 @@ class StepRequest:
     `input` is every task's stdin. `prelude`: sh lines that `shell` runs first in each task. `environment` of the cluster
     file surrounds the step. `enough` returns, from all tasks' stdout, whether the output is complete: then the step is
     cancelled after ENOUGH_GRACE seconds, before its deadline. `overlap`: share CPUs, memory and GPUs with other steps;
-    False: the step has its own, apart from steps that overlap, and waits until they are free.
+    False: the step has its own, apart from steps that overlap, and waits until they are free. `mark`: each task reports
+    its root file system, as those of a step with a container do.
     """
 
     argv: tuple[str, ...]
@@ -118,6 +121,7 @@ class StepRequest:
     environment: EnvironmentConfig | None = None
     enough: Callable[[str], bool] | None = None
     overlap: bool = True
+    mark: bool = False
 
     def options(self) -> list[str]:
         """Return srun's options, without those that select the allocation."""
@@ -145,10 +149,17 @@ class StepRequest:
         prelude = f"{self.prelude}; " if self.prelude else ""
         if nonce and self.wrap:
             # replace, not format, because of the shell's braces
-            return [self.shell, "-c", _WRAPPER.replace("{prelude}", prelude), nonce, *self.argv]
+            mark = task_place.MARK if self.mark or self.container else ""
+            wrapper = _WRAPPER.replace("{prelude}", prelude).replace("{mark}", mark)
+            return [self.shell, "-c", wrapper, nonce, *self.argv]
         if self.prelude:
             return [self.shell, "-c", f'{prelude}exec "$@"', self.shell, *self.argv]
         return list(self.argv)
+
+    @property
+    def container(self) -> task_place.Stated:
+        """The container of the tasks; false without one."""
+        return task_place.stated(self.options(), (self.pyxis.fingerprint if self.pyxis else "") or "")
 
     def _pyxis(self) -> PyxisOptions:
         pyxis = self.pyxis or PyxisOptions()
@@ -160,10 +171,11 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
 
     Raise StepTimeout after `timeout` seconds, or earlier if a node starts no task long after the others, with the
     unfinished tasks and nodes (and their output in `result`); StepError if srun could not start or Slurm started no task;
-    StepCancelled if the step was ended from outside.
+    StepMisplaced if tasks ran outside of the stated container or in other numbers per node; StepCancelled if the step was
+    ended from outside.
     """
     nonce = f"task-{secrets.token_hex(8)}"
-    request = _complete(request, allocation)
+    given, request = request, _complete(request, allocation)
     argv = [
         "srun",
         *(["--overlap"] if request.overlap else []),
@@ -189,6 +201,8 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
     result = reader.result(request, allocation, process.returncode, time.monotonic() - begin)
     if slurm.on_step is not None:
         slurm.on_step(result)
+    if misplaced := _misplaced(slurm, allocation, given, request, result):
+        raise _misplacement(misplaced, result, argv)
     if timed_out:
         raise _timeout(request, unended, unstarted, result, argv)
     if result.rc != 0 and not reader.began and not any(_ENDED.search(x) for x in result.stderr.splitlines()):
@@ -263,6 +277,7 @@ def environment_request(environment: EnvironmentConfig, request: StepRequest) ->
             mounts=environment.container_mounts,
             name=environment.container_name,
             workdir=environment.container_workdir,
+            fingerprint=environment.container_fingerprint,
             mount_home=environment.container_mount_home,
             remap_root=environment.container_remap_root,
             writable=environment.container_writable,
@@ -319,6 +334,7 @@ class _Task:
         self.text = {"out": bytearray(), "err": bytearray()}
         self.open_line = {"out": bytearray(), "err": bytearray()}
         self.truncated = False
+        self.root = self.image = ""
 
     def add(self, which: str, line: bytes, cap: int) -> None:
         text = self.text[which]
@@ -335,7 +351,7 @@ class _Reader:
     def __init__(self, process: ProcessLike, nonce: str, cap: int) -> None:
         self.process, self.cap = process, cap
         self.frame = re.compile(
-            rb"(.*?)" + nonce.encode() + rb" (begin|end) (\d+) (\S*) (\S*)\s*$", re.DOTALL
+            rb"(.*?)" + nonce.encode() + rb" (begin|end) (\d+) (\S*) (\S*)(?: (\S+) (\S+))?\s*$", re.DOTALL
         )
         self.nonce = nonce.encode()
         self.tasks: dict[int, _Task] = {}
@@ -407,7 +423,17 @@ class _Reader:
             self._end_lines()
             self._add_srun_endings(own)
             tasks = tuple(
-                TaskResult(rank, t.node, t.rc, t.signal, t.text_of("out"), t.text_of("err"), t.truncated)
+                TaskResult(
+                    rank,
+                    t.node,
+                    t.rc,
+                    t.signal,
+                    t.text_of("out"),
+                    t.text_of("err"),
+                    t.truncated,
+                    t.root,
+                    t.image,
+                )
                 for rank, t in sorted(self.tasks.items())
             )
             rest = bytes(self.unlabelled).decode(errors="replace")
@@ -457,6 +483,9 @@ class _Reader:
         if frame[2] == b"begin":
             self.began.add(int(label[1]))
             self.step_id = frame[5].decode(errors="replace")
+            task.root, task.image = (
+                "" if word in (None, b"-") else word.decode(errors="replace") for word in (frame[6], frame[7])
+            )
         elif frame[5].isdigit():
             task.rc = int(frame[5])
             task.signal = task.rc - 128 if 128 < task.rc <= 128 + MAX_SIGNAL else None  # sh's rule
@@ -540,6 +569,63 @@ def _cancel(
         kill_group(process, 15)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
+
+
+def _misplaced(
+    slurm: Slurm, allocation: Allocation, given: StepRequest, request: StepRequest, result: StepResult
+) -> dict[str, str]:
+    """Return {node: why its tasks are not where the step states}; the first time, steps that find what to compare with.
+
+    given: the request before the container got its name.
+    """
+    if not request.wrap:  # the tasks report nothing
+        return {}
+    began = [task for task in result.tasks if task.node]
+    found = task_place.miscounted(request.nodes, request.ntasks_per_node, request.ntasks or 0, began)
+    container = request.container
+    if found or not container or not began:
+        return found
+    if unknown := [
+        node for node in task_place.undecided(container, began) if node not in allocation.host_roots
+    ]:
+        plain = StepRequest(("true",), nodes=tuple(unknown), ntasks_per_node=1, mark=True, timeout=60)
+        with contextlib.suppress(StepError):  # an unknown root is a finding
+            tasks = run_step(slurm, allocation, plain).tasks
+            allocation.host_roots.update((task.node, task.root) for task in tasks)
+    found = task_place.outside(container, began, allocation.host_roots)
+    if found:
+        return found
+    return task_place.other_image(container, began, _fingerprint(slurm, allocation, given, container))
+
+
+def _fingerprint(
+    slurm: Slurm, allocation: Allocation, given: StepRequest, container: task_place.Stated
+) -> str:
+    """Return the fingerprint of the stated image in a new container, where the site names the container; else ''.
+
+    Pyxis ignores the image if a container of this name exists, from whatever image. The first node imports it again.
+    """
+    environment = given.environment
+    name = given.pyxis.name if given.pyxis else environment.container_name if environment else None
+    if not (name and container.image) or name.startswith(PREFIX) or container.fingerprint:
+        return ""
+    if container.image not in allocation.fingerprints:
+        new = StepRequest(("true",), nodes=given.nodes[:1] or allocation.nodes[:1], timeout=given.timeout)
+        result = run_step(slurm, allocation, replace(new, pyxis=PyxisOptions(image=container.image)))
+        allocation.fingerprints[container.image] = result.tasks[0].image if result.tasks else ""
+    return allocation.fingerprints[container.image]
+
+
+def _misplacement(nodes: Mapping[str, str], result: StepResult, argv: list[str]) -> StepMisplaced:
+    first = next(iter(nodes.values()))
+    error = StepMisplaced(
+        f"{first} (on {hostlist.fold(nodes)}; repeat: {_shorten(result.command)})",
+        argv=argv,
+        rc=result.rc,
+        stderr=result.stderr,
+    )
+    error.result, error.nodes = result, nodes
+    return error
 
 
 def _timeout(

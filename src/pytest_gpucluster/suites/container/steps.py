@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.slurm.pyxis import NOT_SAVED, PyxisOptions, explain_exit
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
-from pytest_gpucluster.core.errors import StepError, StepTimeout
+from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, messages_of, why_failed
 from pytest_gpucluster.kit.payload_step import source_of
@@ -232,10 +232,11 @@ class ContainerSteps:
     def _run(self, request: StepRequest) -> tuple[StepResult, str]:
         try:
             result, problem = run_step(self.slurm, self.allocation, request), ""
-        except StepTimeout as error:
+        except (StepMisplaced, StepTimeout) as error:
             if not isinstance(error.result, StepResult):
                 raise
-            result, problem = error.result, str(error)
+            # container.plugin judges where the tasks ran
+            result, problem = error.result, "" if isinstance(error, StepMisplaced) else str(error)
         except StepError as error:
             result, problem = StepResult(error.rc or 1, (), error.stderr, 0.0, ""), str(error)
         if result.command:

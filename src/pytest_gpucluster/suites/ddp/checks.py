@@ -75,7 +75,7 @@ def framework(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that every task of the node has torch, in the version of the other nodes."""
     tasks = placement.of_node(node_name, "place")
     if not tasks:
-        yield Finding("tasks", placement.silence(node_name), "every task starts and reports its facts")
+        yield placement.absence(node_name, "tasks", "every task starts and reports its facts")
         return
     lacking = next((fact for fact in tasks if fact["torch"]["error"]), None)
     if lacking is not None:
@@ -253,7 +253,7 @@ def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
         "GPUs",
     )
     if not mine:
-        yield Finding("tasks", nccl_work.silence(node_name), "one task per GPU")
+        yield nccl_work.absence(node_name, "tasks", "one task per GPU")
     for task in mine:
         if task.task not in loaded:
             yield Finding(f"rank {task.task}", why(task, nccl_work), "its own GPU")

@@ -45,7 +45,7 @@ def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
         if not mirrored.ntasks:
             yield NotChecked(_SEE)
         else:
-            yield Finding("task", mirrored.silence(node_name), "starts")
+            yield mirrored.absence(node_name, "task", "starts")
     replicas = gpus or 2
     for task in tasks:
         yield from _judge_task(task, mirrored, replicas)

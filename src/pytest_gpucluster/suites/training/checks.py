@@ -95,7 +95,7 @@ def alone(node_name: str, alone: PayloadResult) -> Judgement:
         return
     tasks = alone.tasks_of(node_name)
     if not tasks:
-        yield Finding("tasks", alone.silence(node_name), "one task per rank")
+        yield alone.absence(node_name, "tasks", "one task per rank")
     yield from _unfinished(tasks, alone, "alone")
     yield from _unequal(trained_on(alone, "ddp", node_name))
 

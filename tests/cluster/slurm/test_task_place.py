@@ -1,0 +1,194 @@
+"""Where tasks ran: recorded roots, and steps on a real Slurm with and without Pyxis."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from plugin_helpers import sandbox_folder
+
+from pytest_gpucluster.cluster.slurm import task_place
+from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
+from pytest_gpucluster.cluster.slurm.client import Slurm
+from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
+from pytest_gpucluster.cluster.slurm.result import TaskResult
+from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.cluster.slurm.task_place import Stated
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.config.models import EnvironmentConfig
+from pytest_gpucluster.core.errors import StepMisplaced
+from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.sandbox.spank import image
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NODES = ("gpu01", "gpu02")
+HOST = "259:2:/"
+NAMED = Stated("/i.sqsh", "gpucluster-7-ab")
+
+
+def task(rank: int, node: str, root: str = HOST, image: str = "") -> TaskResult:
+    return TaskResult(rank, node, 0, root=root, image=image)
+
+
+@pytest.mark.parametrize(
+    ("container", "root"),
+    [
+        (NAMED, "259:2:/var/lib/enroot/data/1000/pyxis_gpucluster-7-ab"),
+        (NAMED, "259:2:/data/pyxis_7_gpucluster-7-ab"),
+        (NAMED, "259:2:/data/pyxis_gpucluster-7-ab//deleted"),
+        (Stated("/i.sqsh"), "0:52:/data/pyxis_7.12"),
+        (Stated("/i.sqsh"), "0:52:/data/pyxis_7_7.12"),
+    ],
+)
+def test_the_folder_of_the_container_is_the_root(container: Stated, root: str) -> None:
+    tasks = [task(0, "gpu01", root)]
+    assert task_place.undecided(container, tasks) == ()
+    assert task_place.outside(container, tasks, {}) == {}
+
+
+def test_a_squashfs_that_is_mounted_has_another_device_than_the_host() -> None:
+    tasks = [task(0, "gpu01", "0:77:/"), task(1, "gpu02", HOST)]
+    assert task_place.undecided(Stated("/i.sqsh"), tasks) == NODES
+    assert task_place.outside(Stated("/i.sqsh"), tasks, {"gpu01": HOST, "gpu02": HOST}) == {
+        "gpu02": "the task ran on the host, not in the image /i.sqsh: slurmd on gpu02 does not load Pyxis "
+        "(plugstack.conf)"
+    }
+
+
+@pytest.mark.parametrize(
+    ("root", "host", "reason"),
+    [
+        ("", HOST, "whether the task ran in the image /i.sqsh is not known"),
+        (HOST, "", "whether the task ran in the image /i.sqsh is not known"),
+        (
+            "259:2:/data/pyxis_other",
+            HOST,
+            "the task ran in the container pyxis_other, not in the image /i.sqsh",
+        ),
+    ],
+)
+def test_what_does_not_show_the_container_is_no_proof(root: str, host: str, reason: str) -> None:
+    found = task_place.outside(NAMED, [task(0, "gpu01", root)], {"gpu01": host} if host else {})
+    assert found["gpu01"].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("images", "container", "expected", "at_fault"),
+    [
+        (("x86_64-1-9", "x86_64-1-9", "x86_64-1-9"), NAMED, "", {}),
+        (("x86_64-1-9", "x86_64-1-9", "x86_64-2-9"), NAMED, "", {"gpu03": "on gpu[01-02] another"}),
+        (("x86_64-1-9", "x86_64-2-9"), NAMED, "", {"gpu01": "on gpu02", "gpu02": "on gpu01"}),
+        # images of several architectures differ; an image without cksum has no fingerprint
+        (("x86_64-1-9", "aarch64-2-9", "x86_64-"), NAMED, "", {}),
+        (("x86_64-1-9",), Stated("/i.sqsh", "mine"), "x86_64-1-9", {}),
+        (
+            ("x86_64-1-9",),
+            Stated("/i.sqsh", "mine"),
+            "x86_64-2-9",
+            {"gpu01": "container mine (fingerprint x86_64-1-9)"},
+        ),
+        (("x86_64-1-9",), Stated("/i.sqsh", fingerprint="x86_64-1-9"), "", {}),
+        (("x86_64-1-9",), Stated("/i.sqsh", fingerprint="x86_64-3-9"), "", {"gpu01": "not x86_64-3-9"}),
+    ],
+)
+def test_one_name_is_one_image(
+    images: tuple[str, ...], container: Stated, expected: str, at_fault: dict[str, str]
+) -> None:
+    tasks = [task(n, f"gpu{n + 1:02}", image=image) for n, image in enumerate(images)]
+    found = task_place.other_image(container, tasks, expected)
+    assert found.keys() == at_fault.keys()
+    assert all(words in found[node] for node, words in at_fault.items())
+
+
+def test_three_tasks_and_one_are_not_two_and_two() -> None:
+    tasks = [task(n, "gpu01") for n in range(3)] + [task(3, "gpu02")]
+    found = task_place.miscounted(NODES, 2, 4, tasks)
+    assert set(found) == set(NODES)
+    assert "2 per node: 3 on gpu01, 1 on gpu02" in found["gpu01"]
+    assert task_place.miscounted(NODES, 2, 4, tasks[:2]) == {}  # others did not start
+    assert task_place.miscounted(NODES, None, 4, tasks) == {}
+
+
+def test_options_of_srun_state_the_container() -> None:
+    words = ["--nodes=2", "--container-name=mine:exec", "--container-image=nvcr.io#a:1"]
+    assert task_place.stated(words, "x") == Stated("nvcr.io#a:1", "mine", "x")
+    assert not task_place.stated(["--container-mounts=/a:/b"])
+
+
+# --- on a real Slurm
+
+
+@pytest.fixture(scope="module")
+def held() -> Iterator[tuple[Sandbox, Allocation]]:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=2, gpus_per_node=2)
+        slurm = Slurm(LocalTransport(sandbox.env))
+        with Allocation.request(slurm, AllocationRequest(nodes=NODES)) as allocation:
+            yield sandbox, allocation
+
+
+def test_a_step_proves_its_container(held: tuple[Sandbox, Allocation], tmp_path: Path) -> None:
+    sandbox, allocation = held
+    sqsh = str(sandbox.layout.root / "images" / "sandbox.sqsh")
+    inside = run_step(
+        allocation.slurm,
+        allocation,
+        StepRequest(("cat", "/etc/os-release"), ntasks_per_node=2, pyxis=PyxisOptions(image=sqsh)),
+    )
+    assert all(f"ID={image.ID}" in task.stdout and "/pyxis_gpucluster-" in task.root for task in inside.tasks)
+    prints = {task.image for task in inside.tasks if task.image}
+    assert len(prints) == 1
+    assert [bool(task.image) for task in inside.tasks] == [True, False] * 2
+    assert allocation.host_roots == {}  # the folder's name was proof enough
+
+    # another image under the name of the site's container
+    other = tmp_path / "root"
+    subprocess.run(
+        ["unsquashfs", "-no-xattrs", "-quiet", "-d", str(other), sqsh], check=True, capture_output=True
+    )
+    (other / "etc" / "environment").write_text("PATH=/usr/bin:/bin\nVERSION=2\n")
+    subprocess.run(
+        ["mksquashfs", str(other), str(tmp_path / "o.sqsh"), "-all-root"], check=True, capture_output=True
+    )
+    made = StepRequest(("true",), pyxis=PyxisOptions(image=str(tmp_path / "o.sqsh"), name="mine:create"))
+    environment = EnvironmentConfig(container_image=sqsh, container_name="mine")
+    shutil.rmtree(other)
+    assert run_step(allocation.slurm, allocation, made).ok
+    with pytest.raises(
+        StepMisplaced, match=rf"mine \(fingerprint .*\) is not from the image {sqsh}"
+    ) as caught:
+        run_step(allocation.slurm, allocation, StepRequest(("true",), environment=environment))
+    assert set(caught.value.nodes) == set(NODES)
+    theirs = caught.value.nodes["gpu01"].split("fingerprint ")[1].split(")")[0]
+    stated = environment.model_copy(update={"container_fingerprint": theirs})
+    assert run_step(allocation.slurm, allocation, StepRequest(("true",), environment=stated)).ok
+
+
+def test_a_step_with_other_numbers_of_tasks_is_no_result(held: tuple[Sandbox, Allocation]) -> None:
+    _, allocation = held
+    request = StepRequest(("true",), nodes=NODES, ntasks_per_node=2)
+    assert run_step(allocation.slurm, allocation, request).ok
+    environment = EnvironmentConfig(srun_args=("--ntasks-per-node=3", "--distribution=plane=3"))
+    with pytest.raises(StepMisplaced, match="2 per node: 3 on gpu01, 1 on gpu02"):
+        run_step(allocation.slurm, allocation, replace(request, environment=environment))
+
+
+def test_a_task_on_the_host_is_no_result(held: tuple[Sandbox, Allocation]) -> None:
+    sandbox, allocation = held
+    sqsh = str(sandbox.layout.root / "images" / "sandbox.sqsh")
+    allocation.release()
+    sandbox.fault("pyxis_missing", "gpu02")
+    with Allocation.request(allocation.slurm, AllocationRequest(nodes=NODES)) as again:
+        request = StepRequest(("hostname",), environment=EnvironmentConfig(container_image=sqsh))
+        with pytest.raises(
+            StepMisplaced, match=r"slurmd on gpu02 does not load Pyxis \(plugstack.conf\)"
+        ) as caught:
+            run_step(again.slurm, again, request)
+    assert set(caught.value.nodes) == {"gpu02"}
