@@ -41,7 +41,7 @@ def test_valid_file_is_summarized(clusters: Path, capsys: pytest.CaptureFixture[
             "  gpu[01-04]: 4 nodes, profile h200-8, partition batch",
             "  cpu1: 1 node, profile generic, partition debug",
             "suites with a section: os, nccl",
-            "clusters/lab.yaml:4: over: is deprecated: use 'access'",
+            "warning: clusters/lab.yaml:4: over: is deprecated: use 'access'",
         ],
     )
     assert printed(capsys, "clusters/lab.yaml")[0] == 0

@@ -11,6 +11,8 @@ from pydantic import ValidationError
 
 from pytest_gpucluster.config.ansible import Inventory, read_inventory
 from pytest_gpucluster.config.models import (
+    NO_ENVIRONMENT,
+    SECTIONS,
     Cluster,
     ClusterFile,
     ClusterSettings,
@@ -19,6 +21,7 @@ from pytest_gpucluster.config.models import (
     Profile,
 )
 from pytest_gpucluster.config.profile_files import load_profile, profile_of
+from pytest_gpucluster.config.unused import warnings
 from pytest_gpucluster.config.validation_errors import nearest, problems, together
 from pytest_gpucluster.config.yaml_loader import Loc, Source, clip, read_source
 from pytest_gpucluster.core import hostlist, units
@@ -129,7 +132,8 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
     errors += [source.error(loc, problem) for loc, problem in _misplaced(written, cluster)]
     if errors:
         raise together(errors)
-    return cluster
+    found = sorted(warnings(written, cluster, source.data), key=lambda one: source.line(one[0]))
+    return cluster.model_copy(update={"warnings": tuple(str(source.error(*one)) for one in found)})
 
 
 def _waivers(source: Source, written: ClusterFile) -> tuple[dict[str, Any], ...]:
@@ -313,8 +317,11 @@ def _shared_nodes(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
 
 
 def _unread(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
-    """Yield keys that have no effect without another one."""
+    """Yield keys that have no effect without another one, and suites that an empty section does not enable."""
     transport = written.transport
+    for name in SECTIONS.values():
+        if name in written.model_fields_set and getattr(written, name) is None:
+            yield (name,), f"has no value, so the suite stays off: write `{name}: {{}}`, or remove the key"
     if written.inventory_group is not None and written.inventory is None:
         yield ("inventory_group",), "has no effect without 'inventory'"
     if "kind" not in transport.model_fields_set:  # where it is local, the others wait for it to be ssh
@@ -330,7 +337,7 @@ def _unknown_environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     for where, section in cluster.sections().items():
         for key in section.environment_keys:
             name = getattr(section, key, None)
-            if name is not None and name not in known:
+            if name is not None and name not in (NO_ENVIRONMENT, *known):
                 guess = nearest(name, known) or f"; there are: {', '.join(known) or 'none'}"
                 yield (where, key), f"no environment is called '{clip(name)}'{guess}"
 

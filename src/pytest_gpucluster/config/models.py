@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from pytest_gpucluster.core import hostlist, units
+from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import (
     AnyDuration,
@@ -46,6 +47,7 @@ from pytest_gpucluster.core.values import (
 )
 from pytest_gpucluster.core.waivers import Waiver, WaiverFile, covering
 
+DEFAULT_ENVIRONMENT, NO_ENVIRONMENT = "default", "none"
 AnySection = TypeVar("AnySection", bound=Section)
 AnyOptional = TypeVar("AnyOptional", bound=OptionalSection)
 Row = TypeVar("Row", bound=Model)
@@ -162,6 +164,16 @@ class EnvironmentConfig(Model):
     def in_container(self) -> bool:
         """Whether steps of this environment run in a container."""
         return bool(self.container_image or self.container_name)
+
+    @property
+    def outside(self) -> EnvironmentConfig:
+        """The environment without its container, for programs that run on the node itself."""
+        if not self.in_container:
+            return self
+        inside = {key for key in type(self).model_fields if key.startswith("container_")} | {"python"}
+        return EnvironmentConfig.model_validate(
+            {key: getattr(self, key) for key in self.model_fields_set - inside}
+        )
 
 
 class JobLimits(Model):
@@ -348,7 +360,11 @@ class _Access(Model, defer_build=True):
     )
     ssh: SshConfig = Field(SshConfig(), description="how to reach nodes over SSH")
     slurm: SlurmConfig = Field(SlurmConfig(), description="how nodes are allocated")
-    environments: dict[str, EnvironmentConfig] = Field({}, description="environments of steps, by name")
+    environments: dict[str, EnvironmentConfig] = Field(
+        {},
+        description="environments of steps, by name; `default` is used by every suite and step that names none, "
+        "and the name `none` means no environment",
+    )
 
 
 if TYPE_CHECKING:
@@ -409,6 +425,26 @@ class ClusterSettings(_AccessAndSections):
         """Return {key: section of a suite}, without the optional ones that are left out."""
         return {name: one for name in SECTIONS.values() if (one := getattr(self, name)) is not None}
 
+    def environment(self, name: str | None, key: str = "environment") -> EnvironmentConfig | None:
+        """Return the environment of a name; without one `default`, where the file has it.
+
+        The name `none` means no environment. ConfigError for an unknown name; `key` is where it was written.
+        """
+        if name is None or name == NO_ENVIRONMENT:
+            return self.environments.get(DEFAULT_ENVIRONMENT) if name is None else None
+        if name not in self.environments:
+            raise ConfigError(
+                f"{key} {name!r} is not among the environments: {', '.join(sorted(self.environments)) or 'none'}"
+            )
+        return self.environments[name]
+
+    @field_validator("environments")
+    @classmethod
+    def _none_is_reserved(cls, value: dict[str, EnvironmentConfig]) -> dict[str, EnvironmentConfig]:
+        if NO_ENVIRONMENT in value:
+            raise ValueError("the name 'none' means no environment: use another name")
+        return value
+
     @field_validator("min_nodes")
     @classmethod
     def _is_share(cls, value: int | str | None) -> int | str | None:
@@ -424,6 +460,7 @@ class Cluster(ClusterSettings, defer_build=False):
     groups: tuple[Group, ...] = Field(min_length=1)
     hosts: dict[str, HostAddress] = Field({})
     deprecations: tuple[str, ...] = Field((), description="one line per former key that the file uses")
+    warnings: tuple[str, ...] = Field((), description="one line per value of the file that nothing uses")
     waivers: tuple[Waiver, ...] = Field((), description="deviations that the site accepts")
 
     def waiver(self, check: str, node: str) -> Waiver | None:

@@ -10,7 +10,9 @@ from pytest_gpucluster.core.values import Duration, Nodes, OptionalSection, Task
 class FrameworkConfig(OptionalSection):
     """A framework that must work on the nodes."""
 
-    environment: Text | None = Field(None, description="name under `environments`, used for the steps")
+    environment: Text | None = Field(
+        None, description="name under `environments`, used for the steps; default: `default`"
+    )
     nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
     ntasks_per_node: Tasks | None = Field(
         None, description="tasks per node; default: one per GPU, or two without GPUs"

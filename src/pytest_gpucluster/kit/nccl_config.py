@@ -44,7 +44,9 @@ class NcclConfig(Section):
     collectives: tuple[Collective, ...] = Field(
         ("all_reduce",), min_length=1, description="collectives to measure"
     )
-    environment: str | None = Field(None, description="name under `environments`, used for the steps")
+    environment: str | None = Field(
+        None, description="name under `environments`, used for the steps; default: `default`"
+    )
     base_container: Image | None = Field(
         None, description="image to compile nccl-tests in, with NCCL and MPI [base_container]"
     )

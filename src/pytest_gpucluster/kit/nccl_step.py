@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, SlurmError, StepError, StepTimeout
 from pytest_gpucluster.kit import nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.payload_result import last_stderr_line
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED
 from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
@@ -143,6 +145,7 @@ class NcclStep:
         self.gpus = self.config.gpus_per_node or gpus_per_node
         self.sweep = NcclCommand.parse(self.config.command)
         self.steps = 0
+        self._why_lacking = ""  # what a task printed on stderr when it looked for the programs
         self.lost_nodes: dict[str, str] = {}  # {node: why Slurm cannot start a step there}
 
     # --- the program
@@ -155,10 +158,13 @@ class NcclStep:
         find = f"command -v {shlex.quote(self.sweep.program)}"
         if self.config.container or not (without_tests := self._lacking(find)):
             return "nccl-tests"
-        without_torch, nodes = self._without_torch, self._channel.ask(find)
-        if {*without_tests} & {*without_torch} >= {*nodes}:
+        without_torch = self._without_torch
+        if (nodes := {*without_tests} & {*without_torch}) >= {*self._allocation.nodes}:
+            where = self.config.environment or DEFAULT_ENVIRONMENT
+            inside = f" in environments.{where}" if self.environment is not None else ""
+            inside += f" ({self._why_lacking})" if self._why_lacking else ""
             raise NotAvailable(
-                f"neither {self.sweep.program} nor torch was found on {hostlist.fold(nodes)}: install nccl-tests, or "
+                f"neither {self.sweep.program} nor torch was found on {hostlist.fold(nodes)}{inside}: install nccl-tests, or "
                 "name an environment whose python has torch, or an image with nccl-tests: nccl.environment, nccl.container"
             )
         # the step of a node without the program that most nodes have reports it
@@ -169,13 +175,9 @@ class NcclStep:
         """The nodes whose python has no torch."""
         if self.config.payload:
             return ()  # it replaces the payload on torch
-        environment = self.environment
-        if environment is not None and (
-            environment.container_image or environment.conda or environment.modules
-        ):
-            # an image for nccl-tests alone has no torch
-            return () if self.config.container is None else self._allocation.nodes
-        python = shlex.quote(environment.python if environment else "python3")
+        if self.config.container:
+            return self._allocation.nodes  # an image for nccl-tests alone has no torch
+        python = shlex.quote(self.environment.python if self.environment else "python3")
         find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
         return tuple(self._lacking(f"{python} -c {shlex.quote(find)}"))
 
@@ -188,7 +190,21 @@ class NcclStep:
         return self.config.exports.get("NCCL_DEBUG", "INFO") in {"INFO", "TRACE"} and not own
 
     def _lacking(self, command: str) -> list[str]:
-        return [node for node, answer in self._channel.ask(command).items() if answer.rc != 0]
+        """Return the nodes on which a command fails in the environment of the steps."""
+        if self.environment is None:
+            return [node for node, answer in self._channel.ask(command).items() if answer.rc != 0]
+        request = StepRequest(
+            argv=("sh", "-c", command),
+            nodes=tuple(node for node in self._allocation.nodes if node not in self._channel.lost),
+            ntasks_per_node=1,
+            mpi="none",
+            environment=self.environment,
+            timeout=self.config.deadline,
+        )
+        result = run_step(self._slurm, self._allocation, request)
+        having = {task.node for task in result.tasks if task.rc == 0}
+        self._why_lacking = next(filter(None, (last_stderr_line(task.stderr) for task in result.tasks)), "")
+        return [node for node in self._allocation.nodes if node not in having]
 
     @cached_property
     def environment(self) -> EnvironmentConfig | None:

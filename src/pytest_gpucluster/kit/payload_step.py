@@ -6,9 +6,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.text import listed
-
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
 
@@ -43,10 +40,5 @@ def source_of(module: str, name: str = "payload.py") -> str:
 
 
 def environment_named(cluster: Cluster, name: str | None, section: str) -> EnvironmentConfig | None:
-    """Return an environment of the cluster file; ConfigError if the section names one that does not exist."""
-    if name is None:
-        return None
-    if name not in cluster.environments:
-        known = listed(sorted(cluster.environments))
-        raise ConfigError(f"{section}.environment {name!r} is not among the environments: {known}")
-    return cluster.environments[name]
+    """Return the environment of a section's steps, by default `environments.default`; ConfigError for an unknown name."""
+    return cluster.environment(name, f"{section}.environment")

@@ -240,8 +240,9 @@ def table(gpucluster_item: ItemView) -> Callable[..., None]:
 def srun(gpucluster_item: ItemView) -> Callable[..., StepResult]:
     """Run a step: `srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
 
-    Takes the fields of StepRequest; `environment` is a name of the cluster file. Without `nodes` the step runs on the
-    item's node, or on all nodes if the item has no node. Returns a StepResult: `.rc`, `.tasks`, `.command`.
+    Takes the fields of StepRequest; `environment` is a name of the cluster file; without it `environments.default` is
+    used, and "none" is no environment. Without `nodes` the step runs on the item's node, or on all nodes if the item has
+    no node. Returns a StepResult: `.rc`, `.tasks`, `.command`.
     """
     session, record = gpucluster_item.session, gpucluster_item.record
 

@@ -17,7 +17,7 @@ import pytest
 from pytest_gpucluster.cluster.channel.testinfra_backend import host_of
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, StepError
+from pytest_gpucluster.core.errors import GpuClusterError, StepError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.plugin.facts import FactsCache
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, clean
@@ -167,19 +167,16 @@ class ClusterSession:
     def run_step(
         self, argv: Sequence[str], *, nodes: Sequence[str], environment: str | None, **options: Any
     ) -> StepResult:
-        """Run a step on these nodes (none: all of the first allocation), in an environment of the cluster file."""
+        """Run a step on these nodes (none: all of the first allocation), in an environment of the cluster file.
+
+        Without a name the environment is `default`, where the cluster file has it.
+        """
         if self.slurm is None:
             pytest.skip(f"{NOT_APPLICABLE}{self.cluster.why_no_slurm}")
         held = self.allocation_of(nodes[0]) if nodes else (self.allocations or (None,))[0]
         if held is None:
             raise StepError(f"no allocation holds {', '.join(nodes) or 'any node'}: the step cannot run")
-        known = self.cluster.environments
-        if environment is not None and environment not in known:
-            names = ", ".join(sorted(known)) or "none"
-            raise ConfigError(
-                f"environment {environment!r} is not in cluster {self.cluster.name}; it has: {names}"
-            )
-        chosen = known[environment] if environment else None
+        chosen = self.cluster.environment(environment, f"cluster {self.cluster.name}: environment")
         request = StepRequest(
             argv=tuple(argv), nodes=tuple(nodes) or held.nodes, environment=chosen, **options
         )

@@ -139,7 +139,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         module.prepare(option, read_log)
     notes = list(getattr(option, "former_names", ()))
     cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
-    notes += cluster.deprecations
+    notes += [*cluster.deprecations, *cluster.warnings]
     selection = Selection.parse(option.nodes, option.exclude_nodes)
     slurm = make_slurm(cluster)
     options = Options.read(option)

@@ -362,7 +362,7 @@ def burnin_of(
     nodes: int, gpus: int = 4, seconds: float = 3600.0, left: str = "UNLIMITED", **config: Any
 ) -> Burnin:
     section = BurninConfig(**config)
-    cluster: Any = types.SimpleNamespace(section=lambda _: section, sudo=False, environments={})
+    cluster: Any = types.SimpleNamespace(section=lambda _: section, sudo=False, environment=lambda *_: None)
     held: Any = types.SimpleNamespace(job_id=7)
     slurm: Any = FakeSlurm(left)
     made = Burnin(

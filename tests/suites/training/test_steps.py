@@ -33,7 +33,7 @@ def runner(
     monkeypatch.setattr(Training, "run", run)
     monkeypatch.setattr(Training, "fit_nodes", NODES)
     profile = SimpleNamespace(profile=SimpleNamespace(simulated=True, gpu=None))
-    cluster: Any = SimpleNamespace(environments={}, group_of=lambda _: profile)
+    cluster: Any = SimpleNamespace(environment=lambda *_: None, group_of=lambda _: profile)
     allocation: Any = SimpleNamespace(slurm=None, job_id=10)
     return Training(allocation, cluster, {}, CONFIG, NODES), requests
 

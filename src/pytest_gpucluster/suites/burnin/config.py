@@ -46,7 +46,7 @@ class BurninConfig(Section):
 
     environment: str | None = Field(
         None,
-        description="name under `environments`, used for the step: its python or container must have torch",
+        description="name under `environments`, used for the step: its python or container must have torch; default: `default`",
     )
     time: Duration = Field(3600, description="duration; --burnin-time overrides it")
     load: Duration = Field(

@@ -60,7 +60,7 @@ def all_found(
 ) -> Iterator[dict[str, ContainerFacts]]:
     """{node: the facts of its steps}; the imported images are removed at the end."""
     session = gpucluster_session
-    environment = session.cluster.environments.get(config.environment or "")
+    environment = session.cluster.environment(config.environment, "container.environment")
     image = config.image or (environment.container_image if environment else None)
     if image is None:
         raise ConfigError(

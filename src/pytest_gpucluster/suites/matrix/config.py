@@ -15,10 +15,13 @@ class MatrixConfig(OptionalSection):
     environment_keys = ("container", "framework")
 
     container: Text | None = Field(
-        None, description="name under `environments`, with a plain container_image"
+        None,
+        description="name under `environments`, with a plain container_image; default: `default`, where it has an image",
     )
     framework: Text | None = Field(
-        None, description="name under `environments`, with the container_image of a framework, like PyTorch"
+        None,
+        description="name under `environments`, with the container_image of a framework, like PyTorch; default: `default`, "
+        "where it has an image",
     )
     nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
     ntasks_per_node: Tasks = Field(

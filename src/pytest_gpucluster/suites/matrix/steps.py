@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
+from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT, NO_ENVIRONMENT
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
@@ -62,6 +63,7 @@ _GPU = (
 _NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 _SIZES = "-b 8 -e 128M -f 16 -g 1"  # the largest is limited by bandwidth, not by latency
 SHARED_HOST = "virtual nodes share a host"
+OUTSIDE = "nccl.environment, without its container"
 IMAGE_ONLY = "the MPI of mpi.environment is in an image only"
 
 
@@ -84,7 +86,12 @@ class Matrix:
         self.config, self.nodes = config, nodes[: config.nodes]
         self._allocation, self._channel = allocation, channel
         self._cluster, self._inventory = session.cluster, session.inventory
-        self._images = {"srun_pyxis": config.container, "srun_framework": config.framework}
+        usual = session.cluster.environments.get(DEFAULT_ENVIRONMENT)
+        default = DEFAULT_ENVIRONMENT if usual and usual.container_image else None
+        self._images = {
+            "srun_pyxis": config.container or default,
+            "srun_framework": config.framework or default,
+        }
         self._mpi: dict[str, Mpi] = {}
         self._done: dict[tuple[str, str], tuple[Cell, Rate | None]] = {}
 
@@ -173,7 +180,8 @@ class Matrix:
     def _environment(self, row: str) -> EnvironmentConfig | None:
         name = self._images.get(row)
         if name is None:
-            return None
+            usual = self._cluster.environment(None)
+            return usual and usual.outside
         known = self._cluster.environments
         if name not in known or not known[name].container_image:
             images = listed(sorted(key for key, value in known.items() if value.container_image))
@@ -256,16 +264,21 @@ class Matrix:
     def _nccl(self, row: str) -> Measured:
         nccl = self._cluster.section(NcclConfig)
         program = (nccl.command.split() or ["all_reduce_perf"])[0]
+        environments = dict(self._cluster.environments)
         update: dict[str, object] = {"command": f"{program} {_SIZES}", "deadline": self.config.deadline}
         if row == "srun_framework":
-            update |= {"environment": self.config.framework, "container": None, "runner": "payload"}
+            update |= {"environment": self._images[row], "container": None, "runner": "payload"}
         elif row == "srun_pyxis":
             if not nccl.container:
                 raise NotAvailable("the cluster file names no image with nccl-tests (nccl.container)")
-            update |= {"environment": self.config.container, "runner": "nccl-tests"}
+            update |= {"environment": self._images[row], "runner": "nccl-tests"}
         else:
-            update |= {"container": None, "launcher": "srun"}
-        cluster = self._cluster.model_copy(update={"nccl": nccl.model_copy(update=update)})
+            update |= {"container": None, "launcher": "srun", "environment": NO_ENVIRONMENT}
+            if own := self._cluster.environment(nccl.environment, "nccl.environment"):
+                update["environment"], environments[OUTSIDE] = OUTSIDE, own.outside
+        cluster = self._cluster.model_copy(
+            update={"nccl": nccl.model_copy(update=update), "environments": environments}
+        )
         runner = NcclStep(
             *(self._allocation.slurm, self._allocation, cluster, self._channel, self._inventory),
             gpus_per_node=self.gpus,

@@ -56,10 +56,11 @@ class SubmititDriver(Submission):
     def __init__(self, slurm: Slurm, cluster: Cluster, config: SubmititConfig) -> None:
         self.folder = shared_folder(cluster, config)
         environment = environment_named(cluster, config.environment, KEY)
-        if environment and environment.in_container:
+        if environment and environment.in_container and config.environment:
             raise ConfigError(
                 f"submitit.environment {config.environment!r} is a container: submitit runs where pytest runs"
             )
+        environment = environment and environment.outside
         known = slurm.config()
         self.accounting = stores_records(known)
         self.requeue = requeue_delay(known) if config.checkpoint else None

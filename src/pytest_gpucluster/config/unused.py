@@ -1,0 +1,120 @@
+"""Keys of a cluster file that nothing uses, and empty values: each is a warning with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT, SECTIONS, Cluster, ClusterFile
+from pytest_gpucluster.config.validation_errors import model_at
+from pytest_gpucluster.config.yaml_loader import clip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.config.models import BandwidthThreshold
+    from pytest_gpucluster.config.yaml_loader import Loc
+
+_UNTYPED = ("settings", "profile")  # keys whose values no model of the file describes
+_NO_EFFECT = "has no effect"
+
+
+def warnings(written: ClusterFile, cluster: Cluster, data: dict[str, Any]) -> Iterator[tuple[Loc, str]]:
+    """Yield places of a valid file whose values change nothing, and why. `data`: the file as plain data."""
+    yield from _environments(cluster)
+    yield from _access(written)
+    yield from _profile(written)
+    yield from _limits(cluster)
+    yield from _thresholds(written, cluster)
+    yield from _empty(data, ())
+
+
+def _environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    used = {DEFAULT_ENVIRONMENT} | {
+        getattr(section, key, None)
+        for section in cluster.sections().values()
+        for key in section.environment_keys
+    }
+    own = [
+        path.read_text(errors="replace") for folder in cluster.suites for path in Path(folder).rglob("*.py")
+    ]
+    for name, environment in cluster.environments.items():
+        at: Loc = ("environments", name)
+        in_own = any(f"{quote}{name}{quote}" in text for text in own for quote in "'\"")
+        if name not in used and not in_own:
+            yield (
+                at,
+                f"no section uses this environment: name it in one (SECTION: {{environment: {clip(name)}}}), call it "
+                "'default', which is used wherever none is named, or remove it",
+            )
+        if not environment.in_container:
+            for key in sorted(environment.model_fields_set):
+                if key.startswith("container_") and getattr(environment, key):
+                    yield (*at, key), f"{_NO_EFFECT} without 'container_image' or 'container_name'"
+
+
+def _access(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
+    """Yield options of allocations in a file that allocates nothing, and of SSH in one that uses none."""
+    slurm = written.slurm
+    if written.access == "ssh" or slurm.scheduler == "none":
+        why = "access: ssh" if written.access == "ssh" else "scheduler: none"
+        for key in ("partition", "account", "qos", "reservation", "comment", "constraint", "extra_args"):
+            if key in slurm.model_fields_set and getattr(slurm, key):
+                yield ("slurm", key), f"{_NO_EFFECT} with '{why}': nothing is allocated"
+    elif written.ssh.model_fields_set:
+        # --access=ssh of pytest uses the section
+        yield ("ssh",), f"{_NO_EFFECT} without 'access: ssh' (or pytest --access=ssh)"
+
+
+def _profile(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
+    if written.profile is not None and written.groups and all(group.profile for group in written.groups):
+        yield ("profile",), f"{_NO_EFFECT}: every group names its own profile"
+
+
+def _limits(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    partitions = {group.partition or cluster.slurm.partition for group in cluster.groups}
+    if None not in partitions:
+        for name in cluster.limits.keys() - partitions:
+            used = ", ".join(sorted(filter(None, partitions)))
+            yield ("limits", name), f"{_NO_EFFECT}: no group uses this partition (used: {clip(used, 200)})"
+
+
+def _thresholds(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    """Yield rows that no run can be compared with."""
+    nodes = {index: len(group.names) for index, group in enumerate(cluster.groups)}
+    rows: list[tuple[Loc, BandwidthThreshold, int]] = [
+        (("thresholds", index), row, sum(nodes.values())) for index, row in enumerate(written.thresholds)
+    ]
+    for number, group in enumerate(written.groups):
+        rows += [
+            (("groups", number, "thresholds", index), row, nodes[number])
+            for index, row in enumerate(group.thresholds)
+        ]
+    for at, row, count in rows:
+        if row.nodes > count:
+            where = "group" if at[0] == "groups" else "cluster"
+            yield (
+                (*at, "nodes"),
+                f"{_NO_EFFECT}: the row is for {row.nodes} nodes, and the {where} has {count}",
+            )
+
+
+def _empty(value: Any, at: Loc) -> Iterator[tuple[Loc, str]]:
+    """Yield values that are written and empty, unless they replace a default that is not."""
+    if at and at[-1] in _UNTYPED:
+        return
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _empty(inner, (*at, key))
+    elif isinstance(value, list) and value:
+        for index, inner in enumerate(value):
+            yield from _empty(inner, (*at, index))
+    elif value in (None, "", {}, []) and isinstance(at[-1], str):
+        info = model_at(ClusterFile, at[:-1]).model_fields.get(at[-1])
+        default = info.get_default(call_default_factory=True) if info else None
+        if at in {(name,) for name in SECTIONS.values()}:
+            return  # a section without keys enables its suite
+        if not default or (value == {} and isinstance(default, BaseModel)):
+            yield at, "is empty: write a value, or remove the key"
