@@ -37,14 +37,18 @@ class Boxes:
     def __init__(self) -> None:
         self._stack, self._box, self._sandbox = contextlib.ExitStack(), "", Sandbox()
 
-    def of(self, site: Site) -> Sandbox:
+    def of(self, site: Site, checkout: Checkout) -> Sandbox:
         """Return a running, healthy sandbox for the site."""
         if self._box != site.box:
             self.close()
             folder = self._stack.enter_context(sandbox_folder())
             folder.chmod(0o755)
             self._sandbox, self._box = Sandbox(folder / "s"), site.box
-            self._sandbox.up(**json.loads(site.box))
+            options = json.loads(site.box)
+            if options.pop("user"):
+                checkout.start_sandbox(folder / "s", "--nodes", str(site.nodes))
+            else:
+                self._sandbox.up(**options)
         self._sandbox.heal()
         return self._sandbox
 

@@ -75,7 +75,7 @@ class Site:
     @property
     def box(self) -> str:
         """The sandbox that the site needs: sites with the same one share it."""
-        return json.dumps({"nodes": self.nodes, **self.up}, sort_keys=True)
+        return json.dumps({"nodes": self.nodes, "user": self.user, **self.up}, sort_keys=True)
 
 
 # --- worlds: changes of a running sandbox that end with the test

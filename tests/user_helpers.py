@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,23 @@ class Checkout:
         for source, target in zip([self.suites, *places], [folder / "suites", *copies], strict=True):
             shutil.copytree(source, target, copy_function=_link)
         self.suites, self.modules = folder / "suites", os.pathsep.join(map(str, copies))
+
+    def start_sandbox(self, state: Path, *options: str) -> None:
+        """Start a sandbox whose simulated tools any user can run: their Python is that of the users."""
+        argv = [
+            self.python,
+            "-m",
+            "pytest_gpucluster.cli",
+            "sandbox",
+            "up",
+            "--state-dir",
+            str(state),
+            *options,
+        ]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        subprocess.run(
+            argv, env=env | {"PYTHONPATH": self.modules}, check=True, capture_output=True, timeout=300
+        )
 
 
 def _link(source: str, target: str) -> None:

@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("site", STATES, ids=str)
 def test_site(site: Site, boxes: Boxes, folder: Path, checkout: Checkout) -> None:
-    play(site, boxes.of(site), folder, checkout)
+    play(site, boxes.of(site, checkout), folder, checkout)
