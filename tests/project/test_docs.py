@@ -51,7 +51,7 @@ PLAIN = str.maketrans("", "", "[]")
 # need what a command before them has left, so that collecting alone ends with 4; run elsewhere
 RUN_IN_TURN = {
     "pytest --cluster=prod -m nccl --baseline=prod.baseline.yaml",  # test_the_tutorial_runs_as_it_stands
-    "pytest --cluster=prod -m burnin --burnin-resume=reports/latest/events.jsonl    # continues that burn-in",
+    "pytest --cluster=prod -m burnin --burnin-resume=reports/latest-rerun/events.jsonl    # continues that burn-in",
 }  # the latter by test_burnin_suite.py
 
 

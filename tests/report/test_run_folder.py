@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpucluster.report.events import EventLog
-from pytest_gpucluster.report.run_folder import RunFolder, log_in, prune
+from pytest_gpucluster.report.run_folder import RunFolder, log_in, prune, runs_in_reasons
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -18,11 +20,17 @@ def run_id(number: int) -> str:
     return f"20261101T0600{number:02}-{number}"
 
 
-def made(root: Path, number: int) -> Path:
+FULL = [{"event": "start", "full": True}, {"event": "finish", "exit": 1}]
+STOPPED = [{"event": "start", "full": True}, {"event": "finish", "exit": 1}, {"event": "finish", "exit": 2}]
+DRAINED = [{"event": "start", "full": False}, {"event": "node_intent", "node": "gpu01"}]
+QUOTED = [{"event": "start", "full": False}, {"event": "result", "message": '"event": "node_intent"'}]
+
+
+def made(root: Path, number: int, events: Sequence[dict[str, Any]] = ({},)) -> Path:
     """Return the folder of a run that has ended, with a log and the log of a step."""
     folder = root / run_id(number)
     (folder / "steps").mkdir(parents=True)
-    (folder / "events.jsonl").write_text("{}\n")
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / "steps" / "0001-a.log").write_text("")
     return folder
 
@@ -31,14 +39,69 @@ def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
 
-def test_latest_is_the_run_that_was_published_last(tmp_path: Path) -> None:
-    for number in (1, 2):
-        made(tmp_path, number)
-        run = RunFolder(tmp_path, run_id(number), most=9)
-        run.publish()
-        assert (tmp_path / "latest").readlink().name == run_id(number)
-        run.close()
-    assert names(tmp_path) == [run_id(1), run_id(2), "latest"]
+def links(root: Path) -> tuple[str, ...]:
+    """Return the numbers of the runs that `latest` and `latest-rerun` name."""
+    found = (root / name for name in ("latest", "latest-rerun"))
+    return tuple(link.readlink().name.rpartition("-")[2] if link.is_symlink() else "" for link in found)
+
+
+def execute(root: Path, number: int, events: Sequence[dict[str, Any]] = ({},), **options: Any) -> list[str]:
+    """Let a run publish, write its events and end; return what it removed."""
+    folder = RunFolder(root, run_id(number), most=options.pop("most", 30), full=options.pop("full", False))
+    folder.publish()
+    made(root, number, events)
+    return folder.close(**options)
+
+
+def test_latest_is_the_newest_full_run_and_latest_rerun_the_newest_other(tmp_path: Path) -> None:
+    execute(tmp_path, 1)
+    assert links(tmp_path) == ("1", "1")  # there is no full run yet
+    execute(tmp_path, 2, FULL, full=True)
+    execute(tmp_path, 3)
+    assert links(tmp_path) == ("2", "3")
+    execute(tmp_path, 4, FULL, full=True)
+    execute(tmp_path, 5, STOPPED, full=True)
+    assert links(tmp_path) == ("4", "5")
+    execute(tmp_path, 6)
+    assert links(tmp_path) == ("4", "6")
+    assert log_in(tmp_path).parent.name == run_id(6)  # the newest of both
+
+
+def test_latest_is_not_taken_from_a_full_run_that_another_process_still_writes(tmp_path: Path) -> None:
+    RunFolder(tmp_path, run_id(1), most=30, full=True).publish()
+    log = EventLog(tmp_path / run_id(1) / "events.jsonl", run_id(1))
+    log.write("start", full=True)
+    execute(tmp_path, 2)
+    assert links(tmp_path) == ("1", "2")
+    log.close()  # killed: it has no `finish`
+    execute(tmp_path, 3)
+    assert links(tmp_path) == ("3", "3")
+
+
+def test_forty_reruns_never_remove_the_full_run_or_other_evidence(tmp_path: Path) -> None:
+    execute(tmp_path, 1, FULL, full=True)
+    execute(tmp_path, 2, DRAINED)
+    execute(tmp_path, 3)  # named by the reason of a node
+    execute(tmp_path, 4)  # named by the history
+    execute(tmp_path, 5, QUOTED)
+    reasons = [f"gpucluster:gpu.ecc 1>0 run={run_id(3)} sum=0badcafe", f"my own words, was run={run_id(99)}"]
+    named = {*runs_in_reasons(reasons), run_id(4)}
+    removed = [gone for number in range(10, 50) for gone in execute(tmp_path, number, named=named)]
+    assert removed == [run_id(5), *map(run_id, range(10, 20))]
+    left = [run_id(number) for number in (1, 2, 3, 4, *range(20, 50))]
+    assert names(tmp_path) == [*left, "latest", "latest-rerun"]
+    assert links(tmp_path) == ("1", "49")
+
+
+def test_a_full_run_of_an_older_version_is_known_by_its_arguments(tmp_path: Path) -> None:
+    end = {"event": "finish", "exit": 0}
+    old = {"event": "start", "scope": {}, "arguments": ["--cluster=prod", "--slow"]}
+    made(tmp_path, 1, [old, end])
+    made(tmp_path, 2, [{**old, "arguments": ["--cluster=prod", "suites/gpu"]}, end])
+    made(tmp_path, 3, [{**old, "scope": {"-m": "gpu"}}, end])
+    assert prune(tmp_path, 1) == [run_id(2)]
+    made(tmp_path, 4)
+    assert prune(tmp_path, 1) == [run_id(3)]
 
 
 def test_a_run_without_items_leaves_the_folders_as_they_were(tmp_path: Path) -> None:
@@ -47,7 +110,7 @@ def test_a_run_without_items_leaves_the_folders_as_they_were(tmp_path: Path) -> 
     empty = RunFolder(tmp_path, run_id(2), most=1)
     made(tmp_path, 2)
     empty.close()
-    assert names(tmp_path) == [run_id(1), "latest"]
+    assert names(tmp_path) == [run_id(1), "latest", "latest-rerun"]
     assert (tmp_path / "latest" / "events.jsonl").read_text() == "{}\n"
     first = RunFolder(tmp_path / "new", run_id(3), most=9)
     made(tmp_path / "new", 3)
@@ -95,5 +158,5 @@ def test_a_folder_of_another_user_stays(tmp_path: Path) -> None:
 def test_a_log_is_found_by_its_run_its_folder_or_itself(tmp_path: Path) -> None:
     folder = made(tmp_path, 1)
     RunFolder(tmp_path, run_id(1), most=9).publish()
-    assert log_in(tmp_path) == tmp_path / "latest" / "events.jsonl"
+    assert log_in(tmp_path) == folder / "events.jsonl"
     assert log_in(folder) == log_in(folder / "events.jsonl") == folder / "events.jsonl"

@@ -192,8 +192,11 @@ def test_a_run_without_items_leaves_the_reports_as_they_were(
         assert state_of(tmp_path / "reports") == before, words
         assert "--fixtures-per-test" not in words or "test_hostname" in run.out
     names = {path.name for path in (tmp_path / "reports").iterdir()}
-    run_in(tmp_path, installed, on(sandbox), "-k", "test_hostname", "--nodes=gpu01", "--keep-runs=1")
-    assert len(list((tmp_path / "reports").iterdir())) == 2
+    last = run_in(tmp_path, installed, on(sandbox), "-k", "test_hostname", "--nodes=gpu01", "--keep-runs=1")
+    gone, *links = sorted(names)
+    assert f"reports of 1 old run removed (--keep-runs=1): {gone}" in last.out
+    assert {path.name for path in (tmp_path / "reports").iterdir()} > set(links)
+    assert len(list((tmp_path / "reports").iterdir())) == 3
     assert (tmp_path / "reports" / "latest").readlink().name not in names
 
 

@@ -186,15 +186,16 @@ def _add_run(add: Add) -> None:
         "--report-dir",
         metavar="DIR",
         default="reports",
-        help="each run writes its reports into a folder of its own in this folder, and DIR/latest is a link to the "
-        "newest: events.jsonl, junit.xml, report.html, metrics.prom, steps/ (%(default)s)",
+        help="each run writes its reports into a folder of its own in this folder: events.jsonl, junit.xml, report.html, "
+        "metrics.prom, steps/; DIR/latest is a link to the newest full run, DIR/latest-rerun to the newest other (%(default)s)",
     )
     add(
         "--keep-runs",
         metavar="N",
         type=_at_least_one,
         default=30,
-        help="number of runs in --report-dir; the oldest beyond it are deleted (%(default)s)",
+        help="number of runs in --report-dir beside full runs, runs that drained, and runs that a reason of a node or "
+        "the history names; the oldest beyond it are deleted (%(default)s)",
     )
     add(
         "--report-group",

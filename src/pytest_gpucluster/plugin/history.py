@@ -37,6 +37,13 @@ class Memory:
             except (GpuClusterError, OSError) as error:
                 raise GpuClusterError(f"the run is not in the history: {error}") from error
 
+    def runs(self) -> set[str]:
+        """Return the ids of all stored runs; GpuClusterError or OSError if the file cannot be read."""
+        if not self.path.exists():
+            return set()
+        with contextlib.closing(History(self.path)) as history:
+            return history.ids()
+
     def _store(self) -> None:
         if self.log.failed:  # a run with holes would pass for a whole one
             raise GpuClusterError(f"the event log is not whole: {self.log.failed}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from pytest_gpucluster.core import redact
+from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import reporting, runs_tests, signals
 from pytest_gpucluster.plugin.completeness import Completeness
@@ -22,7 +23,9 @@ from pytest_gpucluster.plugin.summary import classify, header, summary
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.last_screen import closing
 from pytest_gpucluster.report.result import RED
+from pytest_gpucluster.report.run_folder import runs_in_reasons
 from pytest_gpucluster.report.waivers import expired
+from pytest_gpucluster.report.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -321,9 +324,28 @@ class Hooks:
         if alone:
             signals.over()
         self._settle()
-        self.reports.close()
+        self._remove_old_reports()
         if not alone:
             signals.restore_handlers()
+
+    def _remove_old_reports(self) -> None:
+        """Remove the reports of old runs that nothing names, and print which."""
+        if not self.reports.is_published:
+            self.reports.close()  # the folder of this run
+            return
+        named = runs_in_reasons({info.reason or "" for info in self.session.inventory.values()})
+        memory = self.config.pluginmanager.get_plugin("gpucluster-history")
+        try:
+            named |= memory.runs() if memory is not None else set()
+        except (GpuClusterError, OSError) as error:
+            self.say(f"reports of old runs stay: the history cannot be read: {error}")
+            return
+        removed = self.reports.close(named)
+        if removed:
+            most = self.config.option.keep_runs
+            self.say(
+                f"reports of {count(len(removed), 'old run')} removed (--keep-runs={most}): {', '.join(removed)}"
+            )
 
     def _settle(self) -> None:
         """State the exit status that the process ends with everywhere; show messages that no summary has shown."""

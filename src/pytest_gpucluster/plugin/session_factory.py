@@ -43,6 +43,7 @@ from pytest_gpucluster.plugin.item_result import clean, one_line
 from pytest_gpucluster.plugin.metrics_file import Gauges
 from pytest_gpucluster.plugin.node_access import NodeAccess
 from pytest_gpucluster.plugin.plan import Selection, make_plan
+from pytest_gpucluster.plugin.run_metadata import is_full
 from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
 from pytest_gpucluster.plugin.step_listener import StepListener
 from pytest_gpucluster.plugin.worker import Worker
@@ -163,7 +164,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
     check_min_nodes(option.min_nodes, plan.selected)
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
-    log = open_log(option, run, reports) if runs_tests(option) else None
+    log = open_log(option, run, reports, full=is_full(config)) if runs_tests(option) else None
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     session.reserved = reserved or frozenset()
@@ -179,11 +180,11 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     return session, log
 
 
-def open_log(option: Any, run: str, reports: Reports) -> EventLog:
+def open_log(option: Any, run: str, reports: Reports, *, full: bool) -> EventLog:
     """Open the event log in the folder of the run, and empty what would pass for this run's --junitxml if it were killed."""
     root = Path(option.report_dir)
     try:
-        reports.runs = RunFolder(root, run, most=option.keep_runs, group=reports.group)
+        reports.runs = RunFolder(root, run, most=option.keep_runs, full=full, group=reports.group)
     except OSError as error:
         raise ConfigError(
             f"cannot write {root}: {error.strerror}: --report-dir=DIR names another folder"

@@ -18,7 +18,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from pytest_gpucluster.report.run_folder import RunFolder
 
@@ -52,11 +52,16 @@ class Reports:
             with self.writing(self.runs.link):
                 self.runs.publish()
 
-    def close(self) -> None:
-        """Remove the folders of the oldest runs, or this one if nothing was published."""
+    def close(self, named: Collection[str] = ()) -> list[str]:
+        """Remove the folders of old runs, or this one if nothing was published; return the ids of removed runs.
+
+        `named`: ids of runs that stay.
+        """
+        removed: list[str] = []
         if self.runs is not None:
             with self.writing(self.runs.path):
-                self.runs.close()
+                removed = self.runs.close(named)
+        return removed
 
     @contextlib.contextmanager
     def writing(self, path: Path) -> Iterator[None]:

@@ -258,6 +258,11 @@ class History(HistoryFile):
         with self._readable_errors():
             return self._past("cluster = ?", (cluster,), count)
 
+    def ids(self) -> set[str]:
+        """Return the ids of the runs of all clusters."""
+        with self._readable_errors():
+            return {run for (run,) in self._db.execute("SELECT run FROM runs")}
+
     def has(self, cluster: str, run: str) -> bool:
         """Return True for a stored run, by its whole id."""
         with self._readable_errors():
