@@ -20,10 +20,17 @@ def run_id(number: int) -> str:
     return f"20261101T0600{number:02}-{number}"
 
 
-FULL = [{"event": "start", "full": True}, {"event": "finish", "exit": 1}]
-STOPPED = [{"event": "start", "full": True}, {"event": "finish", "exit": 1}, {"event": "finish", "exit": 2}]
-DRAINED = [{"event": "start", "full": False}, {"event": "node_intent", "node": "gpu01"}]
-QUOTED = [{"event": "start", "full": False}, {"event": "result", "message": '"event": "node_intent"'}]
+FULL: list[dict[str, Any]] = [{"event": "start", "full": True}, {"event": "finish", "exit": 1}]
+STOPPED: list[dict[str, Any]] = [
+    {"event": "start", "full": True},
+    {"event": "finish", "exit": 1},
+    {"event": "finish", "exit": 2},
+]
+DRAINED: list[dict[str, Any]] = [{"event": "start", "full": False}, {"event": "node_intent", "node": "gpu01"}]
+QUOTED: list[dict[str, Any]] = [
+    {"event": "start", "full": False},
+    {"event": "result", "message": '"event": "node_intent"'},
+]
 
 
 def made(root: Path, number: int, events: Sequence[dict[str, Any]] = ({},)) -> Path:
