@@ -225,7 +225,7 @@ def test_names_of_a_file(tmp_path: Path) -> None:
 
 
 def test_no_file_is_read_where_no_pattern_is_left() -> None:
-    nothing = Unmatched(cluster())
+    nothing = Unmatched([])
     nothing.read(Path(suites_path()).glob("test_*.py"))
     assert nothing.names == set()
     nothing.refuse([])

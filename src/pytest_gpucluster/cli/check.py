@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +68,19 @@ def _errors(source: Source, cluster: Cluster) -> Iterator[ConfigError]:
     for index, folder in enumerate(cluster.suites):
         if not Path(folder).is_dir():
             yield source.error(("suites", index), f"{folder} is not a folder")
-    own = (path for folder in cluster.suites for path in Path(folder).rglob("test_*.py"))
-    unmatched, wrong = unmatched_by(cluster, own)
+    for index, waiver in enumerate(cluster.waivers):
+        if waiver.expired(date.today()):  # noqa: DTZ011 - the site's day
+            ticket = f" ({waiver.ticket})" if waiver.ticket else ""
+            why = f"expired{ticket}: repair what the waiver accepts and remove it, or set another date"
+            yield source.error(("waivers", index, "until"), f"{waiver.until.isoformat()} {why}")
+    unmatched, wrong = unmatched_by(cluster, _own_files(cluster))
     for pattern in wrong:
         at, where = _written(cluster, pattern) or ((), unmatched.left[pattern])
         yield source.error(at, f"{where} matches no check; the nearest is {unmatched.nearest(pattern)!r}")
+
+
+def _own_files(cluster: Cluster) -> list[Path]:
+    return [path for folder in cluster.suites for path in Path(folder).rglob("test_*.py")]
 
 
 def _written(cluster: Cluster, pattern: str) -> tuple[Loc, str] | None:
@@ -82,6 +91,8 @@ def _written(cluster: Cluster, pattern: str) -> tuple[Loc, str] | None:
 
 
 def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
+    from pytest_gpucluster.plugin.check_patterns import unmatched_waivers  # slow to import
+
     groups = [
         {
             "nodes": group.nodes,
@@ -98,7 +109,7 @@ def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
         "groups": groups,
         "suites": [suite.name for suite in suites() if suite.section and suite.name in source.data],
         "deprecations": cluster.deprecations,
-        "warnings": cluster.warnings,
+        "warnings": (*cluster.warnings, *unmatched_waivers(cluster, _own_files(cluster))),
     }
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT, SECTIONS, Cluster, ClusterFile
 from pytest_gpucluster.config.validation_errors import model_at
 from pytest_gpucluster.config.yaml_loader import clip
+from pytest_gpucluster.core import hostlist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,7 @@ def warnings(written: ClusterFile, cluster: Cluster, data: dict[str, Any]) -> It
     yield from _profile(written)
     yield from _limits(cluster)
     yield from _thresholds(written, cluster)
+    yield from _waivers(cluster)
     yield from _empty(data, ())
 
 
@@ -71,6 +73,16 @@ def _access(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
 def _profile(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
     if written.profile is not None and written.groups and all(group.profile for group in written.groups):
         yield ("profile",), f"{_NO_EFFECT}: every group names its own profile"
+
+
+def _waivers(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    known = {node for group in cluster.groups for node in group.names}
+    for index, waiver in enumerate(cluster.waivers):
+        if unknown := waiver.names - known:
+            yield (
+                ("waivers", index, "nodes"),
+                f"{_NO_EFFECT} on {hostlist.fold(unknown)}: the cluster has no such node",
+            )
 
 
 def _limits(cluster: Cluster) -> Iterator[tuple[Loc, str]]:

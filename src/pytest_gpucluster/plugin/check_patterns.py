@@ -11,6 +11,8 @@ import pytest
 
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.waivers import AVAILABLE, PROVED
 from pytest_gpucluster.plugin.item_result import matches
 from pytest_gpucluster.plugin.node_items import check_of, kinds
 
@@ -27,10 +29,8 @@ _FILES = ("test_*.py", "*/test_*.py", "*/*/test_*.py")  # below the root folder:
 class Unmatched:
     """The patterns that match no check so far: {pattern: where it is written}."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.left = {
-            pattern: f"{where}: {pattern!r}" for where, patterns in _written(cluster) for pattern in patterns
-        }
+    def __init__(self, written: Iterable[tuple[str, Collection[str]]]) -> None:
+        self.left = {pattern: f"{where}: {pattern!r}" for where, patterns in written for pattern in patterns}
         self.names: set[str] = set()
 
     def read(self, files: Iterable[Path], declared: re.Pattern[str] | None = None) -> None:
@@ -60,8 +60,10 @@ class Unmatched:
         return difflib.get_close_matches(pattern, sorted(known), cutoff=0.0)[0]
 
 
-def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> None:
+def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> list[str]:
     """Raise ConfigError for a pattern that matches no check of the shipped suites or of the site's own.
+
+    Return warnings: patterns of waivers that match none.
 
     A pattern whose suite no file has may be for checks that a plugin makes: it is refused after the collection.
     """
@@ -69,6 +71,7 @@ def refuse_unmatched(config: pytest.Config, cluster: Cluster) -> None:
     unmatched.refuse(wrong)
     if unmatched.left:
         config.pluginmanager.register(AfterCollection(unmatched), "gpucluster-check-patterns")
+    return unmatched_waivers(cluster, _site_files(config)) if cluster.waivers else []
 
 
 def unmatched_by(cluster: Cluster, site_files: Iterable[Path]) -> tuple[Unmatched, list[str]]:
@@ -76,7 +79,28 @@ def unmatched_by(cluster: Cluster, site_files: Iterable[Path]) -> tuple[Unmatche
 
     A pattern with the name of another suite may be for checks that a plugin makes.
     """
-    unmatched = Unmatched(cluster)
+    return _unmatched(_written(cluster), site_files)
+
+
+def unmatched_waivers(cluster: Cluster, site_files: Iterable[Path]) -> list[str]:
+    """Return a warning for each pattern of a waiver that matches no check of the shipped suites and these files."""
+    written = [
+        (one.at, [it for it in one.checks if not matches(AVAILABLE, (it,))]) for one in cluster.waivers
+    ]
+    if not written:
+        return []
+    unmatched, wrong = _unmatched(written, site_files, also=(f"{suite.name}.{PROVED}" for suite in suites()))
+    return [
+        f"{unmatched.left[pattern]} of a waiver matches no check; the nearest is {unmatched.nearest(pattern)!r}"
+        for pattern in wrong
+    ]
+
+
+def _unmatched(
+    written: Iterable[tuple[str, Collection[str]]], site_files: Iterable[Path], also: Iterable[str] = ()
+) -> tuple[Unmatched, list[str]]:
+    unmatched = Unmatched(written)
+    unmatched.add(also)
     unmatched.read(Path(suites_path()).glob("*/test_*.py"))
     unmatched.read(check_files(), _CHECK)
     shipped = {name.partition(".")[0] for name in unmatched.names}

@@ -148,7 +148,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         raise ConfigError(f"--drain and --resume-passing: cluster {cluster.name} has no scheduler")
     refuse_slurms_options(option, cluster)
     refuse_names(cluster)
-    refuse_unmatched(config, cluster)
+    notes += refuse_unmatched(config, cluster)
     if slurm is not None:
         refuse_options(cluster, slurm)
     inventory = first_contact(cluster, slurm) if slurm else {}
