@@ -57,17 +57,20 @@ class Action(str, enum.Enum):
 class Finding:
     """One deviation: the part (GPU, link, mount, ...), the measured and the expected value.
 
-    `action`: the required action, if it differs from that of the verdict.
+    `action`: the required action, if it differs from that of the verdict. `setting`: what a person has stated and the
+    finding compares with, like `os.limits`, if it differs from that of the check.
     """
 
     part: str
     measured: str
     expected: str
     action: Action | None = None
+    setting: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """Return plain types; a finding without its own action has no such key."""
+        """Return plain types; a finding without its own action or setting has no such key."""
         own = {"action": self.action.value} if self.action else {}
+        own |= {"setting": self.setting} if self.setting else {}
         return {"part": self.part, "measured": self.measured, "expected": self.expected, **own}
 
 
@@ -126,10 +129,11 @@ class Verdict:
     hint: str = ""
     action: Action = Action.MONITOR
     advisories: tuple[Advisory, ...] = ()
+    setting: str = ""  # of all findings that name none
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for events and for xdist."""
-        return {
+        plain = {
             **vars(self),  # asdict makes a deep copy for every item: four times as slow
             "outcome": self.outcome.value,
             "action": self.action.value,
@@ -137,6 +141,9 @@ class Verdict:
             "metrics": [dict(vars(metric)) for metric in self.metrics],
             "advisories": [dict(vars(advisory)) for advisory in self.advisories],
         }
+        if not self.setting:
+            del plain["setting"]
+        return plain
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,7 @@ class CheckDescription:
     """What must hold, the usual cause of a failure, what to do, and the action.
 
     never_healthy: why no healthy node, under any site's configuration, fails the check with a repair as its action.
+    setting: what a person has stated and the check compares with: a key of the cluster file, the profile, an image.
     """
 
     holds: str
@@ -151,6 +159,7 @@ class CheckDescription:
     hint: str
     action: Action
     never_healthy: str = ""
+    setting: str = ""
 
 
 def with_contention(verdict: Verdict, who: str) -> Verdict:
@@ -252,6 +261,7 @@ def check(
     hint: str,
     action: Action,
     never_healthy: str = "",
+    setting: str = "",
     item: bool = True,
     marks: tuple[str, ...] = (),
     each: str = "",
@@ -259,17 +269,20 @@ def check(
     """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT; the parameters name its facts.
 
     never_healthy: one sentence: why no healthy node, under any site's configuration, fails with a repair as its action.
+    setting: what a person has stated and the check compares with, like `os.limits`: if it explains what fails alike on all nodes,
+    or on the only one, the finding is one of the cluster (core/common_cause.py).
     """
 
     def decorate(function: Callable[P, Judgement]) -> Check[P]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]
         if function.__module__.startswith(f"{PACKAGE}."):
-            CHECKS[name] = CheckDescription(holds, cause, hint, action, never_healthy)
+            CHECKS[name] = CheckDescription(holds, cause, hint, action, never_healthy, setting)
 
         @functools.wraps(function)
         def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:
             __tracebackhide__ = True
-            return conclude(name, function(*args, **kwargs), cause=cause, hint=hint, action=action)
+            verdict = conclude(name, function(*args, **kwargs), cause=cause, hint=hint, action=action)
+            return replace(verdict, setting=setting) if setting else verdict
 
         return Check(name, judged, item=item, marks=marks, each=each)
 

@@ -15,12 +15,13 @@ RED = ("failed", "error")
 
 
 class Deviation(NamedTuple):
-    """A finding or a warning of a verdict. `action` '' is that of the verdict."""
+    """A finding or a warning of a verdict. `action` and `setting` '' are those of the verdict."""
 
     part: str
     measured: str
     expected: str
     action: str
+    setting: str = ""
 
 
 class DeviatingVerdict(NamedTuple):
@@ -32,6 +33,7 @@ class DeviatingVerdict(NamedTuple):
     hint: str
     findings: tuple[Deviation, ...]
     advisories: tuple[Deviation, ...]
+    setting: str = ""
 
 
 class LoggedMetric(NamedTuple):
@@ -57,7 +59,10 @@ class Waived(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How an item ended, in the texts of the log; each report makes them fit for its own format."""
+    """How an item ended, in the texts of the log; each report makes them fit for its own format.
+
+    common: the item failed only by findings of the cluster (core/common_cause.py): its node is not at fault.
+    """
 
     nodeid: str
     node: str
@@ -73,6 +78,7 @@ class Result:
     annotation: tuple[str, ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
     waiver: Waived | None = None
+    common: bool = False
 
     @property
     def red(self) -> bool:
@@ -112,10 +118,10 @@ def _verdict(verdict: dict[str, Any]) -> DeviatingVerdict:
     findings, advisories = (
         tuple(map(_deviation, as_dicts(verdict.get(key)))) for key in ("findings", "advisories")
     )
-    outcome, action, cause, hint = (
-        _shared(verdict.get(key)) for key in ("outcome", "action", "cause", "hint")
+    outcome, action, cause, hint, setting = (
+        _shared(verdict.get(key)) for key in ("outcome", "action", "cause", "hint", "setting")
     )
-    return DeviatingVerdict(outcome, action, cause, hint, findings, advisories)
+    return DeviatingVerdict(outcome, action, cause, hint, findings, advisories, setting)
 
 
 def _deviation(finding: dict[str, Any]) -> Deviation:

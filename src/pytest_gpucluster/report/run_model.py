@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
+from pytest_gpucluster.core.common_cause import Place
 from pytest_gpucluster.core.sanitize import cut, printable
 from pytest_gpucluster.report.result import (
     RED,
@@ -29,11 +30,13 @@ from pytest_gpucluster.report.result import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from pytest_gpucluster.core.common_cause import CommonFinding
     from pytest_gpucluster.report.result import LoggedMetric
 
 CLUSTER = "(cluster)"  # stands for checks that are about no single node
 # worst first: a cell of nodes x suites shows the first of these that it holds
-STATES = ("failed", "error", "not tested", "not checked", "skipped", "passed", "not applicable")
+NOT_PROVED = "not proved"  # the node failed, but only by findings of the cluster
+STATES = ("failed", "error", NOT_PROVED, "not tested", "not checked", "skipped", "passed", "not applicable")
 ACTIONS = ("return to vendor", "drain", "reboot", "reset gpu", "monitor", "configure")
 _NO_VERDICT = DeviatingVerdict("", "", "", "", (), ())
 _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
@@ -61,7 +64,11 @@ class Row:
 
 @dataclass
 class FailureGroup:
-    """Nodes that fail one check alike. `example` is of the first: node, text, output, by_hand, again."""
+    """Nodes that fail one check alike. `example` is of the first: node, text, output, by_hand, again.
+
+    common: what the nodes share, if it is a finding of the cluster (cluster_findings.py). split: groups of such findings that
+    were first a part of this one.
+    """
 
     outcome: str
     check: str
@@ -74,6 +81,8 @@ class FailureGroup:
     slurm: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     logs: dict[str, None] = field(default_factory=dict)
     example: dict[str, Any] = field(default_factory=dict)
+    common: str = ""
+    split: list[FailureGroup] = field(default_factory=list)
 
 
 @dataclass
@@ -128,6 +137,9 @@ class Run:
     )  # suite -> log of a step -> the check that ran it
     totals: Counter[str] = field(default_factory=Counter)
     results: list[Result] = field(default_factory=list)
+    places: dict[str, Place] = field(default_factory=dict)
+    common: list[CommonFinding] = field(default_factory=list)  # after cluster_findings.settle
+    settled: set[str] = field(default_factory=set)  # checks whose failures it has read
     reruns: dict[str, list[Result]] = field(default_factory=lambda: defaultdict(list))  # item -> its attempts
 
     def take(self, event: dict[str, Any]) -> None:
@@ -193,6 +205,9 @@ def read_run(events: Iterable[dict[str, Any]], **readers: Callable[[dict[str, An
     run = Run()
     for event in events:
         readers.get(str(event.get("event")), run.take)(event)
+    from pytest_gpucluster.report.cluster_findings import settle  # it needs this module
+
+    settle(run)
     return run
 
 
@@ -211,6 +226,9 @@ def _nodes(run: Run, event: dict[str, Any]) -> None:
     for node, problem in as_dict(event.get("not_tested")).items():
         kind, why = (*as_list(problem), "", "")[:2]
         run.problems[_line(node)] = (_line(kind), _line(why))
+    for shared in as_dicts(event.get("places")):
+        place = Place(*(_line(shared.get(key.name)) for key in fields(Place)))
+        run.places |= dict.fromkeys(map(_line, as_list(shared.get("nodes"))), place)
 
 
 def _lost(run: Run, event: dict[str, Any]) -> None:
@@ -327,6 +345,17 @@ def _add(
         row.nodes.append(node)
 
 
+def add_finding(group: FailureGroup, finding: Deviation, node: str, action: str) -> None:
+    """Put a finding of a node into a group."""
+    _add(group.rows, finding, node, action=action)
+
+
+def example_of(result: Result) -> dict[str, Any]:
+    """Return the example of a group whose first failure this is; what the item printed is in the log only."""
+    event = {"text": result.text, "annotation": list(result.annotation)}
+    return _example(event, one_line(result.node))
+
+
 def _short(part: str) -> str:
     return part.partition(" (")[0]
 
@@ -425,6 +454,11 @@ def _point(point: Any) -> tuple[int, float] | None:
 
 
 # --- whatever a log may hold
+
+
+def one_line(value: Any) -> str:
+    """Return a text of the log as the model holds it: one line of limited length."""
+    return _line(value)
 
 
 def _line(value: Any) -> str:

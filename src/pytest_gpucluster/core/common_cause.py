@@ -1,0 +1,241 @@
+"""The one rule of common cause: which findings of nodes are one finding of the cluster. Pure; docs/common-cause.md.
+
+The same finding on all nodes that share a place, or on most of them, is a finding of what they share. So is the finding of
+the only node there, if a setting explains it. Such a finding fails the cluster, with the action `configure`: it takes no node
+out of service. A node that fails for its own reason beside it keeps that failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpucluster.core.check import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+FEWEST_FOR_MOST = 3  # judged nodes: of two, "most" is both
+FEWEST_OF_SWITCH = 3  # two nodes of one switch may both be sick
+WHAT_NODES_SHARE = "a setting, an image, the profile or a server that they share"
+
+_UUID = re.compile(r"\b(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b"  # PCI
+    r"|\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b|\b[0-9a-f]{4}(?::[0-9a-f]{4}){2,7}\b"  # MAC, GUID, IPv6
+    r"|\b0x[0-9a-f]+\b|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,}\b",
+    re.IGNORECASE,
+)
+_TEMPORARY = re.compile(r"\b(tmp[._-]?|XXXX)\w{4,}")
+# a number after these words is a code, which says what happened; any other varies with the machine
+_NUMBER = re.compile(
+    r"(?P<code>\b(?:xid|signal|errno|error|code|status|exit(?: status| code)?|rc|level|gen|generation) ?[:=]? ?\d+)"
+    r"|\d+(?:[.,:]\d+)*",
+    re.IGNORECASE,
+)
+_LEADING = re.compile(r"\s*(?:at (?:least|most) |[<>]=? ?)?(-?\d+(?:\.\d+)?)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What nodes must share before one is compared with another.
+
+    group: the nodes of the cluster file's group. partition: where the run tests it. arch, image: architecture and
+    operating system (kernel and its build) as Slurm shows them. switch: the leaf switch of Slurm's topology.
+    """
+
+    group: str = ""
+    partition: str = ""
+    arch: str = ""
+    image: str = ""
+    switch: str = ""
+
+
+class Kind(NamedTuple):
+    """What is equal in the same findings of different nodes. `order`: '<' or '>' where two numbers are compared."""
+
+    part: str
+    measured: str
+    expected: str
+    order: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One finding of a check on a node. `setting`: what its expectation comes from, if a person has stated it."""
+
+    node: str
+    part: str
+    measured: str
+    expected: str
+    action: str
+    setting: str = ""
+
+
+@dataclass
+class CommonFinding:
+    """Findings of one check that are one finding of the cluster. `judged`: how many nodes the check has judged there."""
+
+    check: str
+    where: str
+    judged: int
+    nodes: dict[str, None] = field(default_factory=dict)
+    kinds: dict[Kind, frozenset[str]] = field(default_factory=dict)  # with the nodes that have it
+    settings: dict[str, None] = field(default_factory=dict)
+    repairs: bool = False  # any finding asked for a repair of its node
+
+    def has(self, node: str, kind: Kind) -> bool:
+        """Return whether this is the finding of a node."""
+        return node in self.kinds.get(kind, ())
+
+    @property
+    def cause(self) -> str:
+        """Why no single node is at fault."""
+        explained = ", ".join(self.settings)
+        if self.judged == 1:
+            return f"the only node that was judged {self.where}; {explained} explains it, so the node is not at fault"
+        count = (
+            f"all {self.judged}" if len(self.nodes) == self.judged else f"{len(self.nodes)} of {self.judged}"
+        )
+        why = f"{explained}, or {WHAT_NODES_SHARE}" if explained else WHAT_NODES_SHARE
+        return f"{count} nodes that were judged {self.where} fail alike: {why}, not a single node"
+
+    @property
+    def hint(self) -> str:
+        """What to look at first."""
+        settings = [one for one in self.settings if one != CONFIGURED]
+        first = (
+            f"compare {', '.join(settings)} with what the nodes have"
+            if settings
+            else "look at what the nodes share"
+        )
+        by_hand = (
+            "; no node is drained for it: if the nodes themselves are at fault, drain them by hand"
+            * self.repairs
+        )
+        return f"{first}{by_hand}"
+
+
+CONFIGURED = "the configuration"  # the setting of a finding whose action is `configure` and that names none
+
+
+def common_findings(
+    check: str, seen: Iterable[Seen], judged: Collection[str], places: Mapping[str, Place]
+) -> list[CommonFinding]:
+    """Return the findings of one check that are findings of the cluster.
+
+    `judged`: the nodes on which the check passed or failed. A node without a place shares one with all others like it.
+    """
+    known = [(one, kind_of(one)) for one in seen]
+    found = []
+    taken: set[tuple[str, Kind]] = set()
+    for where, members, fewest, enough in _shared(judged, places):
+        having: dict[Kind, dict[str, Seen]] = defaultdict(dict)
+        for one, kind in known:
+            if one.node in members and (one.node, kind) not in taken:
+                having[kind].setdefault(one.node, one)
+        common = CommonFinding(check, where, len(members))
+        for kind, by_node in having.items():
+            explained = {_setting(one) for one in by_node.values()}
+            alone = len(members) == 1 and all(explained) and fewest == 1
+            if not (alone or (len(by_node) >= max(2, fewest) and enough(len(by_node), len(members)))):
+                continue
+            common.nodes |= dict.fromkeys(by_node)
+            common.kinds[kind] = frozenset(by_node)
+            common.settings |= dict.fromkeys(sorted(filter(None, explained)))
+            common.repairs |= any(
+                Action(one.action).is_repair for one in by_node.values() if one.action in _ACTIONS
+            )
+            taken |= {(node, kind) for node in by_node}
+        if common.kinds:
+            found.append(common)
+    return found
+
+
+def kind_of(seen: Seen) -> Kind:
+    """Return what the same finding of another node, device or moment has in common with this one.
+
+    A finding that a setting explains is the same whatever was measured: each node misses the same requirement.
+    """
+    part, measured, expected = (
+        _plain(text, seen.node) for text in (seen.part.partition(" (")[0], seen.measured, seen.expected)
+    )
+    if seen.setting:
+        return Kind(part, "", expected, "")
+    return Kind(part, measured, expected, _order(seen.measured, seen.expected))
+
+
+_ACTIONS = {action.value for action in Action}
+
+
+def _setting(seen: Seen) -> str:
+    return seen.setting or (CONFIGURED if seen.action == Action.CONFIGURE.value else "")
+
+
+def _all(count: int, judged: int) -> bool:
+    return count == judged
+
+
+def _most(count: int, judged: int) -> bool:
+    return count == judged or (judged >= FEWEST_FOR_MOST and 2 * count > judged)
+
+
+def _shared(
+    judged: Collection[str], places: Mapping[str, Place]
+) -> Iterator[tuple[str, frozenset[str], int, Callable[[int, int], bool]]]:
+    """Yield what nodes may share, from wide to narrow: its name, its judged nodes, how many must fail, and the bound."""
+    of = {node: places.get(node, Place()) for node in judged}
+    kinds: dict[Place, list[str]] = defaultdict(list)
+    for node, place in of.items():
+        kinds[Place(place.group, place.partition, place.arch)].append(node)
+    if len(kinds) > 1:
+        yield "in all groups", frozenset(judged), 2, _all
+    for kind, nodes in kinds.items():
+        where = _name(kind, kinds)
+        yield where, frozenset(nodes), 1, _most
+        yield from _parts(where, nodes, {node: of[node].image for node in nodes}, "with {}", 1)
+        yield from _parts(
+            where, nodes, {node: of[node].switch for node in nodes}, "below switch {}", FEWEST_OF_SWITCH
+        )
+
+
+def _parts(
+    where: str, nodes: Iterable[str], shared: Mapping[str, str], words: str, fewest: int
+) -> Iterator[tuple[str, frozenset[str], int, Callable[[int, int], bool]]]:
+    parts: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        parts[shared[node]].append(node)
+    if len(parts) > 1:
+        for name, members in parts.items():
+            if name:
+                yield f"{where} {words.format(name)}", frozenset(members), fewest, _all
+
+
+def _name(kind: Place, others: Collection[Place]) -> str:
+    words = [f"in group {kind.group}" if kind.group else "in the cluster"]
+    alike = [other for other in others if other.group == kind.group]
+    words += [f"of partition {kind.partition}"] if len({it.partition for it in alike}) > 1 else []
+    words += [f"on {kind.arch}"] if len({it.arch for it in alike}) > 1 else []
+    return " ".join(words)
+
+
+@lru_cache(1 << 14)  # thousands of nodes have the same few texts
+def _plain(text: str, node: str) -> str:
+    """Return a text without what names or numbers one machine, device, process or moment."""
+    if node:
+        text = re.sub(rf"(?<![\w-]){re.escape(node)}(?![\w-])", "NODE", text)
+    for pattern in (_UUID, _ADDRESS):
+        text = pattern.sub("#", text)
+    text = _TEMPORARY.sub(r"\1#", text)
+    return " ".join(_NUMBER.sub(lambda it: it["code"].lower() if it["code"] else "#", text).split())
+
+
+def _order(measured: str, expected: str) -> str:
+    """Return how two texts that begin with a number compare: 7 of 8 GPUs is another finding than 9 of 8."""
+    found, wanted = _LEADING.match(measured), _LEADING.match(expected)
+    if not found or not wanted:
+        return ""
+    return "<" if float(found[1]) < float(wanted[1]) else ">" if float(found[1]) > float(wanted[1]) else "="

@@ -1,0 +1,153 @@
+"""The rule of common cause (core/common_cause.py), applied to the failures that the model of a run holds. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action
+from pytest_gpucluster.core.common_cause import Seen, common_findings, kind_of
+from pytest_gpucluster.report.run_model import NOT_PROVED, add_finding, example_of, failure_key, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pytest_gpucluster.core.common_cause import CommonFinding
+    from pytest_gpucluster.report.result import Deviation, Result
+    from pytest_gpucluster.report.run_model import FailureGroup, Run
+
+CONFIGURE = Action.CONFIGURE.value
+_RANKS = {action.value: rank for rank, action in enumerate(Action)}
+_ACTION_LINE = re.compile(r"(?m)^action:\s.*$")
+
+Entry = tuple["Result", "Deviation", str]  # a failure, one of its findings, and the action for it
+
+
+def settle(run: Run) -> None:
+    """Replace what nodes fail alike by findings of the cluster, once per check: when its nodes are judged.
+
+    Changed are `run.common`, `results`, `groups` and `counts`. The totals remain: as many items failed.
+    """
+    failing = {
+        result.check for result in run.results if result.node and result.outcome == "failed"
+    } - run.settled
+    run.settled |= failing
+    at: dict[str, list[int]] = defaultdict(list)
+    for number, result in enumerate(run.results) if failing else ():
+        if result.check in failing and result.node and result.outcome in ("passed", "failed"):
+            at[result.check].append(number)
+    for check, numbers in at.items():
+        failed = [number for number in numbers if run.results[number].outcome == "failed"]
+        seen = [one for number in failed for _, one in _seen(run.results[number])]
+        judged = {one_line(run.results[number].node) for number in numbers}
+        found = common_findings(check, seen, judged, run.places)
+        if found:
+            run.common += found
+            _regroup(run, [run.results[number] for number in failed], found)
+            for number in failed:
+                run.results[number] = _rewritten(run, run.results[number], found)
+
+
+def _seen(result: Result) -> Iterator[tuple[Deviation, Seen]]:
+    for verdict in result.verdicts:
+        for it in verdict.findings:
+            node, part, measured, expected = map(one_line, (result.node, it.part, it.measured, it.expected))
+            action, setting = it.action or verdict.action, it.setting or verdict.setting
+            yield it, Seen(node, part, measured, expected, action, setting)
+
+
+def _owner(found: Iterable[CommonFinding], seen: Seen) -> CommonFinding | None:
+    kind = kind_of(seen)
+    return next((one for one in found if one.has(seen.node, kind)), None)
+
+
+def _rewritten(run: Run, result: Result, found: Sequence[CommonFinding]) -> Result:
+    """Return a failure whose common findings have the action `configure`; its others keep theirs."""
+    owners = [(it, seen, _owner(found, seen)) for it, seen in _seen(result)]
+    common = next((owner for _, _, owner in owners if owner is not None), None)
+    if common is None:
+        return result
+    rest = iter(owners)
+    verdicts = []
+    for verdict in result.verdicts:
+        mine = [next(rest) for _ in verdict.findings]
+        findings = tuple(it._replace(action=CONFIGURE if owner else seen.action) for it, seen, owner in mine)
+        own = [seen.action for _, seen, owner in mine if owner is None]
+        changed = verdict._replace(
+            findings=findings, action=max(own, key=lambda it: _RANKS.get(it, 0), default=CONFIGURE)
+        )
+        if mine and not own:
+            changed = changed._replace(cause=_cause(common, verdict.cause), hint=_hint(common, verdict.hint))
+        verdicts.append(changed if mine else verdict)
+    if any(owner is None for _, _, owner in owners):
+        return replace(result, verdicts=tuple(verdicts))
+    counter = run.counts[one_line(result.node)][one_line(result.suite) or "other"]
+    counter["failed"] -= 1
+    counter[NOT_PROVED] += 1
+    line = f"action:       {CONFIGURE}: a finding of the cluster: {common.cause}"
+    text = _ACTION_LINE.sub(lambda _: line, result.text)
+    return replace(result, verdicts=tuple(verdicts), text=text, common=True)
+
+
+def _regroup(run: Run, failed: Sequence[Result], found: Sequence[CommonFinding]) -> None:
+    """Make a group of each common finding; what nodes fail for themselves stays in the others.
+
+    The first group without other failures becomes that of the common finding, since the terminal already shows it.
+    """
+    kept: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
+    moved: dict[int, list[Entry]] = defaultdict(list)
+    first: dict[int, tuple[str, ...]] = {}
+    state: dict[str, str] = {}
+    for result in failed:
+        key = failure_key(result)
+        if not any(True for _ in _seen(result)):
+            continue  # a plain assertion of a site's test: its group has the message
+        kept.setdefault(key, [])
+        state |= {node: text for text, nodes in run.groups[key].slurm.items() for node in nodes}
+        for finding, seen in _seen(result):
+            owner = _owner(found, seen)
+            if owner is None:
+                kept[key].append((result, finding, seen.action))
+            else:
+                number = found.index(owner)
+                first.setdefault(number, key)
+                moved[number].append((result, finding, CONFIGURE))
+    alone = {key: (run.groups[key].cause, run.groups[key].hint) for key in kept}
+    for key, entries in kept.items():
+        _fill(run.groups[key], entries, state)
+    for number, entries in moved.items():
+        common, key = found[number], first[number]
+        group = run.groups[key]
+        if group.nodes:
+            group.split.append(replace(group, nodes={}, rows={}, slurm=defaultdict(list), split=[]))
+            group = run.groups[key + (common.where,)] = group.split[-1]  # noqa: RUF005 - a star is Python 3.11
+        cause, hint = alone[key]
+        group.common, group.action = common.where, CONFIGURE
+        group.cause, group.hint = _cause(common, cause), _hint(common, hint)
+        _fill(group, entries, state)
+    for key in kept:
+        if not run.groups[key].nodes:
+            del run.groups[key]
+
+
+def _fill(group: FailureGroup, entries: Iterable[Entry], state: dict[str, str]) -> None:
+    for held in (group.nodes, group.rows, group.slurm):
+        held.clear()
+    for result, finding, action in entries:
+        node = one_line(result.node)
+        if node not in group.nodes and node in state:
+            group.slurm[state[node]].append(node)
+        if not group.nodes and group.example.get("node") != node:
+            group.example = example_of(result)
+        group.nodes[node] = None
+        add_finding(group, finding, node, action)
+
+
+def _cause(common: CommonFinding, cause: str) -> str:
+    return f"{common.cause}; of one node alone: {cause}" if cause else common.cause
+
+
+def _hint(common: CommonFinding, hint: str) -> str:
+    return f"{common.hint}; {hint}" if hint else common.hint
