@@ -14,6 +14,7 @@ import pytest
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report.atomic_write import Reports, is_stream, take_away, write_whole
+from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.events import EventLog, read_events, read_log, strict_json
 from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs
 
@@ -262,10 +263,11 @@ def test_the_model_of_a_log_is_what_its_file_says(tmp_path: Path) -> None:
     log.write("start", cluster="prod", arguments=("a", "b"), token="MY_TOKEN=hunter2")
     metrics = [{"name": "busbw", "unit": "GB/s", "device": "", "value": float("nan")}]
     log.write("result", {"node": "gpu01", "check": "c", "metrics": metrics}, nodeid="x", outcome="failed")
-    log.write("drain_systemic", nodes=("gpu01",))
+    log.write("drain_over_budget", nodes=("gpu01",))
     log.write("finish", exit=1)
     log.close()
     log.write("late")
+    settle(log.model)
     assert log.model == read_log(log.path)
     assert [metric.value for metric in log.model.results[0].metrics] == ["NaN"]
 

@@ -377,13 +377,13 @@ def test_drain_acts_are_shown_as_the_log_has_them() -> None:
         run.append(
             event("drain_decision", node=node, decision="spare", why="over the budget", checks=["gpu.count"])
         )
-    run.append(event("drain_systemic", nodes=["gpu02", "gpu03"], budget="10%"))
+    run.append(event("drain_over_budget", nodes=["gpu02", "gpu03"], budget="10%"))
     text = page_of(run).text
     assert (
         "drain_decision 2 nodes: gpu[02-03] decision: spare; why: over the budget; checks: gpu.count" in text
     )
-    assert "drain_systemic 2 nodes: gpu[02-03] budget: 10%" in text
-    assert "The fault is probably systemic" in text
+    assert "drain_over_budget 2 nodes: gpu[02-03] budget: 10%" in text
+    assert "More nodes failed than the budget allows to drain" in text
 
 
 def test_one_act_keeps_its_command_and_many_share_it() -> None:

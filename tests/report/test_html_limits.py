@@ -384,7 +384,7 @@ def test_acts_share_a_row_where_they_differ_in_the_node_alone() -> None:
             event("node_result", node="gpu1", result="drained", problem="", reason="gpu1 and gpu10"),
             event("node_result", node="gpu2", result="drained", problem=None, reason="gpu2 and gpu10"),
             event("node_result", node="gpu10", result="drained", checks=[], reason="gpu10 and gpu10"),
-            event("drain_systemic", nodes=["gpu1", "gpu2"], n=0, checks=["a", "b"]),
+            event("drain_over_budget", nodes=["gpu1", "gpu2"], n=0, checks=["a", "b"]),
             event("drain_skipped", why="stopped"),
         ]
     )
@@ -392,7 +392,7 @@ def test_acts_share_a_row_where_they_differ_in_the_node_alone() -> None:
     assert told == [
         ("node_result", "result: drained; reason: NODE and gpu10", ["gpu1", "gpu2"]),
         ("node_result", "result: drained; reason: gpu10 and gpu10", ["gpu10"]),
-        ("drain_systemic", "n: 0; checks: a, b", ["gpu1", "gpu2"]),
+        ("drain_over_budget", "n: 0; checks: a, b", ["gpu1", "gpu2"]),
         ("drain_skipped", "why: stopped", []),
     ]
 
@@ -541,12 +541,12 @@ def test_the_limits_of_a_page() -> None:
 # --- parts of a page, field by field
 
 
-def test_only_a_systemic_fault_is_called_so() -> None:
+def test_a_spent_budget_is_said() -> None:
     run = a_run([passing("gpu01"), passing("gpu02")])
     assert judge(read_run([*run, event("drain_decision", node="gpu01")])).sentences == (EVERY,)
-    assert judge(read_run([*run, event("drain_decision"), event("drain_systemic")])).sentences == (
+    assert judge(read_run([*run, event("drain_decision"), event("drain_over_budget")])).sentences == (
         EVERY,
-        "The fault is probably systemic: more nodes failed than the budget allows to drain.",
+        "More nodes failed than the budget allows to drain.",
     )
 
 

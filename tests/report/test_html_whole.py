@@ -176,7 +176,7 @@ def run_of(nodes: list[str]) -> list[dict[str, Any]]:
         event(
             "drain_decision", node=good[1], decision="spare", why=f"{good[1]} failed", checks=["gpu.other"]
         ),
-        event("drain_systemic", nodes=[good[0], good[1]], budget="10%"),
+        event("drain_over_budget", nodes=[good[0], good[1]], budget="10%"),
         event("finish", exit=1, complaints=["gpu02 was lost"], processes={"srun": 5})
         | {"time": 1795254000.5},
     ]

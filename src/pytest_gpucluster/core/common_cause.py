@@ -85,7 +85,7 @@ class CommonFinding:
     nodes: dict[str, None] = field(default_factory=dict)
     kinds: dict[Kind, frozenset[str]] = field(default_factory=dict)  # with the nodes that have it
     settings: dict[str, None] = field(default_factory=dict)
-    repairs: bool = False  # any finding asked for a repair of its node
+    repairs: bool = False  # the action of any finding is a repair
 
     def has(self, node: str, kind: Kind) -> bool:
         """Return whether this is the finding of a node."""
@@ -105,12 +105,12 @@ class CommonFinding:
 
     @property
     def hint(self) -> str:
-        """What to look at first."""
+        """What to check first."""
         settings = [one for one in self.settings if one != CONFIGURED]
         first = (
             f"compare {', '.join(settings)} with what the nodes have"
             if settings
-            else "look at what the nodes share"
+            else "check what the nodes share"
         )
         by_hand = (
             "; no node is drained for it: if the nodes themselves are at fault, drain them by hand"
@@ -127,7 +127,8 @@ def common_findings(
 ) -> list[CommonFinding]:
     """Return the findings of one check that are findings of the cluster.
 
-    `judged`: the nodes on which the check passed or failed. A node without a place shares one with all others like it.
+    `judged`: the nodes on which the check passed or failed. A node without a place, as in a log of an earlier version, shares
+    nothing.
     """
     known = [(one, kind_of(one)) for one in seen]
     found = []
@@ -187,12 +188,12 @@ def _shared(
     judged: Collection[str], places: Mapping[str, Place]
 ) -> Iterator[tuple[str, frozenset[str], int, Callable[[int, int], bool]]]:
     """Yield what nodes may share, from wide to narrow: its name, its judged nodes, how many must fail, and the bound."""
-    of = {node: places.get(node, Place()) for node in judged}
+    of = {node: places[node] for node in judged if node in places}
     kinds: dict[Place, list[str]] = defaultdict(list)
     for node, place in of.items():
         kinds[Place(place.group, place.partition, place.arch)].append(node)
     if len(kinds) > 1:
-        yield "in all groups", frozenset(judged), 2, _all
+        yield "in all groups", frozenset(of), 2, _all
     for kind, nodes in kinds.items():
         where = _name(kind, kinds)
         yield where, frozenset(nodes), 1, _most

@@ -208,7 +208,7 @@ class Controller(ClusterSession):
         if self.channel is not None:
             with self._lock:
                 if self._server is None:
-                    self.lanes = make_lanes(self.channel.nodes, workers, self._leaves())
+                    self.lanes = make_lanes(self.channel.nodes, workers, self.leaves())
                     also: dict[str, Callable[..., Any]] = {
                         "places": self._take_places,
                         "outcome": self.outcome,
@@ -222,7 +222,7 @@ class Controller(ClusterSession):
     def _take_places(self, places: list[str]) -> None:
         self.places = places
 
-    def _leaves(self) -> Mapping[str, str]:
+    def leaves(self) -> Mapping[str, str]:
         """Return {node: leaf switch} where Slurm knows its topology."""
         if self.slurm is None or "tree" not in self.slurm.config().get("TopologyPlugin", ""):
             return {}

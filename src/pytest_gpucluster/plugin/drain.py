@@ -27,9 +27,11 @@ from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.rerun import is_repeatable, run_again
+from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.result import read_result
+from pytest_gpucluster.report.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -211,6 +213,8 @@ class Drainage:
         """Try again what failed, where the items are; then act, where the log is."""
         try:
             result = yield
+            if self.log is not None:
+                settle(self.log.model)
             if session.items and runs_tests(session.config.option):  # under xdist the controller has none
                 self._confirm()
         except BaseException as error:
@@ -228,7 +232,11 @@ class Drainage:
     def _confirm(self) -> None:
         """Run the failed items again, --drain-retries times, each time with new facts."""
         waiting = []
+        model = self.log.model if self.log is not None else None
+        common = {result.nodeid for result in model.results if result.common} if model is not None else set()
         for nodeid, item in self._items.items() if self.options.mode != "off" else ():
+            if nodeid in common:
+                continue
             if is_repeatable(item):
                 waiting.append(item)
             else:
@@ -390,6 +398,12 @@ class Drainage:
         self.session.messages.append(message)
 
     def _say(self, actor: drain.DrainExecutor, log: EventLog) -> None:
+        for common in log.model.common if self.options.mode != "off" else ():
+            nodes = list(common.nodes)
+            log.write("drain_common", check=common.check, nodes=nodes, why=common.cause)
+            self.lines.append(
+                f"not drained: {hostlist.fold(nodes)} ({common.check}): a finding of the cluster: {common.cause}"
+            )
         word = "would be drained" if self.options.dry else "drained"
         if actor.drained:
             self.lines.append(f"{word}: {hostlist.fold(actor.drained)}")
@@ -399,11 +413,10 @@ class Drainage:
             self._loud(f"drain: {clean(problem)}")
         if actor.over_budget:
             text = (
-                f"THE FAULT IS PROBABLY SYSTEMIC: {len(actor.over_budget)} more nodes failed than --drain-max="
-                f"{self.options.budget} allows to drain; left in service: {hostlist.fold(actor.over_budget)}. "
-                "Check what they share (driver, fabric, storage, the profile) before you drain by hand"
+                f"{count(len(actor.over_budget), 'more node')} failed than --drain-max={self.options.budget} allows to drain; "
+                f"left in service: {hostlist.fold(actor.over_budget)}: drain by hand, or raise --drain-max"
             )
-            log.write("drain_systemic", nodes=actor.over_budget, budget=str(self.options.budget))
+            log.write("drain_over_budget", nodes=actor.over_budget, budget=str(self.options.budget))
             self._loud(text)
 
     @pytest.hookimpl(tryfirst=True)

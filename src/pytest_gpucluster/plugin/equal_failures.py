@@ -27,7 +27,7 @@ class GroupedFailure:
 
     @property
     def _is_alone(self) -> bool:
-        return len(self._group.nodes) < 2
+        return len(self._group.nodes) < 2 and not self._group.common
 
     @property
     def reprcrash(self) -> Any:
@@ -46,19 +46,23 @@ class GroupedFailure:
 
     def toterminal(self, out: Any) -> None:
         """Write the text to pytest's terminal."""
-        if self._is_alone or not self._group.cause:  # with the traceback of a site's own test
+        if not self._group.nodes:
+            out.line(f"{self._group.check}: a part of the finding of the cluster in another block")
+        elif self._is_alone or not self._group.cause:  # with the traceback of a site's own test
             if hasattr(self._first, "toterminal"):
                 self._first.toterminal(out)
             else:  # a text: xdist's report of a worker that died
                 out.line(str(self._first))
-        if self._is_alone:
-            return
-        lines = block(self._group, self._rerun())
-        for line in lines if self._group.cause else [lines[0], lines[-1]]:
-            out.line(clean(line))
+        if self._group.nodes and not self._is_alone:
+            lines = block(self._group, self._rerun(self._group))
+            for line in lines if self._group.cause else [lines[0], lines[-1]]:
+                out.line(clean(line))
+        for group in self._group.split:
+            for line in ("", *block(group, self._rerun(group))):
+                out.line(clean(line))
 
-    def _rerun(self) -> str:
-        nodes = [node for node in self._group.nodes if node != CLUSTER]
+    def _rerun(self, group: FailureGroup) -> str:
+        nodes = [node for node in group.nodes if node != CLUSTER]
         words = [f"--nodes={hostlist.shown(nodes)}"] if nodes else []
         return " ".join((self._command, *map(shlex.quote, (*words, *self._address))))
 
@@ -97,7 +101,7 @@ class EqualFailures:
     def name_groups(self) -> None:
         """Put the nodes into the headings of the blocks, once all failures are known."""
         for report, group in self._first.values():
-            if len(group.nodes) > 1:
+            if len(group.nodes) > 1 or group.common:
                 path, line, _ = report.location
                 for one in (report, getattr(report, "gpucluster_shown", report)):
                     one.location = path, line, clean(f"{group.check} on {places(group)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from shutil import get_terminal_size
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import reporting, runs_tests, signals
 from pytest_gpucluster.plugin.completeness import Completeness
+from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.markers import refuse_slips
 from pytest_gpucluster.plugin.node_items import NodeItem, node_of
@@ -21,6 +23,7 @@ from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.run_metadata import about
 from pytest_gpucluster.plugin.summary import classify, header, summary
 from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.last_screen import closing
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_folder import runs_in_reasons
@@ -81,7 +84,16 @@ class Hooks:
                 for node in session.plan.selected
                 if (info := session.inventory.get(node)) is not None
             },
+            places=self._places(),
         )
+
+    def _places(self) -> list[dict[str, Any]]:
+        """Return what nodes share, with the nodes that share it: the rule of common cause compares within it."""
+        session, found = self.session, defaultdict(list)
+        leaves = session.leaves() if isinstance(session, Controller) else {}
+        for node in session.plan.selected:
+            found[session.place(node, leaves)].append(node)
+        return [{**vars(place), "nodes": nodes} for place, nodes in found.items()]
 
     def say(self, message: str) -> None:
         """Write a line to the terminal."""
@@ -229,6 +241,7 @@ class Hooks:
         self.reports.problems.update((Path(path), why) for path, why in problems)
 
     def _judge_run(self, session: pytest.Session, log: EventLog, *, distributed: bool) -> None:
+        settle(log.model)
         for ended in self.session.ended_early():
             self.session.messages.append(ended)
             log.write("error", message=ended)
@@ -265,9 +278,20 @@ class Hooks:
         finally:
             if self.equal is not None:
                 self.equal.name_groups()
+            elif self.log is not None:
+                self._name_common(self.log)
             self.session.start_releasing()  # fixtures that need the nodes are torn down
             if not hasattr(self.config, "workerinput"):
                 self.end.write(session)
+
+    def _name_common(self, log: EventLog) -> None:
+        """With -v: put the cause of a finding of the cluster into the failure of each of its nodes."""
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        failed = {report.nodeid: report for report in (terminal.stats.get("failed", ()) if terminal else ())}
+        for result in log.model.results:
+            report = failed.get(result.nodeid) if result.common else None
+            if report is not None and isinstance(report.longrepr, reporting.FailureText):
+                report.longrepr.text = result.text
 
     def write_junit(self) -> None:
         """Write the JUnit file, where there is one."""

@@ -17,6 +17,7 @@ import pytest
 from pytest_gpucluster.cluster.channel.testinfra_backend import host_of
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.common_cause import Place
 from pytest_gpucluster.core.errors import GpuClusterError, StepError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.plugin.facts import FactsCache
@@ -84,6 +85,17 @@ class ClusterSession:
     def _node(self, name: str) -> Node:
         group = self.cluster.group_of(name)
         return Node(name, group.profile, group, self.inventory.get(name))
+
+    def place(self, name: str, leaves: Mapping[str, str] | None = None) -> Place:
+        """Return what a node must share with others to be compared with them. `leaves`: {node: leaf switch}."""
+        group, info = self.cluster.group_of(name), self.inventory.get(name)
+        partition = group.partition or self.cluster.slurm.partition or ""
+        switch = (leaves or {}).get(name, "")
+        if info is None:
+            return Place(group.nodes, partition, switch=switch)
+        if "," in partition:  # Slurm takes any of them
+            partition = ",".join(sorted(set(partition.split(",")).intersection(info.partitions)))
+        return Place(group.nodes, partition, info.arch, info.system, switch)
 
     def lost(self) -> Mapping[str, str]:
         """Return the nodes that went away during the run, and why; after close(), as it was then."""

@@ -96,7 +96,7 @@ def _regroup(run: Run, failed: Sequence[Result], found: Sequence[CommonFinding])
 
     The first group without other failures becomes that of the common finding, since the terminal already shows it.
     """
-    kept: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
+    own: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
     moved: dict[int, list[Entry]] = defaultdict(list)
     first: dict[int, tuple[str, ...]] = {}
     state: dict[str, str] = {}
@@ -104,18 +104,18 @@ def _regroup(run: Run, failed: Sequence[Result], found: Sequence[CommonFinding])
         key = failure_key(result)
         if not any(True for _ in _seen(result)):
             continue  # a plain assertion of a site's test: its group has the message
-        kept.setdefault(key, [])
+        own.setdefault(key, [])
         state |= {node: text for text, nodes in run.groups[key].slurm.items() for node in nodes}
         for finding, seen in _seen(result):
             owner = _owner(found, seen)
             if owner is None:
-                kept[key].append((result, finding, seen.action))
+                own[key].append((result, finding, seen.action))
             else:
                 number = found.index(owner)
                 first.setdefault(number, key)
                 moved[number].append((result, finding, CONFIGURE))
-    alone = {key: (run.groups[key].cause, run.groups[key].hint) for key in kept}
-    for key, entries in kept.items():
+    alone = {key: (run.groups[key].cause, run.groups[key].hint) for key in own}
+    for key, entries in own.items():
         _fill(run.groups[key], entries, state)
     for number, entries in moved.items():
         common, key = found[number], first[number]
@@ -127,7 +127,7 @@ def _regroup(run: Run, failed: Sequence[Result], found: Sequence[CommonFinding])
         group.common, group.action = common.where, CONFIGURE
         group.cause, group.hint = _cause(common, cause), _hint(common, hint)
         _fill(group, entries, state)
-    for key in kept:
+    for key in own:
         if not run.groups[key].nodes:
             del run.groups[key]
 

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.result import RED
-from pytest_gpucluster.report.run_model import CLUSTER
+from pytest_gpucluster.report.run_model import CLUSTER, NOT_PROVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -197,7 +197,11 @@ def _verdicts(page: _Page, run: Run) -> None:
         about = "Checks of a node, by how they ended."
         for outcome in OUTCOMES:
             page.gauge("gpucluster_node_checks", about, counter[outcome], node=node, outcome=outcome)
-        fit = counter["passed"] and not any(counter[kind] for kind in RED) and node not in run.lost
+        fit = (
+            counter["passed"]
+            and not any(counter[kind] for kind in (*RED, NOT_PROVED))
+            and node not in run.lost
+        )
         about = "1 where checks of the node passed and none failed or broke; 0 where it is not tested."
         page.gauge("gpucluster_node_fit", about, float(bool(fit)), node=node)
 

@@ -96,8 +96,10 @@ def _more(run: Run) -> Iterable[str]:
         yield "The run was stopped before its end."
     if run.totals["error"] and run.totals["failed"]:
         yield f"{count(run.totals['error'], 'check')} could not be judged because something broke."
-    if any("systemic" in str(act.get("event")) for act in run.acts):
-        yield "The fault is probably systemic: more nodes failed than the budget allows to drain."
+    if run.common:
+        yield f"{count(len(run.common), 'finding')} of the cluster: the nodes fail alike, and none is at fault."
+    if any(act.get("event") == "drain_over_budget" for act in run.acts):
+        yield "More nodes failed than the budget allows to drain."
     if run.simulated:
         yield "SIMULATED hardware: this run says nothing about real GPUs."
 

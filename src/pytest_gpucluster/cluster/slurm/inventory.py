@@ -106,7 +106,10 @@ class StuckJob:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One node as slurmctld reports it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count."""
+    """One node as slurmctld reports it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count.
+
+    cpus_for_jobs: CPUEfctv of Slurm 22.05 and later: without those of CoreSpecCount, CpuSpecList and MemSpecLimit.
+    """
 
     name: str
     state: str
@@ -122,8 +125,11 @@ class NodeInfo:
     boot_time: str = ""
     version: str = ""
     cpus_allocated: int = 0
+    cpus_for_jobs: int = 0
     address: str = ""
     hostname: str = ""
+    arch: str = ""  # x86_64; '' where slurmd has not registered
+    system: str = ""  # kernel and its build: 'Linux 6.8.0-1045-aws #47~22.04.1-Ubuntu SMP ...'
     stuck: StuckJob | None = None  # set by cluster/slurm/completing.py
     ending_unseen: bool = False  # COMPLETING, but Slurm hides the job from this user
 
@@ -434,6 +440,7 @@ def _node(record: str) -> NodeInfo:
         reason_user=user,
         reason_time=when,
         cpus=_number(values["CPUTot"]) or 0,
+        cpus_for_jobs=_number(values["CPUEfctv"] or values["CPUTot"]) or 0,
         memory=(_number(values["RealMemory"]) or 0) * 2**20,
         features=frozenset(filter(None, _unset(values["ActiveFeatures"]).split(","))),
         partitions=tuple(filter(None, _unset(values["Partitions"]).split(","))),
@@ -442,6 +449,8 @@ def _node(record: str) -> NodeInfo:
         cpus_allocated=_number(values["CPUAlloc"]) or 0,
         address=values["NodeAddr"],
         hostname=values["NodeHostName"],
+        arch=values["Arch"],
+        system=values["OS"],
     )
 
 

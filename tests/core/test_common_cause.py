@@ -1,0 +1,199 @@
+"""The rule of common cause on hand-written findings: what nodes share is found, and sick nodes stay sick nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpucluster.core.common_cause import CommonFinding, Place, Seen, common_findings, kind_of
+
+SIX = tuple(f"gpu{number:02}" for number in range(1, 7))
+HERE = dict.fromkeys(SIX, Place())
+UUIDS = {node: f"GPU-{number:08x}-1b2c-4d5e-8f90-0a1b2c3d4e5f" for number, node in enumerate(SIX)}
+
+
+def lost_gpu(node: str, index: int) -> Seen:
+    part = f"GPU {index} (00000000:{index:02X}:00.0, {UUIDS[node]})"
+    return Seen(node, part, "GPU is lost", "answers", "reboot")
+
+
+def limits(node: str, value: int = 1024, setting: str = "os.limits") -> Seen:
+    return Seen(node, "nofile", str(value), "at least 65536", "monitor", setting)
+
+
+def found(
+    seen: list[Seen], judged: tuple[str, ...] = SIX, **places: Place
+) -> list[tuple[str, tuple[str, ...]]]:
+    return [(it.where, tuple(it.nodes)) for it in common_findings("x.y", seen, judged, places or HERE)]
+
+
+# --- what is a finding of the cluster
+
+
+@pytest.mark.parametrize(
+    ("failing", "judged", "common"),
+    [
+        (6, 6, True),
+        (4, 6, True),
+        (3, 6, False),
+        (2, 3, True),
+        (1, 3, False),
+        (2, 2, True),
+        (1, 2, False),
+        (1, 1, False),
+    ],
+)
+def test_all_or_most_nodes_of_a_group_are_one_finding(failing: int, judged: int, *, common: bool) -> None:
+    """Most: more than half of at least three judged nodes. The action makes no difference."""
+    seen = [lost_gpu(node, index) for index, node in enumerate(SIX[:failing])]
+    assert found(seen, SIX[:judged]) == ([("in the cluster", SIX[:failing])] if common else [])
+
+
+def test_the_only_node_counts_where_a_setting_explains_it() -> None:
+    (one,) = common_findings("os.limits", [limits("gpu01")], ["gpu01"], HERE)
+    assert list(one.nodes) == ["gpu01"]
+    assert "os.limits explains it" in one.cause
+    configured = Seen("gpu01", "torch", "no module", "imports", "configure")
+    assert found([configured], ("gpu01",)) == [("in the cluster", ("gpu01",))]
+    assert found([limits("gpu01", setting="")], ("gpu01",)) == []
+    assert found([lost_gpu("gpu01", 3)], ("gpu01",)) == []
+
+
+def test_one_of_several_nodes_is_its_own_finding_even_with_a_setting() -> None:
+    assert found([limits("gpu02")], SIX) == []
+
+
+def test_nodes_that_miss_a_setting_by_different_values_miss_the_same_setting() -> None:
+    stated = [
+        Seen(node, "governor", what, "performance", "monitor", "os.governor")
+        for node, what in zip(SIX, "ababab", strict=True)
+    ]
+    assert found(stated) == [("in the cluster", SIX)]
+    unexplained = [Seen(one.node, one.part, one.measured, one.expected, "monitor") for one in stated]
+    assert found(unexplained) == []
+
+
+# --- what is the same finding
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "same"),
+    [
+        (("GPU 3 (00000000:1B:00.0)", "7", "8"), ("GPU 5 (00000000:9D:00.0)", "6", "8"), True),
+        (("GPUs", "7", "8"), ("GPUs", "9", "8"), False),
+        (("GPU 3", "Xid 79", "no Xid"), ("GPU 5", "Xid 79", "no Xid"), True),
+        (("GPU 3", "Xid 79", "no Xid"), ("GPU 3", "Xid 48", "no Xid"), False),
+        (("step", "exit status 127", "0"), ("step", "exit status 1", "0"), False),
+        (
+            ("/tmp", "gpu01: Permission denied: /tmp/tmpa8s7d6f", "runs"),
+            ("/tmp", "gpu02: Permission denied: /tmp/tmpzz81kq0", "runs"),
+            True,
+        ),
+        (("/tmp", "noexec", "exec"), ("/scratch", "noexec", "exec"), False),
+        (("mlx5_0", "25 Gb/s", "50 Gb/s"), ("mlx5_7", "12.5 Gb/s", "50 Gb/s"), True),
+        (
+            ("eth0", "10.1.2.3 pid 4711 at 12:01:03", "up"),
+            ("eth0", "10.1.7.9 pid 99 at 02:59:58", "up"),
+            True,
+        ),
+        (("guid", "0xb8cef603004f1a2c", "unique"), ("guid", "0xb8cef603004f99ff", "unique"), True),
+        (("libc", "missing", "2.31"), ("libm", "missing", "2.31"), False),
+        (
+            ("python", "No module named 'torch'", "torch"),
+            ("python", "No module named 'numpy'", "torch"),
+            False,
+        ),
+    ],
+)
+def test_names_devices_and_numbers_of_a_machine_make_no_difference(
+    first: tuple[str, str, str], other: tuple[str, str, str], *, same: bool
+) -> None:
+    kinds = [kind_of(Seen(node, *texts, "drain")) for node, texts in (("gpu01", first), ("gpu02", other))]
+    assert (kinds[0] == kinds[1]) == same
+
+
+def test_a_node_name_inside_another_word_stays() -> None:
+    assert (
+        kind_of(Seen("gpu1", "gpu10", "x", "y", "drain")).part
+        == kind_of(Seen("gpu2", "gpu10", "x", "y", "drain")).part
+    )
+
+
+# --- sick nodes beside a common finding, and beside one another
+
+
+def test_nodes_with_different_faults_are_different_findings() -> None:
+    faults = [
+        Seen("gpu01", "GPU 0", "Xid 79", "no Xid", "reboot"),
+        Seen("gpu02", "GPU 0", "Xid 48", "no Xid", "reset gpu"),
+        Seen("gpu03", "GPU 4", "Xid 95", "no Xid", "reset gpu"),
+        Seen("gpu04", "GPU 1", "Xid 64", "no Xid", "return to vendor"),
+    ]
+    assert found(faults, SIX[:4]) == []
+
+
+def test_the_sick_node_keeps_its_own_finding_beside_a_common_one() -> None:
+    common, *others = common_findings("x.y", [*map(limits, SIX), lost_gpu("gpu03", 2)], SIX, HERE)
+    assert others == []
+    assert common.has("gpu03", kind_of(limits("gpu03")))
+    assert not common.has("gpu03", kind_of(lost_gpu("gpu03", 2)))
+
+
+def test_sick_nodes_that_are_most_of_a_group_are_said_not_to_be_drained() -> None:
+    seen = [lost_gpu(node, index) for index, node in enumerate(SIX[:5])]
+    (one,) = common_findings("gpu.count", seen, SIX, HERE)
+    assert "5 of 6 nodes" in one.cause
+    assert "drain them by hand" in one.hint
+    (mild,) = common_findings("os.limits", [*map(limits, SIX)], SIX, HERE)
+    assert "by hand" not in mild.hint
+
+
+# --- what nodes share
+
+
+def test_groups_are_judged_apart() -> None:
+    places = {node: Place(group="a" if node < "gpu03" else "b") for node in SIX}
+    assert found([limits("gpu01"), limits("gpu02"), limits("gpu03")], SIX, **places) == [
+        ("in group a", ("gpu01", "gpu02"))
+    ]
+
+
+def test_partition_architecture_and_image_divide_a_group() -> None:
+    two = ("gpu01", "gpu02")
+    for name, words in (("partition", "of partition new"), ("arch", "on new"), ("image", "with new")):
+        places = {node: Place(group="g", **{name: "new" if node in two else "old"}) for node in SIX}
+        assert found([*map(limits, two)], SIX, **places) == [(f"in group g {words}", two)], name
+
+
+def test_all_groups_alike_are_one_finding() -> None:
+    places = {node: Place(group=node) for node in SIX}
+    seen = [limits(node, setting="") for node in SIX]
+    assert found(seen, SIX, **places) == [("in all groups", SIX)]
+    assert found(seen[:5], SIX, **places) == []
+
+
+def test_all_nodes_of_a_leaf_switch_are_a_finding_of_the_switch() -> None:
+    many = tuple(f"n{number:02}" for number in range(12))
+    places = {node: Place(group="g", switch=f"leaf{number // 4}") for number, node in enumerate(many)}
+    down = [Seen(node, "mlx5_0", "Down", "Active", "drain") for node in many[4:8]]
+    assert found(down, many, **places) == [("in group g below switch leaf1", many[4:8])]
+    assert found(down[:3], many, **places) == []
+
+
+def test_a_node_counts_once_where_it_shares_more_than_one_thing() -> None:
+    places = {node: Place(group="g", image="a" if node < "gpu04" else "b") for node in SIX}
+    assert found([*map(limits, SIX)], SIX, **places) == [("in group g", SIX)]
+
+
+def test_nodes_of_an_old_log_have_no_place_and_nothing_in_common() -> None:
+    assert common_findings("x.y", [*map(limits, SIX)], SIX, {}) == []
+
+
+def test_a_finding_names_its_setting_and_its_numbers() -> None:
+    (one,) = common_findings(
+        "os.limits", [*map(limits, SIX[:4])], SIX, {node: Place(group="gpu[01-06]") for node in SIX}
+    )
+    assert isinstance(one, CommonFinding)
+    assert one.cause.startswith(
+        "4 of 6 nodes that were judged in group gpu[01-06] fail alike: os.limits, or "
+    )
+    assert one.hint == "compare os.limits with what the nodes have"
