@@ -9,19 +9,19 @@ import pytest
 
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import fixtures
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, matches
+from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, matches
 from pytest_gpucluster.plugin.node_access import needs_nodes
 from pytest_gpucluster.plugin.node_items import Maker, check_of, kinds, marks_of, node_of
+from pytest_gpucluster.plugin.selection import Selection, ignores
+from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.suite import probes_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
+    from pathlib import Path
 
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.plugin.session import ClusterSession
-
-TOO_SLOW = f"{NOT_CHECKED}takes a minute or more: ask for it with --slow"
-INTRUSIVE = f"{NOT_APPLICABLE}runs only with --intrusive: it disturbs users of the cluster for a short time"
 
 
 class Collection:
@@ -30,6 +30,11 @@ class Collection:
     def __init__(self, config: pytest.Config, session: ClusterSession) -> None:
         self._config, self._session = config, session
         self._maker = Maker(config, session, fixtures)
+        self._selection = Selection(config, session)
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leave out the suites without a section; one that is selected by name is reported as not proved."""
+        return ignores(collection_path, self._config, self._session.cluster) or None
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make one item per node of every test that asks for `node`, `host` or facts."""
@@ -57,21 +62,27 @@ class Collection:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Skip what does not apply to the cluster or profile, and what runs on request only.
-
-        Slow tests run with --slow or -m slow; intrusive ones only with --intrusive, since a mark may select them by chance.
-        """
+        """Leave out what runs on request only; skip what does not apply to the cluster or profile."""
         self._leave_out_unasked(items)
-        option = self._config.option
-        slow_selected = option.slow or "slow" in option.markexpr
+        chosen = self._selection.reduce(items)
+        if len(chosen) < len(items):
+            running = set(chosen)
+            self._config.hook.pytest_deselected(items=[item for item in items if item not in running])
+            items[:] = chosen
         for item in items:
             reason = self._why_not(check_of(item), node_of(item)) or self._why_unreached(item)
-            if not reason and not slow_selected and "slow" in marks_of(item):
-                reason = TOO_SLOW
-            if not reason and not option.intrusive and "intrusive" in marks_of(item):
-                reason = INTRUSIVE
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """State what the run must prove; an xdist worker sends it to the controller, which has no items."""
+        run = self._session
+        if self._config.pluginmanager.has_plugin("dsession"):
+            return
+        run.selection = self._selection.event(session.items)
+        if isinstance(run, Worker) and run.relay is not None:
+            run.relay.call("selection", run.selection)
 
     def _leave_out_unasked(self, items: list[pytest.Item]) -> None:
         """Leave suites out of a run that did not ask for them, be it by naming nothing else."""

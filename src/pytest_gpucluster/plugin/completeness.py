@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.units import share_of
 from pytest_gpucluster.plugin import reporting, summary
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.plan import Kind
+from pytest_gpucluster.report.proof import NOT_TESTED
+from pytest_gpucluster.report.result import RED
+from pytest_gpucluster.report.run_model import CLUSTER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
 
     from pytest_gpucluster.plugin.session import ClusterSession
@@ -18,26 +24,28 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import Run
 
 MAX_REASONS = 10
+MAX_CHECKS = 6
 
 
 class Completeness:
     """Judges what a run covered. `reported`: the nodes whose own items say that they cannot be tested."""
 
     def __init__(self, config: pytest.Config, session: ClusterSession, log: EventLog | None) -> None:
-        self._config, self._session, self._log = config, session, log
+        self._config, self._session, self._events = config, session, log
         self.reported: set[str] = set()
 
     @property
     def _model(self) -> Run:
-        assert self._log is not None  # only the controller judges
-        return self._log.model
+        assert self._events is not None  # only the controller judges
+        return self._events.model
 
     def tested(self) -> set[str]:
         """Return the nodes on which something was executed, and that were there to the end."""
+        states = self._model.proofs.nodes
         return {
             node
-            for node in self._session.plan.selected
-            if self._session.problem(node) is None and summary.was_tested(self._model, node)
+            for node, state in states.items()
+            if state != NOT_TESTED and self._session.problem(node) is None
         }
 
     def nothing_executed(self) -> list[str]:
@@ -52,7 +60,7 @@ class Completeness:
 
     def too_few(self) -> list[str]:
         """Complain where fewer nodes were tested than min_nodes requires: which are missing, and why."""
-        required, selected = self._session.cluster.min_nodes, self._session.plan.selected
+        required, selected = self._session.cluster.min_nodes, self._model.selected
         tested = self.tested()
         if required is None or len(tested) >= min(share_of(required, len(selected)), len(selected)):
             return []
@@ -69,9 +77,30 @@ class Completeness:
     def report_untested(self, session: pytest.Session) -> bool:
         """Report each node that should have been tested and could not be; return True where there is one."""
         shouldfail = session.shouldfail
-        reported = [self.report(node) for node in self._session.plan.selected]
+        reported = [self.report(node) for node in self._model.selected]
         session.shouldfail = shouldfail  # --maxfail has nothing left to stop
         return any(reported)
+
+    def report_unproved(self, session: pytest.Session) -> bool:
+        """Report each node that a suite has not proved, unless an error or failure of both is reported already."""
+        shouldfail = session.shouldfail
+        if shouldfail:  # the remaining items did not run
+            return False
+        groups: dict[Any, list[str]] = {}
+        found = False
+        for (suite, node), why in self._model.proofs.unproved.items():
+            counter = self._model.counts.get(node or CLUSTER, {}).get(suite)
+            red = counter is not None and any(counter[outcome] for outcome in RED)
+            if red or why.reported or self._session.problem(node):
+                continue
+            groups.setdefault((suite, *why.key), []).append(node)
+        for (suite, checks, reasons, nothing), nodes in groups.items():
+            message = unproved_message(suite, nodes, checks, reasons, nothing=nothing)
+            for node in nodes:
+                report = reporting.unproved(suite, node, message, self._session, self._config)
+                found = self._log(report) or found
+        session.shouldfail = shouldfail
+        return found
 
     def report(self, node: str) -> bool:
         """Report a node that should have been tested and could not be; return False for any other node."""
@@ -79,11 +108,17 @@ class Completeness:
         if problem is None or problem.kind is Kind.BUSY or node in self.reported:
             return False
         self.reported.add(node)
-        # it is no part of the progress: the terminal is to show it among the errors only
+        return self._log(reporting.untested(node, problem, self._session, self._config))
+
+    def _log(self, reports: list[pytest.TestReport]) -> bool:
+        """Report an error that is no part of the progress, so that the terminal shows it among the errors only.
+
+        Return False where a waiver covers it.
+        """
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         others = [terminal] if terminal is not None else []
         log = self._config.pluginmanager.subset_hook_caller("pytest_runtest_logreport", others)
-        broken, ended = reporting.untested(node, problem, self._session, self._config)
+        broken, ended = reports
         log(report=broken)
         log(report=ended)
         if broken.skipped:  # a waiver covers it
@@ -104,3 +139,14 @@ class Completeness:
         distributor, session = map(self._config.pluginmanager.get_plugin, ("dsession", "session"))
         if distributor is not None and session is not None and not distributor.shouldstop:
             distributor.shouldstop = session.shouldfail
+
+
+def unproved_message(
+    suite: str, nodes: Sequence[str], checks: Sequence[str], reasons: Sequence[str], *, nothing: bool
+) -> str:
+    """Say that a suite has not proved these nodes, and why: the same text for all of them."""
+    where = hostlist.shown([node for node in nodes if node]) if any(nodes) else "the cluster"
+    what = f"{suite} measured nothing on {where}" if nothing else f"{suite} has not proved {where}"
+    names = f": {some(checks, MAX_CHECKS)}" if checks and not nothing else ""
+    more = f"; {len(reasons) - MAX_REASONS} more reasons" if reasons[MAX_REASONS:] else ""
+    return clean(f"{what}{names}: {'; '.join(reasons[:MAX_REASONS])}{more}")

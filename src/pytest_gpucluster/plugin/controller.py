@@ -211,6 +211,7 @@ class Controller(ClusterSession):
                     self.lanes = make_lanes(self.channel.nodes, workers, self.leaves())
                     also: dict[str, Callable[..., Any]] = {
                         "places": self._take_places,
+                        "selection": self._take_selection,
                         "outcome": self.outcome,
                     }
                     self._server = FleetServer(self.channel, also, self._cancel_steps)
@@ -218,6 +219,9 @@ class Controller(ClusterSession):
         jobs = [(held.job_id, held.nodes) for held in self.allocations]
         data = (self.cluster, dict(self.inventory), self.plan, jobs, address, self.lanes)
         return base64.b64encode(pickle.dumps(data)).decode()
+
+    def _take_selection(self, selection: dict[str, Any]) -> None:
+        self.selection = self.selection or selection
 
     def _take_places(self, places: list[str]) -> None:
         self.places = places

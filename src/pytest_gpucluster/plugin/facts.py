@@ -10,7 +10,7 @@ from pytest_gpucluster.cluster.channel.batch import batched
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.kit.versions import versions_in
-from pytest_gpucluster.plugin.item_result import NOT_CHECKED, matches
+from pytest_gpucluster.plugin.item_result import NOT_CHECKED
 from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
@@ -141,14 +141,8 @@ class ItemView:
         """The node of the item."""
         return self.session.nodes[self.record.node]
 
-    @property
-    def required(self) -> bool:
-        """True where the cluster file or the profile of the node requires the check of the item."""
-        profile = self.node.profile.required if self.record.node else ()
-        return matches(self.record.check, (*self.session.cluster.required, *profile)) is not None
-
     def facts(self, source: AnyProbe) -> Any:
-        """Return the facts of the item's node; without them the item ends as 'not checked', or in error if required."""
+        """Return the facts of the item's node; without them the item ends as 'not checked'."""
         record, cache = self.record, self.session.facts
         probe = cache.probe(source)
         if probe not in record.probes:
@@ -156,8 +150,6 @@ class ItemView:
         try:
             facts = cache(record.node, probe)
         except NotAvailable as error:
-            if self.required:
-                raise
             pytest.skip(f"{NOT_CHECKED}{probe.name}: {error}")
         record.versions.update(cache.new_versions(record.node, probe, facts))
         return facts

@@ -21,6 +21,7 @@ from pytest_gpucluster.plugin.markers import refuse_slips
 from pytest_gpucluster.plugin.node_items import NodeItem, node_of
 from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.run_metadata import about
+from pytest_gpucluster.plugin.selection import left_out
 from pytest_gpucluster.plugin.summary import classify, header, summary
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.cluster_findings import settle
@@ -61,6 +62,8 @@ class Hooks:
         self._shown = 0  # messages of the session that the summary has shown
         self.equal: EqualFailures | None = None  # in the controller, without -v
         self._lost_logged: set[str] = set()
+        self._problems_logged = dict(session.plan.problems)
+        self._selection_logged = False
         self._junit = reports.folder / "junit.xml" if log is not None else None
         if log is not None:
             self._log_start(log)
@@ -122,7 +125,7 @@ class Hooks:
 
     def pytest_report_header(self) -> list[str]:
         """Say what is under test, and what is not."""
-        return header(self.session)
+        return header(self.session, left_out(self.config, self.session.cluster))
 
     # --- one item
 
@@ -138,6 +141,7 @@ class Hooks:
     def pytest_runtest_logstart(self) -> None:
         """The reports are the latest ones from the first item on, in whatever process it runs."""
         if self.log is not None:
+            self._log_selection(self.log)
             self.reports.publish()
 
     @pytest.hookimpl(wrapper=True)
@@ -195,6 +199,21 @@ class Hooks:
         if outcome == "not tested":
             self.completeness.stop_at(node)
 
+    def _log_selection(self, log: EventLog) -> None:
+        """Log what the run must prove, before its first result, and which nodes went before they were allocated."""
+        if self._selection_logged or self.session.selection is None:
+            return
+        self._selection_logged = True
+        log.write("selection", self.session.selection)
+        problems = self.session.plan.problems
+        gone = {
+            node: [it.kind.value, it.text]
+            for node, it in problems.items()
+            if node not in self._problems_logged
+        }
+        if gone:
+            log.write("not_tested", nodes=gone)
+
     def _log_lost(self, log: EventLog) -> None:
         lost = self.session.lost()
         if len(lost) > len(self._lost_logged):
@@ -245,9 +264,12 @@ class Hooks:
         for ended in self.session.ended_early():
             self.session.messages.append(ended)
             log.write("error", message=ended)
+        self._log_selection(log)
         if not distributed:  # workers end later
             self.session.let_agents_leave()
         if session.exitstatus in ENDED:
+            untested = self.completeness.report_untested(session)
+            unproved = self.completeness.report_unproved(session)
             complaints = [
                 *expired(log.model),
                 *self.completeness.too_few(),
@@ -257,7 +279,7 @@ class Hooks:
             if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
                 complaints = [*self.completeness.nothing_executed(), *complaints]
             self.session.messages.extend(complaints)
-            if self.completeness.report_untested(session) or complaints:
+            if untested or unproved or complaints:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         else:
             status = int(session.exitstatus)
@@ -312,8 +334,7 @@ class Hooks:
         session = self.session
         label = " (SIMULATED)" if session.cluster.simulated else ""
         terminalreporter.section(f"cluster {session.cluster.name}{label}")
-        verbose, tested = self.config.get_verbosity() > 0, len(self.completeness.tested())
-        for line in summary(session, self.log.model, tested, verbose=verbose):
+        for line in summary(session, self.log.model, verbose=self.config.get_verbosity() > 0):
             terminalreporter.write_line(clean(line))
         for message in session.messages:
             terminalreporter.write_line(clean(f"ERROR: {message}"), red=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.item_result import WAIVED, Record, clean, clean_pair, is_clean
@@ -18,6 +19,7 @@ from pytest_gpucluster.plugin.node_items import NodeItem, marks_of, record_of
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.suite_paths import NAME
 from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.proof import ENGINE_CHECK
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import CLUSTER
 
@@ -204,7 +206,6 @@ def untested(
     state = "was lost" if problem.kind in (Kind.LOST, Kind.CUT) else "is not tested"
     message = f"{node} {state}: {clean(problem.text)}"
     name = f"{junit.NODE_TEST}[{node}]"
-    record = Record(junit.RUN_SUITE, AVAILABLE, node).as_dict()
     info = session.inventory.get(node)
     option = shlex.quote(f"--cluster={config.option.cluster}")
     state_of = ["scontrol", "show", "node", node] if session.slurm is not None else ["ssh", node, "true"]
@@ -213,14 +214,33 @@ def untested(
         f"reproduce:    {shlex.join([*slurm_conf(session), *state_of])}",
         f"rerun:        pytest {option} --nodes={node}",
     ]
+    return _broken(junit.RUN_SUITE, AVAILABLE.partition(".")[2], node, name, message, lines, session)
+
+
+def unproved(
+    suite: str, node: str, message: str, session: ClusterSession, config: pytest.Config
+) -> list[pytest.TestReport]:
+    """Return the reports of a node ('': the cluster) that a suite has not proved: an error of a name that stays."""
+    words = ["pytest", f"--cluster={config.option.cluster}", *([f"--nodes={node}"] if node else [])]
+    words += ["-m", suite] if suite in {one.name for one in suites()} else []
+    lines = [f"rerun:        {shlex.join(words)}"]
+    name = f"test_{ENGINE_CHECK}[{node}]" if node else f"test_{ENGINE_CHECK}"
+    return _broken(suite, ENGINE_CHECK, node, name, message, lines, session)
+
+
+def _broken(
+    suite: str, check: str, node: str, name: str, message: str, lines: list[str], session: ClusterSession
+) -> list[pytest.TestReport]:
+    """Return the reports of an item that pytest does not have: of its set-up, which failed, and of its teardown."""
+    record = Record(suite, f"{suite}.{check}", node).as_dict()
     lines = record["annotation"] = [clean(line) for line in (*lines, *_simulated(session))]
     shared: dict[str, Any] = {
-        "nodeid": f"{junit.RUN_SUITE}::{name}",
-        "location": (junit.RUN_SUITE, None, name),
+        "nodeid": f"{suite}::{name}",
+        "location": (suite, None, name),
         "keywords": {},
         "gpucluster": record,
     }
-    shown = _shown(junit.RUN_SUITE, 0, message, lines)
+    shown = _shown(suite, 0, message, lines)
     # broken infrastructure is an error, never a failure
     broken = pytest.TestReport(outcome="failed", longrepr=shown, when="setup", **shared)
     waive(broken, session)

@@ -47,8 +47,9 @@ class RunEnd:
         slurm = self.session.slurm
         record: dict[str, Any] = {
             kind: self.log.model.totals[kind]
-            for kind in ("passed", "failed", "error", "not checked", "not tested")
+            for kind in ("passed", "failed", "error", "waived", "not checked", "not tested")
         }
+        record["nodes"] = self.log.model.proofs.counts
         processes = dict(slurm.transport.started) if slurm else {}
         self.log.write("finish", exit=status, complaints=self._complaints, processes=processes, record=record)
         self.reports.written[self.log.path] = None

@@ -73,6 +73,7 @@ class ClusterSession:
         self.made: dict[Any, Any] = {}  # the function of a session fact -> what it returned or raised
         self.lanes: Lanes = (plan.testable,)
         self.turn_problem = ""  # why the item could not have its nodes
+        self.selection: dict[str, Any] | None = None  # the `selection` event, once the items are collected
 
     def turn(self, place: NodeLease | None) -> contextlib.AbstractContextManager[None]:  # a worker's
         """Have the nodes of an item while it runs; a single process always has them."""

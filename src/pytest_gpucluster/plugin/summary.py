@@ -12,15 +12,16 @@ from tabulate import tabulate
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED, WAIVED, clean
+from pytest_gpucluster.plugin.selection import on_request_line
 from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.junit import RUN_SUITE
-from pytest_gpucluster.report.result import RED
+from pytest_gpucluster.report.proof import ENGINE_CHECK
 from pytest_gpucluster.report.run_model import CLUSTER
 from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.run_model import Run
@@ -50,13 +51,6 @@ def classify(when: str, outcome: str, message: str) -> str | None:
     if outcome == "skipped":
         return next((kind for prefix, kind in _SKIPS.items() if message.startswith(prefix)), "skipped")
     return "passed" if when == "call" else None
-
-
-def was_tested(run: Run, node: str) -> bool:
-    """Return True where an item of the node, or one that is about no single node, was executed."""
-    executed = ("passed", *RED)
-    suites = (*run.counts.get(node, {}).values(), *run.counts.get(CLUSTER, {}).values())
-    return any(counter[outcome] for counter in suites for outcome in executed)
 
 
 def node_table(run: Run) -> list[str]:
@@ -151,19 +145,21 @@ def advisory_lines(run: Run) -> list[str]:
     return [*lines[:MAX_WARNINGS], more] if rest > 0 else lines
 
 
-def coverage(run: Run, tested: int, selected: int) -> str:
-    """Say in a line how much was really judged."""
+def coverage(run: Run) -> str:
+    """Say in a line how many checks were really judged."""
     items = sum(
         counter.total()
         for suites in run.counts.values()
         for suite, counter in suites.items()
         if suite != RUN_SUITE  # an entry of a node is no check
-    )
+    ) - sum(result.check == f"{result.suite}.{ENGINE_CHECK}" for result in run.results)
     parts = [f"{run.totals['passed'] + run.totals['failed']} of {items} checks judged"]
     parts += [
-        f"{count} {kind}" for kind in (*_SKIPS.values(), "error", "skipped") if (count := run.totals[kind])
+        f"{count} {kind}"
+        for kind in (*_SKIPS.values(), "error", "waived", "skipped")
+        if (count := run.totals[kind])
     ]
-    return f"coverage: {', '.join(parts)}; {tested} of {selected} nodes tested"
+    return f"coverage: {', '.join(parts)}"
 
 
 def draw_cells(cells: Iterable[dict[str, Any]]) -> list[str]:
@@ -196,8 +192,8 @@ def cell(counter: Counter[str]) -> str:
     return ", ".join(f"{counter[kind]} {word}" for kind, word in shown.items() if counter[kind]) or "-"
 
 
-def header(session: ClusterSession) -> list[str]:
-    """Return what is under test, and what is not."""
+def header(session: ClusterSession, without_section: Sequence[str] = ()) -> list[str]:
+    """Return what is under test, and what is not. `without_section`: suites that the cluster file has no section for."""
     plan = session.plan
     slurm = ", real Slurm" if session.slurm is not None else ""
     label = f"SIMULATED hardware{slurm}; " if session.cluster.simulated else ""
@@ -209,10 +205,12 @@ def header(session: ClusterSession) -> list[str]:
     lines += [f"not tested: {node}: {clean(problem.text)}" for node, problem in known[:MAX_PROBLEMS]]
     if known[MAX_PROBLEMS:]:
         lines.append(f"not tested: {len(known) - MAX_PROBLEMS} more, listed at the end")
+    if without_section:
+        lines.append(f"no section in the cluster file, not tested: {', '.join(without_section)}")
     return lines
 
 
-def summary(session: ClusterSession, run: Run, tested: int, *, verbose: bool) -> Iterator[str]:
+def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str]:
     """Yield nodes by suites, the metrics, what was not covered, and what was not tested."""
     tables = (node_table(run), metric_table(run) if verbose else [], *suite_tables(run))
     for table in filter(None, tables):
@@ -228,9 +226,11 @@ def summary(session: ClusterSession, run: Run, tested: int, *, verbose: bool) ->
     yield from (f"waived: {line}" for use in uses(run) for line in use.lines())
     yield from (f"warning: {line}" for line in unused(run))
     by_text: dict[str, list[str]] = {}
-    for node in session.plan.selected:
+    for node in run.selected:
         problem = session.problem(node)
         if problem is not None:
             by_text.setdefault(problem.text, []).append(node)
     yield from (f"not tested: {hostlist.fold(names)}: {text}" for text, names in by_text.items())
-    yield coverage(run, tested, len(session.plan.selected))
+    if line := on_request_line(session.selection or {}):
+        yield line
+    yield coverage(run)

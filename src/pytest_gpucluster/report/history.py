@@ -78,7 +78,7 @@ class History(HistoryFile):
         )
 
     def _insert_nodes(self, run: Recorded, number: int) -> dict[str, int]:
-        """Count each node's items. A node is good where the run was complete, something passed and nothing was red."""
+        """Count each node's items. A node is good where the run was complete and the node is fit."""
         ends: dict[str, Counter[str]] = defaultdict(Counter)
         for item in run.items:
             ends[item.node][item.outcome] += 1
@@ -92,7 +92,7 @@ class History(HistoryFile):
         rows = []
         for node, count in ends.items():
             red = sum(count[outcome] for outcome in RED)
-            good = run.complete and count["passed"] > 0 and not red
+            good = run.complete and (node in run.fit if node else count["passed"] > 0 and not red)
             unjudged = sum(count.values()) - count["passed"] - red
             rows.append(
                 (

@@ -26,10 +26,11 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
+from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.result import as_dict, as_list
 from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, STATES
-from pytest_gpucluster.report.verdict import judge, node_counts, ordered
+from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
 from pytest_gpucluster.report.words import clock, count, counted, folded, for_nodes, number
 
@@ -76,7 +77,10 @@ def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
     page = _template().render(
         run=run,
         verdict=judged,
-        counts=node_counts(run, judged),
+        counts=run.proofs.counts,
+        fit=run.proofs.of(FIT),
+        unfit=run.proofs.of(FAILED),
+        unproved=run.proofs.of(NOT_PROVED),
         record=_record(run),
         work=_work(run, anchors),
         map=_map(run, anchors),

@@ -24,6 +24,7 @@ from xml.sax.saxutils import escape
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.result import as_dict, as_list
+from pytest_gpucluster.report.verdict import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -123,10 +124,12 @@ def pieces(run: Run) -> Iterator[bytes]:
         "skipped": ends.count("skipped"),
         "tests": len(results) + len(troubles),
     }
-    nodes = [str(node) for node in as_list(run.nodes.get("selected"))]
+    nodes = run.selected
     of_run = run_properties(
         str(start.get("run", "")), str(start.get("cluster", "")), nodes, simulated=run.simulated
     )
+    of_run.append(("verdict", judge(run).title))
+    of_run += [(f"nodes {state}", str(number)) for state, number in run.proofs.counts.items()]
     began = dt.datetime.fromtimestamp(run.began or 0.0, tz=dt.timezone.utc).isoformat()
     return document(
         itertools.chain(_cases(run, results), troubles),

@@ -7,19 +7,17 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.report.verdict import UNJUDGED, judge, node_counts, ordered
+from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.words import count, folded, for_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.report.run_model import FailureGroup, Row, Run
-    from pytest_gpucluster.report.verdict import Judged
-
 HEIGHT = 25  # lines of the verdict and its table, for any number of nodes
 MAX_FINDINGS = 4  # lines of one block
 MAX_VALUES = 3  # of what is no number
-MAX_EXCEPTIONS = 5
+MAX_WAIVERS = 5
 MAX_LINES = 4  # of one cell
 HEADERS = ("action", "nodes", "check", "finding")
 # of the width, at most: 80 columns hold the name of every check; the finding gets the rest
@@ -72,20 +70,24 @@ def closing(run: Run, width: int, height: int = HEIGHT) -> list[str]:
     """Return the verdict, the counts of nodes, and a table of what to do, in at most `height` lines."""
     judged = judge(run)
     sentence = " ".join(judged.sentences)
-    lines = [*textwrap.wrap(f"{judged.title.upper()}: {sentence}", width), counts(run, judged)]
-    if judged.kind == "exceptions":
-        for text in judged.exceptions[:MAX_EXCEPTIONS]:
-            lines += textwrap.wrap(f"- {text}", width, subsequent_indent="  ")
+    lines = [
+        *textwrap.wrap(f"{judged.title.upper()}: {judged.nodes}. {sentence}", width),
+        counts(run),
+    ]
+    for text in judged.waivers[:MAX_WAIVERS]:
+        lines += textwrap.wrap(f"- waived: {text}", width, subsequent_indent="  ")
+    if more := judged.waivers[MAX_WAIVERS:]:
+        lines.append(f"- waived: {len(more)} more: see report.html")
     groups = ordered(run)
     if groups:
         lines += ["", *_table(groups, width, height - len(lines) - 1)]
     return lines
 
 
-def counts(run: Run, judged: Judged) -> str:
-    """Count the selected nodes by their result; the counts add up to all of them."""
-    found = node_counts(run, judged)
-    shown = (f"{number:,} {result}" for result, number in found.items() if number or result != UNJUDGED)
+def counts(run: Run) -> str:
+    """Count the selected nodes by their state; the counts add up to all of them."""
+    found = run.proofs.counts
+    shown = (f"{number:,} {state}" for state, number in found.items())
     return f"{count(sum(found.values()), 'node')}: {', '.join(shown)}"
 
 

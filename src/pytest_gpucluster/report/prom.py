@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.result import RED
-from pytest_gpucluster.report.run_model import CLUSTER, NOT_PROVED
+from pytest_gpucluster.report.proof import FIT
+from pytest_gpucluster.report.run_model import CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read", "render", "write"]
 
-OUTCOMES = ("passed", "failed", "error", "not checked", "not tested", "not applicable", "skipped")
+OUTCOMES = ("passed", "failed", "error", "waived", "not checked", "not tested", "not applicable", "skipped")
 LAST_SUCCESS = "gpucluster_last_success_timestamp_seconds"
 # unit of a Metric -> suffix of the name, and what makes the base unit of it
 UNITS = {
@@ -197,13 +197,10 @@ def _verdicts(page: _Page, run: Run) -> None:
         about = "Checks of a node, by how they ended."
         for outcome in OUTCOMES:
             page.gauge("gpucluster_node_checks", about, counter[outcome], node=node, outcome=outcome)
-        fit = (
-            counter["passed"]
-            and not any(counter[kind] for kind in (*RED, NOT_PROVED))
-            and node not in run.lost
-        )
-        about = "1 where checks of the node passed and none failed or broke; 0 where it is not tested."
-        page.gauge("gpucluster_node_fit", about, float(bool(fit)), node=node)
+        about = "1 where all that was selected of the node is proved and nothing failed; 0 otherwise."
+        page.gauge("gpucluster_node_fit", about, float(run.proofs.nodes.get(node) == FIT), node=node)
+    for state, number in run.proofs.counts.items():
+        page.gauge("gpucluster_nodes", "Selected nodes, each counted once.", number, state=state)
 
 
 def _failures(page: _Page, result: Result) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.common_cause import Place
 from pytest_gpucluster.core.sanitize import cut, printable
+from pytest_gpucluster.report.proof import FIT, prove, read_required
 from pytest_gpucluster.report.result import (
     RED,
     DeviatingVerdict,
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytest_gpucluster.core.common_cause import CommonFinding
+    from pytest_gpucluster.report.proof import Proofs, Required
     from pytest_gpucluster.report.result import LoggedMetric
 
 CLUSTER = "(cluster)"  # stands for checks that are about no single node
 # worst first: a cell of nodes x suites shows the first of these that it holds
-NOT_PROVED = "not proved"  # the node failed, but only by findings of the cluster
-STATES = ("failed", "error", NOT_PROVED, "not tested", "not checked", "skipped", "passed", "not applicable")
+STATES = (
+    "failed", "error", "not proved", "not tested", "waived", "not checked", "skipped", "passed", "not applicable",
+)  # fmt: skip
 ACTIONS = ("return to vendor", "drain", "reboot", "reset gpu", "monitor", "configure")
 _NO_VERDICT = DeviatingVerdict("", "", "", "", (), ())
 _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
@@ -46,7 +49,7 @@ _INSTANCE = re.compile(r"(?:(?:GPU|NIC|HCA|port|link|NVLink|device|rank) ?\d|mlx
 _SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
 _NUMBERS = re.compile(r"\d+")
 _NUMBERS_OF_CAUSE = re.compile(r"(?<!GPU )(?<!\d)\d+")  # another GPU is another cause
-_PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested): ")
+_PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested|waived): ")
 _ACT = re.compile(r"(?:drain|resume|trial|node)[._]")  # what plugin/drain.py writes
 _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
 
@@ -106,6 +109,11 @@ class Run:
     ended: float | None = None  # the latest
     run: str = ""
     selected: list[str] = field(default_factory=list)
+    required: list[Required] = field(default_factory=list)  # what the run must prove
+    of_proof: dict[tuple[str, str, str], list[tuple[str, str]]] = field(
+        default_factory=dict
+    )  # suite, check, node -> outcome and message of each result that is part of a proof
+    waived: dict[tuple[str, str], str] = field(default_factory=dict)  # check, node -> why it is accepted
     problems: dict[str, tuple[str, str]] = field(default_factory=dict)  # node -> (kind, why) before the start
     lost: dict[str, str] = field(default_factory=dict)
     jobs: list[dict[str, Any]] = field(default_factory=list)
@@ -141,10 +149,11 @@ class Run:
     common: list[CommonFinding] = field(default_factory=list)  # after cluster_findings.settle
     settled: set[str] = field(default_factory=set)  # checks whose failures it has read
     reruns: dict[str, list[Result]] = field(default_factory=lambda: defaultdict(list))  # item -> its attempts
+    _proofs: Proofs | None = None  # until the next event
 
     def take(self, event: dict[str, Any]) -> None:
         """Read the next event of the run."""
-        kind = str(event.get("event", ""))
+        kind, self._proofs = str(event.get("event", "")), None
         time = finite(event.get("time"))
         if time is not None:
             self.began = time if self.began is None else min(self.began, time)
@@ -175,19 +184,36 @@ class Run:
         """Whether any hardware was simulated."""
         return bool(self.start.get("simulated"))
 
+    @property
+    def proofs(self) -> Proofs:
+        """What is proved by now, and what each selected node is; made once for all reports."""
+        if self._proofs is None:
+            self._proofs = prove(self)
+        return self._proofs
+
     def state(self, node: str, suite: str | None = None) -> str:
-        """Return the worst outcome of a node, in all suites or one; '' where it has none."""
+        """Return the state of a node in one suite, or in all; '' where it has no result.
+
+        What could not be judged and is part of no proof leaves a suite that has proved the node as it is.
+        """
         rows = self.counts.get(node, {})
         counters = rows.values() if suite is None else [rows[suite]] if suite in rows else []
         worst = next((state for state in STATES if any(counter[state] for counter in counters)), "")
-        if suite is None and node in self.untested and worst not in RED:
-            return "not tested"
-        return worst
+        if worst in RED:
+            return worst
+        if suite is None:
+            if node in self.proofs.nodes and (worst or node in self.untested):
+                return {FIT: "passed"}.get(self.proofs.nodes[node], self.proofs.nodes[node])
+            return worst
+        if (suite, node) in self.proofs.unproved:
+            return "not proved"
+        return "passed" if (suite, node) in self.proofs.proved and worst not in ("", "waived") else worst
 
     @property
     def untested(self) -> dict[str, str]:
-        """Node -> why it was not tested, or not to the end."""
-        return {node: why for node, (_, why) in self.problems.items()} | self.lost
+        """Selected node -> why it was not tested, or not to the end."""
+        known = {node: why for node, (_, why) in self.problems.items()} | self.lost
+        return {node: known[node] for node in self.selected if node in known}
 
     @property
     def silent(self) -> list[str]:
@@ -231,6 +257,26 @@ def _nodes(run: Run, event: dict[str, Any]) -> None:
         run.places |= dict.fromkeys(map(_line, as_list(shared.get("nodes"))), place)
 
 
+def _not_tested(run: Run, event: dict[str, Any]) -> None:
+    """Take the nodes that went out of service, or to others, before they were allocated."""
+    for node, problem in as_dict(event.get("nodes")).items():
+        kind, why = (*as_list(problem), "", "")[:2]
+        run.problems[_line(node)] = (_line(kind), _line(why))
+
+
+def _selection(run: Run, event: dict[str, Any]) -> None:
+    """Take what the run must prove. Nodes that no selected item concerns are no part of the run."""
+    run.required = read_required(event)
+    run.of_proof = {
+        (row.suite, row.check, "" if row.whole else node): []
+        for row in run.required
+        if row.check
+        for node in row.nodes
+    }
+    concerned = set(map(_line, as_list(event.get("nodes"))))
+    run.selected = [node for node in run.selected if node in concerned]
+
+
 def _lost(run: Run, event: dict[str, Any]) -> None:
     run.lost[_line(event.get("node"))] = _line(event.get("why"))
 
@@ -260,29 +306,33 @@ def _result(run: Run, event: dict[str, Any]) -> None:
     found = read_result(event)
     run.results.append(found)
     node, suite, outcome = _line(found.node) or CLUSTER, _line(found.suite) or "other", _line(found.outcome)
-    if run.retried and (retried := run.retried.get(_line(event.get("nodeid")))):
-        retried["outcome"] = outcome
+    if run.retried:
+        run.retried.get(_line(event.get("nodeid")), {})["outcome"] = outcome
     run.counts[node][suite][outcome] += 1
     run.totals[outcome] += 1
     check = _line(found.check)
+    why = _PREFIX.sub("", _line(found.message), count=1)
+    if (of_proof := run.of_proof.get((suite, check, _line(found.node)))) is not None:
+        of_proof.append((outcome, why))
     if outcome in RED:
         _red(run, found, event, node)
+    elif outcome == "waived":
+        run.waived[check, node] = why
     elif outcome not in ("passed", "not tested"):
-        why = _PREFIX.sub("", _line(found.message), count=1)
         run.unjudged[outcome][why][check].add(node)
     for verdict in found.verdicts:
         for advisory in verdict.advisories:
             _add(run.warnings, advisory, node, check=check)
     for log in _logs(event):
         run.logs[suite].setdefault(log, check)
-    for what, version in as_dict(event.get("versions")).items():
-        run.versions[_line(what)][_line(version)].append(node)
     for metric in found.metrics:
         _metric(run, metric, node)
     _figures(run, event, node)
 
 
 def _figures(run: Run, event: dict[str, Any], node: str) -> None:
+    for what, version in as_dict(event.get("versions")).items():
+        run.versions[_line(what)][_line(version)].append(node)
     for curve in as_dicts(event.get("curves")):
         points = [_point(point) for point in as_list(curve.get("points"))]
         run.curves.append(
@@ -475,6 +525,8 @@ def _short_line(value: str) -> str:
 _READERS: dict[str, Callable[[Run, dict[str, Any]], None]] = {
     "start": _start,
     "nodes": _nodes,
+    "not_tested": _not_tested,
+    "selection": _selection,
     "result": _result,
     "rerun": _rerun,
     "lost": _lost,

@@ -15,6 +15,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.metric_direction import HIGHER, rule_of
 from pytest_gpucluster.core.sanitize import printable
 from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.proof import FIT
 from pytest_gpucluster.report.result import RED, as_list, finite
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Recorded:
     arguments: str
     items: tuple[RecordedItem, ...]
     measures: tuple[Measure, ...]
+    fit: frozenset[str] = frozenset()  # nodes
 
     @property
     def complete(self) -> bool:
@@ -125,6 +127,7 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
         arguments=plain(" ".join(map(str, as_list(start.get("arguments"))))),
         items=tuple(_items(log.results).values()),
         measures=tuple(_measures(log.results)),
+        fit=frozenset(map(plain, log.proofs.of(FIT))),
     )
 
 

@@ -2,100 +2,110 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.report.result import RED
+from pytest_gpucluster.core.waivers import AVAILABLE
+from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.run_model import ACTIONS
-from pytest_gpucluster.report.words import clock, count, folded
+from pytest_gpucluster.report.waivers import uses
+from pytest_gpucluster.report.words import clock, count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytest_gpucluster.report.run_model import FailureGroup, Run
 
-UNJUDGED = "could not be judged"
 STOPPED = 2  # pytest's exit status of a run that was interrupted
 MAX_NAMES = 6  # of checks in one sentence
+TITLES = {
+    "accepted": "Accepted",
+    "waived": "Accepted, with waivers",
+    "rejected": "Not accepted",
+    "unproved": "Not proved",
+}
+KINDS = {"busy": "busy", "unavailable": "out of service", "lost": "lost"}  # of plugin/plan.py
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The result of a run. `kind`: accepted, exceptions, rejected or none."""
+    """The result of a run. `kind`: a key of TITLES. `nodes`: how many of which it is about, like '14 of 16 nodes (2 busy)'.
+
+    `unjudged`: what is part of no proof and could not be judged; it does not change the result. `waivers`: what the
+    cluster file accepts.
+    """
 
     kind: str
-    title: str
+    nodes: str
     sentences: tuple[str, ...]
-    exceptions: tuple[str, ...]
-    fit: tuple[str, ...]
-    unfit: tuple[str, ...]
+    waivers: tuple[str, ...]
+    unjudged: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The verdict in words."""
+        return TITLES[self.kind]
 
 
 def judge(run: Run) -> Judged:
     """Say in one word what the run says of the cluster. Nothing is accepted by absence."""
-    states = {node: run.state(node) for node in run.selected}
-    unfit = tuple(node for node, state in states.items() if state == "failed")
-    fit = tuple(
-        node for node, state in states.items() if state not in (*RED, "not tested") and _passed(run, node)
-    )
-    kind, title, first = _result(run, unfit)
-    exceptions = tuple(_exceptions(run))
-    if kind == "accepted" and exceptions:
-        kind, title = "exceptions", "Accepted, with exceptions"
-    return Judged(kind, title, (first, *_more(run)), exceptions, fit, unfit)
+    kind, first = _result(run)
+    waivers = tuple(line for use in uses(run) for line in use.lines())
+    if kind == "accepted" and waivers:
+        kind = "waived"
+    return Judged(kind, _nodes(run), (first, *_more(run)), waivers, tuple(_unjudged(run)))
 
 
-def node_counts(run: Run, judged: Judged) -> dict[str, int]:
-    """Count the selected nodes by their result: each once, so the counts add up to all of them."""
-    selected, failed, fit = set(run.selected), set(judged.unfit), set(judged.fit)
-    without_test = run.untested
-    untested = {node for node in selected - failed if node in without_test or not run.state(node)}
-    return {
-        "fit": len(fit),
-        "failed": len(failed),
-        "not tested": len(untested),
-        UNJUDGED: len(selected - failed - untested - fit),
-    }
+def _nodes(run: Run) -> str:
+    """Say how many of the selected nodes are fit, and why the others are none of them."""
+    proofs = run.proofs
+    fit, total = len(proofs.of(FIT)), len(proofs.nodes)
+    why = Counter(_why_not_tested(run, node) for node in proofs.of(NOT_TESTED))
+    parts = [f"{len(proofs.of(state)):,} {state}" for state in (FAILED, NOT_PROVED) if proofs.of(state)]
+    parts += [f"{number:,} {text}" for text, number in why.items()]
+    if not total:
+        return "the cluster without its nodes"
+    return f"{fit:,} of {count(total, 'node')}" + (f" ({', '.join(parts)})" if parts else "")
 
 
-def _passed(run: Run, node: str) -> bool:
-    return any(counter["passed"] for counter in run.counts.get(node, {}).values())
+def _why_not_tested(run: Run, node: str) -> str:
+    if (AVAILABLE, node) in run.waived:
+        return "waived"
+    kind, _ = run.problems.get(node, ("", ""))
+    if kind:
+        return KINDS.get(kind, kind)
+    return "not applicable" if node in run.counts else "without a result"
 
 
-def _result(run: Run, unfit: tuple[str, ...]) -> tuple[str, str, str]:
-    status = run.finish.get("exit") if run.finish else None
+def _result(run: Run) -> tuple[str, str]:
+    status, failed = run.exit, run.proofs.of(FAILED)
     if run.totals["failed"]:
-        failed = f"{len(unfit):,} of {count(len(run.selected), 'node')} failed at least one check."
-        return "rejected", "Not accepted", failed if unfit else "A check of the whole cluster failed."
-    if unsaid := _no_verdict(run, status):
-        return "none", "No verdict", unsaid
-    if run.totals["error"]:
-        return (
-            "rejected",
-            "Not accepted",
-            "No check failed, but not everything could be judged: see the errors.",
-        )
-    if status == 0:
-        return "accepted", "Accepted", "Every check that was judged passed."
-    return "rejected", "Not accepted", f"The run ended with status {status}: see its errors."
-
-
-def _no_verdict(run: Run, status: Any) -> str:
-    if run.finish is None:
-        return f"The run did not end; its log stops at {clock(run.ended)}."
-    if not run.executed:
-        return "No check was executed: this run says nothing about the cluster."
-    return "The run was stopped before its end." if status == STOPPED else ""
+        whole = "A check of the whole cluster failed."
+        some_failed = f"{len(failed):,} of {count(len(run.selected), 'node')} failed at least one check."
+        return "rejected", some_failed if failed else whole
+    lacking = ", ".join(dict.fromkeys(suite for suite, _ in run.proofs.unproved))
+    reasons = {
+        f"The run did not end; its log stops at {clock(run.ended)}.": run.finish is None,
+        "The run was stopped before its end.": status == STOPPED,
+        f"Nothing failed, but {lacking} did not prove all selected nodes.": lacking,
+        "No check was executed: this run says nothing about the cluster.": not run.executed,
+        "Nothing failed, but not everything could be judged: see the errors.": run.totals["error"],
+        f"The run ended with status {status}: see its errors.": status != 0,
+    }
+    why = next((text for text, holds in reasons.items() if holds), "")
+    return ("unproved", why) if why else ("accepted", "All that was selected is proved.")
 
 
 def _more(run: Run) -> Iterable[str]:
-    if run.finish is None and run.totals["failed"]:
-        yield f"The run did not end: its log stops at {clock(run.ended)}."
-    if run.finish is not None and run.finish.get("exit") == STOPPED and run.totals["failed"]:
-        yield "The run was stopped before its end."
-    if run.totals["error"] and run.totals["failed"]:
-        yield f"{count(run.totals['error'], 'check')} could not be judged because something broke."
+    if run.totals["failed"]:
+        if run.finish is None:
+            yield f"The run did not end: its log stops at {clock(run.ended)}."
+        elif run.exit == STOPPED:
+            yield "The run was stopped before its end."
+        if run.totals["error"]:
+            yield f"{count(run.totals['error'], 'check')} could not be judged because something broke."
     if run.common:
         yield f"{count(len(run.common), 'finding')} of the cluster: the nodes fail alike, and none is at fault."
     if any(act.get("event") == "drain_over_budget" for act in run.acts):
@@ -104,14 +114,7 @@ def _more(run: Run) -> Iterable[str]:
         yield "SIMULATED hardware: this run says nothing about real GPUs."
 
 
-def _exceptions(run: Run) -> Iterable[str]:
-    if run.finish is None:
-        yield "the run did not end: the remaining checks did not run"
-    untested = run.untested
-    if untested:
-        yield f"{count(len(untested), 'node')} not tested: {folded(untested)}"
-    if run.silent:
-        yield f"{count(len(run.silent), 'node')} without any result: {folded(run.silent)}"
+def _unjudged(run: Run) -> Iterable[str]:
     flaky = sorted({one["check"] for one in run.retried.values() if one["outcome"] == "passed"})
     if flaky:
         yield f"{count(len(flaky), 'check')} passed only when repeated: {some(flaky, MAX_NAMES)}"

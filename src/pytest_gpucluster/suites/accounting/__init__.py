@@ -9,4 +9,5 @@ SUITE = Suite(
     section="config:AccountingConfig",
     draft="draft:lines",
     draft_commands="draft:commands",
+    proof=("accounting.accounts", "accounting.qos"),
 )

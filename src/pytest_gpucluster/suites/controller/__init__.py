@@ -8,4 +8,5 @@ SUITE = Suite(
     markers=("controller: Slurm's daemons: controllers, load, logs, submissions",),
     section="config:ControllerConfig",
     before_allocation=Work("order", "jobs:OrderJobs", needs_nodes=False, option="intrusive"),
+    proof=("controller.ping",),
 )

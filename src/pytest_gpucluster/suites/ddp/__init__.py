@@ -8,4 +8,5 @@ SUITE = Suite(
     markers=("ddp: torch.distributed starts, finds its ranks and trains",),
     section="config:DdpConfig",
     frameworks=("torch",),
+    proof=("ddp.framework", "ddp.group", "ddp.training"),
 )

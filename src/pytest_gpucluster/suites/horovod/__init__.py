@@ -8,4 +8,5 @@ SUITE = Suite(
     markers=("horovod: Horovod starts, finds its ranks and trains", "gloo: runs over the gloo controller"),
     section="config:HorovodConfig",
     frameworks=("horovod",),
+    proof=("horovod.build", "horovod.ranks", "horovod.training"),
 )

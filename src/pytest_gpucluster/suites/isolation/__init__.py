@@ -8,4 +8,5 @@ SUITE = Suite(
     markers=("isolation: jobs are confined to their CPUs, GPUs, memory and /tmp; srun --pty",),
     section="config:IsolationConfig",
     before_allocation=Work("logins_before", "logins:LoginsWithoutJob", option="intrusive", first=True),
+    proof=("isolation.cpus", "isolation.devices"),
 )

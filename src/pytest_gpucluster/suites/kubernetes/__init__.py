@@ -8,4 +8,5 @@ SUITE = Suite(
     markers=("kubernetes: nodes, GPU operator and GPU labels of a Kubernetes cluster",),
     section="config:KubernetesConfig",
     leftovers="leftovers:jobs",
+    proof=("kubernetes.api", "kubernetes.ready", "kubernetes.gpus"),
 )

@@ -7,4 +7,5 @@ SUITE = Suite(
     order=15,
     markers=("monitoring: Prometheus, Grafana and the exporters of the nodes",),
     section="config:MonitoringConfig",
+    proof=("monitoring.prometheus", "monitoring.target"),
 )

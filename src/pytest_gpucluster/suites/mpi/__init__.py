@@ -9,4 +9,5 @@ SUITE = Suite(
     section="pytest_gpucluster.kit.mpi_config:MpiConfig",
     frameworks=("mpi4py",),
     draft="draft:lines",
+    proof=("mpi.installed", "mpi.threads"),
 )

@@ -7,4 +7,5 @@ SUITE = Suite(
     order=13,
     markers=("software: environment modules and conda environments",),
     section="config:SoftwareConfig",
+    proof=("software.modules", "software.conda"),
 )

@@ -10,4 +10,5 @@ SUITE = Suite(
     frameworks=("submitit",),
     before_allocation=Work("submitted", "steps:submit", needs_nodes=False),
     leftover_folders="steps:folders",
+    proof=("submitit.framework", "submitit.add"),
 )

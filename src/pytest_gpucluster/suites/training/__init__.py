@@ -10,4 +10,5 @@ SUITE = Suite(
     profile_rows="config:TrainingLimit",
     frameworks=("torch",),
     leftover_folders="steps:folders",
+    proof=("training.framework", "training.alone"),
 )

@@ -8,4 +8,5 @@ SUITE = Suite(
     markers=("versions: driver, libraries and Slurm are not older than stated; `-m nccl` selects it too",),
     section="config:VersionsConfig",
     profile_rows="config:ProfileMinimum",
+    proof=("versions.minimum",),
 )
