@@ -1,56 +1,194 @@
-"""The counts of nodes: every selected node once, on the page and in the terminal."""
+"""The verdict and the counts of nodes: each selected node is in one state, and all outputs have the same numbers."""
 
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
+from typing import Any
 
-from report_helpers import a_run, event, failing, passing, unjudged
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from report_helpers import a_run, event, failing, passing, result, unjudged
 
-from pytest_gpucluster.report import html
-from pytest_gpucluster.report.last_screen import counts
-from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.report.verdict import judge, node_counts
+from pytest_gpucluster.report import html, junit, prom
+from pytest_gpucluster.report.last_screen import closing, counts
+from pytest_gpucluster.report.proof import NODE_STATES, Required, write_required
+from pytest_gpucluster.report.run_model import Run, read_run
+from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.verdict import judge
 
 NODES = [f"gpu{number:02}" for number in range(1, 9)]
-RESULTS = [
-    passing("gpu01"),
-    failing("gpu02"),
-    unjudged("gpu03", "not tested"),  # drained, and that failed a check
-    failing("gpu03", check="slurm.schedulable"),
-    unjudged("gpu04", "not tested"),
-    failing("gpu05", outcome="error"),
-    passing("gpu06"),
-    unjudged("gpu07", "not checked"),  # and gpu08 has no result
-]
-DRAINED = {node: ["unavailable", "DRAINED"] for node in ("gpu03", "gpu04", "gpu99")}
+OUTCOMES = ("passed", "failed", "error", "not checked", "not applicable", "skipped", "waived", "not tested")
+
+
+def selection(rows: list[Required], nodes: list[str]) -> dict[str, Any]:
+    return event("selection", nodes=nodes, **write_required(rows))
+
+
+def proof(check: str, *nodes: str, items: int = 1, whole: bool = False, missing: str = "") -> Required:
+    return Required(check.partition(".")[0], check, items, nodes, whole=whole, missing=missing)
 
 
 def test_every_selected_node_is_counted_once() -> None:
+    results = [
+        passing("gpu01"),
+        failing("gpu02"),
+        unjudged("gpu03", "not tested"),  # drained, and that failed a check
+        failing("gpu03", check="slurm.schedulable"),
+        unjudged("gpu04", "not tested"),
+        failing("gpu05", outcome="error"),
+        passing("gpu06"),
+        unjudged("gpu07", "not checked"),  # and gpu08 has no result
+    ]
+    drained = {node: ["unavailable", "DRAINED"] for node in ("gpu03", "gpu04", "gpu99")}
+    events = a_run(results, nodes=NODES, not_tested=drained, finish=1)
+    run = read_run([*events, event("lost", node="gpu06", why="gone")])
+    assert dict(run.proofs.nodes) == {
+        "gpu01": "fit",
+        "gpu02": "failed",
+        "gpu03": "failed",
+        "gpu04": "not tested",
+        "gpu05": "not proved",
+        "gpu06": "not proved",
+        "gpu07": "not proved",
+        "gpu08": "not tested",
+    }
+    assert counts(run) == "8 nodes: 1 fit, 2 failed, 3 not proved, 2 not tested"
+
+
+def test_a_proof_without_a_result_is_not_proved() -> None:
+    rows = [proof("nccl.alone", "gpu01", "gpu02"), proof("nccl.whole", "gpu01", "gpu02", whole=True)]
+    whole = result("", "passed", check="nccl.whole")
+    ends = [passing("gpu01", check="nccl.alone"), unjudged("gpu02", "not checked", check="nccl.alone"), whole]
+    events = a_run(ends, finish=0)
+    run = read_run([*events[:2], selection(rows, ["gpu01", "gpu02"]), *events[2:]])
+    assert run.proofs.nodes == {"gpu01": "fit", "gpu02": "not proved"}
+    assert run.proofs.unproved["nccl", "gpu02"].reasons == ["because"]
+    assert judge(run).kind == "unproved"
+    assert (run.state("gpu01", "nccl"), run.state("gpu02", "nccl")) == ("passed", "not proved")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state"),
+    [
+        (["passed"], "fit"),
+        (["failed"], "failed"),
+        (["not applicable"], "not tested"),  # the hardware lacks it: nothing is proved, nothing is missing
+        (["skipped"], "not proved"),
+        (["waived"], "fit"),
+        ([], "not tested"),
+        (["passed", "not checked"], "not proved"),
+    ],
+)
+def test_the_state_of_a_node_by_its_proof(outcomes: list[str], state: str) -> None:
+    ends = [result("gpu01", outcome, check="gpu.count") for outcome in outcomes]
+    rows = [proof("gpu.count", "gpu01", items=max(1, len(outcomes)))]
+    events = a_run(ends, nodes=["gpu01"], finish=0)
+    assert read_run([*events[:2], selection(rows, ["gpu01"]), *events[2:]]).proofs.nodes == {"gpu01": state}
+
+
+def test_what_is_no_proof_and_was_not_judged_changes_nothing() -> None:
+    ends = [passing("gpu01", check="gpu.count"), unjudged("gpu01", "not checked", check="gpu.vbios")]
+    events = a_run(ends, nodes=["gpu01"], finish=0)
+    run = read_run([*events[:2], selection([proof("gpu.count", "gpu01")], ["gpu01"]), *events[2:]])
+    judged = judge(run)
+    assert (judged.kind, judged.nodes) == ("accepted", "1 of 1 node")
+    assert judged.unjudged == ("1 check not checked: gpu.vbios",)
+    assert run.state("gpu01") == run.state("gpu01", "gpu") == "passed"  # not grey in the map
+
+
+def test_an_interrupted_run_has_no_fit_node_where_a_proof_is_missing() -> None:
+    rows = [proof("burnin.matmul", "gpu01", "gpu02"), proof("burnin.survived", "gpu01", "gpu02")]
+    ends = [passing(node, check="burnin.survived") for node in ("gpu01", "gpu02")]
+    events = a_run(ends, finish=2)
+    run = read_run([*events[:2], selection(rows, ["gpu01", "gpu02"]), *events[2:]])
+    assert run.proofs.counts == {"fit": 0, "failed": 0, "not proved": 2, "not tested": 0}
+
+
+def test_nodes_that_no_selected_item_concerns_do_not_count() -> None:
+    events = a_run([passing("gpu02", check="gpu.count")], not_tested={"gpu01": ["unavailable", "DRAINED"]})
+    run = read_run([*events[:2], selection([proof("gpu.count", "gpu02")], ["gpu02"]), *events[2:]])
+    assert (judge(run).kind, judge(run).nodes, run.untested) == ("accepted", "1 of 1 node", {})
+
+
+def test_busy_nodes_are_named_in_the_verdict() -> None:
     run = read_run(
-        [
-            *a_run(RESULTS, nodes=NODES, not_tested=DRAINED, finish=1),
-            event("lost", node="gpu06", why="gone"),
-        ]
+        a_run([passing("gpu01"), unjudged("gpu02", "not tested")], not_tested={"gpu02": ["busy", "b"]})
     )
-    found = node_counts(run, judge(run))
-    assert found == {"fit": 1, "failed": 2, "not tested": 3, "could not be judged": 2}
-    assert sum(found.values()) == len(NODES)
-    assert counts(run, judge(run)) == "8 nodes: 1 fit, 2 failed, 3 not tested, 2 could not be judged"
-    page = html.render(run)
-    figures = page[
-        page.index('<ul class="figures">') : page.index("</ul>", page.index('<ul class="figures">'))
-    ]
-    shown = re.findall(r"<li><b>(?:<svg.*?</svg>)?([\d,]+)</b>([^<]+)</li>", figures)
-    assert shown[:5] == [
-        ("8", "nodes selected"),
-        ("1", "fit"),
-        ("2", "failed a check"),
-        ("3", "not tested"),
-        ("2", "could not be judged"),
-    ]
+    first, second, *_ = closing(run, 200)
+    assert first == "ACCEPTED: 1 of 2 nodes (1 busy). All that was selected is proved."
+    assert second == "2 nodes: 1 fit, 0 failed, 0 not proved, 1 not tested"
 
 
-def test_nodes_that_could_not_be_judged_are_counted_if_there_are_any() -> None:
-    run = read_run(a_run([passing("gpu01"), failing("gpu02")], finish=1))
-    assert counts(run, judge(run)) == "2 nodes: 1 fit, 1 failed, 0 not tested"
-    assert "could not be judged" not in html.render(run)
+def test_a_waiver_is_named_by_the_verdict() -> None:
+    waived = result("gpu02", "waived", check="gpu.vbios", message="waived: RMA is under way (OPS-7)")
+    run = read_run(a_run([passing("gpu01"), passing("gpu02"), waived]))
+    assert judge(run).title == "Accepted, with waivers"
+    assert judge(run).waivers == ("gpu.vbios on gpu02: RMA is under way (OPS-7)",)
+
+
+CHECKS = ("gpu.count", "gpu.vbios", "nccl.alone", "os.kernel")
+
+
+@st.composite
+def random_runs(draw: st.DrawFn) -> Run:
+    """Any selection, any results, also of a run that was stopped or killed, or whose nodes were busy, drained or lost."""
+    nodes = draw(st.lists(st.sampled_from(NODES), min_size=1, unique=True))
+    of_node, kinds = st.sampled_from(nodes), st.sampled_from(("busy", "unavailable", "lost"))
+    not_tested = {node: [draw(kinds), "why"] for node in draw(st.sets(of_node))}
+    rows = [
+        proof(
+            check,
+            *draw(st.lists(of_node, unique=True)),
+            items=draw(st.integers(1, 2)),
+            whole=draw(st.booleans()),
+        )
+        for check in draw(st.sets(st.sampled_from(CHECKS)))
+    ]
+    item = st.tuples(st.sampled_from([*nodes, ""]), st.sampled_from(OUTCOMES), st.sampled_from(CHECKS))
+    items = draw(st.lists(item, max_size=20))
+    ends = [result(node, outcome, check=check, message="m") for node, outcome, check in items]
+    lost = [event("lost", node=node, why="gone") for node in draw(st.sets(of_node, max_size=2))]
+    finish = draw(st.sampled_from((0, 1, 2, None)))
+    start, chosen, *others = a_run([*ends, *lost], nodes=nodes, not_tested=not_tested, finish=finish)
+    concerned = draw(st.lists(of_node, unique=True))
+    selected = [selection(rows, concerned)] if draw(st.booleans()) else []
+    return read_run([start, chosen, *selected, *others])
+
+
+@settings(deadline=None, max_examples=60)
+@given(random_runs())
+def test_the_numbers_add_up_and_are_the_same_in_all_outputs(run: Run) -> None:
+    expected = run.proofs.counts
+    assert tuple(expected) == NODE_STATES
+    assert sum(expected.values()) == len(run.selected)
+    judged, line = judge(run), counts(run)
+    assert [int(number) for number in re.findall(r"(\d+) (?:fit|failed|not proved|not tested)", line)] == [
+        *expected.values()
+    ]
+    assert line.startswith(f"{len(run.selected)} node")
+    text = html.render(run)
+    at = text.index('<ul class="figures">')
+    shown = re.findall(
+        r"<li><b>(?:<svg.*?</svg>)?([\d,]+)</b>([^<]+)</li>", text[at : text.index("</ul>", at)]
+    )
+    assert [int(number) for number, _ in shown[:5]] == [len(run.selected), *expected.values()]
+    suite = ET.fromstring(b"".join(junit.pieces(run))).find("testsuite")
+    assert suite is not None
+    properties = {it.get("name"): it.get("value") for it in suite.iter("property")}
+    assert {state: properties[f"nodes {state}"] for state in NODE_STATES} == {
+        state: str(number) for state, number in expected.items()
+    }
+    assert properties["verdict"] == judged.title
+    families = {it.name: it.samples for it in text_string_to_metric_families(prom.render(run))}
+    assert {it.labels["state"]: it.value for it in families["gpucluster_nodes"]} == expected
+    fit = {it.labels["node"] for it in families.get("gpucluster_node_fit", ()) if it.value}
+    assert fit == set(run.proofs.of("fit")) == recorded(run).fit
+    if judged.kind in ("accepted", "waived"):
+        assert run.exit == 0
+        assert not expected["failed"]
+        assert not run.proofs.unproved
+        assert not run.totals["error"]
+        assert f"{expected['fit']} of {len(run.selected)}" in judged.nodes or not run.selected
