@@ -22,10 +22,10 @@ from pytest_gpucluster.plugin.item_result import (
 from pytest_gpucluster.plugin.node_items import NodeItem, check_of, node_of, record_of, suite_of
 
 
-def made(*, required: bool = False) -> tuple[Expect, Record]:
+def made() -> tuple[Expect, Record]:
     record = Record("site", "site.disk", "gpu01")
     session = SimpleNamespace(facts=SimpleNamespace(is_requested=lambda _: False))
-    item: Any = SimpleNamespace(record=record, required=required, session=session)
+    item: Any = SimpleNamespace(record=record, session=session)
     return Expect(item), record
 
 
@@ -64,15 +64,12 @@ def ended(expect: Expect, judged: Verdict) -> tuple[type, str]:
     raise AssertionError("it goes on")
 
 
-@pytest.mark.parametrize("required", [False, True])
-def test_what_is_not_judged_is_skipped_or_an_error_where_it_is_required(required: bool) -> None:
-    expect, record = made(required=required)
-    unchecked = (
-        (NotAvailable, "site.disk is required and could not be checked: no right")
-        if required
-        else (pytest.skip.Exception, "not checked: no right")
+def test_what_is_not_judged_is_skipped() -> None:
+    expect, record = made()
+    assert ended(expect, verdict(Outcome.NOT_CHECKED, reason="no right")) == (
+        pytest.skip.Exception,
+        "not checked: no right",
     )
-    assert ended(expect, verdict(Outcome.NOT_CHECKED, reason="no right")) == unchecked
     assert ended(expect, verdict(Outcome.NOT_APPLICABLE, reason="no NVSwitch")) == (
         pytest.skip.Exception,
         "not applicable: no NVSwitch",

@@ -87,23 +87,12 @@ def test_one_value_alone_is_said_once() -> None:
     assert summary.metric_table(run)[-1].split() == ["busbw", "GB/s", "1", "360", "gpu01"]
 
 
-def test_a_node_counts_as_tested_where_something_was_executed_there() -> None:
-    run = Run()
-    add(run, _record("gpu01"), "error", "")
-    add(run, _record("gpu02"), "not applicable", "not applicable: no GPU")
-    assert [summary.was_tested(run, node) for node in ("gpu01", "gpu02", "gpu03")] == [True, False, False]
-    add(run, _record(""), "passed", "")  # it is about all of them
-    assert summary.was_tested(run, "gpu03")
-
-
 def test_coverage_counts_what_was_not_judged() -> None:
     run = Run()
     add(run, _record("gpu01"), "passed", "")
     add(run, _record("gpu01"), "not checked", "not checked: dmesg: Operation not permitted")
     add(run, _record("gpu02"), "not tested", "not tested: gpu02: DOWN")
-    assert summary.coverage(run, 1, 2) == (
-        "coverage: 1 of 3 checks judged, 1 not checked, 1 not tested; 1 of 2 nodes tested"
-    )
+    assert summary.coverage(run) == "coverage: 1 of 3 checks judged, 1 not checked, 1 not tested"
     assert summary.unjudged_lines(run, "not checked") == [
         "not checked: gpu.count on gpu01: dmesg: Operation not permitted"
     ]
@@ -262,11 +251,10 @@ def test_the_table_of_nodes() -> None:
 def test_coverage_of_every_end() -> None:
     """An entry of a node that was not available is no check."""
     run = _of_every_end()
-    assert summary.coverage(run, 3, 9) == (
-        "coverage: 4 of 10 checks judged, 2 not applicable, 1 not checked, 1 not tested, 2 error, 1 skipped; "
-        "3 of 9 nodes tested"
+    assert summary.coverage(run) == (
+        "coverage: 4 of 10 checks judged, 2 not applicable, 1 not checked, 1 not tested, 2 error, 1 skipped"
     )
-    assert summary.coverage(Run(), 0, 0) == "coverage: 0 of 0 checks judged; 0 of 0 nodes tested"
+    assert summary.coverage(Run()) == "coverage: 0 of 0 checks judged"
 
 
 def test_the_one_reason_of_all_that_was_not_judged() -> None:
@@ -304,14 +292,6 @@ def test_a_reason_names_four_checks(count: int, shown: str) -> None:
     ]
     assert summary.unjudged_lines(run, "not checked") == ["not checked: gpu.count on (cluster): no right"]
     assert summary.unjudged_lines(run, "not tested") == []
-
-
-def test_only_what_was_executed_was_looked_at() -> None:
-    for outcome in ("passed", "failed", "error", "not checked", "not tested", "skipped"):
-        run = Run()
-        add(run, _record("gpu01"), outcome, "")
-        assert summary.was_tested(run, "gpu01") is (outcome in {"passed", "failed", "error"})
-        assert not summary.was_tested(run, "gpu02")
 
 
 def test_a_cell() -> None:

@@ -21,7 +21,6 @@ from pytest_gpucluster.report import html, svg
 from pytest_gpucluster.report.events import read_events, read_log
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.report.verdict import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,19 +75,24 @@ def page_of(events: Iterable[dict[str, Any]], **options: Any) -> Page:
 @pytest.mark.parametrize(
     ("results", "options", "kind", "said"),
     [
-        ([passing("gpu01"), passing("gpu02")], {}, "accepted", "Every check that was judged passed."),
+        ([passing("gpu01"), passing("gpu02")], {}, "accepted", "All that was selected is proved."),
         ([passing("gpu01"), failing("gpu02")], {}, "rejected", "1 of 2 nodes failed at least one check."),
         ([passing("gpu01"), failing("")], {}, "rejected", "A check of the whole cluster failed."),
-        ([passing("gpu01")], {"not_tested": {"gpu02": ["busy", "ALLOCATED"]}}, "exceptions", "gpu02"),
-        ([passing("gpu01"), unjudged("gpu02", "not checked")], {}, "exceptions", "1 check not checked"),
-        ([passing("gpu01")], {}, "exceptions", "1 node without any result: gpu02"),
-        ([passing("gpu01"), passing("gpu02")], {"finish": None}, "none", "The run did not end"),
+        (
+            [passing("gpu01")],
+            {"not_tested": {"gpu02": ["busy", "ALLOCATED"]}},
+            "accepted",
+            "1 of 2 nodes (1 busy)",
+        ),
+        ([passing("gpu01"), unjudged("gpu02", "not checked")], {}, "unproved", "1 check not checked"),
+        ([passing("gpu01")], {}, "unproved", "Without any result: gpu02"),
+        ([passing("gpu01"), passing("gpu02")], {"finish": None}, "unproved", "The run did not end"),
         ([failing("gpu01")], {"finish": None}, "rejected", "The run did not end"),
-        ([passing("gpu01"), passing("gpu02")], {"finish": 2}, "none", "stopped before its end"),
-        ([passing("gpu01"), passing("gpu02")], {"finish": 1}, "rejected", "ended with status 1"),
-        ([passing("gpu01"), failing("gpu02", outcome="error")], {"finish": 1}, "rejected", "see the errors"),
-        ([unjudged("gpu01", "not tested")], {}, "none", "No check was executed"),
-        ([], {}, "none", "No check was executed"),
+        ([passing("gpu01"), passing("gpu02")], {"finish": 2}, "unproved", "stopped before its end"),
+        ([passing("gpu01"), passing("gpu02")], {"finish": 1}, "unproved", "ended with status 1"),
+        ([passing("gpu01"), failing("gpu02", outcome="error")], {"finish": 1}, "unproved", "see the errors"),
+        ([unjudged("gpu01", "not tested")], {}, "unproved", "No check was executed"),
+        ([], {}, "unproved", "No check was executed"),
     ],
 )
 def test_the_verdict(results: list[Any], options: dict[str, Any], kind: str, said: str) -> None:
@@ -98,7 +102,7 @@ def test_the_verdict(results: list[Any], options: dict[str, Any], kind: str, sai
 
 
 def test_an_empty_log_accepts_nothing() -> None:
-    assert page_of([]).verdict == "none"
+    assert page_of([]).verdict == "unproved"
 
 
 def test_complaints_of_a_run_without_failures_are_shown() -> None:
@@ -107,7 +111,7 @@ def test_complaints_of_a_run_without_failures_are_shown() -> None:
         event("finish", exit=1, complaints=["gpu02 was lost"]),
     ]
     page = page_of(run)
-    assert page.verdict == "rejected"
+    assert page.verdict == "unproved"
     assert "Failures and errors gpu02 was lost" in page.text
 
 
@@ -115,10 +119,12 @@ def test_counts_of_nodes_stand_first() -> None:
     results = [passing("gpu01"), failing("gpu02"), unjudged("gpu03", "not tested")]
     told = {"gpu03": ["unavailable", 'DRAINED: "bad cable" by root since 2026-11-20T10:00:00']}
     run = a_run(results, nodes=("gpu01", "gpu02", "gpu03"), not_tested=told)
-    judged = judge(read_run(run))
-    assert (judged.fit, judged.unfit) == (("gpu01",), ("gpu02",))
+    assert read_run(run).proofs.nodes == {"gpu01": "fit", "gpu02": "failed", "gpu03": "not tested"}
     text = page_of(run).text
-    assert "3 nodes selected 1 fit 1 failed a check 1 not tested 2 checks judged 1 of them failed" in text
+    assert (
+        "3 nodes selected 1 fit 1 failed a check 0 not proved 1 not tested 2 checks judged 1 of them failed"
+        in text
+    )
     assert text.index("Not accepted") < text.index("Acceptance record") < text.index("Map: nodes by suites")
 
 

@@ -19,27 +19,27 @@ from pytest_gpucluster.report.verdict import Judged, judge, ordered
 NOT = "Not accepted"
 FAILED = "1 of 2 nodes failed at least one check."
 UNENDED = "The run did not end; its log stops at 2026"
-EVERY = "Every check that was judged passed."
+EVERY = "All that was selected is proved."
 
 
 @pytest.mark.parametrize(
     ("results", "options", "kind", "title", "sentences"),
     [
         ([passing("gpu01"), passing("gpu02")], {}, "accepted", "Accepted", [EVERY]),
-        ([passing("gpu01")], {}, "exceptions", "Accepted, with exceptions", [EVERY]),
+        ([passing("gpu01")], {}, "unproved", "Not proved", ["Without any result: gpu02."]),
         ([failing("gpu01")], {}, "rejected", NOT, [FAILED]),
         ([failing("")], {}, "rejected", NOT, ["A check of the whole cluster failed."]),
         ([failing("gpu01"), failing("gpu02", outcome="error")], {}, "rejected", NOT,
          [FAILED, "1 check could not be judged because something broke."]),
         ([failing("gpu01")], {"finish": None}, "rejected", NOT, [FAILED, "The run did not end: its log stops at 2026"]),
         ([failing("gpu01")], {"finish": 2}, "rejected", NOT, [FAILED, "The run was stopped before its end."]),
-        ([passing("gpu01")], {"finish": None}, "none", "No verdict", [UNENDED]),
-        ([unjudged("gpu01", "skipped")], {}, "none", "No verdict",
+        ([passing("gpu01")], {"finish": None}, "unproved", "Not proved", [UNENDED]),
+        ([unjudged("gpu01", "skipped")], {}, "unproved", "Not proved",
          ["No check was executed: this run says nothing about the cluster."]),
-        ([passing("gpu01")], {"finish": 2}, "none", "No verdict", ["The run was stopped before its end."]),
-        ([passing("gpu01"), failing("gpu02", outcome="error")], {"finish": 0}, "rejected", NOT,
-         ["No check failed, but not everything could be judged: see the errors."]),
-        ([passing("gpu01")], {"finish": 3}, "rejected", NOT, ["The run ended with status 3: see its errors."]),
+        ([passing("gpu01")], {"finish": 2}, "unproved", "Not proved", ["The run was stopped before its end."]),
+        ([passing("gpu01"), failing("gpu02", outcome="error")], {"finish": 0}, "unproved", "Not proved",
+         ["Nothing failed, but not everything could be judged: see the errors."]),
+        ([passing("gpu01")], {"finish": 3, "nodes": ["gpu01"]}, "unproved", "Not proved", ["The run ended with status 3: see its errors."]),
         ([passing("gpu01"), passing("gpu02")], {"start": {"simulated": True}}, "accepted", "Accepted",
          [EVERY, "SIMULATED hardware: this run says nothing about real GPUs."]),
     ],
@@ -66,11 +66,12 @@ def test_who_is_fit_and_who_is_not() -> None:
         passing("gpu06"),
         unjudged("gpu06", "not checked"),
     ]
-    found = judge(read_run([*a_run(results, nodes=nodes), event("lost", node="gpu05", why="gone")]))
-    assert (found.fit, found.unfit) == (("gpu01", "gpu06"), ("gpu02",))
+    found = read_run([*a_run(results, nodes=nodes), event("lost", node="gpu05", why="gone")]).proofs
+    assert (found.of("fit"), found.of("failed")) == (("gpu01", "gpu06"), ("gpu02",))
+    assert (found.of("not proved"), found.of("not tested")) == (("gpu03", "gpu04", "gpu05"), ("gpu07",))
 
 
-def test_the_exceptions() -> None:
+def test_what_was_not_judged() -> None:
     again = [
         failing(node, check=check) | {"event": "rerun"}
         for node, check in (("gpu01", "gpu.b"), ("gpu01", "gpu.a"), ("gpu02", "gpu.b"))
@@ -83,16 +84,13 @@ def test_the_exceptions() -> None:
     ]
     nodes = ("gpu01", "gpu02", "gpu03", "gpu04", "gpu05")
     run = a_run([*again, *ends, *open_ends], nodes=nodes, not_tested={"gpu04": ["x", "y"]}, finish=None)
-    assert judge(read_run(run)).exceptions == (
-        "the run did not end: the remaining checks did not run",
-        "1 node not tested: gpu04",
-        "2 nodes without any result: gpu[03,05]",
+    assert judge(read_run(run)).unjudged == (
         "2 checks passed only when repeated: gpu.a, gpu.b",
         "9 checks not checked: os.c0, os.c1, os.c2, os.c3, os.c4, os.c5 and 2 more",
         "1 check skipped: own.x",
     )
     assert judge(read_run(a_run([passing("gpu01"), passing("gpu02")]))) == Judged(
-        "accepted", "Accepted", (EVERY,), (), ("gpu01", "gpu02"), ()
+        "accepted", "2 of 2 nodes", (EVERY,), (), ()
     )
 
 

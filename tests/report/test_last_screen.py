@@ -10,7 +10,6 @@ from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, counts, findings
 from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.report.verdict import judge
 from pytest_gpucluster.report.words import for_nodes
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ def test_the_verdict_fits_one_screen(failing: int, kinds: int, width: int) -> No
     lines = closing(run_of(1000, results), width)
     assert len(lines) <= HEIGHT
     assert max(map(len, lines)) <= width
-    assert lines[0].startswith(f"NOT ACCEPTED: {failing:,} of 1,000 nodes failed at least one check.")
-    assert f"1,000 nodes: {1000 - failing:,} fit, {failing:,} failed, 0 not tested" in lines
+    assert lines[0].startswith(f"NOT ACCEPTED: {1000 - failing:,} of 1,000 nodes ({failing:,} failed). ")
+    assert f"1,000 nodes: {1000 - failing:,} fit, {failing:,} failed, 0 not proved, 0 not tested" in lines
     shown = [line for line in lines if line.startswith("drain")]
     assert len(shown) == min(failing, kinds) or lines[-1].startswith("and ")
     assert "measured" in " ".join(lines)
@@ -83,18 +82,23 @@ def test_80_columns_hold_the_name_of_every_check() -> None:
 
 def test_an_accepted_run_has_no_table() -> None:
     assert closing(run_of(3, [], exit=0), 80) == [
-        "ACCEPTED: Every check that was judged passed.",
-        "3 nodes: 3 fit, 0 failed, 0 not tested",
+        "ACCEPTED: 3 of 3 nodes. All that was selected is proved.",
+        "3 nodes: 3 fit, 0 failed, 0 not proved, 0 not tested",
     ]
 
 
-def test_exceptions_are_listed() -> None:
-    skipped = result(
-        "gpu0002", "os.time", outcome="skipped", message="Skipped: not checked: no chronyc", verdicts=[]
-    )
-    lines = closing(run_of(2, [{**skipped, "outcome": "not checked"}], exit=0), 80)
-    assert lines[0].startswith("ACCEPTED, WITH EXCEPTIONS")
-    assert "- 1 check not checked: os.time" in lines
+def test_what_a_waiver_covers_is_listed() -> None:
+    waiver = {
+        "at": "prod.yaml:9",
+        "words": "OPS-7: RMA",
+        "outcome": "failed",
+        "message": "7 GPUs",
+        "text": "",
+    }
+    waived = result("gpu0002", "gpu.count", outcome="waived", verdicts=[], waiver=waiver)
+    lines = closing(run_of(2, [waived], exit=0), 80)
+    assert lines[0].startswith("ACCEPTED, WITH WAIVERS: 2 of 2 nodes.")
+    assert "- waived: gpu.count on gpu0002: 7 GPUs (OPS-7: RMA)" in lines
 
 
 def test_counters_add_up() -> None:
@@ -112,7 +116,7 @@ def test_counters_add_up() -> None:
             {"event": "finish", "exit": 1},
         ]
     )
-    assert counts(run, judge(run)) == "5 nodes: 1 fit, 1 failed, 2 not tested, 1 could not be judged"
+    assert counts(run) == "5 nodes: 1 fit, 1 failed, 1 not proved, 2 not tested"
 
 
 def test_equal_failures_are_one_block() -> None:

@@ -8,12 +8,13 @@ import pytest
 from report.test_prom import events, lines, metric, result
 
 from pytest_gpucluster.report import prom
+from pytest_gpucluster.report.proof import NODE_STATES
 from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-OUTCOMES = ("passed", "failed", "error", "not checked", "not tested", "not applicable", "skipped")
+OUTCOMES = ("passed", "failed", "error", "waived", "not checked", "not tested", "not applicable", "skipped")
 
 
 def test_the_page_of_a_run_that_says_nothing() -> None:
@@ -36,6 +37,9 @@ def test_the_page_of_a_run_that_says_nothing() -> None:
         "gpucluster_run_success 0.0",
         *about,
         *(f'gpucluster_checks{{outcome="{outcome}"}} 0.0' for outcome in OUTCOMES),
+        "# HELP gpucluster_nodes Selected nodes, each counted once.",
+        "# TYPE gpucluster_nodes gauge",
+        *(f'gpucluster_nodes{{state="{state}"}} 0.0' for state in NODE_STATES),
         "",
     ]
 
@@ -54,11 +58,15 @@ def test_the_page_of_a_bad_node() -> None:
     page = prom.render(
         read_run(events(red, broken, result("gpu.c", inside="-1-x", verdicts=warned), exit_=1))
     )
-    fit = "1 where checks of the node passed and none failed or broke; 0 where it is not tested."
-    assert page.split("\n")[-20:] == [
+    fit = "1 where all that was selected of the node is proved and nothing failed; 0 otherwise."
+    states = zip(NODE_STATES, (0.0, 1.0, 0.0, 0.0), strict=True)
+    assert page.split("\n")[-26:] == [
         f"# HELP gpucluster_node_fit {fit}",
         "# TYPE gpucluster_node_fit gauge",
         'gpucluster_node_fit{cluster="prod",node="gpu01"} 0.0',
+        "# HELP gpucluster_nodes Selected nodes, each counted once.",
+        "# TYPE gpucluster_nodes gauge",
+        *(f'gpucluster_nodes{{cluster="prod",state="{state}"}} {number}' for state, number in states),
         "# HELP gpucluster_check_failed 1 for a check that failed; gpu is the index of the GPU at fault, if it is one.",
         "# TYPE gpucluster_check_failed gauge",
         'gpucluster_check_failed{check="gpu.a",cluster="prod",gpu="4",node="gpu01"} 1.0',

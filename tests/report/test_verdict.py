@@ -123,10 +123,11 @@ def test_busy_nodes_are_named_in_the_verdict() -> None:
 
 
 def test_a_waiver_is_named_by_the_verdict() -> None:
-    waived = result("gpu02", "waived", check="gpu.vbios", message="waived: RMA is under way (OPS-7)")
+    waiver = {"at": "prod.yaml:9", "words": "OPS-7: RMA", "outcome": "failed", "message": "old", "text": ""}
+    waived = result("gpu02", "waived", check="gpu.vbios", message="waived: OPS-7: RMA; old", waiver=waiver)
     run = read_run(a_run([passing("gpu01"), passing("gpu02"), waived]))
     assert judge(run).title == "Accepted, with waivers"
-    assert judge(run).waivers == ("gpu.vbios on gpu02: RMA is under way (OPS-7)",)
+    assert judge(run).waivers == ("gpu.vbios on gpu02: old (OPS-7: RMA)",)
 
 
 CHECKS = ("gpu.count", "gpu.vbios", "nccl.alone", "os.kernel")

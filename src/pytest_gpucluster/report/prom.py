@@ -197,8 +197,9 @@ def _verdicts(page: _Page, run: Run) -> None:
         about = "Checks of a node, by how they ended."
         for outcome in OUTCOMES:
             page.gauge("gpucluster_node_checks", about, counter[outcome], node=node, outcome=outcome)
+    for node, state in run.proofs.nodes.items():
         about = "1 where all that was selected of the node is proved and nothing failed; 0 otherwise."
-        page.gauge("gpucluster_node_fit", about, float(run.proofs.nodes.get(node) == FIT), node=node)
+        page.gauge("gpucluster_node_fit", about, float(state == FIT), node=node)
     for state, number in run.proofs.counts.items():
         page.gauge("gpucluster_nodes", "Selected nodes, each counted once.", number, state=state)
 

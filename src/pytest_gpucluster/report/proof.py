@@ -111,6 +111,13 @@ def prove(run: Run) -> Proofs:
                 one.checks += [row.check] if row.check and row.check not in one.checks else []
                 one.reasons += [why for why in reasons if why not in one.reasons]
                 one.reported &= any(outcome == "error" for outcome, _ in results)
+    if not run.required:  # a log without a selection
+        proved |= {
+            (suite, node)
+            for node, by_suite in run.counts.items()
+            for suite, counter in by_suite.items()
+            if any(counter[outcome] for outcome in JUDGED)
+        }
     for suite, node in [pair for pair in unproved if (f"{pair[0]}.{ENGINE_CHECK}", pair[1]) in run.waived]:
         del unproved[suite, node]
         proved.add((suite, node))
@@ -155,7 +162,6 @@ def _state(run: Run, node: str, lacking: bool, proved: bool) -> str:
         return NOT_TESTED
     if counts["error"] or lacking or node in run.lost:
         return NOT_PROVED
-    if proved or (not run.required and any(counts[outcome] for outcome in JUDGED)):
+    if proved:
         return FIT
-    # nothing applies to the node, or a log without a selection
     return NOT_TESTED if all(outcome in (APPLIES_NOT, NOT_TESTED) for outcome in +counts) else NOT_PROVED

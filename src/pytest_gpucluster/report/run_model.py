@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.common_cause import Place
 from pytest_gpucluster.core.sanitize import cut, printable
-from pytest_gpucluster.report.proof import FIT, prove, read_required
+from pytest_gpucluster.report.proof import FIT, NOT_TESTED, prove, read_required
 from pytest_gpucluster.report.result import (
     RED,
     DeviatingVerdict,
@@ -218,7 +218,8 @@ class Run:
     @property
     def silent(self) -> list[str]:
         """Nodes of which the log holds no result and no reason: the run ended before."""
-        return [node for node in self.selected if node not in self.counts and node not in self.untested]
+        without = self.proofs.of(NOT_TESTED)
+        return [node for node in without if node not in self.counts and node not in self.untested]
 
     @property
     def executed(self) -> int:

@@ -91,7 +91,9 @@ def _result(run: Run) -> tuple[str, str]:
         "The run was stopped before its end.": status == STOPPED,
         f"Nothing failed, but {lacking} did not prove all selected nodes.": lacking,
         "No check was executed: this run says nothing about the cluster.": not run.executed,
-        "Nothing failed, but not everything could be judged: see the errors.": run.totals["error"],
+        f"Without any result: {folded(run.silent)}.": run.silent,
+        "Nothing failed, but not everything could be judged: see the errors.": run.totals["error"]
+        or run.proofs.of(NOT_PROVED),
         f"The run ended with status {status}: see its errors.": status != 0,
     }
     why = next((text for text, holds in reasons.items() if holds), "")
