@@ -10,7 +10,7 @@ from pytest_gpucluster.core.units import share_of
 from pytest_gpucluster.plugin import reporting, summary
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.plan import Kind
-from pytest_gpucluster.report.proof import NOT_TESTED
+from pytest_gpucluster.report.proof import NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_model import CLUSTER
 
@@ -90,7 +90,7 @@ class Completeness:
         found = False
         for (suite, node), why in self._model.proofs.unproved.items():
             counter = self._model.counts.get(node or CLUSTER, {}).get(suite)
-            red = counter is not None and any(counter[outcome] for outcome in RED)
+            red = counter is not None and any(counter[outcome] for outcome in (*RED, NOT_PROVED))
             if red or why.reported or self._session.problem(node):
                 continue
             groups.setdefault((suite, *why.key), []).append(node)

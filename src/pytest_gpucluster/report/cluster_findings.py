@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.common_cause import Seen, common_findings, kind_of
-from pytest_gpucluster.report.run_model import NOT_PROVED, add_finding, example_of, failure_key, one_line
+from pytest_gpucluster.report.proof import NOT_PROVED
+from pytest_gpucluster.report.run_model import add_finding, example_of, failure_key, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,6 +46,7 @@ def settle(run: Run) -> None:
         found = common_findings(check, seen, judged, run.places)
         if found:
             run.common += found
+            run.changed()
             _regroup(run, [run.results[number] for number in failed], found)
             for number in failed:
                 run.results[number] = _rewritten(run, run.results[number], found)

@@ -160,7 +160,8 @@ def _state(run: Run, node: str, lacking: bool, proved: bool) -> str:
         return FAILED
     if node in run.problems or not (counts or proved):
         return NOT_TESTED
-    if counts["error"] or lacking or node in run.lost:
+    # not proved: the node fails only what all nodes fail alike
+    if counts["error"] or counts[NOT_PROVED] or lacking or node in run.lost:
         return NOT_PROVED
     if proved:
         return FIT

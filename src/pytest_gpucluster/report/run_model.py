@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.common_cause import Place
 from pytest_gpucluster.core.sanitize import cut, printable
-from pytest_gpucluster.report.proof import FIT, NOT_TESTED, prove, read_required
+from pytest_gpucluster.report.proof import FIT, NOT_PROVED, NOT_TESTED, prove, read_required
 from pytest_gpucluster.report.result import (
     RED,
     DeviatingVerdict,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CLUSTER = "(cluster)"  # stands for checks that are about no single node
 # worst first: a cell of nodes x suites shows the first of these that it holds
 STATES = (
-    "failed", "error", "not proved", "not tested", "waived", "not checked", "skipped", "passed", "not applicable",
+    "failed", "error", NOT_PROVED, NOT_TESTED, "waived", "not checked", "skipped", "passed", "not applicable",
 )  # fmt: skip
 ACTIONS = ("return to vendor", "drain", "reboot", "reset gpu", "monitor", "configure")
 _NO_VERDICT = DeviatingVerdict("", "", "", "", (), ())
@@ -184,6 +184,10 @@ class Run:
         """Whether any hardware was simulated."""
         return bool(self.start.get("simulated"))
 
+    def changed(self) -> None:
+        """Judge again what is proved: counts were changed without an event."""
+        self._proofs = None
+
     @property
     def proofs(self) -> Proofs:
         """What is proved by now, and what each selected node is; made once for all reports."""
@@ -199,14 +203,13 @@ class Run:
         rows = self.counts.get(node, {})
         counters = rows.values() if suite is None else [rows[suite]] if suite in rows else []
         worst = next((state for state in STATES if any(counter[state] for counter in counters)), "")
-        if worst in RED:
-            return worst
-        if suite is None:
-            if node in self.proofs.nodes and (worst or node in self.untested):
-                return {FIT: "passed"}.get(self.proofs.nodes[node], self.proofs.nodes[node])
+        of_node = self.proofs.nodes.get(node, "") if worst or node in self.untested else ""
+        if suite is None and of_node and (of_node, worst) != (NOT_PROVED, "error"):
+            return "passed" if of_node == FIT else of_node
+        if suite is None or worst in (*RED, NOT_PROVED):
             return worst
         if (suite, node) in self.proofs.unproved:
-            return "not proved"
+            return NOT_PROVED
         return "passed" if (suite, node) in self.proofs.proved and worst not in ("", "waived") else worst
 
     @property

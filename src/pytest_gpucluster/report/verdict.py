@@ -11,7 +11,7 @@ from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.run_model import ACTIONS
 from pytest_gpucluster.report.waivers import uses
-from pytest_gpucluster.report.words import clock, count
+from pytest_gpucluster.report.words import clock, count, folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
