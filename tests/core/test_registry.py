@@ -43,6 +43,7 @@ class MadeUpConfig(OptionalSection):
     colour: Text
 """,
     "work.py": """
+from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.kit.suite_work import LateCheck, Submission
 
 
@@ -61,9 +62,13 @@ def beside(run):
     return {held.job_id for held in run.allocations}
 
 
-LATE = LateCheck(
-    "made_up.late", "judged later", "the fans", failed=lambda info: info.name == "gpu02", hint="look at the fans"
-)
+@check("made_up.late", cause="c", hint="look at the fans", action=Action.MONITOR)
+def late(info):
+    if info.name == "gpu02":
+        yield Finding("fans", "off", "on")
+
+
+LATE = LateCheck("made_up.late", "judged later", lambda run, info: late(info))
 """,
     "test_made_up.py": """
 import pytest
@@ -160,11 +165,15 @@ def test_a_suite_needs_no_more_than_its_folder(
     assert {name.rpartition("::")[2]: outcome for name, outcome in run.outcomes.items()} == {
         "test_early": "passed",
         "test_beside": "passed",
-        **{f"test_late[gpu0{number}]": "not checked" for number in range(1, 5)},
+        **{f"test_late[gpu0{number}]": "passed" for number in (1, 3, 4)},
+        "test_late[gpu02]": "failed",
     }, run.out
-    why = "failed as the nodes were released, after the reports"
-    assert any(f"made_up.late on gpu02: {why}" in line and "look at the fans" in line for line in run.errors)
     assert run.rc == 1
+    assert not run.errors
+    assert "made_up.late on gpu02: fans: measured off, expected on" in run.out
+    assert "look at the fans" in (run.reports / "report.html").read_text()
+    (failure,) = run.cases["gpucluster.made_up.gpu02 test_late"].result
+    assert "measured off" in failure.message
     assert left_in_queue(sandbox) == []
 
 

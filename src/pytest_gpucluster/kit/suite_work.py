@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.check import Verdict
 
 
 class Submission:
@@ -74,12 +75,10 @@ class OnRequest(Protocol):
 class LateCheck:
     """A check with a result only after the nodes were released: the value of `Suite.after_release`.
 
-    `unjudged` is the reason of the items that end as 'not checked', `subject` the checked parts in the plural,
-    `failed` judges a node as Slurm shows it after the release, `hint` states what to do.
+    An item that ends as 'not checked' for the reason `unjudged` is reported after the release, with the verdict of `judge`
+    on the node as Slurm shows it then. `judge` may raise GpuClusterError.
     """
 
     check: str
     unjudged: str
-    subject: str
-    failed: Callable[[NodeInfo], bool]
-    hint: str
+    judge: Callable[[SuiteContext, NodeInfo], Verdict]

@@ -59,6 +59,7 @@ class Controller(ClusterSession):
         ] = {}  # node -> why its reason, which begins as gpucluster's, counts as foreign
         self.trial: Trial | None = None
         self._started = self._cleared = self._still_held = False
+        self._ended: list[str] | None = None  # until the release
         self.left_behind: list[str] = []  # what could not be released, and what to do about it
 
     def read_inventory(self, slurm: Slurm) -> Mapping[str, NodeInfo]:
@@ -286,6 +287,10 @@ class Controller(ClusterSession):
         patience = min(self.cluster.slurm.completing or EPILOG_WAIT, EPILOG_WAIT)
         return wait_completed(self.slurm, nodes, patience, say, signals.pause)
 
+    def ended_early(self) -> list[str]:
+        """Say of the allocations that ended under the run why they did; after the release, as it was then."""
+        return super().ended_early() if self._ended is None else self._ended
+
     def _let_go(self) -> None:
         if self._leaving is not None:
             self._leaving.join()
@@ -313,6 +318,8 @@ class Controller(ClusterSession):
         if self._server is not None:
             self._server.close()
         self._clear_nodes()
+        if self._ended is None:
+            self._ended = self.ended_early()
         if self.trial is not None:
             self.left_behind += self.trial.end()  # while the nodes are held: no other job starts in between
         self._let_go()

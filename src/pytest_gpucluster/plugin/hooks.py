@@ -12,11 +12,11 @@ import pytest
 
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import reporting, runs_tests, signals
 from pytest_gpucluster.plugin.completeness import Completeness
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.item_result import clean
+from pytest_gpucluster.plugin.late_checks import LateChecks
 from pytest_gpucluster.plugin.markers import refuse_slips
 from pytest_gpucluster.plugin.node_items import NodeItem, node_of
 from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
@@ -60,6 +60,7 @@ class Hooks:
         self._stopped: int | None = None  # exit code of a run that was stopped
         self._subtests: dict[str, pytest.TestReport] = {}  # item -> its first failing subtest
         self._shown = 0  # messages of the session that the summary has shown
+        self.late = LateChecks(config, session, self.say)
         self.equal: EqualFailures | None = None  # in the controller, without -v
         self._lost_logged: set[str] = set()
         self._problems_logged = dict(session.plan.problems)
@@ -230,11 +231,16 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """With the last item the end of the run begins."""
+        """With the last item the end of the run begins: what is judged after the release of the nodes is judged now."""
         try:
-            return (yield)
-        finally:
+            result = yield
+        except BaseException:
             signals.ignore()
+            self.late.give_up()
+            raise
+        signals.ignore()
+        self.late.judge()
+        return result
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -356,10 +362,6 @@ class Hooks:
         """Release the nodes in any case."""
         signals.ignore()  # a run that is stopped before its first test has no pytest_sessionfinish
         self.session.release_nodes()
-        if self.log is not None:
-            for suite in suites():
-                if suite.after_release is not None:
-                    self.end.judge_late(suite.load(suite.after_release), self.log, self.config, self.say)
         self.session.close()
         for message in getattr(self.session, "left_behind", ()):
             self.say(f"ERROR: {message}")

@@ -174,10 +174,11 @@ def restore(report: pytest.TestReport) -> None:
 def plain(item: pytest.Item, message: str, lines: list[str]) -> Any:
     """Show a failure by its own words; our traceback would tell an operator nothing."""
     path, line, _ = item.location
-    return _shown(path, (line or 0) + 1, message, lines)
+    return shown(path, (line or 0) + 1, message, lines)
 
 
-def _shown(path: str, line: int, message: str, lines: list[str]) -> Any:
+def shown(path: str, line: int, message: str, lines: list[str]) -> Any:
+    """Show a failure by its message and the lines of its annotation."""
     return FailureText("\n".join((message, *lines)), Crash(path, line, next(iter(message.splitlines()), "")))
 
 
@@ -240,9 +241,9 @@ def _broken(
         "keywords": {},
         "gpucluster": record,
     }
-    shown = _shown(suite, 0, message, lines)
+    text = shown(suite, 0, message, lines)
     # broken infrastructure is an error, never a failure
-    broken = pytest.TestReport(outcome="failed", longrepr=shown, when="setup", **shared)
+    broken = pytest.TestReport(outcome="failed", longrepr=text, when="setup", **shared)
     waive(broken, session)
     return [broken, pytest.TestReport(outcome="passed", longrepr=None, when="teardown", **shared)]
 

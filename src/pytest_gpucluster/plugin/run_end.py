@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.plugin import signals, summary
-from pytest_gpucluster.plugin.item_result import clean, one_line
+from pytest_gpucluster.plugin import signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpucluster.kit.suite_work import LateCheck
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
@@ -82,38 +78,3 @@ class RunEnd:
             self.finish(int(session.exitstatus), [*self._complaints, *missing])
             for write in self.stating:
                 write()
-
-    def judge_late(
-        self, late: LateCheck, log: EventLog, config: pytest.Config, say: Callable[[str], None]
-    ) -> None:
-        """Report the nodes that fail a check after their release: no item could judge that."""
-        from pytest_gpucluster.drain import PREFIX
-
-        later = summary.unjudged_on(log.model, late.check, late.unjudged)
-        session = config.pluginmanager.get_plugin("session")
-        if not later or session is None or session.exitstatus not in ENDED:
-            return
-        try:
-            found = self.session.nodes_after_release(say)
-        except GpuClusterError as error:
-            say(f"not checked: {late.subject} of the released nodes: {clean(one_line(error))}")
-            return
-        unseen = sorted(later - found.keys())
-        if unseen and signals.noted():
-            say(f"not checked: {late.subject} on {hostlist.fold(unseen)}: {signals.noted()}")
-        drained: dict[str, list[str]] = {}
-        for node in sorted(later & found.keys()):
-            info = found[node]
-            if late.failed(info) and not info.reason.startswith(
-                PREFIX
-            ):  # drained by this run: reported already
-                drained.setdefault(info.why_unavailable() or info.reason, []).append(node)
-        for why, nodes in drained.items():
-            message = (
-                f"{late.check} on {hostlist.fold(nodes)}: failed as the nodes were released, after the reports: "
-                f"{clean(why)}; {late.hint}"
-            )
-            say(f"ERROR: {message}")
-            log.write("error", message=message)
-            if session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -94,6 +94,7 @@ def register(config: pytest.Config) -> None:
         fixtures.session_plugin(session, of_run(session, log)), "gpucluster-session"
     )
     config.pluginmanager.register(hooks, "gpucluster-hooks")
+    config.pluginmanager.register(hooks.late, "gpucluster-late-checks")
     config.pluginmanager.register(suite_paths, "gpucluster-suite-paths")
     collection = Collection(config, session)
     config.pluginmanager.register(collection, "gpucluster-collection")

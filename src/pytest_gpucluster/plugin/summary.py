@@ -108,11 +108,6 @@ def only_reason(run: Run) -> str:
     return reasons.pop() if len(reasons) == 1 else ""
 
 
-def unjudged_on(run: Run, check: str, why: str) -> set[str]:
-    """Return the nodes on which a check was not checked for this reason."""
-    return run.unjudged.get("not checked", {}).get(why, {}).get(check, set())
-
-
 def unjudged_lines(run: Run, kind: str) -> list[str]:
     """Say what was not checked or not applicable, and why: one line a reason, checks and nodes folded."""
     lines = []

@@ -328,8 +328,8 @@ def test_the_version_of_slurmd_is_the_controllers() -> None:
     ("reason", "script", "judge"),
     [
         ("Prolog error", "Prolog", lambda info, config: checks.prolog(None, info, config)),
-        ("Epilog error", "Epilog", lambda info, config: checks.epilog(info, config, ended_here=True)),
-        ("Kill task failed", "Epilog", lambda info, config: checks.epilog(info, config, ended_here=True)),
+        ("Epilog error", "Epilog", lambda info, config: checks.epilog(info, config, released=True)),
+        ("Kill task failed", "Epilog", lambda info, config: checks.epilog(info, config, released=True)),
     ],
 )
 def test_a_script_that_failed_is_found_by_the_reason_of_the_drain(
@@ -347,10 +347,12 @@ def test_a_script_that_failed_is_found_by_the_reason_of_the_drain(
     assert checks.schedulable(_info("IDLE+CLOUD", reason=reason)).outcome is Outcome.PASSED
 
 
-def test_an_epilog_of_no_job_of_ours_is_judged_later() -> None:
-    verdict = checks.epilog(_info(), {"Epilog": "/e"}, ended_here=False)
+def test_an_epilog_is_judged_when_the_nodes_are_released() -> None:
+    verdict = checks.epilog(_info(), {"Epilog": "/e"}, released=False)
     assert (verdict.outcome, verdict.reason) == (Outcome.NOT_CHECKED, checks.EPILOG_LATER)
-    assert checks.epilog(_info(), {"Epilog": "/e"}, ended_here=True).outcome is Outcome.PASSED
+    assert checks.epilog(_info(), {"Epilog": "/e"}, released=True).outcome is Outcome.PASSED
+    drained = _info("IDLE+DRAIN", reason="gpucluster:slurm.epilog 1!=0 run=1 sum=0", reason_user="root")
+    assert "run it by hand" in checks.epilog(drained, {"Epilog": "/e"}, released=True).reason
 
 
 def _exam(*tasks: DiagnosticTask, **values: Any) -> NodeDiagnostic:

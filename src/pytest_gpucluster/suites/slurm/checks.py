@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import JobLimits, NodeProfile, Profile
-    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.kit.suite_work import SuiteContext
     from pytest_gpucluster.suites.slurm.diagnostic_step import (
         DiagnosticTask,
         JobFacts,
@@ -369,8 +370,9 @@ def prolog(
         yield NotChecked("no step has run on the node" + (f": {found.problem}" if found else ""))
 
 
-# the plugin checks the epilog of these nodes after their release
-EPILOG_LATER = "no job of this run has ended on the node yet: its epilog runs when the nodes are released"
+# the epilog of the run's own job is judged then, and the item is reported with the others
+EPILOG_LATER = "its epilog runs when the nodes are released"
+OURS = "gpucluster:"  # begins the reasons of nodes that gpucluster has drained
 
 
 @check(
@@ -379,31 +381,27 @@ EPILOG_LATER = "no job of this run has ended on the node yet: its epilog runs wh
     hint="slurmd's log on the node; run the Epilog of `scontrol show config` there by hand",
     action=Action.DRAIN,
 )
-def epilog(info: NodeInfo | None, config: Mapping[str, str], ended_here: bool) -> Judgement:  # a fact
-    """Judge the epilog by its effects: a job ended on the node, which was neither drained for it nor stays completing."""
+def epilog(info: NodeInfo | None, config: Mapping[str, str], released: bool) -> Judgement:
+    """Judge the epilog by its effects: the run's job ended on the node, which was neither drained for it nor stays completing."""
     script = _script(config, "Epilog")
     if not script:
         yield NotApplicable("slurm.conf names no Epilog")
     elif info is None:
         yield NotChecked("the node is not known to Slurm")
-    elif epilog_failed(info):
+    elif info.why_out.startswith(OURS):
+        yield NotChecked("this run drained the node, which hides a failure of its epilog: run it by hand")
+    elif re.search(r"epilog|kill task failed", info.why_out, re.IGNORECASE):
         yield Finding("Epilog", info.why_unavailable(), f"{script} ends with 0")
-    elif not ended_here:
+    elif not released:
         yield NotChecked(EPILOG_LATER)
 
 
-def epilog_failed(info: NodeInfo) -> bool:
-    """Return whether the epilog is Slurm's reason of the node's state."""
-    return re.search(r"epilog|kill task failed", info.why_out, re.IGNORECASE) is not None
+def _epilog_ended(run: SuiteContext, info: NodeInfo) -> Verdict:
+    assert run.slurm is not None  # nodes were allocated
+    return epilog(info, run.slurm.config(), released=True)
 
 
-EPILOGS = LateCheck(
-    "slurm.epilog",
-    unjudged=EPILOG_LATER,
-    subject="the epilogs",
-    failed=epilog_failed,
-    hint="see slurmd's log there, and run the Epilog of `scontrol show config` by hand",
-)
+EPILOGS = LateCheck("slurm.epilog", unjudged=EPILOG_LATER, judge=_epilog_ended)
 
 
 @check(

@@ -71,6 +71,7 @@ info = fact(lambda node: node.info)
 node_profile = fact(lambda profile: profile.node)
 slurm_version = fact(lambda config: config.get("SLURM_VERSION", ""))
 virtual = fact(lambda cluster: cluster.sandbox)
+released = fact(lambda: False)  # while items run
 max_job_start = fact(lambda cluster: cluster.slurm.job_start)
 stated_limits = fact(lambda cluster: cluster.limits)
 partitions = fact(lambda slurm, stated_limits: slurm.partitions() if stated_limits else {})
@@ -83,15 +84,6 @@ def diagnostic_if_any(node_name: str, gpucluster_session: ClusterSession) -> Nod
         return None
     found: dict[str, NodeDiagnostic] = gpucluster_session.begin(SUITE).result()
     return found.get(node_name)
-
-
-@fact
-def ended_here(node_name: str, config: dict[str, str], gpucluster_session: ClusterSession) -> bool:
-    """Whether a job of this run has ended on the node, if Slurm has an epilog."""
-    if not (config.get("Epilog") or config.get("Epilog[0]")):
-        return False
-    records = finished(gpucluster_session).records.values()
-    return any(record.node == node_name and record.ended for record in records)
 
 
 @fact
