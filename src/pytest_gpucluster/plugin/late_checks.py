@@ -18,7 +18,6 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import reporting, signals
 from pytest_gpucluster.plugin.expect import describe
-from pytest_gpucluster.plugin.facts import ItemView
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, Record, clean, one_line
 from pytest_gpucluster.plugin.node_items import check_of, phases, record_of
 
@@ -152,14 +151,11 @@ def _reports(
     record.add(verdict)
     plainly = {**record.as_dict(), "logs": was["logs"]}
     path, line, _ = held["location"]
-    outcome, when = "passed", "call"
+    outcome = "passed"
     shown: Any = None
     if verdict.outcome is Outcome.FAILED:
         outcome = "failed"
         shown = clean(describe(verdict, record.check, record.node))
-    elif verdict.outcome is Outcome.NOT_CHECKED and ItemView(session, record).required:
-        outcome, when = "failed", "setup"
-        shown = f"{record.check} is required and could not be checked: {clean(verdict.reason)}"
     elif verdict.outcome is not Outcome.PASSED:
         prefix = NOT_CHECKED if verdict.outcome is Outcome.NOT_CHECKED else NOT_APPLICABLE
         outcome, shown = "skipped", (path, (line or 0) + 1, prefix + clean(verdict.reason))
@@ -173,17 +169,18 @@ def _reports(
         "keywords": held["keywords"],
         "user_properties": pairs,
     }
-    phases_of = [("setup", "passed", None), ("call", "passed", None), ("teardown", "passed", None)]
-    ends = [(name, outcome, shown) if name == when else (name, end, text) for name, end, text in phases_of]
-    if when == "setup":
-        del ends[1]
-    made = []
-    for name, end, text in ends:
-        report = pytest.TestReport(outcome=end, longrepr=text, when=name, **shared)  # type: ignore[arg-type] # their literals
-        report.duration = held["seconds"] if name == "call" else 0.0
-        if name == when:
-            report.__dict__["gpucluster"] = plainly
-            if end == "failed":
-                reporting.waive(report, session)
-        made.append(report)
-    return made
+    begun, ended = (
+        pytest.TestReport(outcome="passed", longrepr=None, when=when, **shared)
+        for when in ("setup", "teardown")
+    )
+    report = pytest.TestReport(
+        outcome=outcome,  # type: ignore[arg-type] # its literals
+        longrepr=shown,
+        when="call",
+        duration=held["seconds"],
+        gpucluster=plainly,
+        **shared,
+    )
+    if report.failed:
+        reporting.waive(report, session)
+    return [begun, report, ended]
