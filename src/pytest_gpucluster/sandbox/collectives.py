@@ -84,12 +84,12 @@ def busbw(world: CommunicatorModel, collective: str, size: int) -> float:
     """Return the bus bandwidth in GB/s for a message size in bytes, without noise; 0 for one rank."""
     if world.ranks < 2:  # one rank transfers nothing
         return 0.0
-    algbw = _peak(world) * SHARES.get(collective, 0.6) / factor_of(collective, world.ranks)
+    algbw = _peak(world, collective) * SHARES.get(collective, 0.6) / factor_of(collective, world.ranks)
     start = START_US + NODE_US * math.log2(max(1, len(world.nodes)))
     return size / (start * 1e3 + size / algbw) * factor_of(collective, world.ranks)
 
 
-def _peak(world: CommunicatorModel) -> float:
+def _peak(world: CommunicatorModel, collective: str) -> float:
     """Return the bandwidth of the slowest part in GB/s."""
     health = list(world.nodes.values())
     table = (health[0].nvls if world.nvls else {}) or health[0].ring
@@ -99,6 +99,8 @@ def _peak(world: CommunicatorModel) -> float:
     if len(health) == 1:
         return within * slowest
     between = min(_network(node, world.gpus) for node in health)
+    if collective == "alltoall":  # each rank sends to the ranks of other nodes
+        between *= (world.ranks - 1) / (world.gpus * (world.ranks - world.gpus))
     peak = min(within, between) if world.gpus > 1 else between
     return peak * slowest * min(_links(world), default=1.0)
 

@@ -1,7 +1,8 @@
 """Judges the bandwidth of a valid NCCL run: per size, out-of-place, against a threshold with a source. Pure.
 
-Averages are not judged, since they depend on the sweep, and thresholds are not extrapolated: without a row,
-`NoThresholdError` names the nearest rows and the differences. A figure above the capacity of the links fails.
+Averages are not judged, since they depend on the sweep, and thresholds are not extrapolated: `NoThresholdError` names the
+nearest rows and the differences. Without a row, the largest message must reach the floor of kit/nccl_floor.py. A figure
+above the capacity of the links fails.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotChecked, check
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nccl_validation import aligned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.config.models import BandwidthThreshold, Profile
     from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.nccl_floor import Floor
     from pytest_gpucluster.kit.nccl_tests import NcclRun
 
 _SLACK = 1.02  # clocks and rounding
@@ -226,9 +228,20 @@ def bandwidth(
     gpus_per_node: int,
     env: Mapping[str, str],
     limit: Ceiling | None = None,
+    floor: Callable[[int], Floor | str] | None = None,
 ) -> Judgement:
-    """Compare a valid run with the rows, at each of their sizes. `limit` is that of `ceiling`."""
-    for size in sizes_for(rows, collective=run.collective, nodes=nodes, gpus_per_node=gpus_per_node, env=env):
+    """Compare a valid run with the rows, at each of their sizes. `limit` is that of `ceiling`.
+
+    floor: a function of the size, for a run that no row fits: the floor of the route, or why it is unknown.
+    """
+    try:
+        sizes = sizes_for(rows, collective=run.collective, nodes=nodes, gpus_per_node=gpus_per_node, env=env)
+    except NoThresholdError as error:
+        if floor is None:
+            raise
+        yield from _above_floor(run, nodes, floor, str(error))
+        sizes = ()
+    for size in sizes:
         chosen = threshold_for(
             rows, collective=run.collective, nodes=nodes, gpus_per_node=gpus_per_node, size=size, env=env
         )
@@ -243,6 +256,28 @@ def bandwidth(
         if value < chosen.bound:
             yield _slow(name, value, chosen, alone=nodes == 1)
     yield from _implausible(run, limit)
+
+
+def largest(run: NcclRun) -> tuple[int, float] | None:
+    """Return the largest size with a bus bandwidth, and the bandwidth (GB/s, out-of-place); None without any."""
+    sizes = sorted({row.size for row in run.rows}, reverse=True)
+    return next(((size, value) for size in sizes if (value := measured(run, size)) is not None), None)
+
+
+def _above_floor(run: NcclRun, nodes: int, floor: Callable[[int], Floor | str], no_row: str) -> Judgement:
+    found = largest(run)
+    if found is None:
+        yield NotChecked("no message was measured")
+        return
+    (size, value), scope = found, "alone" if nodes == 1 else f"{nodes} nodes"
+    lowest, name = floor(size), f"{run.collective} {format_size(size)}"
+    yield Metric(f"busbw {name} {scope}", value, "GB/s")
+    if isinstance(lowest, str):
+        yield NotChecked(f"{no_row}; without a row, a floor is computed from the links: {lowest}")
+        return
+    yield Metric(f"bound {name} {scope}", lowest.bound, "GB/s", f"floor: {lowest.why}", better=NEITHER)
+    if value < lowest.bound:
+        yield Finding(name, f"{value:.2f} GB/s", f"at least {lowest.bound:.2f} GB/s ({lowest})")
 
 
 def _slow(name: str, value: float, chosen: Chosen, *, alone: bool) -> Finding:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MADS = 3.0
 LEAST_DROP = 0.02
 MIN_REPEATS = 3
+REPEATS = 5
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,19 @@ def check_options(option: Any) -> None:
         load(Path(option.baseline))
 
 
+def file_of(cluster: str) -> Path:
+    """Return the file that --baseline=record writes into the current folder."""
+    return Path(f"{cluster}.baseline.yaml")
+
+
+def describe(cluster: str) -> str:
+    """Return what --baseline=record writes, in words."""
+    return (
+        f"{file_of(cluster)} here: for these numbers of nodes and GPUs, the median of {REPEATS} runs at each size less "
+        f"{MADS:g} MADs, at least {LEAST_DROP:.0%}"
+    )
+
+
 def record_all(all_stages: Sequence[NcclStages], cluster: Cluster) -> str:
     """Repeat the measurements and write NAME.baseline.yaml into the current folder; return a text about its rows.
 
@@ -207,6 +221,6 @@ def record_all(all_stages: Sequence[NcclStages], cluster: Cluster) -> str:
         for key, values in stages.repeat(cluster.section(NcclConfig).collectives).items()
     }
     rows, refused = record(repeats, provenance)
-    path = Path(f"{cluster.name}.baseline.yaml")
+    path = file_of(cluster.name)
     write(path, rows, provenance)
     return "\n".join((f"{len(rows)} thresholds written to {path}: judge with --baseline={path}", *refused))

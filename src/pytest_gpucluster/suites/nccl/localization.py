@@ -49,8 +49,8 @@ class Localiser:
     """Plans the rounds, batch by batch, and concludes which parts are bad.
 
     `nodes`: names in Slurm's order. `leaves`: {node: leaf switch}, may lack nodes. `expected`: {kind: lowest accepted
-    GB/s}, see GroupKind; other kinds are compared with the fleet. `gpus_per_node` above 1: bad nodes are split into
-    parts. `alone` False: the nodes were measured alone before, and `feed` may get those results first.
+    GB/s}, see GroupKind; other kinds are compared with the fleet. `least`: what pairs must reach if nothing is expected.
+    `gpus_per_node` above 1: bad nodes are split into parts. `alone` False: the nodes were measured alone before, and `feed` may get those results first.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Localiser:
         *,
         leaves: Mapping[str, str] | None = None,
         expected: Mapping[str, float] | None = None,
+        least: Bound | None = None,
         gpus_per_node: int = 1,
         alone: bool = True,
         min_distance: float = MIN_DISTANCE,
@@ -72,6 +73,7 @@ class Localiser:
         self.gpus_per_node = gpus_per_node
         self.max_steps = max_steps
         self._expected = {GroupKind(kind): value for kind, value in (expected or {}).items()}
+        self._least = least
         self._distances = {"min_distance": min_distance, "sigmas": sigmas}
         self._alone_first = alone
         self._first: list[Measurement] = []  # the unbiased sample for the bounds of the fleet
@@ -157,6 +159,9 @@ class Localiser:
             bound = fleet_bound(sample, **self._distances)
             if bound:
                 found[kind] = bound
+        for kind in (GroupKind.WITHIN, GroupKind.ACROSS):  # a whole fleet may be slow
+            if self._least and not self._expected and (first[kind] or later[kind]):
+                found[kind] = max(found.get(kind, self._least), self._least, key=lambda bound: bound.value)
         if GroupKind.ACROSS in found:  # a pair within a leaf is never slower than one across
             found.setdefault(GroupKind.WITHIN, found[GroupKind.ACROSS])
         elif "within" in self._expected:

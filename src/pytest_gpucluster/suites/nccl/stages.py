@@ -20,16 +20,18 @@ from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit import nccl_validation as validation
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
+from pytest_gpucluster.kit.nccl_floor import SOCKET, Floor, Route
+from pytest_gpucluster.kit.nccl_floor import floor as nccl_floor
 from pytest_gpucluster.kit.nccl_step import log_of, output_of
 from pytest_gpucluster.kit.nccl_tests import NcclOutput
 from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_result import signal_name
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
-from pytest_gpucluster.suites.nccl.baseline import Key
+from pytest_gpucluster.suites.nccl.baseline import REPEATS, Key
 from pytest_gpucluster.suites.nccl.fleet import OUTLIER_DISTANCE
 from pytest_gpucluster.suites.nccl.localization import Localiser
-from pytest_gpucluster.suites.nccl.measurement import GroupKind, Localisation
+from pytest_gpucluster.suites.nccl.measurement import Bound, GroupKind, Localisation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
 
 PAIR = 2
 OUT_OF_MEMORY = "out of memory"  # the kind of failure that kit/mpi_errors.py knows
-REPEATS = 5  # of a baseline
 CANCELLED = (signal.SIGKILL, signal.SIGTERM)  # how Slurm ends the tasks of a step that is cancelled
 MAX_OTHERS = 4
 MAX_SHOWN = 8
@@ -71,10 +72,16 @@ class NcclStages:
         profile: Profile,
         own_rows: Iterable[BandwidthThreshold],
         slurm: Slurm,
+        *,
+        recording: bool = False,
     ) -> None:
+        """`recording`: new rows are measured: the sizes are those of the known ones, and the floor judges."""
         self.runner, self.nodes, self.profile, self._slurm = runner, nodes, profile, slurm
-        self.rows = (*own_rows, *profile.nccl)
+        self.rows, self._recording = (*own_rows, *profile.nccl), recording
         self._whole: dict[str, Stage] = {}
+        self.floors: dict[
+            tuple[str, int], list[tuple[float, Floor]]
+        ] = {}  # (collective, nodes) -> GB/s, floor
         self.repeats: dict[Key, list[float]] = {}
 
     @cached_property
@@ -169,7 +176,7 @@ class NcclStages:
 
     def alone_bandwidth(self, node: str) -> Verdict:
         """Judge the bandwidth of one node at the sizes of its thresholds; add possible causes if it is slow."""
-        verdict = self._bandwidth(self.alone.runs[node], nodes=1)
+        verdict = self._bandwidth(self.alone.runs[node], (node,), nodes=1)
         if verdict.outcome is not Outcome.FAILED:
             return verdict
         log = log_of(_of_node(self.alone.measured, node))
@@ -182,7 +189,7 @@ class NcclStages:
     @cached_property
     def _most_are_slow(self) -> str:
         """A hint if most nodes alone are below their hard limit; else ''."""
-        verdicts = [self._bandwidth(run, nodes=1) for run in self.alone.runs.values()]
+        verdicts = [self._bandwidth(run, (node,), nodes=1) for node, run in self.alone.runs.items()]
         slow = sum(verdict.action is Action.DRAIN for verdict in verdicts)
         if not 1 < len(verdicts) < 2 * slow:
             return ""
@@ -216,6 +223,11 @@ class NcclStages:
         }, f"all_reduce alone, {format_size(size)}"
 
     # --- pairs
+
+    @property
+    def requested(self) -> tuple[str, ...]:
+        """The nodes of a run over all nodes."""
+        return self.nodes[: self.runner.config.nodes]
 
     @property
     def usable(self) -> tuple[str, ...]:
@@ -298,6 +310,7 @@ class NcclStages:
             self.usable,
             leaves=self._leaves,
             expected=expected,
+            least=self._pair_floor,
             gpus_per_node=self.runner.gpus if self.runner.can_re_form else 1,
             alone=False,
             min_distance=distance,
@@ -349,6 +362,15 @@ class NcclStages:
         if config.pair_busbw is not None:
             return {GroupKind.WITHIN.value: config.pair_busbw}
         return {GroupKind.WITHIN.value: self._pair_row.bound} if self._pair_row else {}
+
+    @cached_property
+    def _pair_floor(self) -> Bound | None:
+        """The floor of a pair at pair_size, of the slowest node; None if it is unknown."""
+        size, route = self.runner.config.pair_size, self._route(None)
+        found = [self._floor(ALONE, size, (node, node), route) for node in self.usable]
+        known = [one for one in found if isinstance(one, Floor)]
+        lowest = min(known, key=lambda one: one.bound, default=None)
+        return Bound(lowest.bound, str(lowest)) if lowest else None
 
     @property
     def _pair_limit(self) -> float | None:
@@ -418,26 +440,57 @@ class NcclStages:
 
     def _judge_whole(self, collective: str) -> Verdict:
         """Judge a valid run over all nodes with the thresholds of the requested number of nodes."""
-        nodes = len(self.nodes[: self.runner.config.nodes])
-        stage = self.whole(collective)
+        requested, stage = self.requested, self.whole(collective)
         if not stage.runs:
             return Verdict("", Outcome.NOT_CHECKED, reason="the run is not valid: see nccl.whole")
-        verdict = self._bandwidth(stage.runs[""], nodes=nodes, counted=stage.measured.log.nodes)
+        verdict = self._bandwidth(stage.runs[""], requested, nodes=len(requested), log=stage.measured)
         if verdict.outcome is not Outcome.FAILED or not stage.measured.log.channels:
             return verdict
         return _because(verdict, stage.measured.log.summary(stage.measured.node_of_rank))
 
     # --- thresholds and baselines
 
-    def _bandwidth(self, run: NcclRun, *, nodes: int, counted: int = 0) -> Verdict:
-        gpus = self.runner.gpus
+    def _bandwidth(
+        self, run: NcclRun, members: tuple[str, ...], *, nodes: int, log: NcclMeasurement | None = None
+    ) -> Verdict:
+        gpus, counted = self.runner.gpus, log.log.nodes if log else 0
+        rows, route = () if self._recording else self.rows, self._route(log)
+
+        def floor(size: int) -> Floor | str:
+            found = self._floor(run.collective, size, members, route)
+            value = nccl_bandwidth.measured(run, size)
+            if isinstance(found, Floor) and value is not None:
+                self.floors.setdefault((run.collective, nodes), []).append((value, found))
+            return found
+
         nvls = self.env.get("NCCL_NVLS_ENABLE") != "0"
         limit = nccl_bandwidth.ceiling(
             run.collective, nodes=nodes, gpus_per_node=gpus, profile=self.profile, nvls=nvls, counted=counted
         )
         return nccl_bandwidth.bandwidth(
-            run, self.rows, nodes=nodes, gpus_per_node=gpus, env=self.env, limit=limit
+            run, rows, nodes=nodes, gpus_per_node=gpus, env=self.env, limit=limit, floor=floor
         )
+
+    def _floor(self, collective: str, size: int, nodes: Iterable[str], route: Route) -> Floor | str:
+        links = self.runner.links
+        missing = [node for node in nodes if node not in links]
+        if missing:
+            return f"no answer from {hostlist.fold(missing)}"
+        return nccl_floor(
+            collective, size, [links[node] for node in nodes], gpus=self.runner.gpus, route=route
+        )
+
+    def _route(self, measured: NcclMeasurement | None) -> Route:
+        """Return the route of a run over several nodes; None: before one ran, with the network that NCCL chose alone."""
+        environment, config = self.runner.environment, self.runner.config
+        env = {**(environment.exports if environment else {}), **config.exports}
+        roce = self.profile.fabric.link_layer == "Ethernet"
+        if measured is None:
+            network = log_of(self.alone.measured.tasks).network
+            return Route((SOCKET,) if network == "Socket" else (), env=env, roce=roce)
+        log = measured.log
+        kinds = tuple(sorted(log.paths(measured.node_of_rank or None).between))
+        return Route(kinds, log.nodes, env, log.interfaces, roce)
 
     def _record(self, collective: str, nodes: int, runs: Iterable[NcclRun]) -> None:
         for run in runs:
@@ -450,6 +503,14 @@ class NcclStages:
     def _conditions(self) -> tuple[tuple[str, str], ...]:
         names = ("NCCL_NVLS_ENABLE", "NCCL_HOSTID")
         return tuple((name, self.env[name]) for name in names if name in self.env)
+
+    def judged_by_floor(self, collective: str, nodes: int) -> tuple[str, str] | None:
+        """Return the lowest figure and its floor, and what the floor is; None if a threshold judged these runs."""
+        found = self.floors.get((collective, nodes))
+        if not found or self._recording:
+            return None
+        value, lowest = min(found, key=lambda one: one[0])
+        return f"{value:.4g} GB/s, floor {lowest.bound:.4g}", str(lowest)
 
     def repeat(self, collectives: Iterable[str]) -> dict[Key, list[float]]:
         """Measure everything REPEATS times, for a baseline."""

@@ -6,6 +6,7 @@ Ranks, devices, transports and data are validated before a bandwidth is judged.
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from pytest_gpucluster.suites.nccl import environment
 from pytest_gpucluster.suites.nccl import fleet as checks
 from pytest_gpucluster.suites.nccl.environment_facts import ENVIRONMENT
 from pytest_gpucluster.suites.nccl.image_environment import image_environment
-from pytest_gpucluster.suites.nccl.stages import PAIR, NcclStages
+from pytest_gpucluster.suites.nccl.stages import ALONE, PAIR, NcclStages
 from pytest_gpucluster.suites.nccl.steps import NcclRunner, image_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 pytestmark = [pytest.mark.nccl]
+FLOORS = "nccl: no threshold, judged by the floor of the links"
 
 
 @pytest.fixture(scope="session")
@@ -65,12 +67,14 @@ class AllStages:
 
 @pytest.fixture(scope="session")
 def all_stages(
+    request: pytest.FixtureRequest,
     gpucluster_session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
     baseline: tuple[BandwidthThreshold, ...],
 ) -> Iterator[AllStages]:
     """The stages of each allocation, whose nodes share a partition and a number of GPUs."""
     session, made = gpucluster_session, AllStages()
+    recording = request.config.option.baseline == "record"
     for held in session.allocations:
         profile = session.nodes[held.nodes[0]].profile
         if profile.gpu is None:
@@ -87,7 +91,8 @@ def all_stages(
             continue
         nodes = session.without_problem(held.nodes)
         own = session.nodes[held.nodes[0]].group.thresholds
-        made.each.append(NcclStages(runner, nodes, profile, (*baseline, *own), held.slurm))
+        stages = NcclStages(runner, nodes, profile, (*baseline, *own), held.slurm, recording=recording)
+        made.each.append(stages)
     if not made.each and not made.without:
         pytest.skip("not applicable: no profile of the cluster has GPUs")
     yield made
@@ -128,10 +133,27 @@ def valid_alone(stages: NcclStages, node: Node) -> NcclStages:
 
 
 @pytest.fixture
-def judged(request: pytest.FixtureRequest) -> None:
-    """Bandwidth is not judged while a baseline is recorded."""
-    if request.config.option.baseline == "record":
-        pytest.skip("not applicable: --baseline=record records bandwidth without judging it")
+def show_floor(
+    request: pytest.FixtureRequest, cluster: Cluster, table: Callable[..., None]
+) -> Callable[..., None]:
+    """Show a run that no threshold judged: its figure and floor, and the command that records a threshold."""
+    option = request.config.option
+    command = f"pytest {shlex.quote(f'--cluster={option.cluster}')} -m nccl"
+
+    def show(stages: NcclStages, collective: str, nodes: int) -> None:
+        if found := stages.judged_by_floor(collective, nodes):
+            text, why = found
+            table(
+                FLOORS,
+                f"{nodes} node{'s' * (nodes > 1)} x {stages.runner.gpus} GPUs",
+                collective,
+                text,
+                note=f"no row of {stages.profile.name} or of the cluster file fits; the floor is {why} "
+                f"(docs/nccl-floor.md). `{command} --baseline=record` writes {nccl_baseline.describe(cluster.name)}; "
+                f"`{command} --baseline={nccl_baseline.file_of(cluster.name)}` judges by it",
+            )
+
+    return show
 
 
 nccl_environment = probed(ENVIRONMENT)
@@ -166,10 +188,14 @@ def several(stages: NcclStages) -> None:
         pytest.skip("not applicable: one GPU alone has no bus bandwidth")
 
 
-@pytest.mark.usefixtures("judged", "several")
-def test_alone_bandwidth(valid_alone: NcclStages, node: Node, expect: Expect) -> None:
-    """Within the node: bus bandwidth at every size of a threshold."""
-    expect(valid_alone.alone_bandwidth(node.name))
+@pytest.mark.usefixtures("several")
+def test_alone_bandwidth(
+    valid_alone: NcclStages, node: Node, expect: Expect, show_floor: Callable[..., None]
+) -> None:
+    """Within the node: bus bandwidth at every size of a threshold; without one, above the floor of the node's links."""
+    verdict = valid_alone.alone_bandwidth(node.name)
+    show_floor(valid_alone, ALONE, 1)
+    expect(verdict)
 
 
 @pytest.mark.usefixtures("several")
@@ -210,12 +236,21 @@ def test_whole(
     expect(all_stages.judged(judge, nothing_between))
 
 
-@pytest.mark.usefixtures("judged")
 def test_whole_bandwidth(
-    all_stages: AllStages, collective: str, nothing_between: str, expect: Expect
+    all_stages: AllStages,
+    collective: str,
+    nothing_between: str,
+    expect: Expect,
+    show_floor: Callable[..., None],
 ) -> None:
-    """Over all nodes: bus bandwidth at every size of a threshold."""
-    expect(all_stages.judged(lambda stages: stages.whole_bandwidth(collective), nothing_between))
+    """Over all nodes: bus bandwidth at every size of a threshold; without one, above the floor of the nodes' links."""
+
+    def judge(stages: NcclStages) -> Verdict:
+        verdict = stages.whole_bandwidth(collective)
+        show_floor(stages, collective, len(stages.requested))
+        return verdict
+
+    expect(all_stages.judged(judge, nothing_between))
 
 
 def test_baseline(
