@@ -369,6 +369,14 @@ def test_socket_between_nodes_of_an_infiniband_profile() -> None:
     assert "no InfiniBand device" in verdict.hint
     socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
     assert validate_run(NcclOutput((run,)), asked, socket).outcome is Outcome.PASSED
+    # a profile that states adapters and no transport accepts any but sockets: plugins have names of their own
+    adapters = IB.model_copy(update={"fabric": FabricProfile(hcas=8, link_layer="Ethernet")})
+    verdict = validate_run(NcclOutput((run,)), asked, adapters)
+    assert "NET/Socket between nodes / a transport over the adapters of the profile" in told(verdict)
+    plugin = nccl_log.read(text_of("torch-net-socket-debug.txt").replace("NET/Socket", "NET/FasTrak"))
+    assert validate_run(NcclOutput((run,)), replace(asked, log=plugin), adapters).outcome is Outcome.PASSED
+    bare = IB.model_copy(update={"fabric": FabricProfile()})
+    assert validate_run(NcclOutput((run,)), asked, bare).outcome is Outcome.PASSED
 
 
 def line(path: str, source: int = 1, target: int = 2, tag: str = "[send] ") -> str:

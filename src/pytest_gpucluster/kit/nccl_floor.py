@@ -23,8 +23,9 @@ HOST_MEMORY = 0.5  # of a PCIe link whose data is written to the host's memory a
 # GB/s of TCP in NCCL: its threads copy, so that a fast link does not help; the slowest recorded figure is 1.9 GB/s
 TCP = 2.0
 UNKNOWN_INTERFACE = 0.125  # GB/s: 1 Gb/s Ethernet, where the kernel knows no speed (virtio, veth)
-# seconds per step of a ring: hwLat, Ring/Simple, in src/graph/tuning.cc of github.com/NVIDIA/nccl; TCP: recorded
-NVLINK_STEP, PCIE_STEP, NET_STEP, TCP_STEP = 3.4e-6, 5.7e-6, 14e-6, 50e-6
+# Seconds of a collective, and per step of a ring: baseLat and hwLat (Ring, Simple) in src/graph/tuning.cc of NCCL's
+# sources. That of TCP was recorded.
+BASE, NVLINK_STEP, PCIE_STEP, NET_STEP, TCP_STEP = 8.4e-6, 3.4e-6, 5.7e-6, 14e-6, 50e-6
 _ONE_LINK = ("sendrecv", "gather", "scatter")  # a node sends through the adapter of one GPU
 _SPREAD = ("alltoall", "hypercube")  # every GPU sends to all others
 SOCKETS, SOCKET = "sockets", "NET/Socket"
@@ -88,7 +89,8 @@ def floor(
         return "one rank sends nothing"
     domains = route.joined if 0 < route.joined < len(nodes) else len(nodes)
     inside = ranks // domains
-    within = _slowest(_within(links, collective, min(gpus, inside), joined=inside > gpus) for links in nodes)
+    inner = (_within(links, collective, min(gpus, inside), joined=inside > gpus) for links in nodes)
+    within = _slowest(inner) if inside > 1 else None
     between = _slowest(_between(links, collective, gpus, route) for links in nodes) if domains > 1 else None
     if (inside > 1 and within is None) or (domains > 1 and between is None):
         return _unread(nodes) or "the nodes report neither NVLink nor PCIe of their GPUs"
@@ -98,7 +100,9 @@ def floor(
         between = _Link(rate, between.why, between.step)
     slowest = min(filter(None, (within, between)), key=lambda link: link.rate)
     moved = size * bus_factor(collective, ranks)
-    steps = _steps(collective, domains, inside, within.step if within else 0, between.step if between else 0)
+    steps = BASE + _steps(
+        collective, domains, inside, within.step if within else 0, between.step if between else 0
+    )
     return Floor(SHARE * moved / (moved / slowest.rate + steps * 1e9), slowest.rate, slowest.why)
 
 

@@ -30,6 +30,7 @@ __all__ = ["TRANSPORT", "RunSpec", "aligned", "is_consequence", "metrics", "vali
 
 # From slow to fast: a faster transport than the profile expects is not a fault.
 _NET = ("NET/Socket", "NET/IB", "NET/IB/GDRDMA")
+ADAPTERS = "a transport over the adapters of the profile"
 _SHOWN = 4
 _NO_BUS = "-"
 TRANSPORT = "transport"  # the part of a run whose connections were not logged
@@ -371,11 +372,11 @@ def _transports(spec: RunSpec, profile: Profile | None) -> Iterator[_Problem]:
     if log is None or profile is None:
         return
     paths = log.paths(spec.node_of_rank)
-    wanted = profile.fabric.transport
+    wanted = transport_of(profile)
     if len(spec.nodes) > 1 and wanted:
         # NVLink across nodes: with NVLS alone, NCCL logs no connection from rank to rank
         joined = log.nvls and 0 < log.nodes < len(spec.nodes)
-        if not paths.between and not log.collnet and not joined:
+        if not paths.between and not log.collnet and not joined and wanted != ADAPTERS:
             yield _unlogged("between nodes", wanted)
         for kind in sorted(paths.between):
             if _worse(kind, wanted):
@@ -397,6 +398,12 @@ def _transports(spec: RunSpec, profile: Profile | None) -> Iterator[_Problem]:
             )  # fmt: skip
 
 
+def transport_of(profile: Profile) -> str:
+    """Return the expected transport between nodes: that of the profile, else any over its adapters; '' for any."""
+    fabric = profile.fabric
+    return fabric.transport or (ADAPTERS if fabric.hcas and fabric.link_layer != "none" else "")
+
+
 def _unlogged(where: str, wanted: str) -> _Problem:
     return _problem(
         TRANSPORT, f"no connection {where} was logged", wanted, "NCCL's log is missing or cut",
@@ -410,6 +417,8 @@ def _with_settings(cause: str, log: NcclLog) -> str:
 
 
 def _worse(kind: str, wanted: str) -> bool:
+    if wanted == ADAPTERS:  # plugins have names of their own
+        return kind == "NET/Socket"
     if kind in _NET and wanted in _NET:
         return _NET.index(kind) < _NET.index(wanted)
     # NVLink across nodes (NVL72), or virtual nodes of one host: faster than any network

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import statistics
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 from paths import TESTS
 
 from pytest_gpucluster.config.models import BandwidthThreshold, FabricProfile, GpuProfile, Profile
-from pytest_gpucluster.core.check import Metric, Outcome
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.kit.nccl_floor import Floor
 from pytest_gpucluster.kit.nccl_tests import NcclRun, read
 from pytest_gpucluster.suites.nccl import baseline
 from pytest_gpucluster.suites.nccl.bandwidth import (
@@ -32,6 +34,8 @@ from pytest_gpucluster.suites.nccl.bandwidth import (
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_gpucluster.core.check import Verdict
 
 DATA = TESTS / "data" / "nccl"
 GIB = 2**30
@@ -385,3 +389,44 @@ def test_of_many_good_values_none_is_named_by_chance(size: int) -> None:
         named += [*found.low]
         assert outliers({**values, "bad": 80.0}).low["bad"] < -0.19
     assert not named
+
+
+# --- the floor ------------------------------------------------------------------------------------------------
+
+
+def above_floor(
+    lowest: Floor | str, run: NcclRun | None = None, rows: tuple[BandwidthThreshold, ...] = H200
+) -> Verdict:
+    return bandwidth(run or run_8(), rows, nodes=1, gpus_per_node=8, env={}, floor=lambda _: lowest)
+
+
+def test_without_a_row_the_largest_message_must_reach_the_floor() -> None:
+    half = Floor(239.0, 478.1, "18 NVLinks x 26.562 GB/s")
+    good = above_floor(half, rows=())
+    assert good.outcome is Outcome.PASSED
+    assert good.metrics == (
+        Metric("busbw all_reduce 4 GiB alone", 365.76, "GB/s"),
+        Metric(
+            "bound all_reduce 4 GiB alone", 239.0, "GB/s", "floor: 18 NVLinks x 26.562 GB/s", better="neither"
+        ),
+    )
+    bad = above_floor(Floor(366.0, 732.0, "2 links"), rows=())
+    assert (bad.outcome, bad.action) == (Outcome.FAILED, Action.MONITOR)
+    assert bad.findings == (
+        Finding("all_reduce 4 GiB", "365.76 GB/s", "at least 366.00 GB/s (half of 732 GB/s: 2 links)"),
+    )
+
+
+def test_rows_go_before_the_floor() -> None:
+    fits = (row(365),)
+    assert above_floor(Floor(1000.0, 2000.0, "x"), rows=fits).outcome is Outcome.PASSED
+    assert above_floor(Floor(1.0, 2.0, "x"), rows=(row(400),)).outcome is Outcome.FAILED
+
+
+def test_without_row_and_links_nothing_is_judged() -> None:
+    verdict = above_floor("topology: cut", rows=())
+    assert verdict.outcome is Outcome.NOT_CHECKED
+    assert verdict.reason.startswith("no threshold for all_reduce on 1 nodes x 8 GPUs")
+    assert verdict.reason.endswith("a floor is computed from the links: topology: cut")
+    empty = replace(run_8(), rows=())
+    assert above_floor("x", empty, rows=()).reason == "no message was measured"

@@ -13,7 +13,7 @@ from paths import ROOT
 
 from pytest_gpucluster.kit import pairing as schedule
 from pytest_gpucluster.suites.nccl.localization import Localiser
-from pytest_gpucluster.suites.nccl.measurement import Localisation, Measurement, fleet_bound
+from pytest_gpucluster.suites.nccl.measurement import Bound, Localisation, Measurement, fleet_bound
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from campaigns import draw
@@ -300,3 +300,20 @@ def test_a_thousand_campaigns_name_the_bad_and_spare_the_good(block: int) -> Non
             ranks = {int(part.split()[1]) for part in parts}
             sick = {*campaign.model.gpus, *campaign.model.adapters}
             assert ranks == {int(p.partition(":")[2]) for p in sick if p.startswith(f"{node}:")}, seed
+
+
+def test_pairs_of_a_slow_fleet_are_below_what_the_links_allow() -> None:
+    nodes = tuple("abcd")
+
+    def verdict(values: float, least: float | None, **more: Any) -> Localisation:
+        bound = None if least is None else Bound(least, "half of 400 GB/s: 8 adapters x 50 GB/s")
+        plan = Localiser(nodes, least=bound, alone=False, **more)
+        while batch := plan.next_rounds():
+            plan.feed([Measurement(tuple(group), values) for groups in batch for group in groups])
+        return plan.verdict()
+
+    assert verdict(3.1, None).clean, "the fleet alone proves nothing"
+    assert not verdict(3.1, 200.0).clean
+    assert any("8 adapters x 50 GB/s" in line for line in verdict(3.1, 200.0).evidence)
+    assert verdict(370.0, 200.0).clean
+    assert verdict(190.0, 200.0, expected={"within": 180.0}).clean, "a stated figure goes before"
