@@ -34,6 +34,7 @@ _LONG = {
     "minbytes": "b", "maxbytes": "e", "stepbytes": "i", "stepfactor": "f", "ngpus": "g", "nthreads": "t",
     "iters": "n", "warmup_iters": "w", "check": "c", "op": "o", "datatype": "d", "root": "r",
 }  # fmt: skip
+_DIVIDED = ("all_gather", "reduce_scatter", "alltoall")  # the size counts the parts of all ranks
 _TYPES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
 
 
@@ -180,6 +181,11 @@ def sizes(chosen: dict[str, str]) -> list[int]:
     return found
 
 
+def rounded(collective: str, size: int, ranks: int) -> int:
+    """Return a size as nccl-tests rounds it: down to 16 bytes per rank, where the ranks divide the message."""
+    return size // (16 * ranks) * 16 * ranks or size if collective in _DIVIDED else size
+
+
 def print_line(text: str = "") -> None:
     """Print a line at once."""
     sys.stdout.write(f"{text}\n")
@@ -251,7 +257,7 @@ def _run(
         "/".join([*world.nodes, os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "")])
     )
     measured = []
-    for size in sizes(chosen):
+    for size in dict.fromkeys(rounded(collective, size, world.ranks) for size in sizes(chosen)):
         while any(_frozen(folder, node) for node in world.nodes):
             time.sleep(0.2)  # all wait for a hung node
         halves = [_half(world, collective, size, noise) for _ in range(2)]
@@ -283,7 +289,7 @@ def _row(
     wrong: int,
 ) -> str:
     count = size // _TYPES.get(chosen["d"], 4)
-    if collective in ("all_gather", "reduce_scatter", "alltoall"):
+    if collective in _DIVIDED:
         count //= world.ranks
     reduces = collective in ("all_reduce", "reduce_scatter")
     root = chosen["r"] if collective == "broadcast" else "-1"
