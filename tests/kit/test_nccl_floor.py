@@ -97,8 +97,8 @@ def test_recorded_figures_are_well_above_at_every_size(file: str, collective: st
     (run,) = read((DATA / file).read_text()).runs
     for row in run.rows:
         value, lowest = row.out_of_place.busbw or 0, bound(collective, row.size, H200, 1, gpus)
-        assert lowest < 0.8 * value, row.size
-    assert lowest > 0.5 * value
+        assert lowest < 0.85 * value, row.size
+    assert 0.5 * value < lowest < 0.75 * value
 
 
 def test_recorded_pairs_and_sockets_of_virtual_nodes_are_well_above() -> None:
