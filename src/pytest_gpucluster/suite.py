@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.core.values import OptionalSection
+    from pytest_gpucluster.kit.between import Reach
     from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
@@ -197,6 +198,15 @@ def framework_run(runner: type[FrameworkStepRunner[Any]], *, first: str = "", wi
         return found
 
     return pytest.fixture(run)
+
+
+def framework_reach() -> Any:
+    """Make a fixture of the nodes with which the item's node can exchange data; it uses the fixture `run`."""
+
+    def reach(run: FrameworkStepRunner[Any]) -> Reach:
+        return run.reach
+
+    return pytest.fixture(reach)
 
 
 def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -10,12 +11,13 @@ from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
+from pytest_gpucluster.kit.between import Reach
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_stderr_line, read_facts
 from pytest_gpucluster.kit.payload_step import environment_named, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -44,6 +46,10 @@ class NodesUnderTest(Protocol):
     @property
     def allocations(self) -> tuple[Allocation, ...]:
         """One per partition and number of GPUs."""
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """All nodes of the run."""
 
     def without_problem(self, nodes: Iterable[str]) -> tuple[str, ...]:
         """Return those of the nodes that can be tested."""
@@ -97,16 +103,20 @@ class FrameworkStepRunner(Generic[Config]):
         self.allocation, self.cluster, self.inventory, self.config = allocation, cluster, inventory, config
         self.slurm: Slurm = allocation.slurm
         self.nodes = nodes[: config.nodes]
+        self.reach = Reach(self.section, len(nodes), len(nodes), config.nodes)
         self.commands: list[str] = []
         self.done: dict[Hashable, Any] = {}
 
     @classmethod
     def of_allocations(cls, session: NodesUnderTest, config: Config, **own: Any) -> list[Self]:
         """Return a runner per allocation that has testable nodes. `own`: further arguments of the derived class."""
-        return [
+        made = [
             cls(held, session.cluster, session.inventory, config, nodes, **own)
             for held, nodes in nodes_by_allocation(session)
         ]
+        for runner in made:
+            runner.reach = replace(runner.reach, selected=len(session.nodes))
+        return made
 
     @cached_property
     def environment(self) -> EnvironmentConfig | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import safe_json as jsontext
-from pytest_gpucluster.core.check import Action, Finding
+from pytest_gpucluster.core.check import Finding
 from pytest_gpucluster.core.majority import decides, norm
 
 if TYPE_CHECKING:
@@ -109,6 +109,15 @@ class PayloadResult:
                 return f"{fact['phase']}: no end after {fact['seconds']:g} s"
         return ""
 
+    @property
+    def exchanged(self) -> frozenset[str]:
+        """The nodes of the ranks if all have summed over all ranks without an error, and trained; else none."""
+        reduced = self.by_rank("reduced")
+        whole = set(reduced) == set(self.by_rank("trained")) == set(range(self.ntasks))
+        if not whole or any(fact["wrong"] for fact in self.facts("reduced")):
+            return frozenset()
+        return frozenset(str(fact["node"]) for fact in reduced.values())
+
     def port_taken(self) -> bool:
         """Return whether a task failed because another program uses its port."""
         return any("already in use" in fact["reason"] for fact in self.facts("failed"))
@@ -122,10 +131,6 @@ class PayloadResult:
         if bad is not None:
             return f"task {bad.task}: {bad.ending()}"
         return self.problem or self.hint or ("sent no result" if tasks else "no task started there")
-
-    def absence(self, node: str, part: str, expected: str) -> Finding:
-        """Return the finding for a node that sent no result; a misplaced task is a matter of the configuration."""
-        return Finding(part, self.silence(node), expected, Action.CONFIGURE if self.misplaced else None)
 
 
 def _by_kind(result: PayloadResult) -> Mapping[str, list[Fact]]:
@@ -160,7 +165,7 @@ def judge_package(node_name: str, packages: PayloadResult, name: str) -> Judgeme
     """Judge the fact `found` of a node: a package is installed, in the version of the other nodes."""
     facts = packages.of_node(node_name, "found")
     if not facts:
-        yield packages.absence(node_name, "python", f"reports whether {name} is installed")
+        yield Finding("python", packages.silence(node_name), f"reports whether {name} is installed")
         return
     if facts[0]["error"]:
         yield Finding(f"package {name}", facts[0]["error"], "installed")

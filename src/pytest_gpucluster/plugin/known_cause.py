@@ -1,4 +1,4 @@
-"""The cause that other facts of a run give for a failure: a missing GPU."""
+"""The cause that other facts of a run give for a failure: a missing GPU, or tasks that ran elsewhere than stated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.cluster.slurm import task_place
+from pytest_gpucluster.core.check import Action, Outcome, Verdict, with_cause
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.missing_gpus import (
@@ -29,12 +30,14 @@ _WORD = re.compile(r"[\w.-]+")
 
 
 def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
-    """Return a verdict that missing GPUs explain with them as its cause.
+    """Return a verdict that missing GPUs, or misplaced tasks, explain with them as its cause.
 
     A run without facts of GPUs reads them from all nodes once a program reports too few, at no other failure.
     """
     session, own = item.session, item.record.node
     failed = verdict.outcome is Outcome.FAILED
+    if failed and all(task_place.is_reason(finding.measured) for finding in verdict.findings):
+        return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
     few = lacks_gpus(verdict.reason) or any(map(too_few, verdict.findings))
     if not few and not (failed and session.facts.is_requested(nvidia_smi.GPUS)):
         return verdict

@@ -56,7 +56,7 @@ def test_a_squashfs_that_is_mounted_has_another_device_than_the_host() -> None:
     tasks = [task(0, "gpu01", "0:77:/"), task(1, "gpu02", HOST)]
     assert task_place.undecided(Stated("/i.sqsh"), tasks) == NODES
     assert task_place.outside(Stated("/i.sqsh"), tasks, {"gpu01": HOST, "gpu02": HOST}) == {
-        "gpu02": "the task ran on the host, not in the image /i.sqsh: slurmd on gpu02 does not load Pyxis "
+        "gpu02": "the task ran on the host, not in the image /i.sqsh: slurmd there does not load Pyxis "
         "(plugstack.conf)"
     }
 
@@ -188,7 +188,7 @@ def test_a_task_on_the_host_is_no_result(held: tuple[Sandbox, Allocation]) -> No
     with Allocation.request(allocation.slurm, AllocationRequest(nodes=NODES)) as again:
         request = StepRequest(("hostname",), environment=EnvironmentConfig(container_image=sqsh))
         with pytest.raises(
-            StepMisplaced, match=r"slurmd on gpu02 does not load Pyxis \(plugstack.conf\)"
+            StepMisplaced, match=r"slurmd there does not load Pyxis \(plugstack.conf\)"
         ) as caught:
             run_step(again.slurm, again, request)
     assert set(caught.value.nodes) == {"gpu02"}

@@ -40,7 +40,21 @@ MARK = (
     'echo "$root"); gpucluster_image=; '
     f'[ "${{SLURM_LOCALID:-0}}" != 0 ] || gpucluster_image={FINGERPRINT}; '
 )
+CAUSE = "the tasks did not run where the step states: plugstack.conf, a container's name, or options of srun"
+HINT = (
+    "grep -r pyxis /etc/slurm/plugstack.conf* on the node, and restart slurmd after a change; enroot list; "
+    "environments and srun_args of the cluster file"
+)
+_REASONS = re.compile(
+    r"the task ran on the host, not in|the task ran in the container pyxis_|whether the task ran in|"
+    r"has the fingerprint|is not from the image|Slurm placed the tasks otherwise"
+)
 _UNNAMED = r"(?:\d+_)?\d+\.\d+"  # pyxis_JOB.STEP, and pyxis_JOB_JOB.STEP if containers belong to jobs
+
+
+def is_reason(text: str) -> bool:
+    """Return whether a text quotes a reason of this module: the configuration must be changed, whatever check failed."""
+    return _REASONS.search(text) is not None
 
 
 @dataclass(frozen=True)
@@ -95,8 +109,7 @@ def outside(container: Stated, tasks: Sequence[TaskResult], host_roots: Mapping[
             found[task.node] = f"the task ran in the container {named[0][1:]}, not in the {container}"
         elif task.root == host:
             found[task.node] = (
-                f"the task ran on the host, not in the {container}: slurmd on {task.node} does not load Pyxis "
-                "(plugstack.conf)"
+                f"the task ran on the host, not in the {container}: slurmd there does not load Pyxis (plugstack.conf)"
             )
     return found
 

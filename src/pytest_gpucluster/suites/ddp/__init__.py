@@ -8,5 +8,5 @@ SUITE = Suite(
     markers=("ddp: torch.distributed starts, finds its ranks and trains",),
     section="config:DdpConfig",
     frameworks=("torch",),
-    proof=("ddp.framework", "ddp.group", "ddp.training"),
+    proof=("ddp.framework", "ddp.devices", "ddp.between"),
 )

@@ -20,6 +20,7 @@ from pytest_gpucluster.core.check import (
 )
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.kit.between import judge_between
 from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.payload_result import most_common
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.kit.between import Reach
     from pytest_gpucluster.kit.payload_result import Fact, PayloadResult, PayloadTask
 
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -75,7 +77,7 @@ def framework(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that every task of the node has torch, in the version of the other nodes."""
     tasks = placement.of_node(node_name, "place")
     if not tasks:
-        yield placement.absence(node_name, "tasks", "every task starts and reports its facts")
+        yield Finding("tasks", placement.silence(node_name), "every task starts and reports its facts")
         return
     lacking = next((fact for fact in tasks if fact["torch"]["error"]), None)
     if lacking is not None:
@@ -253,7 +255,7 @@ def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
         "GPUs",
     )
     if not mine:
-        yield nccl_work.absence(node_name, "tasks", "one task per GPU")
+        yield Finding("tasks", nccl_work.silence(node_name), "one task per GPU")
     for task in mine:
         if task.task not in loaded:
             yield Finding(f"rank {task.task}", why(task, nccl_work), "its own GPU")
@@ -342,6 +344,18 @@ def training(result: PayloadResult) -> Judgement:
     if trained:
         yield Metric("ddp_training", max(float(fact["seconds"]) for fact in trained.values()), "s")
         yield from _absent(result, "done", among=trained)
+
+
+@check(
+    "ddp.between",
+    cause="partitions, or the key ddp.nodes, leave the node without another one",
+    hint="test nodes of one partition together: --nodes, ddp.nodes",
+    action=Action.CONFIGURE,
+)
+def between(node_name: str, reach: Reach, own_results: Sequence[PayloadResult]) -> Judgement:
+    """Judge that ranks of the node summed and trained with ranks of other nodes, by each backend."""
+    exchanged = frozenset.intersection(*(result.exchanged for result in own_results))
+    yield from judge_between(node_name, reach, exchanged, "ddp.group and ddp.all_reduce")
 
 
 @check(

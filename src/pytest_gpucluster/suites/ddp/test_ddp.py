@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.suite import checks_as_tests, framework_run, framework_runs, required_section
+from pytest_gpucluster.suite import (
+    checks_as_tests,
+    framework_reach,
+    framework_run,
+    framework_runs,
+    required_section,
+)
 from pytest_gpucluster.suites.ddp import checks
 from pytest_gpucluster.suites.ddp.config import DdpConfig
 from pytest_gpucluster.suites.ddp.steps import Ddp
@@ -24,6 +30,7 @@ BACKENDS = ("gloo", "nccl")
 config = required_section(DdpConfig)
 runs = framework_runs(Ddp)
 run = framework_run(Ddp, first="placement")
+reach = framework_reach()
 
 
 @pytest.fixture(params=BACKENDS)
@@ -38,6 +45,12 @@ def backend(request: pytest.FixtureRequest, runs: list[Ddp]) -> str:
 def work_results(runs: list[Ddp], backend: str) -> list[PayloadResult]:
     """The result of the work in every allocation."""
     return [run.work(backend) for run in runs if backend in run.backends]
+
+
+@pytest.fixture
+def own_results(run: Ddp) -> list[PayloadResult]:
+    """The result of the work of the node's allocation, with each backend."""
+    return [run.work(backend) for backend in run.backends]
 
 
 @pytest.fixture

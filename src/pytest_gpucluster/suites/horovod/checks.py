@@ -9,15 +9,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.kit.between import judge_between
 from pytest_gpucluster.kit.payload_result import most_common
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.between import Reach
     from pytest_gpucluster.suites.horovod.facts import Build
 
 INVALID = "the ranks of the job are not valid: see horovod.ranks"
@@ -53,9 +55,10 @@ class NodeBuild:
 
 @dataclass(frozen=True)
 class World:
-    """One job. `places`: the expected node of each rank, in rank order; `ranks`, `problems`: the facts of the ranks.
+    """One job on `nodes`. `places`: the expected node of each rank, in rank order; under horovodrun its host name.
 
-    `not_applicable`: why the job cannot run here; `problem`: why the step failed.
+    `ranks`, `problems`: the facts of the ranks.
+    `not_applicable`, `not_checked`: why the job does not run here; `problem`: why the step failed.
     """
 
     launch: Launch
@@ -64,7 +67,9 @@ class World:
     problems: tuple[Mapping[str, Any], ...] = ()
     problem: str = ""
     not_applicable: str = ""
+    not_checked: str = ""
     gpus: bool = False
+    nodes: tuple[str, ...] = ()
 
     @property
     def valid(self) -> bool:
@@ -114,7 +119,7 @@ def version(node_name: str, known_builds: Mapping[str, NodeBuild]) -> Judgement:
     """Judge that the node has the version that most nodes have."""
     versions = {name: it.build.version for name, it in known_builds.items() if it.build is not None}
     if node_name not in versions:
-        yield NotApplicable("the version on the node is unknown: see horovod.build")
+        yield NotChecked("the version on the node is unknown: see horovod.build")
         return
     yield from norm(versions.items()).judge("Horovod", versions[node_name])
 
@@ -143,8 +148,8 @@ def interface(node_build: NodeBuild, wanted_interface: str | None) -> Judgement:
 )
 def ranks(world: World, wanted_interface: str | None = None) -> Judgement:
     """Judge that every rank ran once, on its node, with the requested sizes, controller and devices."""
-    if world.not_applicable:
-        yield NotApplicable(world.not_applicable)
+    if (reason := _not_run(world)) is not None:
+        yield reason
         return
     for fact in world.problems:
         part = f"rank {fact.get('rank', '?')} on {fact['node']}"
@@ -227,6 +232,25 @@ def training(world: World) -> Judgement:
             yield Finding(_rank(fact), error, f"<= {TOLERANCE:g}")
 
 
+@check(
+    "horovod.between",
+    cause="partitions, or the key horovod.nodes, leave the node without another one",
+    hint="test nodes of one partition together: --nodes, horovod.nodes",
+    action=Action.CONFIGURE,
+)
+def between(node_name: str, reach: Reach, own_worlds: Iterable[World]) -> Judgement:
+    """Judge that ranks of the node summed and trained with ranks of other nodes, in each job over the nodes."""
+    exchanged = [_exchanged(world) for world in own_worlds if _not_run(world) is None]
+    nodes = frozenset.intersection(*exchanged) if exchanged else frozenset()
+    yield from judge_between(node_name, reach, nodes, "horovod.ranks and horovod.all_reduce")
+
+
+def _exchanged(world: World) -> frozenset[str]:
+    """Return the nodes of a job whose ranks have right sums over all ranks, and trained."""
+    right = world.valid and not any(count for fact in world.ranks for count in fact["wrong"].values())
+    return frozenset(world.nodes) if right and all("trained" in fact for fact in world.ranks) else frozenset()
+
+
 def _places(world: World) -> Iterable[Finding]:
     size = len(world.places)
     seen = Counter(int(fact["rank"]) for fact in world.ranks)
@@ -298,10 +322,14 @@ def _devices(world: World) -> Iterable[Finding]:
             yield Finding(f"GPU {device} of {node}", f"used by {count} ranks", "one rank")
 
 
-def _unfit(world: World) -> NotApplicable | None:
-    if world.not_applicable:
-        return NotApplicable(world.not_applicable)
-    return None if world.valid else NotApplicable(INVALID)
+def _not_run(world: World) -> NotApplicable | NotChecked | None:
+    if world.not_checked:
+        return NotChecked(world.not_checked)
+    return NotApplicable(world.not_applicable) if world.not_applicable else None
+
+
+def _unfit(world: World) -> NotApplicable | NotChecked | None:
+    return _not_run(world) or (None if world.valid else NotChecked(INVALID))
 
 
 def _rank(fact: Mapping[str, Any]) -> str:

@@ -96,9 +96,9 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         if lacking:  # the others would wait for its ranks until the deadline
             problems = tuple(self._absent(node) for node in lacking)
             return World(launch, problems=problems, places=self._places(launch, nodes, per_node))
-        if launch.launcher == "horovodrun" and (reason := self._without_ssh()):
-            return World(launch, not_applicable=reason)
-        world = World(launch, self._places(launch, nodes, per_node), gpus=self._on_gpus)
+        if launch.launcher == "horovodrun" and (skipped := self._without_ssh(launch)):
+            return skipped
+        world = World(launch, self._places(launch, nodes, per_node), gpus=self._on_gpus, nodes=nodes)
         try:
             result = self.run(self._request(launch, nodes, per_node))
         except StepError as error:
@@ -120,16 +120,17 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
     def _on_gpus(self) -> bool:
         return bool(self.gpus) and "nccl" in self.operations
 
-    def _without_ssh(self) -> str:
-        """Return why horovodrun -H cannot be used; '' if it can, or if the cluster file requires it."""
+    def _without_ssh(self, launch: Launch) -> World | None:
+        """Return why horovodrun -H cannot be used; None if it can, or if the cluster file requires it."""
         if len(self.nodes) < 2:  # ssh needs another node
-            return "there is only one node: see the launch on localhost"
+            return World(launch, not_applicable="there is only one node: see the launch on localhost")
         refused = self._checked.last_facts(self.nodes[0]).get("build", {}).get("ssh", {})
         if not refused or self.config.launchers is not None:
-            return ""
+            return None
         node, why = next(iter(refused.items()))
         more = f" (and {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
-        return f"horovodrun -H needs ssh between nodes; {self.nodes[0]} to {node}: {why}{more}"
+        reason = f"horovodrun -H needs ssh between nodes; {self.nodes[0]} to {node}: {why}{more}"
+        return World(launch, not_checked=f"{reason}; without it set horovod.launchers: [srun]")
 
     def _places(self, launch: Launch, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
         if launch.launcher == "srun":

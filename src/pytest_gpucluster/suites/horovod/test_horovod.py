@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.suite import checks_as_tests, fact, framework_run, framework_runs, required_section
+from pytest_gpucluster.suite import (
+    checks_as_tests,
+    fact,
+    framework_reach,
+    framework_run,
+    framework_runs,
+    required_section,
+)
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod.config import HorovodConfig
 from pytest_gpucluster.suites.horovod.steps import Horovod, launches
@@ -23,6 +30,7 @@ pytestmark = [pytest.mark.horovod, pytest.mark.gloo, pytest.mark.usefixtures("co
 config = required_section(HorovodConfig)
 runs = framework_runs(Horovod)
 run = framework_run(Horovod, first="builds")
+reach = framework_reach()
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +45,12 @@ def worlds(
 ) -> list[World]:  # builds first
     """The job of this launch in every allocation; each runs once."""
     return [run.world(launch) for run in runs]
+
+
+@pytest.fixture
+def own_worlds(run: Horovod, config: HorovodConfig, builds: Mapping[str, NodeBuild]) -> list[World]:
+    """The jobs over the nodes of the node's allocation."""
+    return [run.world(launch) for launch in launches(config) if launch.launcher != "localhost"]
 
 
 @pytest.fixture

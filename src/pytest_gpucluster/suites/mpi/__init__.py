@@ -8,6 +8,7 @@ SUITE = Suite(
     markers=("mpi: MPI programs by mpirun and srun",),
     section="pytest_gpucluster.kit.mpi_config:MpiConfig",
     frameworks=("mpi4py",),
+    proof=("mpi.installed", "mpi.between"),
     draft="draft:lines",
     proof=("mpi.installed", "mpi.threads"),
 )

@@ -14,18 +14,21 @@ from pytest_gpucluster.core.check import (
     Metric,
     NotApplicable,
     NotChecked,
+    Outcome,
     check,
 )
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.kit import mpi_world
+from pytest_gpucluster.kit.between import judge_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.kit.between import Reach
     from pytest_gpucluster.kit.mpi_config import MpiConfig
     from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun, RankPair
 
@@ -202,6 +205,27 @@ def _by_level(run: MpiRun) -> dict[str, list[int]]:
 
 
 # --- between nodes
+
+
+@check(
+    "mpi.between",
+    cause="partitions, or the key mpi.nodes, leave the node without another one",
+    hint="test nodes of one partition together: --nodes, mpi.nodes",
+    action=Action.CONFIGURE,
+)
+def between(node_name: str, reach: Reach, own_runs: Sequence[MpiRun]) -> Judgement:
+    """Judge that ranks of the node summed with ranks of other nodes, by each launcher in each language."""
+    exchanged = [_exchanged(run) for run in own_runs]
+    nodes = frozenset.intersection(*exchanged) if exchanged else frozenset()
+    yield from judge_between(node_name, reach, nodes, "mpi.installed, mpi.world and mpi.allreduce")
+
+
+def _exchanged(run: MpiRun) -> frozenset[str]:
+    """Return the nodes of a valid world whose sums over all ranks are right."""
+    right = mpi_world.world(run).outcome is Outcome.PASSED and not any(
+        rank.wrong or not rank.elements for rank in run.world.ranks
+    )
+    return frozenset(rank.node for rank in run.world.ranks) if right else frozenset()
 
 
 @check(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.kit.between import Reach
     from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
@@ -64,6 +65,31 @@ def installed(fleet_installed: dict[str, InstalledMpi], node: Node) -> Installed
     if node.name not in fleet_installed:
         pytest.skip("not applicable: `mpi.nodes` of the cluster file selects fewer nodes")
     return fleet_installed[node.name]
+
+
+@pytest.fixture
+def own_runner(runners: list[Mpi], node: Node) -> Mpi:
+    """The runner that has the item's node."""
+    found = next((runner for runner in runners if node.name in runner.nodes), None)
+    if found is None:
+        pytest.skip("not applicable: `mpi.nodes` of the cluster file selects fewer nodes")
+    return found
+
+
+@pytest.fixture
+def reach(own_runner: Mpi) -> Reach:
+    """The nodes with which the item's node can exchange data."""
+    return own_runner.reach
+
+
+@pytest.fixture
+def own_runs(own_runner: Mpi, config: MpiConfig) -> list[MpiRun]:
+    """The runs of the node's allocation, by each launcher in each language."""
+    return [
+        own_runner.started(launcher, language)
+        for launcher, language in launches(config)
+        if own_runner.usable(language) and not (launcher == MPIRUN and own_runner.in_container)
+    ]
 
 
 @pytest.fixture
@@ -129,14 +155,17 @@ min_bandwidth = fact(lambda cluster: cluster.mpi.min_bandwidth)
 globals().update(checks_as_tests(checks))
 
 
+def launches(config: MpiConfig) -> list[tuple[str, str]]:
+    """Return every launcher with every language."""
+    return [(launcher, name) for launcher in config.launchers for name in config.languages]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one item per launcher and language of the cluster file."""
     from pytest_gpucluster.plugin.fixtures import SESSION  # only in runs with a cluster
 
     if "launcher" in metafunc.fixturenames:
         section = metafunc.config.stash[SESSION].cluster.section(MpiConfig)
-        starts = [("srun", "c")]
-        if section:
-            starts = [(launcher, name) for launcher in section.launchers for name in section.languages]
+        starts = launches(section) if section else [("srun", "c")]
         ids = [f"{launcher.replace(' --mpi=', '_')}-{name}" for launcher, name in starts]
         metafunc.parametrize(("launcher", "language"), starts, ids=ids)

@@ -84,7 +84,7 @@ def compiled(node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig
     facts = {fact["tool"]: fact for fact in built.of_node(node_name, "built")}
     for tool in toolchain.toolchain:
         if tool not in facts:
-            yield built.absence(node_name, tool, "compiles the example")
+            yield Finding(tool, built.silence(node_name), "compiles the example")
         elif facts[tool]["error"]:
             yield Finding(tool, facts[tool]["error"], "compiles the example")
         else:

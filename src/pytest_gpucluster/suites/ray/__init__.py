@@ -8,5 +8,5 @@ SUITE = Suite(
     markers=("ray: Ray starts on each node and as a cluster",),
     section="config:RayConfig",
     frameworks=("ray",),
-    proof=("ray.alone", "ray.nodes"),
+    proof=("ray.alone", "ray.tasks", "ray.actors", "ray.objects"),
 )

@@ -62,7 +62,10 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """A Ray cluster: the requested nodes, the facts of each node, and the facts of the driver by kind."""
+    """A Ray cluster: the requested nodes, the facts of each node, and the facts of the driver by kind.
+
+    `obstacle`: why the nodes form no cluster of several; None if they can.
+    """
 
     requested: Mapping[str, Share]
     head: str
@@ -70,6 +73,7 @@ class ClusterFacts:
     driver: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     version: str = ""
     token: bool = True
+    obstacle: NotApplicable | NotChecked | None = None
 
     @property
     def alive(self) -> Mapping[str, Mapping[str, Any]]:
@@ -313,7 +317,9 @@ def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
         yield NotApplicable("the cluster file disables Ray's token (ray.token)")
         return
     if facts.version and _version(facts.version) < TOKEN_SINCE:
-        yield NotApplicable(f"Ray {facts.version} has no token authentication (2.52 and later)")
+        yield NotChecked(
+            f"Ray {facts.version} has no token authentication: install 2.52 or later, or set ray.token: false"
+        )
         return
     fact = facts.driver.get("no_token", {})
     if (reason := _absent("", facts, fact or facts.driver.get("token", {}))) is not None:
@@ -340,12 +346,12 @@ def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
 )
 def head_lost(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that a worker ends by itself when its head is lost."""
-    if node_name == cluster_facts.head:
+    if node_name == cluster_facts.head and len(cluster_facts.requested) > 1:
         yield NotApplicable("the node was the head")
         return
     head = cluster_facts.nodes.get(cluster_facts.head, NodeFacts())
     if node_name not in cluster_facts.alive or "killed" not in head.facts:
-        yield NotApplicable(SEE_NODES)
+        yield _alone(node_name, cluster_facts) or NotChecked(SEE_NODES)
         return
     worker = cluster_facts.nodes.get(node_name, NodeFacts(silent="was not started"))
     if worker.problem or "left" not in worker.facts:
@@ -394,12 +400,21 @@ def _per_node(node: str, facts: ClusterFacts, kind: str) -> Judgement:
         yield from _ran(kind.removesuffix("s"), node, fact)
 
 
-def _absent(node: str, facts: ClusterFacts, fact: Mapping[str, Any]) -> Finding | NotApplicable | None:
+def _alone(node: str, facts: ClusterFacts) -> NotApplicable | NotChecked | None:
+    """Return why there is no cluster: of a node what it leaves unproved, of the whole that it does not apply."""
+    if len(facts.requested) > 1:
+        return None
+    return (facts.obstacle if node else None) or NotApplicable(ONE_NODE)
+
+
+def _absent(
+    node: str, facts: ClusterFacts, fact: Mapping[str, Any]
+) -> Finding | NotApplicable | NotChecked | None:
     """Return why the work of the driver cannot be judged; None if it can."""
-    if len(facts.requested) < 2:
-        return NotApplicable(ONE_NODE)
+    if reason := _alone(node, facts):
+        return reason
     if not facts.alive or (node and node not in facts.alive):
-        return NotApplicable(SEE_NODES)
+        return NotChecked(SEE_NODES)
     if fact and "problem" not in fact:
         return None
     head = facts.nodes.get(facts.head, NodeFacts())

@@ -79,7 +79,8 @@ class Ray(FrameworkStepRunner[RayConfig]):
         fit = tuple(node for node in self.nodes if not alone[node].problem)
         nodes = {node: facts for node, facts in alone.items() if node not in fit}
         if len(fit) < 2:
-            return ClusterFacts(self.shares, self.nodes[0], nodes, token=self.config.token)
+            obstacle = self.reach.obstacle(self.nodes[0])
+            return ClusterFacts(self.shares, self.nodes[0], nodes, token=self.config.token, obstacle=obstacle)
         head, workers = fit[0], fit[1:]
         plan = self._plan(fit, self._port(ALONE_SHIFT), work=self._work())
         place = alone[head].facts["place"]

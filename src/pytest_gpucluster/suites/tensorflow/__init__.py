@@ -17,5 +17,5 @@ SUITE = Suite(
     markers=("tensorflow: TensorFlow's distribution strategies",),
     section=TensorflowConfig,
     frameworks=("tensorflow",),
-    proof=("tensorflow.framework", "tensorflow.workers"),
+    proof=("tensorflow.framework", "tensorflow.mirrored", "tensorflow.devices", "tensorflow.between"),
 )

@@ -6,14 +6,16 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.kit.between import judge_between
 from pytest_gpucluster.kit.payload_result import judge_package, most_common
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.between import Reach
     from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 
 _SEE = "no node has tensorflow: see tensorflow.framework"
@@ -45,7 +47,7 @@ def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
         if not mirrored.ntasks:
             yield NotChecked(_SEE)
         else:
-            yield mirrored.absence(node_name, "task", "starts")
+            yield Finding("task", mirrored.silence(node_name), "starts")
     replicas = gpus or 2
     for task in tasks:
         yield from _judge_task(task, mirrored, replicas)
@@ -96,6 +98,47 @@ def workers(result: PayloadResult, per_task: int) -> Judgement:
         yield Finding(f"worker {rank}", result.problem or "did not start", "takes part")
     if joined := result.facts("joined"):
         yield Metric("tensorflow_join", max(float(fact["seconds"]) for fact in joined), "s")
+
+
+@check(
+    "tensorflow.devices",
+    cause="this tensorflow is a build for CPUs, or finds no driver, CUDA or cuDNN on the node",
+    hint="python3 -c 'import tensorflow as tf; print(tf.config.list_physical_devices())'; name an environment with a GPU "
+    "build under tensorflow.environment",
+    action=Action.CONFIGURE,
+)
+def devices(node_name: str, mirrored: PayloadResult, own_workers: PayloadResult, gpus: int) -> Judgement:
+    """Judge that tensorflow computes on the GPUs of the node, in the process with all of them and in each worker."""
+    if not gpus:
+        yield NotApplicable("the nodes have no real GPUs")
+        return
+    for result, wanted in ((mirrored, gpus), (own_workers, 1)):
+        loaded = result.of_node(node_name, "loaded")
+        if not loaded:
+            yield NotChecked(
+                "no process of the node loaded tensorflow: see tensorflow.mirrored and tensorflow.workers"
+            )
+        for fact in loaded:
+            if int(fact["gpus"]) < wanted:
+                where = (
+                    f"rank {fact['rank']} computed on the CPU" if not fact["gpus"] else f"rank {fact['rank']}"
+                )
+                yield NotChecked(
+                    f"{where}: tensorflow {fact['version']} of {fact['python']} finds {fact['gpus']} of {wanted} GPUs; "
+                    "name an environment with a GPU build: tensorflow.environment"
+                )
+                return
+
+
+@check(
+    "tensorflow.between",
+    cause="partitions, or the key tensorflow.nodes, leave the node without another one",
+    hint="test nodes of one partition together: --nodes, tensorflow.nodes",
+    action=Action.CONFIGURE,
+)
+def between(node_name: str, reach: Reach, own_workers: PayloadResult) -> Judgement:
+    """Judge that workers of the node summed and trained with workers of other nodes."""
+    yield from judge_between(node_name, reach, own_workers.exchanged, "tensorflow.workers")
 
 
 @check(

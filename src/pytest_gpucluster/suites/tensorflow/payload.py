@@ -18,6 +18,7 @@ import json
 import os
 import select
 import signal
+import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -166,6 +167,7 @@ def work(args: argparse.Namespace, watch: ChildWatch) -> int:
     report(
         "loaded",
         version=tf.__version__,
+        python=sys.executable,
         seconds=watch.took(),
         gpus=len(tf.config.list_physical_devices("GPU")),
     )

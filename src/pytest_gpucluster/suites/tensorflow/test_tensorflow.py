@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.suite import checks_as_tests, framework_run, framework_runs, required_section
+from pytest_gpucluster.suite import (
+    checks_as_tests,
+    framework_reach,
+    framework_run,
+    framework_runs,
+    required_section,
+)
 from pytest_gpucluster.suites.tensorflow import TensorflowConfig, checks
 from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
@@ -22,6 +28,7 @@ pytestmark = [pytest.mark.tensorflow]
 config = required_section(TensorflowConfig)
 runs = framework_runs(Tensorflow)
 run = framework_run(Tensorflow, first="packages")
+reach = framework_reach()
 
 
 @pytest.fixture
@@ -39,6 +46,12 @@ def workers(runs: list[Tensorflow]) -> list[PayloadResult]:
 
 
 @pytest.fixture
+def own_workers(run: Tensorflow) -> PayloadResult:
+    """MultiWorkerMirroredStrategy over the nodes of the node's allocation."""
+    return run.workers
+
+
+@pytest.fixture
 def packages(run: Tensorflow) -> PayloadResult:
     """The packages on the nodes of the node's allocation."""
     return run.packages
@@ -46,8 +59,8 @@ def packages(run: Tensorflow) -> PayloadResult:
 
 @pytest.fixture
 def gpus(run: Tensorflow) -> int:
-    """The GPUs per node."""
-    return run.gpus
+    """The GPUs per node on which a program can compute."""
+    return run.real_gpus
 
 
 @pytest.fixture

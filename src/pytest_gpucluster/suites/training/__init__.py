@@ -9,6 +9,7 @@ SUITE = Suite(
     section="config:TrainingConfig",
     profile_rows="config:TrainingLimit",
     frameworks=("torch",),
+    proof=("training.framework", "training.alone", "training.between"),
     leftover_folders="steps:folders",
     proof=("training.framework", "training.alone"),
 )

@@ -23,6 +23,7 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.majority import decides, norm
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.text import some
+from pytest_gpucluster.kit.between import judge_between
 from pytest_gpucluster.kit.gpu_peaks import bare
 from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.payload_result import judge_package
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.core.outliers import Outliers
+    from pytest_gpucluster.kit.between import Reach
     from pytest_gpucluster.kit.payload_result import Fact, PayloadResult, PayloadTask
     from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLimit
     from pytest_gpucluster.suites.training.facts import RankInfo, TrainedMode
@@ -95,7 +97,7 @@ def alone(node_name: str, alone: PayloadResult) -> Judgement:
         return
     tasks = alone.tasks_of(node_name)
     if not tasks:
-        yield alone.absence(node_name, "tasks", "one task per rank")
+        yield Finding("tasks", alone.silence(node_name), "one task per rank")
     yield from _unfinished(tasks, alone, "alone")
     yield from _unequal(trained_on(alone, "ddp", node_name))
 
@@ -471,6 +473,26 @@ def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig)
             yield Finding(
                 f"{mode} on all nodes", f"losses {apart:.1%} from the one-node curve", _within(config)
             )
+
+
+@check(
+    "training.between",
+    cause="partitions, or the key training.nodes, leave the node without another one",
+    hint="test nodes of one partition together: --nodes, training.nodes",
+    action=Action.CONFIGURE,
+)
+def between(node_name: str, reach: Reach, alone: PayloadResult, together: PayloadResult) -> Judgement:
+    """Judge that the node trained together with other nodes, by DDP, to equal parameters on all ranks."""
+    trained = trained_in(together, "ddp").values()
+    whole = len(trained) == together.ntasks > 0 and len({run.after for run in trained}) == 1
+    nodes = {run.rank.node for run in trained} if whole else set()
+    see = "training.together" if together.ntasks else "training.alone and training.replay"
+    yield from judge_between(node_name, reach, nodes or _alone_on(node_name, reach, alone), see)
+
+
+def _alone_on(node: str, reach: Reach, alone: PayloadResult) -> set[str]:
+    """Return the node of a run of one node if all its ranks trained."""
+    return {node} if reach.selected < 2 and len(trained_on(alone, "ddp", node)) == alone.ntasks > 0 else set()
 
 
 @check(

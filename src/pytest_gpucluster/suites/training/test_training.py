@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.suite import checks_as_tests, framework_run, framework_runs, required_section
+from pytest_gpucluster.suite import (
+    checks_as_tests,
+    framework_reach,
+    framework_run,
+    framework_runs,
+    required_section,
+)
 from pytest_gpucluster.suites.training import checks
 from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLimit
 from pytest_gpucluster.suites.training.steps import Training
@@ -19,6 +25,7 @@ pytestmark = [pytest.mark.training]
 config = required_section(TrainingConfig)
 runs = framework_runs(Training)
 run = framework_run(Training, first="packages")
+reach = framework_reach()
 
 
 @pytest.fixture
