@@ -40,6 +40,7 @@ def session(
         cluster=SimpleNamespace(environments={}, group_of=group_of, sandbox=sandbox),
         inventory={name: SimpleNamespace(gpus=gpu_of(name).count) for held in nodes for name in held},
         allocations=tuple(SimpleNamespace(slurm=None, nodes=held) for held in nodes),
+        nodes=[name for held in nodes for name in held],
         without_problem=lambda names: tuple(name for name in names if name not in problems),
     )
 

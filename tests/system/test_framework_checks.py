@@ -211,7 +211,7 @@ def test_a_job_that_could_not_be_asked_for_is_not_judged_at_all() -> None:
     unbelieved = test_horovod_suite.world(*spoilt, problem="it hung")
     for judge in (horovod.all_reduce, horovod.broadcast, horovod.training):
         assert told(judge(unbelieved)) == (
-            Outcome.NOT_APPLICABLE, "the ranks of the job are not valid: see horovod.ranks", (), ()
+            Outcome.NOT_CHECKED, "the ranks of the job are not valid: see horovod.ranks", (), ()
         )  # fmt: skip
 
 
@@ -354,8 +354,8 @@ def test_the_token_is_of_ray_2_52(version: str, *, judged: bool) -> None:
             Finding("a client without token", "was accepted (exit 0): hello", "refused"),
         )
     else:
-        reason = f"Ray {version} has no token authentication (2.52 and later)"
-        assert told(verdict) == (Outcome.NOT_APPLICABLE, reason, (), ())
+        reason = f"Ray {version} has no token authentication: install 2.52 or later, or set ray.token: false"
+        assert told(verdict) == (Outcome.NOT_CHECKED, reason, (), ())
     assert told(ray.token(facts, False)) == (
         Outcome.NOT_APPLICABLE, "the cluster file disables Ray's token (ray.token)", (), ()
     )  # fmt: skip

@@ -171,7 +171,7 @@ def test_wrong_results_are_found(judge: Any, changed: dict[str, Any], words: str
 
 @pytest.mark.parametrize("judge", [checks.all_reduce, checks.broadcast, checks.training])
 def test_the_results_of_a_job_that_is_not_believed_are_not_judged(judge: Any) -> None:
-    assert judge(world(ranks=(rank(0),))).outcome is Outcome.NOT_APPLICABLE
+    assert judge(world(ranks=(rank(0),))).outcome is Outcome.NOT_CHECKED
 
 
 def test_a_build_without_what_is_expected_fails() -> None:
@@ -256,7 +256,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.version("gpu03", {"gpu01": NodeBuild(read(TABLE))}),
-        "not applicable",
+        "not checked",
         "the version on the node is unknown: see horovod.build",
         [],
         [],
@@ -525,21 +525,21 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.all_reduce(world(ranks=(rank(0),))),
-        "not applicable",
+        "not checked",
         "the ranks of the job are not valid: see horovod.ranks",
         [],
         [],
     ),
     (
         lambda: checks.all_reduce(world(problem="x")),
-        "not applicable",
+        "not checked",
         "the ranks of the job are not valid: see horovod.ranks",
         [],
         [],
     ),
     (
         lambda: checks.all_reduce(world(problems=({"node": "gpu01"},))),
-        "not applicable",
+        "not checked",
         "the ranks of the job are not valid: see horovod.ranks",
         [],
         [],
@@ -559,7 +559,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (lambda: checks.broadcast(world(not_applicable="no mpirun")), "not applicable", "no mpirun", [], []),
     (
         lambda: checks.broadcast(world(problem="x")),
-        "not applicable",
+        "not checked",
         "the ranks of the job are not valid: see horovod.ranks",
         [],
         [],
@@ -567,7 +567,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (lambda: checks.training(world()), "passed", "", [], []),
     (
         lambda: checks.training(world(problem="x")),
-        "not applicable",
+        "not checked",
         "the ranks of the job are not valid: see horovod.ranks",
         [],
         [],

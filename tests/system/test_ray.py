@@ -212,7 +212,7 @@ def test_a_worker_that_did_not_come_is_named_with_its_reason() -> None:
     verdict = checks.nodes(facts)
     assert "gpu02: missing: its task told nothing" in told(verdict)
     assert "gpu03: missing: Ray cannot be imported" in told(verdict)
-    assert checks.tasks("gpu02", facts).outcome is Outcome.NOT_APPLICABLE
+    assert checks.tasks("gpu02", facts).outcome is Outcome.NOT_CHECKED
 
 
 def test_a_dead_head_is_one_fault_and_not_its_workers() -> None:
@@ -243,7 +243,7 @@ def test_a_token_on_a_command_line_is_found() -> None:
     seen = NodeFacts({"token": {"set": True, "exposed": 2}})
     facts = with_node(formed(), "gpu03", seen, *NODES)
     assert "gpu03: the token is on 2 command lines" in told(checks.token(facts, True))
-    assert checks.token(replace(facts, version="2.49.1"), True).outcome is Outcome.NOT_APPLICABLE
+    assert checks.token(replace(facts, version="2.49.1"), True).outcome is Outcome.NOT_CHECKED
 
 
 def test_a_worker_that_stays_is_found() -> None:
@@ -441,14 +441,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.tasks("gpu02", formed(nodes={})),
-        "not applicable",
+        "not checked",
         "the node was not in a Ray cluster: see ray.nodes",
         [],
         [],
     ),
     (
         lambda: checks.tasks("gpu09", formed()),
-        "not applicable",
+        "not checked",
         "the node was not in a Ray cluster: see ray.nodes",
         [],
         [],
@@ -505,7 +505,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.objects("gpu09", formed()),
-        "not applicable",
+        "not checked",
         "the node was not in a Ray cluster: see ray.nodes",
         [],
         [],
@@ -603,8 +603,8 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.token(replace(formed(), version="2.51.9"), True),
-        "not applicable",
-        "Ray 2.51.9 has no token authentication (2.52 and later)",
+        "not checked",
+        "Ray 2.51.9 has no token authentication: install 2.52 or later, or set ray.token: false",
         [],
         [],
     ),
@@ -648,7 +648,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (lambda: checks.head_lost("gpu01", formed()), "not applicable", "the node was the head", [], []),
     (
         lambda: checks.head_lost("gpu09", formed()),
-        "not applicable",
+        "not checked",
         "the node was not in a Ray cluster: see ray.nodes",
         [],
         [],
@@ -662,7 +662,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.head_lost("gpu02", replace(formed(), nodes={"gpu02": formed().nodes["gpu02"]})),
-        "not applicable",
+        "not checked",
         "the node was not in a Ray cluster: see ray.nodes",
         [],
         [],

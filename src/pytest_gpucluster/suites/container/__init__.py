@@ -8,5 +8,5 @@ SUITE = Suite(
     markers=("container: Pyxis and Enroot on every node",),
     before_release="release:clear_nodes",
     section="config:ContainerConfig",
-    proof=("container.plugin", "container.import", "container.root"),
+    proof=("container.plugin", "container.import", "container.release", "container.reuse"),
 )

@@ -128,6 +128,9 @@ def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
 )
 def alike(installed: InstalledMpi, installed_norms: Mapping[str, Norm[str]]) -> Judgement:
     """Judge that the node has the MPI of most nodes: launcher and libraries, path and version."""
+    if not installed.mpirun and not installed.library:
+        yield NotChecked("no MPI is known on the node: see mpi.installed")
+        return
     if installed_norms["mpirun"].total < 2:
         yield NotApplicable("there is no other node to compare with")
     for part, value in _parts(installed):
