@@ -9,5 +9,4 @@ SUITE = Suite(
     section="config:HorovodConfig",
     proof=("horovod.build", "horovod.between"),
     frameworks=("horovod",),
-    proof=("horovod.build", "horovod.ranks", "horovod.training"),
 )

@@ -10,5 +10,4 @@ SUITE = Suite(
     frameworks=("mpi4py",),
     proof=("mpi.installed", "mpi.between"),
     draft="draft:lines",
-    proof=("mpi.installed", "mpi.threads"),
 )

@@ -11,5 +11,4 @@ SUITE = Suite(
     frameworks=("torch",),
     proof=("training.framework", "training.alone", "training.between"),
     leftover_folders="steps:folders",
-    proof=("training.framework", "training.alone"),
 )
