@@ -450,7 +450,7 @@ def test_a_lost_node_is_not_drawn_as_one_that_passed(monkeypatch: pytest.MonkeyP
         [*a_run([passing(node) for node in nodes], nodes=nodes), event("lost", node="gpu07", why="gone")]
     )
     found = html._map(run, {})["patterns"]
-    assert [(row["state"], len(row["nodes"])) for row in found] == [("not tested", 1), ("passed", 44)]
+    assert [(row["state"], len(row["nodes"])) for row in found] == [("not proved", 1), ("passed", 44)]
 
 
 def test_rows_of_patterns_and_of_what_was_tried_again_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,7 +461,7 @@ def test_rows_of_patterns_and_of_what_was_tried_again_have_a_limit(monkeypatch: 
     again = [failing(nodes[0], check=check) | {"event": "rerun"} for check in ("gpu.b", "gpu.a")]
     run = read_run(a_run([*again, *ends], nodes=nodes))
     anchors = {id(group): "g" for group in run.groups.values()}
-    assert [row["state"] for row in html._map(run, anchors)["patterns"]] == ["failed", "skipped"]
+    assert [row["state"] for row in html._map(run, anchors)["patterns"]] == ["failed", "not proved"]
     found = html._failures(run, anchors)["retried"]
     assert [key[0] for key, _ in found] == ["gpu.a"]
 

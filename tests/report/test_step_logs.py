@@ -103,7 +103,6 @@ def test_a_killed_run_gets_its_reports_from_the_log(
     page = Page((tmp_path / "reports" / "latest" / "report.html").read_text())
     assert page.verdict == "rejected"
     assert "1 of 2 nodes failed at least one check. The run did not end" in page.text
-    assert "the run did not end: the remaining checks did not run" in page.text
     junit = JUnitXml.fromfile(str(tmp_path / "reports" / "latest" / "junit.xml"))
     assert (sum(suite.failures for suite in junit), sum(suite.errors for suite in junit)) == (1, 1)
 

@@ -229,7 +229,12 @@ def _property(suite: Any, name: str) -> str:
 
 
 def _write(cases: list[Any], suites: list[Any], out: Path, group: int | None) -> None:
-    pairs = {(found.name, found.value): None for suite in suites for found in suite.properties()}
+    pairs = {
+        (found.name, found.value): None
+        for suite in suites
+        for found in suite.properties()
+        if not found.name.startswith(("verdict", "nodes "))  # of one run only
+    }
     found = [ET.fromstring(case.tostring()) for case in cases]  # noqa: S314 - written by junitparser
     tags = {"errors": "error", "failures": "failure", "skipped": "skipped"}
     counts = {many: sum(case.find(one) is not None for case in found) for many, one in tags.items()}

@@ -101,7 +101,8 @@ def prove(run: Run) -> Proofs:
     proved: set[tuple[str, str]] = set()
     for row in run.required:
         for node in row.nodes:
-            results, pair = _results(run, row, node), (row.suite, node)
+            results = run.of_proof[row.suite, row.check, "" if row.whole else node]
+            pair = row.suite, node
             judged = any(outcome in JUDGED for outcome, _ in results)
             if judged:
                 proved.add(pair)
@@ -128,28 +129,17 @@ def prove(run: Run) -> Proofs:
     for suite, node in proved:
         by_node[node].add(suite)
     lacking = {node for _, node in unproved}
-    nodes = {node: _state(run, node, node in lacking, bool(by_node.get(node))) for node in run.selected}
+    selected = run.selected if run.nodes else [node for node in by_node if node]
+    nodes = {node: _state(run, node, node in lacking, bool(by_node.get(node))) for node in selected}
     return Proofs(dict(unproved), frozenset(proved), nodes)
-
-
-def _results(run: Run, row: Required, node: str) -> list[tuple[str, str]]:
-    """Return outcome and message of the results that a row is about."""
-    if row.check:
-        return run.of_proof.get((row.suite, row.check, "" if row.whole else node), [])
-    counter = run.counts.get(node, {}).get(row.suite, Counter())
-    return [(outcome, "") for outcome, number in counter.items() for _ in range(number)]
 
 
 def _reasons(row: Required, results: list[tuple[str, str]], *, judged: bool) -> list[str]:
     """Return why the items of a row are no proof, nothing where they are one or do not apply."""
     if row.missing:
         return [row.missing]
-    if not row.check:  # any result will do
-        return (
-            []
-            if judged or all(outcome == APPLIES_NOT for outcome, _ in results)
-            else ["no check has a result"]
-        )
+    if not row.check and judged:  # any result will do
+        return []
     without = [why or outcome for outcome, why in results if outcome not in (*JUDGED, APPLIES_NOT)]
     return [*dict.fromkeys(without), *([NO_RESULT] if len(results) < row.items else [])]
 

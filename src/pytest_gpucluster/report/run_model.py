@@ -204,7 +204,8 @@ class Run:
         counters = rows.values() if suite is None else [rows[suite]] if suite in rows else []
         worst = next((state for state in STATES if any(counter[state] for counter in counters)), "")
         of_node = self.proofs.nodes.get(node, "") if worst or node in self.untested else ""
-        if suite is None and of_node and (of_node, worst) != (NOT_PROVED, "error"):
+        shown = {(NOT_PROVED, "error"), (NOT_TESTED, "not applicable")}  # say more
+        if suite is None and of_node and (of_node, worst) not in shown:
             return "passed" if of_node == FIT else of_node
         if suite is None or worst in (*RED, NOT_PROVED):
             return worst
@@ -272,10 +273,7 @@ def _selection(run: Run, event: dict[str, Any]) -> None:
     """Take what the run must prove. Nodes that no selected item concerns are no part of the run."""
     run.required = read_required(event)
     run.of_proof = {
-        (row.suite, row.check, "" if row.whole else node): []
-        for row in run.required
-        if row.check
-        for node in row.nodes
+        (row.suite, row.check, "" if row.whole else node): [] for row in run.required for node in row.nodes
     }
     concerned = set(map(_line, as_list(event.get("nodes"))))
     run.selected = [node for node in run.selected if node in concerned]
@@ -316,8 +314,8 @@ def _result(run: Run, event: dict[str, Any]) -> None:
     run.totals[outcome] += 1
     check = _line(found.check)
     why = _PREFIX.sub("", _line(found.message), count=1)
-    if (of_proof := run.of_proof.get((suite, check, _line(found.node)))) is not None:
-        of_proof.append((outcome, why))
+    for part in {check, ""}:
+        run.of_proof.get((suite, part, _line(found.node)), []).append((outcome, why))
     if outcome in RED:
         _red(run, found, event, node)
     elif outcome == "waived":

@@ -17,6 +17,7 @@ from pytest_gpucluster.core.sanitize import printable
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import FIT
 from pytest_gpucluster.report.result import RED, as_list, finite
+from pytest_gpucluster.report.run_model import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -127,7 +128,7 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
         arguments=plain(" ".join(map(str, as_list(start.get("arguments"))))),
         items=tuple(_items(log.results).values()),
         measures=tuple(_measures(log.results)),
-        fit=frozenset(map(plain, log.proofs.of(FIT))),
+        fit=frozenset(plain(it.node) for it in log.results if log.proofs.nodes.get(one_line(it.node)) == FIT),
     )
 
 
