@@ -25,12 +25,13 @@ TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4
 MKDOCS ?= mkdocs>=1.6,<2 mkdocs-material>=9.5,<10
 
-.PHONY: help demo test corpus mutation oldest lint format docs release bench fuzz chaos schema clean slurm packages reframe
+.PHONY: help demo test first-night corpus mutation oldest lint format docs release bench fuzz chaos schema clean slurm packages reframe
 
 help:
 	@echo "make demo    run the acceptance suites against a sandbox: a real Slurm of virtual nodes"
 	@echo "make test    run the project's own tests"
 	@echo "make corpus  judge recorded output of real machines; prints sensitivity and specificity"
+	@echo "make first-night  each suite alone at every site of tests/first_night: its verdict there (SITES='plain image')"
 	@echo "make mutation  change the source a little, print each change that no fast test notices (SEED, COUNT, MINUTES, PACKAGES, TESTS)"
 	@echo "make oldest  the plugin's tests with the lowest releases that pyproject.toml allows (OLDEST=python3.10)"
 	@echo "make lint    ruff and mypy"
@@ -66,6 +67,9 @@ test: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
 
 corpus: $(VENV)/.ready
 	@$(BIN)/python tools/corpus.py
+
+first-night: $(VENV)/.ready slurm $(FRAMEWORKS)/.ready
+	@$(BIN)/python tools/first_night.py $(SITES)
 
 # PACKAGES: below src/pytest_gpucluster, as `checks kit/xid.py`; the first run measures the tests, which takes minutes
 COUNT ?= 160
