@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PROFILES = Path(__file__).parent / "profiles"
 MAX_DEPTH = 8
+MEMORY_TOLERANCE = 0.01  # memory.total differs a little between drivers; one lost stack is 12% or more
 _CLOUDS = ("aws-", "azure-", "gcp-")
 
 
@@ -97,6 +98,24 @@ def match_profile(gpu_name: str, count: int, *, hcas: int | None = None) -> str 
         return None
     *_, name, gpu = min(fitting, key=lambda one: one[:3])
     return name if gpu.count == count else f"{name}:{count}"
+
+
+def fitting_profiles(gpu_name: str, count: int, memory: int | None, *, simulated: bool) -> tuple[str, ...]:
+    """Return the shipped profiles for `count` GPUs of this name and memory (bytes), plain hardware before clouds.
+
+    >>> fitting_profiles("NVIDIA H200", 4, None, simulated=False)
+    ('h200-vm:4',)
+    """
+    found = []
+    for profile in map(load_profile, profile_names()):
+        gpu = profile.gpu
+        if gpu is None or gpu.name != gpu_name or (profile.simulated and not simulated):
+            continue
+        alike = not memory or not gpu.memory or abs(memory - gpu.memory) <= MEMORY_TOLERANCE * gpu.memory
+        if alike and count in (gpu.count, *gpu.counts):
+            name = profile.name if count == gpu.count else f"{profile.name}:{count}"
+            found.append((profile.simulated != simulated, profile.name.startswith(_CLOUDS), name))
+    return tuple(name for *_, name in sorted(found))
 
 
 def _is_shipped(name: str) -> bool:

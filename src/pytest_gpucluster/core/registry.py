@@ -51,6 +51,8 @@ class Suite:
     simulated_payload: a file of the suite that the sandbox copies, prelude included, to run it on simulated devices.
     frameworks: the modules under test, which only payloads import.
     proof: names of checks (fnmatch), without whose results the suite has proved nothing about a node.
+    by_profile: names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
+    it: they are not checked where the profile is of other hardware.
     options: further options of pytest, with the arguments of addoption().
     check_options: a function of the parsed options of pytest; it raises ConfigError for an invalid value of `options`.
     on_request: a module; its tests run only if a run selects them.
@@ -77,6 +79,7 @@ class Suite:
     simulated_payload: str | None = None
     frameworks: tuple[str, ...] = ()
     proof: tuple[str, ...] = ()
+    by_profile: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     check_options: str | None = None
     on_request: str | None = None

@@ -218,7 +218,9 @@ class Controller(ClusterSession):
                     self._server = FleetServer(self.channel, also, self._cancel_steps)
             address = self._server.address
         jobs = [(held.job_id, held.nodes) for held in self.allocations]
-        data = (self.cluster, dict(self.inventory), self.plan, jobs, address, self.lanes)
+        data = (
+            self.cluster, dict(self.inventory), self.plan, jobs, address, self.lanes, self.contradictions,
+        )  # fmt: skip
         return base64.b64encode(pickle.dumps(data)).decode()
 
     def _take_selection(self, selection: dict[str, Any]) -> None:

@@ -10,10 +10,11 @@ from pytest_gpucluster.core.errors import GpuClusterError, TransportError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.controller import Controller
-from pytest_gpucluster.plugin.item_result import NOT_TESTED, clean, one_line
+from pytest_gpucluster.plugin.item_result import NOT_CHECKED, NOT_TESTED, clean, one_line
 from pytest_gpucluster.plugin.node_items import kinds, node_of
 from pytest_gpucluster.plugin.node_partition import PLACE, place_of
 from pytest_gpucluster.plugin.plan import Kind
+from pytest_gpucluster.plugin.profile_check import contradictions, judges_gpus, why_not_judged
 from pytest_gpucluster.plugin.worker import Worker
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class NodeAccess:
         run = self._session
         if run.channel is not None:
             run.facts.prefetch(self._collection.wanted_probes(items, run.under_test()))
+            if any(map(judges_gpus, items)):
+                run.contradictions = contradictions(run)
         for suite in suites():
             work = suite.before_first_test
             if work and work.fixture in used and run.allocations and isinstance(run, Controller):
@@ -84,6 +87,8 @@ class NodeAccess:
             submitting = [it for it, _ in _submitting(option) if not marks or it.name in marks]
             self._get_nodes(submitting, too_early=True)
         if isinstance(self._session, Controller):
+            if not self._session.contradictions:
+                self._session.contradictions = contradictions(self._session)
             node.workerinput["gpucluster"] = self._session.hand_over(node.workerinput["workercount"])
             node.workerinput["gpucluster_reports"] = str(
                 self._log.path.parent.absolute() if self._log else "."
@@ -126,6 +131,8 @@ class NodeAccess:
         problem = session.problem(node) if node else None
         if problem is not None and not may_run(item, problem.kind):
             pytest.skip(f"{NOT_TESTED}{node}: {problem.text}")
+        if why := why_not_judged(item, session):
+            pytest.skip(f"{NOT_CHECKED}{why}")
 
 
 def _submitting(option: Any) -> Iterator[tuple[Suite, Work]]:

@@ -53,6 +53,10 @@ class NodeTest:
         self.check = f"{self.suite}.{self.name.removeprefix('test_')}"
         self._arguments = arguments_of(self.function)
         self._steps: dict[str, Fact] = {}  # in the order in which pytest makes them
+        self.needs: set[str] = set()  # facts of the test, directly or not; without those of its marks
+        for name in self._arguments:
+            self._add(name, facts)
+        self.needs.update(self._arguments, self._steps)
         for name in self.fixturenames:
             self._add(name, facts)
 

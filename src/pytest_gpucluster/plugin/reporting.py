@@ -13,7 +13,7 @@ import pytest
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
-from pytest_gpucluster.plugin.expect import CheckFailed
+from pytest_gpucluster.plugin.expect import CheckFailed, describe
 from pytest_gpucluster.plugin.item_result import WAIVED, Record, clean, clean_pair, is_clean
 from pytest_gpucluster.plugin.node_items import NodeItem, marks_of, record_of
 from pytest_gpucluster.plugin.plan import Kind
@@ -24,6 +24,7 @@ from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import CLUSTER
 
 if TYPE_CHECKING:
+    from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.plugin.plan import Problem
     from pytest_gpucluster.plugin.session import ClusterSession
 
@@ -246,6 +247,46 @@ def _broken(
     broken = pytest.TestReport(outcome="failed", longrepr=text, when="setup", **shared)
     waive(broken, session)
     return [broken, pytest.TestReport(outcome="passed", longrepr=None, when="teardown", **shared)]
+
+
+def of_run(
+    verdict: Verdict, name: str, session: ClusterSession, config: pytest.Config
+) -> list[pytest.TestReport]:
+    """Return the reports of a failure that no item has, since it is of the cluster file: of its call, and of the teardown."""
+    record = Record(junit.RUN_SUITE, verdict.check, "")
+    record.add(verdict)
+    plainly = record.as_dict()
+    option = shlex.quote(f"--cluster={config.option.cluster}")
+    lines = [f"rerun:        pytest {option}", *_simulated(session)]
+    plainly["annotation"] = [clean(line) for line in lines]
+    test = f"test_{verdict.check.partition('.')[2]}[{name}]"
+    shared: dict[str, Any] = {
+        "nodeid": f"{junit.RUN_SUITE}::{test}",
+        "location": (junit.RUN_SUITE, None, test),
+        "keywords": {},
+        "gpucluster": plainly,
+    }
+    text = shown(junit.RUN_SUITE, 0, clean(describe(verdict, verdict.check, "")), plainly["annotation"])
+    failed = pytest.TestReport(outcome="failed", longrepr=text, when="call", **shared)
+    waive(failed, session)
+    return [failed, pytest.TestReport(outcome="passed", longrepr=None, when="teardown", **shared)]
+
+
+def log_apart(reports: list[pytest.TestReport], config: pytest.Config) -> bool:
+    """Log reports that are no part of the progress: the terminal shows the first among the failures; False: it is waived."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    log = config.pluginmanager.subset_hook_caller(
+        "pytest_runtest_logreport", [terminal] if terminal is not None else []
+    )
+    for report in reports:
+        log(report=report)
+    first = reports[0]
+    if terminal is not None:
+        apart = first.__dict__["gpucluster_shown"] = named_from_here(first, config)
+        kind = "waived" if first.skipped else "failed" if first.when == "call" else "error"
+        alike = " alike" if getattr(first, "gpucluster_equal", False) else ""
+        terminal.stats.setdefault(f"{kind}{alike}", []).append(apart)
+    return not first.skipped
 
 
 def named_from_here(report: pytest.TestReport, config: pytest.Config) -> pytest.TestReport:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
+    from pytest_gpucluster.kit.profile_fit import Contradiction
     from pytest_gpucluster.plugin.node_partition import Lanes, NodeLease
 
 
@@ -63,6 +64,7 @@ class ClusterSession:
         self.channel: Channel | None = None
         self.facts = FactsCache(cluster, self.need_channel)
         self._begun: dict[str, Future[Any]] = {}  # suite -> its work before the first test
+        self.contradictions: dict[str, Contradiction] = {}  # nodes of a group -> why its profile does not fit
         self.messages: list[str] = []
         self.notes: list[str] = []  # what the header says before all else
         self.stopped = self.stopped_by = (

@@ -43,6 +43,7 @@ from pytest_gpucluster.plugin.item_result import clean, one_line
 from pytest_gpucluster.plugin.metrics_file import Gauges
 from pytest_gpucluster.plugin.node_access import NodeAccess
 from pytest_gpucluster.plugin.plan import Selection, make_plan
+from pytest_gpucluster.plugin.profile_check import ProfileCheck
 from pytest_gpucluster.plugin.run_metadata import is_full
 from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
 from pytest_gpucluster.plugin.step_listener import StepListener
@@ -101,6 +102,7 @@ def register(config: pytest.Config) -> None:
     config.pluginmanager.register(NodeAccess(session, collection, log, hooks.say), "gpucluster-nodes")
     if log is not None:
         config.pluginmanager.register(ItemProtocol(config), "gpucluster-items")
+        config.pluginmanager.register(ProfileCheck(session, config), "gpucluster-profile")
         if config.get_verbosity() <= 0:
             hooks.equal = EqualFailures(log.model, config)
             config.pluginmanager.register(hooks.equal, "gpucluster-equal-failures")

@@ -75,9 +75,9 @@ class Worker(ClusterSession):
     def take_over(cls, text: str, make_slurm: Callable[[Cluster], Slurm | None]) -> Worker:
         """Make the session from what the controller handed over."""
         data = pickle.loads(base64.b64decode(text))  # noqa: S301 - the controller wrote it
-        cluster, inventory, plan, held, address, lanes = data
+        cluster, inventory, plan, held, address, lanes, contradictions = data
         worker = cls(cluster, inventory, plan, make_slurm(cluster))
-        worker.lanes = lanes
+        worker.lanes, worker.contradictions = lanes, contradictions
         if worker.slurm is not None:
             worker.allocations = tuple(Allocation.attach(worker.slurm, job, nodes) for job, nodes in held)
         if address is not None:

@@ -438,8 +438,11 @@ def test_a_node_of_which_nothing_is_said() -> None:
         "boot_time": "",
         "version": "",
         "cpus_allocated": 0,
+        "cpus_effective": 0,
         "address": "",
         "hostname": "",
+        "arch": "",
+        "system": "",
         "stuck": None,
         "ending_unseen": False,
     }
@@ -720,3 +723,19 @@ def test_only_its_own_members_see_a_reservation_from_inside() -> None:
     nodes = {name: inventory.NodeInfo(name, "IDLE", flags) for name in ("n1", "n2")}
     seen = inventory.seen_from_inside(nodes, {"n1"})
     assert {name: info.flags for name, info in seen.items()} == {"n1": {"PLANNED"}, "n2": flags}
+
+
+@pytest.mark.parametrize(
+    ("cpus", "reserved", "for_jobs"),
+    [
+        ("CPUEfctv=10 CPUTot=12", "CoreSpecCount=2 CPUSpecList=5,11 MemSpecLimit=10240", 10),
+        ("CPUTot=128", "CoreSpecCount=2 CPUSpecList=0-1,64-65 MemSpecLimit=1024", 124),  # before 22.05
+        ("CPUTot=128", "", 128),
+    ],
+)
+def test_cpus_that_are_reserved_for_the_system_are_not_requested(
+    cpus: str, reserved: str, for_jobs: int
+) -> None:
+    text = f"NodeName=gpu01 Arch=x86_64 CPUAlloc=0 {cpus} CPULoad=0.92 OS=Linux 6.8.0-59 #61~22.04.1 SMP {reserved} State=IDLE"
+    info = inventory.parse_nodes(text)["gpu01"]
+    assert (info.job_cpus, info.arch, info.system) == (for_jobs, "x86_64", "Linux 6.8.0-59 #61~22.04.1 SMP")

@@ -158,7 +158,7 @@ FOUND: list[tuple[Callable[[ContainerFacts], Verdict], ContainerFacts, list[str]
     (checks.environment, good(turned={"env.V": None}), ["--container-env=V|absent|gpucluster-outside"]),
     (checks.environment, replace(good(readonly={"env.V": "x"}, turned={"env.V": "x"}), override=""), []),
     (checks.environment, good(plain={"image.PATH": "/opt", "path": "/opt"}), []),
-    (checks.entrypoint, good(entrypoint=BROKEN), ["--container-entrypoint|the step ended with 1|the step starts"]),
+    (checks.entrypoint, replace(good(entrypoint=BROKEN), entrypoint_elsewhere=True), ["--container-entrypoint|the step ended with 1|the step starts"]),
     (checks.entrypoint, configured(good(), entrypoint_sets="E"),
      ["E, --container-entrypoint|not set|set"]),
     (checks.entrypoint, configured(good(entrypoint={"env.E": "1"}, back={"env.E": "1"}), entrypoint_sets="E"),
@@ -320,6 +320,19 @@ UNKNOWN: list[tuple[Callable[[], Verdict], Outcome, str]] = [
     (lambda: checks.reuse(good(outside=BROKEN)), Outcome.NOT_CHECKED, "step 'outside': the step ended with 1"),
     (lambda: checks.entrypoint(good(plain={"rc": "no"})), Outcome.NOT_APPLICABLE,
      "the image has no entrypoint (/etc/rc)"),
+    # an image whose entrypoint is a program of its own, a folder without room for the packed image: no fault
+    (lambda: checks.entrypoint(good(entrypoint=BROKEN)), Outcome.NOT_CHECKED,
+     "the image's entrypoint starts no command (the step ended with 1); if jobs use it, name a variable that it sets: "
+     "container.entrypoint_sets"),
+    (lambda: checks.entrypoint(configured(good(), entrypoint_sets="V")), Outcome.NOT_CHECKED,
+     "V is set without the entrypoint too: name another variable in container.entrypoint_sets"),
+    (lambda: checks.entrypoint(configured(good(turned=BROKEN), entrypoint_sets="E")), Outcome.NOT_CHECKED,
+     "no step could write to the container's root (see container.root), so Pyxis' /etc/rc.local still disables the entrypoint"),
+    (lambda: checks.save(good(back=StepFacts(({},), unsaved="no space on the node (x)"))), Outcome.NOT_CHECKED,
+     "no space on the node (x): the saved image is as large as the packed one, and no job has to save it; let "
+     "container.scratch name a folder with more room, or set container.save: false"),
+    (lambda: checks.save(good(turned=BROKEN, saved={"mark": "no"})), Outcome.NOT_CHECKED,
+     "no step could write to the container's root (see container.root): the saved image has no file to recognise it by"),
     (lambda: checks.save(configured(good(), save=False)), Outcome.NOT_APPLICABLE, "container.save is false"),
     (lambda: checks.remove(configured(good(), save=False)), Outcome.NOT_APPLICABLE,
      "container.save is false: there is no second container to remove"),
@@ -393,7 +406,7 @@ def test_leftovers_are_containers_of_jobs_that_are_over() -> None:
 @pytest.mark.parametrize(
     ("judge", "action"),
     [(checks.root, Action.MONITOR), (checks.home, Action.MONITOR), (checks.remove, Action.MONITOR),
-     (checks.mounts, Action.DRAIN), (checks.gpus, Action.DRAIN), (checks.save, Action.DRAIN)],
+     (checks.mounts, Action.DRAIN), (checks.gpus, Action.DRAIN), (checks.save, Action.CONFIGURE)],
 )  # fmt: skip
 def test_settings_of_a_site_drain_no_node(judge: Callable[[ContainerFacts], Verdict], action: Action) -> None:
     assert judge(good()).action is action

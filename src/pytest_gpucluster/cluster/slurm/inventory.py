@@ -108,7 +108,7 @@ class StuckJob:
 class NodeInfo:
     """One node as slurmctld reports it. `memory` is bytes; `gres` maps 'gpu:h200' or 'gpu' to a count.
 
-    cpus_for_jobs: CPUEfctv of Slurm 22.05 and later: without those of CoreSpecCount, CpuSpecList and MemSpecLimit.
+    cpus: CPUTot. cpus_effective: CPUEfctv, which Slurm prints since 22.05: without those of CoreSpecCount and CpuSpecList.
     """
 
     name: str
@@ -125,7 +125,7 @@ class NodeInfo:
     boot_time: str = ""
     version: str = ""
     cpus_allocated: int = 0
-    cpus_for_jobs: int = 0
+    cpus_effective: int = 0
     address: str = ""
     hostname: str = ""
     arch: str = ""  # x86_64; '' where slurmd has not registered
@@ -147,6 +147,11 @@ class NodeInfo:
     def gpus(self) -> int:
         """The number of GPUs in the gres of the node."""
         return sum(count for name, count in self.gres.items() if name.split(":")[0] == "gpu")
+
+    @property
+    def job_cpus(self) -> int:
+        """The number of CPUs that a job can request."""
+        return self.cpus_effective or self.cpus
 
     @property
     def allocates_mig(self) -> bool:
@@ -440,7 +445,7 @@ def _node(record: str) -> NodeInfo:
         reason_user=user,
         reason_time=when,
         cpus=_number(values["CPUTot"]) or 0,
-        cpus_for_jobs=_number(values["CPUEfctv"] or values["CPUTot"]) or 0,
+        cpus_effective=_number(values["CPUEfctv"]) or _not_reserved(values),
         memory=(_number(values["RealMemory"]) or 0) * 2**20,
         features=frozenset(filter(None, _unset(values["ActiveFeatures"]).split(","))),
         partitions=tuple(filter(None, _unset(values["Partitions"]).split(","))),
@@ -452,6 +457,13 @@ def _node(record: str) -> NodeInfo:
         arch=values["Arch"],
         system=values["OS"],
     )
+
+
+def _not_reserved(values: Mapping[str, str]) -> int:
+    """Return the CPUs of Slurm before 22.05 without those of CPUSpecList, like '0-1,16'; 0 if none is reserved."""
+    spans = [part.partition("-") for part in _unset(values["CPUSpecList"]).split(",") if part]
+    reserved = sum((_number(end) or 0) - (_number(start) or 0) + 1 if end else 1 for start, _, end in spans)
+    return max(0, (_number(values["CPUTot"]) or 0) - reserved) if reserved else 0
 
 
 def _reason(text: str) -> tuple[str, str, str]:

@@ -105,7 +105,7 @@ def _of_tasks(trial: LimitTrial, count: int, unit: int, nodes: Sequence[NodeInfo
     if trial.tres == "node":
         wanted = count
     elif trial.tres == "cpu":
-        wanted = _nodes(count * unit, [node.cpus for node in nodes])
+        wanted = _nodes(count * unit, [node.job_cpus for node in nodes])
     else:
         wanted = _nodes(count * unit, [node.gpus for node in nodes])
     return JobSize(count * unit, _tasks(trial, count, unit, wanted))

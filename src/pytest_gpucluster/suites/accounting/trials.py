@@ -271,7 +271,7 @@ class TrialRunner:
         if trial.mode != "suspend":
             return ("--exclusive",)
         idle = self._wait_for_idle(trial.low_partition or self._trials.partition)
-        cpus = self._accounting.slurm.nodes()[idle[0]].cpus
+        cpus = self._accounting.slurm.nodes()[idle[0]].job_cpus
         return (f"--nodelist={idle[0]}", f"--ntasks={cpus}", f"--ntasks-per-node={cpus}")
 
     def _job(

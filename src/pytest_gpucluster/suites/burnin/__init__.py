@@ -10,6 +10,7 @@ SUITE = Suite(
     profile_rows="config:BurninLimit",
     simulated_payload="payload.py",
     # each load of burnin.loads; of GPUs, on each GPU
+    by_profile=("burnin.*",),
     proof=(
         "burnin.survived",
         "burnin.corruption",

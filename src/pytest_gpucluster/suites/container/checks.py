@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.pyxis import HOOK, NO_OPTION
@@ -278,23 +279,44 @@ def environment(found: ContainerFacts) -> Judgement:
 
 @check(
     "container.entrypoint",
-    cause="the image's entrypoint fails, does not exec its arguments, or is run although it was disabled",
-    hint="a step with --container-image, --container-entrypoint and --container-entrypoint-log",
-    action=Action.DRAIN,
+    cause="the image's entrypoint fails or does not exec its arguments, or Pyxis runs it although it was disabled",
+    hint="a step with --container-image, --container-entrypoint and --container-entrypoint-log; container.entrypoint_sets "
+    "must name a variable that only the entrypoint sets",
+    action=Action.CONFIGURE,
+    setting="container.entrypoint_sets and the image",
 )
 def entrypoint(found: ContainerFacts) -> Judgement:
-    """Judge that a step starts with and without the entrypoint, whose variables exist only with it."""
+    """Judge that a step starts with and without the entrypoint, whose variables exist only with it.
+
+    Pyxis starts `sh` through the entrypoint. An image whose entrypoint is a program that ignores its arguments is as good, if
+    the cluster file does not require the entrypoint by `entrypoint_sets`.
+    """
     yield from (problems := tuple(_unfit(found, "plain", "back")))
     if problems:
         return
     if found.step("plain").facts.get("rc") != "yes":
         yield NotApplicable("the image has no entrypoint (/etc/rc)")
         return
-    if found.step("entrypoint").problem:
+    name, problem = found.config.entrypoint_sets, found.step("entrypoint").problem
+    if problem and name is None and not found.entrypoint_elsewhere:
+        yield NotChecked(
+            f"the image's entrypoint starts no command ({problem}); if jobs use it, name a variable that it sets: "
+            "container.entrypoint_sets"
+        )
+    elif problem:
         yield _step_finding("--container-entrypoint", found.step("entrypoint"))
+    elif name is not None:
+        yield from _entrypoint_variable(found, name)
+
+
+def _entrypoint_variable(found: ContainerFacts, name: str) -> Judgement:
+    if f"env.{name}" in found.step("outside").facts or f"image.{name}" in found.step("plain").facts:
+        yield NotChecked(
+            f"{name} is set without the entrypoint too: name another variable in container.entrypoint_sets"
+        )
         return
-    name = found.config.entrypoint_sets
-    if name is None:
+    if not _was_written(found):
+        yield NotChecked(f"{_UNWRITTEN}, so Pyxis' /etc/rc.local still disables the entrypoint")
         return
     for step, flag, wanted in (
         ("entrypoint", "--container-entrypoint", True),
@@ -302,6 +324,15 @@ def entrypoint(found: ContainerFacts) -> Judgement:
     ):
         if (f"env.{name}" in found.step(step).facts) != wanted:
             yield Finding(f"{name}, {flag}", "not set" if wanted else "set", "set" if wanted else "not set")
+
+
+def _was_written(found: ContainerFacts) -> bool:
+    """Return whether the step with --container-writable could write its file into the container's root."""
+    return found.step("turned").facts.get("marked") == "yes"
+
+
+_UNWRITTEN = "no step could write to the container's root (see container.root)"
+_NO_ROOM = re.compile(r"no space (?:left )?on|quota exceeded|file too large", re.IGNORECASE)
 
 
 @check(
@@ -327,8 +358,9 @@ def reuse(found: ContainerFacts) -> Judgement:
 @check(
     "container.save",
     cause="no space or no permission in the folder of the saved image, or mksquashfs is missing on the node",
-    hint="a step with --container-name and --container-save; df; which mksquashfs",
-    action=Action.DRAIN,
+    hint="a step with --container-name and --container-save; which mksquashfs; container.scratch names the folder",
+    action=Action.CONFIGURE,
+    setting="container.scratch and the image",
 )
 def save(found: ContainerFacts) -> Judgement:
     """Judge that a saved container starts as an image, with the files that were written in it."""
@@ -338,10 +370,18 @@ def save(found: ContainerFacts) -> Judgement:
     yield from (problems := tuple(_unfit(found, "back")))
     if problems:
         return
-    if found.step("back").unsaved:
+    refused = found.step("back").unsaved or found.step("saved").problem
+    if _NO_ROOM.search(refused):
+        yield NotChecked(
+            f"{refused}: the saved image is as large as the packed one, and no job has to save it; let container.scratch name "
+            "a folder with more room, or set container.save: false"
+        )
+    elif found.step("back").unsaved:
         yield Finding("--container-save", found.step("back").unsaved, "saved")
     elif found.step("saved").problem:
         yield _step_finding("saved image", found.step("saved"))
+    elif not _was_written(found):
+        yield NotChecked(f"{_UNWRITTEN}: the saved image has no file to recognise it by")
     elif found.step("saved").facts.get("mark") != "yes":
         yield Finding("saved image", "lacks a file that was written before", "complete")
 

@@ -48,6 +48,7 @@ class ContainerFacts:
     token_back: bool = False
     saved_removed: str = ""
     nodes_of_job: tuple[str, ...] = ()
+    entrypoint_elsewhere: bool = False  # a step started through the image's entrypoint on another node
 
     def step(self, name: str) -> StepFacts:
         """Return the facts of a step."""

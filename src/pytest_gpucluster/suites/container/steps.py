@@ -85,6 +85,7 @@ class ContainerSteps:
             back = self._read_back(inside)
         finally:
             self._clean_up()
+        entered = {node for node in self.nodes if self._started(node, "entrypoint")}
         return {
             node: ContainerFacts(
                 node,
@@ -97,6 +98,7 @@ class ContainerSteps:
                 token_back=back.get(node, False),
                 saved_removed=removed.get(node, ""),
                 nodes_of_job=self.allocation.nodes,
+                entrypoint_elsewhere=bool(entered - {node}),
             )
             for node in self.nodes
         }
@@ -242,6 +244,9 @@ class ContainerSteps:
         if result.command:
             self.commands.append(result.command)
         return result, problem
+
+    def _started(self, node: str, step: str) -> bool:
+        return step in self._seen[node] and not self._seen[node][step].problem
 
     def _inside(self) -> tuple[str, ...]:
         """Return the nodes whose tasks ran in a container: only there a step may write."""

@@ -14,6 +14,7 @@ SUITE = Suite(
         }
     },
     # alone, then within the node, then between nodes: each is not applicable where the hardware of the run has no such path
+    by_profile=("nccl.*",),
     proof=("nccl.alone", "nccl.alone_bandwidth", "nccl.pairs", "nccl.whole", "nccl.whole_bandwidth"),
     check_options="baseline:check_options",
     settings={"command": "steps:refuse_command"},

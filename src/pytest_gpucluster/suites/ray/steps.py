@@ -61,7 +61,7 @@ class Ray(FrameworkStepRunner[RayConfig]):
     def shares(self) -> dict[str, Share]:
         """The CPUs and GPUs that each node must provide."""
         inventory, config = self.inventory, self.config
-        cpus = min((inventory[node].cpus for node in self.nodes if node in inventory), default=1)
+        cpus = min((inventory[node].job_cpus for node in self.nodes if node in inventory), default=1)
         gpus = self.gpus if config.gpus is None else config.gpus
         return {node: Share(config.cpus or max(1, cpus), gpus) for node in self.nodes}
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.config.profile_files import MEMORY_TOLERANCE
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import (
     Action,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.config.models import GpuProfile
-
-MEMORY_TOLERANCE = 0.01  # memory.total differs a little between drivers; one lost stack is 12% or more
 
 # NVIDIA delivers graphics cards with ECC off (nvidia-smi(1), "ECC Mode")
 _GRAPHICS = re.compile(r"\b(GeForce|RTX|Quadro|TITAN)\b")
