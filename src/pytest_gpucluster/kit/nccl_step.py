@@ -6,7 +6,7 @@ import contextlib
 import re
 import shlex
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,14 @@ from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT
 from pytest_gpucluster.core import hostlist, units
-from pytest_gpucluster.core.errors import ConfigError, NotAvailable, SlurmError, StepError, StepTimeout
+from pytest_gpucluster.core.errors import (
+    ConfigError,
+    NotAvailable,
+    SlurmError,
+    StepError,
+    StepMisplaced,
+    StepTimeout,
+)
 from pytest_gpucluster.kit import nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.payload_result import last_stderr_line
@@ -113,7 +120,7 @@ class NcclCommand:
 class NcclMeasurement:
     """The results of one step: the tables, NCCL's log, the node of each rank, and the step itself.
 
-    `problem` states why the step did not end by itself.
+    `problem` states why the step did not end by itself. `misplaced`: {node: why its tasks are not where the step states}.
     """
 
     output: nccl_tests.NcclOutput
@@ -124,6 +131,7 @@ class NcclMeasurement:
     text: str = ""
     problem: str = ""
     tasks: tuple[TaskResult, ...] = ()
+    misplaced: Mapping[str, str] = field(default_factory=dict)
 
 
 class NcclStep:
@@ -145,7 +153,8 @@ class NcclStep:
         self.gpus = self.config.gpus_per_node or gpus_per_node
         self.sweep = NcclCommand.parse(self.config.command)
         self.steps = 0
-        self._why_lacking = ""  # what a task printed on stderr when it looked for the programs
+        self._why_lacking = ""  # what a task printed on stderr when it searched for the programs
+        self.misplaced: Mapping[str, str] = {}  # of the last step
         self.lost_nodes: dict[str, str] = {}  # {node: why Slurm cannot start a step there}
 
     # --- the program
@@ -201,8 +210,13 @@ class NcclStep:
             environment=self.environment,
             timeout=self.config.deadline,
         )
-        result = run_step(self._slurm, self._allocation, request)
-        having = {task.node for task in result.tasks if task.rc == 0}
+        try:
+            result, having = run_step(self._slurm, self._allocation, request), set[str]()
+        except StepMisplaced as error:  # the measurement itself fails there, with this reason
+            if error.result is None:
+                raise
+            result, having = error.result, {*error.nodes}
+        having |= {task.node for task in result.tasks if task.rc == 0}
         self._why_lacking = next(filter(None, (last_stderr_line(task.stderr) for task in result.tasks)), "")
         return [node for node in self._allocation.nodes if node not in having]
 
@@ -365,10 +379,16 @@ class NcclStep:
             if isinstance(error.result, StepResult):
                 return error.result, str(error)
             return StepResult(-1, (), error.stderr, request.timeout, " ".join(error.argv[:3])), str(error)
+        except StepMisplaced as error:
+            if error.result is None:
+                raise
+            self.misplaced = error.nodes
+            return error.result, "" if apart else str(error)
         except StepError as error:
             return StepResult(error.rc or -1, (), error.stderr, 0.0, " ".join(error.argv[:3])), str(error)
 
     def _measure(self, request: StepRequest, collective: str, *, apart: bool = False) -> NcclMeasurement:
+        self.misplaced = {}
         result, problem = self._run(request, apart=apart)
         text, errors = labelled(result.tasks), labelled(result.tasks, "stderr")
         worst = max((task.rc for task in result.tasks if task.rc is not None), default=result.rc)
@@ -388,6 +408,7 @@ class NcclStep:
             text=text,
             problem=problem,
             tasks=result.tasks,
+            misplaced=self.misplaced,
         )
 
 

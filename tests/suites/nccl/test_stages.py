@@ -19,7 +19,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import BandwidthThreshold, Cluster, EnvironmentConfig, Group, Profile
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
-from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError, StepTimeout
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import nccl_log
 from pytest_gpucluster.kit import nccl_step as runners
@@ -805,3 +805,26 @@ def test_the_hard_limit_of_a_pair(
     monkeypatch.setitem(proof.__dict__, "localised", (Localisation(), ()))
     proof.pairs("gpu02")
     assert seen == [("gpu02", Localisation(), (), 2**28, limit)]
+
+
+def test_tasks_outside_of_the_stated_container_are_a_failure_of_their_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    why = "the task ran on the host, not in the container pt.sqsh: slurmd on gpu02 does not load Pyxis"
+    tasks = tuple(TaskResult(rank, node, 0) for rank, node in enumerate(NODES))
+
+    def run(*_: Any) -> StepResult:
+        error = StepMisplaced(why)
+        error.result, error.nodes = StepResult(0, tasks, "", 0.1, "srun"), {"gpu02": why}
+        raise error
+
+    for module in (runners, nccl_steps):
+        monkeypatch.setattr(module, "run_step", run)
+    made = runner(runner="payload", gpus=1)
+    outliers: Any = None
+    found = proofs.NcclStages(made, NODES, Profile(name="p", description="", source=""), (), outliers)
+    (finding,) = found.alone.verdicts["gpu02"].findings
+    assert (finding.part, finding.measured) == ("gpu02", why)
+    assert found.alone.verdicts["gpu02"].action is Action.CONFIGURE
+    assert why not in str(found.alone.verdicts["gpu01"].findings)
+    assert made.whole(NODES).misplaced == {"gpu02": why}

@@ -126,7 +126,8 @@ class NcclStages:
                 verdict = _because(verdict, self._other_processes(node))
             if verdict.outcome is Outcome.FAILED and logs[node].set_by not in verdict.cause:
                 verdict = _because(verdict, logs[node].set_by)
-            validity[node] = self.with_loss(_with_problem(verdict, measured, node), (node,))
+            verdict = _where_stated(_with_problem(verdict, measured, node), measured, (node,))
+            validity[node] = self.with_loss(verdict, (node,))
         runs = {
             node: outputs[node].runs[0]
             for node, verdict in validity.items()
@@ -411,7 +412,7 @@ class NcclStages:
             log=measured.log if self.runner.logs_transports else None,
         )
         verdict = _with_endings(validation.validate_run(measured.output, spec, self.profile), measured, "")
-        verdict = _with_problem(verdict, measured, "")
+        verdict = _where_stated(_with_problem(verdict, measured, ""), measured, nodes)
         runs = {"": measured.output.runs[0]} if verdict.outcome is Outcome.PASSED else {}
         self._record(collective, len(nodes), runs.values())
         return Stage(measured, {"": self.with_loss(verdict, requested)}, runs)
@@ -528,6 +529,25 @@ class NcclStages:
 def _because(verdict: Verdict, *reasons: str) -> Verdict:
     """Put known reasons of a failure before its usual cause."""
     return replace(verdict, cause="; ".join(filter(None, (*reasons, verdict.cause))))
+
+
+def _where_stated(verdict: Verdict, measured: NcclMeasurement, nodes: Iterable[str]) -> Verdict:
+    """Return a failure if tasks of these nodes did not run where the step states: what they printed is no result."""
+    findings = tuple(
+        Finding(node, measured.misplaced[node], "tasks in the stated container, in the stated number")
+        for node in nodes
+        if node in measured.misplaced
+    )
+    if not findings:
+        return verdict
+    return Verdict(
+        verdict.check,
+        Outcome.FAILED,
+        findings,
+        cause="the step did not run as the cluster file states",
+        hint="plugstack.conf and the log of slurmd on the node; the container suite (-m container)",
+        action=Action.CONFIGURE,
+    )
 
 
 def _of_node(measured: NcclMeasurement, node: str) -> list[TaskResult]:
