@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import pytest
 import yaml
 from paths import ROOT
 from plugin_helpers import Run, environment, jobs_so_far, names, sandbox_folder, slurm
+from user_helpers import PYTHON, Checkout, identity, readable_checkout
 
 from pytest_gpucluster.core import secure_tempfile as ownfile
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable
@@ -31,53 +31,10 @@ from pytest_gpucluster.suites.os import storage_facts as os_storage
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-PYTHON = (
-    shutil.which("python3", path="/usr/bin") or sys.executable
-)  # root's own may lie where no other may look
 ALICE, BOB = "nobody", "daemon"  # every system has them
 
 
-class Checkout:
-    """Where the users find the suites and all modules: here, or in a copy where they may not look here."""
-
-    suites = ROOT / "suites"
-    modules = os.pathsep.join(
-        [str(ROOT / "src"), *(path for path in sys.path if path.endswith("site-packages"))]
-    )
-
-    def copy(self, folder: Path) -> None:
-        """Take along what they need, by links where that is possible."""
-        places = [Path(place) for place in self.modules.split(os.pathsep)]
-        copies = [folder / f"{number}" for number in range(len(places))]
-        for source, target in zip([self.suites, *places], [folder / "suites", *copies], strict=True):
-            shutil.copytree(source, target, copy_function=_link)
-        self.suites, self.modules = folder / "suites", os.pathsep.join(map(str, copies))
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copy2(source, target)
-
-
 HERE = Checkout()
-
-
-def _why_not() -> str:
-    for name in (ALICE, BOB):
-        done = subprocess.run(
-            [PYTHON, "-c", "import pytest_gpucluster.plugin, pytest_gpucluster.cli.main"],
-            **_identity(name),
-            env=_environment("/"),
-            cwd="/",
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            return f"the checkout or its interpreter cannot be read by {name}: {done.stderr[-200:]}"
-    return ""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,18 +42,9 @@ def others() -> Iterator[None]:
     """See to it that other users can run what is tested."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    with tempfile.TemporaryDirectory(prefix="modules-") as folder:
-        if _why_not():
-            Path(folder).chmod(0o755)
-            HERE.copy(Path(folder))
-        if why_not := _why_not():
-            pytest.skip(why_not)
+    with readable_checkout() as found:
+        HERE.suites, HERE.modules = found.suites, found.modules
         yield
-
-
-def _identity(name: str) -> dict[str, Any]:
-    user = pwd.getpwnam(name)
-    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": (), "umask": 0o077}
 
 
 def _environment(home: str, **more: str) -> dict[str, str]:
@@ -138,7 +86,7 @@ def homes() -> Iterator[dict[str, Path]]:
 def begin(name: str, home: Path, *argv: object, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [PYTHON, "-m", *map(str, argv)],
-        **_identity(name),
+        **identity(name),
         env=_environment(str(home), **env),
         cwd=cwd or home,
         stdout=subprocess.PIPE,
@@ -196,7 +144,7 @@ def test_sshd_of_a_user_in_a_container_and_a_node_whose_container_lacks_it(
     file["container"] |= {"sshd": True, "keep": True, "save": False}
     given = home / "sshd.yaml"
     given.write_text(yaml.safe_dump(file))
-    os.chown(given, *(_identity(ALICE)[key] for key in ("user", "group")))
+    os.chown(given, *(identity(ALICE)[key] for key in ("user", "group")))
     argv = (
         "pytest",
         f"--cluster={given}",
@@ -236,7 +184,7 @@ def test_a_login_is_refused_without_a_job_and_adopted_with_one(homes: Mapping[st
         given = home / "logins.yaml"
         given.write_text(yaml.safe_dump(file))
         for path in (key, given):
-            os.chown(path, *(_identity(ALICE)[kind] for kind in ("user", "group")))
+            os.chown(path, *(identity(ALICE)[kind] for kind in ("user", "group")))
         argv = ("pytest", f"--cluster={given}", "--intrusive", "-k", "test_login", HERE.suites / "isolation")
         run = run_as(ALICE, home, *argv)
     assert names(run.outcomes, "passed") == ["test_login[gpu01]", "test_login[gpu03]"], run.out[-3000:]
@@ -253,7 +201,7 @@ def test_what_the_load_of_one_user_has_left_is_seen_by_all_and_replaced_by_the_n
             f"shown = NodeFiles(pathlib.Path({str(layout.nodes)!r}), pathlib.Path({str(layout.root / 'base')!r}), 'gpu01');"
             f"shown.write('gpus', re.sub(r'GPU-[0-9a-f]{{8}}', {serial!r}, shown.read('gpus')))"
         )
-        subprocess.run([PYTHON, "-c", code], **_identity(name), env=_environment("/"), cwd="/", check=True)
+        subprocess.run([PYTHON, "-c", code], **identity(name), env=_environment("/"), cwd="/", check=True)
         for reader in (ALICE, BOB):
             command = f"SLURMD_NODENAME=gpu01 {layout.simbin}/nvidia-smi -L"
             assert shell_as(reader, command).out.count(serial) == 8
