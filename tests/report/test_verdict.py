@@ -123,7 +123,7 @@ def test_busy_nodes_are_named_in_the_verdict() -> None:
 
 
 def test_a_waiver_is_named_by_the_verdict() -> None:
-    waiver = {"at": "prod.yaml:9", "words": "OPS-7: RMA", "outcome": "failed", "message": "old", "text": ""}
+    waiver = {"at": ["prod.yaml:9"], "words": "OPS-7: RMA", "outcome": "failed", "message": "old", "text": ""}
     waived = result("gpu02", "waived", check="gpu.vbios", message="waived: OPS-7: RMA; old", waiver=waiver)
     run = read_run(a_run([passing("gpu01"), passing("gpu02"), waived]))
     assert judge(run).title == "Accepted, with waivers"

@@ -21,7 +21,7 @@ def waiver(at: str, *checks: str, nodes: str = "", **keys: Any) -> dict[str, Any
 def waived(node: str, at: str) -> dict[str, Any]:
     message = f"gpu.pcie on {node}: GPU 3: measured 8 lanes, expected 16"
     words = "OPS-1, until 2027-01-31: slow <riser>"
-    of = {"at": at, "words": words, "outcome": "failed", "message": message, "text": "all\nof it"}
+    of = {"at": [at], "words": words, "outcome": "failed", "message": message, "text": "all\nof it"}
     return result(node, "waived", check="gpu.pcie", message=f"waived: {words}; {message}", waiver=of)
 
 

@@ -77,7 +77,7 @@ def test_what_waivers_cover_is_listed_everywhere_and_the_run_is_accepted_with_wa
         )
     assert run.rc == 0, run.out
     waived = [
-        "test_available[gpu03]", "test_fit[gpu02]", "test_needs[gpu01]", "test_needs[gpu02]", "test_needs[gpu04]",
+        "test_available[gpu03]", "test_fit[gpu02]", "test_proved[gpu01]", "test_proved[gpu02]", "test_proved[gpu04]",
         "test_whole",
     ]  # fmt: skip
     assert names(run.outcomes, "waived") == waived
@@ -88,7 +88,12 @@ def test_what_waivers_cover_is_listed_everywhere_and_the_run_is_accepted_with_wa
     assert (
         f"waived: site.fit on gpu02: GPUs: measured 7, expected 8 GPUs (OPS-1, until {LATER}: a known" in out
     )
-    assert "waived: site.needs on gpu[01-02,04]: " in out
+    assert (
+        "waived: site.proved on gpu[01-02,04]: site has not proved gpu[01-02,04]: site.needs: absent" in out
+    )
+    (verdict,) = (line for line in run.out.splitlines() if line.startswith("ACCEPTED"))
+    assert verdict.startswith("ACCEPTED, WITH WAIVERS: 3 of 4 nodes (1 waived)"), run.out[-1500:]
+    assert "warning: " not in out  # each waiver covers something
     assert f"(OPS-2, until {LATER}: a known fault)" in out
     page = (run.reports / "report.html").read_text()
     for text in ("OPS-1", "OPS-2", "OPS-3", "measured 7, expected 8 GPUs", 'id="waivers"'):
@@ -133,5 +138,6 @@ def test_an_expired_waiver_is_an_error_with_file_line_and_ticket(sandbox: Sandbo
 def test_the_words_of_a_site_s_own_skip_are_no_waiver(sandbox: Sandbox, tmp_path: Path) -> None:
     own = "import pytest\n\n\ndef test_a(node):\n    pytest.skip('waived: by nobody')\n"
     run = run_pytest(tmp_path, f"--cluster={cluster_file(sandbox, tmp_path)}", files={"test_own.py": own})
-    assert set(run.outcomes.values()) == {"skipped"}
+    assert set(names(run.outcomes, "skipped")) == {f"test_a[gpu0{number}]" for number in range(1, 5)}
+    assert run.rc == 1
     assert "WITH WAIVERS" not in run.out

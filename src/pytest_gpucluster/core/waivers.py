@@ -15,7 +15,6 @@ from pytest_gpucluster.core.values import Model, NamedNodes, Text
 
 # The check whose error reports a node that is drained, down or missing.
 AVAILABLE = "run.available"
-PROVED = "proved"  # SUITE.proved is the error of a node that a suite has not proved
 
 
 def _day(value: Any) -> date:

@@ -12,9 +12,10 @@ import pytest
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.core.waivers import AVAILABLE, PROVED
+from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.item_result import matches
 from pytest_gpucluster.plugin.node_items import check_of, kinds
+from pytest_gpucluster.report.proof import ENGINE_CHECK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -89,7 +90,9 @@ def unmatched_waivers(cluster: Cluster, site_files: Iterable[Path]) -> list[str]
     ]
     if not written:
         return []
-    unmatched, wrong = _unmatched(written, site_files, also=(f"{suite.name}.{PROVED}" for suite in suites()))
+    unmatched, wrong = _unmatched(
+        written, site_files, also=(f"{suite.name}.{ENGINE_CHECK}" for suite in suites())
+    )
     return [
         f"{unmatched.left[pattern]} of a waiver matches no check; the nearest is {unmatched.nearest(pattern)!r}"
         for pattern in wrong

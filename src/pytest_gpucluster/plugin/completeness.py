@@ -93,11 +93,12 @@ class Completeness:
             red = counter is not None and any(counter[outcome] for outcome in (*RED, NOT_PROVED))
             if red or why.reported or self._session.problem(node):
                 continue
-            groups.setdefault((suite, *why.key), []).append(node)
-        for (suite, checks, reasons, nothing), nodes in groups.items():
+            waivers = reporting.waivers_of_proof(suite, node, why.checks, self._session.cluster)
+            groups.setdefault((suite, *why.key, waivers), []).append(node)
+        for (suite, checks, reasons, nothing, waivers), nodes in groups.items():
             message = unproved_message(suite, nodes, checks, reasons, nothing=nothing)
             for node in nodes:
-                report = reporting.unproved(suite, node, message, self._session, self._config)
+                report = reporting.unproved(suite, node, message, waivers, self._session, self._config)
                 found = self._log(report) or found
         session.shouldfail = shouldfail
         return found

@@ -24,7 +24,11 @@ from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import CLUSTER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.waivers import Waiver
     from pytest_gpucluster.plugin.plan import Problem
     from pytest_gpucluster.plugin.session import ClusterSession
 
@@ -128,9 +132,15 @@ def waive(report: pytest.TestReport, session: ClusterSession) -> bool:
         waiver = session.cluster.waiver(AVAILABLE, record["node"])
     if waiver is None:
         return False
-    message, words = message_of(report), clean(waiver.words)
+    _waive(report, (waiver,))
+    return True
+
+
+def _waive(report: pytest.TestReport, waivers: tuple[Waiver, ...]) -> None:
+    record = report.__dict__["gpucluster"]
+    message, words = message_of(report), clean("; ".join(waiver.words for waiver in waivers))
     record["waiver"] = {
-        "at": clean(waiver.at),
+        "at": [clean(waiver.at) for waiver in waivers],
         "words": words,
         "outcome": "failed" if report.when == "call" else "error",
         "message": message,
@@ -139,7 +149,6 @@ def waive(report: pytest.TestReport, session: ClusterSession) -> bool:
     path, line, _ = report.location
     report.outcome = "skipped"
     report.longrepr = (path, (line or 0) + 1, f"{WAIVED}{words}; {message}")
-    return True
 
 
 def _add_properties(
@@ -216,22 +225,47 @@ def untested(
         f"reproduce:    {shlex.join([*slurm_conf(session), *state_of])}",
         f"rerun:        pytest {option} --nodes={node}",
     ]
-    return _broken(junit.RUN_SUITE, AVAILABLE.partition(".")[2], node, name, message, lines, session)
+    waiver = session.cluster.waiver(AVAILABLE, node)
+    waivers = (waiver,) if waiver is not None else ()
+    return _broken(junit.RUN_SUITE, AVAILABLE.partition(".")[2], node, name, message, lines, session, waivers)
+
+
+def waivers_of_proof(suite: str, node: str, checks: Sequence[str], cluster: Cluster) -> tuple[Waiver, ...]:
+    """Return the waivers that cover what a suite has not proved of a node: of SUITE.proved, or of every check that lacks a result."""
+    whole = cluster.waiver(f"{suite}.{ENGINE_CHECK}", node)
+    if whole is not None:
+        return (whole,)
+    # a check of the cluster as a whole may be part of the proof of each node
+    of_checks = [cluster.waiver(check, node) or cluster.waiver(check, "") for check in checks]
+    known = tuple(dict.fromkeys(waiver for waiver in of_checks if waiver is not None))
+    return known if of_checks and None not in of_checks else ()
 
 
 def unproved(
-    suite: str, node: str, message: str, session: ClusterSession, config: pytest.Config
+    suite: str,
+    node: str,
+    message: str,
+    waivers: tuple[Waiver, ...],
+    session: ClusterSession,
+    config: pytest.Config,
 ) -> list[pytest.TestReport]:
     """Return the reports of a node ('': the cluster) that a suite has not proved: an error of a name that stays."""
     words = ["pytest", f"--cluster={config.option.cluster}", *([f"--nodes={node}"] if node else [])]
     words += ["-m", suite] if suite in {one.name for one in suites()} else []
     lines = [f"rerun:        {shlex.join(words)}"]
     name = f"test_{ENGINE_CHECK}[{node}]" if node else f"test_{ENGINE_CHECK}"
-    return _broken(suite, ENGINE_CHECK, node, name, message, lines, session)
+    return _broken(suite, ENGINE_CHECK, node, name, message, lines, session, waivers)
 
 
 def _broken(
-    suite: str, check: str, node: str, name: str, message: str, lines: list[str], session: ClusterSession
+    suite: str,
+    check: str,
+    node: str,
+    name: str,
+    message: str,
+    lines: list[str],
+    session: ClusterSession,
+    waivers: tuple[Waiver, ...],
 ) -> list[pytest.TestReport]:
     """Return the reports of an item that pytest does not have: of its set-up, which failed, and of its teardown."""
     record = Record(suite, f"{suite}.{check}", node).as_dict()
@@ -245,7 +279,8 @@ def _broken(
     text = shown(suite, 0, message, lines)
     # broken infrastructure is an error, never a failure
     broken = pytest.TestReport(outcome="failed", longrepr=text, when="setup", **shared)
-    waive(broken, session)
+    if waivers:
+        _waive(broken, waivers)
     return [broken, pytest.TestReport(outcome="passed", longrepr=None, when="teardown", **shared)]
 
 

@@ -150,9 +150,7 @@ def coverage(run: Run) -> str:
     ) - sum(result.check == f"{result.suite}.{ENGINE_CHECK}" for result in run.results)
     parts = [f"{run.totals['passed'] + run.totals['failed']} of {items} checks judged"]
     parts += [
-        f"{count} {kind}"
-        for kind in (*_SKIPS.values(), "error", "waived", "skipped")
-        if (count := run.totals[kind])
+        f"{count} {kind}" for kind in (*_SKIPS.values(), "error", "skipped") if (count := run.totals[kind])
     ]
     return f"coverage: {', '.join(parts)}"
 

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.report.result import as_list
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ FIT, FAILED, NOT_PROVED, NOT_TESTED = NODE_STATES = ("fit", "failed", "not prove
 JUDGED = ("passed", "failed", "waived")  # outcomes that are a result
 APPLIES_NOT = "not applicable"
 NO_RESULT = "did not run"
+_WHOLE = "(cluster)"  # CLUSTER of run_model.py, which imports this module
 ENGINE_CHECK = "proved"  # SUITE.proved: the error of a node that a suite has not proved
 
 
@@ -95,6 +97,16 @@ def read_required(event: Mapping[str, Any]) -> list[Required]:
     return rows
 
 
+def _drop_waived(run: Run, unproved: dict[tuple[str, str], Unproved], proved: set[tuple[str, str]]) -> None:
+    """Take what a waiver covers as proved; a node whose absence one covers has nothing to prove."""
+    for suite, node in [*unproved]:
+        if (f"{suite}.{ENGINE_CHECK}", node or _WHOLE) in run.waived:
+            del unproved[suite, node]
+            proved.add((suite, node))
+        elif (AVAILABLE, node) in run.waived:
+            del unproved[suite, node]
+
+
 def prove(run: Run) -> Proofs:
     """Judge what the results of a run prove by now."""
     unproved: dict[tuple[str, str], Unproved] = defaultdict(Unproved)
@@ -119,9 +131,7 @@ def prove(run: Run) -> Proofs:
             for suite, counter in by_suite.items()
             if any(counter[outcome] for outcome in JUDGED)
         }
-    for suite, node in [pair for pair in unproved if (f"{pair[0]}.{ENGINE_CHECK}", pair[1]) in run.waived]:
-        del unproved[suite, node]
-        proved.add((suite, node))
+    _drop_waived(run, unproved, proved)
     for pair, why in unproved.items():
         why.nothing = pair not in proved
     proved -= unproved.keys()

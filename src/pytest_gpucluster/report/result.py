@@ -48,9 +48,9 @@ class LoggedMetric(NamedTuple):
 
 
 class Waived(NamedTuple):
-    """What a waiver of the cluster file covers: where it is written, its words, and how the item ended without it."""
+    """What waivers of the cluster file cover: where they are written, their words, and how the item ended without them."""
 
-    at: str
+    at: tuple[str, ...]
     words: str
     outcome: str
     message: str
@@ -107,7 +107,8 @@ def read_result(event: dict[str, Any]) -> Result:
 
 
 def _waived(waiver: dict[str, Any]) -> Waived:
-    return Waived(*(_shared(waiver.get(key)) for key in Waived._fields))
+    at = tuple(map(_shared, as_list(waiver.get("at"))))
+    return Waived(at, *(_shared(waiver.get(key)) for key in Waived._fields[1:]))
 
 
 def _deviates(verdict: dict[str, Any]) -> bool:

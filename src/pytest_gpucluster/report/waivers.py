@@ -50,6 +50,8 @@ class Use:
     @property
     def words(self) -> str:
         """Ticket, last day and reason."""
+        if not self.until:  # of a log that does not list its waivers
+            return self.reason
         return (
             f"{self.ticket}, until {self.until}: {self.reason}"
             if self.ticket
@@ -79,12 +81,13 @@ def all_waivers(run: Run) -> list[Use]:
     for result in run.results:
         if (waiver := result.waiver) is None:
             continue
-        use = found.setdefault(_text(waiver.at), Use(_text(waiver.at), reason=_text(waiver.words)))
         node = result.node or "(cluster)"
         message = _text(waiver.message).removeprefix(f"{result.check} on {result.node}: ")
         like = message.replace(result.node, "NODE") if result.node else message
         key = _text(result.check), waiver.outcome, like
-        use.covered.setdefault(key, Covered(*key)).nodes.append(_text(node))
+        for at in map(_text, waiver.at):
+            use = found.setdefault(at, Use(at, reason=_text(waiver.words)))
+            use.covered.setdefault(key, Covered(*key)).nodes.append(_text(node))
     return list(found.values())
 
 
