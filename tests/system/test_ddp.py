@@ -134,8 +134,12 @@ def test_a_wrong_rank_is_named_with_who_set_it() -> None:
     ("name", "fact", "setters", "who"),
     [
         ("RANK", {}, ddp.Setters(), "this suite, from Slurm's variables"),
-        ("RANK", {"given": {"RANK": "1"}}, ddp.Setters({"RANK": "1"}), "exports of the environment"),
-        ("RANK", {"given": {"RANK": "1"}}, ddp.Setters(shell={"RANK": "1"}), "the shell that runs pytest"),
+        (
+            "RANK",
+            {"given": {"RANK": "1"}},
+            ddp.Setters({"RANK": "1"}),
+            "exports or pass_env of the environment",
+        ),
         (
             "MASTER_ADDR",
             {"given": {"MASTER_ADDR": "gpu01", "MASTER_PORT": "61007"}, "pytorch_version": "2.13.0"},
@@ -527,17 +531,17 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ),
         "failed",
         "",
-        ["WORLD_SIZE of task 0: 8 (set by exports of the environment in the cluster file) / 4"],
+        ["WORLD_SIZE of task 0: 8 (set by exports or pass_env of the environment in the cluster file) / 4"],
         ["ddp_variables_given 3 of 5"],
     ),
     (
         lambda: ddp.environment(
-            "gpu01", placed(task0={"given": {"LOCAL_RANK": "1"}}), ddp.Setters(shell={"LOCAL_RANK": "1"})
+            "gpu01", placed(task0={"given": {"LOCAL_RANK": "1"}}), ddp.Setters({"LOCAL_RANK": "1"})
         ),
         "failed",
         "",
         [
-            "LOCAL_RANK of task 0: 1 (set by the shell that runs pytest) / 0",
+            "LOCAL_RANK of task 0: 1 (set by exports or pass_env of the environment in the cluster file) / 0",
             "LOCAL_RANK 1: tasks 0, 1 / one task: two ranks would use one device",
         ],
         ["ddp_variables_given 1 of 5"],

@@ -36,6 +36,7 @@ from pytest_gpucluster.core.values import (
     NamedNodes,
     Nodes,
     OptionalSection,
+    PassedVariable,
     Port,
     SallocOption,
     Section,
@@ -156,6 +157,9 @@ class EnvironmentConfig(Model):
     modules: tuple[Text, ...] = Field((), description="names for `module load`, in this order")
     conda: Text | None = Field(None, description="name or prefix of a conda environment")
     exports: dict[Variable, str] = Field({}, description="environment variables of every task")
+    pass_env: tuple[PassedVariable, ...] = Field(
+        (), description="variables of the shell that runs pytest for every task: NAME or PREFIX_*"
+    )
     python: Text = Field("python3", description="the interpreter for payloads")
     mpi: Text | None = Field(None, description="srun --mpi=TYPE")
     srun_args: tuple[str, ...] = Field((), description="further srun options, passed unchanged")

@@ -73,6 +73,13 @@ def variable(name: str) -> str:
     return name
 
 
+def passed_variable(pattern: str) -> str:
+    """Return a name of variables, in which * and ? may stand after a first letter; ValueError for any other."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_*?]*", pattern):
+        raise ValueError(f"must be NAME or PREFIX_*, like http_proxy or NCCL_*, not {pattern!r}")
+    return pattern
+
+
 def salloc_option(word: str) -> str:
     """Return an option of salloc's; ValueError for --no-shell: nothing would end the allocation with pytest."""
     if word.startswith("--no-s") and "--no-shell".startswith(word):  # getopt takes what is unique
@@ -113,6 +120,7 @@ SallocOption = Annotated[str, AfterValidator(salloc_option)]
 Version = Annotated[str, AfterValidator(version)]
 NamedNodes = Annotated[str, AfterValidator(named_nodes)]
 Variable = Annotated[str, AfterValidator(variable)]
+PassedVariable = Annotated[str, AfterValidator(passed_variable)]
 Image = Annotated[str, Field(min_length=1), AfterValidator(image_file)]
 
 Collective = Literal[

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
@@ -136,8 +137,7 @@ class FrameworkStepRunner(Generic[Config]):
     @property
     def one_thread(self) -> dict[str, str]:
         """Variables for ranks that share the cores of a node: those that torchrun sets."""
-        exports = self.environment.exports if self.environment else {}
-        return {} if "OMP_NUM_THREADS" in exports else {"OMP_NUM_THREADS": "1"}
+        return {} if "OMP_NUM_THREADS" in variables(self.environment) else {"OMP_NUM_THREADS": "1"}
 
     @property
     def gpus(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpucluster.config import load_profile
-from pytest_gpucluster.config.models import Cluster, Group, Profile, TransportConfig
+from pytest_gpucluster.config.models import Group, Profile
 from pytest_gpucluster.core.check import Action, Outcome, Verdict
 from pytest_gpucluster.kit.nccl_names import NameFilter
 from pytest_gpucluster.suites.nccl import environment as checks
@@ -26,7 +26,7 @@ NODE = NcclEnvironment(
 def judged(
     found: NcclEnvironment, variables: dict[str, str], *, profile: Profile = H200, image: str = ""
 ) -> Verdict:
-    return checks.environment(replace(found, environment=variables), {}, profile, {}, {}, image)
+    return checks.environment(replace(found, environment=variables), {}, profile, {}, image)
 
 
 def levels(verdict: Verdict) -> tuple[list[str], list[str]]:
@@ -171,7 +171,7 @@ def test_healthy_images_of_clouds_fail_no_check(
 def test_what_the_cluster_file_sets_is_intended() -> None:
     found = replace(NODE, environment={"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "INFO"})
     stated = {"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "WARN"}
-    verdict = checks.environment(found, {}, H200, stated, {}, "")
+    verdict = checks.environment(found, {}, H200, stated, "")
     assert levels(verdict) == ([], ["NCCL_DEBUG=INFO"])
 
 
@@ -186,7 +186,7 @@ def test_a_node_that_differs_from_the_majority_is_named() -> None:
     }
     all_of_them = checks.EnvironmentsOfAll(nodes)
     verdicts = {
-        node: checks.environment(found, all_of_them.usual(group), H200, {}, {}, "")
+        node: checks.environment(found, all_of_them.usual(group), H200, {}, "")
         for node, found in nodes.items()
     }
     assert {node for node, it in verdicts.items() if it.outcome is Outcome.FAILED} == {"n3"}
@@ -205,22 +205,13 @@ def test_a_variable_with_a_finding_of_its_own_is_not_compared_too() -> None:
         "n4": usual,
     }
     norms = checks.EnvironmentsOfAll(nodes).usual(group)
-    assert len(checks.environment(nodes["n3"], norms, H200, {}, {}, "").findings) == 1
-    assert checks.environment(usual, norms, H200, {}, {}, "").outcome is Outcome.PASSED
-
-
-def test_the_environment_of_this_run_counts_only_where_srun_passes_it_on() -> None:
-    here = Cluster(name="c", groups=(Group(nodes="n1", profile=H200),))
-    environ = {"NCCL_DEBUG": "INFO", "PATH": "/bin"}
-    assert checks.login(here, environ) == {"NCCL_DEBUG": "INFO"}
-    assert checks.login(here.model_copy(update={"access": "ssh"}), environ) == {}
-    far = here.model_copy(update={"transport": TransportConfig(kind="ssh", host="login")})
-    assert checks.login(far, environ) == {}
+    assert len(checks.environment(nodes["n3"], norms, H200, {}, "").findings) == 1
+    assert checks.environment(usual, norms, H200, {}, "").outcome is Outcome.PASSED
 
 
 def test_a_line_without_effect_is_a_warning() -> None:
     found = replace(NODE, ignored=(("/etc/nccl.conf:2", "export NCCL_IB_TC=106"),))
-    (warning,) = checks.environment(found, {}, H200, {}, {}, "").advisories
+    (warning,) = checks.environment(found, {}, H200, {}, "").advisories
     assert warning.part == "/etc/nccl.conf:2"
     assert "sets no variable" in warning.measured
 

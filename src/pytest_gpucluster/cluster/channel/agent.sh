@@ -12,6 +12,7 @@
 # The agent uses no files, so it works with a full /tmp, and forks nothing while it waits.
 # A missing library that a profile preloads would add a line to every answer.
 unset LD_PRELOAD
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin # of tools that a user's login does not have
 N=$1 me=${SLURM_PROCID:-0}
 NL='
 '

@@ -36,6 +36,7 @@ from pytest_gpucluster.cluster.channel.protocol import (
     task_numbers,
     unlabel,
 )
+from pytest_gpucluster.cluster.environment import OF_STEPS, OWN_LIMITS
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.probe import LOST, Answer
@@ -232,7 +233,7 @@ class Fleet:
         """Open a channel to every node of an allocation: one srun, one agent per node."""
         nonce = new_nonce()
         argv = srun_argv(allocation.job_id, allocation.nodes, nonce)
-        popen = slurm.transport.spawn(argv, env=allocation.env)
+        popen = slurm.transport.spawn(argv, env={**OF_STEPS, **allocation.env})
         return cls(popen, allocation.nodes, nonce, **options)
 
     # --- queries
@@ -671,7 +672,7 @@ def srun_argv(job: int | str, nodes: Sequence[str], nonce: str) -> tuple[str, ..
             "--ntasks-per-node=1",
             f"--nodelist={hostlist.fold(nodes)}",
         ),
-        *("--distribution=block", "--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL"),
+        *("--distribution=block", "--cpu-bind=none", "--mem=0", "--mpi=none", OWN_LIMITS),
         *("--label", "--input=all", "--kill-on-bad-exit=0", "--wait=0", "--no-kill"),
         *agent_argv(nonce),
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.environment import login_lines
 from pytest_gpucluster.cluster.slurm.result import REVOKED
 
 if TYPE_CHECKING:
@@ -54,10 +55,10 @@ _FIELDS = {"H": 3, "Q": 1, "P": 0, "o": 3, "e": 3, "O": 2, "E": 2, "X": 1}
 
 
 def agent_source() -> str:
-    """Return the agent without its comments, as an argument of srun."""
+    """Return the agent without its comments, as an argument of srun; a login's environment comes first."""
     text = resources.files(__package__).joinpath("agent.sh").read_text(encoding="ascii")
     lines = (line.strip() for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("#"))
+    return "\n".join([login_lines(), *(line for line in lines if line and not line.startswith("#"))])
 
 
 def agent_argv(nonce: str, shell: tuple[str, ...] = ("sh",)) -> tuple[str, ...]:

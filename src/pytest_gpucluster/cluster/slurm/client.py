@@ -6,9 +6,9 @@ import os
 import re
 import threading
 import time
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from pytest_gpucluster.cluster.environment import SYSTEM_PATH
 from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.cluster.transport.local import LocalTransport
 from pytest_gpucluster.core import redact
@@ -16,7 +16,7 @@ from pytest_gpucluster.core.errors import SlurmError, TransportError
 from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo, ReservationInfo, StepInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
@@ -42,30 +42,11 @@ AGAIN = (
 _NO_CONF = "Could not establish a configuration source"
 # versions of commands and slurmctld that differ too much: src/common/slurm_errno.c
 _VERSIONS = "Incompatible versions of client and server code"
-# variables of a surrounding job or a user's shell that would change the commands
-_FOREIGN = re.compile(r"(?:SLURM|SALLOC|SBATCH|SCANCEL|SINFO|SQUEUE|SRUN)_")
-_PRESERVED = frozenset(
-    {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"}
-    | {"SLURM_SACK_SOCKET", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"}  # auth/slurm, instead of munge
-)
 
 
 def outage(text: str) -> bool:
     """Return whether the text is about a controller that cannot be reached at the moment."""
     return bool(_OUTAGE.search(text))
-
-
-def clean_env(names: Iterable[str] | None = None) -> dict[str, str | None]:
-    """Return the changes to an environment for Slurm's commands: {name: value, None to unset}.
-
-    `names` are its variables; None: those of this process.
-    """
-    found = os.environ if names is None else names
-    env: dict[str, str | None] = {
-        name: None for name in found if _FOREIGN.match(name) and name not in _PRESERVED
-    }
-    env["SLURM_TIME_FORMAT"] = "standard"
-    return env
 
 
 class Slurm:
@@ -79,15 +60,11 @@ class Slurm:
         self.transport = transport
         self.retry_for = retry_for
         self.timeout = timeout
+        self.env: dict[str, str | None] = {"SLURM_TIME_FORMAT": "standard"}  # added to that of the transport
         self._lock = threading.RLock()
         self._cache: dict[str, object] = {}
         self._away: tuple[float, float] | None = None  # begin and last observation of a controller outage
         self.on_step: Callable[[StepResult], None] | None = None  # called after every step
-
-    @cached_property
-    def env(self) -> dict[str, str | None]:
-        """The changes to the environment of Slurm's commands, which hide a surrounding job from them."""
-        return clean_env(self.transport.names())
 
     def run(
         self,
@@ -225,5 +202,5 @@ def make_slurm(cluster: Cluster) -> Slurm | None:
 
         return Slurm(SshTransport(cluster.transport, environment, path=cluster.slurm.bin))
     if cluster.slurm.bin:
-        environment["PATH"] = os.pathsep.join([cluster.slurm.bin, os.environ.get("PATH", os.defpath)])
+        environment["PATH"] = os.pathsep.join([cluster.slurm.bin, SYSTEM_PATH])
     return Slurm(LocalTransport(environment))

@@ -19,6 +19,15 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.environment import (
+    IDENTITY,
+    LOCALE,
+    OF_STEPS,
+    OWN_LIMITS,
+    SYSTEM_PATH,
+    login_lines,
+    variables,
+)
 from pytest_gpucluster.cluster.slurm import task_place
 from pytest_gpucluster.cluster.slurm.client import error_line
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
@@ -53,6 +62,7 @@ _WRAPPER = (
     '"${gpucluster_root:--}" "${gpucluster_image:--}" >&2; '
     '{prelude}"$@"; rc=$?; printf \'%s end %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" $rc >&2; exit $rc'
 )
+PROFILE = ". /etc/profile"  # in commands for a person, in place of login_lines()
 # bash: define `module` as login shells do
 FIND_MODULE = (
     "command -v module >/dev/null 2>&1 || for f in /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh "
@@ -142,7 +152,7 @@ class StepRequest:
             "kill-on-bad-exit": int(self.kill_on_bad_exit),
         }
         given = [f"--{key}={value}" for key, value in options.items() if value is not None]
-        return [*given, *(self._pyxis().argv() if self.pyxis else []), *self.extra_args]
+        return [OWN_LIMITS, *given, *(self._pyxis().argv() if self.pyxis else []), *self.extra_args]
 
     def task_argv(self, nonce: str | None) -> list[str]:
         """Return the command of each task; `nonce` None omits the frames."""
@@ -160,6 +170,12 @@ class StepRequest:
     def container(self) -> task_place.Stated:
         """The container of the tasks; false without one."""
         return task_place.stated(self.options(), (self.pyxis.fingerprint if self.pyxis else "") or "")
+
+    def on_node(self, lines: str) -> StepRequest:
+        """Return the request with these lines of sh before those of its tasks, unless they run in a container."""
+        if self.container or not self.wrap:
+            return self
+        return replace(self, prelude=f"{lines}\n{self.prelude}" if self.prelude else lines)
 
     def _pyxis(self) -> PyxisOptions:
         pyxis = self.pyxis or PyxisOptions()
@@ -184,11 +200,10 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
         *(["--input=all"] if request.input is not None else ["--input=none"]),
         "--wait=0",  # WaitTime of slurm.conf would end the other tasks that long after the first
         *request.options(),
-        *request.task_argv(nonce),
+        *request.on_node(login_lines()).task_argv(nonce),
     ]
     begin = time.monotonic()
-    environment = {**slurm.env, **_own_env(), **request.env}
-    process = slurm.transport.spawn(argv, env=environment)
+    process = slurm.transport.spawn(argv, env={**slurm.env, **OF_STEPS, **request.env})
     reader = _Reader(process, nonce, fair_cap(request))
     try:
         timed_out = not reader.wait(request, begin)
@@ -291,7 +306,7 @@ def environment_request(environment: EnvironmentConfig, request: StepRequest) ->
         pyxis=pyxis,
         prelude="; ".join(lines),
         shell="bash" if environment.modules or environment.conda else request.shell,
-        env={**environment.exports, **request.env},
+        env={**variables(environment), **request.env},
         mpi=request.mpi or environment.mpi,
         extra_args=(*environment.srun_args, *request.extra_args),
     )
@@ -319,11 +334,6 @@ def _conda_line(environment: EnvironmentConfig) -> str:
         'eval "$("${CONDA_EXE:-conda}" shell.posix hook)" && '
         f"conda activate {name} || {{ echo {shlex.quote(f'conda activate {environment.conda}: failed')} >&2; exit 1; }}"
     )
-
-
-def _own_env() -> dict[str, str]:
-    # ALL preserves the environment, also values with commas, which --export would split
-    return {"SLURM_EXPORT_ENV": "ALL"}
 
 
 class _Task:
@@ -533,7 +543,14 @@ def reproduce_command(allocation: Allocation, request: StepRequest) -> str:
         "reservation": spec.reservation,
     }
     words = [f"{name}={value}" for name, value in redact.variables(_written(request.env)).items()]
-    argv = ["srun", *(f"--{key}={value}" for key, value in where.items() if value)]
+    # as the step: without the environment and the limits of the shell
+    names = [*IDENTITY, f"LANG={LOCALE}", f"PATH={SYSTEM_PATH}", *request.env]
+    argv = [
+        "srun",
+        *(f"--{key}={value}" for key, value in where.items() if value),
+        f"--export={','.join(names)}",
+    ]
+    wanted = wanted.on_node(PROFILE)
     line = shlex.join(
         [
             *(["env", *words] if words else []),

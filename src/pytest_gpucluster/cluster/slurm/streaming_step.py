@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.environment import OF_STEPS, login_lines
 from pytest_gpucluster.cluster.slurm.step import PIECE, environment_request, srun_endings
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core.errors import SlurmError
@@ -45,9 +46,10 @@ class StreamingStep:
         self.argv = [
             # not --unbuffered: srun would end a line wherever a piece of it ends
             *("srun", "--overlap", f"--jobid={allocation.job_id}", "--label", "--input=all"),
-            *("--no-kill", "--wait=0", *request.options(), *request.task_argv(None)),
+            *("--no-kill", "--wait=0", *request.options()),
+            *request.on_node(login_lines()).task_argv(None),
         ]
-        env = {**slurm.env, "SLURM_EXPORT_ENV": "ALL", **request.env}
+        env = {**slurm.env, **OF_STEPS, **request.env}
         self.process = slurm.transport.spawn(self.argv, env=env)
         self.step_id = ""  # set by the caller, from the output of a task
         self.stderr: deque[str] = deque(maxlen=_STDERR_LINES)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import collections
     import subprocess
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import IO
 
 
@@ -91,9 +91,6 @@ class Transport(Protocol):
 
     def count(self, program: str) -> None:
         """Count the start of a program by a spawned process."""
-
-    def names(self) -> Collection[str]:
-        """Return the names of the environment variables that a process inherits."""
 
     def close(self) -> None:
         """Close open connections; a later command opens a new one."""

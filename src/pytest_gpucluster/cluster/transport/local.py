@@ -16,13 +16,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from pytest_gpucluster.cluster.environment import UMASK, base_environment
 from pytest_gpucluster.cluster.transport.base import MAX_OUTPUT, Completed
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.cluster.transport.base import RemoteProcess
 
@@ -36,11 +37,12 @@ _RUNNING: set[subprocess.Popen[bytes]] = set()  # commands that some thread wait
 class LocalTransport:
     """Run commands on this machine, each in its own session, never through a shell.
 
-    `env` is added to this process's environment; a value None unsets the variable.
+    `env` is added to their base environment (cluster/environment.py); a value None unsets a variable. `inherit`: programs
+    of an operator, as kubectl, which get the environment of this process instead.
     """
 
-    def __init__(self, env: Mapping[str, str | None] | None = None) -> None:
-        self.env = dict(env or {})
+    def __init__(self, env: Mapping[str, str | None] | None = None, *, inherit: bool = False) -> None:
+        self.env, self.inherit = dict(env or {}), inherit
         self.started: collections.Counter[str] = collections.Counter()
         self._lock = threading.Lock()
 
@@ -90,15 +92,17 @@ class LocalTransport:
         self, argv: Sequence[str], *, env: Mapping[str, str | None] | None = None
     ) -> subprocess.Popen[bytes]:
         """Start a process with three pipes, in its own session, so that Ctrl-C does not reach it."""
+        environment = self._environment(env or {})
         try:
             process = subprocess.Popen(
                 list(argv),
-                executable=self._program(argv[0], env or {}),
+                executable=self._program(argv[0], environment),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=_PIPE_SIZE,
-                env=self._environment(env or {}),
+                env=environment,
+                umask=UMASK,
                 start_new_session=True,
             )
         except (FileNotFoundError, NotADirectoryError):
@@ -120,21 +124,25 @@ class LocalTransport:
         with self._lock:
             self.started[os.path.basename(program)] += 1  # a name, not a file
 
-    def names(self) -> Collection[str]:
-        """Return the names of the environment variables that a process inherits."""
-        return os.environ.keys() | self.env.keys()
-
     def close(self) -> None:
         """Do nothing: there is no connection."""
 
-    def _program(self, name: str, env: Mapping[str, str | None]) -> str | None:
-        """Return the path of a Slurm command if `env` has a PATH, which is for the tasks, not for the command."""
-        if name not in _SLURM or "PATH" not in env:
-            return None
-        return shutil.which(name, path=self._environment({}).get("PATH", os.defpath))
+    def _program(self, name: str, env: Mapping[str, str]) -> str:
+        """Return the path of a program: Slurm's commands and what else the system's folders lack, on this process's PATH.
+
+        FileNotFoundError if there is none.
+        """
+        if "/" in name:
+            return name
+        own = self.env.get("PATH") or os.environ.get("PATH", os.defpath)
+        found = None if name in _SLURM else shutil.which(name, path=env.get("PATH", os.defpath))
+        if (found := found or shutil.which(name, path=own)) is None:
+            raise FileNotFoundError(name)
+        return found
 
     def _environment(self, env: Mapping[str, str | None]) -> dict[str, str]:
-        merged = {**os.environ, **self.env, **env}
+        base = os.environ if self.inherit else base_environment(os.environ)
+        merged = {**base, **self.env, **env}
         return {name: value for name, value in merged.items() if value is not None}
 
 

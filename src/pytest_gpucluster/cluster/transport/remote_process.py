@@ -21,6 +21,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cluster.environment import CLIENT, COMMANDS_ONLY, IDENTITY, LOCALE, SYSTEM_PATH
 from pytest_gpucluster.cluster.transport.base import MAX_OUTPUT
 from pytest_gpucluster.core.errors import TransportError
 
@@ -29,6 +30,19 @@ if TYPE_CHECKING:
 
 # Nothing in here is special to sh, csh or fish within single quotes.
 BOOT = """exec /bin/sh -c 'IFS= read -r h && eval "$(printf %b "$h")"'"""
+# the same base environment as base_environment() and command_path(), at the other end
+_BASE = f"""
+far_slurm=$(command -v srun || command -v scontrol) && far_slurm=${{far_slurm%/*}} || far_slurm=
+for far_name in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do
+  case $far_name in {"|".join((*IDENTITY, *CLIENT, *COMMANDS_ONLY, "PATH"))}) ;; *) command unset "$far_name" ;; esac
+done 2>/dev/null
+PATH={SYSTEM_PATH}
+case :$PATH: in
+  *":$far_slurm:"*) ;;
+  *) [ -z "$far_slurm" ] || if command -v srun >/dev/null; then PATH=$far_slurm:$PATH; else PATH=$PATH:$far_slurm; fi ;;
+esac
+export PATH LANG={LOCALE}
+umask 022""".strip()
 LOST = 255  # exit status of ssh(1) after a lost connection
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOISE_LIMIT = 1 << 20  # bytes that a login shell may print before the command starts
@@ -51,27 +65,31 @@ def script(
     TransportError for an invalid variable name.
     """
     program = shlex.quote(argv[0])
-    unset = [name for name, value in env.items() if value is None and _NAME.fullmatch(name)]
-    lines = [f"unset {' '.join(unset)}"] if unset else []
-    for name, value in env.items():
-        if value is not None:
-            if not _NAME.fullmatch(name):
-                raise TransportError(
-                    f"{argv[0]}: {name!r} is no name of a shell variable: it cannot be sent over SSH"
-                )
-            lines.append(f"export {name}={shlex.quote(value)}")
-    if path:
-        lines.append(f"PATH={shlex.quote(path)}${{PATH:+:$PATH}}; export PATH")
-    if workdir:
-        lines.append(f"cd {shlex.quote(workdir)} || {{ echo {nonce} folder; exit 1; }}")
+    for name in env:
+        if not _NAME.fullmatch(name):
+            raise TransportError(
+                f"{argv[0]}: {name!r} is no name of a shell variable: it cannot be sent over SSH"
+            )
+    # commands are found on the session's PATH, but get that of command_path()
+    lines = [f"PATH={shlex.quote(path)}${{PATH:+:$PATH}}"] if path else []
     if "/" in argv[0]:
         lines += [
             f"[ -e {program} ] || {{ echo {nonce} missing; exit 127; }}",
             f"[ -x {program} ] && [ ! -d {program} ] || {{ echo {nonce} mode; exit 126; }}",
         ]
     else:
-        lines.append(f"command -v {program} >/dev/null 2>&1 || {{ echo {nonce} missing; exit 127; }}")
-    lines += [f"echo {nonce} >&2", f"echo {nonce} $$", f"exec {' '.join(map(shlex.quote, argv))}"]
+        lines.append(f"far_program=$(command -v {program}) || {{ echo {nonce} missing; exit 127; }}")
+        program = '"$far_program"'
+    lines.append(_BASE)
+    if path:
+        lines.append(f"PATH={shlex.quote(path)}:$PATH")
+    unset = [name for name, value in env.items() if value is None]
+    lines += [f"unset {' '.join(unset)}"] if unset else []
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items() if value is not None]
+    if workdir:
+        lines.append(f"cd {shlex.quote(workdir)} || {{ echo {nonce} folder; exit 1; }}")
+    words = " ".join([program, *map(shlex.quote, argv[1:])])
+    lines += [f"echo {nonce} >&2", f"echo {nonce} $$", f"exec {words}"]
     return "\n".join(lines)
 
 

@@ -132,7 +132,7 @@ class SshConnection:
 class SshTransport:
     """Run commands on the login node of a cluster file's `transport:`, each in its own process group.
 
-    `env` is added to the remote environment; None unsets a variable. `path` is prepended to PATH. The first command
+    `env` is added to the base environment (cluster/environment.py); None unsets a variable. `path` is prepended to PATH. The first command
     connects.
     """
 
@@ -149,7 +149,6 @@ class SshTransport:
         self.where = place(settings.host, settings)
         self.started: collections.Counter[str] = collections.Counter()
         self._links: list[SshConnection] = []
-        self._names: frozenset[str] | None = None
         self._patience = FIRST_PATIENCE
         self._was_there = False
         self._lock = threading.RLock()
@@ -221,15 +220,6 @@ class SshTransport:
         """Count one start of a program, by the last part of its path."""
         with self._lock:
             self.started[os.path.basename(program)] += 1  # a name, not a file
-
-    def names(self) -> Collection[str]:
-        """Return the names of the variables of an SSH session; cached."""
-        if self._names is None:
-            done = self.run(["/usr/bin/env"], timeout=_BEGIN)
-            self._names = frozenset(
-                line.partition("=")[0] for line in done.stdout.splitlines() if "=" in line
-            )
-        return self._names
 
     def close(self) -> None:
         """Close the connections; a later command makes a new one."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from pytest_gpucluster.cluster.environment import OWN_LIMITS
 from pytest_gpucluster.core.errors import NotAvailable, SlurmError
 from pytest_gpucluster.suites.accounting import facts
 from pytest_gpucluster.suites.accounting.config import ASSOCIATION_LIMITS, QOS_LIMITS
@@ -136,6 +137,7 @@ class Accounting:
             *self.become(access.user),
             *(
                 "sbatch",
+                OWN_LIMITS,
                 "--parsable",
                 "--nodes=1",
                 "--ntasks=1",

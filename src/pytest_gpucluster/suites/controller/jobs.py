@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.environment import OWN_LIMITS
 from pytest_gpucluster.cluster.slurm.client import error_line, outage
 from pytest_gpucluster.cluster.slurm.error_hints import advice
 from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
@@ -100,6 +101,7 @@ def submission(config: SlurmConfig, name: str, *options: str) -> tuple[str, ...]
     }
     return (
         "sbatch",
+        OWN_LIMITS,
         "--parsable",
         "--nodes=1",
         "--ntasks=1",

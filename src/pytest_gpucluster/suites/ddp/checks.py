@@ -42,10 +42,9 @@ _FOLLOWS = re.compile(
 
 @dataclass(frozen=True)
 class Setters:
-    """Possible origins of a variable: exports of the environment, the shell that runs pytest, a container."""
+    """Possible origins of a variable: exports and pass_env of the environment, a container."""
 
     exports: Mapping[str, str] = field(default_factory=dict)
-    shell: Mapping[str, str] = field(default_factory=dict)
     contained: bool = False
 
 
@@ -55,9 +54,7 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
     if value is None:
         return "this suite, from Slurm's variables"
     if setters.exports.get(name) == value:
-        return "exports of the environment in the cluster file"
-    if setters.shell.get(name) == value and not setters.contained:
-        return "the shell that runs pytest"
+        return "exports or pass_env of the environment in the cluster file"
     if fact.get("pytorch_version") and name in {"RANK", "LOCAL_RANK"}:
         return "Pyxis"
     hook_port = str(HOOK_FIRST_PORT + int(fact.get("job") or 0) % HOOK_PORTS)

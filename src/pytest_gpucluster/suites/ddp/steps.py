@@ -6,10 +6,10 @@ whether torch is installed. The other steps run on the nodes that pass, so that 
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.ddp import checks
@@ -46,9 +46,7 @@ class Ddp(FrameworkStepRunner[DdpConfig]):
     @property
     def setters(self) -> checks.Setters:
         """The possible origins of rank variables that are known here."""
-        exports = self.environment.exports if self.environment else {}
-        shell = {name: os.environ[name] for name in checks.VARIABLES if name in os.environ}
-        return checks.Setters(exports, shell, contained=self.in_container)
+        return checks.Setters(variables(self.environment), contained=self.in_container)
 
     @cached_property
     def placement(self) -> PayloadResult:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cluster.environment import OF_STEPS, OWN_LIMITS
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.errors import SlurmError, StepError, TransportError
@@ -213,7 +214,14 @@ class Isolation:
     def open_terminal(self) -> PtyResult:
         """Run `srun --pty` on the first node, in a terminal of script(1): srun requires one where it starts."""
         node, seconds = self.nodes[0], int(self.timeout)
-        srun = ("srun", "--overlap", f"--jobid={self.allocation.job_id}", f"--nodelist={node}", "--nodes=1")
+        srun = (
+            "srun",
+            "--overlap",
+            OWN_LIMITS,
+            f"--jobid={self.allocation.job_id}",
+            f"--nodelist={node}",
+            "--nodes=1",
+        )
         step = (*srun, "--ntasks=1", "--time=1", "--pty", "sh", "-c", _SHELL)
         bounded = ("timeout", "--foreground", "-k", "5", str(seconds), *step)
         command = f"stty rows {ROWS} cols {COLUMNS} && exec {shlex.join(bounded)}"
@@ -222,7 +230,7 @@ class Isolation:
             done = self.slurm.transport.run(
                 ("script", "-qec", command, "/dev/null"),
                 timeout=seconds + 15.0,
-                env={**self.slurm.env, "SHELL": "/bin/sh"},
+                env={**self.slurm.env, **OF_STEPS, "SHELL": "/bin/sh"},
             )
         except TransportError as error:
             return PtyResult(node, problem=str(error), command=shown)

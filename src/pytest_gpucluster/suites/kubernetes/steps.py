@@ -24,7 +24,7 @@ class Kubectl:
     """kubectl with the context and the kubeconfig of the cluster file, on the machine that runs pytest."""
 
     def __init__(self, config: KubernetesConfig) -> None:
-        self.config, self.transport = config, LocalTransport()
+        self.config, self.transport = config, LocalTransport(inherit=True)
 
     def argv(self, *words: str) -> tuple[str, ...]:
         """Return the whole command."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.majority import Norm, norm
 from pytest_gpucluster.kit.nccl_config import NcclConfig
@@ -60,14 +61,7 @@ def intended(cluster: Cluster) -> dict[str, str]:
     """Return the variables that the cluster file itself sets for NCCL's steps."""
     config = cluster.section(NcclConfig)
     own = environment_named(cluster, config.environment, "nccl")
-    return {**(own.exports if own else {}), **config.exports}
-
-
-def login(cluster: Cluster, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return NCCL's variables of this process where srun passes them on; {} if no srun runs on this machine."""
-    if cluster.transport.kind != "local" or cluster.access == "ssh":
-        return {}
-    return {name: value for name, value in environ.items() if name.startswith("NCCL_")}
+    return {**variables(own), **config.exports}
 
 
 @check(
@@ -81,7 +75,6 @@ def environment(
     usual_variables: Mapping[str, Norm[str]],
     profile: Profile,
     intended_variables: Mapping[str, str],
-    login_variables: Mapping[str, str],
     nccl_image: str,
 ) -> Judgement:
     """NCCL's variables, files and plugins leave it its speed, and are those of the other nodes."""
@@ -93,7 +86,7 @@ def environment(
     for name, setting in sorted(nccl_environment.effective.items()):
         if intended_variables.get(name) == setting.value:
             continue
-        where = nccl_environment.where(setting, login_variables)
+        where = nccl_environment.where(setting)
         for found in judge_setting(setting, context, where):
             named.update({name} if isinstance(found, Finding) else ())
             yield found
@@ -103,7 +96,7 @@ def environment(
         value = mine.value if mine else UNSET
         if name in named or intended_variables.get(name) == value:
             continue
-        where = f"{value} ({nccl_environment.where(mine, login_variables)})" if mine else UNSET
+        where = f"{value} ({nccl_environment.where(mine)})" if mine else UNSET
         yield from usual.judge(name, value, measured=where)
 
 

@@ -114,15 +114,13 @@ class NcclEnvironment:
                 found.setdefault(setting.name, setting)
         return found
 
-    def where(self, setting: Setting, login: Mapping[str, str]) -> str:
-        """Return where a setting comes from. `login`: the environment of this run, which srun passes on to tasks."""
+    def where(self, setting: Setting) -> str:
+        """Return where a setting comes from."""
         if setting.where:
             return setting.where
         lines = [place for place, text in self.seen if _sets(text, setting)]
         if lines:
             return ", ".join(lines[:3])
-        if login.get(setting.name) == setting.value:
-            return "the environment of this run, which srun passes on"
         return "the environment of the task, from none of the searched files: TaskProlog or a SPANK plugin of Slurm"
 
 

@@ -5,13 +5,13 @@ Every stage is measured once, at its first use, and judged by many checks.
 
 from __future__ import annotations
 
-import os
 import signal
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict, with_contention
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
@@ -86,10 +86,8 @@ class NcclStages:
 
     @cached_property
     def env(self) -> dict[str, str]:
-        """The variables with which conditions of thresholds are compared: of this process, which srun passes, and exports."""
-        cluster = self.runner.config
-        environment = self.runner.environment
-        return {**os.environ, **(environment.exports if environment else {}), **cluster.exports}
+        """The variables with which conditions of thresholds are compared: those that the cluster file gives the steps."""
+        return {**variables(self.runner.environment), **self.runner.config.exports}
 
     def sizes(self, collective: str, nodes: int) -> tuple[int, ...]:
         """Return the sizes that thresholds name for a run; () if none fits."""

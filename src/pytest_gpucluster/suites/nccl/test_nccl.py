@@ -5,7 +5,6 @@ Ranks, devices, transports and data are validated before a bandwidth is judged.
 
 from __future__ import annotations
 
-import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,7 +160,6 @@ all_environments = fleet_probed(ENVIRONMENT, environment.EnvironmentsOfAll)
 usual_variables = fact(lambda node, all_environments: all_environments.usual(node.group))
 nccl_image = fact(image_of)
 intended_variables = fact(environment.intended)
-login_variables = fact(lambda cluster: environment.login(cluster, os.environ))
 
 globals().update(checks_as_tests(environment))
 

@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.environment import OWN_LIMITS
 from pytest_gpucluster.cluster.slurm.error_hints import advice
 from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.result import StepResult
@@ -380,6 +381,7 @@ def submit_jobs(
     }
     common = [
         "sbatch",
+        OWN_LIMITS,
         "--parsable",
         "--nodes=1",
         "--ntasks=1",

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cluster.environment import OF_STEPS, login_lines, variables
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import ConfigError, TransportError
@@ -83,11 +84,12 @@ class SubmititDriver(Submission):
             "requeue": self.requeue,
         }
         python = environment.python if environment else "python3"
-        env = {**slurm.env, **(environment.exports if environment else {})}
+        env = {**slurm.env, **OF_STEPS, **variables(environment)}
+        words = (python, "-c", source_of(__file__), json.dumps(options))
         self._process: subprocess.Popen[bytes] | RemoteProcess | None = None
         try:
             self._process = slurm.transport.spawn(
-                (python, "-c", source_of(__file__), json.dumps(options)), env=env
+                ("sh", "-c", f'{login_lines()}\nexec "$@"', "sh", *words), env=env
             )
         except TransportError as error:
             self._result = self._result_of(str(error))
