@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import os
 import pwd
-import re
 import shlex
 import shutil
 import sys
@@ -33,6 +32,17 @@ IDENTITY = ("HOME", "LOGNAME", "SHELL", "USER")
 CLIENT = (
     *("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"),
     *("SLURM_SACK_SOCKET", "SLURM_SACK_KEY", "SLURM_SACK_JWKS"),
+)
+_PYTHON = ("PYTHONPATH", "PYTHONHOME")
+_LOCALE = (
+    "LANGUAGE",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LC_COLLATE",
+    "LC_MESSAGES",
+    "LC_NUMERIC",
+    "LC_TIME",
+    "LC_MONETARY",
 )
 # for commands on the machine of Slurm's commands only: the time zone in which they print, and credentials of ssh
 COMMANDS_ONLY = ("KRB5CCNAME", "SSH_AUTH_SOCK", "TZ")
@@ -118,8 +128,30 @@ def login_lines() -> str:
     text = resources.files(__package__).joinpath("login.sh").read_text(encoding="ascii")
     lines = (line.strip() for line in text.splitlines())
     kept = "\n".join(line for line in lines if line and not line.startswith("#"))
-    tools = " ".join(map(shlex.quote, tool_folders())) or '""'
-    return re.sub(r"\bTOOL\b", lambda _: tools, kept.replace("SYSTEM", SYSTEM_PATH))
+    return kept.replace("WITHOUT_TOOL", without_tool_lines("login_path")).replace("SYSTEM", SYSTEM_PATH)
+
+
+def without_tool_lines(variable: str) -> str:
+    """Return lines of sh that remove the folders of the interpreter that runs pytest from a search path, and its venv."""
+    lines = [f"{variable}=:${variable}:"]
+    for folder in tool_folders():
+        own = shlex.quote(folder)
+        lines += [
+            f"while case ${variable} in *:{own}:*) ;; *) false ;; esac; do "
+            f"{variable}=${{{variable}%%:{own}:*}}:${{{variable}#*:{own}:}}; done",
+            f'[ "${{VIRTUAL_ENV-}}/bin" != {own} ] || unset VIRTUAL_ENV',
+        ]
+    return "\n".join([*lines, f"{variable}=${{{variable}#:}} {variable}=${{{variable}%:}}"])
+
+
+def session_lines() -> str:
+    """Return lines of sh for an SSH session on a node: its own environment, which is that of a login, and ours of steps.
+
+    login.sh puts what the profile sets in place of SYSTEM_PATH.
+    """
+    kept = without_tool_lines("PATH")
+    unset = f"unset {' '.join((*_PYTHON, *_LOCALE))}"
+    return f"{kept}\nPATH=$PATH:{SYSTEM_PATH} LANG={LOCALE}\nexport PATH LANG\n{unset}\numask {UMASK:03o}"
 
 
 @functools.lru_cache(maxsize=16)

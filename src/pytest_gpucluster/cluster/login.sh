@@ -1,7 +1,8 @@
 # Run in a task before its command, by sh or bash: what a login on this node sets. PATH takes the place of SYSTEM in the
 # step's PATH; each other variable is set if the step does not have it, so that exports and TaskProlog take precedence.
 # Files of the user's home are not read: they are the shell of one person, not the site's. A profile that hangs, fails or
-# prints something changes nothing. Replaced: SYSTEM, TOOL (folders of the interpreter that runs pytest).
+# prints something changes nothing. Replaced: SYSTEM, and WITHOUT_TOOL, which
+# removes the folders of the interpreter that runs pytest.
 umask 022
 login_path=$PATH login_before=$(export -p)
 login_after=$(
@@ -27,15 +28,8 @@ if [ -n "$login_after" ] && (eval "$login_after" && eval "$login_before") >/dev/
   eval "$login_after"
   login_path=$PATH
   eval "$login_before"
-  login_path=:$login_path:
-  for login_tool in TOOL; do
-    [ "${VIRTUAL_ENV-}/bin" != "$login_tool" ] || unset VIRTUAL_ENV
-    while case $login_path in *":$login_tool:"*) ;; *) false ;; esac; do
-      login_path=${login_path%%":$login_tool:"*}:${login_path#*":$login_tool:"}
-    done
-  done
-  login_path=${login_path#:} login_path=${login_path%:}
+  WITHOUT_TOOL
   case $PATH in *SYSTEM*) PATH=${PATH%%SYSTEM*}$login_path${PATH#*SYSTEM} ;; esac
 fi
 [ "${LANG-}" != C.UTF-8 ] || [ -d /usr/lib/locale/C.utf8 ] || [ -d /usr/lib/locale/C.UTF-8 ] || LANG=C
-unset login_path login_before login_after login_tool
+unset login_path login_before login_after

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce
 from pytest_gpucluster.cluster.channel.protocol import agent_argv
+from pytest_gpucluster.cluster.environment import session_lines
 from pytest_gpucluster.cluster.transport.remote_process import SshProcess
 from pytest_gpucluster.cluster.transport.ssh_connect import connect, gateway_to, place
 from pytest_gpucluster.core.errors import GpuClusterError
@@ -100,7 +101,8 @@ class _Agent:
             connection = self._connection = make()
             channel = connection.transport.open_session(timeout=BEGIN)
             process = SshProcess(channel, agent_argv(nonce), where, merged=True)
-            process.begin({"SLURM_PROCID": str(self.task), "SLURMD_NODENAME": self.node}, timeout=BEGIN)
+            env = {"SLURM_PROCID": str(self.task), "SLURMD_NODENAME": self.node}
+            process.begin(env, timeout=BEGIN, base=session_lines())
             self._process = process
             reader = threading.Thread(target=self._read, args=(process, lose), daemon=True)
             reader.start()

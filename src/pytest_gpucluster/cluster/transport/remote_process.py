@@ -58,10 +58,17 @@ class ConnectionLost(TransportError):
 
 
 def script(
-    argv: Sequence[str], env: Mapping[str, str | None], nonce: str, *, path: str | None, workdir: str | None
+    argv: Sequence[str],
+    env: Mapping[str, str | None],
+    nonce: str,
+    *,
+    path: str | None,
+    workdir: str | None,
+    base: str | None = None,
 ) -> str:
     """Return the sh script that executes the command; it prints `NONCE PID` on stdout and `NONCE` on stderr first.
 
+    `base`: lines that make the environment; None: that of Slurm's commands.
     TransportError for an invalid variable name.
     """
     program = shlex.quote(argv[0])
@@ -80,7 +87,7 @@ def script(
     else:
         lines.append(f"far_program=$(command -v {program}) || {{ echo {nonce} missing; exit 127; }}")
         program = '"$far_program"'
-    lines.append(_BASE)
+    lines.append(_BASE if base is None else base)
     if path:
         lines.append(f"PATH={shlex.quote(path)}:$PATH")
     unset = [name for name, value in env.items() if value is None]
@@ -177,13 +184,14 @@ class SshProcess:
         timeout: float,
         path: str | None = None,
         workdir: str | None = None,
+        base: str | None = None,
     ) -> None:
-        """Start the command and read its pid.
+        """Start the command and read its pid; `base` as in script().
 
         Raise TransportError if it is not found, ConnectionLost if the connection was lost.
         """
         nonce = f"far-{secrets.token_hex(8)}"
-        line = header(script(self.args, env, nonce, path=path, workdir=workdir))
+        line = header(script(self.args, env, nonce, path=path, workdir=workdir, base=base))
         sent = False
         self._channel.settimeout(timeout)
         try:
