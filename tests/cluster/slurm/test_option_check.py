@@ -25,7 +25,7 @@ BOTH = "salloc: error: don't specify both --verbose (-v) and --quiet (-Q)\n"
 # a command that reads options as Slurm's do: --good and --value VALUE are known
 TOOL = """#!/bin/sh
 name=${0##*/}
-echo "$name $*" >>"$GPUCLUSTER_TEST_LOG"
+echo "$name $*" >>"${0%/bin/*}/log"
 [ "$LC_ALL" = C ] || exit 9
 while [ $# -gt 0 ]; do
   case $1 in
@@ -43,13 +43,12 @@ exit 1
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Cluster]:
+def load(tmp_path: Path) -> Callable[[str], Cluster]:
     """Return a function that loads a cluster file beside a folder `bin` with every command."""
     (tmp_path / "bin").mkdir()
     for name in COMMANDS:
         (tmp_path / "bin" / name).write_text(TOOL)
         (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("GPUCLUSTER_TEST_LOG", str(tmp_path / "log"))
 
     def loaded(text: str) -> Cluster:
         (tmp_path / "lab.yaml").write_text(f"nodes: gpu01\n{text}\n")

@@ -1,0 +1,151 @@
+"""A run from the shell of a stranger: a venv first on PATH, low limits, and variables of frameworks and proxies.
+
+Steps get none of it, so a healthy cluster is healthy from there too; what the shell sets is one warning of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from framework_helpers import DEADLINE, framework_python
+from paths import ROOT
+from plugin_helpers import Run, command, environment, sandbox_folder
+
+from pytest_gpucluster.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SHELL = {
+    "RANK": "3",
+    "WORLD_SIZE": "99",
+    "LOCAL_RANK": "7",
+    "MASTER_ADDR": "192.0.2.1",
+    "MASTER_PORT": "1",
+    "GLOO_SOCKET_IFNAME": "eth99",
+    "NCCL_SOCKET_IFNAME": "eth99",
+    "TF_CONFIG": '{"cluster": {"worker": ["192.0.2.1:1"]}, "task": {"type": "worker", "index": 0}}',
+    "http_proxy": "http://192.0.2.1:3128",
+    "CUDA_VISIBLE_DEVICES": "",
+    "LD_LIBRARY_PATH": "/nowhere",
+    "OMP_NUM_THREADS": "999",
+    "SLURM_JOB_ID": "999999",
+    "SBATCH_PARTITION": "nowhere",
+    "SRUN_CPUS_PER_TASK": "999",
+    "TMPDIR": "/nowhere",
+}
+# which of them tasks and agents have, with PATH, python3, the limit of open files, the umask and the locale
+SHOWN = f"""
+import json
+from pathlib import Path
+
+NAMES = {sorted([*SHELL, "VIRTUAL_ENV", "PYTHONPATH"])}
+SHOW = (
+    "env; echo PYTHON3=$(command -v python3); echo NOFILE=$(ulimit -n); echo UMASK=$(umask)"
+)
+
+
+def keep(name, text):
+    found = dict(line.partition("=")[::2] for line in text.splitlines() if "=" in line)
+    names = [*NAMES, "PATH", "PYTHON3", "NOFILE", "UMASK", "LANG"]
+    Path(__file__).with_name(name).write_text(json.dumps({{key: found[key] for key in names if key in found}}))
+
+
+def test_step(srun, node):
+    keep(f"step-{{node.name}}", srun(["sh", "-c", SHOW], nodes=(node.name,)).tasks[0].stdout)
+
+
+def test_passed(srun, node):
+    out = srun(["sh", "-c", SHOW], nodes=(node.name,), environment="passed").tasks[0].stdout
+    keep(f"passed-{{node.name}}", out)
+
+
+def test_agent(host, node):
+    keep(f"agent-{{node.name}}", host.run(SHOW).stdout)
+"""
+# what Slurm sets in every task of its own, to other values than the shell's
+OF_SLURM = {"CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "TMPDIR"}
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=2, gpus_per_node=2)
+        yield sandbox
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    """Return the folder of an interpreter without torch that is this one: the venv of the tutorial."""
+    folder = tmp_path / "venv"
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], check=True, timeout=60
+    )
+    return folder
+
+
+def run_from_a_strange_shell(box: Sandbox, folder: Path, venv: Path, *words: str, where: list[str]) -> Run:
+    known = yaml.safe_load(box.cluster_file.read_text())
+    known["environments"] = {
+        **known.get("environments", {}),
+        "frameworks": {"python": str(framework_python())},
+        "passed": {"pass_env": ["http_proxy", "MASTER_*"], "exports": {"MASTER_PORT": "7"}},
+    }
+    known |= {"ddp": {"environment": "frameworks"}, "os": {**known["os"], "limits": {"nofile": "4096"}}}
+    path = folder / "strange.yaml"
+    path.write_text(yaml.safe_dump(known))
+    modules = [str(ROOT / "src"), *(place for place in sys.path if place.endswith("site-packages"))]
+    env = environment(
+        **SHELL,
+        PATH=f"{venv}/bin:{box.env['PATH']}",
+        VIRTUAL_ENV=str(venv),
+        PYTHONPATH=":".join(modules),
+        SLURM_CONF=box.env["SLURM_CONF"],
+    )
+    argv = command(
+        f"--cluster={path}", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", "-rA", *words
+    )
+    line = shlex.join([f"{venv}/bin/python", *argv[1:], *where])
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -S -n 1024; umask 077; exec {line}"],
+        cwd=folder, env=env, capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    return Run(done.returncode, done.stdout, done.stderr, folder)
+
+
+@pytest.mark.parametrize("words", [(), ("-n2",)], ids=["alone", "xdist"])
+def test_a_healthy_cluster_is_healthy_from_a_strange_shell(
+    box: Sandbox, tmp_path: Path, venv: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "test_shown.py").write_text(SHOWN)
+    suites = [str(ROOT / "suites" / name) for name in ("os", "slurm", "ddp", "container")]
+    run = run_from_a_strange_shell(
+        box, tmp_path, venv, "--drain=dry-run", *words, where=[*suites, "test_shown.py"]
+    )
+    assert run.rc == 0, run.out[-5000:] + run.err[-2000:]
+    ends = set(run.outcomes.values())
+    assert ends <= {"passed", "not applicable", "not checked"}, run.out[-5000:]
+    judged = {event["check"] for event in run.events if event.get("outcome") == "passed" and "check" in event}
+    assert {"os.limits", "ddp.environment", "ddp.master_addr", "ddp.all_reduce", "container.import"} <= judged
+    assert "would be drained: gpu" not in run.out
+    for kind in ("step", "agent"):
+        for node in ("gpu01", "gpu02"):
+            found = json.loads((tmp_path / f"{kind}-{node}").read_text())
+            assert str(venv) not in found.pop("PATH")
+            system = {name: found.pop(name) for name in ("PYTHON3", "NOFILE", "UMASK", "LANG")}
+            assert not system["PYTHON3"].startswith(str(venv))
+            assert int(system.pop("NOFILE")) > 4096
+            assert (system["UMASK"], system["LANG"]) == ("0022", "C.UTF-8")
+            assert set(found) <= OF_SLURM
+            assert all(found[name] != SHELL[name] for name in found)
+    passed = json.loads((tmp_path / "passed-gpu01").read_text())
+    given = {name: passed[name] for name in ("http_proxy", "MASTER_ADDR", "MASTER_PORT")}
+    assert given == {"http_proxy": SHELL["http_proxy"], "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "7"}
