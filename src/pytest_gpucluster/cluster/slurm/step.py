@@ -56,8 +56,10 @@ PIECE = 1024
 MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
 # bytes stored of a whole step: with many tasks, less than its cap for each
 STEP_CAP, LEAST_CAP = 1 << 29, 1 << 16
-# $0 is the nonce. Each frame is one write, so that no other output of the task splits it.
+# $0 is the nonce. Each frame is one write, so that no other output of the task splits it. slurmd's limits may allow core
+# files, which a crash would leave in the folder of the run.
 _WRAPPER = (
+    "ulimit -S -c 0 2>/dev/null; "
     '{mark}printf \'%s begin %s %s %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_STEP_ID" '
     '"${gpucluster_root:--}" "${gpucluster_image:--}" >&2; '
     '{prelude}"$@"; rc=$?; printf \'%s end %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" $rc >&2; exit $rc'
