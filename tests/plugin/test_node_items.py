@@ -468,15 +468,17 @@ def test_an_item_has_what_plugins_expect_of_a_function(sandbox: Sandbox, tmp_pat
 
 def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path: Path) -> None:
     mark = "import pytest\n\n\n@pytest.mark.intrusive\ndef test_it(node, host):\n    assert node.name != 'gpu03'\n"
-    for options, outcome in (
-        ((), "not applicable"),
-        (("-m", "intrusive"), "not applicable"),
-        (("--intrusive",), "passed"),
-    ):
-        run = run_pytest(tmp_path, on(sandbox), *options, files={"test_it.py": mark, "conftest.py": ""})
-        failures = names(run.outcomes, "failed")
-        assert len(names(run.outcomes, outcome)) + len(failures) == 4, run.out + run.err
-    assert failures == ["test_it[gpu03]"]
+    files = {"test_it.py": mark, "conftest.py": ""}
+    for options in ((), ("-m", "intrusive")):
+        run = run_pytest(tmp_path, on(sandbox), *options, files=files)
+        assert not run.outcomes, run.out + run.err
+        assert "on request only: 4 intrusive checks (--intrusive): it" in run.out
+    run = run_pytest(tmp_path, on(sandbox), "test_it.py::test_it[gpu03]", files=files)
+    assert run.rc == 1
+    assert "it.it disturbs users of the cluster for a short time: add --intrusive" in run.out
+    run = run_pytest(tmp_path, on(sandbox), "--intrusive", files=files)
+    assert len(names(run.outcomes, "passed")) == 3
+    assert names(run.outcomes, "failed") == ["test_it[gpu03]"]
     assert f"rerun:        pytest {on(sandbox)} --intrusive 'test_it.py::test_it[gpu03]'" in run.out
 
 

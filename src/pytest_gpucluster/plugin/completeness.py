@@ -58,6 +58,11 @@ class Completeness:
             return ["no node was tested: this run says nothing about the cluster's nodes"]
         return []
 
+    def not_proved(self) -> list[str]:
+        """Complain of nodes that are not proved; their errors say why."""
+        nodes = self._model.proofs.of(NOT_PROVED)
+        return [f"not proved: {hostlist.shown(nodes)}"] if nodes else []
+
     def too_few(self) -> list[str]:
         """Complain where fewer nodes were tested than min_nodes requires: which are missing, and why."""
         required, selected = self._session.cluster.min_nodes, self._model.selected

@@ -282,8 +282,9 @@ class Hooks:
                 *self._missing_logs(),
                 *self.end.gaps(),
             ]
-            if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
-                complaints = [*self.completeness.nothing_executed(), *complaints]
+            if session.exitstatus != pytest.ExitCode.TESTS_FAILED and not unproved:
+                nothing = self.completeness.nothing_executed()
+                complaints = [*(nothing or ([] if untested else self.completeness.not_proved())), *complaints]
             self.session.messages.extend(complaints)
             if untested or unproved or complaints:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -52,7 +52,7 @@ def is_named(suite: Suite, config: pytest.Config) -> bool:
 
 
 def left_out(config: pytest.Config, cluster: Cluster) -> list[str]:
-    """Return the suites that a run would have if the cluster file had a section for them."""
+    """Return the suites that a run would have with a section for them in the cluster file."""
     root, lacking = _root(), without_section(cluster)
     if not any(path == root or path in root.parents for path in _paths(config)):
         return []
@@ -175,7 +175,7 @@ class Selection:
         }
         for (suite, check, whole), by_node in counts.items():
             everywhere = matches(check, (*proofs.get(suite, ()), *self._required)) is not None
-            # a rerun of single checks has to judge just these
+            # a rerun of single checks must judge just these
             everywhere = everywhere or (suite in proofs and suite not in with_proof)
             nodes = [node for node in by_node if everywhere or self._requires(check, node)]
             for items in sorted({by_node[node] for node in nodes}):

@@ -111,7 +111,7 @@ def prove(run: Run) -> Proofs:
     """Judge what the results of a run prove by now."""
     unproved: dict[tuple[str, str], Unproved] = defaultdict(Unproved)
     proved: set[tuple[str, str]] = set()
-    for row in run.required:
+    for row in run.required or ():
         for node in row.nodes:
             results = run.of_proof[row.suite, row.check, "" if row.whole else node]
             pair = row.suite, node
@@ -124,7 +124,7 @@ def prove(run: Run) -> Proofs:
                 one.checks += [row.check] if row.check and row.check not in one.checks else []
                 one.reasons += [why for why in reasons if why not in one.reasons]
                 one.reported &= any(outcome == "error" for outcome, _ in results)
-    if not run.required:  # a log without a selection
+    if run.required is None:
         proved |= {
             (suite, node)
             for node, by_suite in run.counts.items()
@@ -148,8 +148,8 @@ def _reasons(row: Required, results: list[tuple[str, str]], *, judged: bool) -> 
     """Return why the items of a row are no proof, nothing where they are one or do not apply."""
     if row.missing:
         return [row.missing]
-    if not row.check and judged:  # any result will do
-        return []
+    if not row.check and (judged or all(outcome in (APPLIES_NOT, "skipped") for outcome, _ in results)):
+        return []  # a test of the site states no proof: any result will do, and its skips are its own
     without = [why or outcome for outcome, why in results if outcome not in (*JUDGED, APPLIES_NOT)]
     return [*dict.fromkeys(without), *([NO_RESULT] if len(results) < row.items else [])]
 
@@ -165,4 +165,5 @@ def _state(run: Run, node: str, lacking: bool, proved: bool) -> str:
         return NOT_PROVED
     if proved:
         return FIT
-    return NOT_TESTED if all(outcome in (APPLIES_NOT, NOT_TESTED) for outcome in +counts) else NOT_PROVED
+    applies = run.required is None and any(outcome not in (APPLIES_NOT, NOT_TESTED) for outcome in +counts)
+    return NOT_PROVED if applies else NOT_TESTED

@@ -109,7 +109,7 @@ class Run:
     ended: float | None = None  # the latest
     run: str = ""
     selected: list[str] = field(default_factory=list)
-    required: list[Required] = field(default_factory=list)  # what the run must prove
+    required: list[Required] | None = None  # what the run must prove; None: its log does not state it
     of_proof: dict[tuple[str, str, str], list[tuple[str, str]]] = field(
         default_factory=dict
     )  # suite, check, node -> outcome and message of each result that is part of a proof
