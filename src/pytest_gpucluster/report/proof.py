@@ -113,6 +113,8 @@ def prove(run: Run) -> Proofs:
     proved: set[tuple[str, str]] = set()
     for row in run.required or ():
         for node in row.nodes:
+            if node in run.problems:  # an error of its own, or busy
+                continue
             results = run.of_proof[row.suite, row.check, "" if row.whole else node]
             pair = row.suite, node
             judged = any(outcome in JUDGED for outcome, _ in results)

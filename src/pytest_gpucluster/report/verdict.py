@@ -26,7 +26,8 @@ TITLES = {
     "rejected": "Not accepted",
     "unproved": "Not proved",
 }
-KINDS = {"busy": "busy", "unavailable": "out of service", "lost": "lost"}  # of plugin/plan.py
+BUSY = "busy"
+KINDS = {BUSY: "busy", "unavailable": "out of service", "lost": "lost"}  # of plugin/plan.py
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,11 @@ def _result(run: Run) -> tuple[str, str]:
         whole = "A check of the whole cluster failed."
         some_failed = f"{len(failed):,} of {count(len(run.selected), 'node')} failed at least one check."
         return "rejected", some_failed if failed else whole
+    missing = [
+        node
+        for node in run.proofs.of(NOT_TESTED)
+        if run.problems.get(node, (BUSY, ""))[0] != BUSY and (AVAILABLE, node) not in run.waived
+    ]
     lacking = ", ".join(dict.fromkeys(suite for suite, _ in run.proofs.unproved))
     reasons = {
         f"The run did not end; its log stops at {clock(run.ended)}.": run.finish is None,
@@ -92,6 +98,7 @@ def _result(run: Run) -> tuple[str, str]:
         f"Nothing failed, but {lacking} did not prove all selected nodes.": lacking,
         "No check was executed: this run says nothing about the cluster.": not run.executed,
         f"Without any result: {folded(run.silent)}.": run.silent,
+        f"Nothing failed, but these nodes could not be tested: {folded(missing)}.": missing,
         "Nothing failed, but not everything could be judged: see the errors.": run.totals["error"]
         or run.proofs.of(NOT_PROVED),
         f"The run ended with status {status}: see its errors.": status != 0,
