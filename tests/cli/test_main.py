@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from pytest_gpucluster.cluster.slurm import client
 from pytest_gpucluster.cluster.transport import Completed, LocalTransport
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import SandboxError
+from pytest_gpucluster.core.survey import Hardware
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config import Cluster
     from pytest_gpucluster.core.survey import Survey
 
+PORTS = (("InfiniBand", 50.0),) * 8
 INVENTORY = "[slurm-master]\nmgmt01\n[slurm-node]\ngpu[01:04]\n"
 
 
@@ -39,7 +42,7 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_init_writes_a_file_that_loads(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["init", "--inventory", "inventory", "--name", "prod"]) == 0
+    assert cli.main(["init", "--offline", "--inventory", "inventory", "--name", "prod"]) == 0
     assert "clusters/prod.yaml: 4 nodes in 1 group." in capsys.readouterr().out
     assert config.load_cluster("prod").groups[0].nodes == "gpu[01-04]"
 
@@ -76,7 +79,7 @@ def test_init_follows_no_link_and_uses_no_folder_that_others_may_change(
 
 
 def test_init_to_standard_output_writes_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["init", "--inventory", "inventory", "--output", "-"]) == 0
+    assert cli.main(["init", "--offline", "--inventory", "inventory", "--output", "-"]) == 0
     assert "nodes: gpu[01-04]" in capsys.readouterr().out
     assert not Path("clusters").exists()
 
@@ -124,14 +127,14 @@ TYPES = (
             "srun --mpi=list: pmi2; MpiDefault=none",
         ),
         ("pmix", TYPES, None, "MpiDefault=pmix, which starts the ranks of nccl-tests"),
-        ("none", "srun: fatal: no configuration\n", None, "# nccl: {mpi: pmix}"),
+        ("none", "srun: fatal: no configuration\n", None, "like nccl: {mpi: pmix}"),
     ],
 )
 def test_init_drafts_how_ranks_are_started(
     monkeypatch: pytest.MonkeyPatch, default: str, types: str, mpi: str | None, said: str
 ) -> None:
     slurm_answers(monkeypatch, PARTITIONS, default, types)
-    assert cli.main(["init"]) == 0
+    assert cli.main(["init", "--offline"]) == 0
     assert said in Path("clusters/lab.yaml").read_text()
     nccl = config.load_cluster("lab").section(NcclConfig)
     assert (nccl.mpi, nccl.launcher) == (mpi, "srun")
@@ -139,7 +142,7 @@ def test_init_drafts_how_ranks_are_started(
 
 def test_init_without_any_pmi_drafts_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm_answers(monkeypatch, PARTITIONS, "none", "MPI plugin types are...\n\tnone\n")
-    assert cli.main(["init"]) == 0
+    assert cli.main(["init", "--offline"]) == 0
     nccl = config.load_cluster("lab").section(NcclConfig)
     assert (nccl.mpi, nccl.launcher) == (None, "mpirun")
 
@@ -154,44 +157,54 @@ def test_init_takes_the_default_partition_or_the_largest(
 ) -> None:
     monkeypatch.setitem(globals(), "NODES", NODES.splitlines()[0].replace("batch,debug", "all,wide") + "\n")
     slurm_answers(monkeypatch, ALL.format(default) + WIDE, "none", TYPES)
-    assert cli.main(["init"]) == 0
+    assert cli.main(["init", "--offline"]) == 0
     assert config.load_cluster("lab").slurm.partition == chosen
 
 
 def test_init_from_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm_answers(monkeypatch, PARTITIONS, "none", TYPES)
     monkeypatch.setenv("SLURM_CONF", "/srv/lab/slurm.conf")
-    assert cli.main(["init"]) == 0
+    assert cli.main(["init", "--offline"]) == 0
     cluster = config.load_cluster("lab")
     assert cluster.slurm.conf == "/srv/lab/slurm.conf"
     groups = {group.nodes: (group.partition, group.profile.name) for group in cluster.groups}
-    assert groups == {"gpu[01-02]": ("batch", "h200-8"), "cpu01": ("debug", "generic")}
+    assert groups == {"gpu[01-02]": ("batch", "generic"), "cpu01": ("debug", "generic")}
 
 
-def test_init_queries_no_nodes_unless_requested(
+def test_init_reads_one_node_per_group_unless_it_is_offline(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def look(cluster: Cluster, known: Survey, _say: object, nodes: str | None) -> Survey:
+        queried.append(("look", cluster.name, nodes))
+        h200 = Hardware((("NVIDIA H200", 143771 * 2**20),) * 8, (18,) * 8, frozenset({"NV18"}), ports=PORTS)
+        return replace(known, hardware={"gpu01": h200})
+
     def query(cluster: Cluster, nodes: str | None, known: Survey, _say: object) -> Survey:
-        queried.append((cluster.name, cluster.access, nodes, known.pmi is not None))
+        queried.append((cluster.access, cluster.name, nodes))
         return known
 
     queried: list[Any] = []
     slurm_answers(monkeypatch, PARTITIONS, "none", TYPES)
     monkeypatch.setattr(node_survey, "survey", query)
-    assert cli.main(["init"]) == 0
+    monkeypatch.setattr(node_survey, "look", look)
+    assert cli.main(["init", "--offline"]) == 0
     assert cli.main(["init", "--from-nodes"]) == 4  # the file exists
     assert queried == []
-    assert cli.main(["init", "--from-nodes", "--nodes", "gpu01", "--force"]) == 0
+    assert cli.main(["init", "--force", "--nodes", "gpu01"]) == 0
+    assert queried == [("look", "lab", "gpu01")]
+    groups = {group.nodes: group.profile.name for group in config.load_cluster("lab").groups}
+    assert groups == {"gpu[01-02]": "h200-8", "cpu01": "generic"}
+    queried.clear()
     assert cli.main(["init", "--from-nodes", "--access", "ssh", "--name", "far"]) == 0
-    assert queried == [("lab", "slurm", "gpu01", True), ("far", "ssh", None, True)]
+    assert queried == [("look", "far", None), ("ssh", "far", None)]
     assert config.load_cluster("far").access == "ssh"
-    assert cli.main(["init", "--nodes", "gpu01"]) == 4
-    assert "--nodes: has no effect without --from-nodes" in capsys.readouterr().err
+    assert cli.main(["init", "--offline", "--nodes", "gpu01", "--force"]) == 4
+    assert "--nodes: has no effect with --offline" in capsys.readouterr().err
 
 
 def test_init_over_ssh_takes_the_addresses_of_the_inventory() -> None:
     Path("inventory").write_text("[slurm-node]\ngpu01 ansible_host=10.0.0.1\n")
-    assert cli.main(["init", "--inventory", "inventory", "--access", "ssh"]) == 0
+    assert cli.main(["init", "--offline", "--inventory", "inventory", "--access", "ssh"]) == 0
     cluster = config.load_cluster("inventory")
     assert cluster.access == "ssh"
     assert cluster.hosts["gpu01"].host == "10.0.0.1"
@@ -201,7 +214,7 @@ def test_init_without_slurm_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert cli.main(["init"]) == 1
+    assert cli.main(["init", "--offline"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("gpucluster: error: ")
     assert "--inventory FILE" in error

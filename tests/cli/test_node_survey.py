@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.cli.node_survey import survey
+from pytest_gpucluster.cli.node_survey import look, survey
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.slurm import client
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
@@ -42,6 +42,9 @@ class FakeFleet:
             else Answer(node, 0, command.encode())
             for node in self.nodes
         }
+
+    def ask_node(self, node: str, command: str, *, timeout: float) -> Answer:
+        return self.ask(command, timeout=timeout)[node]
 
     def close(self) -> None:
         self.closed = True
@@ -127,3 +130,51 @@ def test_over_ssh_nothing_is_allocated(
     found = survey(cluster(access="ssh"), "gpu[01,03]", KNOWN, lambda _: None)
     assert (found.groups, found.in_step, requested) == ((("gpu01", "gpu03"),), False, [])
     assert fleet.closed
+
+
+def test_one_idle_node_of_each_group_is_read(requested: list[AllocationRequest]) -> None:
+    said: list[str] = []
+    found = look(cluster(slurm={"partition": "batch"}), KNOWN, said.append)
+    assert [(one.nodes, one.partition, one.gpus_per_node, one.exclusive, one.time) for one in requested] == [
+        (("gpu01",), "batch", 8, False, 300.0),
+        (("cpu1",), "cpu", 8, False, 300.0),
+    ]
+    assert all(one.queue_wait <= 30 for one in requested)
+    assert set(found.hardware) == {"gpu01", "cpu1"}
+    assert (found.unread, said) == ({}, [])
+
+
+def test_second_node_is_tried_and_a_group_without_an_answer_has_its_reason(
+    requested: list[AllocationRequest],
+) -> None:
+    said: list[str] = []
+    found = look(cluster(slurm={"comment": "full"}), KNOWN, said.append, "gpu[02-03],cpu1")
+    assert [one.nodes for one in requested] == [("gpu02",), ("cpu1",)]  # gpu03 is down
+    assert found.hardware == {}
+    assert found.unread == {"gpu01": "node lost", "cpu1": "no nodes within 600 s"}
+    assert said == ["gpu[01-03] was not read: node lost", "cpu1 was not read: no nodes within 600 s"]
+
+
+@pytest.mark.usefixtures("requested")
+def test_no_idle_node_is_said() -> None:
+    said: list[str] = []
+    found = look(cluster(), KNOWN, said.append, "gpu03")
+    assert found.hardware == {}
+    assert found.unread["gpu01"].startswith("no node of it is idle (gpu03: ")
+    assert len(said) == 1
+
+
+def test_over_ssh_a_node_is_read_without_an_allocation(
+    requested: list[AllocationRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, ...]] = []
+
+    def over_ssh(_cluster: Cluster, nodes: tuple[str, ...]) -> FakeFleet:
+        opened.append(nodes)
+        return FakeFleet(nodes, ["gpu01"])
+
+    monkeypatch.setattr(client, "make_slurm", lambda _cluster: None)
+    monkeypatch.setattr(controller, "open_over_ssh", over_ssh)
+    found = look(cluster(access="ssh"), KNOWN, lambda _: None)
+    assert opened == [("gpu01",), ("gpu02",), ("cpu1",)]
+    assert (set(found.hardware), requested) == ({"gpu02", "cpu1"}, [])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import doctest
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
@@ -14,12 +15,33 @@ from pytest_gpucluster.config import init_template as drafts
 from pytest_gpucluster.config.ansible import read_inventory
 from pytest_gpucluster.config.init_template import DraftNode, Login, draft, from_inventory, proposals
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.survey import Hardware, Software, Survey
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pytest_gpucluster.config import Cluster
 
+MIB = 2**20
+USUAL: dict[str, bool | str | None] = {
+    "mig": False,
+    "ecc": True,
+    "persistence": True,
+    "compute_mode": "Default",
+}
+H200 = Hardware(
+    (("NVIDIA H200", 143771 * MIB),) * 8, (18,) * 8, frozenset({"NV18"}), settings=USUAL,
+    ports=(("InfiniBand", 50.0),) * 8, virtual=False, vendor="NVIDIA",
+)  # fmt: skip
+A100 = replace(
+    H200, gpus=(("NVIDIA A100-SXM4-80GB", 81920 * MIB),) * 8, nvlinks=(12,) * 8, links=frozenset({"NV12"}),
+    ports=(*(("InfiniBand", 25.0),) * 8, ("Ethernet", 12.5)),
+)  # fmt: skip
+H100_SXM = Hardware(
+    (("NVIDIA H100 80GB HBM3", 81559 * MIB),), (0,), settings=USUAL, virtual=True, vendor="QEMU"
+)
+T4 = Hardware((("Tesla T4", 15360 * MIB),), (0,), settings=USUAL, virtual=True, vendor="Amazon EC2")
 DEEPOPS = """\
 # Ansible inventory
 [all]
@@ -72,47 +94,152 @@ def loaded(text: str, folder: Path) -> Cluster:
     return config.load_cluster(path)
 
 
-def test_nodes_are_grouped_by_gres_and_partition(tmp_path: Path) -> None:
+def read(hardware: Mapping[str, Hardware], **more: Any) -> Survey:
+    """Return a survey in which these nodes were read."""
+    return Survey(hardware=hardware, software={name: Software() for name in hardware}, **more)
+
+
+def profiles(cluster: Cluster) -> dict[str, Any]:
+    return {group.nodes: (group.partition, group.profile.name, group.profile.gpu) for group in cluster.groups}
+
+
+def test_each_group_has_the_profile_of_its_node(tmp_path: Path) -> None:
+    """Several partitions, several kinds of hardware, CPU nodes, untyped gres."""
     nodes = [DraftNode(f"gpu{number:02}", "batch", {"gpu:h200": 8}) for number in (3, 1, 2)]
-    nodes += [DraftNode("half1", "batch", {"gpu:h200": 4}), DraftNode("odd1", "lab", {"gpu:xyz": 2})]
-    nodes += [DraftNode("cpu1", "batch", {}), DraftNode("bare1", "batch", {"gpu": 4})]
-    text = draft("prod", nodes, origin="sinfo")
+    nodes += [DraftNode("old1", "lab", {"gpu": 8}), DraftNode("cpu1", "batch", {})]
+    nodes += [DraftNode("far1", "lab", {"gpu:h200": 8})]
+    survey = read({"gpu01": H200, "old1": A100, "cpu1": Hardware(), "far1": replace(H200, ports=())})
+    text = draft("prod", nodes, origin="sinfo", survey=survey)
     cluster = loaded(text, tmp_path)
-    found = {
-        group.nodes: (group.partition, group.profile.name, group.profile.gpu and group.profile.gpu.count)
-        for group in cluster.groups
+    assert cluster.warnings == ()
+    found = profiles(cluster)
+    assert {nodes: row[:2] for nodes, row in found.items()} == {
+        "gpu[01-03]": ("batch", "h200-8"),
+        "old1": ("lab", "dgx-a100"),
+        "cpu1": ("batch", "generic"),
+        "far1": ("lab", "generic"),
     }
-    assert found == {
-        "gpu[01-03]": ("batch", "h200-8", 8),
-        "half1": ("batch", "h200-vm", 4),
-        "odd1": ("lab", "generic", None),
-        "cpu1": ("batch", "generic", None),
-        "bare1": ("batch", "generic", None),
-    }
-    assert "2 GPUs of the type xyz" in text
-    assert "it may also be h200-8-nonvls" in text
+    assert found["gpu[01-03]"][2].gres_type == "h200"
+    far = found["far1"][2]
+    assert (far.count, far.name, far.memory, far.nvlinks, far.topology) == (
+        *(8, "NVIDIA H200", 143771 * MIB, 18, "NV18"),
+    )
+    assert found["cpu1"][2] is None
+    assert "h200-8: 0 ports as the profile states, not 8" in text
 
 
-def test_types_that_begin_with_a_digit_and_mig_are_proposed_as_they_are(tmp_path: Path) -> None:
-    mixed = {"gpu:a100": 6, "gpu:1g.5gb": 14}
-    nodes = [
-        DraftNode("a", "b", {"gpu:2080ti": 4}),
-        DraftNode("c", "b", mixed),
-        DraftNode("d", "b", {"gpufs": 2}),
-    ]
-    text = draft("p", nodes, origin="sinfo")
-    loaded(text, tmp_path)
-    assert "4 GPUs of the type 2080ti" in text
+def test_a_single_sxm_gpu_is_no_pcie_card(tmp_path: Path) -> None:
+    """A node of gpu:h100:1 with NVIDIA H100 80GB HBM3, as recorded."""
+    text = draft("p", [DraftNode("a", "b", {"gpu:h100": 1})], origin="sinfo", survey=read({"a": H100_SXM}))
+    _, name, gpu = profiles(loaded(text, tmp_path))["a"]
+    assert (name, gpu.count, gpu.name, gpu.memory, gpu.nvlinks, gpu.topology) == (
+        *("generic", 1, "NVIDIA H100 80GB HBM3", 81559 * MIB, None, None),
+    )
+    assert "h100-pcie: GPUs are NVIDIA H100 80GB HBM3, not NVIDIA H100 PCIe" in text
+
+
+def test_virtual_machine_with_passed_through_gpus(tmp_path: Path) -> None:
+    machine = replace(H200, ports=(), virtual=True, vendor="QEMU")
+    nodes = [DraftNode("vm1", "b", {"gpu:h200": 8}), DraftNode("vm2", "b", {"gpu:h200": 4})]
+    survey = read({"vm1": machine, "vm2": replace(machine, gpus=H200.gpus[:4], nvlinks=(18,) * 4)})
+    found = profiles(loaded(draft("p", nodes, origin="sinfo", survey=survey), tmp_path))
+    assert {nodes: (name, gpu.count) for nodes, (_, name, gpu) in found.items()} == {
+        "vm1": ("h200-vm", 8),
+        "vm2": ("h200-vm", 4),
+    }
+
+
+def test_mig_is_stated_and_slurms_instances_are_not_counted(tmp_path: Path) -> None:
+    mig = replace(A100, nvlinks=(0,) * 8, links=frozenset({"SYS"}), mig=True, settings={"mig": True, "ecc": True,
+                  "persistence": True, "compute_mode": "Default"})  # fmt: skip
+    nodes = [DraftNode("a", "b", {"gpu:1g.10gb": 56})]
+    text = draft("p", nodes, origin="sinfo", survey=read({"a": mig}))
+    _, name, gpu = profiles(loaded(text, tmp_path))["a"]
+    assert (name, gpu.count, gpu.mig, gpu.gres_type) == ("generic", 8, True, None)
+    assert "one of the two is wrong" not in text
+
+
+def test_ethernet_only_and_unusual_settings_are_not_demanded(tmp_path: Path) -> None:
+    card = Hardware((("NVIDIA L40S", 46068 * MIB),) * 2, (0, 0), frozenset({"SYS"}), False, {"ecc": False, "mig": None},
+                    (("Ethernet", 12.5), ("Ethernet", 3.125)), virtual=False)  # fmt: skip
+    text = draft("p", [DraftNode("a", "b", {"gpu": 2})], origin="sinfo", survey=read({"a": card}))
+    cluster = loaded(text, tmp_path)
+    profile = cluster.groups[0].profile
+    assert profile.gpu
+    assert (profile.gpu.name, profile.gpu.ecc, profile.gpu.persistence) == ("NVIDIA L40S", None, None)
+    assert (profile.fabric.link_layer, profile.fabric.hcas) == ("none", 0)
+    assert "1 Ethernet at 100 Gb/s; 1 Ethernet at 25 Gb/s" in text
+    assert "which adapters carry the traffic of GPUs is not known" in text
+
+
+def test_a_gpu_that_the_read_node_lacks_is_still_expected(tmp_path: Path) -> None:
+    sick = replace(H200, gpus=H200.gpus[:7], nvlinks=(18,) * 7)
+    nodes = [DraftNode("a", "b", {"gpu:h200": 8}), DraftNode("b", "b", {"gpu:h200": 8})]
+    text = draft("p", nodes, origin="sinfo", survey=read({"a": sick}))
+    assert profiles(loaded(text, tmp_path))["a,b"][1] == "h200-8"
+    assert "Slurm has 8 GPUs there (Gres), and a shows 7: one of the two is wrong" in text
+
+
+def test_nodes_that_were_not_read_get_no_profile(tmp_path: Path) -> None:
+    nodes = [DraftNode("a", "b", {"gpu:h200": 8}), DraftNode("c", "b", {"gpu:1g.5gb": 14, "gpu:a100": 6})]
+    nodes += [DraftNode("d", "b", {"gpufs": 2})]
+    text = draft(
+        "p", nodes, origin="sinfo", survey=Survey(unread={"a": "no node of it is idle (a: allocated)"})
+    )
+    assert {row[1] for row in profiles(loaded(text, tmp_path)).values()} == {"generic"}
+    assert "# not read: no node of it is idle (a: allocated)" in text
+    assert "8 GPUs of the type h200; by this name it may be h200-8" in text
     assert "20 GPUs of the type 1g.5gb,a100" in text
-    assert "no GPUs are known of these nodes" in text
+    assert "# not read: run init without --offline" in text
+
+
+def test_sections_that_can_run_are_written_and_the_others_say_what_they_lack(tmp_path: Path) -> None:
+    full = Software("/usr/bin/python3 3.11", {"mpirun": "/m", "mpicc": "/c", "enroot": "/e",
+                    "all_reduce_perf": "/opt/nccl-tests/build/all_reduce_perf"}, {"torch": "2.5"},
+                    images=("/shared/pt.sqsh",), pyxis=True)  # fmt: skip
+    nodes = [DraftNode("a1", "b"), DraftNode("a2", "b")]
+    known = Survey(hardware={"a1": H200}, software={"a1": full})
+    cluster = loaded(draft("p", nodes, origin="sinfo", survey=known), tmp_path)
+    sections: Any = cluster
+    assert (sections.ddp, sections.training) != (None, None)
+    assert sections.mpi.launchers == ("mpirun",)
+    assert sections.container.image == "/shared/pt.sqsh"
+    assert sections.nccl.command == "/opt/nccl-tests/build/all_reduce_perf -b 1M -e 4G -f 2 -g 1"
+    assert (sections.ray, sections.tensorflow, sections.submitit, cluster.warnings) == (None, None, None, ())
+    bare = draft(
+        "p",
+        [*nodes, DraftNode("c", "alone")],
+        origin="sinfo",
+        survey=replace(known, software={"a1": Software()}),
+    )
+    assert loaded(bare, tmp_path).warnings == ()
+    for line in (
+        "# ddp: {}  # torch is not in python3 of a1; needs two nodes; partition alone has one",
+        "# mpi: {launchers: [mpirun, srun --mpi=pmix]}  # not found: mpirun on a1; mpicc on a1",
+        "# container: {image: REGISTRY#IMAGE:TAG}  # no Pyxis on a1; no enroot on a1; no .sqsh file was found",
+        "# a1: neither nccl-tests nor torch, so that NCCL and the GPU loads of burnin are not proved:",
+        "# kubernetes: {}  # needs kubectl and a context",
+    ):
+        assert line in bare
+    with_one = draft("p", [nodes[0]], origin="sinfo", survey=known)
+    assert "needs two nodes; partition b has one" in with_one
+    shared = draft("p", nodes, origin="sinfo", survey=replace(known, share_host=True))
+    assert "several nodes of Slurm are one machine" in shared
+
+
+def test_no_limit_of_a_shell_is_drafted(tmp_path: Path) -> None:
+    assert "limits" not in draft("p", [DraftNode("a")], origin="sinfo", survey=read({"a": H200}))
 
 
 def test_a_single_partition_stands_with_slurm(tmp_path: Path) -> None:
-    cluster = loaded(draft("p", [DraftNode("a", "batch", {"gpu:t4": 1})], origin="sinfo"), tmp_path)
+    survey = read({"a": T4})
+    cluster = loaded(
+        draft("p", [DraftNode("a", "batch", {"gpu:t4": 1})], origin="sinfo", survey=survey), tmp_path
+    )
     assert (cluster.slurm.partition, cluster.groups[0].partition) == ("batch", None)
     gpu = cluster.groups[0].profile.gpu
     assert gpu
-    assert (gpu.name, gpu.gres_type) == ("Tesla T4", "t4")
+    assert (gpu.name, gpu.gres_type, cluster.groups[0].profile.name) == ("Tesla T4", "t4", "aws-g4dn")
 
 
 def test_simulated_gpus_are_called_so(tmp_path: Path) -> None:

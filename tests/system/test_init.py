@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import shutil
 from typing import TYPE_CHECKING
 
-from plugin_helpers import jobs_so_far, out_of_service, run_pytest
+from plugin_helpers import jobs_so_far, out_of_service, run_pytest, slurm, wait_for
 from ssh_helpers import HOST, sshd
 
 from pytest_gpucluster import config
@@ -47,7 +48,8 @@ def test_nodes_pass_what_was_drafted_from_them_except_the_different_one(
         "    - slurmd  # 4 of 4 nodes",
     ):
         assert f"{line}\n" in text
-    assert not any(node in text.partition("groups:")[0] for node in ("gpu01", "gpu02", "gpu03", "gpu04"))
+    section = text.partition("\nos:\n")[2].partition("\n\n")[0]
+    assert not any(node in section for node in ("gpu01", "gpu02", "gpu03", "gpu04"))
     assert cli.main(["check", "lab"]) == 0
     run = run_pytest(tmp_path, "--cluster=lab", "-m", "os", where=())
     assert run.rc == 1, run.out
@@ -71,14 +73,50 @@ def test_node_out_of_service_is_named_and_counts_no_vote(
     assert "gpu02 was not checked: " in err
 
 
-def test_without_the_option_nothing_is_allocated(
+def test_offline_nothing_is_allocated(
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = jobs_so_far(sandbox)
-    assert cli.main(["init", "--name", "lab"]) == 0
+    assert cli.main(["init", "--offline", "--name", "lab"]) == 0
     assert jobs_so_far(sandbox) == before
-    assert "# os:" in (tmp_path / "clusters" / "lab.yaml").read_text()
+    text = (tmp_path / "clusters" / "lab.yaml").read_text()
+    assert "# os:" in text
+    assert config.load_cluster("lab").groups[0].profile.name == "generic"
+
+
+def test_one_node_is_read_by_one_short_job_and_the_draft_fits_it(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """gpu01 is drained: the next node is read. The draft has no warning, no limit of this shell, and fits."""
+    monkeypatch.chdir(tmp_path)
+    before = jobs_so_far(sandbox)
+    with out_of_service(sandbox, "gpu01", "DRAIN", "bad cable"):
+        assert cli.main(["init", "--name", "lab"]) == 0
+    assert jobs_so_far(sandbox) == before + 1
+    wait_for(lambda: not slurm(sandbox, "squeue", "-h").strip(), "the job that read the node has ended")
+    cluster = config.load_cluster("lab")
+    assert (cluster.groups[0].profile.name, cluster.warnings) == ("h200-8", ())
+    text = (tmp_path / "clusters" / "lab.yaml").read_text()
+    assert "# read on gpu02: 8 x NVIDIA H200 (143771 MiB); NV18; 8 InfiniBand at 400 Gb/s\n" in text
+    assert "limits" not in text
+    capsys.readouterr()
+    assert cli.main(["check", "lab"]) == 0
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_without_an_idle_node_the_reason_is_in_the_draft(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with contextlib.ExitStack() as drained:
+        for node in sandbox.nodes:
+            drained.enter_context(out_of_service(sandbox, node, "DRAIN", "bad cable"))
+        assert cli.main(["init", "--name", "lab"]) == 0
+    assert "was not read: no node of it is idle (gpu01: " in capsys.readouterr().err
+    text = (tmp_path / "clusters" / "lab.yaml").read_text()
+    assert "# not read: no node of it is idle (gpu01: " in text
+    assert "8 GPUs of the type h200; by this name it may be h200-8" in text
 
 
 def test_nodes_are_queried_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,14 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inventory", type=Path, metavar="FILE", help="read an Ansible inventory instead of sinfo"
     )
-    parser.add_argument(
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--offline",
+        action="store_true",
+        help="read no node: without it, one idle node per group is allocated for some seconds, to read its hardware and "
+        "software",
+    )
+    how.add_argument(
         "--from-nodes",
         action="store_true",
         help="also draft checks from what runs on most nodes: allocates the nodes, one task each, for a few seconds",
@@ -120,7 +127,7 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes",
         metavar="LIST",
-        help="the nodes that --from-nodes queries, like gpu[01-04] (default: idle ones)",
+        help="the nodes to read, like gpu[01-04] (default: idle ones)",
     )
     parser.add_argument(
         "--access",
@@ -133,13 +140,13 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(args: argparse.Namespace) -> None:
-    if args.nodes is not None and not args.from_nodes:
-        raise ConfigError("--nodes: has no effect without --from-nodes")
+    if args.nodes is not None and args.offline:
+        raise ConfigError("--nodes: has no effect with --offline")
     name, known, draft = _draft_of_inventory(args) if args.inventory else _draft_of_slurm(args)
     path = Path(args.output) if args.output else Path("clusters", f"{name}.yaml")
     if args.output != "-":
         _refuse_existing(path, force=args.force)  # before nodes are allocated
-    text = draft(_from_nodes(args.nodes, known, draft) if args.from_nodes else known)
+    text = draft(known if args.offline else _from_nodes(args.nodes, known, draft, every=args.from_nodes))
     if args.output == "-":
         _say(text)
         return
@@ -152,14 +159,17 @@ def _init(args: argparse.Namespace) -> None:
     )
 
 
-def _from_nodes(nodes: str | None, known: Survey, draft: Callable[[Survey], str]) -> Survey:
-    from pytest_gpucluster.cli.node_survey import survey  # only here
+def _from_nodes(nodes: str | None, known: Survey, draft: Callable[[Survey], str], *, every: bool) -> Survey:
+    """Return what is known with what one node per group shows; `every`: also what most nodes have in common."""
+    from pytest_gpucluster.cli.node_survey import look, survey  # only here
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "draft.yaml")
         path.write_text(draft(known))
         cluster = config.load_cluster(path)
-    return survey(cluster, nodes, known, partial(print, file=sys.stderr))
+    say = partial(print, file=sys.stderr)
+    known = look(cluster, known, say, nodes)
+    return survey(cluster, nodes, known, say) if every else known
 
 
 def _draft_of_inventory(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Survey], str]]:
@@ -201,7 +211,9 @@ def _draft_of_slurm(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Su
             name, nodes, origin="sinfo", conf=conf, survey=survey, simulated=simulated, access=args.access
         )
 
-    return name, Survey(_pmi(slurm), outputs=_outputs(slurm)), write
+    hosts = {node.hostname for node in slurm.nodes().values()}
+    known = Survey(_pmi(slurm), outputs=_outputs(slurm), share_host=len(hosts) < len(nodes))
+    return name, known, write
 
 
 def _pmi(slurm: Slurm) -> Pmi | None:

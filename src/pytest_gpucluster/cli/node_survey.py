@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.kit import node_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpucluster.cluster.channel.channel import Fleet
     from pytest_gpucluster.cluster.slurm.allocation import AllocationRequest
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.config.models import Cluster, Group
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.core.survey import Survey
 
 HOLD = 300.0  # seconds of an allocation; the commands take a few
+QUEUE = 15.0  # seconds that an idle node may take to be allocated
+POLL = 0.3
+ALL_GROUPS = 120.0  # seconds after which no further group is read
+ATTEMPTS = 2  # idle nodes of a group that are tried
+LOOK = 60.0  # seconds for one command on the node that is read
 
 
 def survey(cluster: Cluster, nodes: str | None, known: Survey, say: Callable[[str], None]) -> Survey:
@@ -51,6 +58,92 @@ def survey(cluster: Cluster, nodes: str | None, known: Survey, say: Callable[[st
         },
         in_step=cluster.access != "ssh",
     )
+
+
+def look(cluster: Cluster, known: Survey, say: Callable[[str], None], nodes: str | None = None) -> Survey:
+    """Return what is known with hardware and software of one idle node per group, read in one short step each.
+
+    A group that could not be read is in `unread` with the reason. `nodes`: a hostlist of the nodes to choose from.
+    """
+    hardware, software, unread = {}, {}, {}
+    named = hostlist.expand(nodes or "")
+    until = time.monotonic() + ALL_GROUPS
+    for group in cluster.groups:
+        chosen = [name for name in group.names if nodes is None or name in named]
+        if not chosen:
+            continue
+        if time.monotonic() > until:
+            unread[group.names[0]] = f"the nodes before took {ALL_GROUPS:g} s: --nodes names nodes to read"
+            continue
+        try:
+            node, answers = _read_one(cluster, group, chosen, say)
+        except GpuClusterError as error:
+            unread[group.names[0]] = str(error)
+            say(f"{group.nodes} was not read: {error}")
+            continue
+        hardware[node] = node_facts.read_hardware(*(answers[command] for command in node_facts.HARDWARE))
+        with contextlib.suppress(GpuClusterError):
+            software[node] = node_facts.SOFTWARE.parse(answers[node_facts.SOFTWARE.command])
+    return replace(known, hardware=hardware, software=software, unread=unread)
+
+
+def _read_one(
+    cluster: Cluster, group: Group, names: Sequence[str], say: Callable[[str], None]
+) -> tuple[str, dict[str, Answer]]:
+    """Return an idle node of a group and its answers, {command: answer}; GpuClusterError without one that answers."""
+    commands = (*node_facts.HARDWARE, node_facts.SOFTWARE.command)
+    for attempt, opened in enumerate(_one_by_one(cluster, group, names, say)):
+        try:
+            with opened as (node, fleet):
+                answers = {command: fleet.ask_node(node, command, timeout=LOOK) for command in commands}
+                if all(answer.rc is not None for answer in answers.values()):
+                    return node, answers
+                error = GpuClusterError(next(one.problem for one in answers.values() if one.rc is None))
+        except GpuClusterError as failed:
+            error = failed
+        if attempt + 1 == ATTEMPTS:
+            break
+    raise error
+
+
+def _one_by_one(
+    cluster: Cluster, group: Group, names: Sequence[str], say: Callable[[str], None]
+) -> Iterator[contextlib.AbstractContextManager[tuple[str, Fleet]]]:
+    """Yield a channel to each idle node, opened when it is entered; GpuClusterError if no node is idle."""
+    from pytest_gpucluster.cluster.channel.channel import Fleet  # slow to import
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.client import make_slurm
+    from pytest_gpucluster.plugin.controller import make_request, open_over_ssh
+    from pytest_gpucluster.plugin.plan import judge_node
+
+    @contextlib.contextmanager
+    def over_ssh(node: str) -> Iterator[tuple[str, Fleet]]:
+        with contextlib.closing(open_over_ssh(cluster, (node,))) as fleet:
+            yield node, fleet
+
+    @contextlib.contextmanager
+    def over_slurm(slurm: Slurm, node: str) -> Iterator[tuple[str, Fleet]]:
+        partition = group.partition or cluster.slurm.partition
+        request = make_request(cluster.slurm, partition, inventory[node].gpus, (node,))
+        request = replace(request, exclusive=False, time=HOLD, queue_wait=QUEUE)
+        with Allocation.request(slurm, request, say=say) as held, Fleet.over_slurm(slurm, held) as fleet:
+            yield node, fleet
+        until = time.monotonic() + QUEUE  # the next command must find the node idle, not COMPLETING
+        while judge_node(node, slurm.nodes(), wait=False) and time.monotonic() < until:
+            time.sleep(POLL)
+
+    slurm = make_slurm(cluster)
+    if slurm is None:
+        yield from map(over_ssh, names)
+        return
+    slurm.retry_for = 0
+    with contextlib.closing(slurm.transport):
+        inventory = slurm.nodes()
+        problems = {node: judge_node(node, inventory, wait=False) for node in names}
+        if all(problems.values()):
+            why = "; ".join(f"{node}: {found.text}" for node, found in list(problems.items())[:3] if found)
+            raise GpuClusterError(f"no node of it is idle ({why})")
+        yield from (over_slurm(slurm, node) for node, found in problems.items() if found is None)
 
 
 def _fleets(cluster: Cluster, nodes: str | None, say: Callable[[str], None]) -> Iterator[Fleet]:

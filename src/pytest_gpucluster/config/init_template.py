@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.profile_files import load_profile, profile_names
+from pytest_gpucluster.config.profile_fit import fitting, misfits
 from pytest_gpucluster.config.yaml_loader import clip, quoted
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.survey import Survey
+from pytest_gpucluster.core.values import OptionalSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.config.ansible import Inventory
+    from pytest_gpucluster.core.registry import Suite
+    from pytest_gpucluster.core.survey import Hardware
 
 UNSURVEYED = Survey()
 _NOTES = """
-# What else a site may configure; `gpucluster schema --markdown` lists every key.
+# What else a site may configure; `gpucluster schema --markdown` lists every key. `default` is the environment of every
+# suite that names none: `gpucluster check FILE --try` shows what would run in it.
 #
 # environments:
 #   default:
-#     container_image: nvcr.io#nvidia/pytorch:24.05-py3
+#     container_image: IMAGE
 #     container_mounts: [/shared:/shared]
 #     modules: [cuda]
 #     exports: {NCCL_SOCKET_IFNAME: eth0}
@@ -65,11 +71,11 @@ def draft(
     access: str = "slurm",
     inventory: str | None = None,
 ) -> str:
-    """Return the text of a cluster file: nodes grouped by gres and partition, profiles proposed by gres type.
+    """Return the text of a cluster file: nodes grouped by gres and partition, with the profile that fits what was read.
 
     `origin` names the source of the nodes, `conf` the path of slurm.conf if it is not the usual one; `simulated`: its
-    GPUs are a sandbox's; `inventory`: the path of the Ansible inventory with the addresses for `access` ssh.
-    ConfigError where there are no nodes.
+    GPUs are a sandbox's; `inventory`: the path of the Ansible inventory with the addresses for `access` ssh. A group of
+    which the survey has no node gets no profile but `generic`. ConfigError where there are no nodes.
     """
     if not nodes:
         raise ConfigError(f"{origin} names no nodes, so there is nothing to draft")
@@ -81,18 +87,26 @@ def draft(
         f"# Drafted from {clip(origin)}. Check each line, above all the profiles.",
         f"name: {quoted(name)}",
     ]
+    survey = replace(survey, sizes=Counter(node.partition for node in nodes))
     sections = [suite.load(suite.draft)(survey) for suite in suites() if suite.draft]
+    others = [_section(suite, survey) for suite in suites() if not suite.draft]
     lines += [
         *_access(access, inventory),
         *_transport(login),
         *_slurm(partitions, conf),
         *chain.from_iterable(sections),
+        *[line for line in others if line and not line.startswith("#")],
+        "",
+        "# Suites that stay off, and what each needs",
+        *[line for line in others if line.startswith("#")],
         "",
         "groups:",
     ]
     for (kind, count, partition), names in sorted(groups.items()):
         lines += _group(partition if len(partitions) > 1 else "", names)
-        lines += _profile(kind, count, simulated=simulated)
+        read = next(((name, survey.hardware[name]) for name in names if name in survey.hardware), None)
+        why = next((survey.unread[name] for name in names if name in survey.unread), "")
+        lines += _profile(kind, count, read, why, simulated=simulated)
     return "\n".join(lines) + "\n" + _NOTES
 
 
@@ -188,26 +202,135 @@ def _group(partition: str, names: list[str]) -> list[str]:
     return [*lines, f"    partition: {quoted(partition)}"] if partition else lines
 
 
-def _profile(kind: str, count: int, *, simulated: bool) -> list[str]:
-    fitting = proposals(kind, count) if count else []
-    if fitting:
-        others = f"; it may also be {', '.join(fitting[1:6])}" if fitting[1:] else ""
-        comments = [f"proposed for gpu:{kind}:{count}{others}"]
-    elif count:
-        comments = [
-            f"{count} GPUs of the type {clip(kind) or '(none in gres)'}: no shipped profile is known for it.",
-            "Until one is named (gpucluster profiles) nothing is demanded of them; the least, as nvidia-smi -L says:",
-            f'profile: {{extends: generic, gpu: {{count: {count}, name: "NVIDIA ..."}}}}',
+def _section(suite: Suite, survey: Survey) -> str:
+    """Return the section of a suite that is enabled by one: itself if it can run as it is, else a comment with what lacks."""
+    if not suite.section or not issubclass(suite.load(suite.section), OptionalSection):
+        return ""
+    packages = [word for word in suite.needs if word in suite.frameworks]
+    programs = [word for word in suite.needs if word not in packages and " " not in word]
+    missing = [f"needs {suite.stated}"] if suite.stated else []
+    if survey.software:
+        missing += [
+            f"{word} is not in python3 of {nodes}"
+            for word in packages
+            if (nodes := survey.without(package=word))
         ]
-    else:
-        comments = [
-            "no GPUs are known of these nodes; if they have some, name a profile: gpucluster profiles"
-        ]
-    profile = fitting[0] if fitting else "generic"
-    changes = ["simulated: true"] if simulated else []
-    if fitting:
-        gpu = load_profile(profile).gpu
-        number = f", count: {count}" if gpu and gpu.count != count else ""
-        changes.append(f"gpu: {{gres_type: {quoted(kind)}{number}}}")
-    shown = f"{{extends: {profile}, {', '.join(changes)}}}" if changes else profile
-    return [*(f"    # {comment}" for comment in comments), f"    profile: {shown}"]
+        missing += [f"{word} is not on {nodes}" for word in programs if (nodes := survey.without(word))]
+    elif packages or programs:
+        missing.append(f"needs {' and '.join((*packages, *programs))}")
+    if "2 nodes" in suite.needs and (small := survey.small_partitions()):
+        missing.append(f"needs two nodes; partition {small} has one")
+    if missing:
+        return f"# {suite.name}: {{}}  # {clip('; '.join(missing), 100)}"
+    return f"{suite.name}: {{}}"
+
+
+def _profile(
+    kind: str, count: int, read: tuple[str, Hardware] | None, why: str, *, simulated: bool
+) -> list[str]:
+    """Return the profile of a group: a shipped one that fits the node that was read, else `generic` with what was read."""
+    changes = {"simulated": "true"} if simulated else {}
+    if read is None:
+        return _shown(_unread(kind, count, why), "generic", changes)
+    node, hardware = read
+    comments = [f"read on {node}: {_words(hardware)}"]
+    comments += [
+        f"not read on {node}: {clip(one, 140)}"
+        for one in hardware.unread
+        if count or not one.startswith("GPUs")
+    ]
+    if not hardware.gpus:
+        return _shown(comments, "generic", changes)
+    found, mig = len(hardware.gpus), hardware.mig
+    if not count:
+        comments.append("Slurm allocates no GPUs there (no Gres=gpu)")
+    elif count != found and not mig:
+        comments.append(
+            f"Slurm has {count} GPUs there (Gres), and {node} shows {found}: one of the two is wrong"
+        )
+    wanted = found if mig else max(count, found)
+    stated = {"gres_type": quoted(kind, in_flow=True)} if kind and "," not in kind and not mig else {}
+    fits = fitting(hardware, wanted)
+    stated = {"gres_type": quoted(kind, in_flow=True)} if kind and "," not in kind and not mig else {}
+    if fits:
+        gpu = load_profile(fits[0]).gpu
+        if gpu and gpu.count != wanted:
+            stated["count"] = str(wanted)
+        comments.append(f"all of it fits {', '.join(fits[:5])}")
+        return _shown(comments, fits[0], {**changes, **({"gpu": _flow(stated)} if stated else {})})
+    for name in proposals(kind, wanted)[:1]:
+        differs = "; ".join(misfits(load_profile(name), hardware, wanted))
+        comments.append(f"no shipped profile fits; {name}: {clip(differs, 120)}")
+    changes["gpu"] = _flow(_expected(hardware, wanted) | stated)
+    rates = Counter(rate for layer, rate in hardware.ports if layer == "InfiniBand")
+    if len(rates) == 1:
+        ((rate, ports),) = rates.items()
+        changes["fabric"] = f"{{hcas: {ports}, link_layer: InfiniBand, rate: {rate * 8:g} Gb/s}}"
+    elif hardware.ports:
+        comments.append(
+            "which adapters carry the traffic of GPUs is not known: fabric: {hcas: N, link_layer: ...}"
+        )
+    return _shown(comments, "generic", changes)
+
+
+def _unread(kind: str, count: int, why: str) -> list[str]:
+    """Return the comments of a group of which no node was read."""
+    comments = [f"not read: {clip(why or 'run init without --offline', 160)}"]
+    if count:
+        near = proposals(kind, count)
+        named = f"; by this name it may be {', '.join(near[:5])}" if near else ""
+        comments.append(f"Slurm: {count} GPUs of the type {clip(kind) or '(none)'}{named}")
+        comments.append("Nothing is demanded of them until a profile is named: gpucluster profiles")
+    return comments
+
+
+def _shown(comments: Sequence[str], profile: str, changes: Mapping[str, str]) -> list[str]:
+    lines = [f"    # {comment}" for comment in comments]
+    if not changes:
+        return [*lines, f"    profile: {profile}"]
+    return [
+        *lines,
+        "    profile:",
+        f"      extends: {profile}",
+        *(f"      {key}: {text}" for key, text in changes.items()),
+    ]
+
+
+def _flow(keys: Mapping[str, str]) -> str:
+    return f"{{{', '.join(f'{key}: {text}' for key, text in keys.items())}}}"
+
+
+def _expected(hardware: Hardware, count: int) -> dict[str, str]:
+    """Return the keys of a profile's `gpu` that state what was read; a setting that is not the usual one is not demanded."""
+    names = {name for name, _ in hardware.gpus}
+    memory = {size for _, size in hardware.gpus}
+    found = {"count": str(count), "name": quoted(min(names), in_flow=True)}
+    if len(memory) == 1 and (size := memory.pop()):
+        found["memory"] = f"{size // 2**20}MiB"
+    if len(hardware.gpus) > 1 and len({*hardware.nvlinks}) == 1 and hardware.nvlinks[0]:
+        found["nvlinks"] = str(hardware.nvlinks[0])
+    if len(hardware.links) == 1 and min(hardware.links).startswith("NV"):
+        found["topology"] = min(hardware.links)
+    if hardware.mig:
+        found["mig"] = "true" if hardware.settings.get("mig") else "null"
+    for key, usual in (("ecc", True), ("persistence", True), ("compute_mode", "Default")):
+        if hardware.settings.get(key) != usual:
+            found[key] = "null"
+    return found
+
+
+def _words(hardware: Hardware) -> str:
+    """Return what was read, in a line of a comment."""
+    gpus = Counter(
+        f"{clip(name)} ({size // 2**20} MiB)" if size else clip(name) for name, size in hardware.gpus
+    )
+    words = [f"{number} x {name}" for name, number in gpus.items()] or ["no GPU"]
+    words += [", ".join(sorted(hardware.links))] if hardware.links else []
+    words += ["MIG"] if hardware.mig else []
+    ports = Counter(hardware.ports)
+    words += [f"{number} {clip(layer)} at {rate * 8:g} Gb/s" for (layer, rate), number in ports.items()] or [
+        "no adapter"
+    ]
+    words += ["virtual machine"] if hardware.virtual else []
+    words += [clip(hardware.vendor)] if hardware.vendor and hardware.virtual else []
+    return "; ".join(words)

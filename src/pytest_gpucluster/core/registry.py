@@ -50,6 +50,9 @@ class Suite:
     profile_rows: the model of the rows that a profile has under the name of the suite; as for `section`.
     simulated_payload: a file of the suite that the sandbox copies, prelude included, to run it on simulated devices.
     frameworks: the modules under test, which only payloads import.
+    needs: what `gpucluster init` must find on a node before it writes the section: modules of python3, programs, and
+    "2 nodes" in each partition; without it the drafted file has a comment that says what is missing.
+    stated: what else the section needs, that only its operator can state; the draft is then a comment.
     proof: names of checks (fnmatch), without whose results the suite has proved nothing about a node.
     by_profile: names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
     it: they are not checked where the profile is of other hardware.
@@ -78,6 +81,8 @@ class Suite:
     profile_rows: str | None = None
     simulated_payload: str | None = None
     frameworks: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    stated: str = ""
     proof: tuple[str, ...] = ()
     by_profile: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -122,6 +122,7 @@ class NodeModel:
     iommu: str = "iommu=pt"
     governor: str = "performance"  # '' in virtual machines: no frequency scaling
     services: tuple[str, ...] = ()
+    vendor: str = "NVIDIA"  # of the machine, in DMI
     free_gpus: int = 0  # the maximum if GPUs may share addresses
 
     @property
@@ -241,6 +242,7 @@ MODELS = {
             name="t4",
             gres_type="t4",
             profile="sandbox-t4",
+            vendor="Amazon EC2",
             gpus=4,
             driver="535",
             cpus=CpuModel(48, 1, sockets=1, threads=2, lscpu=_CASCADE_LAKE),

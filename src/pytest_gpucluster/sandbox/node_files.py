@@ -539,6 +539,11 @@ def _lscpu(node: SimulatedNode) -> str:
         ("Core(s) per socket", str(cpus.count // cpus.threads // cpus.sockets)),
         ("Socket(s)", str(cpus.sockets)),
         ("Stepping", known["Stepping"]),
+        *(
+            []
+            if node.spec.vendor == "NVIDIA"
+            else [("Hypervisor vendor", "KVM"), ("Virtualization type", "full")]
+        ),
         ("NUMA node(s)", str(cpus.numa_nodes + cpus.memory_nodes)),
         *(
             (f"NUMA node{n} CPU(s)", ranges(sorted({*cpus.of_numa(n)} - {*off})))
@@ -581,6 +586,7 @@ def _overlay(node: SimulatedNode) -> dict[str, str]:
         "/proc/uptime": f"{node.uptime:.2f} {node.uptime * cpus.count * 0.98:.2f}\n",
         "/proc/loadavg": f"{node.load} 2/1893 412345\n",
         "/proc/meminfo": _meminfo(node),
+        "/sys/class/dmi/id/sys_vendor": f"{node.spec.vendor}\n",
         "/proc/cmdline": f"BOOT_IMAGE=/vmlinuz-{node.kernel} root=/dev/nvme0n1p2 ro {node.spec.iommu}\n",
         "/proc/version": f"Linux version {node.kernel} (buildd@lcy02) (gcc 13.3.0) #1 SMP PREEMPT_DYNAMIC\n",
         "/proc/modules": _lines(

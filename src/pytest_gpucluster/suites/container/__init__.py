@@ -9,4 +9,5 @@ SUITE = Suite(
     before_release="release:clear_nodes",
     section="config:ContainerConfig",
     proof=("container.plugin", "container.import", "container.release", "container.reuse"),
+    draft="draft:lines",
 )

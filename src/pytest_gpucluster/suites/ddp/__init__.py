@@ -9,4 +9,5 @@ SUITE = Suite(
     section="config:DdpConfig",
     frameworks=("torch",),
     proof=("ddp.framework", "ddp.devices", "ddp.between"),
+    needs=("torch", "2 nodes"),
 )

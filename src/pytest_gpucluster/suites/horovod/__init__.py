@@ -9,4 +9,5 @@ SUITE = Suite(
     section="config:HorovodConfig",
     proof=("horovod.build", "horovod.between"),
     frameworks=("horovod",),
+    needs=("horovod", "2 nodes"),
 )

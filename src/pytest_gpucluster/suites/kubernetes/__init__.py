@@ -9,4 +9,5 @@ SUITE = Suite(
     section="config:KubernetesConfig",
     leftovers="leftovers:jobs",
     proof=("kubernetes.api", "kubernetes.ready", "kubernetes.gpus"),
+    stated="kubectl and a context of a kubeconfig (context: NAME)",
 )

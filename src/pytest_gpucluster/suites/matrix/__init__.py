@@ -9,4 +9,5 @@ SUITE = Suite(
     section="config:MatrixConfig",
     proof=("matrix.cell",),
     settings={"expected": "checks:refuse_cells"},
+    stated="the launchers to compare: a section `mpi`, and environments with images",
 )

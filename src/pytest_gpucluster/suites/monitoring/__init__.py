@@ -8,4 +8,5 @@ SUITE = Suite(
     markers=("monitoring: Prometheus, Grafana and the exporters of the nodes",),
     section="config:MonitoringConfig",
     proof=("monitoring.prometheus", "monitoring.target"),
+    stated="the URLs of Prometheus and Grafana (prometheus: http://HOST:9090)",
 )

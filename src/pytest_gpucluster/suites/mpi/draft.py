@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.config.yaml_loader import clip
+
 if TYPE_CHECKING:
     from pytest_gpucluster.core.survey import Survey
 
+EXAMPLE = "# mpi: {launchers: [mpirun, srun --mpi=pmix]}"
 
-def lines(_survey: Survey) -> list[str]:
-    """Return an example: whether nodes have MPI is the site's decision."""
+
+def lines(survey: Survey) -> list[str]:
+    """Return the section where each node that was read has MPI, and each partition has two nodes."""
+    if not survey.software:
+        return ["", f"{EXAMPLE}  # requires MPI: mpirun and mpicc on every node, or in an image"]
+    lacking = [
+        f"{program} on {nodes}" for program in ("mpirun", "mpicc") if (nodes := survey.without(program))
+    ]
+    if lacking:
+        return ["", f"{EXAMPLE}  # not found: {clip('; '.join(lacking), 60)}"]
+    if survey.share_host:
+        return ["", f"{EXAMPLE}  # several nodes of Slurm are one machine, which mpirun counts once"]
+    if small := survey.small_partitions():
+        return ["", f"{EXAMPLE}  # needs two nodes; partition {small} has one"]
+    version = next((found.versions.get("mpirun", "") for found in survey.software.values()), "")
     return [
         "",
-        "# mpi:  # requires MPI: mpirun and mpicc on every node, or in an image",
-        "#   launchers: [mpirun, srun --mpi=pmix]",
+        f"# {clip(version, 60)}; add the types of srun --mpi=list that the site's programs use: srun --mpi=pmix",
+        "mpi: {launchers: [mpirun]}",
     ]

@@ -4,24 +4,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.config.yaml_loader import clip
+from pytest_gpucluster.config.yaml_loader import clip, quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytest_gpucluster.core.survey import Survey
 
 PREFERRED = ("pmix", "pmi2", "cray_shasta")  # what Open MPI understands before what MPICH does
+PROGRAM, SIZES = "all_reduce_perf", "-b 1M -e 4G -f 2 -g 1"
 
 
 def lines(survey: Survey) -> list[str]:
-    """Say how the ranks of nccl-tests find each other."""
+    """Say what measures NCCL, and how the ranks of nccl-tests find each other."""
+    comments, keys = _launcher(survey)
+    command = {found.programs[PROGRAM] for found in survey.software.values() if PROGRAM in found.programs}
+    built = sorted(path for path in command if path.rpartition("/")[0].endswith("build"))
+    if built:
+        keys["command"] = quoted(f"{built[0]} {SIZES}", in_flow=True)
+    section = f"nccl: {{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
+    return ["", *comments, *_measured(survey), section if keys else "# nccl: {mpi: TYPE}  # another type"]
+
+
+def _launcher(survey: Survey) -> tuple[list[str], dict[str, str]]:
     pmi = survey.pmi
     if pmi is None:
-        return ["", "# how srun starts the ranks of nccl-tests: srun --mpi=list", "# nccl: {mpi: pmix}"]
+        return ["# how srun starts the ranks of nccl-tests: srun --mpi=list, like nccl: {mpi: pmix}"], {}
     found = f"# srun --mpi=list: {clip(', '.join(pmi.types) or 'none', 200)}; MpiDefault={clip(pmi.default or 'none')}"
     if pmi.default:
-        return ["", f"{found}, which starts the ranks of nccl-tests", "# nccl: {mpi: TYPE}  # another type"]
+        return [f"{found}, which starts the ranks of nccl-tests"], {}
     best = next((kind for kind in PREFERRED if kind in pmi.types), "")
     if best:
         hint = "# pmix is for Open MPI, pmi2 for MPICH and its kin: use the one that nccl-tests is built with"
-        return ["", found, hint, f"nccl: {{mpi: {best}}}"]
-    return ["", f"{found}: srun starts no MPI program here", "nccl: {launcher: mpirun}"]
+        return [found, hint], {"mpi": best}
+    return [f"{found}: srun starts no MPI program here"], {"launcher": "mpirun"}
+
+
+def _measured(survey: Survey) -> Iterator[str]:
+    """Say for each read node with GPUs what would measure there."""
+    for node, hardware in survey.hardware.items():
+        found = survey.software.get(node)
+        if not hardware.gpus or found is None:
+            continue
+        if PROGRAM in found.programs:
+            yield f"# {node}: nccl-tests in {clip(found.programs[PROGRAM], 80)}"
+        elif "torch" in found.packages:
+            yield f"# {node}: no nccl-tests; torch {found.packages['torch']} of {clip(found.python, 60)} measures"
+        else:
+            yield f"# {node}: neither nccl-tests nor torch, so that NCCL and the GPU loads of burnin are not proved:"
+            yield "#   name an environment (environments: {default: ...}), an image (nccl.container), or install them"

@@ -9,4 +9,5 @@ SUITE = Suite(
     section="config:RayConfig",
     frameworks=("ray",),
     proof=("ray.alone", "ray.tasks", "ray.actors", "ray.objects"),
+    needs=("ray", "2 nodes"),
 )

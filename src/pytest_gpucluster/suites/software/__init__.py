@@ -8,4 +8,5 @@ SUITE = Suite(
     markers=("software: environment modules and conda environments",),
     section="config:SoftwareConfig",
     proof=("software.modules", "software.conda"),
+    stated="the names of environment modules or conda environments that jobs use",
 )

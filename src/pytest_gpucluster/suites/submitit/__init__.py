@@ -11,4 +11,6 @@ SUITE = Suite(
     before_allocation=Work("submitted", "steps:submit", needs_nodes=False),
     leftover_folders="steps:folders",
     proof=("submitit.framework", "submitit.add"),
+    needs=("submitit",),
+    stated="a folder that all nodes and this machine share (folder: /shared/...)",
 )

@@ -18,4 +18,5 @@ SUITE = Suite(
     section=TensorflowConfig,
     frameworks=("tensorflow",),
     proof=("tensorflow.framework", "tensorflow.mirrored", "tensorflow.devices", "tensorflow.between"),
+    needs=("tensorflow", "2 nodes"),
 )

@@ -11,4 +11,5 @@ SUITE = Suite(
     frameworks=("torch",),
     proof=("training.framework", "training.alone", "training.between"),
     leftover_folders="steps:folders",
+    needs=("torch", "2 nodes"),
 )

@@ -1,0 +1,30 @@
+"""The section of a drafted cluster file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.config.yaml_loader import clip, quoted
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.survey import Survey
+
+EXAMPLE = "# container: {image: REGISTRY#IMAGE:TAG}"
+
+
+def lines(survey: Survey) -> list[str]:
+    """Return the section where each node that was read has Pyxis, Enroot and the same .sqsh file."""
+    found = survey.software
+    images = set.intersection(*({*one.images} for one in found.values())) if found else set()
+    lacking = [
+        *(
+            [f"no Pyxis on {nodes}"]
+            if (nodes := ", ".join(n for n, one in found.items() if not one.pyxis))
+            else []
+        ),
+        *([f"no enroot on {nodes}"] if (nodes := survey.without("enroot")) else []),
+        *(["no .sqsh file was found where sites have them: name an image"] if found and not images else []),
+    ]
+    if not found or lacking:
+        return ["", f"{EXAMPLE}  # {clip('; '.join(lacking) or 'requires Pyxis and Enroot', 100)}"]
+    return ["", f"container: {{image: {quoted(min(images), in_flow=True)}}}"]
