@@ -50,5 +50,5 @@ def not_applicable(verdict: Verdict) -> str:
 def split(verdict: Verdict, *parts: str) -> str:
     """Return what a check expects in a group in halves, of which no node may be drained."""
     text = failed(verdict, *parts)
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
     return text.partition(" | ")[2]

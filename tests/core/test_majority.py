@@ -36,7 +36,7 @@ def test_two_thirds_are_a_majority(counts: tuple[int, ...], *, clear: bool) -> N
     assert found.value == ("A" if clear else None)
     actions = [finding.action for value in "AB" for finding in found.judge("x", value)]
     if len(counts) > 1:
-        assert actions == ([None] if clear else [Action.MONITOR] * 2)
+        assert actions == ([None] if clear else [Action.CONFIGURE] * 2)
 
 
 def test_without_a_majority_all_values_are_named_and_nobody_is_drained() -> None:

@@ -92,7 +92,7 @@ class Norm(Generic[T]):
             expected += f", and {more} more values" if more else ""
             mine = shown(value)
             other = next((text for text in texts if text != mine), mine)
-            yield Finding(part, measured or _apart(mine, other), expected, Action.MONITOR)
+            yield Finding(part, measured or _apart(mine, other), expected, Action.CONFIGURE)
 
     @cached_property
     def _where(self) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ MIB = 2**20
 
 # Seconds for all nvidia-smi of the survey: without persistence mode each loads the driver again, which takes several
 # seconds. The one that then still runs is killed, and no further one is started on that node.
+NO_ANSWER = "did not answer"
 HANG = 90
 DRIVER_NOT_LOADED = 9  # nvidia-smi(1), return value 9
 INFOROM_CORRUPTED = 14  # nvidia-smi(1): a warning; the output is complete
@@ -345,7 +346,7 @@ def _gpu(row: Mapping[str, tuple[str, str]]) -> Gpu:
 def _driver_problem(found: SurveySection, devices: tuple[Gpu, ...]) -> str:
     message = " ".join(found.text.split())[:200] or "no message"
     if found.rc in _HUNG:
-        return f"nvidia-smi did not answer within {HANG} s"
+        return f"nvidia-smi {NO_ANSWER} within {HANG} s"
     if devices or found.rc == 0:
         return ""
     if found.rc in _STOPPED or _DRIVER_DOWN.search(found.text):

@@ -32,8 +32,8 @@ def config(**plain: Any) -> AccountingConfig:
 def told(verdict: Verdict) -> str:
     """Return the findings of a failure, or the outcome with its reason."""
     if verdict.outcome is Outcome.FAILED:
-        assert verdict.action is Action.MONITOR
-        assert all(one.action in (None, Action.MONITOR) for one in verdict.findings)
+        assert verdict.action in (Action.CONFIGURE, Action.MONITOR)  # no node is at fault
+        assert all(one.action is None for one in verdict.findings)
         return "; ".join(f"{one.part}: {one.measured} / {one.expected}" for one in verdict.findings)
     return f"{verdict.outcome.value}: {verdict.reason}".removesuffix(": ")
 

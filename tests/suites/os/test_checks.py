@@ -59,7 +59,7 @@ def test_a_group_in_halves_drains_nobody_and_names_both() -> None:
     online = norm({"n1": 8, "n2": 6})
     assert "8 on n1, 6 on n2" in split(hardware.cpus(CPUS, None, online), "CPUs")
     off = hardware.cpus(replace(CPUS, online=6, offline="6-7"), None, online)
-    assert (off.action, off.findings[0].expected) == (Action.DRAIN, "no CPU offline")
+    assert (off.action, off.findings[0].expected) == (Action.CONFIGURE, "no CPU offline")
 
 
 def test_cpus_and_numa() -> None:
@@ -102,19 +102,19 @@ ANSWERS = (False, True)
 
 
 ALIKE: list[tuple[str, Callable[[Norm[Any]], Verdict], object, object, str, str, Action]] = [
-    ("release", lambda p: system.release("a 1", None, p), "a 1", "a 2", "a 1", "a 2", Action.DRAIN),
-    ("kernel", lambda p: system.kernel("6.8", None, p), "6.8", "6.1", "6.8", "6.1", Action.REBOOT),
-    ("architecture", lambda p: system.architecture(CPUS, p), "x86_64", "aarch64", "x86_64", "aarch64", Action.DRAIN),
-    ("CPUs", lambda p: hardware.cpus(CPUS, None, p), 8, 16, "8 online", "16", Action.DRAIN),
-    ("CPU model", lambda p: hardware.cpu_model(CPUS, p), "EPYC", "Xeon", "EPYC", "Xeon", Action.MONITOR),
-    ("NUMA nodes", lambda p: hardware.numa(CPUS, None, p), 2, 8, "2", "8", Action.DRAIN),
-    ("governor", lambda p: hardware.governor({"a": 8}, None, p), {"a": 8}, {"b": 8}, "{'a': 8}", "{'b': 8}", Action.MONITOR),
-    ("HugePages_Total", lambda p: hardware.hugepages(MEMORY, None, p), 4, 512, "4", "512", Action.REBOOT),
-    ("transparent huge pages", lambda p: hardware.transparent_hugepages("a", p), "a", "b", "a", "b", Action.MONITOR),
-    ("swap", lambda p: hardware.swap(MEMORY, p), 3 << 20, 0, "3145728", "0", Action.MONITOR),
-    ("security modules", lambda p: settings.security_modules("a", p), "a", "b", "a", "b", Action.MONITOR),
-    ("sysctls", lambda p: settings.kernel_settings("a", p), "a", "b", "a", "b", Action.MONITOR),
-    ("id", lambda p: state.user("a", p), "a", "b", "a", "b", Action.DRAIN),
+    ("release", lambda p: system.release("a 1", None, p), "a 1", "a 2", "a 1", "a 2", Action.CONFIGURE),
+    ("kernel", lambda p: system.kernel("6.8", None, p), "6.8", "6.1", "6.8", "6.1", Action.CONFIGURE),
+    ("architecture", lambda p: system.architecture(CPUS, p), "x86_64", "aarch64", "x86_64", "aarch64", Action.CONFIGURE),
+    ("CPUs", lambda p: hardware.cpus(CPUS, None, p), 8, 16, "8 online", "16", Action.CONFIGURE),
+    ("CPU model", lambda p: hardware.cpu_model(CPUS, p), "EPYC", "Xeon", "EPYC", "Xeon", Action.CONFIGURE),
+    ("NUMA nodes", lambda p: hardware.numa(CPUS, None, p), 2, 8, "2", "8", Action.CONFIGURE),
+    ("governor", lambda p: hardware.governor({"a": 8}, None, p), {"a": 8}, {"b": 8}, "{'a': 8}", "{'b': 8}", Action.CONFIGURE),
+    ("HugePages_Total", lambda p: hardware.hugepages(MEMORY, None, p), 4, 512, "4", "512", Action.CONFIGURE),
+    ("transparent huge pages", lambda p: hardware.transparent_hugepages("a", p), "a", "b", "a", "b", Action.CONFIGURE),
+    ("swap", lambda p: hardware.swap(MEMORY, p), 3 << 20, 0, "3145728", "0", Action.CONFIGURE),
+    ("security modules", lambda p: settings.security_modules("a", p), "a", "b", "a", "b", Action.CONFIGURE),
+    ("sysctls", lambda p: settings.kernel_settings("a", p), "a", "b", "a", "b", Action.CONFIGURE),
+    ("id", lambda p: state.user("a", p), "a", "b", "a", "b", Action.CONFIGURE),
 ]  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def test_of_a_node_that_slurm_does_not_know_nothing_is_judged(name: str) -> None
 def test_a_node_that_slurm_does_not_know_is_named() -> None:
     verdict = checks.known("gpu01", None)
     assert verdict.findings == (Finding("gpu01", "not known to Slurm", "a node of slurm.conf"),)
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
     assert checks.known("gpu01", _info()).outcome is Outcome.PASSED
 
 
@@ -253,7 +253,7 @@ def test_a_node_that_is_off_or_comes_up_cannot_answer() -> None:
 def test_a_job_that_does_not_end_is_found_and_one_that_is_hidden_is_not_judged() -> None:
     verdict = checks.completing(_info("IDLE+COMPLETING", stuck=STUCK))
     assert verdict.findings == (Finding("state", str(STUCK), "free within 5 min"),)
-    assert verdict.action is Action.REBOOT
+    assert verdict.action is Action.MONITOR
     hidden = checks.completing(_info("IDLE+COMPLETING", ending_unseen=True))
     assert (hidden.outcome, hidden.reason) == (
         Outcome.NOT_CHECKED,
@@ -272,7 +272,7 @@ def test_gres_is_held_against_the_profile_and_drains_nobody() -> None:
     assert other.findings == (Finding("Gres type", "gpu:2080ti:8", "gpu:h200"),)
     two = checks.gres(_info(gres={"gpu:h200": 4, "gpu:h100": 4}), PROFILE)
     assert two.findings == (Finding("Gres type", "gpu:h100:4,gpu:h200:4", "gpu:h200"),)
-    assert {one.action for one in (few, none, other, two)} == {Action.MONITOR}
+    assert {one.action for one in (few, none, other, two)} == {Action.CONFIGURE}
     assert [(one.name, one.value, one.unit) for one in few.metrics] == [("slurm_gpus", 4, "GPUs")]
 
 
@@ -293,7 +293,7 @@ def test_a_profile_without_gpus_demands_none() -> None:
 
 def test_cpus_are_those_of_the_profile() -> None:
     verdict = checks.cpus(_info(cpus=64), NodeProfile(cpus=128))
-    assert (verdict.findings, verdict.action) == ((Finding("CPUs", "64", "128"),), Action.MONITOR)
+    assert (verdict.findings, verdict.action) == ((Finding("CPUs", "64", "128"),), Action.CONFIGURE)
     assert checks.cpus(_info(cpus=128), NodeProfile(cpus=128)).outcome is Outcome.PASSED
     assert checks.cpus(_info(cpus=1), NodeProfile()).reason == "the profile states no number of CPUs"
 
@@ -309,14 +309,17 @@ def test_memory_is_85_to_100_percent_of_the_profile(gib: float, *, fails: bool) 
         assert (found.part, found.expected, verdict.action) == (
             "RealMemory",
             "85 GiB to 100 GiB",
-            Action.MONITOR,
+            Action.CONFIGURE,
         )
     assert checks.memory(_info(), NodeProfile()).reason == "the profile states no memory"
 
 
 def test_the_version_of_slurmd_is_the_controllers() -> None:
     verdict = checks.version(_info(version="24.05.1"), "25.11.0")
-    assert (verdict.findings, verdict.action) == ((Finding("slurmd", "24.05.1", "25.11.0"),), Action.MONITOR)
+    assert (verdict.findings, verdict.action) == (
+        (Finding("slurmd", "24.05.1", "25.11.0"),),
+        Action.CONFIGURE,
+    )
     assert checks.version(_info(version="25.11.0"), "25.11.0").outcome is Outcome.PASSED
     untold = "slurmd has reported no version: it has not registered since the controller started"
     assert checks.version(None, "25.11.0").reason == checks.version(_info(), "25.11.0").reason == untold
@@ -340,7 +343,7 @@ def test_a_script_that_failed_is_found_by_the_reason_of_the_drain(
         assert verdict.findings == (
             Finding(script, f'DRAINED: "{reason}" by slurm', "/etc/s.sh ends with 0"),
         )
-        assert verdict.action is Action.DRAIN
+        assert verdict.action is Action.CONFIGURE
     assert judge(_info("IDLE", reason=reason), {}).reason == f"slurm.conf names no {script}"
     # the reason of a drain that is over: the node is in service
     assert judge(_info("IDLE", reason=reason), {script: "/s"}).outcome is not Outcome.FAILED
@@ -478,7 +481,7 @@ def test_what_an_exam_finds(
     judge: Callable[[NodeDiagnostic], Verdict], exam: NodeDiagnostic, finding: Finding
 ) -> None:
     verdict = judge(exam)
-    assert (verdict.findings, verdict.action) == ((finding,), Action.DRAIN)
+    assert (verdict.findings, verdict.action) == ((finding,), Action.CONFIGURE)
 
 
 def test_gpus_that_are_shared_or_not_there_are_not_held_against_the_tasks() -> None:
@@ -513,7 +516,7 @@ def test_cpus_that_no_task_could_tell_are_not_judged() -> None:
 def test_limits_of_a_partition_are_those_that_are_stated(stated: dict[str, Any], finding: Finding) -> None:
     there = {"p": PartitionInfo("p", "UP", max_time=3600.0, max_nodes=1)}
     verdict = checks.limits(there, {"p": JobLimits(**stated)})
-    assert (verdict.findings, verdict.action) == ((finding,), Action.MONITOR)
+    assert (verdict.findings, verdict.action) == ((finding,), Action.CONFIGURE)
     assert checks.limits(there, {"p": JobLimits(max_time=3600)}).outcome is Outcome.PASSED
     (unknown,) = checks.limits(there, {"q": JobLimits()}).findings
     assert unknown == Finding("partition q", "unknown to Slurm", "a partition")
@@ -669,7 +672,7 @@ def test_jobs_of_which_nothing_is_known_are_not_judged() -> None:
 def test_a_step_without_a_word_of_its_time_limit_is_named() -> None:
     verdict = checks.time_limit(_ended(of_srun="srun: error: gpu01: task 0: Terminated\n"))
     assert verdict.findings == (Finding("step", "ended with 143", "cancelled due to its time limit"),)
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
 
 
 def test_jobs_that_slurm_has_forgotten_are_not_judged() -> None:

@@ -43,7 +43,7 @@ def test_a_stated_minimum_fails_with_reason_and_source() -> None:
     (finding,) = verdict.findings
     assert (finding.part, finding.measured) == ("driver", "550.54.15")
     assert finding.expected == "at least 550.90.07: CVE-0 (https://x)"
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
     assert judged("driver", "550.90.07", row("550.90.07")).outcome is Outcome.PASSED
 
 

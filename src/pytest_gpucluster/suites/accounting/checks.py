@@ -35,7 +35,7 @@ MULTIFACTOR = "priority/multifactor"
     "accounting.accounts",
     cause="an account or user was not added to the accounting, or was changed or removed there",
     hint="sacctmgr show assoc tree; sacctmgr add|modify account|user; AccountingStorageEnforce of slurm.conf",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def accounts(
     config: AccountingConfig,
@@ -76,7 +76,7 @@ def accounts(
     "accounting.qos",
     cause="a QoS was not added to the accounting, or was changed there; or slurm.conf does not use it",
     hint="sacctmgr show qos; sacctmgr modify qos; PreemptType and AccountingStorageEnforce of slurm.conf",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def qos(
     config: AccountingConfig,
@@ -115,7 +115,7 @@ def qos(
     "accounting.partition_access",
     cause="slurm.conf opens or closes the partition, or it was changed by scontrol until the next restart",
     hint="scontrol show partition; the line PartitionName= of slurm.conf, then scontrol reconfigure",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def partition_access(
     config: AccountingConfig, partitions: Mapping[str, PartitionInfo], enforced: Collection[str]
@@ -154,7 +154,7 @@ def partition_access(
     "accounting.access",
     cause="associations, QoS or partitions admit another user than intended",
     hint="sacctmgr show assoc user=; scontrol show partition; sbatch --test-only as that user",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def access(
     config: AccountingConfig,
@@ -195,7 +195,7 @@ def access(
     "accounting.scheduling",
     cause="slurm.conf was changed, or slurmctld was not restarted after a change",
     hint="scontrol show config | grep -iE 'Sched|Prio|Preempt|Enforce'; slurm.conf; scontrol reconfigure",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def scheduling(config: AccountingConfig, settings: Mapping[str, str]) -> Judgement:
     """Scheduler, priorities, fair share and decay are set as stated; backfill, unless the file states another scheduler."""

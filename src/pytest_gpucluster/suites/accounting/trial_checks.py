@@ -27,7 +27,7 @@ NO_TRIALS = "the cluster file states no `accounting.trials`"
     "accounting.access_jobs",
     cause="associations, QoS or partitions admit another user than intended",
     hint="sacctmgr show assoc user=; scontrol show partition; sbatch as that user, then squeue -o '%i %T %r'",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("intrusive", "exclusive"),
 )
 def access_jobs(
@@ -54,7 +54,7 @@ def access_jobs(
     "accounting.limits",
     cause="Slurm does not enforce the limit, or another limit applies first",
     hint="AccountingStorageEnforce of slurm.conf (limits); scontrol show assoc_mgr flags=assoc,qos; squeue -o '%i %T %r'",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("intrusive", "exclusive"),
 )
 def limits(limit_trials: Sequence[LimitResult] | None) -> Judgement:
@@ -82,7 +82,7 @@ def limits(limit_trials: Sequence[LimitResult] | None) -> Judgement:
     "accounting.fairshare",
     cause="fair share has no weight, usage is not counted, or another factor outweighs it",
     hint="sshare -l; sprio -w; scontrol show config | grep Priority; slurmctld's log (decay)",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("intrusive", "exclusive"),
 )
 def fairshare(
@@ -135,7 +135,7 @@ def fairshare(
     "accounting.backfill",
     cause="SchedulerType is not sched/backfill, or bf_max_job_test, bf_window or bf_interval keep it from these jobs",
     hint="scontrol show config | grep -i sched; sdiag (Backfilling stats)",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("intrusive", "exclusive"),
 )
 def backfill(backfill_trial: BackfillResult | None) -> Judgement:
@@ -165,7 +165,7 @@ def backfill(backfill_trial: BackfillResult | None) -> Judgement:
     "accounting.preemption",
     cause="PreemptType, PreemptMode or the list of QoS to preempt; GraceTime, PreemptExemptTime; a job that cannot be killed",
     hint="scontrol show config | grep Preempt; sacctmgr show qos format=name,preempt,preemptmode,gracetime; squeue -o '%i %T %r'",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("intrusive", "exclusive"),
 )
 def preemption(config: AccountingConfig, preemption_trials: Sequence[PreemptionResult]) -> Judgement:

@@ -45,7 +45,7 @@ def _unfit(found: ContainerFacts, *steps: str) -> Iterator[NotChecked]:
     "container.plugin",
     cause="plugstack.conf of the node does not load Pyxis, or slurmd was not restarted after it was changed",
     hint="grep -r pyxis /etc/slurm/plugstack.conf*; systemctl restart slurmd; srun --help | grep container-image",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
     """Judge that tasks run in a container, and Pyxis' version; a text as `pyxis` is the reason why it is unknown."""
@@ -80,7 +80,7 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
     "container.import",
     cause="the image is missing, damaged or cannot be fetched from this node, or Enroot cannot unpack it there",
     hint="on the node: a step with --container-image; enroot create of the image; df $ENROOT_DATA_PATH",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def imported(found: ContainerFacts) -> Judgement:
     """Judge that every image was imported; measures the time, and the MB/s of the packed image."""
@@ -105,7 +105,7 @@ def imported(found: ContainerFacts) -> Judgement:
     "container.hooks",
     cause="a script in Enroot's hooks.d ends with an error on this node, where something that it needs is missing",
     hint="on the node: a step with --container-image; run the commands of the hook (/etc/enroot/hooks.d) manually",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def hooks(found: ContainerFacts) -> Judgement:
     """Judge that no hook of Enroot fails in any step. A failure is a fault of the site's scripts, not of the node."""
@@ -123,7 +123,7 @@ def hooks(found: ContainerFacts) -> Judgement:
     "container.release",
     cause="another image than the requested one runs, or the container's root is the node's own",
     hint="cat /etc/os-release in a step with --container-image",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
     """Judge the image's os-release: must be the cluster file's, else the majority's (`usual_release`: of all nodes)."""
@@ -146,7 +146,7 @@ def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
     "container.root",
     cause="ENROOT_ROOTFS_WRITABLE or PYXIS_CONTAINER_WRITABLE is set for the whole site, or writing is broken",
     hint="grep ROOTFS_WRITABLE /etc/enroot/enroot.conf; env | grep PYXIS",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def root(found: ContainerFacts) -> Judgement:
     """Judge that the root file system is read-only without --container-writable, and writable with it."""
@@ -163,7 +163,7 @@ def root(found: ContainerFacts) -> Judgement:
     "container.mounts",
     cause="the source does not exist on this node, or its file system denies access",
     hint="on the node: ls -ld of the source; findmnt; a step with --container-mounts",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def mounts(found: ContainerFacts) -> Judgement:
     """Judge that mounts can be read and written, that `ro` applies, and that the cluster file's mounts work."""
@@ -189,7 +189,7 @@ def mounts(found: ContainerFacts) -> Judgement:
     "container.workdir",
     cause="the working directory is not reachable in the container",
     hint="pwd in a step with --container-image and --container-workdir=/tmp",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def workdir(found: ContainerFacts) -> Judgement:
     """Judge that the task starts in --container-workdir."""
@@ -202,7 +202,7 @@ def workdir(found: ContainerFacts) -> Judgement:
     "container.home",
     cause="ENROOT_MOUNT_HOME of enroot.conf, or a mounts.d entry, overrides the users' options",
     hint="grep -r MOUNT_HOME /etc/enroot; ls /etc/enroot/mounts.d",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def home(found: ContainerFacts) -> Judgement:
     """Judge that home is mounted only by default or with the flag for it."""
@@ -228,7 +228,7 @@ def _mounted(yes: bool) -> str:
     "container.remap_root",
     cause="user namespaces are limited on the node, or Enroot's configuration overrides the flags",
     hint="sysctl user.max_user_namespaces kernel.unprivileged_userns_clone; grep REMAP_ROOT /etc/enroot/enroot.conf",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def remap_root(found: ContainerFacts) -> Judgement:
     """Judge the user inside: root with --container-remap-root, the job's user with --no-container-remap-root."""
@@ -249,7 +249,7 @@ def remap_root(found: ContainerFacts) -> Judgement:
     "container.environment",
     cause="Enroot's environ.d or a hook changes what users export",
     hint="ls /etc/enroot/environ.d /etc/enroot/hooks.d; a step with --container-env",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def environment(found: ContainerFacts) -> Judgement:
     """Judge that exports arrive, that the image's values override them, and that --container-env reverses this.
@@ -339,7 +339,7 @@ _NO_ROOM = re.compile(r"no space (?:left )?on|quota exceeded|file too large", re
     "container.reuse",
     cause="the node does not keep the container's name: container_scope, or an epilog that removes it",
     hint="enroot list on the node, as the same user; grep container_scope /etc/slurm/plugstack.conf*",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def reuse(found: ContainerFacts) -> Judgement:
     """Judge that a later step finds the container by its name, with the files of an earlier step."""
@@ -390,7 +390,7 @@ def save(found: ContainerFacts) -> Judgement:
     "container.remove",
     cause="Enroot cannot list or delete the user's containers on the node",
     hint="enroot list; enroot remove -f on the node; ls -ld $ENROOT_DATA_PATH",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def remove(found: ContainerFacts) -> Judgement:
     """Judge that a named container is listed, and no longer listed after its removal."""
@@ -408,7 +408,7 @@ def remove(found: ContainerFacts) -> Judgement:
     "container.gpus",
     cause="libnvidia-container or Enroot's hook 98-nvidia.sh is missing on the node, or hides devices",
     hint="nvidia-container-cli info; ls /etc/enroot/hooks.d; NVIDIA_VISIBLE_DEVICES=all srun ... nvidia-smi -L",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def gpus(found: ContainerFacts) -> Judgement:
     """Judge that a task has the same GPUs inside as outside."""
@@ -442,7 +442,7 @@ def _uuids(facts: Mapping[str, str]) -> set[str]:
     "container.ranks",
     cause="Enroot's hook 50-slurm-pytorch.sh is not in hooks.d, or does not set Slurm's values",
     hint="ls /etc/enroot/hooks.d; cp /usr/share/enroot/hooks.d/50-slurm-pytorch.sh /etc/enroot/hooks.d on every node",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def ranks(found: ContainerFacts) -> Judgement:
     """Judge RANK and LOCAL_RANK of Pyxis, and the variables of Enroot's hook for PyTorch, in every task."""
@@ -487,7 +487,7 @@ def _differing(part: str, facts: Mapping[str, str], wanted: Mapping[str, str]) -
     "container.sshd",
     cause="the image lacks sshd or ssh, or the user has no entry or no shell in the container",
     hint="in a step with --container-image: command -v sshd ssh ssh-keygen; getent passwd for the user; sshd -D -e -d -p 2222",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def sshd(found: ContainerFacts) -> Judgement:
     """Judge that the image's sshd runs as the user, that a command reaches the container through it, and that it ends."""
@@ -521,7 +521,7 @@ def sshd(found: ContainerFacts) -> Judgement:
     "container.memlock",
     cause="slurmd's own limit (LimitMEMLOCK of its unit) or PropagateResourceLimits lowers the limit",
     hint="systemctl show slurmd -p LimitMEMLOCK; grep PropagateResourceLimits /etc/slurm/slurm.conf",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def memlock(found: ContainerFacts) -> Judgement:
     """Judge the limit of locked memory inside: at least the cluster file's, else that of the node."""
@@ -548,7 +548,7 @@ def _enough(limit: str, wanted: str) -> bool:
     "container.shm",
     cause="/dev/shm is a separate small file system of the container, or is small on the node",
     hint="df -h /dev/shm inside and outside; /etc/enroot/mounts.d/10-system.fstab",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def shm(found: ContainerFacts) -> Judgement:
     """Judge the size of /dev/shm inside: at least the cluster file's, else that of the node."""

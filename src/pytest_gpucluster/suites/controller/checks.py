@@ -79,7 +79,7 @@ class ControllerLog:
     "controller.ping",
     cause="slurmctld does not run on that host, or cannot be reached from here",
     hint="scontrol ping; systemctl status slurmctld on the host; SlurmctldHost of slurm.conf; the firewall (SlurmctldPort)",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("inventory",),
 )
 def ping(controllers: Controllers, config: ControllerConfig) -> Judgement:

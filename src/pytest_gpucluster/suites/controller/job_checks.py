@@ -19,7 +19,7 @@ FORGOTTEN = "Slurm no longer knows the job"
     "controller.hold",
     cause="a job_submit plugin or a script releases or changes held jobs",
     hint="sbatch --hold --wrap true; scontrol show job ID; JobSubmitPlugins of slurm.conf",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("intrusive", "inventory"),
 )
 def hold(order: OrderFacts) -> Judgement:
@@ -44,7 +44,7 @@ def hold(order: OrderFacts) -> Judgement:
     "controller.singleton",
     cause="a job_submit plugin or a script removes the dependency",
     hint="sbatch --dependency=singleton --job-name=one --wrap 'sleep 30', twice; squeue --name=one; JobSubmitPlugins",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("intrusive", "inventory"),
 )
 def singleton(order: OrderFacts) -> Judgement:

@@ -68,7 +68,7 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
     cause="torch is not installed for this python on the node, or the environment differs between nodes",
     hint="python3 -c 'import torch; print(torch.__version__)' on the node; or name another python under "
     "`environments` and that under ddp.environment",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def framework(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that every task of the node has torch, in the version of the other nodes."""
@@ -89,7 +89,7 @@ def framework(node_name: str, placement: PayloadResult) -> Judgement:
     "ddp.environment",
     cause="an export, an image, a hook or a prolog sets rank variables that differ from Slurm's",
     hint="srun --ntasks-per-node=2 env | grep -E 'WORLD_SIZE|RANK|MASTER_'; remove the setting that the failure names",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def environment(
     node_name: str, placement: PayloadResult, setters: Setters, provided: Sequence[str] = ()
@@ -124,7 +124,7 @@ def environment(
     "ddp.master_addr",
     cause="the node resolves MASTER_ADDR differently from the other nodes, or not at all",
     hint="getent hosts $MASTER_ADDR on every node; correct /etc/hosts or DNS",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that the tasks of the node have the MASTER_ADDR of the others, and that it resolves as on other nodes."""
@@ -157,7 +157,7 @@ def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
     "ddp.interface",
     cause="a variable names a network interface that the node does not have",
     hint="ip -br link on the node; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME must name interfaces of every node",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def interface(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that the node has the interfaces that GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name."""
@@ -176,7 +176,7 @@ def interface(node_name: str, placement: PayloadResult) -> Judgement:
     "ddp.master_port",
     cause="another process listens on the port of rank 0, or MASTER_ADDR is not the node of rank 0",
     hint="ss -ltnp on the node of rank 0; derive MASTER_PORT from the job id",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
     each="placements",
 )
 def master_port(placement: PayloadResult) -> Judgement:
@@ -233,7 +233,7 @@ def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
     "process uses, a CPU build of torch, an old driver",
     hint="srun --ntasks-per-node=2 --gpus-per-task=1 sh -c 'echo $CUDA_VISIBLE_DEVICES; nvidia-smi'; gres.conf; is "
     "torch a CUDA build (torch.version.cuda)?",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
     """Judge that every rank of the node has a GPU that no other rank uses."""
@@ -266,7 +266,7 @@ def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
     "ddp.group",
     cause="ranks cannot reach rank 0 or each other, one did not start, or this build of torch lacks the backend",
     hint="the first rank of the list; GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, firewall; NCCL_DEBUG=INFO",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
     each="work_results",
 )
 def group(result: PayloadResult) -> Judgement:
@@ -290,7 +290,7 @@ def group(result: PayloadResult) -> Judgement:
     "ddp.all_reduce",
     cause="a rank, a link or a network card corrupts or loses data, or a rank died",
     hint="each node alone, then pairs: the nccl suite names the part",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
     each="work_results",
 )
 def all_reduce(result: PayloadResult) -> Judgement:
@@ -313,7 +313,7 @@ def all_reduce(result: PayloadResult) -> Judgement:
     "ddp.training",
     cause="DistributedDataParallel does not keep the ranks equal: gradients are lost or wrong, or a rank died",
     hint="run the other backend: if gloo fails too, NCCL is not the cause",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
     each="work_results",
 )
 def training(result: PayloadResult) -> Judgement:
@@ -359,7 +359,7 @@ def between(node_name: str, reach: Reach, own_results: Sequence[PayloadResult]) 
     "ddp.torchrun",
     cause="the agents of torchrun do not find each other, or number their ranks wrongly",
     hint="the first rank or agent of the list; every node must resolve the host name of the first node",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
     each="torchrun_results",
 )
 def torchrun(launched: tuple[PayloadResult, int]) -> Judgement:

@@ -127,7 +127,7 @@ def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
     "fabric.peer_memory",
     cause="adapters cannot reach GPU memory: neither nvidia_peermem nor DMA-BUF can register it, so no GPUDirect RDMA",
     hint="modprobe nvidia_peermem, also at boot (/etc/modules-load.d); or install the driver's open kernel modules",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     """Adapters can register GPU memory: by nvidia_peermem (or nv_peer_mem), or by DMA-BUF."""
@@ -181,7 +181,7 @@ def hca_count(network: Profile, adapters: Adapters) -> Judgement:
     "fabric.link_layer",
     cause="a port is configured for the other protocol, or an adapter is missing beside those for storage",
     hint="with mlxconfig, set LINK_TYPE_P1 of the adapter to 1 (InfiniBand) or 2 (Ethernet), then reboot; ibstat; lspci -d 15b3:",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 @_networked
 def link_layer(network: Profile, adapters: Adapters) -> Judgement:
@@ -254,7 +254,7 @@ def rate(network: Profile, adapters: Adapters) -> Judgement:
     "fabric.firmware",
     cause="an adapter was replaced or left out of an update",
     hint="mlxfwmanager --query; flash the fleet's firmware; reboot",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 @_networked
 def firmware(
@@ -276,7 +276,7 @@ def firmware(
     "fabric.mtu",
     cause="a switch or interface with another MTU",
     hint="ibv_devinfo | grep mtu; ip link set mtu",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 @_networked
 def mtu(network: Profile, adapters: Adapters) -> Judgement:
@@ -307,7 +307,7 @@ def mtu(network: Profile, adapters: Adapters) -> Judgement:
     "fabric.gid",
     cause="the port has no GID of RoCE v2: no IP address on its interface, or the adapter has only RoCE v1",
     hint="show_gids; ip addr of the port's interface; set mode 2 of the adapter with cma_roce_mode; correct NCCL_IB_GID_INDEX",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 @_networked
 def gid(network: Profile, gids: Sequence[GidPort], gid_exports: Sequence[tuple[str, str]] = ()) -> Judgement:
@@ -350,7 +350,7 @@ def gid(network: Profile, gids: Sequence[GidPort], gid_exports: Sequence[tuple[s
     "fabric.gpu_nic_affinity",
     cause="an adapter is in another slot than on the other nodes, or the PCIe switches are configured differently",
     hint="nvidia-smi topo -m; lspci -tv; compare with a good node",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 @_networked
 def gpu_nic_affinity(network: Profile, topology: Topology) -> Judgement:
@@ -394,7 +394,7 @@ def gpu_nic_affinity(network: Profile, topology: Topology) -> Judgement:
     cause="the IOMMU translates every access of an adapter to a GPU: GPUDirect is slow or fails",
     hint="kernel parameter iommu=pt (or intel_iommu=off, amd_iommu=off), then reboot",
     # a guest, or a host with DMA-BUF, may work well with it: the nccl suite measures the effect
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 @_networked
 def iommu(network: Profile, iommu_state: Iommu) -> Judgement:  # the decorator reads the profile
@@ -418,7 +418,7 @@ def iommu(network: Profile, iommu_state: Iommu) -> Judgement:  # the decorator r
     cause="Access Control Services of a PCIe switch send traffic between GPU and adapter through the CPU",
     hint="switch ACS off in the BIOS, or at boot with setpci (ECAP_ACS+0x6.w=0000 of each bridge; NCCL troubleshooting)",
     # a hypervisor's host needs it, and GPUDirect works, but slowly: the nccl suite measures the effect
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 @_networked
 def acs(network: Profile, acs_state: Acs) -> Judgement:  # the decorator reads the profile
@@ -435,7 +435,7 @@ def acs(network: Profile, acs_state: Acs) -> Judgement:  # the decorator reads t
     "fabric.fabric_manager",
     cause="fabric manager and driver have different versions: the NVSwitch fabric is not configured",
     hint="install the fabric manager package of the driver's version; systemctl restart nvidia-fabricmanager",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def fabric_manager(fabric_service: FabricManager, gpus: Gpus, profile: Profile) -> Judgement:
     """Fabric manager has the driver's version; gpu.fabric_manager judges whether it runs."""
@@ -455,7 +455,7 @@ def fabric_manager(fabric_service: FabricManager, gpus: Gpus, profile: Profile) 
     "fabric.nic_names",
     cause="an exported variable names an interface or adapter that this node does not have",
     hint="ip -br addr; ls /sys/class/infiniband; correct `exports` in the cluster file, or the interface's name",
-    action=Action.MONITOR,  # an error of the cluster file is found on every good node
+    action=Action.CONFIGURE,  # an error of the cluster file is found on every good node
 )
 def nic_names(interfaces: Interfaces, environments: Mapping[str, EnvironmentConfig]) -> Judgement:
     """Network interfaces that the environments export exist, by each library's own rules."""

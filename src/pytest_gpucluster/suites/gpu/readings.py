@@ -49,13 +49,13 @@ def nvidia_smi_message(gpus: Gpus) -> str:
 
 
 def unread(
-    gpus: Gpus, gpu: Gpu, attribute: str, expected: str, *, stated: bool, monitor: bool = False
+    gpus: Gpus, gpu: Gpu, attribute: str, expected: str, *, stated: bool
 ) -> Finding | NotChecked | NotApplicable:
     """Return why a value is absent.
 
     A value that other GPUs of the model report is a finding. If none reports it, the model, the guest or the driver does
     not have it: not checked if the profile states it, else not applicable. Any other text is an error of the driver in
-    reading the GPU, which a reset clears; `monitor`: a wrong value would not drain the node either.
+    reading this value, which proves no fault of a GPU that answers.
     """
     text = gpu.unread.get(attribute, "no value")
     if text == NOT_REPORTED:
@@ -63,7 +63,7 @@ def unread(
     if root_only(text):
         return NotChecked(f"{attribute} of {gpu}: nvidia-smi shows it to root alone: {text}")
     if not is_unsupported(text):
-        return Finding(str(gpu), text, expected, Action.MONITOR if monitor else Action.RESET_GPU)
+        return Finding(str(gpu), text, expected, Action.MONITOR)
     if any(one.name == gpu.name and getattr(one, attribute) is not None for one in gpus):
         return Finding(str(gpu), text, f"{expected}; other GPUs of the node report it", Action.MONITOR)
     why = f"{attribute} of {gpu}: {text}, as on all GPUs of this model on the node"
@@ -87,20 +87,17 @@ def judge_equal(
     shown: Callable[[Any], str] = str,
     *,
     stated: bool = True,
-    monitor: bool = False,
 ) -> Judgement:
     """Judge that a value of every GPU is the expected one."""
     for gpu in gpus:
         value = getattr(gpu, attribute)
         if value is None:
-            yield unread(gpus, gpu, attribute, shown(expected), stated=stated, monitor=monitor)
+            yield unread(gpus, gpu, attribute, shown(expected), stated=stated)
         elif value != expected:
             yield Finding(str(gpu), shown(value), shown(expected))
 
 
-def judge_switch(
-    gpus: Gpus, attribute: str, profile: GpuProfile, *, what: str, monitor: bool = False
-) -> Judgement:
+def judge_switch(gpus: Gpus, attribute: str, profile: GpuProfile, *, what: str) -> Judgement:
     """Judge whether a feature is enabled; a GPU that lacks it has it disabled."""
     on = getattr(profile, attribute)
     if on is None:
@@ -113,7 +110,7 @@ def judge_switch(
             continue
         if value is None:
             stated = states(profile, attribute)
-            yield unread(gpus, gpu, attribute, shown[on], stated=stated, monitor=monitor)
+            yield unread(gpus, gpu, attribute, shown[on], stated=stated)
         elif value != on:
             yield Finding(str(gpu), shown[value], shown[on])
 
@@ -124,10 +121,9 @@ def judge_version(gpus: Gpus, attribute: str, fleet: ByModel, *, stated: str | N
         value = getattr(gpu, attribute)
         if value is None:
             expected = stated or "a version"
-            yield unread(gpus, gpu, attribute, expected, stated=stated is not None, monitor=True)
+            yield unread(gpus, gpu, attribute, expected, stated=stated is not None)
         elif stated is None:
-            for found in fleet.get(gpu.name or "", Norm[str]()).judge(str(gpu), value):
-                yield replace(found, action=Action.MONITOR)
+            yield from fleet.get(gpu.name or "", Norm[str]()).judge(str(gpu), value)
         elif not matches(value.lower(), stated.lower()):
             yield Finding(str(gpu), value, stated)
 

@@ -31,6 +31,7 @@ peer_access = probed(nvidia_smi.P2P)
 files = probed(nvidia_smi.DEVICE_FILES)
 fabric_service = probed(fabric_manager_probe.FABRIC_MANAGER)
 kernel_log = probed(kernel_log_probe.KERNEL_LOG)
+info = fact(lambda node: node.info)
 
 uuid_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.uuid_owners)
 serial_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.serial_owners)

@@ -82,7 +82,7 @@ class World:
     cause="Horovod is not installed for this python, or its build lacks what the cluster file requires",
     hint="horovodrun -cb; build with HOROVOD_WITH_PYTORCH=1, HOROVOD_WITH_GLOO=1, HOROVOD_GPU_OPERATIONS=NCCL; "
     "horovod.environment names the python or image",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def build(
     node_build: NodeBuild, frameworks: Iterable[str], controllers: Iterable[str], operations: Iterable[str]
@@ -113,7 +113,7 @@ def build(
     "horovod.versions",
     cause="nodes have different installations of Horovod",
     hint="install the same Horovod on all nodes, or one on shared storage",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def version(node_name: str, known_builds: Mapping[str, NodeBuild]) -> Judgement:
     """Judge that the node has the version that most nodes have."""
@@ -128,7 +128,7 @@ def version(node_name: str, known_builds: Mapping[str, NodeBuild]) -> Judgement:
     "horovod.interface",
     cause="the interface of horovod.interface is down, has another name, or has no IPv4 address on this node",
     hint="ip -4 addr; the same network must have the same name on all nodes",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def interface(node_build: NodeBuild, wanted_interface: str | None) -> Judgement:
     """Judge that the node has the interface of horovod.interface, with an IPv4 address."""
@@ -143,7 +143,7 @@ def interface(node_build: NodeBuild, wanted_interface: str | None) -> Judgement:
     "horovod.ranks",
     cause="the launcher, its network interface, the rendezvous, or Horovod on one node; or singletons",
     hint="horovod.build of the named node; horovod.interface; for MPI: srun --mpi=list, and the MPI of the build",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
     each="worlds",
 )
 def ranks(world: World, wanted_interface: str | None = None) -> Judgement:
@@ -169,7 +169,7 @@ def ranks(world: World, wanted_interface: str | None = None) -> Judgement:
     "horovod.all_reduce",
     cause="the network corrupts data, or the ranks do not reduce together",
     hint="another controller, another interface; each node alone; for GPUs -m nccl",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
     each="worlds",
 )
 def all_reduce(world: World) -> Judgement:
@@ -189,7 +189,7 @@ def all_reduce(world: World) -> Judgement:
     "horovod.broadcast",
     cause="the network corrupts data, or the ranks do not have the same root",
     hint="another controller, another interface; each node alone",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
     each="worlds",
 )
 def broadcast(world: World) -> Judgement:
@@ -211,7 +211,7 @@ def broadcast(world: World) -> Judgement:
     "horovod.training",
     cause="gradients are not averaged over all ranks, or the initial parameters were not broadcast",
     hint="horovod.all_reduce and horovod.broadcast first; versions of the framework on the nodes",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
     each="worlds",
 )
 def training(world: World) -> Judgement:

@@ -42,7 +42,7 @@ _DAEMON = "on the node: diff its cgroup.conf with that of the controller; system
     "isolation.cpus",
     cause="cgroup.conf of the node lacks ConstrainCores=yes, or slurmd was not restarted since",
     hint=f"srun -w NODE --exact -c1 sh -c 'taskset -pc 0-999 $$; taskset -pc $$'; {_DAEMON}",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     """Judge that a step can use its own CPUs only, also if it requests all, and that two steps share none."""
@@ -66,7 +66,7 @@ def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     "isolation.devices",
     cause="cgroup.conf of the node lacks ConstrainDevices=yes, or its gres.conf names no device files (File=)",
     hint=f"srun -w NODE --gres=gpu:1 nvidia-smi -L; gres.conf of the node; {_DAEMON}",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeInfo | None) -> Judgement:
     """Judge that a step can open the device files of its own GPUs only."""
@@ -137,7 +137,7 @@ def _disjoint(
     cause="job_container.conf (namespace.yaml) of the node does not name it or the folder, or slurmd was not restarted since",
     hint="srun -w NODE findmnt -T /tmp; job_container.conf; isolation.private_folders of the cluster file if other folders "
     "are private",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     """Judge that /tmp and /dev/shm of a job are not those of the node, which all its jobs would share."""
@@ -165,7 +165,7 @@ def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     "isolation.memory",
     cause="cgroup.conf of the node lacks ConstrainRAMSpace=yes, or slurmd was not restarted since",
     hint=f"srun -w NODE --mem=256M sh -c 'head -c 600M /dev/zero | tail'; {_DAEMON}",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("intrusive",),  # the kernel ends a process for want of memory, and logs it
 )
 def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None) -> Judgement:
@@ -199,7 +199,7 @@ def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None)
     "isolation.pam_slurm_adopt",
     cause="the node was left out when PAM was configured, or an update restored /etc/pam.d",
     hint="on the node: grep -r slurm /etc/pam.d; sshd -T | grep -i usepam; slurm.schedmd.com/pam_slurm_adopt.html",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def pam_slurm_adopt(pam: PamFacts, adopting: str, prolog_flags: str) -> Judgement:
     """Judge that sshd puts a login into the user's job: PAM's stack, the module and Slurm's configuration."""
@@ -229,7 +229,7 @@ def pam_slurm_adopt(pam: PamFacts, adopting: str, prolog_flags: str) -> Judgemen
     cause="pam_slurm_adopt is not in the account stack of this sshd, comes after a module that ends the stack (sufficient), or "
     "another module (pam_systemd) moves the login out of the job",
     hint="cat /proc/self/cgroup by ssh to the node, with a job there and without one; journalctl -t sshd on the node",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("intrusive",),  # sshd logs a refused login, which may raise an alarm
 )
 def login(
@@ -272,7 +272,7 @@ def _admitted(login: Login, *, subject: bool) -> Finding | NotApplicable | NotCh
     "isolation.pty",
     cause="/dev/pts of the node, a prolog that hangs, or a firewall between node and login node (SrunPortRange)",
     hint="srun -w NODE --pty bash; slurmd's log on the node",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def pty(ptys: Sequence[PtyResult]) -> Judgement:
     """Judge that `srun --pty` opens a terminal of the given size on the first node of each partition."""

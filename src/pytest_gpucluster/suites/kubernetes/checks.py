@@ -167,7 +167,7 @@ def ready(kube_node: KubeNode | None, seen: KubeFacts) -> Judgement:
     "kubernetes.taints",
     cause="an operator or a controller tainted the node and did not remove the taint",
     hint="kubectl describe nodes; `kubernetes.taints` of the cluster file states the expected ones",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def taints(kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig) -> Judgement:
     """The node has no taint that the cluster file does not state."""
@@ -317,7 +317,7 @@ def rdma(kube_node: KubeNode | None, seen: KubeFacts, usual_rdma: Mapping[str, N
     "kubernetes.labels",
     cause="the node has other GPUs than stated, or feature discovery has not run since they were changed",
     hint="kubectl get nodes --show-labels; nvidia-smi -L on the node; kubectl logs of gpu-feature-discovery there",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def labels(
     kube_node: KubeNode | None,
@@ -351,7 +351,7 @@ def labels(
     "kubernetes.software",
     cause="the node was installed or upgraded differently",
     hint="kubectl get nodes -o wide",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def software(
     kube_node: KubeNode | None, seen: KubeFacts, usual_software: Mapping[str, Norm[str]]

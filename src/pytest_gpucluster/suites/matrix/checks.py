@@ -132,7 +132,7 @@ def _lacks_pmi(verdict: Verdict) -> bool:
     "matrix.cell",
     cause="this launcher cannot run this workload",
     hint="compare the other cells of the row and the column: they show whether launcher or workload is the cause",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def cell(it: Cell) -> Judgement:
     """Judge a cell: it works, or fails as expected."""
@@ -165,7 +165,7 @@ class CellWork:
     item=False,
     cause="the launcher did not start the tasks, or they do not see the devices of the node",
     hint="run one task with srun; for GPUs in a container check NVIDIA_VISIBLE_DEVICES and nvidia-container-cli",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def work(it: CellWork) -> Judgement:
     """Judge that each task ran once, on the requested nodes, and reported the expected value."""

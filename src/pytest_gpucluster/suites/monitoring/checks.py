@@ -20,7 +20,7 @@ HINT = "systemctl status prometheus-node-exporter; the exporter's container; the
     "monitoring.prometheus",
     cause="Prometheus does not run, or the cluster file has a wrong URL",
     hint="systemctl status prometheus (DeepOps: docker.prometheus); `monitoring.prometheus` of the cluster file",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def prometheus(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
     """Prometheus answers, is healthy, and has the required version."""
@@ -36,7 +36,7 @@ def prometheus(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
     "monitoring.grafana",
     cause="Grafana does not run, or the cluster file has a wrong URL",
     hint="systemctl status grafana-server (DeepOps: docker.grafana); `monitoring.grafana` of the cluster file",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def grafana(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
     """Grafana answers, its database works, and it has the required version."""
@@ -50,7 +50,7 @@ def grafana(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
     "monitoring.exporters",
     cause="the exporter does not run, or is not a target of Prometheus",
     hint="systemctl status of the exporter (DeepOps: docker.slurm-exporter); scrape_configs of Prometheus",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def exporters(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
     """The exporters of the whole cluster are targets and up."""
@@ -90,7 +90,7 @@ def cluster_alerts(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement
     "monitoring.target",
     cause="the node was added to Slurm and not to Prometheus, or its exporter is on another port",
     hint="add the node to scrape_configs or the endpoint files of Prometheus (DeepOps: group slurm-node)",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def target(seen: MonitoringFacts, node_name: str, node_exporters: Mapping[str, int]) -> Judgement:
     """Every exporter of the node is a target of Prometheus."""

@@ -36,7 +36,7 @@ SHORTEST = 30.0  # seconds
     cause="Prometheus loads no rules about GPUs (DeepOps installs InstanceDown only), or a rule cannot be evaluated",
     hint="/rules of Prometheus; rule_files of prometheus.yml; promtool check rules; where Grafana, Thanos or Mimir has the "
     "rules: `monitoring.gpu_rules: false`",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -> Judgement:
     """An alerting rule uses a metric of GPUs, the required rules are loaded, and they can be evaluated."""

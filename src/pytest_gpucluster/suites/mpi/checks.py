@@ -46,7 +46,7 @@ _PARTS = {"c": "MPI of C programs", "python": "mpi4py"}
     cause="the MPI was not installed on the node, or its folder, module or mount is missing there",
     hint="srun -w NODE sh -c 'command -v mpirun mpicc'; install it as on the others, or name its module or image under "
     "`environments` and that under mpi.environment",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = False) -> Judgement:
     """Judge that the node, or its image, has the required launcher and a working MPI of each required language.
@@ -70,7 +70,7 @@ def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = F
     cause="an activated conda environment has its own MPI, first on PATH",
     hint="conda deactivate before the job, remove the MPI from the environment (conda remove mpi), or call the "
     "mpirun of the site by its path",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def path(host_installed: InstalledMpi, config: MpiConfig, conda_environment: bool) -> Judgement:
     """Judge that the first mpirun on PATH is that of the site, not that of a conda environment."""
@@ -96,7 +96,7 @@ def path(host_installed: InstalledMpi, config: MpiConfig, conda_environment: boo
     cause="two MPIs are on PATH or LD_LIBRARY_PATH: the launcher belongs to one, the programs to the other",
     hint="load one module only; `command -v mpirun mpicc` must name one folder; for mpi4py that of the "
     "MPI which it was built against (MPI4PY_LIBMPI, MPI4PY_MPIABI)",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
     """Judge that mpirun belongs to the MPI of the programs; otherwise each starts as a world of one rank."""
@@ -124,7 +124,7 @@ def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
     "mpi.alike",
     cause="the node missed an upgrade, or has another MPI first on PATH",
     hint="compare `command -v mpirun; mpirun --version` with a good node",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def alike(installed: InstalledMpi, installed_norms: Mapping[str, Norm[str]]) -> Judgement:
     """Judge that the node has the MPI of most nodes: launcher and libraries, path and version."""
@@ -161,7 +161,7 @@ def _launcher(facts: InstalledMpi) -> str:
     "without it",
     hint="srun --mpi=list; install libpmix and Slurm's mpi_pmix plugin on every node, or set mpi.launchers to a type "
     "that Slurm and the MPI support",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def pmi(pmi_types: Sequence[str], required_types: Sequence[str], installed: InstalledMpi | None) -> Judgement:
     """Judge that Slurm on the node has the required types of --mpi, and that the MPI supports them."""
@@ -185,7 +185,7 @@ world, allreduce = mpi_world.world, mpi_world.allreduce  # their place in the or
     "mpi.threads",
     cause="the MPI was built without this thread level, or its transport does not support it",
     hint="ompi_info | grep -i thread, or mpichversion; rebuild, or lower mpi.threads if no program needs it",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     each="valid_runs",
 )
 def threads(run: MpiRun, wanted_threads: str) -> Judgement:

@@ -68,7 +68,7 @@ def intended(cluster: Cluster) -> dict[str, str]:
     "nccl.environment",
     cause="a variable was set for one job or for debugging, and stayed in a file of the node or in a prolog",
     hint="remove it where it is set, or state it under nccl.exports of the cluster file if it is intended",
-    action=Action.MONITOR,  # the configuration of the cluster, not the hardware of the node
+    action=Action.CONFIGURE,  # the configuration of the cluster, not the hardware of the node
 )
 def environment(
     nccl_environment: NcclEnvironment,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "nccl.image_environment",
     cause="the image, a hook of Enroot or a variable that Pyxis passes on sets NCCL's variables",
     hint="env | grep ^NCCL_ in the image; /etc/enroot/environ.d and hooks.d; ENV lines of the image; mount the missing file",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def image_environment(
     found: NcclEnvironment | str, profile: Profile, intended_variables: Mapping[str, str]

@@ -55,19 +55,19 @@ _CAUSE = "a GPU, an NVLink or the network is broken, ranks share a GPU, or the d
 _HINT = "`Duplicate GPU`: see slurm.gpu_binding; else NCCL_DEBUG=INFO, and each node alone, then pairs: the nccl suite"
 
 
-@check("nccl_examples.one_process", cause=_CAUSE, hint=_HINT, action=Action.DRAIN)
+@check("nccl_examples.one_process", cause=_CAUSE, hint=_HINT, action=Action.MONITOR)
 def one_process(node_name: str, within: PayloadResult) -> Judgement:
     """Judge one process that drives all GPUs of the node."""
     yield from _judge(within, node_name)
 
 
-@check("nccl_examples.one_device", cause=_CAUSE, hint=_HINT, action=Action.DRAIN, each="one_each")
+@check("nccl_examples.one_device", cause=_CAUSE, hint=_HINT, action=Action.MONITOR, each="one_each")
 def one_device(result: PayloadResult) -> Judgement:
     """Judge one process per GPU, on all nodes."""
     yield from _judge(result)
 
 
-@check("nccl_examples.many_devices", cause=_CAUSE, hint=_HINT, action=Action.DRAIN, each="many_each")
+@check("nccl_examples.many_devices", cause=_CAUSE, hint=_HINT, action=Action.MONITOR, each="many_each")
 def many_devices(result: PayloadResult) -> Judgement:
     """Judge one process per node that drives all its GPUs, all nodes together."""
     yield from _judge(result)
@@ -77,7 +77,7 @@ def many_devices(result: PayloadResult) -> Judgement:
     "nccl_examples.compiled",
     cause="the toolkit, CMake, the host compiler or NCCL's header is missing on the node, or they do not fit each other",
     hint="nvcc --version; cmake --version; NCCL_HOME in nccl.exports, or modules in nccl.environment",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def compiled(node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig) -> Judgement:
     """Each claimed tool compiles an example for NCCL on the node."""

@@ -123,6 +123,13 @@ usual_architecture = fact(lambda node, all_cpus: all_cpus.of(node.group, "archit
 usual_cpus = fact(lambda node, all_cpus: all_cpus.of(node.group, "online"))
 usual_cpu_model = fact(lambda node, all_cpus: all_cpus.of(node.group, "model"))
 usual_numa = fact(lambda node, all_cpus: all_cpus.of(node.group, "numa_nodes"))
+smaller_in_slurm = fact(
+    lambda node, inventory: any(
+        inventory[node.name].memory < inventory[other].memory
+        for other in node.group.names
+        if node.name in inventory and other in inventory
+    )
+)
 usual_memory = fact(
     lambda node, memories: memories.of(node.group, "total", checks.hardware.PEER_MEMORY_TOLERANCE)
 )

@@ -98,7 +98,7 @@ def _port_taken(verdict: Verdict, *_facts: object) -> Verdict:
     cause="Ray is not installed for this python, its port is in use, its interface is missing, or its daemons do not "
     "start",
     hint="run the command of the step; ray.environment names the python, ray.interface the network, ray.port the ports",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def alone(node_name: str, node_facts: NodeFacts, share: Share) -> Judgement:
     """Judge Ray on a single node: it starts, has its CPUs and GPUs, runs a task and an actor, and ends."""
@@ -123,7 +123,7 @@ def alone(node_name: str, node_facts: NodeFacts, share: Share) -> Judgement:
     "ray.nodes",
     cause="a worker could not start or reach the head: package, interface, firewall, port; or the head ended",
     hint="ray.alone of the named node first; then from that node the port of the head (nc -zv)",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
     each="clusters",
 )
 def nodes(facts: ClusterFacts) -> Judgement:
@@ -157,7 +157,7 @@ def nodes(facts: ClusterFacts) -> Judgement:
     "ray.tasks",
     cause="the raylet of this node starts no worker processes, or they cannot reach the head",
     hint="the logs of the raylet and of its workers in the session folder of the node",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
 )
 def tasks(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that a task bound to the node runs there."""
@@ -168,7 +168,7 @@ def tasks(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     "ray.actors",
     cause="an actor's process died or lost its state",
     hint="the logs of the workers in the session folder of the node; memory of the node",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
 )
 def actors(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that an actor runs on the node and keeps its state."""
@@ -185,7 +185,7 @@ def actors(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     "ray.objects",
     cause="the object managers of head and node do not reach each other: firewall, MTU, /dev/shm",
     hint="the object-manager ports of both nodes; df /dev/shm",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
 )
 def objects(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that an object of the driver reaches the node unchanged, and an object of the node the driver."""
@@ -206,7 +206,7 @@ def objects(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     "ray.gpus",
     cause="Ray and Slurm disagree about the GPUs, or two actors have one device",
     hint="CUDA_VISIBLE_DEVICES in the worker's step; ray start --num-gpus; srun --gpus-per-node",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
     each="clusters",
 )
 def gpus(facts: ClusterFacts) -> Judgement:
@@ -243,7 +243,7 @@ def gpus(facts: ClusterFacts) -> Judgement:
     "ray.tune",
     cause="ray[tune] is incomplete on the head, or trials fail on a node",
     hint="pip install 'ray[tune]' for this python on every node",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     each="clusters",
 )
 def tune(facts: ClusterFacts, tune_enabled: bool) -> Judgement:
@@ -273,7 +273,7 @@ def tune(facts: ClusterFacts, tune_enabled: bool) -> Judgement:
     "ray.tune_gpus",
     cause="Ray cannot place a trial with a GPU on this node, or the trial does not see one GPU",
     hint="ray.gpus first; CUDA_VISIBLE_DEVICES in the worker's step; ray start --num-gpus",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_enabled: bool) -> Judgement:
     """A trial of Ray Tune that requests one GPU runs on the node and sees one GPU."""
@@ -308,7 +308,7 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
     "ray.token",
     cause="Ray accepts every client that reaches its port, and runs its commands as this user",
     hint="RAY_AUTH_MODE=token with RAY_AUTH_TOKEN_PATH of mode 0600; never a password on a command line",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     each="clusters",
 )
 def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
@@ -342,7 +342,7 @@ def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
     "ray.head_lost",
     cause="raylets outlive their head and occupy the allocation until its time limit",
     hint="RAY_gcs_rpc_server_reconnect_timeout_s; `ray start --block` as the step's own process",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def head_lost(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that a worker ends by itself when its head is lost."""

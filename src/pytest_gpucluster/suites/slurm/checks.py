@@ -43,7 +43,7 @@ FORGOTTEN = "Slurm no longer knows the job"
     "slurm.known",
     cause="the node is in the cluster file, but not in slurm.conf",
     hint="scontrol show node NODE; correct slurm.conf or the group's nodes in the cluster file",
-    action=Action.MONITOR,  # Slurm cannot drain a node that it does not know
+    action=Action.CONFIGURE,  # Slurm cannot drain a node that it does not know
     marks=("inventory", "judges_node"),
 )
 def known(node_name: str, info: NodeInfo | None) -> Judgement:
@@ -83,6 +83,8 @@ def schedulable(info: NodeInfo | None) -> Judgement:
     cause="slurmd is down, the node is off, or the network to it is cut",
     hint="on the node: systemctl status slurmd munge; scontrol ping",
     action=Action.DRAIN,
+    never_healthy="slurmd left the pings of slurmctld unanswered, which gives the node no job; a node that is off, starts, "
+    "shuts down or never registered is not judged",
     marks=("inventory", "judges_node"),
 )
 def responding(info: NodeInfo | None) -> Judgement:
@@ -104,7 +106,7 @@ def responding(info: NodeInfo | None) -> Judgement:
     cause="the epilog hangs, or a process of the job cannot be killed: it waits for storage that is down, a driver or a GPU",
     hint="on the node: ps -eo pid,stat,etimes,wchan:30,args (state D, the epilog); repair what it waits for, end the epilog, "
     "or reboot; a job that is stuck in Slurm alone: scontrol update NodeName=NODE State=DOWN Reason=stuck, then RESUME",
-    action=Action.REBOOT,
+    action=Action.MONITOR,
     marks=("inventory", "judges_node"),
 )
 def completing(info: NodeInfo | None) -> Judgement:
@@ -121,7 +123,7 @@ def completing(info: NodeInfo | None) -> Judgement:
     "slurm.gres",
     cause="slurm.conf or gres.conf does not match the node, or slurmd found fewer GPUs",
     hint="scontrol show node NODE | grep -i gres; slurmd -G on the node; nvidia-smi -L",
-    action=Action.MONITOR,  # it compares slurm.conf; gpu.count judges missing GPUs
+    action=Action.CONFIGURE,  # gpu.count judges missing GPUs
     marks=("inventory",),
 )
 def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
@@ -150,7 +152,7 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     "slurm.cpus",
     cause="CPUs or Sockets of slurm.conf do not match the hardware",
     hint="slurmd -C on the node prints the line for slurm.conf",
-    action=Action.MONITOR,  # many sites count cores or reserve some; os.cpus judges missing CPUs
+    action=Action.CONFIGURE,  # many sites count cores or reserve some; os.cpus judges missing CPUs
     marks=("inventory",),
 )
 def cpus(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
@@ -169,7 +171,7 @@ def cpus(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
     "slurm.memory",
     cause="RealMemory of slurm.conf is far from the installed memory",
     hint="slurmd -C on the node prints the line for slurm.conf; free -m",
-    action=Action.MONITOR,  # it is a setting; os.memory judges missing memory
+    action=Action.CONFIGURE,  # it is a setting; os.memory judges missing memory
     marks=("inventory",),
 )
 def memory(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
@@ -193,7 +195,7 @@ def memory(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
     "slurm.version",
     cause="the node was left out of an upgrade, or upgraded before the controller",
     hint="slurmd -V on the node and the controller; install the controller's version",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("inventory",),
 )
 def version(info: NodeInfo | None, slurm_version: str) -> Judgement:
@@ -210,7 +212,7 @@ def version(info: NodeInfo | None, slurm_version: str) -> Judgement:
     "slurm.step",
     cause="slurmd could not start the tasks, or a task prolog or plugin changes their variables",
     hint="slurmd's log on the node; srun -w NODE hostname; TaskProlog and plugstack.conf",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def step(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that all tasks of a step start, with the variables that Slurm sets for each."""
@@ -230,7 +232,7 @@ def step(diagnostic: NodeDiagnostic) -> Judgement:
     "slurm.output",
     cause="output of tasks is lost between slurmstepd and srun",
     hint="srun -w NODE sh -c 'echo out; echo err >&2'; slurmd's log; firewall to the login node (SrunPortRange)",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def output(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that stdout and stderr of every task arrive."""
@@ -251,7 +253,7 @@ def output(diagnostic: NodeDiagnostic) -> Judgement:
     "slurm.environment",
     cause="a task prolog, SPANK plugin or cli_filter changes the environment",
     hint="srun -w NODE --export=ALL env; TaskProlog and plugstack.conf",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def environment(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that an exported variable with commas, quotes and blanks arrives unchanged."""
@@ -267,7 +269,7 @@ def environment(diagnostic: NodeDiagnostic) -> Judgement:
     "slurm.exit_code",
     cause="exit codes are lost: a wrapper, task epilog or plugin changes them",
     hint="srun -w NODE sh -c 'exit 7'; echo $?",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports exit status 7 of the first task, and 0 of the tasks that succeed."""
@@ -284,7 +286,7 @@ def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
     "slurm.signal",
     cause="the signal that ended a task is not reported",
     hint="srun -w NODE sh -c 'kill -KILL $$'",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def signal(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports SIGKILL of the second task."""
@@ -298,7 +300,7 @@ def signal(diagnostic: NodeDiagnostic) -> Judgement:
     "slurm.gpu_binding",
     cause="GPUs are not bound to tasks: gres.conf, a task prolog, or a profile script that sets CUDA_VISIBLE_DEVICES",
     hint="srun -w NODE --ntasks-per-node=2 --gpus-per-task=1 sh -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES'",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that each task of a step with --gpus-per-task=1 has its own device."""
@@ -329,7 +331,7 @@ def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
     cause="slurmd itself is confined to a few CPUs (CPUAffinity= or AllowedCPUs= of systemd, taskset, a cpuset), or "
     "binds tasks wrongly",
     hint="srun -w NODE grep Cpus_allowed_list /proc/self/status; taskset -cp $(pidof slurmd); TaskPlugin of slurm.conf",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def cpu_affinity(diagnostic: NodeDiagnostic, virtual: bool = False) -> Judgement:
     """Judge that the tasks of a step may use at least one CPU per task, if the node has enough."""
@@ -352,7 +354,7 @@ def cpu_affinity(diagnostic: NodeDiagnostic, virtual: bool = False) -> Judgement
     "slurm.prolog",
     cause="the prolog failed or hangs on this node",
     hint="slurmd's log on the node; run the Prolog of `scontrol show config` there by hand",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
     marks=("inventory", "exclusive"),  # it may wait for the diagnostic step
 )
 def prolog(
@@ -379,7 +381,7 @@ OURS = "gpucluster:"  # begins the reasons of nodes that gpucluster has drained
     "slurm.epilog",
     cause="the epilog failed or hangs on this node",
     hint="slurmd's log on the node; run the Epilog of `scontrol show config` there by hand",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def epilog(info: NodeInfo | None, config: Mapping[str, str], released: bool) -> Judgement:
     """Judge the epilog by its effects: the run's job ended on the node, which was neither drained for it nor stays completing."""
@@ -428,7 +430,7 @@ def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
     "slurm.array",
     cause="job arrays do not run: MaxArraySize, a job submit plugin, or limits",
     hint="scontrol show config | grep MaxArraySize; sbatch --array=0-1 --wrap hostname",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def array(jobs: JobFacts) -> Judgement:
     """Judge that both elements of an array ran, and that Slurm reports the exit status of one."""
@@ -450,7 +452,7 @@ def array(jobs: JobFacts) -> Judgement:
     "slurm.dependency",
     cause="job dependencies are not resolved",
     hint="scontrol show config | grep Dependency; squeue -o '%i %E %r'",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def dependency(jobs: JobFacts) -> Judgement:
     """Judge that a job started after the job that it depends on."""
@@ -470,7 +472,7 @@ def dependency(jobs: JobFacts) -> Judgement:
     "slurm.requeue",
     cause="jobs cannot be requeued: JobRequeue=0, or a batch job is not ended",
     hint="scontrol show config | grep JobRequeue; scontrol requeue with the job's id",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def requeue(jobs: JobFacts) -> Judgement:
     """Judge that a job that requeues itself returns to the queue once."""
@@ -490,7 +492,7 @@ def requeue(jobs: JobFacts) -> Judgement:
     "slurm.begin",
     cause="slurmctld ignores --begin",
     hint="sbatch --begin=now+60 --wrap hostname; scontrol show job",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def begin(jobs: JobFacts) -> Judgement:
     """Judge that a job with --begin starts at that time or later."""
@@ -515,7 +517,7 @@ def begin(jobs: JobFacts) -> Judgement:
     "slurm.limits",
     cause="the partition's limits were changed in slurm.conf or by scontrol",
     hint="scontrol show partition",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("inventory",),
 )
 def limits(partitions: Mapping[str, PartitionInfo], stated_limits: Mapping[str, JobLimits]) -> Judgement:
@@ -548,7 +550,7 @@ def _begin_was_past(jobs: Jobs, record: JobRecord) -> bool:
     "slurm.time_limit",
     cause="Slurm does not end a step at its time limit: OverTimeLimit, KillWait, or a task that cannot be killed",
     hint="scontrol show config | grep -E 'OverTimeLimit|KillWait|UnkillableStepTimeout'",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     marks=("slow",),
 )
 def time_limit(overrun: StepResult) -> Judgement:

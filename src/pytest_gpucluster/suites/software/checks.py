@@ -35,7 +35,7 @@ _ABSENT = "the node's python, module tree or shared file system differs from the
     "software.module_command",
     cause="no package of environment modules on this node, or `module` is defined for login shells only",
     hint="ls /etc/profile.d; `software.modules.init` names the file that defines `module`",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def module_command(modules: ScriptResult | None) -> Judgement:
     """The shell of a step has the command `module`."""
@@ -51,7 +51,7 @@ def module_command(modules: ScriptResult | None) -> Judgement:
     "software.modules",
     cause="the modulefile or the folder of modules is missing on this node, or another version is installed",
     hint="module avail; echo $MODULEPATH; df of the folder of modules; compare with a good node",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def modules(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """Each stated module loads within the limit, and `module avail` and `module list` show it."""
@@ -100,7 +100,7 @@ def _loaded(config: ModulesConfig, facts: ScriptResult, number: int, item: str) 
     "software.module_output",
     cause="another version is installed on this node, or the modulefile leads to another folder",
     hint="the same commands on the node; module show; compare with a good node",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def module_output(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """Commands of a loaded module print what the cluster file states."""
@@ -126,7 +126,7 @@ def module_output(modules: ScriptResult | None, section: SoftwareConfig) -> Judg
     "software.module_unload",
     cause="the modulefile changes a variable so that `module unload` cannot restore it",
     hint="module show; env before the load and after the unload",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def module_unload(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """Unloading leaves the modules, PATH, LD_LIBRARY_PATH and PYTHONPATH as they were.
@@ -177,7 +177,7 @@ def _paths(text: str) -> dict[str, tuple[str, ...]]:
     "software.module_conflicts",
     cause="a modulefile lacks its `conflict`, or its `family` in Lmod",
     hint="module show of both; add conflict(...) or family(...)",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def module_conflicts(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """Two modules that exclude each other are never loaded together, and each loads alone."""
@@ -218,7 +218,7 @@ def _gained(loaded: Sequence[str], before: set[str], item: str) -> list[str]:
     "software.conda",
     cause="conda or the environment is missing on this node, or its folder is not mounted",
     hint="conda env list; conda activate on the node; df of the folder; `software.conda.command`",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def conda(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """Each stated conda environment can be activated, within the limit, and its python comes first."""
@@ -257,7 +257,7 @@ def _activated(config: CondaConfig, facts: ScriptResult, number: int, name: str)
     "software.conda_packages",
     cause="the environment was changed or installed differently on this node",
     hint="conda list -n and conda run -n with the environment; compare with a good node",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def conda_packages(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """The python and the packages of each conda environment have the stated versions."""

@@ -36,7 +36,7 @@ class SubmititResult(PayloadResult):
     cause="submitit is not installed for this python where pytest runs, or sbatch refuses the jobs",
     hint="python3 -m pip install submitit; or name another python under "
     "`environments` and that under submitit.environment; see the message of sbatch",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def framework(submitted: SubmititResult) -> Judgement:
     """Judge that submitit is installed and that Slurm accepts its jobs."""
@@ -52,7 +52,7 @@ def framework(submitted: SubmititResult) -> Judgement:
     "submitit.add",
     cause="the job did not run, or the shared folder did not return its result",
     hint="the log in the shared folder; the nodes must be able to write there, and need the same python",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def add(submitted: SubmititResult) -> Judgement:
     """Judge the sum of 5 and 7."""
@@ -63,7 +63,7 @@ def add(submitted: SubmititResult) -> Judgement:
     "submitit.multitask",
     cause="srun within a batch job does not start all tasks, or numbers them wrongly",
     hint="sbatch --ntasks-per-node=3 --wrap 'srun env | grep SLURM_PROCID'",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def multitask(submitted: SubmititResult) -> Judgement:
     """Judge a function in three tasks: each rank once, equal to Slurm's."""
@@ -84,7 +84,7 @@ def multitask(submitted: SubmititResult) -> Judgement:
     "submitit.array",
     cause="job arrays do not run, or results are mixed up",
     hint="scontrol show config | grep MaxArraySize; sbatch --array=0-2 --wrap hostname",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def array(submitted: SubmititResult) -> Judgement:
     """Judge a map over three pairs, submitted as one array."""
@@ -95,7 +95,7 @@ def array(submitted: SubmititResult) -> Judgement:
     "submitit.failure",
     cause="an exception in a job does not reach the caller",
     hint="the log in the shared folder",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def failure(submitted: SubmititResult) -> Judgement:
     """Judge that a function's exception reaches the caller with its traceback."""
@@ -112,7 +112,7 @@ def failure(submitted: SubmititResult) -> Judgement:
     "submitit.cancel",
     cause="scancel does not reach the job, or its processes cannot be killed",
     hint="squeue --me -t all; KillWait and UnkillableStepTimeout of `scontrol show config`",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
 )
 def cancel(submitted: SubmititResult) -> Judgement:
     """Judge that a running job ends when it is cancelled; with accounting submitit must report its state."""
@@ -131,7 +131,7 @@ def cancel(submitted: SubmititResult) -> Judgement:
     "submitit.checkpoint",
     cause="jobs cannot be requeued (JobRequeue=0), the signal does not reach the steps, or the state was not saved",
     hint="scontrol show config | grep -E 'JobRequeue|AuthInfo'; scontrol requeue with the id of a job; the log in the shared folder",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def checkpoint(submitted: SubmititResult) -> Judgement:
     """A job that gets SIGUSR1 saves its state, is requeued once, and continues with this state."""
@@ -155,7 +155,7 @@ def checkpoint(submitted: SubmititResult) -> Judgement:
     "submitit.accounting",
     cause="sacct does not answer, or slurmdbd lags behind",
     hint="sacct -X; sacctmgr show cluster",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def accounting(submitted: SubmititResult) -> Judgement:
     """Judge that submitit reads the state of an ended job from sacct, if Slurm stores job records."""

@@ -27,7 +27,7 @@ _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED
     cause="tensorflow is not installed for this python on the node, or the environment differs between nodes",
     hint="python3 -m pip show tensorflow on the node; or name another python under "
     "`environments` and that under tensorflow.environment",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def framework(node_name: str, packages: PayloadResult) -> Judgement:
     """Judge that tensorflow is installed, in the version of the other nodes."""
@@ -38,7 +38,7 @@ def framework(node_name: str, packages: PayloadResult) -> Judgement:
     "tensorflow.mirrored",
     cause="TensorFlow finds too few devices, or their sums are wrong",
     hint="tf.config.list_physical_devices('GPU') on the node; the nccl suite for the devices themselves",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
 )
 def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
     """Judge MirroredStrategy within a node: a replica per GPU (two on CPUs), right sums, equal weights."""
@@ -59,7 +59,7 @@ def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
     "tensorflow.config",
     cause="the tasks or nodes of the step are not the requested ones, or the site sets TF_CONFIG",
     hint="srun env | grep -E 'TF_CONFIG|SLURM_STEP'",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
     each="workers",
 )
 def config(result: PayloadResult) -> Judgement:
@@ -84,7 +84,7 @@ def config(result: PayloadResult) -> Judgement:
     "tensorflow.workers",
     cause="workers cannot reach each other at the addresses of TF_CONFIG, or one did not start",
     hint="the first worker of the list; a firewall between nodes, or a proxy that gRPC uses (no_proxy)",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
     each="workers",
 )
 def workers(result: PayloadResult, per_task: int) -> Judgement:
@@ -145,7 +145,7 @@ def between(node_name: str, reach: Reach, own_workers: PayloadResult) -> Judgeme
     "tensorflow.equal",
     cause="gradients are lost or wrong between workers",
     hint="run one worker per node, then pairs of nodes, to find the pair that differs",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
     each="workers",
 )
 def equal(result: PayloadResult) -> Judgement:

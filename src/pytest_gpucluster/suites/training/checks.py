@@ -65,7 +65,7 @@ _STEPS = {
     cause="torch is not installed for this python on the node, or the environment differs between nodes",
     hint="python3 -m pip show torch on the node; or name another python under `environments` and that under "
     "training.environment",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def framework(node_name: str, packages: PayloadResult) -> Judgement:
     """Judge that torch is installed, in the version of the other nodes."""
@@ -574,7 +574,7 @@ def _storage_rates(facts: Sequence[Fact], config: TrainingConfig) -> Judgement:
     "training.start",
     cause="the start of a job is slow: container, imports from network storage, rendezvous, first use of the GPUs",
     hint="the metrics name the part; put the environment on local storage; os.name_time",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
     each="widest",
 )
 def start(result: PayloadResult, config: TrainingConfig) -> Judgement:

@@ -67,7 +67,7 @@ def _expected(row: MinimumVersion) -> str:
     "versions.minimum",
     cause="the node or its image was not updated",
     hint="update the component on the node or in its image; `source` in the report states what was fixed",
-    action=Action.MONITOR,  # the software of the cluster, not the hardware of the node
+    action=Action.CONFIGURE,  # the software of the cluster, not the hardware of the node
 )
 def minimum(installed: NodeVersions, stated_minima: Rows, shipped_minima: Rows) -> Judgement:
     """No component is older than the cluster file or the profile states; shipped rows only warn."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
@@ -41,8 +42,14 @@ SLOW_REASONS = {
 # GH200, GB200, GB300: their memory is a NUMA node of the operating system
 _GRACE = re.compile(r"\bG[HB]\d{3}\b")
 
-# actions of gpu_recovery_action (nvml.h, nvmlDeviceGpuRecoveryAction_t); any other: a reset
-RECOVERY = {"Reboot": Action.REBOOT, "Drain P2P": Action.DRAIN, "Drain and Reset": Action.RESET_GPU}
+# actions of gpu_recovery_action (nvml.h, nvmlDeviceGpuRecoveryAction_t)
+RECOVERY = {
+    "Reset": Action.RESET_GPU,
+    "Reboot": Action.REBOOT,
+    "Drain P2P": Action.DRAIN,
+    "Drain and Reset": Action.RESET_GPU,
+}
+OVERHEATED = 90.0  # C: data centre GPUs of NVIDIA slow down at 83 to 92, graphics cards at 88 to 93
 
 
 def clock_majority(facts: Mapping[str, Gpus]) -> ByModel:
@@ -61,6 +68,8 @@ def _highest_clocks(gpu: Gpu) -> str | None:
     cause="the GPU is too hot, or its power supply or the system limits it",
     hint="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; fans, filters, power supplies, BMC log",
     action=Action.DRAIN,
+    never_healthy="the GPU halves its clocks itself only where it is too hot or its power supply fails or asserts the brake; "
+    "idleness, power limits and locked clocks set other bits",
 )
 @of_present_gpus
 def throttle(gpus: Gpus) -> Judgement:
@@ -81,11 +90,13 @@ def throttle(gpus: Gpus) -> Judgement:
     "gpu.temperature",
     cause="cooling: fans, filters, hot air, a loose heat sink",
     hint="nvidia-smi -q -d TEMPERATURE; ipmitool sdr type fan",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
+    never_healthy="an idle GPU is tens of degrees below 90 C, where the hardware of every model slows down",
 )
 @of_present_gpus
-def temperature(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """No GPU is hotter than the profile allows."""
+def temperature(gpus: Gpus, gpu_profile: GpuProfile, apps: Sequence[GpuProcess] = ()) -> Judgement:
+    """No GPU is hotter than the profile allows; one without processes that is overheated leaves service."""
+    busy = {app.uuid for app in apps}
     limit = f"at most {gpu_profile.max_temperature:g} C"
     for gpu in gpus:
         if gpu.temperature is None:
@@ -93,14 +104,15 @@ def temperature(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
             continue
         yield Metric("temperature", gpu.temperature, "C", str(gpu))
         if gpu.temperature > gpu_profile.max_temperature:
-            yield Finding(str(gpu), f"{gpu.temperature:g} C", limit)
+            overheated = gpu.temperature >= OVERHEATED and gpu.uuid not in busy
+            yield Finding(str(gpu), f"{gpu.temperature:g} C", limit, Action.DRAIN if overheated else None)
 
 
 @check(
     "gpu.power_limit",
     cause="the power limit was lowered",
     hint="set the limit with nvidia-smi -pl, or reboot; find the script that sets it",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -113,7 +125,7 @@ def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         if gpu.power is not None:
             yield Metric("power", gpu.power, "W", str(gpu))
         if gpu.power_limit is None:
-            yield unread(gpus, gpu, "power_limit", expected, stated=True, monitor=True)
+            yield unread(gpus, gpu, "power_limit", expected, stated=True)
         elif abs(gpu.power_limit - gpu_profile.power_limit) > POWER_TOLERANCE:
             yield Finding(str(gpu), f"{gpu.power_limit:g} W", expected)
 
@@ -122,7 +134,7 @@ def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     "gpu.clocks",
     cause="application clocks were left low, or a GPU differs from its fleet",
     hint="nvidia-smi -rac; nvidia-smi -rgc; nvidia-smi -q -d CLOCK",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
@@ -131,10 +143,11 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
         highest = _highest_clocks(gpu)
         if highest is None:
             attribute = "clock_sm_max" if gpu.clock_sm_max is None else "clock_memory_max"
-            yield unread(gpus, gpu, attribute, "a highest clock", stated=False, monitor=True)
+            yield unread(gpus, gpu, attribute, "a highest clock", stated=False)
             continue
         yield Metric("clock_sm", gpu.clock_sm or 0, "MHz", str(gpu))
-        yield from clock_majority.get(gpu.name or "", Norm[str]()).judge(str(gpu), highest)
+        for found in clock_majority.get(gpu.name or "", Norm[str]()).judge(str(gpu), highest):
+            yield replace(found, action=Action.MONITOR)  # measured on this GPU, no setting
         now, default = gpu.clock_application, gpu.clock_application_default
         if now is not None and default is not None and now < default:
             yield Finding(str(gpu), f"application clock {now:g} MHz", f"{default:g} MHz")
@@ -144,7 +157,7 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
     "gpu.idle_memory",
     cause="no process holds this memory of the GPU: a job ended without releasing it",
     hint="reset the GPU while no process uses it (nvidia-smi --gpu-reset -i with its index), or reboot",
-    action=Action.RESET_GPU,
+    action=Action.MONITOR,
 )
 @of_present_gpus
 def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], gpu_profile: GpuProfile) -> Judgement:
@@ -184,6 +197,7 @@ def stray_processes(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
     cause="the driver itself requests a reset, a reboot or a drain of this GPU",
     hint="nvidia-smi -q | grep 'Recovery Action'; perform the action that it names",
     action=Action.RESET_GPU,
+    never_healthy="the driver sets a recovery action only after an error of this GPU that the action clears",
 )
 @of_present_gpus
 def recovery_action(gpus: Gpus) -> Judgement:
@@ -192,14 +206,16 @@ def recovery_action(gpus: Gpus) -> Judgement:
         if gpu.recovery_action is None:
             yield unread(gpus, gpu, "recovery_action", "None", stated=True)
         elif gpu.recovery_action != "None":
-            yield Finding(str(gpu), gpu.recovery_action, "None", RECOVERY.get(gpu.recovery_action))
+            yield Finding(
+                str(gpu), gpu.recovery_action, "None", RECOVERY.get(gpu.recovery_action, Action.MONITOR)
+            )
 
 
 @check(
     "gpu.device_files",
     cause="udev or nvidia-modprobe has not made the device files",
     hint="ls -l /dev/nvidia*; nvidia-modprobe -u -c=0; modprobe nvidia_uvm",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """/dev has a file for each GPU, nvidiactl and nvidia-uvm."""
@@ -218,7 +234,7 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
     "gpu.fabric_manager",
     cause="fabric manager does not run: the NVSwitch fabric is not set up, and CUDA fails to start",
     hint="systemctl status nvidia-fabricmanager; journalctl -u nvidia-fabricmanager; it must have the driver's version",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile) -> Judgement:
     """The service nvidia-fabricmanager is active if the node has NVSwitch."""

@@ -23,13 +23,14 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.majority import Norm, owners
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.missing_gpus import HINT, RESET_HINT
-from pytest_gpucluster.kit.nvidia_smi import HANG, REQUIRES_RESET, Gpus
+from pytest_gpucluster.kit.nvidia_smi import HANG, NO_ANSWER, REQUIRES_RESET, Gpu, Gpus
 from pytest_gpucluster.suites.gpu import readings
 from pytest_gpucluster.suites.gpu.readings import ByModel, of_present_gpus, unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import GpuProfile
 
 # NVIDIA delivers graphics cards with ECC off (nvidia-smi(1), "ECC Mode")
@@ -62,12 +63,14 @@ def vbios_majority(facts: Mapping[str, Gpus]) -> ByModel:
     "gpu.driver",
     cause="the driver is not loaded, does not answer, or is of another version",
     hint="cat /proc/driver/nvidia/version; modprobe nvidia; dkms status; install the fleet's driver and reboot",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="a driver that works reads its GPUs in seconds; nvidia-smi did not end within 90 s, and the driver was loaded",
 )
 def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Judgement:
     """nvidia-smi works, and the driver has the stated version, else that of the fleet's majority."""
     if gpus.driver_problem:
-        yield Finding("driver", gpus.driver_problem, "nvidia-smi answers")
+        hangs = Action.REBOOT if NO_ANSWER in gpus.driver_problem else None
+        yield Finding("driver", gpus.driver_problem, "nvidia-smi answers", hangs)
         return
     if not gpus.devices:
         yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {readings.nvidia_smi_message(gpus)}")
@@ -76,7 +79,11 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
         slow = f"nvidia-smi did not finish within {HANG} s: stopped at its query {gpus.cut_off!r}"
         unloaded = any(gpu.persistence is False for gpu in gpus)
         why = "persistence mode is off, so each start loads the driver again (see gpu.persistence)"
-        yield NotChecked(f"{slow}; {why}") if unloaded else Finding("driver", slow, "nvidia-smi answers")
+        yield (
+            NotChecked(f"{slow}; {why}")
+            if unloaded
+            else Finding("driver", slow, "nvidia-smi answers", Action.REBOOT)
+        )
     first = gpus.devices[0]
     if gpu_profile.driver is None and driver_majority.get(first.name or "", Norm[str]()).total < 2:
         yield NotApplicable("the profile states no driver, and there is no other node to compare with")
@@ -91,7 +98,7 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdi
             verdict,
             cause="the node has more GPUs than its profile states: the cluster file names another model",
             hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or its gpu.count",
-            action=Action.MONITOR,
+            action=Action.CONFIGURE,
         )
     return with_cause(
         verdict,
@@ -107,10 +114,16 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdi
     "gpu.count",
     cause="a GPU fell off the bus, or was not found at boot",
     hint=HINT,
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="the driver names a GPU that does not answer, or Slurm gives jobs more GPUs of the node than answer; a count "
+    "that only the profile states takes no node out of service",
 )
-def count(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """nvidia-smi lists as many GPUs as the profile has."""
+def count(gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None) -> Judgement:
+    """nvidia-smi lists as many GPUs as the profile has.
+
+    Only a GPU that the driver or Slurm shows, and that does not answer, takes the node out of service: the profile may be
+    that of another model. info: of Slurm, None for a node without it.
+    """
     if gpus.driver_problem:
         yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
         return
@@ -119,17 +132,33 @@ def count(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     for gpu in lost:
         # without a bus id only the messages of nvidia-smi identify the GPU
         message = "" if gpu.bus or not gpus.messages else f"; nvidia-smi: {readings.nvidia_smi_message(gpus)}"
-        yield Finding(str(gpu), f"{gpu.lost}{message}", "answers")
+        yield Finding(str(gpu), f"{gpu.lost}{message}", "answers", Action.DRAIN)
     if len(gpus) != gpu_profile.count or (gpus.failed and not lost):
         message = f", nvidia-smi: {readings.nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
-        yield Finding("GPUs", f"{len(gpus)}{message}", str(gpu_profile.count))
+        gone = lost or _AWAY.search(message) or len(gpus) < min(_promised(gpus, info), gpu_profile.count)
+        expected = str(gpu_profile.count)
+        if gone and not lost and (promised := _promised(gpus, info)) >= gpu_profile.count:
+            expected += f", as Slurm gives to jobs ({promised})"
+        yield Finding("GPUs", f"{len(gpus)}{message}", expected, Action.DRAIN if gone else None)
+
+
+# nvidia-smi prints these of a GPU that the driver has and that does not answer (nvmlErrorString)
+_AWAY = re.compile(
+    r"Unable to determine the device handle|GPU is lost|fallen off the bus|requires reset", re.IGNORECASE
+)
+
+
+def _promised(gpus: Gpus, info: NodeInfo | None) -> int:
+    """Return how many GPUs Slurm gives to jobs on the node; 0 if its count is of MIG devices, or is not known."""
+    divided = any(gpu.mig for gpu in gpus) or (info is not None and info.allocates_mig)
+    return info.gpus if info is not None and not divided else 0
 
 
 @check(
     "gpu.names",
     cause="a GPU of another model",
     hint="nvidia-smi -L; check the profile of the node",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -141,7 +170,9 @@ def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     "gpu.memory",
     cause="memory of the GPU is disabled, or another model",
     hint="nvidia-smi -q -d MEMORY,ECC,ROW_REMAPPER; reset the GPU; return it if that does not help",
-    action=Action.VENDOR,
+    action=Action.CONFIGURE,
+    never_healthy="the GPUs of the same model, ECC and MIG mode beside it have more memory; a profile alone takes no node out of "
+    "service",
 )
 @of_present_gpus
 def memory(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -156,14 +187,25 @@ def memory(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
             continue
         yield Metric("gpu_memory", gpu.memory / 2**20, "MiB", str(gpu))
         if abs(gpu.memory - gpu_profile.memory) > MEMORY_TOLERANCE * gpu_profile.memory:
-            yield Finding(str(gpu), format_size(gpu.memory), expected)
+            yield Finding(str(gpu), format_size(gpu.memory), expected, _lost_memory(gpus, gpu))
+
+
+def _lost_memory(gpus: Gpus, gpu: Gpu) -> Action | None:
+    """Return VENDOR for a GPU with less memory than the others of its model with the same settings on the node."""
+    others = [
+        one.memory
+        for one in gpus
+        if one is not gpu and (one.name, one.ecc, one.mig) == (gpu.name, gpu.ecc, gpu.mig) and one.memory
+    ]
+    least = min(others, default=0) * (1 - MEMORY_TOLERANCE)
+    return Action.VENDOR if len(others) > 1 and (gpu.memory or 0) < least else None
 
 
 @check(
     "gpu.cuda",
     cause="the driver is older than the software needs",
     hint="install a newer driver",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def cuda(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -184,7 +226,7 @@ def _version(text: str) -> tuple[int, ...]:
     "gpu.vbios",
     cause="a replaced GPU with other firmware, or a flash that did not reach every GPU",
     hint="nvidia-smi --query-gpu=index,vbios_version --format=csv; flash the fleet's VBIOS",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def vbios(gpus: Gpus, gpu_profile: GpuProfile, vbios_majority: ByModel) -> Judgement:
@@ -196,7 +238,7 @@ def vbios(gpus: Gpus, gpu_profile: GpuProfile, vbios_majority: ByModel) -> Judge
     "gpu.uuids",
     cause="two nodes show the same GPU: a cloned machine, or one GPU passed through twice",
     hint="nvidia-smi -L on both nodes",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def uuids(gpus: Gpus, uuid_owners: Mapping[str, Sequence[str]], node_name: str) -> Judgement:
@@ -225,7 +267,7 @@ def serials(gpus: Gpus, serial_owners: Mapping[str, Sequence[str]], node_name: s
         return
     for gpu in gpus:
         if gpu.serial is None:
-            yield unread(gpus, gpu, "serial", "a serial number", stated=False, monitor=True)
+            yield unread(gpus, gpu, "serial", "a serial number", stated=False)
             continue
         others = [owner for owner in serial_owners.get(gpu.serial, ()) if owner != node_name]
         if others:
@@ -238,6 +280,7 @@ def serials(gpus: Gpus, serial_owners: Mapping[str, Sequence[str]], node_name: s
     cause="the InfoROM of a GPU is corrupted",
     hint="nvidia-smi -q | grep -A4 Inforom; return the GPU",
     action=Action.VENDOR,
+    never_healthy="the driver verifies the checksums of the InfoROM, which no setting of a site writes",
 )
 @of_present_gpus
 def inforom(gpus: Gpus) -> Judgement:
@@ -252,19 +295,19 @@ def inforom(gpus: Gpus) -> Judgement:
     "gpu.persistence",
     cause="persistence mode is off: the driver unloads between jobs, which costs seconds and loses settings",
     hint="systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def persistence(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Persistence mode is as the profile states."""
-    return readings.judge_switch(gpus, "persistence", gpu_profile, what="persistence mode", monitor=True)
+    return readings.judge_switch(gpus, "persistence", gpu_profile, what="persistence mode")
 
 
 @check(
     "gpu.compute_mode",
     cause="a former job or an administrator set another compute mode",
     hint="nvidia-smi -c DEFAULT",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -273,16 +316,14 @@ def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         yield NotApplicable("the profile states no compute mode")
         return
     stated = readings.states(gpu_profile, "compute_mode")
-    yield from readings.judge_equal(
-        gpus, "compute_mode", gpu_profile.compute_mode, stated=stated, monitor=True
-    )
+    yield from readings.judge_equal(gpus, "compute_mode", gpu_profile.compute_mode, stated=stated)
 
 
 @check(
     "gpu.mig",
     cause="MIG mode was left on, or off",
     hint="nvidia-smi -mig 0 (or 1), then reset the GPU",
-    action=Action.RESET_GPU,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -294,7 +335,7 @@ def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     "gpu.ecc_mode",
     cause="ECC was switched off",
     hint="nvidia-smi -e 1, then reboot",
-    action=Action.REBOOT,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def ecc_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:

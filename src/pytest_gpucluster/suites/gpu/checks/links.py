@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
-from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.majority import Norm, decides, norm
 from pytest_gpucluster.kit.nvidia_csv import is_unsupported
 from pytest_gpucluster.suites.gpu.readings import judge_equal, of_present_gpus, unread
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, LinkErrors, Topology
 
 SPEED_TOLERANCE = 0.01  # nvidia-smi rounds GB/s
+MOST_PAIR = 2  # GPUs; of two that differ neither is known to be at fault
 
 # {counter of `nvidia-smi nvlink -e`: the lowest value that fails}, as in DCGM (DcgmGPUHardwareLimits.h and
 # DcgmHealthWatch.cpp; DcgmUtilities.cpp for the bit error rate): the link repairs fewer than a hundred CRC errors itself;
@@ -36,6 +38,14 @@ NVLINK_LIMITS: dict[str, float] = {
     # (marin-community/marin, issues 8934 and 9086)
     "link recovery successful events": 100,
 }
+# healthy links count some over weeks; DCGM's limits are rates, and the time since the driver was loaded is not known
+NVLINK_TOTALS = (
+    "replay errors",
+    "crc errors",
+    "crc flit errors",
+    "crc data errors",
+    "link recovery successful events",
+)
 NVLINK_BER = 1e-12
 _RATE = "effective ber"
 # data that was sent again, and faults of the other end; DCGM warns of a successful recovery, and judges the others by
@@ -65,14 +75,17 @@ def _uuid_of(gpu: Gpu) -> str:
     "gpu.nvlink_state",
     cause="an NVLink is down or slow: the GPU is badly seated, or its fabric was not set up",
     hint="nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager; reset all GPUs of the node; reseat the GPU",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="most GPUs of the same board have more active links, or faster ones; GPUs without any link beside others, as "
+    "with bridges, count only where the board has NVSwitch",
 )
 @of_present_gpus
 def nvlink_state(
     gpus: Gpus, nvlinks: Mapping[str, Mapping[int, float | None]], gpu_profile: GpuProfile
 ) -> Judgement:
     """As many NVLinks are active as the profile states, or as on most GPUs of the node, each at its speed."""
-    wanted = _usual_links(gpus, nvlinks) if gpu_profile.nvlinks is None else gpu_profile.nvlinks
+    usual, usual_speed = _usual_links(gpus, nvlinks), _usual_speed(gpus, nvlinks)
+    wanted = usual if gpu_profile.nvlinks is None else gpu_profile.nvlinks
     if not wanted:
         yield NotApplicable(_NO_NVLINKS)
         return
@@ -92,12 +105,14 @@ def nvlink_state(
         if len(active) != wanted and (active or not most):
             down = [str(link) for link, speed in of_gpu.items() if speed is None]
             which = f" (inactive: link {', '.join(down)})" if down else ""
-            differs = Action.MONITOR if most else None
-            yield Finding(str(gpu), f"{len(active)} active links{which}", f"{wanted}{most}", differs)
+            lost = len(active) < usual and bool(active or gpu_profile.nvswitch) and not gpu.mig
+            action = Action.DRAIN if lost else None
+            yield Finding(str(gpu), f"{len(active)} active links{which}", f"{wanted}{most}", action)
         expected = gpu_profile.nvlink_speed
         for link, speed in active.items():
             if expected is not None and abs(speed - expected) > SPEED_TOLERANCE * expected:
-                yield Finding(f"{gpu} NVLink {link}", f"{speed:g} GB/s", f"{expected:g} GB/s")
+                slow = Action.DRAIN if speed < usual_speed * (1 - SPEED_TOLERANCE) else None
+                yield Finding(f"{gpu} NVLink {link}", f"{speed:g} GB/s", f"{expected:g} GB/s", slow)
 
 
 def _without_peer(gpu_profile: GpuProfile) -> bool:
@@ -113,6 +128,12 @@ def _usual_links(gpus: Gpus, links: Mapping[str, Mapping[int, float | None]]) ->
     return norm((str(gpu), _active(links, gpu)) for gpu in gpus).value or 0
 
 
+def _usual_speed(gpus: Gpus, links: Mapping[str, Mapping[int, float | None]]) -> float:
+    """Return the speed in GB/s of most active links of the node; 0 without a majority."""
+    found = (speed for gpu in gpus for speed in links.get(_uuid_of(gpu), {}).values() if speed is not None)
+    return norm(("", speed) for speed in found).value or 0.0
+
+
 def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
     return sum(speed is not None for speed in links.get(_uuid_of(gpu), {}).values())
 
@@ -121,7 +142,9 @@ def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
     "gpu.nvlink_errors",
     cause="an NVLink loses data and must repeat it: a bad contact or a failing GPU or switch",
     hint="nvidia-smi nvlink -e; reset all GPUs of the node and measure again; reseat the GPU",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
+    never_healthy="a link retrains, or loses, mangles or overruns packets, only by a fault of a GPU, a board or a switch, and a bit "
+    "error rate above 1e-12 is out of its specification; totals of replays and CRC errors drain no node",
 )
 @of_present_gpus
 def nvlink_errors(
@@ -152,10 +175,13 @@ def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
         limit = NVLINK_LIMITS[counter.lower()]
         if found >= limit:
             expected = f"below {limit} since the driver's start"
-            yield Finding(f"{gpu} NVLink {link}", f"{found} {counter}", expected)
+            action = None if counter.lower() in NVLINK_TOTALS else Action.DRAIN
+            yield Finding(f"{gpu} NVLink {link}", f"{found} {counter}", expected, action)
     for link, counter, found in of_gpu.counts:
         if counter.lower() == _RATE and found > NVLINK_BER:
-            yield Finding(f"{gpu} NVLink {link}", f"{counter} {found:g}", f"at most {NVLINK_BER:g}")
+            yield Finding(
+                f"{gpu} NVLink {link}", f"{counter} {found:g}", f"at most {NVLINK_BER:g}", Action.DRAIN
+            )
     for link, counter, text in of_gpu.unread:
         if not is_unsupported(text):
             yield NotChecked(f"{counter} of {gpu} NVLink {link}: {text}")
@@ -181,7 +207,8 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
     "gpu.pcie_width",
     cause="the GPU or its riser is badly seated: lanes are lost",
     hint="lspci -vv -d 10de: | grep -i lnksta; reseat the GPU; try another slot",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="most GPUs of the model on the node use more lanes, and the driver reports that this GPU and its slot could, too",
 )
 @of_present_gpus
 def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -192,14 +219,34 @@ def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     for gpu in gpus:
         if gpu.pcie_width is not None:
             yield Metric("pcie_width", gpu.pcie_width, "lanes", str(gpu))
-    yield from judge_equal(gpus, "pcie_width", gpu_profile.pcie_width, lambda lanes: f"x{lanes}")
+    for found in judge_equal(gpus, "pcie_width", gpu_profile.pcie_width, lambda lanes: f"x{lanes}"):
+        lost = isinstance(found, Finding) and found.part in _narrow(gpus)
+        yield replace(found, action=Action.DRAIN) if isinstance(found, Finding) and lost else found
+
+
+def _narrow(gpus: Gpus) -> set[str]:
+    """Return the GPUs with fewer lanes than they and their slots allow, and than most GPUs of their model here have."""
+    return {
+        str(gpu)
+        for gpu in gpus
+        if gpu.pcie_width is not None
+        and gpu.pcie_width < min(gpu.pcie_width_max or 0, _usual(gpus, gpu, "pcie_width"))
+    }
+
+
+def _usual(gpus: Gpus, gpu: Gpu, attribute: str) -> int:
+    """Return the number that most GPUs of this model on the node have; 0 without a majority of three."""
+    alike = norm((str(one), getattr(one, attribute)) for one in gpus if one.name == gpu.name)
+    return alike.value or 0 if alike.total > MOST_PAIR else 0
 
 
 @check(
     "gpu.pcie_gen",
     cause="the slot or the firmware limits the PCIe generation, or the link trained down",
     hint="lspci -vv -d 10de: | grep -i -e lnkcap -e lnksta; BIOS settings; reseat the GPU",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="most GPUs of the model on the node report a higher generation that GPU and slot can use; the generation in use, "
+    "which an idle link may lower, takes no node out of service",
 )
 @of_present_gpus
 def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -217,11 +264,14 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         if gpu.pcie_gen_max is None:
             yield unread(gpus, gpu, "pcie_gen_max", expected, stated=True)
         elif gpu.pcie_gen_max < gpu_profile.pcie_gen:
-            yield Finding(str(gpu), f"at most generation {gpu.pcie_gen_max} in this slot", expected)
+            slower = gpu.pcie_gen_max < _usual(gpus, gpu, "pcie_gen_max")
+            measured = f"at most generation {gpu.pcie_gen_max} in this slot"
+            yield Finding(str(gpu), measured, expected, Action.DRAIN if slower else None)
         elif gpu.pcie_gen is None:
             yield unread(gpus, gpu, "pcie_gen", expected, stated=True)
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate == "P0":
-            yield Finding(str(gpu), f"generation {gpu.pcie_gen} in P0", expected)
+            # some boards lower it in P0 too, without load: no proof against a link
+            yield Finding(str(gpu), f"generation {gpu.pcie_gen} in P0", expected, Action.MONITOR)
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate is None:
             yield NotChecked(f"{gpu}: generation {gpu.pcie_gen}, and its performance state is not known")
 
@@ -230,7 +280,8 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     "gpu.topology",
     cause="NVLinks between two GPUs are down, or GPUs are in other slots than on the other nodes",
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="NVSwitch connects every GPU of the board to every other one, and most pairs of this node are connected so",
 )
 @of_present_gpus
 def topology(
@@ -254,14 +305,19 @@ def topology(
         explained = {gpu.index for gpu in partitioned}
         if known_nvlinks is not None:
             explained |= {index for index, count in active.items() if count < (gpu_profile.nvlinks or 0)}
-        yield from _pairs(gpus, connections.links, gpu_profile.topology, "topo -m", explained=explained)
+        found = _pairs(gpus, connections.links, gpu_profile.topology, "topo -m", explained=explained)
+        if gpu_profile.nvswitch:
+            found = _beside_good_pairs(found, connections.links, gpu_profile.topology)
+        yield from found
 
 
 @check(
     "gpu.p2p",
     cause="GPUs cannot reach each other's memory over NVLink",
     hint="nvidia-smi topo -p2p n; fabric manager; IOMMU and ACS settings",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="NVLink connects the two GPUs, and most such pairs of the node have peer access: a setting of the host, the "
+    "firmware or the driver holds for all of them",
 )
 @of_present_gpus
 def p2p(
@@ -279,7 +335,15 @@ def p2p(
         }
         if peer_access and not any(linked.values()):
             yield NotApplicable("nvidia-smi topo -m shows no two GPUs that NVLink connects")
-        yield from _pairs(gpus, linked, "OK", "topo -p2p n")
+        yield from _beside_good_pairs(_pairs(gpus, linked, "OK", "topo -p2p n"), linked, "OK")
+
+
+def _beside_good_pairs(found: Judgement, pairs: Mapping[int, Mapping[int, str]], expected: str) -> Judgement:
+    """Yield findings on pairs of GPUs that take the node out of service if most of its pairs are as expected."""
+    cells = [cell for gpu, of_gpu in pairs.items() for other, cell in of_gpu.items() if other > gpu]
+    most = decides(cells.count(expected), len(cells))
+    for one in found:
+        yield replace(one, action=Action.DRAIN) if most and isinstance(one, Finding) else one
 
 
 def _is_linked(connections: Topology, gpu: int, other: int) -> bool:
@@ -322,7 +386,7 @@ def _model(gpus: Gpus) -> str:
     "gpu.numa_affinity",
     cause="a GPU is in another slot than on the other nodes, or the firmware divides the CPUs differently",
     hint="nvidia-smi topo -m; lscpu; BIOS settings (NUMA nodes per socket); compare with a good node",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 @of_present_gpus
 def numa_affinity(
@@ -346,7 +410,9 @@ def numa_affinity(
     "gpu.fabric_state",
     cause="the GPU has not joined the NVLink fabric",
     hint="nvidia-smi -q | grep -A2 Fabric; restart nvidia-fabricmanager; reset all GPUs of the node",
-    action=Action.REBOOT,
+    action=Action.MONITOR,
+    never_healthy="other GPUs of the same node have joined the fabric, so that it is set up, or the driver itself calls the GPU "
+    "unhealthy",
 )
 @of_present_gpus
 def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -354,16 +420,18 @@ def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     if not gpu_profile.fabric_state:
         yield NotApplicable("the profile states no fabric state")
         return
+    # without one that joined the fabric, it may be starting, or lack its configuration
+    joined = any((gpu.fabric_state, gpu.fabric_status) == ("Completed", "Success") for gpu in gpus)
     for gpu in gpus:
         state, status = (gpu.fabric_state or "", gpu.fabric_status or "")
         if state not in ("", "Completed") or status not in ("", "Success"):
             shown = [state or gpu.unread["fabric_state"], status or gpu.unread["fabric_status"]]
-            yield Finding(str(gpu), ", ".join(shown), "Completed, Success")
+            yield Finding(str(gpu), ", ".join(shown), "Completed, Success", Action.REBOOT if joined else None)
         elif not state:
             yield unread(gpus, gpu, "fabric_state", "Completed", stated=True)
         elif not status:
             yield unread(gpus, gpu, "fabric_status", "Success", stated=True)
         elif gpu.fabric_health not in (None, "Healthy"):
             # the other value is Limited Capacity, which works at a lower speed (NVML_GPU_FABRIC_HEALTH_SUMMARY_*)
-            action = None if gpu.fabric_health == "Unhealthy" else Action.MONITOR
+            action = Action.REBOOT if gpu.fabric_health == "Unhealthy" else Action.MONITOR
             yield Finding(str(gpu), f"fabric health {gpu.fabric_health}", "Healthy", action)

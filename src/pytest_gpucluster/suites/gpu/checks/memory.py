@@ -25,6 +25,8 @@ WITHOUT_ECC = NotApplicable("the profile has no ECC")
     cause="uncorrectable memory errors since the driver was loaded",
     hint="nvidia-smi -q -d ECC,ROW_REMAPPER; reset the GPU; return it if they come back",
     action=Action.RESET_GPU,
+    never_healthy="ECC counts an uncorrectable error only where data of this GPU were lost, and the reset that repairs it clears the "
+    "count",
 )
 @of_present_gpus
 def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -47,7 +49,8 @@ def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     "gpu.ecc_aggregate",
     cause="the GPU's on-chip memory has more errors than its life allows",
     hint="nvidia-smi -q -d ECC (SRAM Threshold Exceeded); return the GPU",
-    action=Action.VENDOR,
+    action=Action.MONITOR,
+    never_healthy="the GPU itself reports that its SRAM exceeded the threshold up to which NVIDIA keeps a GPU in service",
 )
 @of_present_gpus
 def ecc_aggregate(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -73,7 +76,7 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
         yield Metric("ecc_aggregate_sram_uncorrected", gpu.ecc_aggregate_sram, "errors", str(gpu))
     if gpu.sram_threshold_exceeded:
         measured = f"SRAM threshold exceeded ({gpu.ecc_aggregate_sram} uncorrectable)"
-        yield Finding(str(gpu), measured, "not exceeded")
+        yield Finding(str(gpu), measured, "not exceeded", Action.VENDOR)
     elif not stated and root_only(gpu.unread.get("sram_threshold_exceeded", "")):
         yield NotChecked(f"SRAM threshold of {gpu}: nvidia-smi shows it to root alone")
     elif gpu.sram_threshold_exceeded is None or stated:
@@ -94,7 +97,9 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
     "gpu.remapped_rows",
     cause="the GPU's memory has run out of spare rows, or a remapping failed",
     hint="nvidia-smi -q -d ROW_REMAPPER; return the GPU",
-    action=Action.VENDOR,
+    action=Action.MONITOR,
+    never_healthy="a remapping fails only in a GPU without spare rows for its bad memory, which is NVIDIA's condition for a "
+    "return",
 )
 @of_present_gpus
 def remapped_rows(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: GpuProfile) -> Judgement:
@@ -109,16 +114,15 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
     if row.failure is None:
         yield _row_unread(gpu, row, "failure", "no failure")
     elif row.failure:
-        yield Finding(str(gpu), "a row remapping failed", "no failure")
+        yield Finding(str(gpu), "a row remapping failed", "no failure", Action.VENDOR)
     if row.uncorrectable is None:
         yield _row_unread(gpu, row, "uncorrectable", f"at most {limit} rows")
         return
     yield Metric("remapped_rows_uncorrectable", row.uncorrectable, "rows", str(gpu))
     if row.uncorrectable > limit:
         # a remapped row is repaired; only a failed remapping is a reason to return a GPU (NVIDIA's RMA policy)
-        action = None if states(profile, "max_remapped_uncorrectable") else Action.MONITOR
         found = f"{row.uncorrectable} rows remapped for uncorrectable errors"
-        yield Finding(str(gpu), found, f"at most {limit}", action)
+        yield Finding(str(gpu), found, f"at most {limit}")
 
 
 def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotChecked:
@@ -126,7 +130,7 @@ def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Findin
     text = row.unread.get(name, "no value")
     if is_unsupported(text):
         return NotChecked(f"remapped_rows.{name} of {gpu}: {text}")
-    return Finding(str(gpu), text, expected, Action.RESET_GPU)
+    return Finding(str(gpu), text, expected, Action.MONITOR)
 
 
 def _judge_rows(
@@ -156,6 +160,7 @@ def _judge_rows(
     cause="a row waits to be remapped; until then the bad memory is in use",
     hint="drain the node; reset the GPU (nvidia-smi --gpu-reset -i with its index), or reboot",
     action=Action.RESET_GPU,
+    never_healthy="a remapping is pending only while a bad row is still in use; the reset that ends this clears the flag",
 )
 @of_present_gpus
 def remapped_pending(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: GpuProfile) -> Judgement:
@@ -175,6 +180,8 @@ def _pending(gpu: Gpu, row: RowRemapping, _: GpuProfile) -> Judgement:
     cause="a page waits to be retired, so that bad memory is in use, or the table of retired pages is full",
     hint="drain the node; reset the GPU (nvidia-smi --gpu-reset -i with its index), or reboot",
     action=Action.RESET_GPU,
+    never_healthy="a retirement is pending only while bad memory is in use, and 63 retired pages fill the table of 64 (DCGM: "
+    "isolate)",
 )
 @of_present_gpus
 def retired_pages(gpus: Gpus) -> Judgement:

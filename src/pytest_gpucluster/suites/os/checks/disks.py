@@ -27,7 +27,7 @@ MIN_INODES_FREE = 0.05
     "os.shared_storage",
     cause="the folder is not mounted here, is mounted from elsewhere, or is served from a stale cache",
     hint="findmnt on this node and on the writer; mount -a; compare the servers and export options",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -> Judgement:
     """The node reads the file that one node wrote to each shared folder."""
@@ -53,7 +53,9 @@ _GONE = "Stale|not connected"  # ESTALE and ENOTCONN, as libc prints them
     "os.mount_response",
     cause="the file server is down or unreachable: every process that accesses the mount hangs",
     hint="ping the server; dmesg | grep 'not responding'; umount -f -l; reboot where processes hang in it",
-    action=Action.REBOOT,
+    action=Action.CONFIGURE,
+    never_healthy="another node gets an answer from the same path, while the node's own client hangs or has lost its handle of the "
+    "file system",
 )
 def mount_response(
     disks: Mapping[str, Disk],
@@ -74,7 +76,8 @@ def mount_response(
         if stated and disk.forbidden and path not in answering:
             yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
         elif disk.hung or (problem and mount):
-            yield Finding(f"{path}{source}", disk.problem, "df answers")
+            stuck = path in answering and (disk.hung or re.search(_GONE, disk.problem))
+            yield Finding(f"{path}{source}", disk.problem, "df answers", Action.REBOOT if stuck else None)
 
 
 def answering(fleet: Mapping[str, Mapping[str, Disk]]) -> frozenset[str]:
@@ -91,7 +94,7 @@ def disk_paths(config: OsConfig) -> tuple[str, ...]:
     "os.free_space",
     cause="job leftovers, container images or logs fill the file system",
     hint="df -h; du -xhd1 in the file system; enroot list; clean up, or extend the file system",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def free_space(
     disks: Mapping[str, Disk],
@@ -141,7 +144,7 @@ def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
     "os.inodes",
     cause="very many small files: unpacked containers, caches, core dumps",
     hint="df -i; du --inodes -xd1 in the file system",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def inodes(disks: Mapping[str, Disk]) -> Judgement:
     """At least 5% of the inodes of /, /tmp and /dev/shm are free, if the file system counts them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, check
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.facts import Cpus, MemoryInfo
 
 MEMORY_TOLERANCE = 0.05  # firmware and kernel reserve 1 to 3% of the installed memory
+PAIR = 2  # nodes; of two that differ neither is known to be at fault
 PEER_MEMORY_TOLERANCE = 0.02  # one of 32 DIMMs is 3%; equal nodes differ by less than 1%
 
 
@@ -23,18 +25,29 @@ PEER_MEMORY_TOLERANCE = 0.02  # one of 32 DIMMs is 3%; equal nodes differ by les
     "os.memory",
     cause="a DIMM failed or was mapped out by the firmware, or the node is of another kind",
     hint="dmidecode -t memory; ipmitool sel list; reseat or replace the DIMM",
-    action=Action.VENDOR,
+    action=Action.CONFIGURE,
+    never_healthy="two thirds of the group, with the same processors, have more memory, and slurm.conf states no less memory for "
+    "this node than for them: a node that is smaller on purpose is described as such in one of both",
 )
-def memory(memory: MemoryInfo, node_profile: NodeProfile, usual_memory: Norm[Any]) -> Judgement:
-    """MemTotal is within 5% of the profile, and within 2% of most nodes of the group."""
+def memory(
+    memory: MemoryInfo, node_profile: NodeProfile, usual_memory: Norm[Any], smaller_in_slurm: bool = False
+) -> Judgement:
+    """MemTotal is within 5% of the profile, and within 2% of most nodes of the group.
+
+    smaller_in_slurm: slurm.conf states less memory for the node than for others of its group, so it is so on purpose.
+    """
     yield Metric("memory_total", memory.total / 2**30, "GiB")
     total, stated = memory.total, node_profile.memory
+    usual = usual_memory.value if usual_memory.total > PAIR else None
+    lost = usual is not None and total < (1 - PEER_MEMORY_TOLERANCE) * usual and not smaller_in_slurm
+    action = Action.VENDOR if lost else None
     if stated is not None and abs(total - stated) > MEMORY_TOLERANCE * stated:
-        yield Finding("memory", format_size(total), f"{format_size(stated)} within 5%")
+        yield Finding("memory", format_size(total), f"{format_size(stated)} within 5%", action)
     else:
         if stated is None and usual_memory.absent:
             yield NotApplicable("the profile states no memory, and there is no other node to compare with")
-        yield from usual_memory.judge("memory", total, shown=format_size, worse=_other_memory)
+        for found in usual_memory.judge("memory", total, shown=format_size, worse=_other_memory):
+            yield replace(found, action=found.action or action)
 
 
 def _other_memory(mine: int, theirs: int) -> bool:
@@ -45,7 +58,7 @@ def _other_memory(mine: int, theirs: int) -> bool:
     "os.cpus",
     cause="CPUs were taken offline, hyper-threading differs, or a socket is missing",
     hint="lscpu; cat /sys/devices/system/cpu/offline; chcpu -e with their numbers; check SMT in the firmware",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def cpus(cpus: Cpus, stated_cpus: int | None, usual_cpus: Norm[Any]) -> Judgement:
     """As many CPUs are online as the profile states, or as on the other nodes; without other nodes, all are."""
@@ -64,7 +77,7 @@ def cpus(cpus: Cpus, stated_cpus: int | None, usual_cpus: Norm[Any]) -> Judgemen
     "os.cpu_model",
     cause="the node has other processors than the rest of its group",
     hint="lscpu; move the node to a group of its own in the cluster file",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def cpu_model(cpus: Cpus, usual_cpu_model: Norm[Any]) -> Judgement:
     """The processor model is as on the other nodes."""
@@ -75,7 +88,7 @@ def cpu_model(cpus: Cpus, usual_cpu_model: Norm[Any]) -> Judgement:
     "os.numa",
     cause="the firmware's NUMA setting (NPS, SNC, node interleaving) differs, or a socket is missing",
     hint="numactl --hardware; compare the firmware settings",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def numa(cpus: Cpus, stated_numa: int | None, usual_numa: Norm[Any]) -> Judgement:
     """The number of NUMA nodes is as the profile states, or as on the other nodes."""
@@ -86,7 +99,7 @@ def numa(cpus: Cpus, stated_numa: int | None, usual_numa: Norm[Any]) -> Judgemen
     "os.governor",
     cause="a CPU frequency governor that saves power slows down launches and collectives",
     hint="cpupower frequency-set -g performance; tuned-adm profile throughput-performance",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def governor(
     governors: Mapping[str, int], stated_governor: str | None, usual_governors: Norm[Any]
@@ -106,7 +119,7 @@ def governor(
     "os.hugepages",
     cause="huge pages were reserved on some nodes only, or the memory was too fragmented to reserve them",
     hint="grep Huge /proc/meminfo; sysctl vm.nr_hugepages; reserve them at boot (hugepages= of the kernel)",
-    action=Action.REBOOT,
+    action=Action.CONFIGURE,
 )
 def hugepages(memory: MemoryInfo, stated_hugepages: int | None, usual_hugepages: Norm[Any]) -> Judgement:
     """HugePages_Total is as stated, or as on the other nodes."""
@@ -117,7 +130,7 @@ def hugepages(memory: MemoryInfo, stated_hugepages: int | None, usual_hugepages:
     "os.transparent_hugepages",
     cause="the setting was changed on this node only",
     hint="cat /sys/kernel/mm/transparent_hugepage/enabled; set it in the image or on the kernel command line",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def transparent_hugepages(thp: str, usual_thp: Norm[Any]) -> Judgement:
     """The mode of transparent huge pages is as on the other nodes."""
@@ -128,7 +141,7 @@ def transparent_hugepages(thp: str, usual_thp: Norm[Any]) -> Judgement:
     "os.swap",
     cause="swap was switched on or off on this node only",
     hint="swapon --show; swapoff -a; check /etc/fstab and systemctl list-units '*.swap'",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def swap(memory: MemoryInfo, usual_swap: Norm[Any]) -> Judgement:
     """The size of the swap space is as on the other nodes."""

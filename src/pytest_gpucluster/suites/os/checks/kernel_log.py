@@ -35,8 +35,10 @@ _EXPECTED = {
     "network": "no table of the network overflows",
     "stall": "every file server answers",
 }
-# a setting or a job causes these, not the node's hardware
-_MILD = ("network", "oom")
+# devices without which no job runs: GPUs, fabric adapters of NVIDIA, NVMe disks; other cards may fail and be unused
+_OF_JOBS = re.compile(
+    r"\[(?:10de|15b3):[0-9a-f]{4}\]|\b(?:nvidia|mlx5_core|nvme) [0-9a-f]{4}:", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ def _full_table(verdict: Verdict, *_facts: object) -> Verdict:
     "os.kernel_log",
     cause="hardware, a driver or a file system reported an error since boot",
     hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
-    action=Action.DRAIN,
+    action=Action.MONITOR,
+    never_healthy="uncorrected machine checks and memory errors, a GPU that the driver lost or cannot start, and fatal PCIe errors "
+    "of a GPU, a fabric adapter or an NVMe disk; all other lines, which recovered machines keep, drain no node",
 )
 def kernel_log(kernel_log: KernelLog, stalls: Stalls = Stalls()) -> Judgement:
     """The kernel log since boot has no error of hardware, drivers or file systems; gpu.xid judges Xids."""
@@ -94,7 +98,7 @@ def kernel_log(kernel_log: KernelLog, stalls: Stalls = Stalls()) -> Judgement:
             yield Advisory(part, measured, warning)
         elif event.kind == "stall" and (where := stalls.of_server(event.server)):
             measured = f"file server {event.server} does not answer on {where}, so the server is at fault: {measured}"
-            yield Finding(part, measured, _EXPECTED["stall"], Action.MONITOR)
+            yield Finding(part, measured, _EXPECTED["stall"], Action.CONFIGURE)
         elif event.kind in _EXPECTED and not _harmless(event, kernel_log):
             yield Finding(part, measured, _EXPECTED[event.kind], _action(event))
 
@@ -103,11 +107,15 @@ def kernel_log(kernel_log: KernelLog, stalls: Stalls = Stalls()) -> Judgement:
 # registers and other versions of libraries in containers on sound nodes too: all other messages are warnings
 _DRIVER = {
     re.compile(
-        r"fallen off the bus|GPU is lost|lost from the bus|RmInitAdapter|rm_init_adapter failed"
-        r"|probe routine failed|Cannot (attach gpu|initialize the device)|copy vbios"
-        r"|assigned to your NVIDIA device is invalid",
+        r"fallen off the bus|GPU is lost|lost from the bus|RmInitAdapter|rm_init_adapter failed",
         re.IGNORECASE,
     ): Action.REBOOT,
+    # also printed for a display adapter that this driver does not support, beside GPUs that it drives
+    re.compile(
+        r"probe routine failed|Cannot (attach gpu|initialize the device)|copy vbios"
+        r"|assigned to your NVIDIA device is invalid",
+        re.IGNORECASE,
+    ): Action.MONITOR,
     re.compile(
         r"is probably locked|NV_ERR_(RESET_REQUIRED|MEMORY_ERROR)|likely needs to be reset|heartbeat timed out"
         r"|GSP timeout \*|Memory Subsystem Error detected",
@@ -122,8 +130,15 @@ def _of_driver(text: str) -> Action | None:
 
 def _action(event: Event) -> Action | None:
     """Return the action of a message, None for that of the check."""
-    if event.kind in _MILD:
-        return Action.MONITOR
+    broken = {
+        "mce": _uncorrected(event.text),
+        "edac": _uncorrected(event.text),
+        "pcie": "(Fatal)" in event.text and _OF_JOBS.search(event.text),
+    }
+    if event.kind == "network":
+        return Action.CONFIGURE
+    if broken.get(event.kind):
+        return Action.DRAIN
     return _of_driver(event.text) if event.kind == "nvrm" else None
 
 

@@ -30,7 +30,7 @@ SMALLER = 0.9  # times the usual size: a share of the memory differs by some pag
     "os.mounts",
     cause="the file server was not reachable at boot, the automounter is off, or fstab differs",
     hint="findmnt; mount -a; systemctl --failed; showmount -e of the server",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def mounts(mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig]) -> Judgement:
     """Every file system of the cluster file is mounted, with type, source and options as stated."""
@@ -60,7 +60,9 @@ def without_slash(path: str) -> str:
     "os.root_writable",
     cause="the kernel remounted the file system read-only after an error of its disk",
     hint="dmesg | grep -iE 'ext4|xfs|I/O error'; smartctl -a of the disk; fsck, or replace the disk; ls -ld /tmp /dev/shm",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="the kernel itself made the file system read-only, or a write to it failed with an I/O error; a mount that may be "
+    "read-only on purpose takes no node out of service",
 )
 def root_writable(
     mounts: Mapping[str, Mount],
@@ -81,13 +83,13 @@ def root_writable(
         if "not found" in problem:
             yield NotChecked(f"{path}: {problem}")
         elif problem and not re.search(NO_SPACE, problem):
-            # the site sets the rights of the folder; all other errors are the file system's
-            rights = re.search("Permission denied|No such file", problem)
-            yield Finding(path, problem, "a file can be written", Action.MONITOR if rights else None)
+            broken = re.search(_BROKEN, problem)
+            yield Finding(path, problem, "a file can be written", Action.DRAIN if broken else None)
 
 
 # ext4 shows the last two after an error, beside rw (fs/ext4/super.c, _ext4_show_options, Linux 6.15)
 _READ_ONLY = frozenset({"ro", "emergency_ro", "shutdown"})
+_BROKEN = "Input/output error|Structure needs cleaning"  # EIO and EUCLEAN, as libc prints them
 NO_SPACE = "No space left|quota exceeded"  # ENOSPC and EDQUOT, as libc prints them; os.free_space judges them
 # on disks of the node; the kernel makes them read-only after an error
 _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
@@ -96,8 +98,10 @@ _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
 def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | NotChecked]:
     """Judge a read-only file system; if it is so on purpose, as an image, most nodes have it read-only."""
     mounted = f"mounted {','.join(mount.options)}"
-    if mount.path in SCRATCH or "ro" not in mount.options or "errors=remount-ro" in mount.options:
-        yield Finding(mount.path, mounted, "rw")
+    remounted = "errors=remount-ro" in mount.options
+    if mount.path in SCRATCH or "ro" not in mount.options or remounted:
+        by_kernel = "ro" not in mount.options or (remounted and not peers.absent and peers.value is True)
+        yield Finding(mount.path, mounted, "rw", Action.DRAIN if by_kernel else None)
     elif not peers.absent and peers.value is not False:
         yield from peers.judge(
             mount.path, False, measured=mounted, shown=lambda writable: "rw" if writable else "ro"
@@ -174,7 +178,7 @@ def _bytes(size: str, memory: int) -> float:
     "os.scratch",
     cause="the mount of scratch space has other options here than on other nodes",
     hint="findmnt /tmp /dev/shm; compare /etc/fstab and tmp.mount with a good node (NCCL needs /dev/shm)",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def scratch(
     scratch: ScratchMounts, usual_tmp: Norm[Any], usual_shm: Norm[Any], total_memory: int

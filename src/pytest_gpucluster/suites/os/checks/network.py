@@ -70,7 +70,7 @@ def resolved(fleet: Mapping[str, Mapping[str, str]]) -> dict[str, Norm[str]]:
     "os.name_resolution",
     cause="/etc/hosts or the name server differs on this node",
     hint="getent hosts $(hostname); compare /etc/hosts, /etc/resolv.conf and /etc/nsswitch.conf with a good node",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def name_resolution(
     addresses: Mapping[str, str], node_name: str, all_addresses: Mapping[str, Norm[str]]
@@ -105,7 +105,7 @@ def _fault_of_site(verdict: Verdict, naming: Naming, usual_name_time: float) -> 
     "os.name_time",
     cause="its first name server does not answer, or nsswitch queries a slow directory",
     hint="time getent hosts $(hostname); cat /etc/resolv.conf /etc/nsswitch.conf; dig $(hostname); resolvectl status",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def name_time(naming: Naming, usual_name_time: float) -> Judgement:
     """Two names resolve within 2 s or five times the median, and before a resolver abandons a server (5 s)."""
@@ -195,7 +195,7 @@ def _either_end(verdict: Verdict, node_name: str, known_reachability: Reachabili
     if verdict.outcome is not Outcome.FAILED or node_name in known_reachability.unreachable or not either:
         return verdict
     cause = "a firewall or a route between the two nodes; which of them is at fault is not known"
-    return replace(verdict, action=Action.MONITOR, cause=cause)
+    return replace(verdict, cause=cause)
 
 
 @revised(_either_end)
@@ -203,7 +203,7 @@ def _either_end(verdict: Verdict, node_name: str, known_reachability: Reachabili
     "os.reachable",
     cause="a firewall on the node (firewalld, nftables, ufw), a wrong route or netmask, or a wrong /etc/hosts",
     hint="getent ahosts with the peer's name; nft list ruleset; firewall-cmd --list-all; ip route; compare a good node",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def reachable(node_name: str, known_reachability: Reachability) -> Judgement:
     """The node and its two neighbours reach each other by name (TCP)."""
@@ -239,7 +239,7 @@ def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[NetworkInterfa
     "os.mtu",
     cause="the interface was configured by hand or by another image: large packets between the node and others are lost",
     hint="ip link; compare netplan, NetworkManager or ifcfg with a good node; correct the MTU with ip link set",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def mtu(
     network: Network,
@@ -298,18 +298,11 @@ def owners(networks: Mapping[str, Network], all_naming: Mapping[str, Naming]) ->
     return Owners(found, len(networks))
 
 
-def _if_certain(verdict: Verdict, node_name: str, address_owners: Owners) -> Verdict:
-    """Return a failure that drains no node if it is not known which node must have the address."""
-    certain = any(_ONE_OWNER in finding.measured for finding in verdict.findings)
-    return verdict if certain else replace(verdict, action=Action.MONITOR)
-
-
-@revised(_if_certain)
 @check(
     "os.addresses",
     cause="the node was cloned, or was given an address that belongs to another one",
     hint="ip -br addr; arping -D with the interface and the address; correct netplan, NetworkManager, ifcfg or the DHCP server's list",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def addresses(node_name: str, address_owners: Owners) -> Judgement:
     """No other node has an address of this node, unless this node alone has a name that resolves to it."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "os.security_modules",
     cause="SELinux or AppArmor was switched on or off on this node only",
     hint="cat /sys/kernel/security/lsm; getenforce; aa-status; set it on the kernel command line",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def security_modules(lsm: str, usual_lsm: Norm[Any]) -> Judgement:
     """The active Linux security modules are as on the other nodes."""
@@ -35,7 +35,7 @@ def security_modules(lsm: str, usual_lsm: Norm[Any]) -> Judgement:
     "os.kernel_settings",
     cause="a sysctl was changed on this node only",
     hint="compare `sysctl -a` with a good node; put the value into /etc/sysctl.d of the image",
-    action=Action.MONITOR,
+    action=Action.CONFIGURE,
 )
 def kernel_settings(settings: str, usual_settings: Norm[Any]) -> Judgement:
     """Common sysctls that the cluster file does not state are as on the other nodes."""
@@ -87,7 +87,7 @@ def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
     "os.limits",
     cause="Slurm passes on the limits of the submitting shell or of slurmd, not those of limits.conf",
     hint="LimitMEMLOCK=infinity in slurmd's unit; PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def limits(
     soft_limits: Mapping[str, float],

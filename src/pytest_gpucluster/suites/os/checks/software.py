@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
@@ -34,7 +35,7 @@ def zombies(processes: Processes, max_zombies: int) -> Judgement:
     "os.dstate",
     cause="processes wait for a device or a file server that does not answer",
     hint="ps -eo pid,stat,wchan:30,args | grep ' D'; dmesg | grep -i 'blocked for more'; check file servers and disks; reboot",
-    action=Action.REBOOT,
+    action=Action.MONITOR,
 )
 def dstate(processes: Processes) -> Judgement:
     """No process is in uninterruptible sleep in three samples, one second apart."""
@@ -48,12 +49,14 @@ def dstate(processes: Processes) -> Judgement:
 
 kernel_log = kernel_log_check.kernel_log  # its place in the order of items
 
+_HANGS = "no answer|timed out|refused"  # without a bus at all, it may not be installed here
+
 
 @check(
     "os.packages",
     cause="the package was not installed, or this node missed or ran ahead of an update",
     hint="dpkg -l or rpm -qa; install the package in this version with apt or dnf",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def packages(packages: Mapping[str, str], stated_packages: Mapping[str, str]) -> Judgement:
     """Every package of the cluster file is installed, in a version with the stated prefix."""
@@ -79,7 +82,7 @@ def _version_matches(version: str, prefix: str) -> bool:
     "os.services",
     cause="the service crashed, was stopped, or is not enabled",
     hint="systemctl status and journalctl -b -u with the unit; systemctl enable --now",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def services(services: Mapping[str, str], stated_services: Sequence[str]) -> Judgement:
     """Every service of the cluster file is active."""
@@ -109,7 +112,8 @@ def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) ->
     cause="systemd or its D-Bus hangs or was killed: no service is watched or restarted, logins and jobs' cgroups hang",
     hint="systemctl is-system-running; ps -C dbus-daemon,dbus-broker; journalctl -b -n 50; systemctl daemon-reexec, or "
     "reboot",
-    action=Action.REBOOT,
+    action=Action.MONITOR,
+    never_healthy="systemd answers most nodes of the group, and on this node a call to it does not end",
 )
 def systemd(system_state: SystemState, usual_answers: Norm[Any]) -> Judgement:
     """Systemd answers if it does on most nodes of the group."""
@@ -118,7 +122,8 @@ def systemd(system_state: SystemState, usual_answers: Norm[Any]) -> Judgement:
     elif system_state.word in ("maintenance", "stopping"):
         yield Finding("systemd", system_state.word, "running")
     elif not system_state.answers and usual_answers.value:
-        yield Finding("systemd", system_state.problem or "no answer", f"answers, {usual_answers.most}")
+        hangs = Action.REBOOT if re.search(_HANGS, system_state.problem) else None
+        yield Finding("systemd", system_state.problem or "no answer", f"answers, {usual_answers.most}", hangs)
     elif not system_state.answers:
         yield NotChecked(f"systemctl is-system-running: {system_state.problem or 'no answer'}")
 
@@ -127,7 +132,7 @@ def systemd(system_state: SystemState, usual_answers: Norm[Any]) -> Judgement:
     "os.drift",
     cause="the node was changed by hand, or missed a change of the image",
     hint="run the command on this node and on a good one; reinstall, or repeat the configuration run",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def drift(outputs: Mapping[str, CommandOutput], usual_outputs: Mapping[str, Norm[Any]]) -> Judgement:
     """Further commands of the cluster file print the same on all nodes of the group."""

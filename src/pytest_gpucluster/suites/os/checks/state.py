@@ -38,11 +38,12 @@ def load(load: Load, online_cpus: int, max_load: float) -> Judgement:
 
 # Bits of /proc/sys/kernel/tainted that stand for a fault (Documentation/admin-guide/tainted-kernels.rst). NVIDIA's
 # driver sets others: proprietary, out of tree, unsigned.
+_LOCKUP = 14
 _TAINTS = {
     4: "M: the processor reported a machine check exception",
     5: "B: a page of memory was in a bad state",
     7: "D: the kernel has died before (oops or BUG)",
-    14: "L: a soft lockup occurred",
+    _LOCKUP: "L: a soft lockup occurred",
 }
 
 
@@ -51,19 +52,23 @@ _TAINTS = {
     cause="a fault since boot damaged the kernel; the taint shows it even if the kernel log is not readable",
     hint="cat /proc/sys/kernel/tainted; dmesg -T; journalctl -k -b; ipmitool sel list; reboot, and watch the node",
     action=Action.REBOOT,
+    never_healthy="only a machine check exception, a corrupt page or a crash of the kernel sets these bits, and only a boot clears "
+    "them; soft lockups, which a virtual machine shows when its host is busy, drain no node",
 )
 def taint(taint: int) -> Judgement:
     """The kernel has no taint that stands for a fault."""
     for bit, meaning in _TAINTS.items():
         if taint & 1 << bit:
-            yield Finding("kernel", f"tainted {meaning}", "no such taint")
+            yield Finding(
+                "kernel", f"tainted {meaning}", "no such taint", Action.MONITOR if bit == _LOCKUP else None
+            )
 
 
 @check(
     "os.user",
     cause="the directory service (LDAP, SSSD) does not answer here, or local accounts differ",
     hint="getent passwd; getent group; sssctl domain-status; compare /etc/passwd and /etc/group",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def user(user: str, usual_user: Norm[Any]) -> Judgement:
     """The user of the run has the same name, uid and groups as on the other nodes."""
@@ -78,7 +83,7 @@ _LOSSES = (
         "TaskProlog failed",
         "the TaskProlog of slurm.conf fails on this node: no task of any job starts there",
         "run the TaskProlog of `scontrol show config` on the node as the user of the run; slurmd's log",
-        Action.DRAIN,
+        Action.CONFIGURE,
     ),
     (
         "its slurmd starts no task",
@@ -110,6 +115,8 @@ def _loss(verdict: Verdict, answer: Answer, lost: str | None = None) -> Verdict:
     cause="the node is down, hangs, or Slurm's step daemon on it was killed",
     hint="check the node's console and slurmd's log; power-cycle it; scontrol update nodename=NODE state=resume",
     action=Action.REBOOT,
+    never_healthy="Slurm gave the node to this run as idle, and for longer than a step may take to start the node ran no command at "
+    "all; programs of the site that end tasks, as a TaskProlog, are told apart",
     marks=("judges_node",),
 )
 def responds(answer: Answer, lost: str | None = None) -> Judgement:
@@ -120,14 +127,14 @@ def responds(answer: Answer, lost: str | None = None) -> Judgement:
     if lost or answer.rc is None:
         yield Finding("node", lost or answer.problem or "no answer", "executes the command 'true'")
     elif answer.rc != 0:
-        yield Finding("node", f"'true' ended with exit status {answer.rc}", "exit status 0")
+        yield Finding("node", f"'true' ended with exit status {answer.rc}", "exit status 0", Action.MONITOR)
 
 
 @check(
     "os.time_sync",
     cause="no time service runs, or it reaches none of its servers",
     hint="chronyc sources -v; systemctl enable --now chronyd (or systemd-timesyncd); check UDP port 123",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def time_sync(time_sync: TimeSync) -> Judgement:
     """The clock is synchronised, and its offset against the source is small."""
@@ -145,7 +152,7 @@ def time_sync(time_sync: TimeSync) -> Judgement:
     "os.sysctls",
     cause="the setting is missing in /etc/sysctl.d, or something changed it after boot",
     hint="sysctl -a; sysctl --system sets the values of /etc/sysctl.d",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def sysctls(sysctls: Mapping[str, str], stated_sysctls: Mapping[str, str]) -> Judgement:
     """Every sysctl of the cluster file has its value."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, check
-from pytest_gpucluster.core.majority import Norm, decides
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.core.units import format_duration
@@ -15,6 +14,7 @@ from pytest_gpucluster.suites.os.peers import alike, stated_or_alike
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.os.facts import Clock, Cpus
 
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "os.hostname",
     cause="the node was installed or cloned under another name",
     hint="set Slurm's name of the node with hostnamectl; correct NodeHostname in slurm.conf where the names differ on purpose",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def hostname(hostname: str, node_name: str) -> Judgement:
     """The short host name is Slurm's node name."""
@@ -34,7 +34,7 @@ def hostname(hostname: str, node_name: str) -> Judgement:
     "os.release",
     cause="the node was missed by, or is ahead of, an upgrade of the system image",
     hint="cat /etc/os-release; reinstall the node from the current image",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def release(release: str, stated_release: str | None, usual_release: Norm[Any]) -> Judgement:
     """Distribution and version are as stated, or as on the other nodes."""
@@ -46,7 +46,7 @@ def release(release: str, stated_release: str | None, usual_release: Norm[Any]) 
     "os.kernel",
     cause="the node has not been rebooted since a kernel update, or was updated alone",
     hint="uname -r; install the kernel of the image and reboot",
-    action=Action.REBOOT,
+    action=Action.CONFIGURE,
 )
 def kernel(kernel: str, stated_kernel: str | None, usual_kernel: Norm[Any]) -> Judgement:
     """The running kernel is as stated (a prefix may end in *), or as on the other nodes."""
@@ -60,7 +60,7 @@ def kernel(kernel: str, stated_kernel: str | None, usual_kernel: Norm[Any]) -> J
     "os.cmdline",
     cause="boot parameters were changed on this node only",
     hint="compare /proc/cmdline; correct the boot loader's configuration and reboot",
-    action=Action.REBOOT,
+    action=Action.CONFIGURE,
 )
 def cmdline(cmdline: str, usual_cmdline: Norm[Any]) -> Judgement:
     """The kernel command line is as on the other nodes, except words of one node (root=, UUIDs, ip=)."""
@@ -77,7 +77,7 @@ def cmdline(cmdline: str, usual_cmdline: Norm[Any]) -> Judgement:
     "os.architecture",
     cause="the node is of another kind than its group",
     hint="lscpu; move the node to a group of its own in the cluster file",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def architecture(cpus: Cpus, usual_architecture: Norm[Any]) -> Judgement:
     """The machine architecture is as on the other nodes."""
@@ -164,7 +164,7 @@ def _offsets(clock: Clock) -> tuple[float, float]:
     "os.clock",
     cause="its time service is off or cannot reach its servers, or the clock was set by hand",
     hint="date; chronyc tracking; chronyc makestep; timedatectl set-ntp true (munge refuses a skew of minutes)",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
 )
 def clock(clock: Clock, common_time: CommonTime, max_clock_skew: float) -> Judgement:
     """The clock agrees with most nodes, apart from the time that the answer took."""
@@ -178,5 +178,4 @@ def clock(clock: Clock, common_time: CommonTime, max_clock_skew: float) -> Judge
         side = "ahead of" if skew > 0 else "behind"
         clocks = f"{common_time.agreeing} of {common_time.nodes} clocks"
         measured = f"at least {abs(skew):.3f} s {side} the time that {clocks} share"
-        action = None if decides(common_time.agreeing, common_time.nodes) else Action.MONITOR
-        yield Finding("clock", measured, f"within {max_clock_skew:g} s", action)
+        yield Finding("clock", measured, f"within {max_clock_skew:g} s")
