@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Check, Outcome
 from pytest_gpucluster.core.probe import Answer
@@ -118,6 +119,7 @@ def judge(host: Host, profile: GpuProfile = PROFILE) -> dict[str, Verdict]:
         "rows": host.rows, "apps": host.apps, "nvlinks": host.links, "known_nvlinks": host.links,
         "nvlink_counters": host.errors, "connections": host.topology, "peer_access": host.p2p, "files": host.files,
         "fabric_service": host.service, "kernel_log": host.log,
+        "info": NodeInfo("gpu01", "IDLE", gres={"gpu:h200": 8}),
     }  # fmt: skip
     return {check.name: check.of_facts(facts) for check in CHECKS}
 

@@ -271,7 +271,7 @@ def test_a_stall_that_lasts_names_the_server_and_its_times(tmp_path: Path) -> No
         f"{AWAY} (2 times, last 4 s after boot)",
         "every file server answers",
     )
-    assert verdict.action is Action.DRAIN
+    assert verdict.action is Action.MONITOR
     assert [(it.name, it.value) for it in verdict.metrics] == [
         ("kernel_log_lines", 5),
         ("file_server_stalls", 1),
@@ -378,7 +378,7 @@ def test_a_server_that_is_away_for_most_nodes_drains_none(
     stalls = Stalls.of_all({f"gpu{n}": sick if n < away else sound for n in range(nodes)})
     verdict = checks.kernel_log(sick, stalls)
     assert verdict.outcome is Outcome.FAILED
-    assert verdict.action is (Action.MONITOR if servers_fault else Action.DRAIN)
+    assert verdict.action is (Action.CONFIGURE if servers_fault else Action.MONITOR)
     (found,) = verdict.findings
     at_fault = f"file server fs1 does not answer on {away} of {nodes} nodes, so the server is at fault: "
     assert found.measured == f"{at_fault * servers_fault}{AWAY} (2 times, last 2 s after boot)"
@@ -388,15 +388,15 @@ def test_a_server_that_is_away_for_most_nodes_drains_none(
 def test_another_server_of_most_nodes_excuses_nothing(tmp_path: Path) -> None:
     fs1, fs2 = fold(tmp_path, AWAY), fold(tmp_path, AWAY.replace("fs1", "fs2"))
     stalls = Stalls.of_all({"a": fs1, "b": fs2, "c": fs2})
-    assert checks.kernel_log(fs1, stalls).action is Action.DRAIN
-    assert checks.kernel_log(fs2, stalls).action is Action.MONITOR
+    assert checks.kernel_log(fs1, stalls).action is Action.MONITOR
+    assert checks.kernel_log(fs2, stalls).action is Action.CONFIGURE
 
 
 def test_a_full_table_of_the_network_drains_nobody_unless_there_is_more(tmp_path: Path) -> None:
     full = "neighbour: arp_cache: neighbor table overflow!"
     verdict = judged(tmp_path, full)
     assert (verdict.action, verdict.cause) == (
-        Action.MONITOR,
+        Action.CONFIGURE,
         "more connections or neighbours than the kernel's table holds: packets were dropped",
     )
     more = judged(tmp_path, full, "EXT4-fs (sda1): Remounting filesystem read-only")
@@ -479,10 +479,10 @@ def test_an_assertion_of_the_driver_warns(tmp_path: Path) -> None:
             Action.REBOOT,
         ),
         ("NVRM: Rate limiting GSP RPC error prints. The GPU likely needs to be reset.", Action.RESET_GPU),
-        ("NVRM: GPU 0000:b3:00.0: Failed to copy vbios to system memory.", Action.REBOOT),
-        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", Action.REBOOT),
-        ("NVRM: osInitNvMapping: *** Cannot attach gpu", Action.REBOOT),
-        ("NVRM: The NVIDIA probe routine failed for 1 device(s).", Action.REBOOT),
+        ("NVRM: GPU 0000:b3:00.0: Failed to copy vbios to system memory.", Action.MONITOR),
+        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", Action.MONITOR),
+        ("NVRM: osInitNvMapping: *** Cannot attach gpu", Action.MONITOR),
+        ("NVRM: The NVIDIA probe routine failed for 1 device(s).", Action.MONITOR),
         ("NVRM: GPU 0000:01:00.0: rm_init_adapter failed, device minor number 0", Action.REBOOT),
         ("NVRM: GPU6 _kgspIsHeartbeatTimedOut: Heartbeat timed out, timeout 5200", Action.RESET_GPU),
         ("NVRM: GPU6 _kgspLogRpcTimeout: ***** GSP Timeout ******", Action.RESET_GPU),

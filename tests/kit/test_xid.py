@@ -211,12 +211,12 @@ def test_what_is_an_uncorrected_error(text: str, *, uncorrected: bool) -> None:
     ("text", "action"),
     [
         ("fallen off the bus", Action.REBOOT), ("GPU is lost", Action.REBOOT), ("lost from the bus", Action.REBOOT),
-        ("RmInitAdapter failed", Action.REBOOT), ("Cannot initialize the device", Action.REBOOT),
-        ("cannot ATTACH gpu", Action.REBOOT), ("copy vbios", Action.REBOOT),
-        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", Action.REBOOT),
+        ("RmInitAdapter failed", Action.REBOOT), ("Cannot initialize the device", Action.MONITOR),
+        ("cannot ATTACH gpu", Action.MONITOR), ("copy vbios", Action.MONITOR),
+        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", Action.MONITOR),
         ("NV_ERR_MEMORY_ERROR", Action.RESET_GPU), ("GSP timeout *", Action.RESET_GPU), ("GSP timeout", None),
         ("I/O regions are invalid", None), ("something else", None), ("NV_ERR_RESET_REQUIRED", Action.RESET_GPU),
-        ("rm_init_adapter failed", Action.REBOOT), ("probe routine failed", Action.REBOOT),
+        ("rm_init_adapter failed", Action.REBOOT), ("probe routine failed", Action.MONITOR),
         ("is probably locked", Action.RESET_GPU), ("likely needs to be reset", Action.RESET_GPU),
         ("Heartbeat timed out", Action.RESET_GPU), ("memory subsystem error detected", Action.RESET_GPU),
     ],
@@ -281,7 +281,7 @@ def test_a_finding_of_the_kernel_log_word_by_word(tmp_path: Path) -> None:
     assert verdict.findings == (
         Finding("kernel log: io", f"{line} (2 times, last 2 s after boot)", "no I/O error"),
     )
-    assert verdict.action is Action.DRAIN
+    assert verdict.action is Action.MONITOR
 
 
 # --- Slurm ---------------------------------------------------------------------------------------------------------

@@ -405,8 +405,8 @@ def test_leftovers_are_containers_of_jobs_that_are_over() -> None:
 
 @pytest.mark.parametrize(
     ("judge", "action"),
-    [(checks.root, Action.MONITOR), (checks.home, Action.MONITOR), (checks.remove, Action.MONITOR),
-     (checks.mounts, Action.DRAIN), (checks.gpus, Action.DRAIN), (checks.save, Action.CONFIGURE)],
+    [(checks.root, Action.CONFIGURE), (checks.home, Action.CONFIGURE), (checks.leftovers, Action.MONITOR),
+     (checks.mounts, Action.CONFIGURE), (checks.gpus, Action.CONFIGURE), (checks.workdir, Action.CONFIGURE)],
 )  # fmt: skip
 def test_settings_of_a_site_drain_no_node(judge: Callable[[ContainerFacts], Verdict], action: Action) -> None:
     assert judge(good()).action is action

@@ -36,26 +36,26 @@ def test_what_nvidia_smi_shows_to_root_alone_is_no_fault_of_a_gpu(attribute: str
 
 # attribute: the check, what it expects, and what an error in reading it asks for
 READ = {
-    "memory": ("gpu.memory", "140.4 GiB (within 1%)", Action.RESET_GPU),
-    "uuid": ("gpu.uuids", "a UUID", Action.RESET_GPU),
+    "memory": ("gpu.memory", "140.4 GiB (within 1%)", Action.MONITOR),
+    "uuid": ("gpu.uuids", "a UUID", Action.MONITOR),
     "vbios": ("gpu.vbios", "a version", Action.MONITOR),
     "serial": ("gpu.serials", "a serial number", Action.MONITOR),
     "persistence": ("gpu.persistence", "Enabled", Action.MONITOR),
     "compute_mode": ("gpu.compute_mode", "Default", Action.MONITOR),
-    "mig": ("gpu.mig", "Disabled", Action.RESET_GPU),
-    "ecc": ("gpu.ecc_mode", "Enabled", Action.RESET_GPU),
-    "ecc_volatile_uncorrected": ("gpu.ecc_volatile", "0", Action.RESET_GPU),
-    "pcie_width": ("gpu.pcie_width", "x16", Action.RESET_GPU),
-    "pcie_gen": ("gpu.pcie_gen", "generation 5", Action.RESET_GPU),
-    "pcie_gen_max": ("gpu.pcie_gen", "generation 5", Action.RESET_GPU),
-    "throttle": ("gpu.throttle", "readable clock event reasons", Action.RESET_GPU),
-    "temperature": ("gpu.temperature", "at most 85 C", Action.RESET_GPU),
+    "mig": ("gpu.mig", "Disabled", Action.MONITOR),
+    "ecc": ("gpu.ecc_mode", "Enabled", Action.MONITOR),
+    "ecc_volatile_uncorrected": ("gpu.ecc_volatile", "0", Action.MONITOR),
+    "pcie_width": ("gpu.pcie_width", "x16", Action.MONITOR),
+    "pcie_gen": ("gpu.pcie_gen", "generation 5", Action.MONITOR),
+    "pcie_gen_max": ("gpu.pcie_gen", "generation 5", Action.MONITOR),
+    "throttle": ("gpu.throttle", "readable clock event reasons", Action.MONITOR),
+    "temperature": ("gpu.temperature", "at most 85 C", Action.MONITOR),
     "power_limit": ("gpu.power_limit", "700 W", Action.MONITOR),
     "clock_sm_max": ("gpu.clocks", "a highest clock", Action.MONITOR),
-    "memory_used": ("gpu.idle_memory", "at most 1 GiB", Action.RESET_GPU),
-    "fabric_state": ("gpu.fabric_state", "Completed", Action.RESET_GPU),
-    "fabric_status": ("gpu.fabric_state", "Success", Action.RESET_GPU),
-    "recovery_action": ("gpu.recovery_action", "None", Action.RESET_GPU),
+    "memory_used": ("gpu.idle_memory", "at most 1 GiB", Action.MONITOR),
+    "fabric_state": ("gpu.fabric_state", "Completed", Action.MONITOR),
+    "fabric_status": ("gpu.fabric_state", "Success", Action.MONITOR),
+    "recovery_action": ("gpu.recovery_action", "None", Action.MONITOR),
 }
 
 
@@ -136,7 +136,7 @@ def test_a_lost_gpu_is_told_and_not_counted() -> None:
     host = lost()
     verdicts = judge(host)
     part = str(host.gpus.devices[4])
-    assert verdicts["gpu.count"].findings == (Finding(part, "[GPU is lost]", "answers"),)
+    assert verdicts["gpu.count"].findings == (Finding(part, "[GPU is lost]", "answers", Action.DRAIN),)
     assert [it.value for it in verdicts["gpu.count"].metrics] == [7]
     for check in ("gpu.names", "gpu.throttle", "gpu.idle_memory"):
         assert verdicts[check].reason == f"{part} is lost (see gpu.count): [GPU is lost]"
@@ -181,7 +181,7 @@ def test_a_node_without_gpus_says_what_nvidia_smi_said(gpus: nvidia_smi.Gpus, re
         assert (driver.outcome, driver.reason) == (Outcome.NOT_CHECKED, reason)
         said = nvidia_smi_message(gpus) if gpus.messages or gpus.failed else ""
         assert verdicts["gpu.count"].findings == (
-            Finding("GPUs", f"0, nvidia-smi: {said}" if said else "0", "8"),
+            Finding("GPUs", f"0, nvidia-smi: {said}" if said else "0", "8", Action.DRAIN),
         )
 
 
@@ -212,9 +212,9 @@ def test_a_value_without_a_word_of_why_it_is_absent() -> None:
     first = replace(gpus.devices[0], memory=None, unread={})
     alone = nvidia_smi.Gpus((first,))
     assert inventory.memory(alone, PROFILE).findings == (
-        Finding(str(first), "no value", "140.4 GiB (within 1%)", Action.RESET_GPU),
+        Finding(str(first), "no value", "140.4 GiB (within 1%)", Action.MONITOR),
     )
     row = nvidia_smi.RowRemapping(0, None, pending=False, failure=False)
     assert memory.remapped_rows(alone, {str(first.uuid): row}, PROFILE).findings == (
-        Finding(str(first), "no value", "at most 8 rows", Action.RESET_GPU),
+        Finding(str(first), "no value", "at most 8 rows", Action.MONITOR),
     )

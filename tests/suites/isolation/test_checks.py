@@ -91,7 +91,7 @@ def test_isolated_jobs_pass() -> None:
 def test_no_check_drains() -> None:
     actions = {name: it.action for name, it in CHECKS.items() if name.startswith("isolation.")}
     assert len(actions) == 7
-    assert set(actions.values()) == {Action.MONITOR}
+    assert set(actions.values()) == {Action.CONFIGURE}
 
 
 # -- CPUs

@@ -53,7 +53,7 @@ def test_what_a_cell_says() -> None:
     ]
     for column, part in zip(("cpu", "gpu", "mpi", "nccl"), parts, strict=True):
         alone = matrix.cell(Cell("srun_pyxis", column, State.BROKEN, "why"))
-        assert (alone.findings, alone.action) == ((Finding(part, "why", "works"),), Action.MONITOR)
+        assert (alone.findings, alone.action) == ((Finding(part, "why", "works"),), Action.CONFIGURE)
     both = matrix.cell(Cell("srun", "cpu", State.BROKEN, "why", BROKEN))
     assert both.findings == (
         Finding("srun with CPU: step", "refused", "starts"),

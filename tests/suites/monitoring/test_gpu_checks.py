@@ -278,7 +278,7 @@ def sample(gpu: str, value: float = 45.0, time: float = 990.0, **more: Any) -> S
 
 
 def parts(verdict: Verdict) -> list[str]:
-    assert verdict.action is Action.MONITOR
+    assert not verdict.action.is_repair
     return [finding.part for finding in verdict.findings]
 
 

@@ -59,7 +59,7 @@ def test_memory_in_use_on_grace_is_the_operating_systems(name: str) -> None:
         ("Reboot", Action.REBOOT),
         ("Drain P2P", Action.DRAIN),
         ("Drain and Reset", Action.RESET_GPU),
-        ("something new", Action.RESET_GPU),
+        ("something new", Action.MONITOR),
     ],
 )
 def test_what_the_driver_asks_for_is_the_action(said: str, action: Action) -> None:
@@ -103,7 +103,8 @@ def test_the_bits_of_clock_reasons_are_those_of_nvml() -> None:
         0x80: "hardware power brake",
     }  # fmt: skip
     assert checks.RECOVERY == {
-        "Reboot": Action.REBOOT, "Drain P2P": Action.DRAIN, "Drain and Reset": Action.RESET_GPU
+        "Reset": Action.RESET_GPU, "Reboot": Action.REBOOT, "Drain P2P": Action.DRAIN,
+        "Drain and Reset": Action.RESET_GPU,
     }  # fmt: skip
 
 

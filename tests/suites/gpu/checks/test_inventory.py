@@ -27,10 +27,10 @@ def test_drivers_in_halves_drain_nobody_and_both_are_named() -> None:
             "550.54.15",
             "one value on all nodes with this model; no majority: 535.104.05 on gpu[01-02], "
             "550.54.15 on gpu[03-04]",
-            Action.MONITOR,
+            Action.CONFIGURE,
         ),
     )
-    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.MONITOR)
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.CONFIGURE)
     alone = checks.driver(new, PROFILE, checks.driver_majority({**fleet, "gpu03": old}))
     assert (alone.findings[0].expected, alone.action) == (
         "535.104.05, as on 3 of 4 nodes with this model",
@@ -122,10 +122,10 @@ def test_a_driver_that_differs_from_the_fleet_fails_on_that_node() -> None:
 def test_more_gpus_than_stated_are_a_fault_of_the_statement() -> None:
     verdict = judge(Host(), PROFILE.model_copy(update={"count": 4}))["gpu.count"]
     assert verdict.outcome is Outcome.FAILED
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
     assert "more GPUs than its profile states" in verdict.cause
     fewer = judge(Host(), PROFILE.model_copy(update={"count": 9}))["gpu.count"]
-    assert fewer.action is Action.DRAIN
+    assert (fewer.action, "Slurm" in fewer.cause) == (Action.CONFIGURE, True)  # Slurm gives 8 to jobs as well
 
 
 def test_a_gpu_without_mig_has_it_switched_off() -> None:
@@ -147,9 +147,9 @@ def test_a_driver_that_merely_differs_is_watched() -> None:
     host = Host()
     host.change(0, driver="535.1")
     verdict = judge(host)["gpu.driver"]
-    assert (verdict.findings[0].part, verdict.action) == ("driver", Action.MONITOR)
+    assert (verdict.findings[0].part, verdict.action) == ("driver", Action.CONFIGURE)
     stated = PROFILE.model_copy(update={"driver": "580.*"})
-    assert judge(host, stated)["gpu.driver"].action is Action.DRAIN
+    assert judge(host, stated)["gpu.driver"].action is Action.CONFIGURE
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_graphics_cards_come_with_ecc_off(name: str) -> None:
     assert len(judge(host, stated)["gpu.ecc_mode"].findings) == 8
     host.change(0, ecc=True)  # switched on by somebody: then it was lost on the others
     verdict = judge(host)["gpu.ecc_mode"]
-    assert (len(verdict.findings), verdict.action) == (7, Action.REBOOT)
+    assert (len(verdict.findings), verdict.action) == (7, Action.CONFIGURE)
 
 
 def test_ecc_that_is_off_on_all_gpus_for_computing_was_switched_off() -> None:
@@ -177,7 +177,7 @@ def test_ecc_that_is_off_on_all_gpus_for_computing_was_switched_off() -> None:
     for index in range(8):
         host.change(index, ecc=False)
     verdict = judge(host)["gpu.ecc_mode"]
-    assert (len(verdict.findings), verdict.action) == (8, Action.REBOOT)
+    assert (len(verdict.findings), verdict.action) == (8, Action.CONFIGURE)
 
 
 def test_a_warning_of_no_known_gpu_names_what_it_says() -> None:
@@ -231,14 +231,14 @@ def test_a_stated_version_is_equal_or_a_prefix(version: str, stated: str, *, fit
     gpus = replace(devices(), devices=tuple(replace(one, vbios=version) for one in devices()))
     verdict = checks.vbios(gpus, PROFILE.model_copy(update={"vbios": stated}), {})
     assert verdict.findings == (() if fits else tuple(Finding(str(one), version, stated) for one in gpus))
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
 
 
 def test_a_cut_off_answer_says_why() -> None:
     late = replace(devices(), cut_off="rows")
     slow = "nvidia-smi did not finish within 90 s: stopped at its query 'rows'"
     verdict = judge(Host(gpus=late))["gpu.driver"]
-    assert verdict.findings == (Finding("driver", slow, "nvidia-smi answers"),)
+    assert verdict.findings == (Finding("driver", slow, "nvidia-smi answers", Action.REBOOT),)
     host = Host(gpus=late)
     host.change(3, persistence=False)
     assert (
@@ -345,7 +345,7 @@ def test_a_uuid_may_stand_twice_on_one_node() -> None:
 def test_more_and_fewer_gpus_than_stated() -> None:
     host = Host()
     more = checks.count(host.gpus, PROFILE.model_copy(update={"count": 7}))
-    assert (more.findings, more.action) == ((Finding("GPUs", "8", "7"),), Action.MONITOR)
+    assert (more.findings, more.action) == ((Finding("GPUs", "8", "7"),), Action.CONFIGURE)
     assert (
         more.cause == "the node has more GPUs than its profile states: the cluster file names another model"
     )
@@ -354,7 +354,7 @@ def test_more_and_fewer_gpus_than_stated() -> None:
     )
     failed = checks.count(replace(host.gpus, failed="exit 3"), PROFILE.model_copy(update={"count": 7}))
     assert (failed.findings, failed.action) == (
-        (Finding("GPUs", "8, nvidia-smi: (exit 3)", "7"),), Action.DRAIN
+        (Finding("GPUs", "8, nvidia-smi: (exit 3)", "7"),), Action.CONFIGURE
     )  # fmt: skip
     said = checks.count(replace(host.gpus, messages=("a",)), PROFILE.model_copy(update={"count": 9}))
     assert said.findings == (Finding("GPUs", "8, nvidia-smi: a", "9"),)

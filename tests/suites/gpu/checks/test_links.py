@@ -57,7 +57,10 @@ def test_each_counter_fails_from_its_limit_on(counter: str, limit: int) -> None:
     (finding,) = verdict.findings
     assert finding.part == f"{host.gpus.devices[4]} NVLink 7"
     assert finding.measured == f"{limit} {counter.title()}"
-    assert (finding.expected, verdict.action) == (f"below {limit} since the driver's start", Action.DRAIN)
+    assert (finding.expected, verdict.action) == (
+        f"below {limit} since the driver's start",
+        Action.MONITOR if counter in checks.NVLINK_TOTALS else Action.DRAIN,
+    )
     assert verdict.advisories == ()
 
 
@@ -139,12 +142,15 @@ def test_a_gpu_in_mig_mode_has_no_nvlink(*, stated: bool) -> None:
     assert judge(host)["gpu.nvlink_state"].outcome is Outcome.PASSED
 
 
-def test_a_gpu_with_fewer_links_than_its_siblings_is_watched() -> None:
+def test_only_a_gpu_with_fewer_links_than_its_siblings_drains() -> None:
     host = Host()
     host.links[uuid(host, 4)].update({7: None})
     assert judge(host)["gpu.nvlink_state"].action is Action.DRAIN
     unstated = PROFILE.model_copy(update={"nvlinks": None})
-    assert judge(host, unstated)["gpu.nvlink_state"].action is Action.MONITOR
+    assert judge(host, unstated)["gpu.nvlink_state"].action is Action.DRAIN
+    for index in range(8):  # alike on all, as in a virtual machine: the profile is of another machine
+        host.links[uuid(host, index)].update({7: None})
+    assert judge(host)["gpu.nvlink_state"].action is Action.CONFIGURE
 
 
 def test_peer_access_is_for_pairs_that_nvlink_connects() -> None:
@@ -175,7 +181,7 @@ def test_a_gpu_near_another_numa_node_than_in_the_fleet_is_watched() -> None:
         "NUMA node 1",
         "NUMA node 0, as on 4 of 4 nodes of this kind",
     )
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
     assert failing(host) == ["gpu.numa_affinity"]
     del host.topology.numa[5]
     (finding,) = judge(host)["gpu.numa_affinity"].findings
@@ -310,7 +316,7 @@ def test_two_gpus_are_a_pair() -> None:
 def test_a_pair_is_told_once_and_not_where_a_link_is_down() -> None:
     host = Host()
     host.topology.links[2][5] = host.topology.links[5][2] = "SYS"
-    assert judge(host)["gpu.topology"].findings == (Finding("GPU 2 to GPU 5", "SYS", "NV18"),)
+    assert judge(host)["gpu.topology"].findings == (Finding("GPU 2 to GPU 5", "SYS", "NV18", Action.DRAIN),)
     host.links[uuid(host, 5)][0] = None
     assert judge(host)["gpu.topology"].findings == ()
 

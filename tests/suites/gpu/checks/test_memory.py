@@ -60,7 +60,7 @@ def test_one_value_of_row_remapping_that_cannot_be_read(name: str, said: str) ->
             name
         ]
         assert (finding.part, finding.measured) == (str(host.gpus.devices[3]), said)
-        assert (finding.expected, verdict.action) == (expected, Action.RESET_GPU)
+        assert (finding.expected, verdict.action) == (expected, Action.MONITOR)
 
 
 def test_a_guest_without_row_remapping_fails_nothing() -> None:
@@ -76,7 +76,7 @@ def test_a_guest_without_row_remapping_fails_nothing() -> None:
         assert verdict.reason == "GPUs before Ampere, and guests, report no row remapping"
 
 
-def test_many_remapped_rows_are_watched_unless_the_site_states_a_limit() -> None:
+def test_many_remapped_rows_are_watched_also_where_the_site_states_a_limit() -> None:
     host = Host()
     remap(host, uncorrectable=8)
     assert failing(host) == []
@@ -86,7 +86,7 @@ def test_many_remapped_rows_are_watched_unless_the_site_states_a_limit() -> None
     assert finding.measured == "9 rows remapped for uncorrectable errors"
     assert (finding.expected, verdict.action) == ("at most 8", Action.MONITOR)
     stated = GpuProfile(**PROFILE.model_dump(exclude_unset=True), max_remapped_uncorrectable=8)
-    assert judge(host, stated)["gpu.remapped_rows"].action is Action.VENDOR
+    assert judge(host, stated)["gpu.remapped_rows"].action is Action.MONITOR
     remap(host, uncorrectable=0, failure=True)
     assert judge(host)["gpu.remapped_rows"].action is Action.VENDOR
 
@@ -121,7 +121,7 @@ def test_a_full_table_of_retired_pages_is_for_the_vendor(
         (0, "[N/A]", 0, None, None),
         (1, "[N/A]", 9, 1, None),
         (2, "[N/A]", 9, 1, ("2 uncorrectable in SRAM", "at most 1", None)),
-        (None, "[Unknown Error]", 9, 1, ("[Unknown Error]", "at most 1 uncorrectable in SRAM", Action.RESET_GPU)),
+        (None, "[Unknown Error]", 9, 1, ("[Unknown Error]", "at most 1 uncorrectable in SRAM", Action.MONITOR)),
         (None, "[N/A]", 1, 1, None),
         (
             None, "[N/A]", 2, 1,

@@ -37,7 +37,9 @@ def test_a_networked_mount_that_nobody_stated_fails_where_its_server_is_gone(
 def test_a_hung_mount_fails_one_check_and_names_the_server() -> None:
     found = {"/": ROOT, "/home": HOME}
     disks = {**DISKS, "/home": Disk(problem="no answer within 8 s", hung=True)}
-    hung = checks.mount_response(disks, found)
+    alone = checks.mount_response(disks, found)  # the server may be down: no node answers
+    assert alone.action is Action.CONFIGURE
+    hung = checks.mount_response(disks, found, answering={"/home"})
     assert failed(hung, "/home (nfs4 from fs1:/home)") == "no answer within 8 s | df answers"
     assert hung.action is Action.REBOOT
     failed(checks.mount_response({"/gone": disks["/home"]}, found, ("/gone",)), "/gone")

@@ -58,8 +58,8 @@ def test_memory_at_its_bounds() -> None:
     assert memory(95 << 20, 100 << 20, None).outcome is Outcome.PASSED
     assert memory(105 << 20, 100 << 20, None).outcome is Outcome.PASSED
     low = memory((95 << 20) - 1, 100 << 20, 1 << 30)
-    assert low.findings == (Finding("memory", "95 MiB", "100 MiB within 5%"),)
-    assert low.action is Action.VENDOR
+    assert low.findings == (Finding("memory", "95 MiB", "100 MiB within 5%", Action.VENDOR),)
+    assert memory((95 << 20) - 1, 100 << 20, None).action is Action.CONFIGURE  # the profile alone
     assert memory((105 << 20) + 1, 100 << 20, None).outcome is Outcome.FAILED
     assert memory(98 << 20, None, 100 << 20).outcome is Outcome.PASSED
     assert memory(97 << 20, None, 100 << 20).findings == (Finding("memory", "97 MiB", f"100 MiB, {MOST}"),)

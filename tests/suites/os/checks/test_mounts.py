@@ -67,17 +67,17 @@ def test_scratch_space_that_became_read_only_is_named(path: str) -> None:
     problem = {path: f"mktemp: failed to create file via template '{path}/x': Read-only file system"}
     verdict = checks.root_writable(found, {}, problem)
     assert verdict.findings == (Finding(path, "mounted ro,nosuid", "rw"),)
-    assert verdict.action is Action.DRAIN
+    assert verdict.action is Action.CONFIGURE  # a mount option
 
 
 @pytest.mark.parametrize(
     ("problem", "action"),
     [
-        ("mktemp: failed to create file via template '/tmp/x': Read-only file system", Action.DRAIN),
+        ("mktemp: failed to create file via template '/tmp/x': Read-only file system", Action.CONFIGURE),
         ("mktemp: failed to create file via template '/tmp/x': Input/output error", Action.DRAIN),
-        ("timed out after 30 s", Action.DRAIN),
-        ("mktemp: failed to create file via template '/tmp/x': Permission denied", Action.MONITOR),
-        ("mktemp: failed to create file via template '/tmp/x': No such file or directory", Action.MONITOR),
+        ("timed out after 30 s", Action.CONFIGURE),
+        ("mktemp: failed to create file via template '/tmp/x': Permission denied", Action.CONFIGURE),
+        ("mktemp: failed to create file via template '/tmp/x': No such file or directory", Action.CONFIGURE),
     ],
 )
 def test_scratch_space_that_takes_no_file_is_named(problem: str, action: Action) -> None:
@@ -127,7 +127,11 @@ def test_a_root_that_became_read_only_is_named(
     root: dict[str, Mount], most: Norm[bool] | None, expected: str
 ) -> None:
     verdict = checks.root_writable(root, {"/": most} if most else {})
-    assert verdict.findings == (Finding("/", f"mounted {','.join(root['/'].options)}", expected),)
+    assert verdict.findings == (
+        Finding("/", f"mounted {','.join(root['/'].options)}", expected, verdict.findings[0].action),
+    )
+    by_kernel = {"emergency_ro", "shutdown"} & set(root["/"].options)
+    assert verdict.action is (Action.DRAIN if by_kernel else Action.CONFIGURE)
 
 
 def test_a_root_that_is_read_only_on_purpose_is_no_fault() -> None:
@@ -149,8 +153,8 @@ def test_a_read_only_root_on_half_of_the_nodes_drains_nobody() -> None:
     halves = Norm(((True, ("n0", "n1")), (False, ("n2", "n3"))))
     expected = "one value on all nodes; no majority: rw on n[0-1], ro on n[2-3]"
     verdict = checks.root_writable(of_root("ro"), {"/": halves})
-    assert verdict.findings == (Finding("/", "mounted ro", expected, Action.MONITOR),)
-    assert verdict.action is Action.MONITOR
+    assert verdict.findings == (Finding("/", "mounted ro", expected, Action.CONFIGURE),)
+    assert verdict.action is Action.CONFIGURE
 
 
 def _scratch(*shm: str, tmp: tuple[str, ...] = ()) -> checks.ScratchMounts:
@@ -341,9 +345,7 @@ def test_files_that_cannot_be_written() -> None:
 
     words = "sh: 1: cannot create /tmp/x: "
     for end in ("Permission denied", "No such file or directory"):
-        assert told(words + end).findings == (
-            Finding("/tmp", words + end, "a file can be written", Action.MONITOR),
-        )
+        assert told(words + end).findings == (Finding("/tmp", words + end, "a file can be written"),)
     assert told(f"{words}Input/output error").findings == (
         Finding("/tmp", f"{words}Input/output error", "a file can be written"),
     )

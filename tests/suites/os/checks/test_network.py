@@ -68,7 +68,7 @@ def test_a_name_that_does_not_resolve_is_said() -> None:
 def test_a_name_that_is_alike_nowhere_or_means_nothing_is_not_compared() -> None:
     halves = norm({"n1": "1", "n2": "2"})
     verdict = checks.name_resolution({"x": "1"}, "n1", {"x": halves})
-    assert [it.action for it in verdict.findings] == [Action.MONITOR]
+    assert [it.action for it in verdict.findings] == [Action.CONFIGURE]
     for most in (peers("1", ""), ALONE):
         verdict = checks.name_resolution({"x": "1"}, "n1", {"x": most})
         assert (verdict.outcome, verdict.findings) == (Outcome.NOT_APPLICABLE, ())
@@ -114,7 +114,7 @@ def test_stated_mtu_takes_precedence_over_that_of_most_nodes() -> None:
 
 def test_an_mtu_of_one_against_one_names_both_and_drains_nobody() -> None:
     verdict = _mtu(SMALL, JUMBO)
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
     assert [(one.measured, one.expected) for one in verdict.findings] == [
         ("1500", "one value on all nodes of its group; no majority: 1500 on n1, 9000 on n2")
     ]
@@ -160,14 +160,14 @@ def _accused(verdicts: dict[str, Verdict]) -> list[str]:
 def test_of_two_nodes_with_one_address_the_one_whose_name_means_it_is_left_alone() -> None:
     fleet = _fleet("10.1.0.1", "10.1.0.1", "10.1.0.3", own={"n1": "10.1.0.1", "n2": "10.1.0.2"})
     assert _accused(fleet) == ["n2"]
-    assert fleet["n2"].action is Action.DRAIN
+    assert fleet["n2"].action is Action.CONFIGURE
     assert fleet["n2"].findings[0].measured == "also on n1; only the name of n1 resolves to it"
 
 
-def test_where_no_name_tells_whose_an_address_is_both_are_named_and_none_is_to_be_drained() -> None:
+def test_where_no_name_tells_whose_an_address_is_both_are_named_and_none_is_to_be_at_fault() -> None:
     fleet = _fleet("10.1.0.1", "10.1.0.1", "10.1.0.3", "10.1.0.4")
     assert _accused(fleet) == ["n1", "n2"]
-    assert {fleet[node].action for node in _accused(fleet)} == {Action.MONITOR}
+    assert {fleet[node].action for node in _accused(fleet)} == {Action.CONFIGURE}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_addresses_that_every_host_may_have_accuse_nobody(addresses: tuple[str, 
 
 def test_a_dead_name_server_of_all_is_no_fault_of_a_node() -> None:
     verdict = checks.name_time(Naming(10.02), 10.01)
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
     assert "name server of the site" in verdict.cause
     assert "half of the nodes need 10.0 s or more" in verdict.findings[0].measured
     assert "site" not in checks.name_time(Naming(10.02), 0.01).cause
@@ -230,8 +230,11 @@ def _ring(
     return {node: checks.reachable(node, fleet) for node in of}
 
 
-def _drained(verdicts: dict[str, Verdict]) -> list[str]:
-    return [node for node in _accused(verdicts) if verdicts[node].action is Action.DRAIN]
+def _at_fault(verdicts: dict[str, Verdict]) -> list[str]:
+    assert all(
+        verdict.action is Action.CONFIGURE for verdict in verdicts.values()
+    )  # firewalls, routes, names
+    return [node for node in _accused(verdicts) if "not known" not in verdicts[node].cause]
 
 
 def test_a_ring_without_trouble_passes() -> None:
@@ -244,26 +247,26 @@ def test_a_node_that_nobody_reaches_or_that_reaches_nobody_is_named_alone(nodes:
     into = {(1, 2): NO_ANSWER, (3, 2): "No route to host"}
     out = {(2, 1): NO_ANSWER, (2, 3): NO_ANSWER}
     for closed in (into, out, {**into, **out}):
-        assert _accused(_ring(nodes, closed)) == _drained(_ring(nodes, closed)) == ["n2"]
+        assert _accused(_ring(nodes, closed)) == _at_fault(_ring(nodes, closed)) == ["n2"]
 
 
 def test_two_neighbours_that_are_both_shut_are_both_named_and_no_others() -> None:
     closed = dict.fromkeys([(1, 2), (3, 2), (2, 3), (4, 3)], NO_ANSWER)
-    assert _drained(_ring(9, closed)) == _accused(_ring(9, closed)) == ["n2", "n3"]
+    assert _at_fault(_ring(9, closed)) == _accused(_ring(9, closed)) == ["n2", "n3"]
 
 
 @pytest.mark.parametrize("nodes", [2, 9])
-def test_where_one_way_alone_is_closed_both_ends_are_named_and_none_is_to_be_drained(nodes: int) -> None:
+def test_where_one_way_alone_is_closed_both_ends_are_named_and_none_is_to_be_at_fault(nodes: int) -> None:
     verdicts = _ring(nodes, {(1, 2): NO_ANSWER})
     assert _accused(verdicts) == ["n1", "n2"]
-    assert _drained(verdicts) == []
+    assert _at_fault(verdicts) == []
     assert verdicts["n1"].findings[0].measured == NO_ANSWER
     assert "not known" in verdicts["n2"].cause
 
 
-def test_where_no_way_is_open_no_node_is_to_be_drained() -> None:
+def test_where_no_way_is_open_no_node_is_to_be_at_fault() -> None:
     closed = {(n, to): NO_ANSWER for n in range(1, 5) for to in (n % 4 + 1, (n - 2) % 4 + 1)}
-    assert _drained(_ring(4, closed)) == []
+    assert _at_fault(_ring(4, closed)) == []
     assert len(_accused(_ring(4, closed))) == 4
 
 
@@ -275,14 +278,14 @@ def test_a_node_that_is_dead_accuses_no_neighbour() -> None:
 @pytest.mark.parametrize(("address", "outcome"), [("10.9.9.9", NO_ANSWER), ("10.1.0.4", REACHED)])
 def test_a_wrong_name_is_the_fault_of_the_node_that_has_it(address: str, outcome: str) -> None:
     verdicts = _ring(4, {(1, 2): outcome}, means={(1, 2): address})
-    assert _accused(verdicts) == _drained(verdicts) == ["n1"]
+    assert _accused(verdicts) == _at_fault(verdicts) == ["n1"]
     assert f"resolves to {address} here" in verdicts["n1"].findings[0].measured
 
 
 def test_an_address_that_all_nodes_take_for_a_node_s_is_no_fault_of_one_of_them() -> None:
     means = {(1, 2): "10.9.9.9", (3, 2): "10.9.9.9"}
-    assert _drained(_ring(9, dict.fromkeys(means, NO_ANSWER), means=means)) == ["n2"]  # nobody reaches it
-    assert _drained(_ring(2, {(1, 2): NO_ANSWER}, means=means)) == []
+    assert _at_fault(_ring(9, dict.fromkeys(means, NO_ANSWER), means=means)) == ["n2"]  # nobody reaches it
+    assert _at_fault(_ring(2, {(1, 2): NO_ANSWER}, means=means)) == []
 
 
 def test_an_address_that_a_node_has_behind_a_translation_is_its_own() -> None:
@@ -291,7 +294,7 @@ def test_an_address_that_a_node_has_behind_a_translation_is_its_own() -> None:
 
 def test_names_that_one_node_lacks_are_its_fault_and_of_all_are_none() -> None:
     lacking = {(1, 2): UNKNOWN_NAME, (1, 4): UNKNOWN_NAME}
-    assert _drained(_ring(4, lacking, means=dict.fromkeys(lacking, ""))) == ["n1"]
+    assert _at_fault(_ring(4, lacking, means=dict.fromkeys(lacking, ""))) == ["n1"]
     every = {(n, to): UNKNOWN_NAME for n in range(1, 5) for to in (n % 4 + 1, (n - 2) % 4 + 1)}
     verdicts = _ring(4, every, means=dict.fromkeys(every, ""))
     assert {one.outcome for one in verdicts.values()} == {Outcome.NOT_APPLICABLE}

@@ -32,7 +32,7 @@ def test_an_mtu_in_words_and_numbers() -> None:
     odd = checks.mtu(Network({"eno1": OTHER}), peers(OTHER, ETHER, ETHER, ETHER))
     assert odd.findings == (Finding("MTU of eno1", "1500", f"9000, {MOST}"),)
     assert odd.metrics == (Metric("mtu", 1500, "B", "eno1", detail=True),)
-    assert odd.action is Action.DRAIN
+    assert odd.action is Action.CONFIGURE
     more = checks.mtu(Network({"eno1": OTHER}), peers(OTHER, OTHER, ETHER, ETHER, None))
     assert more.findings == (
         Finding(
@@ -103,11 +103,11 @@ def test_an_address_on_several_nodes_in_words() -> None:
     assert rightly.findings == (
         Finding("10.0.0.1", "also on n1; only the name of n1 resolves to it", "on one node"),
     )
-    assert rightly.action is Action.DRAIN
+    assert rightly.action is Action.CONFIGURE
     assert checks.addresses("n1", owners(HAS, HAS_NOT)).outcome is Outcome.PASSED
     both = checks.addresses("n1", owners(HAS, HAS))
     assert both.findings == (Finding("10.0.0.1", "also on n2", "on one node"),)
-    assert both.action is Action.MONITOR
+    assert both.action is Action.CONFIGURE
     many = checks.addresses("n6", owners(*[HAS_NOT] * 6, nodes=12))
     assert many.findings == (Finding("10.0.0.1", "also on n1, n2, n3, n4", "on one node"),)
     assert checks.addresses("n6", owners(*[HAS_NOT] * 6, nodes=11)).outcome is Outcome.PASSED
@@ -167,12 +167,12 @@ def test_ways_in_words() -> None:
     one = ring((0, 1))
     assert checks.reachable("n0", one).findings == (Finding("to n1 (ip1)", "silent", OPEN),)
     assert checks.reachable("n1", one).findings == (Finding("from n0", "no connection", HERE),)
-    assert [checks.reachable(f"n{n}", one).action for n in (0, 1)] == [Action.MONITOR] * 2
+    assert [checks.reachable(f"n{n}", one).action for n in (0, 1)] == [Action.CONFIGURE] * 2
     assert checks.reachable("n2", one).outcome is Outcome.PASSED
     shut = ring((0, 1), (2, 1))
     verdict = checks.reachable("n1", shut)
     assert verdict.findings == tuple(Finding(f"from n{n}", "no connection", HERE) for n in (0, 2))
-    assert verdict.action is Action.DRAIN
+    assert verdict.action is Action.CONFIGURE
     assert checks.reachable("n0", shut).outcome is Outcome.PASSED
     assert shut.unreachable == {"n1"}
     assert ring((0, 1), (1, 0), nodes=2).unreachable == frozenset()
@@ -186,7 +186,7 @@ def test_names_of_ways_in_words() -> None:
         "b": [ReachabilityResult("a", "1", "reached")],
     }
     assert checks.reachable("a", fleet(of)).findings == (Finding("b", unknown, "an address"),)
-    assert checks.reachable("a", fleet(of)).action is Action.DRAIN
+    assert checks.reachable("a", fleet(of)).action is Action.CONFIGURE
     half = {"a": [ReachabilityResult("b", "", unknown)], "b": [ReachabilityResult("a", "1", "reached")]}
     verdict = checks.reachable("a", fleet(half))
     assert (verdict.outcome, verdict.findings, verdict.reason) == (

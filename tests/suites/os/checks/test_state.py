@@ -86,8 +86,10 @@ def test_each_taint_in_full(at: int) -> None:
         (14, "L: a soft lockup occurred"),
     )[at]
     verdict = checks.taint(1 << bit | 1 << 12)
-    assert verdict.findings == (Finding("kernel", f"tainted {text}", "no such taint"),)
-    assert verdict.action is Action.REBOOT
+    assert verdict.findings == (
+        Finding("kernel", f"tainted {text}", "no such taint", Action.MONITOR if bit == 14 else None),
+    )
+    assert verdict.action is (Action.MONITOR if bit == 14 else Action.REBOOT)  # 14: of a busy host of VMs
 
 
 def test_no_other_taint_is_a_fault() -> None:
@@ -104,7 +106,7 @@ def test_losses_in_full() -> None:
     assert told("TaskProlog failed") == checks._LOSSES[0][1:]
     assert told("its slurmd starts no task") == checks._LOSSES[1][1:]
     assert told("its agent's task ended") == checks._LOSSES[2][1:]
-    assert [loss[3] for loss in checks._LOSSES] == [Action.DRAIN, Action.DRAIN, Action.MONITOR]
+    assert [loss[3] for loss in checks._LOSSES] == [Action.CONFIGURE, Action.DRAIN, Action.MONITOR]
     assert told("other")[2] is Action.REBOOT
     words = "its agent's task ended"
     assert checks.responds(Answer("n1", None, problem=words)).action is Action.MONITOR
@@ -121,7 +123,7 @@ def test_losses_in_full() -> None:
         (
             "its agent's task ended: Exited with exit code 1 (slurmstepd-gpu03: error: TaskProlog failed status=1)",
             "TaskProlog",
-            Action.DRAIN,
+            Action.CONFIGURE,
         ),
         ("its slurmd starts no task (Connection refused): systemctl status slurmd", "slurmd", Action.DRAIN),
         ("its agent's task ended: Killed: see slurmd's log there", "killed", Action.MONITOR),

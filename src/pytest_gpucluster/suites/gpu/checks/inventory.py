@@ -91,7 +91,7 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
         yield replace(found, part="driver") if isinstance(found, Finding) else found
 
 
-def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdict:
+def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile, *_info: NodeInfo | None) -> Verdict:
     """Return another cause if there are too many GPUs, or if GPUs only require a reset."""
     if len(gpus) > gpu_profile.count and not gpus.failed and not any(gpu.lost for gpu in gpus):
         return replace(
@@ -99,6 +99,12 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile) -> Verdi
             cause="the node has more GPUs than its profile states: the cluster file names another model",
             hint="nvidia-smi -L; gpucluster profiles show; correct the profile of the node, or its gpu.count",
             action=Action.CONFIGURE,
+        )
+    if verdict.findings and verdict.action is Action.CONFIGURE:
+        return replace(
+            verdict,
+            cause="the profile states more GPUs than the driver and Slurm show, or nvidia-smi fails as a whole",
+            hint="nvidia-smi -L; lspci -d 10de:; correct the profile of the node, or its gpu.count",
         )
     return with_cause(
         verdict,
@@ -136,10 +142,7 @@ def count(gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None) -> 
     if len(gpus) != gpu_profile.count or (gpus.failed and not lost):
         message = f", nvidia-smi: {readings.nvidia_smi_message(gpus)}" if gpus.messages or gpus.failed else ""
         gone = lost or _AWAY.search(message) or len(gpus) < min(_promised(gpus, info), gpu_profile.count)
-        expected = str(gpu_profile.count)
-        if gone and not lost and (promised := _promised(gpus, info)) >= gpu_profile.count:
-            expected += f", as Slurm gives to jobs ({promised})"
-        yield Finding("GPUs", f"{len(gpus)}{message}", expected, Action.DRAIN if gone else None)
+        yield Finding("GPUs", f"{len(gpus)}{message}", str(gpu_profile.count), Action.DRAIN if gone else None)
 
 
 # nvidia-smi prints these of a GPU that the driver has and that does not answer (nvmlErrorString)

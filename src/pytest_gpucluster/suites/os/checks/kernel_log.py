@@ -35,6 +35,11 @@ _EXPECTED = {
     "network": "no table of the network overflows",
     "stall": "every file server answers",
 }
+# as the kernel prints an oops; the code that crashed may hold locks until the node boots
+_CRASHED = re.compile(
+    r"general protection fault|unable to handle|NULL pointer dereference|kernel BUG at|Kernel panic|\bOops\b",
+    re.IGNORECASE,
+)
 # devices without which no job runs: GPUs, fabric adapters of NVIDIA, NVMe disks; other cards may fail and be unused
 _OF_JOBS = re.compile(
     r"\[(?:10de|15b3):[0-9a-f]{4}\]|\b(?:nvidia|mlx5_core|nvme) [0-9a-f]{4}:", re.IGNORECASE
@@ -80,8 +85,8 @@ def _full_table(verdict: Verdict, *_facts: object) -> Verdict:
     cause="hardware, a driver or a file system reported an error since boot",
     hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
     action=Action.MONITOR,
-    never_healthy="uncorrected machine checks and memory errors, a GPU that the driver lost or cannot start, and fatal PCIe errors "
-    "of a GPU, a fabric adapter or an NVMe disk; all other lines, which recovered machines keep, drain no node",
+    never_healthy="only broken hardware or a crash causes uncorrected machine checks and memory errors, GPUs that the driver lost or "
+    "cannot start, fatal PCIe errors of a GPU, a fabric adapter or an NVMe disk, and an oops; other lines drain no node",
 )
 def kernel_log(kernel_log: KernelLog, stalls: Stalls = Stalls()) -> Judgement:
     """The kernel log since boot has no error of hardware, drivers or file systems; gpu.xid judges Xids."""
@@ -139,6 +144,8 @@ def _action(event: Event) -> Action | None:
         return Action.CONFIGURE
     if broken.get(event.kind):
         return Action.DRAIN
+    if event.kind == "lockup" and _CRASHED.search(event.text):
+        return Action.REBOOT
     return _of_driver(event.text) if event.kind == "nvrm" else None
 
 
