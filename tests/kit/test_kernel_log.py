@@ -401,7 +401,7 @@ def test_a_full_table_of_the_network_drains_nobody_unless_there_is_more(tmp_path
     )
     more = judged(tmp_path, full, "EXT4-fs (sda1): Remounting filesystem read-only")
     assert (more.action, more.cause) == (
-        Action.DRAIN,
+        Action.MONITOR,
         "hardware, a driver or a file system reported an error since boot",
     )
 

@@ -405,7 +405,7 @@ def test_leftovers_are_containers_of_jobs_that_are_over() -> None:
 
 @pytest.mark.parametrize(
     ("judge", "action"),
-    [(checks.root, Action.CONFIGURE), (checks.home, Action.CONFIGURE), (checks.leftovers, Action.MONITOR),
+    [(checks.root, Action.CONFIGURE), (checks.home, Action.CONFIGURE), (checks.remove, Action.CONFIGURE),
      (checks.mounts, Action.CONFIGURE), (checks.gpus, Action.CONFIGURE), (checks.workdir, Action.CONFIGURE)],
 )  # fmt: skip
 def test_settings_of_a_site_drain_no_node(judge: Callable[[ContainerFacts], Verdict], action: Action) -> None:

@@ -17,7 +17,7 @@ from plugin_helpers import Run, free_port, names, run_pytest, wait_for
 from prometheus_helpers import answers, process
 
 from pytest_gpucluster.config.models import Profile
-from pytest_gpucluster.core.check import Action, Outcome, Verdict
+from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.suites.monitoring import gpu_checks, gpu_facts
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig

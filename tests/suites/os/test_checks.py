@@ -174,7 +174,7 @@ STATED: list[tuple[Callable[[], Verdict], Finding | None]] = [
         lambda: state.responds(Answer("n", None, problem="hung"), None),
         Finding("node", "hung", "executes the command 'true'"),
     ),
-    (lambda: state.responds(Answer("n", 1), None), Finding("node", "'true' ended with exit status 1", "exit status 0")),
+    (lambda: state.responds(Answer("n", 1), None), Finding("node", "'true' ended with exit status 1", "exit status 0", Action.MONITOR)),
     (lambda: state.load(Load(8, 0, 0), 8, 1), None),
     (lambda: software.systemd(SystemState("running"), peers(*ANSWERS)), None),
     (lambda: software.systemd(SystemState("degraded"), NONE), None),

@@ -34,7 +34,7 @@ def test_drivers_in_halves_drain_nobody_and_both_are_named() -> None:
     alone = checks.driver(new, PROFILE, checks.driver_majority({**fleet, "gpu03": old}))
     assert (alone.findings[0].expected, alone.action) == (
         "535.104.05, as on 3 of 4 nodes with this model",
-        Action.MONITOR,
+        Action.CONFIGURE,
     )
 
 

@@ -62,7 +62,9 @@ def test_memory_at_its_bounds() -> None:
     assert memory((95 << 20) - 1, 100 << 20, None).action is Action.CONFIGURE  # the profile alone
     assert memory((105 << 20) + 1, 100 << 20, None).outcome is Outcome.FAILED
     assert memory(98 << 20, None, 100 << 20).outcome is Outcome.PASSED
-    assert memory(97 << 20, None, 100 << 20).findings == (Finding("memory", "97 MiB", f"100 MiB, {MOST}"),)
+    assert memory(97 << 20, None, 100 << 20).findings == (
+        Finding("memory", "97 MiB", f"100 MiB, {MOST}", Action.VENDOR),
+    )
     assert memory(103 << 20, 103 << 20, 100 << 20).findings == (
         Finding("memory", "103 MiB", f"100 MiB, {MOST}"),
     )

@@ -347,7 +347,7 @@ def test_files_that_cannot_be_written() -> None:
     for end in ("Permission denied", "No such file or directory"):
         assert told(words + end).findings == (Finding("/tmp", words + end, "a file can be written"),)
     assert told(f"{words}Input/output error").findings == (
-        Finding("/tmp", f"{words}Input/output error", "a file can be written"),
+        Finding("/tmp", f"{words}Input/output error", "a file can be written", Action.DRAIN),
     )
     for full in ("No space left on device", "Disk quota exceeded", ""):
         assert told(words + full if full else "").outcome is Outcome.PASSED

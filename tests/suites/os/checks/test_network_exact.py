@@ -40,7 +40,7 @@ def test_an_mtu_in_words_and_numbers() -> None:
             "1500",
             "one value on all nodes of its group; no majority: 1500 on n[1-2], 9000 on n[3-4], "
             "absent or down on n5",
-            Action.MONITOR,
+            Action.CONFIGURE,
         ),
     )
     none = "no interface is up on most nodes of the group"

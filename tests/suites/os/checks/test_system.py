@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from os_helpers import ALONE, MOST, NO_OTHER, failed, not_applicable, passed, peers, split
+from os_helpers import ALONE, MOST, NO_OTHER, failed, not_applicable, passed, peers
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.suites.os.checks import system as checks

@@ -281,7 +281,8 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     cause="NVLinks between two GPUs are down, or GPUs are in other slots than on the other nodes",
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager",
     action=Action.CONFIGURE,
-    never_healthy="NVSwitch connects every GPU of the board to every other one, and most pairs of this node are connected so",
+    never_healthy="two thirds of the pairs of this node are connected as the profile states, which only a fabric that connects "
+    "all GPUs alike does; bridges and meshes connect fewer",
 )
 @of_present_gpus
 def topology(
@@ -306,9 +307,7 @@ def topology(
         if known_nvlinks is not None:
             explained |= {index for index, count in active.items() if count < (gpu_profile.nvlinks or 0)}
         found = _pairs(gpus, connections.links, gpu_profile.topology, "topo -m", explained=explained)
-        if gpu_profile.nvswitch:
-            found = _beside_good_pairs(found, connections.links, gpu_profile.topology)
-        yield from found
+        yield from _beside_good_pairs(found, connections.links, gpu_profile.topology)
 
 
 @check(
