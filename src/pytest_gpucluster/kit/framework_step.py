@@ -14,6 +14,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.kit.between import Reach
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.nccl_transport import LOGGED, connections
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_stderr_line, read_facts
 from pytest_gpucluster.kit.payload_step import environment_named, source_of
 
@@ -209,6 +210,7 @@ class FrameworkStepRunner(Generic[Config]):
             tuple(task for task in payload_tasks(result, self.key) if task.node not in misplaced),
             problem,
             misplaced=misplaced,
+            connections=connections(result.tasks) if LOGGED.items() <= request.env.items() else None,
             command=result.command,
             seconds=result.seconds,
             rc=result.rc,

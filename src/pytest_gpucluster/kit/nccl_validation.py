@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl_rows import Half
     from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun, RankLine
 
-__all__ = ["TRANSPORT", "RunSpec", "aligned", "is_consequence", "metrics", "validate_nodes", "validate_run"]
+__all__ = [
+    "TRANSPORT",
+    "RunSpec",
+    "aligned",
+    "is_consequence",
+    "metrics",
+    "transport_findings",
+    "validate_nodes",
+    "validate_run",
+]
 
 # From slow to fast: a faster transport than the profile expects is not a fault.
 _NET = ("NET/Socket", "NET/IB", "NET/IB/GDRDMA")
@@ -365,6 +374,12 @@ def _checked(half: Half) -> bool:
 
 
 # --- transports -------------------------------------------------------------------------------------------
+
+
+def transport_findings(spec: RunSpec, profile: Profile) -> Iterator[Finding]:
+    """Yield a finding for each kind of connection that is slower than the profile expects, or was not logged."""
+    for problem in _transports(spec, profile):
+        yield problem.finding
 
 
 def _transports(spec: RunSpec, profile: Profile | None) -> Iterator[_Problem]:

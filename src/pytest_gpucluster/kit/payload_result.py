@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.nccl_transport import Connections
 
     Fact = Mapping[str, Any]
 
@@ -52,7 +53,8 @@ class PayloadResult:
     """One step. `key`: the first key in the lines of its payload; `problem`: why it was cancelled or did not start.
 
     `hint`: the known cause of the messages of a failed step, in one line. `misplaced`: {node: reason} of nodes whose tasks
-    ran elsewhere than stated (see cluster/slurm/task_place.py): `tasks` has none of them.
+    ran elsewhere than stated (see cluster/slurm/task_place.py): `tasks` has none of them. `connections`: of NCCL, in a step
+    that logs them.
     """
 
     key: str
@@ -65,6 +67,7 @@ class PayloadResult:
     rc: int = 0
     hint: str = ""
     misplaced: Mapping[str, str] = field(default_factory=dict)
+    connections: Connections | None = None
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, make: Callable[..., T], *args: Hashable) -> T:
@@ -191,7 +194,7 @@ def read_facts(text: str, key: str) -> tuple[Fact, ...]:
 def last_stderr_line(stderr: str) -> str:
     """Return the last line with an error message, else the last line that is not empty, cut to MAX_LINE."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    own = [line for line in lines if not _OF_SLURM.match(line)] or lines
+    own = [line for line in lines if not _OF_SLURM.match(line) and " NCCL INFO " not in line] or lines
     errors = [line for line in own if _ERROR.search(line)] or own
     return errors[-1][:MAX_LINE] if errors else ""
 

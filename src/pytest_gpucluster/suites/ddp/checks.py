@@ -22,11 +22,13 @@ from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.between import judge_between
 from pytest_gpucluster.kit.mpi_errors import with_software_cause
+from pytest_gpucluster.kit.nccl_transport import judge_transport
 from pytest_gpucluster.kit.payload_result import most_common
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.kit.between import Reach
     from pytest_gpucluster.kit.payload_result import Fact, PayloadResult, PayloadTask
@@ -341,6 +343,18 @@ def training(result: PayloadResult) -> Judgement:
     if trained:
         yield Metric("ddp_training", max(float(fact["seconds"]) for fact in trained.values()), "s")
         yield from _absent(result, "done", among=trained)
+
+
+@check(
+    "ddp.transport",
+    cause="NCCL does not use the adapters, or the GPUs do not reach each other directly: NCCL_* of the environment, a missing "
+    "library or device in the image, or an adapter that is down",
+    hint="env | grep NCCL_ in a task; ibv_devinfo there; the nccl and fabric suites",
+    action=Action.MONITOR,
+)
+def transport(node_name: str, nccl_work: PayloadResult, profile: Profile) -> Judgement:
+    """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones."""
+    yield from judge_transport(node_name, nccl_work.connections, profile, "ddp.group")
 
 
 @check(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.nccl_transport import LOGGED
 from pytest_gpucluster.suites.ddp import checks
 from pytest_gpucluster.suites.ddp.config import DdpConfig
 
@@ -121,4 +122,5 @@ class Ddp(FrameworkStepRunner[DdpConfig]):
 
     def _step(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> StepRequest:
         argv = self.payload(mode, "--address", self.address(nodes[0]), *words)
-        return self.request(argv, nodes=tuple(nodes), env=self.one_thread, **options)
+        env = {**self.one_thread, **(LOGGED if options.get("gpus_per_task") else {})}
+        return self.request(argv, nodes=tuple(nodes), env=env, **options)

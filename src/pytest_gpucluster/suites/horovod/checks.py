@@ -13,13 +13,16 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable,
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.between import judge_between
+from pytest_gpucluster.kit.nccl_transport import judge_transport
 from pytest_gpucluster.kit.payload_result import most_common
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.between import Reach
+    from pytest_gpucluster.kit.nccl_transport import Connections
     from pytest_gpucluster.suites.horovod.facts import Build
 
 INVALID = "the ranks of the job are not valid: see horovod.ranks"
@@ -70,6 +73,7 @@ class World:
     not_checked: str = ""
     gpus: bool = False
     nodes: tuple[str, ...] = ()
+    connections: Connections | None = None
 
     @property
     def valid(self) -> bool:
@@ -230,6 +234,25 @@ def training(world: World) -> Judgement:
         elif not float(fact["trained"]["error"]) <= TOLERANCE:  # NaN compares false: it fails
             error = f"{float(fact['trained']['error']):.3g} from the mean of all gradients"
             yield Finding(_rank(fact), error, f"<= {TOLERANCE:g}")
+
+
+@check(
+    "horovod.transport",
+    cause="NCCL does not use the adapters: NCCL_* of the environment, a missing library or device in the image, or an adapter "
+    "that is down",
+    hint="env | grep NCCL_ in a task; ibv_devinfo there; the nccl and fabric suites",
+    action=Action.MONITOR,
+)
+def transport(node_name: str, own_worlds: Iterable[World], profile: Profile) -> Judgement:
+    """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones (srun)."""
+    by_srun = [world for world in own_worlds if world.launch.launcher == "srun"]
+    if not any(world.gpus for world in by_srun):
+        yield NotApplicable(
+            "no job by srun reduces with NCCL: the nodes have no GPUs, or horovod.operations has no nccl"
+        )
+    for world in by_srun:
+        if world.gpus:
+            yield from judge_transport(node_name, world.connections, profile, "horovod.ranks")
 
 
 @check(

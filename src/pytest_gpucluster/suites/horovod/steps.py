@@ -12,6 +12,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_step import source
+from pytest_gpucluster.kit.nccl_transport import LOGGED
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 from pytest_gpucluster.suites.horovod.config import HorovodConfig
@@ -107,7 +108,8 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             return replace(world, problem=str(error))  # Slurm lacks the type of horovod.mpi
         facts = [fact for task in result.tasks for fact in task.facts]
         ranks, problems = (tuple(one for one in facts if one["kind"] == kind) for kind in ("rank", "problem"))
-        return replace(world, ranks=ranks, problems=problems, problem=self._why(result))
+        why = self._why(result)
+        return replace(world, ranks=ranks, problems=problems, problem=why, connections=result.connections)
 
     def _absent(self, node: str) -> Mapping[str, Any]:
         return {"node": node, "stage": "build", "problem": self.builds[node].problem, "what": "framework"}
@@ -159,7 +161,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             distribution="block",
             mpi=self.config.mpi if launch.controller == "mpi" else "none",
             kill_on_bad_exit=True,
-            env=self.one_thread,
+            env={**self.one_thread, **(LOGGED if self._on_gpus else {})},
         )
 
     def _horovodrun(

@@ -9,7 +9,7 @@ SUITE = Suite(
     section="config:TrainingConfig",
     profile_rows="config:TrainingLimit",
     frameworks=("torch",),
-    proof=("training.framework", "training.alone", "training.between"),
+    proof=("training.framework", "training.alone", "training.transport", "training.between"),
     leftover_folders="steps:folders",
     needs=("torch", "2 nodes"),
 )

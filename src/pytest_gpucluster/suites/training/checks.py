@@ -26,6 +26,7 @@ from pytest_gpucluster.core.text import some
 from pytest_gpucluster.kit.between import judge_between
 from pytest_gpucluster.kit.gpu_peaks import bare
 from pytest_gpucluster.kit.mpi_errors import with_software_cause
+from pytest_gpucluster.kit.nccl_transport import judge_transport
 from pytest_gpucluster.kit.payload_result import judge_package
 from pytest_gpucluster.suites.training.facts import (
     MODES,
@@ -42,6 +43,7 @@ from pytest_gpucluster.suites.training.facts import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.core.outliers import Outliers
@@ -473,6 +475,25 @@ def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig)
             yield Finding(
                 f"{mode} on all nodes", f"losses {apart:.1%} from the one-node curve", _within(config)
             )
+
+
+@check(
+    "training.transport",
+    cause="NCCL does not use the adapters: NCCL_* of the environment, a missing library or device in the image, or an adapter "
+    "that is down",
+    hint="env | grep NCCL_ in a task; ibv_devinfo there; the nccl and fabric suites",
+    action=Action.MONITOR,
+)
+def transport(
+    node_name: str, reach: Reach, together: PayloadResult, profile: Profile, gpus: int
+) -> Judgement:
+    """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones."""
+    if not gpus:
+        yield NotApplicable("these nodes have no real GPUs")
+    elif obstacle := reach.obstacle(node_name):
+        yield obstacle
+    else:
+        yield from judge_transport(node_name, together.connections, profile, "training.together")
 
 
 @check(

@@ -11,6 +11,7 @@ from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import SlurmError, StepError
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.nccl_transport import LOGGED
 from pytest_gpucluster.suites.training import checks
 from pytest_gpucluster.suites.training.config import TrainingConfig
 
@@ -93,7 +94,7 @@ class Training(FrameworkStepRunner[TrainingConfig]):
         argv += ["--folder", folder] if folder else []
         options: dict[str, Any] = {
             "nodes": tuple(nodes), "ntasks_per_node": self.ranks_per_node, "gpus_per_node": gpus or None,
-            "env": self.one_thread,
+            "env": {**self.one_thread, **(LOGGED if gpus and mode == "together" else {})},
         }  # fmt: skip
         removed = not folder
         try:

@@ -41,6 +41,12 @@ def alone(run: Training) -> PayloadResult:
 
 
 @pytest.fixture
+def gpus(run: Training) -> int:
+    """The GPUs per node on which a program can compute."""
+    return run.real_gpus
+
+
+@pytest.fixture
 def together(run: Training) -> PayloadResult:
     """The training of one group of all nodes of the node's allocation."""
     return run.together
