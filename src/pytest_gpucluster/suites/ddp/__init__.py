@@ -8,10 +8,6 @@ SUITE = Suite(
     markers=("ddp: torch.distributed starts, finds its ranks and trains",),
     section="config:DdpConfig",
     frameworks=("torch",),
-<<<<<<< HEAD
-    proof=("ddp.framework", "ddp.devices", "ddp.between"),
-    needs=("torch", "2 nodes"),
-=======
     proof=("ddp.framework", "ddp.devices", "ddp.transport", "ddp.between"),
->>>>>>> 7159c26 (ddp, horovod and training: NCCL's transports against the profile)
+    needs=("torch", "2 nodes"),
 )
