@@ -18,6 +18,7 @@ from pytest_gpucluster.suites.horovod import checks as horovod
 from pytest_gpucluster.suites.mpi import checks as mpi
 from pytest_gpucluster.suites.ray import checks as ray
 from pytest_gpucluster.suites.tensorflow import checks as tensorflow
+from pytest_gpucluster.suites.training import checks as training
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
@@ -161,3 +162,26 @@ def test_each_proof_is_a_check() -> None:
     proofs = {suite.name: suite.proof for suite in suites() if suite.name in wanted}
     assert set(proofs) == wanted
     assert all(names and set(names) <= set(CHECKS) for names in proofs.values()), proofs
+
+
+def test_a_package_that_no_node_has_is_missing_in_the_environment() -> None:
+    def packages(*errors: str) -> PayloadResult:
+        tasks = tuple(
+            PayloadTask(
+                n,
+                node,
+                0,
+                None,
+                ({"training": "found", "rank": n, "node": node, "error": error, "version": "2"},),
+            )
+            for n, (node, error) in enumerate(zip(TWO, errors, strict=False))
+        )
+        where = "environment default, image /i.sqsh"
+        return PayloadResult("training", TWO, 2, tasks, where=where)
+
+    lacks = "No module named 'torch' (/usr/bin/python3)"
+    verdict = training.framework("gpu01", packages(lacks, lacks))
+    assert spelled(verdict)[2] == [f"package torch: {lacks}; environment default, image /i.sqsh / installed"]
+    assert verdict.action is Action.CONFIGURE
+    assert training.framework("gpu01", packages(lacks, "")).findings[0].action is None
+    assert judged(training.framework("gpu02", packages(lacks, ""))) == "passed"

@@ -408,7 +408,7 @@ def test_on_a_slow_machine_torchrun_has_more_time(
 
     monkeypatch.setattr(runner.Ddp, "attempt", attempt)
     simulated = SimpleNamespace(profile=SimpleNamespace(simulated=True))
-    cluster: Any = SimpleNamespace(environments={}, group_of=lambda _: simulated)
+    cluster: Any = SimpleNamespace(environment=lambda *_: None, group_of=lambda _: simulated)
     allocation: Any = SimpleNamespace(slurm=None)
     steps = runner.Ddp(allocation, cluster, {}, DdpConfig(), NODES)
     monkeypatch.setattr(runner.Ddp, "fit_nodes", NODES)
@@ -1244,12 +1244,15 @@ def wrapper(folder: Path, body: str) -> Path:
 def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
     done = run_suite(claimed(sandbox, tmp_path))
     assert done.rc == 0, done.out
-    assert len(names(done.outcomes, "passed")) == 14
+    assert len(names(done.outcomes, "passed")) == 16
     assert set(done.outcomes.values()) == {"passed", "not applicable"}
-    assert all("nccl" in name or "devices" in name for name in names(done.outcomes, "not applicable"))
+    assert all(
+        "nccl" in name or "devices" in name or "transport" in name
+        for name in names(done.outcomes, "not applicable")
+    )
 
 
-def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_what_is_selected_without_its_section_is_not_proved(sandbox: Sandbox, tmp_path: Path) -> None:
     done = run_pytest(
         tmp_path,
         f"--cluster={cluster_file(sandbox, tmp_path, nodes='gpu01')}",
@@ -1258,7 +1261,7 @@ def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path)
         "-v",
         where=(str(SUITE),),
     )
-    assert set(done.outcomes.values()) == {"not applicable"}
+    assert set(done.outcomes.values()) == {"error"}
     assert "no section `ddp` (add `ddp:`)" in done.out
 
 

@@ -1149,9 +1149,9 @@ def test_a_world_that_hangs_ends_at_the_deadline(sandbox: Sandbox, frameworks: P
     assert "hangs: " in why(run, "test_world[mpirun-c]")
 
 
-def test_mpi_that_is_not_claimed_does_not_apply(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_mpi_without_its_section_is_not_proved(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_pytest(tmp_path, f"--cluster={cluster_file(sandbox, tmp_path)}", where=[str(SUITE)])
-    assert set(run.outcomes.values()) == {"not applicable"}
+    assert set(run.outcomes.values()) == {"error"}
     (message,) = {event["message"] for event in run.events if event["event"] == "result"}
     assert "add `mpi:`" in message
 

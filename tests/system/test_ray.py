@@ -878,7 +878,7 @@ def test_a_wrong_interface_has_its_own_verdict(sandbox: Sandbox, tmp_path: Path)
     assert ends(run)["test_nodes"] == "failed"
 
 
-def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_what_is_selected_without_its_section_is_not_proved(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]")
-    assert set(ends(run).values()) == {"not applicable"}
+    assert set(ends(run).values()) == {"error"}
     assert "cluster file has no section `ray` (add `ray:`)" in run.out

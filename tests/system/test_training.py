@@ -58,6 +58,7 @@ def test_healthy_nodes_pass_and_leave_no_checkpoint(sandbox: Sandbox, tmp_path: 
     assert names(run.outcomes, "failed") == names(run.outcomes, "error") == [], run.out
     assert {name for name, end in outcomes.items() if end == "not applicable"} == {
         "test_processes[gpu01]", "test_processes[gpu02]", "test_scaling", "test_start",
+        "test_transport[gpu01]", "test_transport[gpu02]",
     }  # fmt: skip
     assert {outcomes[name] for name in ("test_together", "test_checkpoint", "test_replay[gpu02]")} == {
         "passed"

@@ -11,6 +11,7 @@ from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT
 from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.kit.between import Reach
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
@@ -129,6 +130,22 @@ class FrameworkStepRunner(Generic[Config]):
     def in_container(self) -> bool:
         """Whether the steps run in a container."""
         return self.environment is not None and self.environment.in_container
+
+    @property
+    def where(self) -> str:
+        """The environment of the steps as text: the place where a missing package is missing."""
+        if (own := self.environment) is None:
+            return f"no environment is named: {self.section}.environment, or environments.default"
+        image = own.container_image or own.container_name
+        parts = [
+            f"environment {self.config.environment or DEFAULT_ENVIRONMENT}",
+            f"image {image}" if image else "",
+        ]
+        parts += [
+            f"modules {' '.join(own.modules)}" if own.modules else "",
+            f"conda {own.conda}" if own.conda else "",
+        ]
+        return ", ".join(filter(None, parts))
 
     @property
     def python(self) -> str:
@@ -252,4 +269,4 @@ class FrameworkStepRunner(Generic[Config]):
     ) -> PayloadResult:
         nodes = request.nodes or self.nodes
         ntasks = request.ntasks or len(nodes) * (request.ntasks_per_node or 1)
-        return PayloadResult(self.key, nodes, ntasks, tasks, problem, **ended)
+        return PayloadResult(self.key, nodes, ntasks, tasks, problem, where=self.where, **ended)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import safe_json as jsontext
-from pytest_gpucluster.core.check import Finding
+from pytest_gpucluster.core.check import Action, Finding
 from pytest_gpucluster.core.majority import decides, norm
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class PayloadResult:
 
     `hint`: the known cause of the messages of a failed step, in one line. `misplaced`: {node: reason} of nodes whose tasks
     ran elsewhere than stated (see cluster/slurm/task_place.py): `tasks` has none of them. `connections`: of NCCL, in a step
-    that logs them.
+    that logs them. `where`: the environment of the tasks, as text.
     """
 
     key: str
@@ -68,6 +68,7 @@ class PayloadResult:
     hint: str = ""
     misplaced: Mapping[str, str] = field(default_factory=dict)
     connections: Connections | None = None
+    where: str = ""
     _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, make: Callable[..., T], *args: Hashable) -> T:
@@ -121,6 +122,16 @@ class PayloadResult:
             return frozenset()
         return frozenset(str(fact["node"]) for fact in reduced.values())
 
+    def lacking(self, package: str, error: str, everyone: Iterable[str]) -> Finding:
+        """Return the finding for a package that the environment of the step lacks.
+
+        everyone: the error on each node. If all have one, the environment lacks the package, not the node.
+        """
+        where = f"; {self.where}" if self.where else ""
+        return Finding(
+            f"package {package}", f"{error}{where}", "installed", Action.CONFIGURE if all(everyone) else None
+        )
+
     def port_taken(self) -> bool:
         """Return whether a task failed because another program uses its port."""
         return any("already in use" in fact["reason"] for fact in self.facts("failed"))
@@ -171,7 +182,7 @@ def judge_package(node_name: str, packages: PayloadResult, name: str) -> Judgeme
         yield Finding("python", packages.silence(node_name), f"reports whether {name} is installed")
         return
     if facts[0]["error"]:
-        yield Finding(f"package {name}", facts[0]["error"], "installed")
+        yield packages.lacking(name, facts[0]["error"], [fact["error"] for fact in packages.facts("found")])
         return
     versions = {fact["node"]: fact["version"] for fact in packages.facts("found") if not fact["error"]}
     yield from norm(versions.items()).judge(f"package {name}", versions[node_name])

@@ -80,7 +80,8 @@ def framework(node_name: str, placement: PayloadResult) -> Judgement:
         return
     lacking = next((fact for fact in tasks if fact["torch"]["error"]), None)
     if lacking is not None:
-        yield Finding("package torch", lacking["torch"]["error"], "installed")
+        everyone = [fact["torch"]["error"] for fact in placement.facts("place")]
+        yield placement.lacking("torch", lacking["torch"]["error"], everyone)
         return
     installed = (fact for fact in placement.facts("place") if not fact["torch"]["error"])
     versions = {fact["node"]: fact["torch"]["version"] for fact in installed}

@@ -75,7 +75,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
             return NodeBuild(problem=self._checked.silence(node))
         known: dict[str, Any] = {key: fact[key] for key in ("interfaces", "host", "python")}
         if "problem" in fact:
-            return NodeBuild(problem=str(fact["problem"]), **known)
+            return NodeBuild(problem=f"{fact['problem']}; {self.where}", **known)
         try:
             found = horovod_build.read(str(fact["text"]))
         except ProbeError as error:

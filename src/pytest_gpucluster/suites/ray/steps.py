@@ -188,4 +188,6 @@ def remove_command(pids: Iterable[int], stem: str) -> str:
 
 def _facts(result: PayloadResult, node: str) -> NodeFacts:
     facts = result.last_facts(node)
+    if facts.get("problem", {}).get("what") == "ray" and "place" not in facts:  # it was not imported
+        facts["problem"] = {**facts["problem"], "problem": f"{facts['problem']['problem']}; {result.where}"}
     return NodeFacts(facts, "" if "ended" in facts else result.silence(node))
