@@ -496,6 +496,7 @@ def test_submitit_tells_ranks_and_exceptions_exactly() -> None:
     )
     unsaid = test_submitit_suite.told(accounting=False, add={"value": [12], "state": "FAILED"})
     assert told(submitit.accounting(unsaid)) == (
-        Outcome.NOT_APPLICABLE,
-        "Slurm stores no job records (AccountingStorageType): submitit uses its result files", (), (),
+        Outcome.NOT_CHECKED,
+        "Slurm stores no job records, so submitit uses its result files: set AccountingStorageType of slurm.conf, or list "
+        "submitit.accounting under `not_applicable`", (), (),
     )  # fmt: skip

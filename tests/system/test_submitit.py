@@ -447,8 +447,9 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.accounting(told()),
-        "not applicable",
-        "Slurm stores no job records (AccountingStorageType): submitit uses its result files",
+        "not checked",
+        "Slurm stores no job records, so submitit uses its result files: set AccountingStorageType of slurm.conf, or list "
+        "submitit.accounting under `not_applicable`",
         [],
         [],
     ),

@@ -53,6 +53,8 @@ class Suite:
     needs: what `gpucluster init` must find on a node before it writes the section: modules of python3, programs, and
     "2 nodes" in each partition; without it the drafted file has a comment that says what is missing.
     stated: what else the section needs, that only its operator can state; the draft is then a comment.
+    idle: a function (slurm, cluster); it returns why a run that does not select the suite by name leaves it out, since
+    nothing on this cluster is there to be tested; '' otherwise.
     proof: names of checks (fnmatch), without whose results the suite has proved nothing about a node.
     by_profile: names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
     it: they are not checked where the profile is of other hardware.
@@ -83,6 +85,7 @@ class Suite:
     frameworks: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     stated: str = ""
+    idle: str | None = None
     proof: tuple[str, ...] = ()
     by_profile: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -34,7 +34,7 @@ class Collection:
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Leave out the suites without a section; one that is selected by name is reported as not proved."""
-        return ignores(collection_path, self._config, self._session.cluster) or None
+        return ignores(collection_path, self._config, self._session) or None
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make one item per node of every test that asks for `node`, `host` or facts."""

@@ -21,7 +21,7 @@ from pytest_gpucluster.plugin.markers import refuse_slips
 from pytest_gpucluster.plugin.node_items import NodeItem, node_of
 from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.run_metadata import about
-from pytest_gpucluster.plugin.selection import left_out
+from pytest_gpucluster.plugin.selection import idle, left_out
 from pytest_gpucluster.plugin.summary import classify, header, summary
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.cluster_findings import settle
@@ -126,7 +126,13 @@ class Hooks:
 
     def pytest_report_header(self) -> list[str]:
         """Say what is under test, and what is not."""
-        return header(self.session, left_out(self.config, self.session.cluster))
+        return [
+            *header(self.session, left_out(self.config, self.session.cluster)),
+            *(
+                f"nothing to test: {name}: {clean(why)}"
+                for name, why in idle(self.config, self.session).items()
+            ),
+        ]
 
     # --- one item
 

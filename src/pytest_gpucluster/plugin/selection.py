@@ -65,12 +65,27 @@ def left_out(config: pytest.Config, cluster: Cluster) -> list[str]:
     ]
 
 
-def ignores(path: Path, config: pytest.Config, cluster: Cluster) -> bool:
-    """Return whether a path is a suite without a section that is not selected by name: it is not collected."""
-    lacking = without_section(cluster)
-    if path.name not in lacking or path.resolve().parent != _root():
+def idle(config: pytest.Config, session: ClusterSession) -> dict[str, str]:
+    """Return {suite: why there is nothing to test on this cluster}, of suites that the run leaves out for it."""
+    root = _root()
+    if not any(path == root or path in root.parents for path in _paths(config)):
+        return {}
+    asked = (suite for suite in suites() if selects(config.option.markexpr, _markers(suite)))
+    return {suite.name: why for suite in asked if (why := _why_idle(suite, config, session))}
+
+
+def _why_idle(suite: Suite, config: pytest.Config, session: ClusterSession) -> str:
+    if suite.idle is None or session.slurm is None or is_named(suite, config):
+        return ""
+    return str(suite.load(suite.idle)(session.slurm, session.cluster))
+
+
+def ignores(path: Path, config: pytest.Config, session: ClusterSession) -> bool:
+    """Return whether a path is a suite without a section, or with nothing to test, that is not selected by name."""
+    suite = next((suite for suite in suites() if suite.name == path.name), None)
+    if suite is None or path.resolve().parent != _root() or is_named(suite, config):
         return False
-    return not any(suite.name == path.name and is_named(suite, config) for suite in suites())
+    return suite.name in without_section(session.cluster) or bool(_why_idle(suite, config, session))
 
 
 def selects(expression: str, marks: set[str]) -> bool:

@@ -259,7 +259,7 @@ def test_a_failure_names_node_job_and_last_error(accepted: Run, world: World) ->
     assert message(accepted, "alerts[gpu02]") == (
         'monitoring.alerts on gpu02: alert NodeHot: measured critical firing: <hot> & "high", expected no firing alert'
     )
-    assert message(accepted, "up[gpu04]") == "not checked: Prometheus has no target on the node"
+    assert message(accepted, "up[gpu04]") == f"not checked: {checks.NO_TARGET}"
 
 
 def test_what_is_not_as_claimed_fails(world: World, tmp_path: Path) -> None:
@@ -809,7 +809,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["node_targets 0 targets"],
     ),
     (lambda: checks.up(seen(), "gpu01"), "passed", "", [], []),
-    (lambda: checks.up(seen(), "gpu02"), "not checked", "Prometheus has no target on the node", [], []),
+    (lambda: checks.up(seen(), "gpu02"), "not checked", checks.NO_TARGET, [], []),
     (lambda: checks.up(seen(targets_problem="t", targets={}), "gpu01"), "not checked", "t", [], []),
     (
         lambda: checks.up(
@@ -874,7 +874,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.scrape_age(seen(), "gpu02", MonitoringConfig()),
         "not checked",
-        "Prometheus has no target on the node",
+        checks.NO_TARGET,
         [],
         [],
     ),

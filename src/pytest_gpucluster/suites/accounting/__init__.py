@@ -9,5 +9,11 @@ SUITE = Suite(
     section="config:AccountingConfig",
     draft="draft:lines",
     draft_commands="draft:commands",
-    proof=("accounting.accounts", "accounting.qos"),
+    proof=(
+        "accounting.accounts",
+        "accounting.qos",
+        "accounting.partition_access",
+        "accounting.access",
+        "accounting.scheduling",
+    ),
 )

@@ -87,6 +87,11 @@ def ping(controllers: Controllers, config: ControllerConfig) -> Judgement:
     if controllers.problem:
         yield Finding("scontrol ping", controllers.problem, "an answer")
         return
+    if not controllers.states:
+        yield NotChecked(
+            "scontrol ping named no controller: run it on this machine, and see SlurmctldHost of slurm.conf"
+        )
+        return
     yield Metric("controllers", sum(one.up for one in controllers.states), "controllers")
     for one in controllers.states:
         if not one.up:

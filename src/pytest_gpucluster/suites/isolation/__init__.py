@@ -8,5 +8,6 @@ SUITE = Suite(
     markers=("isolation: jobs are confined to their CPUs, GPUs, memory and /tmp; srun --pty",),
     section="config:IsolationConfig",
     before_allocation=Work("logins_before", "logins:LoginsWithoutJob", option="intrusive", first=True),
-    proof=("isolation.cpus", "isolation.devices"),
+    proof=("isolation.cpus", "isolation.devices", "isolation.tmp"),
+    idle="exemptions:why_idle",
 )

@@ -47,7 +47,7 @@ _DAEMON = "on the node: diff its cgroup.conf with that of the controller; system
 def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     """Judge that a step can use its own CPUs only, also if it requests all, and that two steps share none."""
     if exempt.cpus:
-        yield NotApplicable(exempt.cpus)
+        yield exempt.judgement("cpus")
         return
     found, missing = _facts(trial, node_name, "cpus")
     yield from missing
@@ -71,7 +71,7 @@ def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
 def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeInfo | None) -> Judgement:
     """Judge that a step can open the device files of its own GPUs only."""
     if exempt.devices:
-        yield NotApplicable(exempt.devices)
+        yield exempt.judgement("devices")
         return
     if info is None or not info.gpus:
         yield NotApplicable("Slurm has no GPUs on this node")
@@ -142,7 +142,7 @@ def _disjoint(
 def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     """Judge that /tmp and /dev/shm of a job are not those of the node, which all its jobs would share."""
     if exempt.tmp:
-        yield NotApplicable(exempt.tmp)
+        yield exempt.judgement("tmp")
         return
     found, missing = _facts(trial, node_name, "folders")
     if not found or trial is None:
@@ -171,7 +171,7 @@ def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
 def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None) -> Judgement:
     """Judge that a task above its memory limit is ended, one below it lives, and the node stays in service."""
     if exempt.memory:
-        yield NotApplicable(exempt.memory)
+        yield exempt.judgement("memory")
         return
     if memory_trial is None:
         yield NotChecked(NO_STEP)

@@ -10,10 +10,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.check import NotApplicable, NotChecked
+from pytest_gpucluster.suites.isolation.config import IsolationConfig
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpucluster.suites.isolation.config import IsolationConfig
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.config.models import Cluster
 
 _CGROUP_KEYS = {"cpus": "ConstrainCores", "devices": "ConstrainDevices", "memory": "ConstrainRAMSpace"}
 # job_container/tmpfs; since 25.11 NamespaceType=namespace/tmpfs or namespace/linux
@@ -30,6 +34,18 @@ class Exemptions:
     tmp: str = ""
     allowed_memory: float = 1.0
     """The memory that a task may use, as a multiple of its limit (AllowedRAMSpace)."""
+    nothing: bool = False
+    """Slurm isolates neither CPUs, devices nor folders, and the cluster file does not say that it need not."""
+
+    def judgement(self, kind: str) -> NotApplicable | NotChecked:
+        """Return how a kind of isolation that is not tested is judged: a suite with nothing to test has proved nothing."""
+        reason = str(getattr(self, kind))
+        if not self.nothing:
+            return NotApplicable(reason)
+        return NotChecked(
+            f"{reason}: Slurm isolates no job from another; `isolation.{kind}: true` in the cluster file requires that it "
+            "does, false accepts that it does not"
+        )
 
     @property
     def any_step(self) -> bool:
@@ -45,7 +61,10 @@ def read_exemptions(config: Mapping[str, str], section: IsolationConfig) -> Exem
             return reason
         return "" if stated else f"the cluster file has isolation.{kind}: false"
 
+    from_slurm = (_no_cgroup(config, "cpus"), _no_cgroup(config, "devices"), _no_private_tmp(config))
+    stated = (section.cpus, section.devices, section.tmp)
     return Exemptions(
+        nothing=all(from_slurm) and stated == (None, None, None),
         cpus=why_not("cpus", section.cpus, _no_cgroup(config, "cpus")),
         devices=why_not("devices", section.devices, _no_cgroup(config, "devices")),
         memory=why_not(
@@ -54,6 +73,12 @@ def read_exemptions(config: Mapping[str, str], section: IsolationConfig) -> Exem
         tmp=why_not("tmp", section.tmp, _no_private_tmp(config)),
         allowed_memory=_percent(config.get("AllowedRAMSpace", "")) / 100,
     )
+
+
+def why_idle(slurm: Slurm, cluster: Cluster) -> str:
+    """Return why a run that does not name the suite leaves it out: Slurm isolates nothing; '' if it isolates something."""
+    found = read_exemptions(slurm.config(), cluster.section(IsolationConfig))
+    return f"Slurm isolates no job from another ({found.cpus})" if found.nothing else ""
 
 
 def _no_cgroup(config: Mapping[str, str], kind: str) -> str:

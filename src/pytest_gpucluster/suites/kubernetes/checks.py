@@ -336,8 +336,9 @@ def labels(
         if any(f"{resource}.product" in node.labels for node in seen.nodes.values()):
             yield Finding(f"{resource}.product", "no such label", "a label, as other nodes have it")
         else:
-            yield NotApplicable(
-                f"no node has the label {resource}.product: GPU feature discovery does not run"
+            yield NotChecked(
+                f"no node has the label {resource}.product: start GPU feature discovery, or list kubernetes.labels under "
+                "`not_applicable`"
             )
         return
     yield from _against_profile(found, resource, product, gpu_profile)
@@ -518,7 +519,9 @@ def _operator(
     sets = [(it, name) for it in seen.daemonsets if (name := component_of(it.name, known))]
     expected = {name for it, name in sets if it.belongs_on(node)}
     if not mine and not expected and not required:
-        yield NotApplicable(f"no DaemonSet of the {operator} selects this node")
+        yield NotChecked(
+            f"no DaemonSet of the {operator} selects this node: install it, or list the check under `not_applicable`"
+        )
         return
     for pod, name in mine.values():
         # the pod, or its node after a restart, could not start containers before

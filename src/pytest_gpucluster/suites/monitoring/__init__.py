@@ -7,6 +7,6 @@ SUITE = Suite(
     order=15,
     markers=("monitoring: Prometheus, Grafana and the exporters of the nodes",),
     section="config:MonitoringConfig",
-    proof=("monitoring.prometheus", "monitoring.target"),
     stated="the URLs of Prometheus and Grafana (prometheus: http://HOST:9090)",
+    proof=("monitoring.prometheus", "monitoring.up"),
 )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
     from pytest_gpucluster.suites.monitoring.facts import Alert, MonitoringFacts, Service, Target
 
+NO_TARGET = "Prometheus has no target on the node: add it to scrape_configs, and name its exporters in `monitoring.exporters`"
 HINT = "systemctl status prometheus-node-exporter; the exporter's container; the firewall between Prometheus and node"
 
 
@@ -120,7 +121,7 @@ def up(seen: MonitoringFacts, node_name: str) -> Judgement:
     """Every target on the node is up."""
     found = seen.targets.get(node_name, ())
     if not found:
-        yield NotChecked(seen.targets_problem or "Prometheus has no target on the node")
+        yield NotChecked(seen.targets_problem or NO_TARGET)
     yield from _down(found, seen)
 
 
@@ -150,7 +151,7 @@ def scrape_age(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) 
     """Every target on the node was scraped within the limit, by the clock of Prometheus."""
     found = seen.targets.get(node_name, ())
     if not found:
-        yield NotChecked(seen.targets_problem or "Prometheus has no target on the node")
+        yield NotChecked(seen.targets_problem or NO_TARGET)
     bound = f"<= {config.max_scrape_age:g} s"
     for one in found:
         part = f"job {one.job}, {one.url}"

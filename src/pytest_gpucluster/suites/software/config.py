@@ -81,6 +81,8 @@ class SoftwareConfig(OptionalSection):
 
     def without_effect(self) -> Iterator[tuple[str, str]]:
         """Yield keys that have no effect without another one, and the reason."""
+        if self.modules is None and self.conda is None:
+            yield "modules", "is missing, and so is 'conda': the section states nothing to test"
         if self.modules:
             if unknown := sorted(set(self.modules.output) - set(self.modules.load)):
                 yield "modules", f"'output' names {unknown[0]!r}, which is no item of 'load'"

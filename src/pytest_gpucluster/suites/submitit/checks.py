@@ -160,8 +160,10 @@ def checkpoint(submitted: SubmititResult) -> Judgement:
 def accounting(submitted: SubmititResult) -> Judgement:
     """Judge that submitit reads the state of an ended job from sacct, if Slurm stores job records."""
     if not submitted.accounting:
-        reason = "Slurm stores no job records (AccountingStorageType): submitit uses its result files"
-        yield NotApplicable(reason)
+        yield NotChecked(
+            "Slurm stores no job records, so submitit uses its result files: set AccountingStorageType of slurm.conf, or list "
+            "submitit.accounting under `not_applicable`"
+        )
         return
     result = submitted.last_facts().get("add")
     if result is None:

@@ -9,7 +9,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicabl
 from pytest_gpucluster.suites.versions.config import COMPONENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.suites.versions.config import MinimumVersion, ProfileMinimum
@@ -63,6 +63,18 @@ def _expected(row: MinimumVersion) -> str:
     return f"at least {row.min}: {row.reason} ({row.source})"
 
 
+def _uncompared(
+    name: str, mine: InstalledVersion, stated: Collection[MinimumVersion]
+) -> Iterator[NotChecked]:
+    """Yield why no stated row says anything about a version: they are all for other branches."""
+    branches = {row.branch or "" for row in stated}
+    if branches and not any(applies(row, mine.text) for row in stated):
+        yield NotChecked(
+            f"{name} {mine.text} was not compared: the rows are for {', '.join(sorted(branches))}; add one for its branch, "
+            "or one without `branch`"
+        )
+
+
 @check(
     "versions.minimum",
     cause="the node or its image was not updated",
@@ -78,6 +90,7 @@ def minimum(installed: NodeVersions, stated_minima: Rows, shipped_minima: Rows) 
             if stated:
                 yield NotChecked(f"{name}: {installed.absent.get(name, 'unknown')}")
             continue
+        yield from _uncompared(name, mine, stated)
         for row in stated:
             compared |= applies(row, mine.text)
             if not _is_too_old(row, mine):
@@ -94,4 +107,4 @@ def minimum(installed: NodeVersions, stated_minima: Rows, shipped_minima: Rows) 
             if _is_too_old(row, mine):
                 yield Advisory(name, str(mine), _expected(row))
     if not compared and not any(stated_minima.values()):
-        yield NotApplicable("no minimum version is stated, and none is shipped for the branches of this node")
+        yield NotApplicable("neither the cluster file nor the profile states a minimum version")
