@@ -44,6 +44,7 @@ def test_every_controller_must_answer() -> None:
         "backup2 controller ctl2",
     ]
     assert parts(checks.ping(Controllers(problem="timed out"), CONFIG)) == ["scontrol ping"]
+    assert checks.ping(Controllers(), CONFIG).outcome is Outcome.NOT_CHECKED  # nobody was named
 
 
 def test_a_controller_that_ping_does_not_name_is_not_checked() -> None:

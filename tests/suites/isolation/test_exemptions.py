@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_config
+from pytest_gpucluster.core.check import NotApplicable, NotChecked
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.exemptions import Exemptions, read_exemptions
 
@@ -110,3 +111,17 @@ def test_the_cluster_file_takes_precedence() -> None:
 def test_more_memory_than_the_limit_may_be_allowed(shown: str, share: float) -> None:
     found = exempt(("AllowedRAMSpace         = 100.0%", f"AllowedRAMSpace         = {shown}"))
     assert found.allowed_memory == share
+
+
+def test_nothing_is_proved_where_slurm_isolates_nothing_and_the_cluster_file_does_not_accept_it() -> None:
+    bare = {"TaskPlugin": "task/affinity"}
+    found = read_exemptions(bare, IsolationConfig())
+    assert found.nothing
+    judged = found.judgement("cpus")
+    assert isinstance(judged, NotChecked)
+    assert "false accepts that it does not" in judged.reason
+    for stated in ({"cpus": False}, {"devices": True}):
+        assert not read_exemptions(bare, IsolationConfig(**stated)).nothing
+    partly = read_exemptions({**bare, "JobContainerType": "job_container/tmpfs"}, IsolationConfig())
+    assert not partly.nothing
+    assert isinstance(partly.judgement("cpus"), NotApplicable)

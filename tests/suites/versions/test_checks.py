@@ -94,6 +94,14 @@ def test_what_is_unknown_is_not_checked_if_it_is_stated() -> None:
     assert checks.minimum(node, {}, SHIPPED).outcome is Outcome.NOT_APPLICABLE
 
 
+def test_a_component_whose_rows_are_for_other_branches_was_not_compared() -> None:
+    other = row("535.1").model_copy(update={"branch": "535"})
+    verdict = judged("driver", "550.54.15", other)
+    assert verdict.outcome is Outcome.NOT_CHECKED
+    assert "driver 550.54.15 was not compared: the rows are for 535" in verdict.reason
+    assert judged("driver", "535.54.15", other).outcome is Outcome.PASSED
+
+
 def test_a_stated_row_replaces_the_shipped_ones_of_its_component() -> None:
     verdict = judged("driver", "550.54.15", row("550.54.14"))
     assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, ())
