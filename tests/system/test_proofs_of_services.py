@@ -89,7 +89,12 @@ def test_a_suite_that_can_judge_nothing_is_not_accepted(sandbox: Sandbox, tmp_pa
 
 def test_a_prometheus_without_a_target_proves_no_node(sandbox: Sandbox, tmp_path: Path) -> None:
     with prometheus() as url:
-        section = {"prometheus": url, "grafana": None, "exporters": {}, "cluster_exporters": {}}
+        section: dict[str, Any] = {
+            "prometheus": url,
+            "grafana": None,
+            "exporters": {},
+            "cluster_exporters": {},
+        }
         run = alone(sandbox, tmp_path, "monitoring", section)
     assert "test_prometheus" in names(run.outcomes, "passed")
     assert names(run.outcomes, "failed") == []
