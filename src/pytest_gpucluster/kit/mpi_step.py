@@ -46,6 +46,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         gpus = self.inventory[self.nodes[0]].gpus
         self.ntasks_per_node = self.config.ntasks_per_node or ntasks_per_node or gpus or WITHOUT_GPUS
         self._channel, self._made = channel, False
+        self.misplaced: Mapping[str, str] = {}  # of `installed`: {node: where its task ran}
         self._folder = f"{self.config.scratch.rstrip('/')}/gpucluster-mpi.{secrets.token_hex(8)}"
 
     # --- the program
@@ -80,6 +81,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             if error.result is None:
                 raise
             result, misplaced = error.result, error.nodes
+        self.misplaced = misplaced
         return {
             node: InstalledMpi(node, problems=dict.fromkeys(self.config.languages, misplaced[node]))
             if node in misplaced

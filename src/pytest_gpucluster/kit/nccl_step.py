@@ -23,8 +23,10 @@ from pytest_gpucluster.core.errors import (
     StepMisplaced,
     StepTimeout,
 )
-from pytest_gpucluster.kit import nccl_log, nccl_tests
+from pytest_gpucluster.kit import nccl_floor, nccl_log, nccl_tests, nvidia_smi
 from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.nccl_floor import SOCKET, Floor, Route
+from pytest_gpucluster.kit.node_links import NETWORK, NodeLinks, read_links
 from pytest_gpucluster.kit.payload_result import last_stderr_line
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
+    from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Profile
 
 SUFFIX = "_perf"
 LATENCY_SIZE = 8
@@ -224,6 +226,35 @@ class NcclStep:
     def environment(self) -> EnvironmentConfig | None:
         """The environment of the cluster file that the steps run in."""
         return environment_named(self._cluster, self.config.environment, "nccl")
+
+    # --- the floor of a bandwidth
+
+    @cached_property
+    def links(self) -> dict[str, NodeLinks]:
+        """{node: the links that carry the traffic of its GPUs}, as it reports them."""
+        surveys = self._channel.ask(nvidia_smi.SURVEY, timeout=nvidia_smi.GPUS.timeout)
+        networks = self._channel.ask(NETWORK.command)
+        return {node: read_links(surveys[node], networks[node]) for node in surveys if node in networks}
+
+    def route(
+        self, profile: Profile, log: nccl_log.NcclLog, node_of_rank: Mapping[int, str] | None = None
+    ) -> Route:
+        """Return how the ranks of a run over several nodes communicated, from its log."""
+        env = {**(self.environment.exports if self.environment else {}), **self.config.exports}
+        kinds = tuple(sorted(log.paths(node_of_rank or None).between))
+        if not kinds and log.network == "Socket":  # a run of one node names the network that it would use
+            kinds = (SOCKET,)
+        return Route(kinds, log.nodes, env, log.interfaces, profile.fabric.link_layer == "Ethernet")
+
+    def floor(self, collective: str, size: int, nodes: Iterable[str], route: Route) -> Floor | str:
+        """Return the lowest plausible bandwidth of a run on these nodes, or why it is unknown."""
+        names = list(nodes)
+        missing = [node for node in names if node not in self.links]
+        if missing:
+            return f"no answer from {hostlist.fold(missing)}"
+        return nccl_floor.floor(
+            collective, size, [self.links[node] for node in names], gpus=self.gpus, route=route
+        )
 
     # --- one collective over all nodes
 

@@ -20,9 +20,9 @@ def test_how_a_verdict_settles() -> None:
     )
     assert matrix.settle("srun", "mpi", PASSED, {}) == Cell("srun", "mpi", State.WORKS, "", PASSED)
     expected = matrix.settle(
-        "srun", "mpi", NO_PMI, {"srun-mpi": "ticket 7", "srun-gpu": "y"}, pmi_required=False
+        "srun", "mpi", NO_PMI, {"srun-mpi": "no PMIx in this image", "srun-gpu": "y"}, pmi_required=False
     )
-    assert expected == Cell("srun", "mpi", State.EXPECTED, "ticket 7", NO_PMI)
+    assert expected == Cell("srun", "mpi", State.EXPECTED, "no PMIx in this image", NO_PMI)
     lacking = matrix.settle("srun", "mpi", NO_PMI, {}, pmi_required=False)
     assert lacking == Cell("srun", "mpi", State.EXPECTED, "no PMI support", NO_PMI)
     for row, column, verdict, claimed in (
@@ -38,6 +38,45 @@ def test_how_a_verdict_settles() -> None:
     assert matrix.settle("srun", "cpu", unchecked, {}).why == "no node"
     assert matrix.first_words(Verdict("x", Outcome.NOT_CHECKED)) == "could not be tried"
     assert matrix.first_words(BROKEN) == "step: refused"
+
+
+def test_an_expected_failure_is_of_the_stated_kind() -> None:
+    def state(verdict: Verdict, stated: str, row: str = "srun", column: str = "mpi") -> State:
+        return matrix.settle(row, column, verdict, {f"{row}-{column}": stated}).state
+
+    assert state(BROKEN, "step: Refused") is State.EXPECTED
+    assert state(BROKEN, "n2: silent, expected tells") is State.EXPECTED
+    assert state(BROKEN, "no PMI support") is State.BROKEN
+    assert state(NO_PMI, "refused") is State.BROKEN
+    assert (
+        state(Verdict("x", Outcome.FAILED, BROKEN.findings, cause="the image has no MPI"), "no MPI")
+        is State.EXPECTED
+    )
+    other = matrix.settle("srun", "mpi", BROKEN, {"srun-mpi": "known"})
+    assert other.why == "step: refused (matrix.expected states another failure: known)"
+
+
+def cells(**states: State) -> list[Cell]:
+    """All cells; those not stated do not apply."""
+    return [
+        Cell(row, column, states.get(f"{row}_{column}", State.NOT_APPLICABLE), "no image")
+        for row in matrix.ROWS
+        for column in matrix.COLUMNS
+    ]
+
+
+def test_a_matrix_in_which_no_cell_works_is_not_accepted() -> None:
+    good = matrix.works(cells(srun_cpu=State.WORKS, srun_mpi=State.EXPECTED))
+    assert (good.outcome, good.metrics[0].value) == (Outcome.PASSED, 1)
+    bad = matrix.works(cells(srun_cpu=State.EXPECTED, srun_mpi=State.EXPECTED))
+    assert (bad.outcome, bad.action) == (Outcome.FAILED, Action.CONFIGURE)
+    assert bad.findings[0].measured == "no cell works: 2 fail"
+    assert matrix.works(cells()).reason == "no cell could be tried: no image"
+    lacking = cells(srun_cpu=State.WORKS, srun_nccl=State.LACKING)
+    assert matrix.works(lacking).reason == "NCCL ran under no launcher: no image"
+    elsewhere = cells(srun_cpu=State.WORKS, srun_nccl=State.LACKING, srun_framework_nccl=State.WORKS)
+    assert matrix.works(elsewhere).outcome is Outcome.PASSED
+    assert matrix.cell(Cell("srun", "nccl", State.LACKING, "no torch")).outcome is Outcome.NOT_CHECKED
 
 
 def test_what_a_cell_says() -> None:

@@ -7,7 +7,7 @@ SUITE = Suite(
     order=8,
     markers=("matrix: launchers by workloads, a table at the end",),
     section="config:MatrixConfig",
-    proof=("matrix.cell",),
+    proof=("matrix.works",),
     settings={"expected": "checks:refuse_cells"},
     stated="the launchers to compare: a section `mpi`, and environments with images",
 )

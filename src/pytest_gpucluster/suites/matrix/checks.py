@@ -1,18 +1,29 @@
 """The experiment matrix: one row per launcher, one column per workload. Pure.
 
-A cell works, fails as expected, is broken, or does not apply. Expected failures are those of matrix.expected, and
-missing PMI if mpi.launchers contains no srun.
+A cell works, fails as expected, is broken, lacks a program, or does not apply. Expected failures are those whose words
+matrix.expected states, and missing PMI if mpi.launchers contains no srun.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.validation_errors import nearest
-from pytest_gpucluster.core.check import Action, Finding, NotApplicable, Outcome, Verdict, check, combined
+from pytest_gpucluster.core.check import (
+    Action,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    Outcome,
+    Verdict,
+    check,
+    combined,
+)
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.kit.mpi_world import PMI_KINDS
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
@@ -32,6 +43,7 @@ ROWS = {
 }
 COLUMNS = {"cpu": "CPU", "gpu": "GPU", "mpi": "MPI", "nccl": "NCCL"}
 SINGLETONS = "singletons"
+_PMI = re.compile(r"\bPMI", re.IGNORECASE)
 MAX_TEXT = 160  # characters of a reason in the table; the failure has all of it
 
 
@@ -41,10 +53,11 @@ class State(str, enum.Enum):
     WORKS = "works"
     EXPECTED = "fails as expected"
     BROKEN = "BROKEN"
+    LACKING = "not checked"
     NOT_APPLICABLE = "n/a"
 
 
-_WORSE = (State.NOT_APPLICABLE, State.WORKS, State.EXPECTED, State.BROKEN)
+_WORSE = (State.NOT_APPLICABLE, State.WORKS, State.EXPECTED, State.LACKING, State.BROKEN)
 
 
 @dataclass(frozen=True)
@@ -102,9 +115,10 @@ def settle(
     why = expected.get(name_of(row, column), "")
     if not why and column == "mpi" and row != "mpirun" and not pmi_required and _lacks_pmi(verdict):
         why = "no PMI support"
-    if why:
+    if why and _is_kind(verdict, why):
         return Cell(row, column, State.EXPECTED, why, verdict)
-    return Cell(row, column, State.BROKEN, first_words(verdict), verdict)
+    other = f" (matrix.expected states another failure: {why})" if why else ""
+    return Cell(row, column, State.BROKEN, first_words(verdict) + other, verdict)
 
 
 def together(cells: Sequence[Cell]) -> Cell:
@@ -124,6 +138,14 @@ def first_words(verdict: Verdict) -> str:
     return f"{found.part}: {found.measured}"
 
 
+def _is_kind(verdict: Verdict, stated: str) -> bool:
+    """Return whether the failure is of the stated kind: it lacks PMI, or one of its texts contains the words."""
+    if _PMI.search(stated):
+        return _lacks_pmi(verdict)
+    texts = (f"{it.part}: {it.measured}, expected {it.expected}" for it in verdict.findings)
+    return any(stated.casefold() in text.casefold() for text in (*texts, verdict.cause))
+
+
 def _lacks_pmi(verdict: Verdict) -> bool:
     return any(found.part.startswith((*PMI_KINDS, SINGLETONS)) for found in verdict.findings)
 
@@ -138,6 +160,8 @@ def cell(it: Cell) -> Judgement:
     """Judge a cell: it works, or fails as expected."""
     if it.state is State.NOT_APPLICABLE:
         yield NotApplicable(it.why)
+    if it.state is State.LACKING:
+        yield NotChecked(it.why)
     if it.state is not State.BROKEN:
         return
     part = f"{ROWS[it.row]} with {COLUMNS[it.column]}"
@@ -145,7 +169,30 @@ def cell(it: Cell) -> Judgement:
         yield Finding(part, it.why, "works")
         return
     for found in it.verdict.findings:
-        yield Finding(f"{part}: {found.part}", found.measured, found.expected)
+        yield Finding(f"{part}: {found.part}", found.measured, found.expected, found.action)
+
+
+@check(
+    "matrix.works",
+    cause="no launcher runs any workload, and the failures are expected by matrix.expected",
+    hint="matrix.expected of the cluster file; mpi and nccl, whose launchers and programs the cells use",
+    action=Action.CONFIGURE,
+)
+def works(cells: Sequence[Cell]) -> Judgement:
+    """At least one cell works, and so does each workload, unless hardware or cluster file leave it out or expect a failure."""
+    good = [it for it in cells if it.state is State.WORKS]
+    tried = [it for it in cells if it.state in (State.WORKS, State.EXPECTED, State.BROKEN)]
+    yield Metric("matrix_cells", len(good), "cells")
+    if not tried:
+        why = "; ".join(dict.fromkeys(it.why for it in cells))
+        yield NotChecked(f"no cell could be tried: {why}")
+    elif not good:
+        yield Finding("matrix", f"no cell works: {len(tried)} fail", "at least one launcher runs a workload")
+    for column, title in COLUMNS.items():
+        here = [it for it in cells if it.column == column]
+        lacking = [it.why for it in here if it.state is State.LACKING]
+        if tried and lacking and not any(it.column == column for it in tried):
+            yield NotChecked(f"{title} ran under no launcher: {'; '.join(dict.fromkeys(lacking))}")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,9 @@ class MatrixConfig(OptionalSection):
         description="tasks per node of the CPU and MPI workloads; a launcher that binds all of them to one CPU is as many times slower",
     )
     expected: dict[str, str] = Field(
-        {}, description="ROW-COLUMN: why this cell is expected to fail, like 'srun-mpi: no PMI support'"
+        {},
+        description="ROW-COLUMN: words of the failure that is expected in this cell, like 'srun-mpi: no PMI support'; "
+        "any other failure is BROKEN",
     )
     min_ratio: float = Field(
         0.5,

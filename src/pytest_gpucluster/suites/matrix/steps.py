@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import EnvironmentConfig
     from pytest_gpucluster.kit.framework_step import NodesUnderTest
+    from pytest_gpucluster.kit.nccl_log import NcclLog
+    from pytest_gpucluster.kit.nccl_tests import NcclOutput
     from pytest_gpucluster.suites.matrix.config import MatrixConfig
     from pytest_gpucluster.suites.matrix.speed import Rate
 
@@ -65,6 +67,14 @@ _SIZES = "-b 8 -e 128M -f 16 -g 1"  # the largest is limited by bandwidth, not b
 SHARED_HOST = "virtual nodes share a host"
 OUTSIDE = "nccl.environment, without its container"
 IMAGE_ONLY = "the MPI of mpi.environment is in an image only"
+
+
+class _LeftOutError(Exception):
+    """Why the cluster file leaves a cell out."""
+
+
+def _failed(part: str, measured: str, expected: str) -> Verdict:
+    return Verdict("matrix.cell", Outcome.FAILED, (Finding(part, measured, expected),))
 
 
 class Matrix:
@@ -132,13 +142,17 @@ class Matrix:
         try:
             run = {"cpu": self._cpu, "gpu": self._gpu, "mpi": self._mpi_world, "nccl": self._nccl}[column]
             verdict, rate = run(row)
-        except NotAvailable as error:
+        except _LeftOutError as error:
             return Cell(row, column, State.NOT_APPLICABLE, str(error)), None
+        except NotAvailable as error:
+            return Cell(row, column, State.LACKING, str(error)), None
         except StepError as error:
-            verdict = Verdict("matrix.cell", Outcome.FAILED, (Finding("step", str(error), "starts"),))
+            verdict = _failed("step", str(error), "starts in the stated container")
         cell = checks.settle(row, column, verdict, self.config.expected, pmi_required=self._srun_required)
-        if cell.state is not State.WORKS:
-            return cell, None
+        if (
+            cell.state is not State.WORKS
+        ):  # a wrong transport is compared too, so that the difference is named
+            return cell, rate if column == "nccl" else None
         return replace(cell, speed=str(rate or "")), rate
 
     def clean_up(self) -> None:
@@ -244,9 +258,9 @@ class Matrix:
         runner = self._runner(row)
         language = runner.config.languages[0]
         if row not in self._images and runner.in_container:
-            raise NotAvailable(IMAGE_ONLY)
+            raise _LeftOutError(IMAGE_ONLY)
         lacking = {node: facts for node, facts in runner.installed.items() if language in facts.problems}
-        if lacking and row == "srun_pyxis" and len(lacking) == len(self.nodes):
+        if lacking and row == "srun_pyxis" and len(lacking) == len(self.nodes) and not runner.misplaced:
             raise NotAvailable(f"the image has no MPI: {next(iter(lacking.values())).problems[language]}")
         if lacking:
             found = tuple(Finding(node, facts.problems[language], "MPI") for node, facts in lacking.items())
@@ -270,7 +284,7 @@ class Matrix:
             update |= {"environment": self._images[row], "container": None, "runner": "payload"}
         elif row == "srun_pyxis":
             if not nccl.container:
-                raise NotAvailable("the cluster file names no image with nccl-tests (nccl.container)")
+                raise _LeftOutError("the cluster file names no image with nccl-tests (nccl.container)")
             update |= {"environment": self._images[row], "runner": "nccl-tests"}
         else:
             update |= {"container": None, "launcher": "srun", "environment": NO_ENVIRONMENT}
@@ -286,28 +300,52 @@ class Matrix:
         if row == MPIRUN:
             return self._nccl_under_mpirun(runner)
         measured = runner.whole(self.nodes, "all_reduce")
-        spec = RunSpec(self.nodes, runner.gpus, collective="all_reduce", node_of_rank=measured.node_of_rank)
-        verdict = validate_run(measured.output, spec)
+        if measured.misplaced:
+            node, why = next(iter(measured.misplaced.items()))
+            return _failed(node, why, "tasks in the stated container, in the stated number"), None
+        verdict = self._validated(runner, measured.output, measured.log, measured.node_of_rank)
         if measured.problem and verdict.outcome is Outcome.PASSED:
-            finding = Finding("step", measured.problem, "ends by itself")
-            return replace(verdict, outcome=Outcome.FAILED, findings=(finding,)), None
+            return _failed("step", measured.problem, "ends by itself"), None
         return verdict, speed.of_collective(measured.output, measured.log, measured.node_of_rank)
+
+    def _validated(
+        self, runner: NcclStep, output: NcclOutput, log: NcclLog, node_of_rank: Mapping[int, str] | None
+    ) -> Verdict:
+        """Return the verdict on ranks, devices, transports and data, and whether the rate is plausible for the links."""
+        profile = self._cluster.group_of(self.nodes[0]).profile
+        spec = RunSpec(
+            self.nodes,
+            runner.gpus,
+            collective="all_reduce",
+            node_of_rank=node_of_rank,
+            log=log if runner.logs_transports else None,
+        )
+        verdict = validate_run(output, spec, profile)
+        row = output.runs[0].rows[-1] if verdict.outcome is Outcome.PASSED and output.runs[0].rows else None
+        if row is None or row.out_of_place.busbw is None or len(self.nodes) * runner.gpus < 2:
+            return verdict
+        lowest = runner.floor("all_reduce", row.size, self.nodes, runner.route(profile, log, node_of_rank))
+        if isinstance(lowest, str) or row.out_of_place.busbw >= lowest.bound:
+            return verdict
+        slow = Finding(
+            "bandwidth", f"{row.out_of_place.busbw:.3g} GB/s", f"at least {lowest.bound:.3g} GB/s ({lowest})"
+        )
+        return replace(verdict, outcome=Outcome.FAILED, findings=(slow,), cause=log.summary(node_of_rank))
 
     def _nccl_under_mpirun(self, runner: NcclStep) -> Measured:
         if runner.runner != "nccl-tests":
-            raise NotAvailable("no nccl-tests on the nodes; mpirun cannot start the payload on torch")
+            raise NotAvailable(
+                "no nccl-tests on the nodes; mpirun cannot start the payload on torch: install nccl-tests"
+            )
         argv = (runner.sweep.program, *runner.sweep.words(), "-g", "1")
         request = self._runner(MPIRUN).mpirun(self.nodes, argv, ntasks_per_node=runner.gpus)
         # mpirun's daemons pass the environment of the step on
         request = replace(request, timeout=self.config.deadline, env={**runner.logging, **request.env})
         result, problem = self._step(request)
         if problem:
-            return Verdict(
-                "matrix.cell", Outcome.FAILED, (Finding("mpirun", problem, "ends by itself"),)
-            ), None
-        spec = RunSpec(self.nodes, runner.gpus, collective="all_reduce")
-        output = output_of(result.tasks, "all_reduce")
-        return validate_run(output, spec), speed.of_collective(output, log_of(result.tasks), None)
+            return _failed("mpirun", problem, "ends by itself"), None
+        output, log = output_of(result.tasks, "all_reduce"), log_of(result.tasks)
+        return self._validated(runner, output, log, None), speed.of_collective(output, log, None)
 
 
 def reports(result: StepResult) -> tuple[tuple[str, str], ...]:

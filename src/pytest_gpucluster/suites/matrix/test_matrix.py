@@ -62,6 +62,16 @@ def test_cell(
     expect(checks.cell(cell))
 
 
+def test_works(matrices: list[Matrix], expect: Expect) -> None:
+    """At least one launcher runs each workload that hardware and cluster file have."""
+    expect(
+        combined(
+            checks.works([matrix.cell(row, column) for row in checks.ROWS for column in checks.COLUMNS])
+            for matrix in matrices
+        )
+    )
+
+
 @pytest.mark.parametrize("column", speed.MEASURED)
 def test_speed(matrices: list[Matrix], column: str, expect: Expect) -> None:
     """The workload is as fast under each launcher as under the others."""

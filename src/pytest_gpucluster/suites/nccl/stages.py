@@ -20,8 +20,8 @@ from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit import nccl_validation as validation
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
-from pytest_gpucluster.kit.nccl_floor import SOCKET, Floor, Route
-from pytest_gpucluster.kit.nccl_floor import floor as nccl_floor
+from pytest_gpucluster.kit.nccl_floor import Floor, Route
+from pytest_gpucluster.kit.nccl_log import NcclLog
 from pytest_gpucluster.kit.nccl_step import log_of, output_of
 from pytest_gpucluster.kit.nccl_tests import NcclOutput
 from pytest_gpucluster.kit.pairing import circle
@@ -362,11 +362,17 @@ class NcclStages:
             return {GroupKind.WITHIN.value: config.pair_busbw}
         return {GroupKind.WITHIN.value: self._pair_row.bound} if self._pair_row else {}
 
+    @property
+    def _route_of_pairs(self) -> Route:
+        """The route between nodes as far as the runs alone name it: no pair was measured yet."""
+        log = log_of(self.alone.measured.tasks)
+        return self.runner.route(self.profile, NcclLog(network=log.network, interfaces=log.interfaces))
+
     @cached_property
     def _pair_floor(self) -> Bound | None:
         """The floor of a pair at pair_size, of the slowest node; None if it is unknown."""
-        size, route = self.runner.config.pair_size, self._route(None)
-        found = [self._floor(ALONE, size, (node, node), route) for node in self.usable]
+        size, route = self.runner.config.pair_size, self._route_of_pairs
+        found = [self.runner.floor(ALONE, size, (node, node), route) for node in self.usable]
         known = [one for one in found if isinstance(one, Floor)]
         lowest = min(known, key=lambda one: one.bound, default=None)
         return Bound(lowest.bound, str(lowest)) if lowest else None
@@ -453,10 +459,11 @@ class NcclStages:
         self, run: NcclRun, members: tuple[str, ...], *, nodes: int, log: NcclMeasurement | None = None
     ) -> Verdict:
         gpus, counted = self.runner.gpus, log.log.nodes if log else 0
-        rows, route = () if self._recording else self.rows, self._route(log)
+        rows = () if self._recording else self.rows
+        route = self.runner.route(self.profile, log.log, log.node_of_rank) if log else Route()
 
         def floor(size: int) -> Floor | str:
-            found = self._floor(run.collective, size, members, route)
+            found = self.runner.floor(run.collective, size, members, route)
             value = nccl_bandwidth.measured(run, size)
             if isinstance(found, Floor) and value is not None:
                 self.floors.setdefault((run.collective, nodes), []).append((value, found))
@@ -469,27 +476,6 @@ class NcclStages:
         return nccl_bandwidth.bandwidth(
             run, rows, nodes=nodes, gpus_per_node=gpus, env=self.env, limit=limit, floor=floor
         )
-
-    def _floor(self, collective: str, size: int, nodes: Iterable[str], route: Route) -> Floor | str:
-        links = self.runner.links
-        missing = [node for node in nodes if node not in links]
-        if missing:
-            return f"no answer from {hostlist.fold(missing)}"
-        return nccl_floor(
-            collective, size, [links[node] for node in nodes], gpus=self.runner.gpus, route=route
-        )
-
-    def _route(self, measured: NcclMeasurement | None) -> Route:
-        """Return the route of a run over several nodes; None: before one ran, with the network that NCCL chose alone."""
-        environment, config = self.runner.environment, self.runner.config
-        env = {**(environment.exports if environment else {}), **config.exports}
-        roce = self.profile.fabric.link_layer == "Ethernet"
-        if measured is None:
-            network = log_of(self.alone.measured.tasks).network
-            return Route((SOCKET,) if network == "Socket" else (), env=env, roce=roce)
-        log = measured.log
-        kinds = tuple(sorted(log.paths(measured.node_of_rank or None).between))
-        return Route(kinds, log.nodes, env, log.interfaces, roce)
 
     def _record(self, collective: str, nodes: int, runs: Iterable[NcclRun]) -> None:
         for run in runs:

@@ -23,7 +23,6 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement, NcclStep, all_sweeps_over
-from pytest_gpucluster.kit.node_links import NETWORK, read_links
 from pytest_gpucluster.kit.payload_step import environment_named
 from pytest_gpucluster.suites.nccl.environment_facts import SCRIPT, read_task
 from pytest_gpucluster.suites.nccl.measurement import Measurement
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.node_links import NodeLinks
     from pytest_gpucluster.suites.nccl.environment_facts import NcclEnvironment
 
 PARALLEL_STEPS = 8  # steps of single pairs with nccl-tests
@@ -75,13 +73,6 @@ class NcclRunner(NcclStep):
     def survey(self, node: str) -> Answer:
         """Run nvidia-smi on a node, not from the cache."""
         return self._channel.ask_node(node, nvidia_smi.SURVEY, timeout=nvidia_smi.GPUS.timeout, fresh=True)
-
-    @cached_property
-    def links(self) -> dict[str, NodeLinks]:
-        """{node: the links that carry the traffic of its GPUs}, as it reports them."""
-        surveys = self._channel.ask(nvidia_smi.SURVEY, timeout=nvidia_smi.GPUS.timeout)
-        networks = self._channel.ask(NETWORK.command)
-        return {node: read_links(surveys[node], networks[node]) for node in surveys if node in networks}
 
     def alone(self, nodes: Sequence[str], sizes: Iterable[int] = ()) -> NcclMeasurement:
         """Measure all-reduce within every node, all nodes in one step; one table per node."""
