@@ -42,6 +42,11 @@ def passed(verdict: Verdict) -> None:
     assert (verdict.outcome, verdict.findings, verdict.reason) == (Outcome.PASSED, (), "")
 
 
+def not_checked(verdict: Verdict) -> str:
+    assert verdict.outcome is Outcome.NOT_CHECKED
+    return verdict.reason
+
+
 def not_applicable(verdict: Verdict) -> str:
     assert verdict.outcome is Outcome.NOT_APPLICABLE
     return verdict.reason

@@ -308,6 +308,28 @@ def test_in_its_own_time_it_ends_green(sandbox: Sandbox, tmp_path: Path) -> None
     assert "test_storage[gpu01]" in names(run.outcomes, "passed")
 
 
+def test_without_a_gpu_under_load_nothing_is_proved(sandbox: Sandbox, tmp_path: Path) -> None:
+    # the workers themselves, in a python without torch
+    words = arguments(sandbox, tmp_path, "--burnin-time=20s", payload=[])
+    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
+    assert run.rc == 1
+    assert "NOT PROVED" in run.out
+    assert "ACCEPTED" not in run.out
+    assert "name an environment whose python has torch: burnin.environment" in run.out
+    found = {
+        it["check"]: it["outcome"] for it in run.events if it["event"] == "result" and it["node"] == "gpu01"
+    }
+    lacking = {check for check, outcome in found.items() if outcome == "not checked"}
+    assert {
+        "burnin.survived",
+        "burnin.matmul",
+        "burnin.memory_bandwidth",
+        "burnin.copies",
+        "burnin.nccl",
+    } <= lacking
+    assert found["burnin.cpu"] == found["burnin.memory"] == "passed"
+
+
 def test_without_one_finished_round_it_ends_as_a_stopped_run_does(sandbox: Sandbox, tmp_path: Path) -> None:
     """Its workers never come up within its time: nothing was proved, so nothing is green."""
     config = {"loads": ["hbm", "storage"], "payload": ["sh", "-c", "exec sleep 600"]}

@@ -476,8 +476,9 @@ def test_an_environment_without_an_image_is_an_error(sandbox: Sandbox, tmp_path:
     )
 
 
-def test_a_matrix_that_is_not_asked_for_does_not_apply(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_matrix_that_the_cluster_file_does_not_have_is_not_proved(sandbox: Sandbox, tmp_path: Path) -> None:
     run = accept(sandbox, tmp_path, None)
-    assert set(run.outcomes.values()) == {"not applicable"}
-    assert len(run.outcomes) == len(checks.ROWS) * len(checks.COLUMNS) + len(speed.MEASURED)
+    assert run.rc == 1
+    assert set(run.outcomes.values()) == {"error"}
+    assert "add `matrix:`" in run.out
     assert "experiment matrix\n" not in run.out

@@ -218,7 +218,8 @@ def run_step(slurm: Slurm, allocation: Allocation, request: StepRequest) -> Step
     result = reader.result(request, allocation, process.returncode, time.monotonic() - begin)
     if slurm.on_step is not None:
         slurm.on_step(result)
-    if misplaced := _misplaced(slurm, allocation, given, request, result):
+    began = [task for task in result.tasks if task.node and task.rank in reader.began]
+    if misplaced := _misplaced(slurm, allocation, given, request, began):
         raise _misplacement(misplaced, result, argv)
     if timed_out:
         raise _timeout(request, unended, unstarted, result, argv)
@@ -591,15 +592,15 @@ def _cancel(
 
 
 def _misplaced(
-    slurm: Slurm, allocation: Allocation, given: StepRequest, request: StepRequest, result: StepResult
+    slurm: Slurm, allocation: Allocation, given: StepRequest, request: StepRequest, began: list[TaskResult]
 ) -> dict[str, str]:
     """Return {node: why its tasks are not where the step states}; the first time, steps that find what to compare with.
 
-    given: the request before the container got its name.
+    given: the request before the container got its name. began: the tasks that ran; one whose container did not start
+    has another message.
     """
     if not request.wrap:  # the tasks report nothing
         return {}
-    began = [task for task in result.tasks if task.node]
     found = task_place.miscounted(request.nodes, request.ntasks_per_node, request.ntasks or 0, began)
     container = request.container
     if found or not container or not began:

@@ -41,7 +41,7 @@ def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -
             elif node_name == folder.writer:
                 yield Finding(path, f"not writable: {folder.write_problem}", "writable")
             else:
-                yield NotApplicable(f"{path}: {folder.writer} could not write there: {folder.write_problem}")
+                yield NotChecked(f"{path}: {folder.writer} could not write there: {folder.write_problem}")
         elif folder.read_problem:
             yield Finding(path, folder.read_problem, f"the file that {folder.writer} wrote there")
 
@@ -128,7 +128,7 @@ def free_space(
             yield Finding(path, problem, "a file can be written")
     failed = [path for path in ALWAYS if disks[path].problem]
     if failed:
-        yield NotApplicable(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
+        yield NotChecked(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
 
 
 def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
