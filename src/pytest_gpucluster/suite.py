@@ -98,6 +98,9 @@ class Item(Protocol):
     def facts(self, source: AnyProbe) -> Any:
         """Return the facts of the item's node."""
 
+    def of_peers(self, source: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return reduce({node: facts}) of the nodes that are compared with the item's node."""
+
 
 def probe_for(probe: AnyProbe, cluster: Cluster) -> Probe[Any]:
     """Return the probe itself, made for this cluster where it is a function of it."""
@@ -218,6 +221,16 @@ def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None
 
     vars(facts_of_fleet)["gpucluster_probe"] = probe  # read by the plugin
     return _fact(facts_of_fleet, "session")
+
+
+def peer_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
+    """Make a fixture of reduce({node: facts}) of the nodes of the group, partition and architecture of the item's node."""
+
+    def facts_of_peers(gpucluster_item: Item, node: Any) -> Any:
+        return gpucluster_item.of_peers(probe, reduce)
+
+    vars(facts_of_peers)["gpucluster_probe"] = probe  # read by the plugin
+    return fact(facts_of_peers)
 
 
 def checks_as_tests(*modules: ModuleType) -> dict[str, Callable[..., None]]:

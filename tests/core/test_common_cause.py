@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpucluster.core.common_cause import CommonFinding, Place, Seen, common_findings, kind_of
+from pytest_gpucluster.core.common_cause import (
+    CommonFinding,
+    Place,
+    Seen,
+    common_findings,
+    kind_of,
+    peer_groups,
+)
 
 SIX = tuple(f"gpu{number:02}" for number in range(1, 7))
 HERE = dict.fromkeys(SIX, Place())
@@ -197,3 +204,22 @@ def test_a_finding_names_its_setting_and_its_numbers() -> None:
         "4 of 6 nodes that were judged in group gpu[01-06] fail alike: os.limits, or "
     )
     assert one.hint == "compare os.limits with what the nodes have"
+
+
+# --- who is compared with whom
+
+
+def test_nodes_are_compared_within_group_partition_architecture_and_image() -> None:
+    places = {
+        "x1": Place("x[1-3]", "batch", "x86_64", "6.1", "leaf1"),
+        "x2": Place("x[1-3]", "batch", "x86_64", "6.1", "leaf2"),
+        "x3": Place("x[1-3]", "batch", "x86_64", "6.8", "leaf2"),
+        "g1": Place("g1", "batch", "aarch64", "6.1"),
+        "d1": Place("x[1-3]", "debug", "x86_64", "6.1"),
+    }
+    peers, twins = (peer_groups(places, image=image) for image in (False, True))
+    assert {node: group.names for node, group in peers.items()} == {
+        **dict.fromkeys(("x1", "x2", "x3"), ("x1", "x2", "x3")), "g1": ("g1",), "d1": ("d1",),
+    }  # fmt: skip
+    assert (twins["x1"].names, twins["x3"].names) == (("x1", "x2"), ("x3",))
+    assert (peers["x1"].nodes, peers["x1"] is peers["x2"]) == ("x[1-3]", True)

@@ -15,7 +15,7 @@ from plugin_helpers import Run as Pytest
 from plugin_helpers import cluster_file, names, run_pytest, sandbox_folder
 
 from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
-from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SandboxError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import mpi_errors, mpi_world
@@ -432,11 +432,20 @@ def test_a_node_unlike_its_fleet_is_named() -> None:
     assert checks.alike(GOOD, checks.norms({"gpu01": GOOD})).outcome is Outcome.NOT_APPLICABLE
 
 
+def test_an_mpi_that_the_cluster_file_does_not_use_is_not_compared() -> None:
+    """Another mpirun, where srun is the launcher; another mpi4py, where only C programs run."""
+    other = replace(GOOD, launcher=Version("Open MPI", "4.0.3"), library={**GOOD.library, "python": MPICH})
+    fleet = {"gpu01": GOOD, "gpu02": GOOD, "gpu03": other}
+    plain = MpiConfig(launchers=("srun",), languages=("c",))
+    assert checks.alike(other, checks.norms(fleet, plain)).outcome is Outcome.PASSED
+    assert checks.alike(other, checks.norms(fleet, MpiConfig())).outcome is Outcome.FAILED
+
+
 def test_two_nodes_with_two_mpis_drain_nobody() -> None:
     old = replace(GOOD, launcher=Version("Open MPI", "4.0.3"))
     verdict = checks.alike(old, checks.norms({"gpu01": GOOD, "gpu02": old}))
-    assert verdict.action is Action.MONITOR
-    (found,) = verdict.findings
+    assert (verdict.outcome, verdict.findings) == (Outcome.PASSED, ())
+    (found,) = verdict.advisories
     assert found.expected.endswith(
         "no majority: /usr/bin/mpirun (Open MPI 4.1.4) on gpu01, /usr/bin/mpirun (Open MPI 4.0.3) on gpu02"
     )
@@ -891,7 +900,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.alike(GOOD, checks.norms({"gpu01": GOOD})),
         "not applicable",
-        "there is no other node to compare with",
+        "there is no other node of its group, partition and architecture to compare with",
         [],
         [],
     ),

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action
 
 if TYPE_CHECKING:
@@ -52,6 +53,24 @@ class Place:
     arch: str = ""
     image: str = ""
     switch: str = ""
+
+
+@dataclass(frozen=True)
+class PeerGroup:
+    """Nodes that are compared with one another; `nodes` names them in short."""
+
+    nodes: str
+    names: tuple[str, ...]
+
+
+def peer_groups(places: Mapping[str, Place], *, image: bool) -> dict[str, PeerGroup]:
+    """Return {node: the nodes of its group, partition and architecture}, and of its operating system if `image`."""
+    found: dict[Place, list[str]] = defaultdict(list)
+    shared = {node: replace(it, image=it.image * image, switch="") for node, it in places.items()}
+    for node, place in shared.items():
+        found[place].append(node)
+    groups = {place: PeerGroup(hostlist.fold(names), tuple(names)) for place, names in found.items()}
+    return {node: groups[place] for node, place in shared.items()}
 
 
 class Kind(NamedTuple):

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Finding
+from pytest_gpucluster.core.check import Action, Advisory, Finding
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -70,11 +70,28 @@ class Norm(Generic[T]):
         measured: str = "",
         shown: Callable[[T], str] = str,
         worse: Callable[[T, T], bool] = operator.ne,
-    ) -> Iterator[Finding]:
-        """Yield a finding if `value` is worse than the norm; without a norm, if it is worse than any other.
+    ) -> Iterator[Finding | Advisory]:
+        """Yield a finding if what is installed or set is worse than the norm; the action of its check is no repair.
 
-        Without a norm the node at fault is unknown: the finding names all values with their nodes and drains no node.
+        Without a norm, as in the middle of an upgrade, no node is at fault: a warning names all values with their nodes.
         `measured` replaces the shown value.
+        """
+        for found in self.judge_result(part, value, measured=measured, shown=shown, worse=worse):
+            yield found if self.clear else Advisory(found.part, found.measured, found.expected)
+
+    def judge_result(
+        self,
+        part: str,
+        value: T,
+        *,
+        measured: str = "",
+        shown: Callable[[T], str] = str,
+        worse: Callable[[T, T], bool] = operator.ne,
+    ) -> Iterator[Finding]:
+        """Yield a finding if the result of one computation is worse than the norm; without a norm, than any other.
+
+        Two results of one computation prove a fault even if no majority names the node: then the finding names all values
+        with their nodes and drains no node.
         """
         if self.total < 2:  # a node cannot differ from itself
             return

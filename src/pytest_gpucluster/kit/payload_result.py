@@ -13,7 +13,7 @@ from pytest_gpucluster.core.check import Action, Finding
 from pytest_gpucluster.core.majority import decides, norm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.nccl_transport import Connections
@@ -175,8 +175,10 @@ def _tasks_by_node(result: PayloadResult) -> Mapping[str, list[PayloadTask]]:
     return found
 
 
-def judge_package(node_name: str, packages: PayloadResult, name: str) -> Judgement:
-    """Judge the fact `found` of a node: a package is installed, in the version of the other nodes."""
+def judge_package(
+    node_name: str, packages: PayloadResult, name: str, peers: Collection[str] | None = None
+) -> Judgement:
+    """Judge the fact `found` of a node: a package is installed, in the version of the other nodes of its kind (`peers`)."""
     facts = packages.of_node(node_name, "found")
     if not facts:
         yield Finding("python", packages.silence(node_name), f"reports whether {name} is installed")
@@ -184,7 +186,11 @@ def judge_package(node_name: str, packages: PayloadResult, name: str) -> Judgeme
     if facts[0]["error"]:
         yield packages.lacking(name, facts[0]["error"], [fact["error"] for fact in packages.facts("found")])
         return
-    versions = {fact["node"]: fact["version"] for fact in packages.facts("found") if not fact["error"]}
+    versions = {
+        fact["node"]: fact["version"]
+        for fact in packages.facts("found")
+        if not fact["error"] and (peers is None or fact["node"] in peers)
+    }
     yield from norm(versions.items()).judge(f"package {name}", versions[node_name])
 
 

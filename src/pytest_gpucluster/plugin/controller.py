@@ -122,7 +122,7 @@ class Controller(ClusterSession):
     def _replan(self, inventory: Mapping[str, NodeInfo], problems: Mapping[str, Problem]) -> None:
         self.inventory = inventory
         self.plan = replace(self.plan, problems={**self.plan.problems, **problems})
-        self.nodes = {name: self._node(name) for name in self.plan.selected}
+        self.nodes = self._nodes()
 
     def _open_others(self, slurm: Slurm, dependency: str | None, say: Callable[[str], None]) -> None:
         """Open the channel, without the nodes that went out of service or to others since the inventory was read."""

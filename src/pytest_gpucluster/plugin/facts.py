@@ -141,6 +141,10 @@ class ItemView:
         """The node of the item."""
         return self.session.nodes[self.record.node]
 
+    def of_peers(self, source: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return what the facts of the nodes that are compared with the item's node reduce to."""
+        return self.session.of_peers(self.record.node, source, reduce)
+
     def facts(self, source: AnyProbe) -> Any:
         """Return the facts of the item's node; without them the item ends as 'not checked'."""
         record, cache = self.record, self.session.facts

@@ -99,6 +99,12 @@ def node_name(node: Node) -> str:
 
 
 @fact
+def peers(node: Node) -> frozenset[str]:
+    """The nodes that may be compared with this item's node, itself too: those of its group, partition and architecture."""
+    return frozenset(node.peers.names)
+
+
+@fact
 def profile(node: Node) -> Profile:
     """The hardware profile of this item's node."""
     return node.profile

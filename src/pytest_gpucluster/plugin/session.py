@@ -17,7 +17,7 @@ import pytest
 from pytest_gpucluster.cluster.channel.testinfra_backend import host_of
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.common_cause import Place
+from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import GpuClusterError, StepError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.plugin.facts import FactsCache
@@ -33,20 +33,27 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, Profile
+    from pytest_gpucluster.core.common_cause import PeerGroup
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.kit.profile_fit import Contradiction
     from pytest_gpucluster.plugin.node_partition import Lanes, NodeLease
+    from pytest_gpucluster.suite import AnyProbe
 
 
 @dataclass(frozen=True)
 class Node:
-    """One node under test: its name, hardware profile, group of the cluster file, and Slurm's entry (if any)."""
+    """One node under test: its name, hardware profile, group of the cluster file, and Slurm's entry (if any).
+
+    `peers`: the nodes of its group, partition and architecture, itself too; `twins`: those with its operating system.
+    """
 
     name: str
     profile: Profile
     group: Any
     info: NodeInfo | None
+    peers: PeerGroup
+    twins: PeerGroup
 
     def __str__(self) -> str:
         return self.name
@@ -59,7 +66,7 @@ class ClusterSession:
         self, cluster: Cluster, inventory: Mapping[str, NodeInfo], plan: Plan, slurm: Slurm | None
     ) -> None:
         self.cluster, self.inventory, self.plan, self.slurm = cluster, inventory, plan, slurm
-        self.nodes = {name: self._node(name) for name in plan.selected}
+        self.nodes = self._nodes()
         self.allocations: tuple[Allocation, ...] = ()
         self.channel: Channel | None = None
         self.facts = FactsCache(cluster, self.need_channel)
@@ -72,6 +79,7 @@ class ClusterSession:
         )
         self._lost_at_end: Mapping[str, str] | None = None
         self._hosts: dict[str, Any] = {}
+        self._of_peers: dict[Any, Any] = {}
         self.made: dict[Any, Any] = {}  # the function of a session fact -> what it returned or raised
         self.lanes: Lanes = (plan.testable,)
         self.turn_problem = ""  # why the item could not have its nodes
@@ -85,9 +93,23 @@ class ClusterSession:
         """Return the nodes of a node's lane; all that are tested, where no lane has it."""
         return next((lane for lane in self.lanes if node in lane), self.plan.testable)
 
-    def _node(self, name: str) -> Node:
+    def _nodes(self) -> dict[str, Node]:
+        places = {name: self.place(name) for name in self.plan.selected}
+        peers, twins = (peer_groups(places, image=image) for image in (False, True))
+        return {name: self._node(name, peers[name], twins[name]) for name in places}
+
+    def _node(self, name: str, peers: PeerGroup, twins: PeerGroup) -> Node:
         group = self.cluster.group_of(name)
-        return Node(name, group.profile, group, self.inventory.get(name))
+        return Node(name, group.profile, group, self.inventory.get(name), peers, twins)
+
+    def of_peers(self, node: str, source: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return reduce({peer of a node: facts}), made once for all of them."""
+        peers = self.nodes[node].peers
+        key = source, reduce, peers.nodes
+        if key not in self._of_peers:
+            known = self.facts.of_fleet(source)
+            self._of_peers[key] = reduce({name: known[name] for name in peers.names if name in known})
+        return self._of_peers[key]
 
     def place(self, name: str, leaves: Mapping[str, str] | None = None) -> Place:
         """Return what a node must share with others to be compared with them. `leaves`: {node: leaf switch}."""
@@ -219,6 +241,7 @@ class ClusterSession:
         self.facts.forget()
         self._hosts.clear()
         self.made.clear()
+        self._of_peers.clear()
 
     def let_agents_leave(self) -> None:
         """Start to close the channel in the process that owns it: all items are judged, reports are not written yet."""

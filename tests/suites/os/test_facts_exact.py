@@ -729,7 +729,7 @@ def test_what_was_found_of_a_node_and_its_containers() -> None:
     found = container.ContainerFacts("n1", config, (image, other))
     assert vars(found) == {
         "node": "n1", "config": config, "imports": (image, other), "seen": {}, "gpus": 0, "override": "",
-        "token": "", "token_back": False, "saved_removed": "", "nodes_of_job": (),
+        "token": "", "token_back": False, "saved_removed": "", "nodes_of_job": (), "entrypoint_elsewhere": False,
     }  # fmt: skip
     assert found.main is image
     assert found.step("plain") == container.StepFacts(problem="the step was not run on this node")

@@ -360,7 +360,7 @@ class BurninResult:
                     text = f"{what}: {len(hashes)} different results of the same input"
                     found.setdefault(who, []).append(Mismatch(text))
                     continue
-                for one in usual.judge("", hashes[0]):
+                for one in usual.judge_result("", hashes[0]):
                     text = f"{what}: another result than {usual.agree} others"
                     disputed = f"{what}: {hashes[0]}, and {UNDECIDED}"
                     found.setdefault(who, []).append(

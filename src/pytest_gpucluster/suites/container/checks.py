@@ -373,7 +373,7 @@ def save(found: ContainerFacts) -> Judgement:
     refused = found.step("back").unsaved or found.step("saved").problem
     if _NO_ROOM.search(refused):
         yield NotChecked(
-            f"{refused}: the saved image is as large as the packed one, and no job has to save it; let container.scratch name "
+            f"{refused}: the saved image is as large as the packed one, and no job must save it; let container.scratch name "
             "a folder with more room, or set container.save: false"
         )
     elif found.step("back").unsaved:

@@ -106,11 +106,13 @@ def live_jobs(gpucluster_session: ClusterSession, allocation: Allocation) -> set
     }
 
 
-@pytest.fixture(scope="session")
-def usual_release(all_found: dict[str, ContainerFacts]) -> Norm[str]:
-    """The os-release in the containers of most nodes."""
+@pytest.fixture
+def usual_release(all_found: dict[str, ContainerFacts], peers: frozenset[str]) -> Norm[str]:
+    """The os-release in the containers of most nodes of the kind."""
     return norm(
-        (node, one.step("plain").facts.get("release", "")) for node, one in all_found.items() if one.contained
+        (node, one.step("plain").facts.get("release", ""))
+        for node, one in all_found.items()
+        if one.contained and node in peers
     )
 
 

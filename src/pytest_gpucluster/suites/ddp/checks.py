@@ -26,7 +26,7 @@ from pytest_gpucluster.kit.nccl_transport import judge_transport
 from pytest_gpucluster.kit.payload_result import most_common
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
@@ -72,8 +72,8 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
     "`environments` and that under ddp.environment",
     action=Action.CONFIGURE,
 )
-def framework(node_name: str, placement: PayloadResult) -> Judgement:
-    """Judge that every task of the node has torch, in the version of the other nodes."""
+def framework(node_name: str, placement: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
+    """Judge that every task of the node has torch, in the version of the other nodes of its kind (`peers`)."""
     tasks = placement.of_node(node_name, "place")
     if not tasks:
         yield Finding("tasks", placement.silence(node_name), "every task starts and reports its facts")
@@ -84,7 +84,9 @@ def framework(node_name: str, placement: PayloadResult) -> Judgement:
         yield placement.lacking("torch", lacking["torch"]["error"], everyone)
         return
     installed = (fact for fact in placement.facts("place") if not fact["torch"]["error"])
-    versions = {fact["node"]: fact["torch"]["version"] for fact in installed}
+    versions = {
+        fact["node"]: fact["torch"]["version"] for fact in installed if peers is None or fact["node"] in peers
+    }
     yield from norm(versions.items()).judge("package torch", versions[node_name])
 
 
@@ -143,7 +145,7 @@ def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
     hosts = {fact["host"] for fact in everyone}
     for fact in tasks:
         name, resolved = _final(fact, "MASTER_ADDR"), _addresses(fact)
-        yield from usual.judge(f"MASTER_ADDR of task {fact['task']}", name)
+        yield from usual.judge_result(f"MASTER_ADDR of task {fact['task']}", name)
         if fact["master"]["error"]:
             yield Finding(f"MASTER_ADDR {name}", f"does not resolve: {fact['master']['error']}", "resolves")
         elif node_name == leader:
@@ -153,7 +155,7 @@ def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
         ):
             yield Finding(f"MASTER_ADDR {name}", f"{resolved}: this node itself", f"an address of {leader}")
         else:
-            yield from seen.judge(f"MASTER_ADDR {name}", resolved, measured=f"resolves to {resolved}")
+            yield from seen.judge_result(f"MASTER_ADDR {name}", resolved, measured=f"resolves to {resolved}")
 
 
 @check(

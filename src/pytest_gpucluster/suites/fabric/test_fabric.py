@@ -14,7 +14,7 @@ from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
-from pytest_gpucluster.suite import checks_as_tests, fact, fleet_probed, probed
+from pytest_gpucluster.suite import checks_as_tests, fact, peer_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
 
@@ -36,8 +36,8 @@ interfaces = probed(infiniband.INTERFACES)
 iommu_state = probed(infiniband.IOMMU)
 acs_state = probed(infiniband.ACS)
 fabric_service = probed(fabric_manager_probe.FABRIC_MANAGER)
-active_majority = fleet_probed(infiniband.ADAPTERS, fabric.active_majority)
-firmware_majority = fleet_probed(infiniband.ADAPTERS, fabric.firmware_majority)
+active_majority = peer_probed(infiniband.ADAPTERS, fabric.active_majority)
+firmware_majority = peer_probed(infiniband.ADAPTERS, fabric.firmware_majority)
 fabric_config = fact(lambda cluster: cluster.fabric)
 
 

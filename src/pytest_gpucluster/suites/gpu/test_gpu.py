@@ -9,7 +9,7 @@ import pytest
 from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import kernel_log as kernel_log_probe
 from pytest_gpucluster.kit import nvidia_smi, xid_check
-from pytest_gpucluster.suite import asks, checks_as_tests, fact, fleet_probed, probed
+from pytest_gpucluster.suite import asks, checks_as_tests, fact, fleet_probed, peer_probed, probed
 from pytest_gpucluster.suites.gpu import checks
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.plugin.session import ClusterSession
 
 # every test is not applicable to a node whose profile has no GPUs
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_profile")]
@@ -35,9 +36,9 @@ info = fact(lambda node: node.info)
 
 uuid_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.uuid_owners)
 serial_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.serial_owners)
-driver_majority = fleet_probed(nvidia_smi.GPUS, checks.inventory.driver_majority)
-vbios_majority = fleet_probed(nvidia_smi.GPUS, checks.inventory.vbios_majority)
-clock_majority = fleet_probed(nvidia_smi.GPUS, checks.health.clock_majority)
+driver_majority = peer_probed(nvidia_smi.GPUS, checks.inventory.driver_majority)
+vbios_majority = peer_probed(nvidia_smi.GPUS, checks.inventory.vbios_majority)
+clock_majority = peer_probed(nvidia_smi.GPUS, checks.health.clock_majority)
 all_nvlinks = fleet_probed(nvidia_smi.NVLINK)
 known_nvlinks = fact(lambda node_name, all_nvlinks: all_nvlinks.get(node_name))
 gpu_config = fact(lambda cluster: cluster.gpu)
@@ -45,9 +46,19 @@ gpu_config = fact(lambda cluster: cluster.gpu)
 
 @fact(scope="session")
 @asks(lambda _: (nvidia_smi.GPUS, nvidia_smi.TOPOLOGY))
-def numa_majority(fleet_facts: Callable[[object], dict[str, Any]]) -> dict[tuple[str, int, int], Norm[str]]:
-    """Return the NUMA nodes of each GPU index on most nodes of each kind."""
-    return checks.links.numa_majority(fleet_facts(nvidia_smi.GPUS), fleet_facts(nvidia_smi.TOPOLOGY))
+def numa_majorities(
+    fleet_facts: Callable[[object], dict[str, Any]], gpucluster_session: ClusterSession
+) -> dict[str, dict[tuple[str, int, int], Norm[str]]]:
+    """Return {peers: the NUMA nodes of each GPU index on most of them}."""
+    gpus, found = fleet_facts(nvidia_smi.GPUS), fleet_facts(nvidia_smi.TOPOLOGY)
+    return {
+        peers.nodes: checks.links.numa_majority(
+            {node: gpus[node] for node in peers.names if node in gpus}, found
+        )
+        for peers in {node.peers for node in gpucluster_session.nodes.values()}
+    }
 
+
+numa_majority = fact(lambda node, numa_majorities: numa_majorities[node.peers.nodes])
 
 globals().update(checks_as_tests(*checks.MODULES, xid_check))

@@ -17,7 +17,7 @@ from pytest_gpucluster.kit.nccl_transport import judge_transport
 from pytest_gpucluster.kit.payload_result import most_common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement
@@ -119,9 +119,15 @@ def build(
     hint="install the same Horovod on all nodes, or one on shared storage",
     action=Action.CONFIGURE,
 )
-def version(node_name: str, known_builds: Mapping[str, NodeBuild]) -> Judgement:
-    """Judge that the node has the version that most nodes have."""
-    versions = {name: it.build.version for name, it in known_builds.items() if it.build is not None}
+def version(
+    node_name: str, known_builds: Mapping[str, NodeBuild], peers: Collection[str] | None = None
+) -> Judgement:
+    """Judge that the node has the version that most nodes of its kind (`peers`) have."""
+    versions = {
+        name: it.build.version
+        for name, it in known_builds.items()
+        if it.build is not None and (peers is None or name in peers)
+    }
     if node_name not in versions:
         yield NotChecked("the version on the node is unknown: see horovod.build")
         return

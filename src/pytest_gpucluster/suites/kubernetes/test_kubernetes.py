@@ -107,7 +107,7 @@ def usual_labels(
 
 
 def _alike(seen: KubeFacts, node: Node, session: ClusterSession) -> dict[str, KubeNode]:
-    return {name: found for name, found in seen.nodes.items() if session.nodes[name].group == node.group}
+    return {name: found for name, found in seen.nodes.items() if session.nodes[name].peers == node.peers}
 
 
 @pytest.fixture(scope="session")

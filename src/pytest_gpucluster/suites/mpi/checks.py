@@ -127,22 +127,26 @@ def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
     action=Action.CONFIGURE,
 )
 def alike(installed: InstalledMpi, installed_norms: Mapping[str, Norm[str]]) -> Judgement:
-    """Judge that the node has the MPI of most nodes: launcher and libraries, path and version."""
-    if not installed.mpirun and not installed.library:
-        yield NotChecked("no MPI is known on the node: see mpi.installed")
-        return
-    if installed_norms["mpirun"].total < 2:
-        yield NotApplicable("there is no other node to compare with")
-    for part, value in _parts(installed):
-        yield from installed_norms[part].judge(part, value)
+    """Judge that the node has the MPI of most nodes of its kind: what the cluster file uses of it, path and version."""
+    if all(usual.total < 2 for usual in installed_norms.values()):
+        yield NotApplicable("there is no other node of its group, partition and architecture to compare with")
+    parts = dict(_parts(installed))
+    for part, usual in installed_norms.items():
+        if part in parts:  # mpi.installed judges what is missing
+            yield from usual.judge(part, parts[part])
 
 
-def norms(fleet: Mapping[str, InstalledMpi]) -> dict[str, Norm[str]]:
-    """Return {part: its most common value}, of the launcher and the library of each language."""
+def norms(fleet: Mapping[str, InstalledMpi], config: MpiConfig | None = None) -> dict[str, Norm[str]]:
+    """Return {part: its most common value}: the launcher and the library of each language, if the cluster file uses it."""
+    used = {"mpirun", *_PARTS.values()}
+    if config is not None:
+        used = {_PARTS[language] for language in config.languages}
+        used |= {"mpirun"} if "mpirun" in config.launchers else set()
     votes: dict[str, list[tuple[str, str]]] = {}
     for node, facts in fleet.items():
         for part, value in _parts(facts):
-            votes.setdefault(part, []).append((node, value))
+            if part in used:
+                votes.setdefault(part, []).append((node, value))
     return {part: norm(pairs) for part, pairs in votes.items()}
 
 

@@ -54,9 +54,22 @@ def fleet_installed(runners: list[Mpi]) -> dict[str, InstalledMpi]:
 
 
 @pytest.fixture(scope="session")
-def installed_norms(fleet_installed: dict[str, InstalledMpi]) -> dict[str, Norm[str]]:
-    """The most common value of each part."""
-    return checks.norms(fleet_installed)
+def all_norms(
+    fleet_installed: dict[str, InstalledMpi], config: MpiConfig, gpucluster_session: ClusterSession
+) -> dict[str, dict[str, Norm[str]]]:
+    """{peers: the most common value of each part that the cluster file uses}."""
+    return {
+        peers.nodes: checks.norms(
+            {node: fleet_installed[node] for node in peers.names if node in fleet_installed}, config
+        )
+        for peers in {node.peers for node in gpucluster_session.nodes.values()}
+    }
+
+
+@pytest.fixture
+def installed_norms(all_norms: dict[str, dict[str, Norm[str]]], node: Node) -> dict[str, Norm[str]]:
+    """The most common value of each part on the nodes of the item's group, partition and architecture."""
+    return all_norms[node.peers.nodes]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Cluster, Group, Profile
     from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.common_cause import PeerGroup
     from pytest_gpucluster.suites.nccl.environment_facts import NcclEnvironment, Setting
 
 # Variables that name parts of one node, so that nodes differ without a fault
@@ -39,7 +40,7 @@ class EnvironmentsOfAll:
     facts: Mapping[str, NcclEnvironment]
     _usual: dict[str, dict[str, Norm[str]]] = field(default_factory=dict, compare=False)
 
-    def usual(self, group: Group) -> dict[str, Norm[str]]:
+    def usual(self, group: PeerGroup | Group) -> dict[str, Norm[str]]:
         """Return {variable that a node of the group has: what most nodes have}."""
         if group.nodes not in self._usual:
             known = {node: self.facts[node].effective for node in group.names if node in self.facts}

@@ -157,7 +157,7 @@ def show_floor(
 
 nccl_environment = probed(ENVIRONMENT)
 all_environments = fleet_probed(ENVIRONMENT, environment.EnvironmentsOfAll)
-usual_variables = fact(lambda node, all_environments: all_environments.usual(node.group))
+usual_variables = fact(lambda node, all_environments: all_environments.usual(node.peers))
 nccl_image = fact(image_of)
 intended_variables = fact(environment.intended)
 

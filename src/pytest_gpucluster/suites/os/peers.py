@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.config.models import Group
+    from pytest_gpucluster.core.common_cause import PeerGroup
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ class Peers(Generic[T]):
     facts: Mapping[str, T]
     _norms: dict[tuple[str, str, float], Norm[Any]] = field(default_factory=dict, compare=False)
 
-    def of(self, group: Group, attribute: str = "", tolerance: float = 0.0) -> Norm[Any]:
+    def of(self, group: PeerGroup | Group, attribute: str = "", tolerance: float = 0.0) -> Norm[Any]:
         """Return the norm of an attribute of the facts, or of the facts; values within `tolerance` count as equal."""
         key = (group.nodes, attribute, tolerance)
         if key not in self._norms:

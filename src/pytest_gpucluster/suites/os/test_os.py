@@ -116,13 +116,13 @@ stated_cpus = fact(lambda node_profile: node_profile.cpus)
 stated_numa = fact(lambda node_profile: node_profile.numa_nodes)
 
 # What most nodes of the node's group have.
-usual_release = fact(lambda node, releases: releases.of(node.group))
-usual_kernel = fact(lambda node, kernels: kernels.of(node.group))
-usual_cmdline = fact(lambda node, cmdlines: cmdlines.of(node.group))
-usual_architecture = fact(lambda node, all_cpus: all_cpus.of(node.group, "architecture"))
-usual_cpus = fact(lambda node, all_cpus: all_cpus.of(node.group, "online"))
-usual_cpu_model = fact(lambda node, all_cpus: all_cpus.of(node.group, "model"))
-usual_numa = fact(lambda node, all_cpus: all_cpus.of(node.group, "numa_nodes"))
+usual_release = fact(lambda node, releases: releases.of(node.peers))
+usual_kernel = fact(lambda node, kernels: kernels.of(node.peers))
+usual_cmdline = fact(lambda node, cmdlines: cmdlines.of(node.peers))
+usual_architecture = fact(lambda node, all_cpus: all_cpus.of(node.peers, "architecture"))
+usual_cpus = fact(lambda node, all_cpus: all_cpus.of(node.twins, "online"))
+usual_cpu_model = fact(lambda node, all_cpus: all_cpus.of(node.twins, "model"))
+usual_numa = fact(lambda node, all_cpus: all_cpus.of(node.twins, "numa_nodes"))
 smaller_in_slurm = fact(
     lambda node, inventory: any(
         inventory[node.name].memory < inventory[other].memory
@@ -131,28 +131,28 @@ smaller_in_slurm = fact(
     )
 )
 usual_memory = fact(
-    lambda node, memories: memories.of(node.group, "total", checks.hardware.PEER_MEMORY_TOLERANCE)
+    lambda node, memories: memories.of(node.twins, "total", checks.hardware.PEER_MEMORY_TOLERANCE)
 )
-usual_hugepages = fact(lambda node, memories: memories.of(node.group, "hugepages"))
-usual_swap = fact(lambda node, memories: memories.of(node.group, "swap_total"))
-usual_governors = fact(lambda node, all_governors: all_governors.of(node.group))
-usual_thp = fact(lambda node, thps: thps.of(node.group))
-usual_lsm = fact(lambda node, lsms: lsms.of(node.group))
-usual_settings = fact(lambda node, all_settings: all_settings.of(node.group))
-usual_user = fact(lambda node, users: users.of(node.group))
+usual_hugepages = fact(lambda node, memories: memories.of(node.twins, "hugepages"))
+usual_swap = fact(lambda node, memories: memories.of(node.twins, "swap_total"))
+usual_governors = fact(lambda node, all_governors: all_governors.of(node.twins))
+usual_thp = fact(lambda node, thps: thps.of(node.twins))
+usual_lsm = fact(lambda node, lsms: lsms.of(node.twins))
+usual_settings = fact(lambda node, all_settings: all_settings.of(node.twins))
+usual_user = fact(lambda node, users: users.of(node.twins))
 usual_limits = fact(
-    lambda node, all_limits: {name: peers.of(node.group) for name, peers in all_limits.items()}
+    lambda node, all_limits: {name: peers.of(node.twins) for name, peers in all_limits.items()}
 )
 usual_writable = fact(
-    lambda node, all_writable: {name: peers.of(node.group) for name, peers in all_writable.items()}
+    lambda node, all_writable: {name: peers.of(node.twins) for name, peers in all_writable.items()}
 )
-usual_tmp = fact(lambda node, scratches: scratches.of(node.group, "tmp"))
-usual_shm = fact(lambda node, scratches: scratches.of(node.group, "shm"))
-usual_answers = fact(lambda node, system_states: system_states.of(node.group, "answers"))
+usual_tmp = fact(lambda node, scratches: scratches.of(node.twins, "tmp"))
+usual_shm = fact(lambda node, scratches: scratches.of(node.twins, "shm"))
+usual_answers = fact(lambda node, system_states: system_states.of(node.twins, "answers"))
 usual_outputs = fact(
-    lambda node, all_outputs: {command: peers.of(node.group) for command, peers in all_outputs.items()}
+    lambda node, all_outputs: {command: peers.of(node.twins) for command, peers in all_outputs.items()}
 )
-usual_links = fact(lambda node, all_links: {name: peers.of(node.group) for name, peers in all_links.items()})
+usual_links = fact(lambda node, all_links: {name: peers.of(node.twins) for name, peers in all_links.items()})
 
 total_memory = fact(lambda memory: memory.total)
 online_cpus = fact(lambda cpus: cpus.online)

@@ -12,7 +12,7 @@ from pytest_gpucluster.kit.between import judge_between
 from pytest_gpucluster.kit.payload_result import judge_package, most_common
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.between import Reach
@@ -29,9 +29,9 @@ _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED
     "`environments` and that under tensorflow.environment",
     action=Action.CONFIGURE,
 )
-def framework(node_name: str, packages: PayloadResult) -> Judgement:
-    """Judge that tensorflow is installed, in the version of the other nodes."""
-    yield from judge_package(node_name, packages, "tensorflow")
+def framework(node_name: str, packages: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
+    """Judge that tensorflow is installed, in the version of the other nodes of its kind (`peers`)."""
+    yield from judge_package(node_name, packages, "tensorflow", peers)
 
 
 @check(

@@ -41,7 +41,7 @@ from pytest_gpucluster.suites.training.facts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
@@ -69,9 +69,9 @@ _STEPS = {
     "training.environment",
     action=Action.CONFIGURE,
 )
-def framework(node_name: str, packages: PayloadResult) -> Judgement:
-    """Judge that torch is installed, in the version of the other nodes."""
-    yield from judge_package(node_name, packages, "torch")
+def framework(node_name: str, packages: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
+    """Judge that torch is installed, in the version of the other nodes of its kind (`peers`)."""
+    yield from judge_package(node_name, packages, "torch", peers)
 
 
 def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
@@ -165,7 +165,7 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
             differ = f"two replays differ on {unequal} of {among} {devices}"
             yield NotChecked(f"torch or a library is not deterministic: {differ}")
         elif _repeats(fact["runs"]):
-            yield from usual.judge(rank.label, fact["runs"][0], shown=_digest)
+            yield from usual.judge_result(rank.label, fact["runs"][0], shown=_digest)
         else:
             first, again = fact["runs"][0], next(run for run in fact["runs"] if run != fact["runs"][0])
             yield Finding(rank.label, _replayed(first, again), f"equal bits in {len(fact['runs'])} replays")
@@ -648,7 +648,7 @@ def _unequal(runs: Sequence[TrainedMode], *, nodes: bool = False) -> Iterator[Fi
     votes = norm(((run.rank.node, run.after) for run in runs), "ranks")
     for run in runs:
         part = run.rank.place if nodes else run.rank.label
-        yield from votes.judge(part, run.after, measured=f"parameters after training: {run.after}")
+        yield from votes.judge_result(part, run.after, measured=f"parameters after training: {run.after}")
         if run.after == run.before:
             yield Finding(part, "training changed no parameter", "other parameters")
         if not all(map(math.isfinite, run.losses)):
