@@ -320,6 +320,18 @@ def test_a_node_that_failed_is_no_baseline_and_the_others_are(kept: History) -> 
     assert told.last_good.run == "night001"
 
 
+def test_what_a_waiver_covers_is_no_baseline(kept: History) -> None:
+    add(kept, log(1, bandwidths(1)))
+    slow = bandwidths(2, {"gpu02": 0.6})
+    for one in slow:
+        if (one["node"], one["check"]) == ("gpu02", "nccl.alone_bandwidth"):
+            one["outcome"] = "waived"
+    add(kept, log(2, slow))
+    told = add(kept, log(3, bandwidths(3)))
+    runs = {it.measure.node: it.judged.runs for it in told.changes if "alone" in it.label}
+    assert runs == {"gpu01": 2, "gpu02": 1, "gpu03": 2}
+
+
 def test_checks_that_passed_before_are_named_and_an_untested_node_once(kept: History) -> None:
     checks = ("gpu.count", "gpu.memory", "os.kernel")
     add(kept, log(1, [result(node, check) for node in NODES for check in checks]))

@@ -165,10 +165,11 @@ class History(HistoryFile):
             node
             for (node,) in self._db.execute("SELECT node FROM node_runs WHERE run = ? AND good", (number,))
         }
+        waived = {(item.node, item.check) for item in run.items if item.outcome == "waived"}
         self._db.executemany(
             "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?)",
             [
-                (known[key], run.started, number, it.value, it.value is not None and key[0] in good)
+                (known[key], run.started, number, it.value, _is_fit(it, good=key[0] in good, waived=waived))
                 for key, it in zip(keys, run.measures, strict=True)
             ],
         )
@@ -567,6 +568,11 @@ def _made(row: Sequence[Any]) -> Past:
 
 def _prefixed(table: str) -> str:
     return ", ".join(f"{table}.{column.strip()}" for column in _PAST.split(","))
+
+
+def _is_fit(measure: Measure, *, good: bool, waived: set[tuple[str, str]]) -> bool:
+    """Return whether a value may be part of a baseline: what a waiver covers is no norm."""
+    return good and measure.value is not None and (measure.node, measure.check) not in waived
 
 
 def _listed(runs: Iterable[Past]) -> str:
