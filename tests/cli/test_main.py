@@ -174,7 +174,7 @@ def test_init_from_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_init_reads_one_node_per_group_unless_it_is_offline(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def look(cluster: Cluster, known: Survey, _say: object, nodes: str | None) -> Survey:
+    def read(cluster: Cluster, known: Survey, _say: object, nodes: str | None) -> Survey:
         queried.append(("look", cluster.name, nodes))
         h200 = Hardware((("NVIDIA H200", 143771 * 2**20),) * 8, (18,) * 8, frozenset({"NV18"}), ports=PORTS)
         return replace(known, hardware={"gpu01": h200})
@@ -186,7 +186,7 @@ def test_init_reads_one_node_per_group_unless_it_is_offline(
     queried: list[Any] = []
     slurm_answers(monkeypatch, PARTITIONS, "none", TYPES)
     monkeypatch.setattr(node_survey, "survey", query)
-    monkeypatch.setattr(node_survey, "look", look)
+    monkeypatch.setattr(node_survey, "read_nodes", read)
     assert cli.main(["init", "--offline"]) == 0
     assert cli.main(["init", "--from-nodes"]) == 4  # the file exists
     assert queried == []

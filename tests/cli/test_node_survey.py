@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.cli.node_survey import look, survey
+from pytest_gpucluster.cli.node_survey import read_nodes, survey
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.slurm import client
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
@@ -134,7 +134,7 @@ def test_over_ssh_nothing_is_allocated(
 
 def test_one_idle_node_of_each_group_is_read(requested: list[AllocationRequest]) -> None:
     said: list[str] = []
-    found = look(cluster(slurm={"partition": "batch"}), KNOWN, said.append)
+    found = read_nodes(cluster(slurm={"partition": "batch"}), KNOWN, said.append)
     assert [(one.nodes, one.partition, one.gpus_per_node, one.exclusive, one.time) for one in requested] == [
         (("gpu01",), "batch", 8, False, 300.0),
         (("cpu1",), "cpu", 8, False, 300.0),
@@ -148,7 +148,7 @@ def test_second_node_is_tried_and_a_group_without_an_answer_has_its_reason(
     requested: list[AllocationRequest],
 ) -> None:
     said: list[str] = []
-    found = look(cluster(slurm={"comment": "full"}), KNOWN, said.append, "gpu[02-03],cpu1")
+    found = read_nodes(cluster(slurm={"comment": "full"}), KNOWN, said.append, "gpu[02-03],cpu1")
     assert [one.nodes for one in requested] == [("gpu02",), ("cpu1",)]  # gpu03 is down
     assert found.hardware == {}
     assert found.unread == {"gpu01": "node lost", "cpu1": "no nodes within 600 s"}
@@ -158,7 +158,7 @@ def test_second_node_is_tried_and_a_group_without_an_answer_has_its_reason(
 @pytest.mark.usefixtures("requested")
 def test_no_idle_node_is_said() -> None:
     said: list[str] = []
-    found = look(cluster(), KNOWN, said.append, "gpu03")
+    found = read_nodes(cluster(), KNOWN, said.append, "gpu03")
     assert found.hardware == {}
     assert found.unread["gpu01"].startswith("no node of it is idle (gpu03: ")
     assert len(said) == 1
@@ -175,6 +175,6 @@ def test_over_ssh_a_node_is_read_without_an_allocation(
 
     monkeypatch.setattr(client, "make_slurm", lambda _cluster: None)
     monkeypatch.setattr(controller, "open_over_ssh", over_ssh)
-    found = look(cluster(access="ssh"), KNOWN, lambda _: None)
+    found = read_nodes(cluster(access="ssh"), KNOWN, lambda _: None)
     assert opened == [("gpu01",), ("gpu02",), ("cpu1",)]
     assert (set(found.hardware), requested) == ({"gpu02", "cpu1"}, [])

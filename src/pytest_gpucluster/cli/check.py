@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +23,20 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config import Cluster
     from pytest_gpucluster.config.yaml_loader import Loc, Source
 
-WRONG = 4
+WRONG, CANNOT_RUN = 4, 1
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpucluster check`."""
     named = parser.add_argument("file", metavar="FILE|NAME", help="a cluster file, or the name of a cluster")
     completes(named, config.cluster_names)
+    parser.add_argument(
+        "--try",
+        dest="try_steps",
+        action="store_true",
+        help="also run one small step per group and environment, and print what each suite would find there; exit status 1 "
+        "if a suite with a section could not run",
+    )
     add_json(parser)
 
 
@@ -41,12 +50,31 @@ def check(args: argparse.Namespace) -> int:
     except ConfigError as error:
         errors = [*(error.every or (str(error),))]
     summary = _summary(source, cluster) if source and cluster and not errors else {}
+    if args.try_steps and cluster and not errors:
+        return _try(cluster, summary, as_json=args.json)
     if args.json:
         say_json({"valid": not errors, "errors": errors, **summary})
     else:
         for line in errors or _lines(summary):
             print(line)
     return WRONG if errors else 0
+
+
+def _try(cluster: Cluster, summary: dict[str, Any], *, as_json: bool) -> int:
+    """Print the summary and what each suite would find; return CANNOT_RUN if one with a section could not run."""
+    from pytest_gpucluster.cli import try_steps  # only here
+
+    if not as_json:
+        for line in _lines(summary):
+            print(line, flush=True)
+    tried, left = try_steps.try_suites(cluster, partial(print, file=sys.stderr))
+    if as_json:
+        say_json({"valid": True, "errors": [], **summary, **try_steps.document(tried, left)})
+    else:
+        for line in ("", *try_steps.lines(tried, left)):
+            print(line)
+    lacking = [one for one in tried if one.missing and one.suite in summary["suites"]]
+    return CANNOT_RUN if lacking or not tried else 0
 
 
 def find(name: str) -> Path:

@@ -161,14 +161,14 @@ def _init(args: argparse.Namespace) -> None:
 
 def _from_nodes(nodes: str | None, known: Survey, draft: Callable[[Survey], str], *, every: bool) -> Survey:
     """Return what is known with what one node per group shows; `every`: also what most nodes have in common."""
-    from pytest_gpucluster.cli.node_survey import look, survey  # only here
+    from pytest_gpucluster.cli.node_survey import read_nodes, survey  # only here
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "draft.yaml")
         path.write_text(draft(known))
         cluster = config.load_cluster(path)
     say = partial(print, file=sys.stderr)
-    known = look(cluster, known, say, nodes)
+    known = read_nodes(cluster, known, say, nodes)
     return survey(cluster, nodes, known, say) if every else known
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpucluster.cluster.channel.channel import Fleet
-    from pytest_gpucluster.cluster.slurm.allocation import AllocationRequest
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster, Group
     from pytest_gpucluster.core.probe import Answer
@@ -27,7 +27,7 @@ QUEUE = 15.0  # seconds that an idle node may take to be allocated
 POLL = 0.3
 ALL_GROUPS = 120.0  # seconds after which no further group is read
 ATTEMPTS = 2  # idle nodes of a group that are tried
-LOOK = 60.0  # seconds for one command on the node that is read
+COMMAND = 60.0  # seconds for one command on the node that is read
 
 
 def survey(cluster: Cluster, nodes: str | None, known: Survey, say: Callable[[str], None]) -> Survey:
@@ -60,90 +60,113 @@ def survey(cluster: Cluster, nodes: str | None, known: Survey, say: Callable[[st
     )
 
 
-def look(cluster: Cluster, known: Survey, say: Callable[[str], None], nodes: str | None = None) -> Survey:
+def read_nodes(
+    cluster: Cluster, known: Survey, say: Callable[[str], None], nodes: str | None = None
+) -> Survey:
     """Return what is known with hardware and software of one idle node per group, read in one short step each.
 
     A group that could not be read is in `unread` with the reason. `nodes`: a hostlist of the nodes to choose from.
     """
+    from pytest_gpucluster.cluster.slurm.client import make_slurm  # slow to import
+
     hardware, software, unread = {}, {}, {}
     named = hostlist.expand(nodes or "")
     until = time.monotonic() + ALL_GROUPS
-    for group in cluster.groups:
-        chosen = [name for name in group.names if nodes is None or name in named]
-        if not chosen:
-            continue
-        if time.monotonic() > until:
-            unread[group.names[0]] = f"the nodes before took {ALL_GROUPS:g} s: --nodes names nodes to read"
-            continue
-        try:
-            node, answers = _read_one(cluster, group, chosen, say)
-        except GpuClusterError as error:
-            unread[group.names[0]] = str(error)
-            say(f"{group.nodes} was not read: {error}")
-            continue
-        hardware[node] = node_facts.read_hardware(*(answers[command] for command in node_facts.HARDWARE))
-        with contextlib.suppress(GpuClusterError):
-            software[node] = node_facts.SOFTWARE.parse(answers[node_facts.SOFTWARE.command])
+    slurm = make_slurm(cluster)
+    if slurm is not None:
+        slurm.retry_for = 0
+    with contextlib.closing(slurm.transport) if slurm is not None else contextlib.nullcontext():
+        for group in cluster.groups:
+            chosen = [name for name in group.names if nodes is None or name in named]
+            if not chosen:
+                continue
+            if time.monotonic() > until:
+                unread[group.names[0]] = (
+                    f"the nodes before took {ALL_GROUPS:g} s: --nodes names nodes to read"
+                )
+                continue
+            try:
+                node, answers = _read_one(cluster, slurm, group, chosen, say)
+            except GpuClusterError as error:
+                unread[group.names[0]] = str(error)
+                say(f"{group.nodes} was not read: {error}")
+                continue
+            hardware[node] = node_facts.read_hardware(*(answers[command] for command in node_facts.HARDWARE))
+            with contextlib.suppress(GpuClusterError):
+                software[node] = node_facts.SOFTWARE.parse(answers[node_facts.SOFTWARE.command])
     return replace(known, hardware=hardware, software=software, unread=unread)
 
 
 def _read_one(
-    cluster: Cluster, group: Group, names: Sequence[str], say: Callable[[str], None]
+    cluster: Cluster, slurm: Slurm | None, group: Group, names: Sequence[str], say: Callable[[str], None]
 ) -> tuple[str, dict[str, Answer]]:
     """Return an idle node of a group and its answers, {command: answer}; GpuClusterError without one that answers."""
     commands = (*node_facts.HARDWARE, node_facts.SOFTWARE.command)
-    for attempt, opened in enumerate(_one_by_one(cluster, group, names, say)):
+    for node in idle_nodes(slurm, names)[:ATTEMPTS] if slurm is not None else names[:ATTEMPTS]:
         try:
-            with opened as (node, fleet):
-                answers = {command: fleet.ask_node(node, command, timeout=LOOK) for command in commands}
-                if all(answer.rc is not None for answer in answers.values()):
-                    return node, answers
-                error = GpuClusterError(next(one.problem for one in answers.values() if one.rc is None))
+            with _channel(cluster, slurm, group, node, say) as fleet:
+                answers = {command: fleet.ask_node(node, command, timeout=COMMAND) for command in commands}
         except GpuClusterError as failed:
             error = failed
-        if attempt + 1 == ATTEMPTS:
-            break
+            continue
+        silent = [answer.problem for answer in answers.values() if answer.rc is None]
+        if not silent:
+            return node, answers
+        error = GpuClusterError(silent[0])
     raise error
 
 
-def _one_by_one(
-    cluster: Cluster, group: Group, names: Sequence[str], say: Callable[[str], None]
-) -> Iterator[contextlib.AbstractContextManager[tuple[str, Fleet]]]:
-    """Yield a channel to each idle node, opened when it is entered; GpuClusterError if no node is idle."""
-    from pytest_gpucluster.cluster.channel.channel import Fleet  # slow to import
-    from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.cluster.slurm.client import make_slurm
-    from pytest_gpucluster.plugin.controller import make_request, open_over_ssh
+def idle_nodes(slurm: Slurm, names: Sequence[str]) -> list[str]:
+    """Return those of the nodes that Slurm would allocate now; GpuClusterError with the reasons if there is none."""
     from pytest_gpucluster.plugin.plan import judge_node
 
-    @contextlib.contextmanager
-    def over_ssh(node: str) -> Iterator[tuple[str, Fleet]]:
-        with contextlib.closing(open_over_ssh(cluster, (node,))) as fleet:
-            yield node, fleet
+    inventory = slurm.nodes()
+    problems = {node: judge_node(node, inventory, wait=False) for node in names}
+    idle = [node for node, found in problems.items() if found is None]
+    if not idle:
+        why = "; ".join(f"{node}: {found.text}" for node, found in list(problems.items())[:3] if found)
+        raise GpuClusterError(f"no node of it is idle ({why})")
+    return idle
 
-    @contextlib.contextmanager
-    def over_slurm(slurm: Slurm, node: str) -> Iterator[tuple[str, Fleet]]:
-        partition = group.partition or cluster.slurm.partition
-        request = make_request(cluster.slurm, partition, inventory[node].gpus, (node,))
-        request = replace(request, exclusive=False, time=HOLD, queue_wait=QUEUE)
-        with Allocation.request(slurm, request, say=say) as held, Fleet.over_slurm(slurm, held) as fleet:
-            yield node, fleet
-        until = time.monotonic() + QUEUE  # the next command must find the node idle, not COMPLETING
-        while judge_node(node, slurm.nodes(), wait=False) and time.monotonic() < until:
-            time.sleep(POLL)
 
-    slurm = make_slurm(cluster)
+@contextlib.contextmanager
+def held_node(
+    cluster: Cluster,
+    slurm: Slurm,
+    group: Group,
+    node: str,
+    say: Callable[[str], None],
+    *,
+    seconds: float = HOLD,
+) -> Iterator[Allocation]:
+    """Hold one node with its GPUs for a small job; it is idle again, not COMPLETING, when this ends."""
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.plugin.controller import make_request
+    from pytest_gpucluster.plugin.plan import judge_node
+
+    partition = group.partition or cluster.slurm.partition
+    request = make_request(cluster.slurm, partition, slurm.nodes()[node].gpus, (node,))
+    request = replace(request, exclusive=False, time=seconds, queue_wait=QUEUE)
+    with Allocation.request(slurm, request, say=say) as held:
+        yield held
+    until = time.monotonic() + QUEUE
+    while judge_node(node, slurm.nodes(), wait=False) and time.monotonic() < until:
+        time.sleep(POLL)
+
+
+@contextlib.contextmanager
+def _channel(
+    cluster: Cluster, slurm: Slurm | None, group: Group, node: str, say: Callable[[str], None]
+) -> Iterator[Fleet]:
+    from pytest_gpucluster.cluster.channel.channel import Fleet  # slow to import
+    from pytest_gpucluster.plugin.controller import open_over_ssh
+
     if slurm is None:
-        yield from map(over_ssh, names)
+        with contextlib.closing(open_over_ssh(cluster, (node,))) as fleet:
+            yield fleet
         return
-    slurm.retry_for = 0
-    with contextlib.closing(slurm.transport):
-        inventory = slurm.nodes()
-        problems = {node: judge_node(node, inventory, wait=False) for node in names}
-        if all(problems.values()):
-            why = "; ".join(f"{node}: {found.text}" for node, found in list(problems.items())[:3] if found)
-            raise GpuClusterError(f"no node of it is idle ({why})")
-        yield from (over_slurm(slurm, node) for node, found in problems.items() if found is None)
+    with held_node(cluster, slurm, group, node, say) as held, Fleet.over_slurm(slurm, held) as fleet:
+        yield fleet
 
 
 def _fleets(cluster: Cluster, nodes: str | None, say: Callable[[str], None]) -> Iterator[Fleet]:

@@ -55,6 +55,8 @@ class Suite:
     stated: what else the section needs, that only its operator can state; the draft is then a comment.
     idle: a function (slurm, cluster); it returns why a run that does not select the suite by name leaves it out, since
     nothing on this cluster is there to be tested; '' otherwise.
+    tried: a function (suite, section, Software of core/survey.py, GPUs); it returns what the suite would run on a node, and
+    what is missing; by default that are the `frameworks`.
     proof: names of checks (fnmatch), without whose results the suite has proved nothing about a node.
     by_profile: names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
     it: they are not checked where the profile is of other hardware.
@@ -86,6 +88,7 @@ class Suite:
     needs: tuple[str, ...] = ()
     stated: str = ""
     idle: str | None = None
+    tried: str | None = None
     proof: tuple[str, ...] = ()
     by_profile: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

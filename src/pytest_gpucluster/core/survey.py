@@ -60,7 +60,7 @@ class Hardware:
 class Software:
     """What the steps of suites find on one node.
 
-    programs: {name: path}. packages: {module of python3: version, '' if unknown}. versions: {program: its first line}.
+    system: of os-release. devices: the GPUs that torch sees; None if torch was not started. programs: {name: path}. packages: {module of python3: version, '' if unknown}. versions: {program: its first line}.
     images: known .sqsh files. modules: names of environment modules. pyxis: whether srun there takes --container-image.
     """
 
@@ -71,6 +71,8 @@ class Software:
     images: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     pyxis: bool = False
+    system: str = ""
+    devices: int | None = None
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,14 @@ class SuiteSection(Model):
     environment_keys: ClassVar[tuple[str, ...]] = ("environment",)  # keys that name one of `environments`
     starts_containers: ClassVar[bool] = False
 
+    def environment_keys_used(self) -> tuple[str, ...]:
+        """Return the keys of this section that name an environment."""
+        return tuple(key for key in self.environment_keys if key in type(self).model_fields)
+
+    def images_of_steps(self) -> tuple[str, ...]:
+        """Return the images that the section itself names for its steps, instead of an environment."""
+        return ()
+
     def without_effect(self) -> Iterator[tuple[str, str]]:
         """Yield keys that have no effect without another one, and the reason."""
         yield from ()

@@ -96,6 +96,10 @@ class NcclConfig(Section):
         description="a pair is suspect when it is below the median of all pairs by this share",
     )
 
+    def images_of_steps(self) -> tuple[str, ...]:
+        """Return the image with nccl-tests, unless the run makes it."""
+        return (self.container,) if self.container and not self.compile else ()
+
     def without_effect(self) -> Iterator[tuple[str, str]]:
         """Yield keys that have no effect without another one, and the reason."""
         if self.compile and not self.container:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
+from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.survey import Hardware, Software
 from pytest_gpucluster.kit import node_links, nvidia_smi
@@ -48,17 +49,24 @@ def packages() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for suite in suites() for name in suite.frameworks))
 
 
-def software_script(python: str = "python3") -> str:
-    """Return the sh script that prints what steps find; each part is bounded, and none changes anything."""
+def software_script(python: str = "python3", *, torch: bool = False) -> str:
+    """Return the sh script that prints what steps find; each part is bounded, and none changes anything.
+
+    `torch`: start it, to count the GPUs that it sees.
+    """
     words = " ".join(packages())
+    python = shlex.quote(python)
+    count = f"$l {python} -c 'import torch; print(\"devices\\t%d\" % torch.cuda.device_count())' 2>/dev/null </dev/null || :"
     return f"""
 p() {{ printf '%s\\t%s\\n' "$1" "$2"; }}
-t=; ! command -v timeout >/dev/null 2>&1 || t='timeout -k 1 15'
+t= l=; ! command -v timeout >/dev/null 2>&1 || {{ t='timeout -k 1 15'; l='timeout -k 1 90'; }}
+p system "$(. /etc/os-release 2>/dev/null; echo "$PRETTY_NAME")"
 for n in {" ".join(PROGRAMS)}; do f=$(command -v $n 2>/dev/null) && p "program $n" "$f"; done
 command -v all_reduce_perf >/dev/null 2>&1 || for d in {_BUILDS}; do
   [ ! -x "$d/all_reduce_perf" ] || {{ p 'program all_reduce_perf' "$d/all_reduce_perf"; break; }}; done
 p mpirun "$($t mpirun --version 2>/dev/null </dev/null | head -n 1)"
 $t {python} -c '{PYTHON.strip()}' {words} 2>/dev/null </dev/null || :
+{count if torch else ""}
 for f in {_IMAGES}; do [ ! -r "$f" ] || p image "$f"; done
 [ -z "$(ls /etc/slurm/plugstack.conf.d/*pyxis* /etc/slurm-llnl/plugstack.conf.d/*pyxis* 2>/dev/null)" ] || p pyxis yes
 case $(srun --help 2>/dev/null </dev/null) in *container-image*) p pyxis yes ;; esac
@@ -71,10 +79,14 @@ echo end
 def read_software(answer: Answer) -> Software:
     """Return what the script printed; ProbeError if its end is missing."""
     lines = [line.partition("\t") for line in answer.out.splitlines()]
+    if ("end", "", "") not in lines:
+        raise ProbeError(last_line(answer.err) or f"exit status {answer.rc}")
     found: dict[str, str] = {key: value.strip() for key, _, value in lines}
     installed: Mapping[str, str] = json.loads(found.get("packages", "{}") or "{}")
     return Software(
         python=found.get("python", ""),
+        system=found.get("system", ""),
+        devices=int(found["devices"]) if found.get("devices", "").isdecimal() else None,
         programs={
             key.removeprefix("program "): value for key, value in found.items() if key.startswith("program ")
         },
@@ -84,6 +96,14 @@ def read_software(answer: Answer) -> Software:
         modules=tuple(value for key, _, value in lines if key == "module"),
         pyxis="pyxis" in found,
     )
+
+
+def torch_words(found: Software) -> str:
+    """Return torch's version and the GPUs that it sees, in words."""
+    seen = {None: "GPUs not read", 0: "sees no GPU", 1: "sees 1 GPU"}.get(
+        found.devices, f"sees {found.devices} GPUs"
+    )
+    return f"torch {found.packages.get('torch', '')} ({seen})"
 
 
 SOFTWARE: Probe[Software] = Probe("software of steps", software_script(), read_software, timeout=60)

@@ -31,4 +31,5 @@ SUITE = Suite(
         },
     },
     on_request="options",
+    tried="draft:tried",
 )

@@ -10,4 +10,5 @@ SUITE = Suite(
     section="config:ContainerConfig",
     proof=("container.plugin", "container.import", "container.release", "container.reuse"),
     draft="draft:lines",
+    tried="draft:tried",
 )

@@ -48,3 +48,7 @@ class ContainerConfig(FrameworkConfig):
         description="the image has sshd, ssh and ssh-keygen: start them in a container as the user, on a port of 127.0.0.1",
     )
     keep: bool = Field(default=False, description="keep imported containers on the nodes for the next run")
+
+    def images_of_steps(self) -> tuple[str, ...]:
+        """Return the images that every node must start."""
+        return (*((self.image,) if self.image else ()), *self.images)

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.config.yaml_loader import clip, quoted
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.core.survey import Survey
+    from pytest_gpucluster.core.registry import Suite
+    from pytest_gpucluster.core.survey import Software, Survey
+    from pytest_gpucluster.core.values import SuiteSection
 
 EXAMPLE = "# container: {image: REGISTRY#IMAGE:TAG}"
+
+
+def tried(_suite: Suite, _section: SuiteSection, found: Software, _gpus: int) -> tuple[str, list[str]]:
+    """Return the system in the image, whose step has proved that it ran inside."""
+    return f"starts: {found.system or 'a system without os-release'}", []
 
 
 def lines(survey: Survey) -> list[str]:

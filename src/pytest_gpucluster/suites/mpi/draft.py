@@ -7,9 +7,25 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.config.yaml_loader import clip
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.core.survey import Survey
+    from pytest_gpucluster.core.registry import Suite
+    from pytest_gpucluster.core.survey import Software, Survey
+    from pytest_gpucluster.kit.mpi_config import MpiConfig
 
 EXAMPLE = "# mpi: {launchers: [mpirun, srun --mpi=pmix]}"
+
+
+def tried(_suite: Suite, section: MpiConfig, found: Software, _gpus: int) -> tuple[str, list[str]]:
+    """Return the MPI that would be used, and what is missing."""
+    needed = ["mpirun"] if "mpirun" in section.launchers and section.mpirun == "mpirun" else []
+    needed += ["mpicc"] if "c" in section.languages and section.compiler == "mpicc" else []
+    lacking = [f"{name} is not on PATH" for name in needed if name not in found.programs]
+    if "python" in section.languages and "mpi4py" not in found.packages:
+        lacking.append(f"mpi4py is not in {found.python or 'python3'}")
+    way = [
+        "load its module in an environment (environments: NAME: {modules: [...]}, mpi: {environment: NAME})"
+    ]
+    paths = [found.programs[name] for name in needed if name in found.programs]
+    return ", ".join([*found.versions.values(), *paths]), lacking and ["; ".join(lacking) + ": " + way[0]]
 
 
 def lines(survey: Survey) -> list[str]:

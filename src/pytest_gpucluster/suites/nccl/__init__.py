@@ -19,4 +19,5 @@ SUITE = Suite(
     check_options="baseline:check_options",
     settings={"command": "steps:refuse_command"},
     draft="draft:lines",
+    tried="draft:tried",
 )

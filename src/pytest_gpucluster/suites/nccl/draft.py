@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.yaml_loader import clip, quoted
+from pytest_gpucluster.kit import node_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpucluster.core.survey import Survey
+    from pytest_gpucluster.core.registry import Suite
+    from pytest_gpucluster.core.survey import Software, Survey
+    from pytest_gpucluster.kit.nccl_config import NcclConfig
 
 PREFERRED = ("pmix", "pmi2", "cray_shasta")  # what Open MPI understands before what MPICH does
 PROGRAM, SIZES = "all_reduce_perf", "-b 1M -e 4G -f 2 -g 1"
@@ -24,6 +27,31 @@ def lines(survey: Survey) -> list[str]:
         keys["command"] = quoted(f"{built[0]} {SIZES}", in_flow=True)
     section = f"nccl: {{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
     return ["", *comments, *_measured(survey), section if keys else "# nccl: {mpi: TYPE}  # another type"]
+
+
+def tried(_suite: Suite, section: NcclConfig, found: Software, gpus: int) -> tuple[str, list[str]]:
+    """Return the program that would measure, and what is missing."""
+    program = (section.command.split() or [PROGRAM])[0]
+    tests = program if program.startswith("/") else found.programs.get(PROGRAM, "")
+    if tests and section.runner != "payload" and not tests.rpartition("/")[0].endswith("build"):
+        launched = "mpirun" if section.launcher == "mpirun" else f"srun --mpi={section.mpi or 'default'}"
+        return f"nccl-tests: {tests}, started by {launched}", []
+    if section.payload and section.runner != "nccl-tests":
+        return f"payload: {section.payload[0]}", []
+    if "torch" in found.packages and section.runner != "nccl-tests":
+        missing = ["torch sees no GPU there"] if gpus and found.devices == 0 else []
+        return f"the payload on {node_facts.torch_words(found)}, python {found.python}", missing
+    if not gpus:
+        return "nothing: no GPUs", []
+    wanted = {"nccl-tests": "nccl-tests were", "payload": "torch was"}.get(
+        section.runner, "neither nccl-tests nor torch was"
+    )
+    built = f" (built in {tests}: nccl.command may name it)" if tests else ""
+    where = f"python {found.python}" if found.python else "no python3"
+    return "", [
+        f"{wanted} {'not ' if section.runner != 'auto' else ''}found ({where}){built}: name an environment with torch "
+        "(nccl.environment, environments.default), an image with nccl-tests (nccl.container), or install them"
+    ]
 
 
 def _launcher(survey: Survey) -> tuple[list[str], dict[str, str]]:
