@@ -1,0 +1,188 @@
+"""`gpucluster check --try`: one small step per group and environment, and what each suite would find there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.cli.node_survey import held_node, idle_nodes
+from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT, EnvironmentConfig
+from pytest_gpucluster.config.yaml_loader import clip
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.kit import node_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.config.models import Cluster, Group
+    from pytest_gpucluster.core.registry import Suite
+    from pytest_gpucluster.core.survey import Software
+    from pytest_gpucluster.core.values import SuiteSection
+
+STEP = 180.0  # seconds of one step, with the import of its image
+SPARE = 120.0  # seconds of the job beside its steps
+WIDTH = 80
+OUTSIDE = "no environment"
+_REPEAT = re.compile(r"; repeat: .*(?=\))|[ ;]*\(repeat: .*\)")  # a long command, which `pytest` prints too
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What one suite would find in one environment on one node. `missing` '': it would run."""
+
+    nodes: str
+    node: str
+    suite: str
+    environment: str
+    runs: str
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step found in one environment, or why it did not run."""
+
+    found: Software | None = None
+    problem: str = ""
+
+
+def try_suites(cluster: Cluster, say: Callable[[str], None]) -> tuple[list[Tried], dict[str, str]]:
+    """Return what each suite of the file would find, by group, and {nodes of a group: why it was not tried}."""
+    from pytest_gpucluster.cluster.slurm.client import make_slurm  # slow to import
+
+    slurm = make_slurm(cluster)
+    if slurm is None or cluster.why_no_slurm:
+        raise GpuClusterError(f"--try: there are no steps: {cluster.why_no_slurm}")
+    slurm.retry_for = 0
+    tried: list[Tried] = []
+    left: dict[str, str] = {}
+    with contextlib.closing(slurm.transport):
+        for group in filter(cluster.reaches, cluster.groups):
+            try:
+                tried += _of_group(cluster, slurm, group, say)
+            except GpuClusterError as error:
+                left[group.nodes] = str(error)
+    return tried, left
+
+
+def _of_group(cluster: Cluster, slurm: Slurm, group: Group, say: Callable[[str], None]) -> Iterator[Tried]:
+    node = idle_nodes(slurm, group.names)[0]
+    wanted = [(suite, section) for suite in suites() if (section := _section(cluster, suite)) is not None]
+    places = {label: place for _, section in wanted for label, place in _places(cluster, section)}
+    with held_node(cluster, slurm, group, node, say, seconds=SPARE + STEP * len(places)) as held:
+        steps = {label: _step(slurm, held, place) for label, place in places.items()}
+        gpus = slurm.nodes()[node].gpus
+    for suite, section in wanted:
+        for label, _ in _places(cluster, section):
+            runs, missing = _judged(cluster, group, suite, section, steps[label], gpus)
+            yield Tried(group.nodes, node, suite.name, label, runs, missing)
+
+
+def _section(cluster: Cluster, suite: Suite) -> SuiteSection | None:
+    """Return the section of a suite whose steps use an environment."""
+    section = cluster.sections().get(suite.name)
+    return (
+        section
+        if section is not None and (section.environment_keys_used() or section.images_of_steps())
+        else None
+    )
+
+
+def _places(cluster: Cluster, section: SuiteSection) -> list[tuple[str, EnvironmentConfig | None]]:
+    """Return (label, environment) of the steps of a suite; an image that its section names goes first."""
+    if images := section.images_of_steps():
+        return [(f"image {image}", EnvironmentConfig(container_image=image)) for image in images]
+    found: dict[str, EnvironmentConfig | None] = {}
+    for key in section.environment_keys_used():
+        name = getattr(section, key)
+        place = cluster.environment(name)
+        found[f"environments.{name or DEFAULT_ENVIRONMENT}" if place is not None else OUTSIDE] = place
+    return [*found.items()]
+
+
+def _step(slurm: Slurm, held: Allocation, place: EnvironmentConfig | None) -> Step:
+    from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step  # slow to import
+
+    python = place.python if place is not None else "python3"
+    script = node_facts.software_script(python, torch=True)
+    request = StepRequest(("sh", "-c", script), held.nodes, 1, environment=place, mpi="none", timeout=STEP)
+    try:
+        result = run_step(slurm, held, request)
+    except GpuClusterError as error:
+        return Step(problem=_REPEAT.sub("", str(error)))
+    task = result.tasks[0]
+    try:
+        return Step(
+            node_facts.SOFTWARE.parse(Answer(task.node, task.rc, task.stdout.encode(), task.stderr.encode()))
+        )
+    except GpuClusterError as error:
+        return Step(problem=result.hint or str(error))
+
+
+def _judged(
+    cluster: Cluster, group: Group, suite: Suite, section: SuiteSection, step: Step, gpus: int
+) -> tuple[str, str]:
+    """Return what a suite would run, and what is missing with the way out."""
+    if step.found is None:
+        return "", clip(step.problem, 300)
+    judge = suite.load(suite.tried) if suite.tried else _by_needs
+    runs, missing = judge(suite, section, step.found, gpus)
+    nodes = sum(
+        len(one.names) for one in cluster.groups
+        if (one.partition or cluster.slurm.partition) == (group.partition or cluster.slurm.partition)
+    )  # fmt: skip
+    if "2 nodes" in suite.needs and min(nodes, getattr(section, "nodes", None) or nodes) < 2:
+        missing.append(
+            "it would have one node: nothing between nodes can be proved; add nodes of this partition"
+        )
+    return runs, "; ".join(missing)
+
+
+def _by_needs(suite: Suite, _section: SuiteSection, found: Software, _gpus: int) -> tuple[str, list[str]]:
+    lacking = [
+        f"{name} is not in {found.python or 'python3, which is not there'}: install it, or name an environment that has it: "
+        f"{suite.name}.environment"
+        for name in suite.frameworks
+        if name not in found.packages
+    ]
+    runs = [
+        node_facts.torch_words(found) if name == "torch" else f"{name} {found.packages[name]}".strip()
+        for name in suite.frameworks
+        if name in found.packages
+    ]
+    runs += [f"python {found.python}"] if found.python else []
+    return ", ".join(runs), lacking
+
+
+def lines(tried: list[Tried], left: Mapping[str, str]) -> Iterator[str]:
+    """Yield the report, at most 80 columns wide: by group, then by suite."""
+    for nodes in dict.fromkeys(one.nodes for one in tried):
+        of_group = [one for one in tried if one.nodes == nodes]
+        yield f"{clip(nodes, 40)}: tried on {of_group[0].node}"
+        for one in of_group:
+            text = f"CANNOT RUN: {one.missing}" if one.missing else one.runs or "runs"
+            where = "" if one.environment == OUTSIDE else f" (in {one.environment})"
+            yield from textwrap.wrap(
+                f"{one.suite:<13} {text}{where}", WIDTH - 1, initial_indent="  ", subsequent_indent=" " * 16
+            )
+    for nodes, why in left.items():
+        yield from textwrap.wrap(f"{clip(nodes, 40)}: not tried: {why}", WIDTH - 1, subsequent_indent="  ")
+
+
+def document(tried: list[Tried], left: Mapping[str, str]) -> dict[str, Any]:
+    """Return the same for --json."""
+    return {
+        "tried": [
+            {"nodes": one.nodes, "node": one.node, "suite": one.suite, "environment": one.environment,
+             "runs": one.runs, "missing": one.missing}
+            for one in tried
+        ],
+        "not_tried": dict(left),
+    }  # fmt: skip
