@@ -73,13 +73,13 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[AllocationRequest]:
         name: NodeInfo(name, "DOWN" if name == "gpu03" else "IDLE", gres={"gpu": 8})
         for name in ("gpu01", "gpu02", "gpu03", "cpu1")
     }
-    slurm = SimpleNamespace(nodes=lambda: nodes, transport=FakeFleet(()), retry_for=60)
+    slurm = SimpleNamespace(nodes=lambda: nodes, transport=FakeFleet(()), retry_for=60, run=lambda *_: "")
 
     def request(_slurm: object, wanted: AllocationRequest, **_: object) -> Any:
         found.append(wanted)
         if wanted.partition == "cpu" and wanted.comment == "full":
             raise AllocationError("no nodes within 600 s")
-        return contextlib.nullcontext(wanted)
+        return contextlib.nullcontext(SimpleNamespace(nodes=wanted.nodes, job_id=7))
 
     monkeypatch.setattr(client, "make_slurm", lambda _cluster: slurm)
     monkeypatch.setattr(Allocation, "request", request)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import re
 import shutil
 from typing import TYPE_CHECKING
 
+import yaml
 from plugin_helpers import jobs_so_far, out_of_service, run_pytest, slurm, wait_for
 from ssh_helpers import HOST, sshd
 
@@ -103,6 +105,34 @@ def test_one_node_is_read_by_one_short_job_and_the_draft_fits_it(
     capsys.readouterr()
     assert cli.main(["check", "lab"]) == 0
     assert "warning" not in capsys.readouterr().out
+
+
+def test_suites_are_tried_in_the_environments_of_the_file(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One job for all steps; an image is started and proved; what is missing is the exit status."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["init", "--name", "lab"]) == 0
+    before = jobs_so_far(sandbox)
+    assert cli.main(["check", "lab", "--try"]) == 0
+    assert jobs_so_far(sandbox) == before + 1
+    out = capsys.readouterr().out
+    assert re.search(r"\n  nccl +nccl-tests: /\S+/all_reduce_perf,\s+started\s+by\s+srun --mpi=", out)
+    path = tmp_path / "clusters" / "lab.yaml"
+    image = yaml.safe_load(sandbox.cluster_file.read_text())["container"]["image"]
+    more = f"environments: {{default: {{container_image: {image}}}, gone: {{modules: [gone]}}}}\n"
+    path.write_text(
+        path.read_text() + more + f"container: {{image: {image}}}\nddp: {{}}\nray: {{environment: gone}}\n"
+    )
+    assert cli.main(["check", "lab", "--try"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "container starts: image of the sandbox" in out
+    assert (
+        "ddp CANNOT RUN: there is no python3 for torch: name an environment that has it: ddp.environment"
+        in out
+    )
+    assert "ray CANNOT RUN: module load gone: failed on gpu01" in out
 
 
 def test_without_an_idle_node_the_reason_is_in_the_draft(

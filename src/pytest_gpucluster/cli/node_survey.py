@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.kit import node_facts
 
@@ -142,7 +142,6 @@ def held_node(
     """Hold one node with its GPUs for a small job; it is idle again, not COMPLETING, when this ends."""
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.plugin.controller import make_request
-    from pytest_gpucluster.plugin.plan import judge_node
 
     partition = group.partition or cluster.slurm.partition
     request = make_request(cluster.slurm, partition, slurm.nodes()[node].gpus, (node,))
@@ -150,8 +149,11 @@ def held_node(
     with Allocation.request(slurm, request, say=say) as held:
         yield held
     until = time.monotonic() + QUEUE
-    while judge_node(node, slurm.nodes(), wait=False) and time.monotonic() < until:
-        time.sleep(POLL)
+    with contextlib.suppress(SlurmError):  # squeue does not know the job any more
+        while (
+            slurm.run("squeue", "-h", "-j", str(held.job_id), "-o", "%T").strip() and time.monotonic() < until
+        ):
+            time.sleep(POLL)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli.node_survey import held_node, idle_nodes
@@ -132,8 +132,11 @@ def _judged(
     """Return what a suite would run, and what is missing with the way out."""
     if step.found is None:
         return "", clip(step.problem, 300)
+    found = step.found
+    if group.profile.simulated and found.devices == 0:
+        found = replace(found, devices=gpus)  # torch sees no simulated GPU
     judge = suite.load(suite.tried) if suite.tried else _by_needs
-    runs, missing = judge(suite, section, step.found, gpus)
+    runs, missing = judge(suite, section, found, gpus)
     nodes = sum(
         len(one.names) for one in cluster.groups
         if (one.partition or cluster.slurm.partition) == (group.partition or cluster.slurm.partition)
@@ -145,13 +148,17 @@ def _judged(
     return runs, "; ".join(missing)
 
 
-def _by_needs(suite: Suite, _section: SuiteSection, found: Software, _gpus: int) -> tuple[str, list[str]]:
+def _by_needs(suite: Suite, _section: SuiteSection, found: Software, gpus: int) -> tuple[str, list[str]]:
+    python = found.python.split()[0] if found.python else ""
     lacking = [
-        f"{name} is not in {found.python or 'python3, which is not there'}: install it, or name an environment that has it: "
-        f"{suite.name}.environment"
+        f"{name} is not in {python}: install it, or name an environment that has it: {suite.name}.environment"
+        if python
+        else f"there is no python3 for {name}: name an environment that has it: {suite.name}.environment"
         for name in suite.frameworks
         if name not in found.packages
     ]
+    if "torch" in suite.frameworks and "torch" in found.packages:
+        lacking += node_facts.torch_problems(found, gpus)
     runs = [
         node_facts.torch_words(found) if name == "torch" else f"{name} {found.packages[name]}".strip()
         for name in suite.frameworks
@@ -170,10 +177,16 @@ def lines(tried: list[Tried], left: Mapping[str, str]) -> Iterator[str]:
             text = f"CANNOT RUN: {one.missing}" if one.missing else one.runs or "runs"
             where = "" if one.environment == OUTSIDE else f" (in {one.environment})"
             yield from textwrap.wrap(
-                f"{one.suite:<13} {text}{where}", WIDTH - 1, initial_indent="  ", subsequent_indent=" " * 16
+                f"{one.suite:<13} {text}{where}",
+                WIDTH - 1,
+                initial_indent="  ",
+                subsequent_indent=" " * 16,
+                break_on_hyphens=False,
             )
     for nodes, why in left.items():
-        yield from textwrap.wrap(f"{clip(nodes, 40)}: not tried: {why}", WIDTH - 1, subsequent_indent="  ")
+        yield from textwrap.wrap(
+            f"{clip(nodes, 40)}: not tried: {why}", WIDTH - 1, subsequent_indent="  ", break_on_hyphens=False
+        )
 
 
 def document(tried: list[Tried], left: Mapping[str, str]) -> dict[str, Any]:

@@ -100,10 +100,20 @@ def read_software(answer: Answer) -> Software:
 
 def torch_words(found: Software) -> str:
     """Return torch's version and the GPUs that it sees, in words."""
-    seen = {None: "GPUs not read", 0: "sees no GPU", 1: "sees 1 GPU"}.get(
-        found.devices, f"sees {found.devices} GPUs"
+    seen = {None: "does not start", 0: "sees no GPU", 1: "sees 1 GPU"}
+    return (
+        f"torch {found.packages.get('torch', '')} ({seen.get(found.devices, f'sees {found.devices} GPUs')})"
     )
-    return f"torch {found.packages.get('torch', '')} ({seen})"
+
+
+def torch_problems(found: Software, gpus: int) -> list[str]:
+    """Return why an installed torch is of no use on a node with this number of GPUs."""
+    if found.devices is None:
+        return [
+            f"torch is installed, and does not start in 90 s: {found.python.split()[0]} -c 'import torch'"
+        ]
+    blind = ["torch sees no GPU there: it is a build for CPUs, or its CUDA needs a newer driver"]
+    return blind if gpus and not found.devices else []
 
 
 SOFTWARE: Probe[Software] = Probe("software of steps", software_script(), read_software, timeout=60)

@@ -21,8 +21,8 @@ def tried(_suite: Suite, section: BurninConfig, found: Software, gpus: int) -> t
     if not gpus:
         return f"host loads, python {found.python}", []
     if "torch" in found.packages:
-        missing = ["torch sees no GPU there"] if found.devices == 0 else []
-        return f"GPU loads on {node_facts.torch_words(found)}, python {found.python}", missing
+        words = f"GPU loads on {node_facts.torch_words(found)}, python {found.python}"
+        return words, node_facts.torch_problems(found, gpus)
     return "", [
         f"torch is not in {found.python}, so no GPU would be loaded: name an environment that has it (burnin.environment, "
         "environments.default)"

@@ -39,8 +39,8 @@ def tried(_suite: Suite, section: NcclConfig, found: Software, gpus: int) -> tup
     if section.payload and section.runner != "nccl-tests":
         return f"payload: {section.payload[0]}", []
     if "torch" in found.packages and section.runner != "nccl-tests":
-        missing = ["torch sees no GPU there"] if gpus and found.devices == 0 else []
-        return f"the payload on {node_facts.torch_words(found)}, python {found.python}", missing
+        words = f"the payload on {node_facts.torch_words(found)}, python {found.python}"
+        return words, node_facts.torch_problems(found, gpus)
     if not gpus:
         return "nothing: no GPUs", []
     wanted = {"nccl-tests": "nccl-tests were", "payload": "torch was"}.get(

@@ -1,0 +1,170 @@
+"""`gpucluster check --try`: the environments that are tried, and what each suite would find in them."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster import config
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cli import try_steps
+from pytest_gpucluster.cluster.slurm import client
+from pytest_gpucluster.cluster.slurm import step as slurm_step
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.core.errors import GpuClusterError, StepError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
+
+BARE = "system\tUbuntu 24.04\npackages\t{}\npython\t/usr/bin/python3 3.12.3\nend\n"
+TORCH = 'packages\t{"torch": "2.5.1"}\npython\t/opt/conda/bin/python 3.11.9\ndevices\t8\nend\n'
+TESTS = f"program all_reduce_perf\t/usr/bin/all_reduce_perf\n{BARE}"
+FILE = """
+slurm: {partition: batch}
+nodes: gpu[01-04]
+profile: h200-8
+"""
+
+
+class Site:
+    """A Slurm whose steps print `said[label of the image or python]`; an exception is raised."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], *, idle: bool = True) -> None:
+        self.said = said
+        self.asked: list[StepRequest] = []
+        self.held: list[tuple[str, float]] = []
+        nodes = {
+            name: NodeInfo(name, "IDLE" if idle else "ALLOCATED", gres={"gpu": 8})
+            for name in ("gpu01", "gpu02")
+        }
+        slurm = SimpleNamespace(
+            nodes=lambda: nodes, transport=SimpleNamespace(close=lambda: None), retry_for=1
+        )
+        monkeypatch.setattr(client, "make_slurm", lambda _cluster: slurm)
+        monkeypatch.setattr(try_steps, "held_node", self._hold)
+        monkeypatch.setattr(slurm_step, "run_step", self._run)
+
+    @contextlib.contextmanager
+    def _hold(
+        self, _cluster: Any, _slurm: Any, _group: Any, node: str, _say: Any, *, seconds: float
+    ) -> Iterator[Any]:
+        self.held.append((node, seconds))
+        yield SimpleNamespace(nodes=(node,))
+
+    def _run(self, _slurm: Any, held: Any, request: StepRequest) -> StepResult:
+        self.asked.append(request)
+        place = request.environment
+        said = self.said[(place.container_image or place.python) if place else ""]
+        if isinstance(said, Exception):
+            raise said
+        task = TaskResult(
+            0,
+            held.nodes[0],
+            0 if said.endswith("end\n") else 1,
+            stdout=said,
+            stderr="module load x: failed\n",
+        )
+        return StepResult(task.rc or 0, (task,), "", 0.1, "srun")
+
+
+def tried(folder: Path, text: str) -> tuple[dict[str, try_steps.Tried], dict[str, str]]:
+    path = folder / "lab.yaml"
+    path.write_text(FILE + text)
+    found, left = try_steps.try_suites(config.load_cluster(path), lambda _: None)
+    return {one.suite: one for one in found}, left
+
+
+def test_each_environment_is_tried_once_in_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, {"nvcr.io#pt:1": TORCH, "/shared/nt.sqsh": TESTS, "": BARE, "/m/python": BARE})
+    found, left = tried(
+        tmp_path,
+        "environments: {default: {container_image: nvcr.io#pt:1}, m: {python: /m/python}}\n"
+        "ddp: {}\ntraining: {}\nray: {environment: m}\ntensorflow: {environment: none}\n"
+        "nccl: {container: /shared/nt.sqsh}\n",
+    )
+    assert len(site.asked) == 4  # of ddp, training and burnin; of ray, tensorflow and nccl
+    assert site.held == [("gpu01", try_steps.SPARE + 4 * try_steps.STEP)]
+    assert all(
+        (one.timeout, one.mpi, one.ntasks_per_node) == (try_steps.STEP, "none", 1) for one in site.asked
+    )
+    assert left == {}
+    assert found["ddp"].runs == "torch 2.5.1 (sees 8 GPUs), python /opt/conda/bin/python 3.11.9"
+    assert (found["ddp"].missing, found["ddp"].environment) == ("", "environments.default")
+    assert found["nccl"].environment == "image /shared/nt.sqsh"
+    assert found["nccl"].runs == "nccl-tests: /usr/bin/all_reduce_perf, started by srun --mpi=default"
+    assert found["ray"].missing.startswith(
+        "ray is not in /usr/bin/python3: install it, or name an environment"
+    )
+    assert found["tensorflow"].environment == try_steps.OUTSIDE
+
+
+def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Site(monkeypatch, {"": BARE})
+    found, _ = tried(tmp_path, "mpi: {}\nddp: {nodes: 1}\n")
+    assert "neither nccl-tests nor torch was found" in found["nccl"].missing
+    assert "environments.default" in found["nccl"].missing
+    assert "mpirun is not on PATH; mpicc is not on PATH: load its module" in found["mpi"].missing
+    assert "so no GPU would be loaded" in found["burnin"].missing
+    assert "nothing between nodes can be proved" in found["ddp"].missing
+
+
+@pytest.mark.parametrize(
+    ("said", "missing"),
+    [
+        (StepError("srun: no task started: the image is not there (exit 1; repeat: srun -n 1 a)"), "the image is not there (exit 1)"),
+        ("program x\t/x\n", "module load x: failed"),
+        (TORCH.replace("devices\t8", "devices\t0"), "torch sees no GPU there"),
+        (TORCH.replace("devices\t8\n", ""), "torch is installed, and does not start"),
+    ],
+)  # fmt: skip
+def test_step_that_fails_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any, missing: str
+) -> None:
+    Site(monkeypatch, {"": said})
+    found, _ = tried(tmp_path, "ddp: {}\n")
+    assert missing in found["ddp"].missing
+    assert "repeat:" not in found["ddp"].missing
+
+
+def test_report_is_narrow_and_the_status_counts_suites_with_a_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(monkeypatch, {"": BARE})
+    path = tmp_path / "lab.yaml"
+    path.write_text(FILE)
+    assert cli.main(["check", str(path), "--try"]) == 0  # burnin and nccl cannot run, and have no section
+    path.write_text(f"{FILE}ddp: {{}}\n")
+    assert cli.main(["check", str(path), "--try"]) == 1
+    out = capsys.readouterr().out
+    assert "gpu[01-04]: tried on gpu01" in out
+    assert "  ddp           CANNOT RUN: torch is not in /usr/bin/python3: " in out
+    report = out[out.rindex("gpu[01-04]: tried") :]
+    assert max(map(len, report.splitlines())) < 80
+    assert cli.main(["check", str(path), "--try", "--json"]) == 1
+    assert '"missing": "torch is not in' in capsys.readouterr().out
+    site.said[""] = TORCH
+    assert cli.main(["check", str(path), "--try"]) == 0
+
+
+def test_without_an_idle_node_nothing_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(monkeypatch, {}, idle=False)
+    path = tmp_path / "lab.yaml"
+    path.write_text(FILE)
+    assert cli.main(["check", str(path), "--try"]) == 1
+    assert "gpu[01-04]: not tried: no node of it is idle (gpu01: " in capsys.readouterr().out
+    assert site.held == []
+
+
+def test_without_slurm_there_are_no_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "make_slurm", lambda _cluster: None)
+    with pytest.raises(GpuClusterError, match="--try: there are no steps: the nodes are reached over SSH"):
+        tried(tmp_path, "access: ssh\n".replace("slurm", ""))
