@@ -603,8 +603,8 @@ def _misplaced(
         return {}
     found = task_place.miscounted(request.nodes, request.ntasks_per_node, request.ntasks or 0, began)
     container = request.container
-    if found or not container or not began or (result.hint and not any(task.root for task in began)):
-        return found  # with a hint of Pyxis: the container did not start, so that no task ran anywhere
+    if found or not container or not began:
+        return found
     if unknown := [
         node for node in task_place.undecided(container, began) if node not in allocation.host_roots
     ]:
