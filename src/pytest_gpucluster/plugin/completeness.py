@@ -54,7 +54,7 @@ class Completeness:
             why = clean(summary.only_reason(self._model))
             nothing = "no check was executed: this run says nothing about the cluster"
             return [f"{nothing}: {why}" if why else nothing]
-        if self._model.totals["not tested"] and not self._session.plan.judged:
+        if set(self._model.proofs.nodes.values()) == {NOT_TESTED}:
             return ["no node was tested: this run says nothing about the cluster's nodes"]
         return []
 

@@ -188,6 +188,9 @@ class Selection:
         with_proof = {
             suite for suite, check, _ in counts if matches(check, (*proofs.get(suite, ()), *self._required))
         }
+        of_suite: dict[str, dict[str, None]] = defaultdict(dict)
+        for (suite, _, whole), by_node in counts.items():
+            of_suite[suite] |= dict.fromkeys([] if whole else by_node)
         for (suite, check, whole), by_node in counts.items():
             everywhere = matches(check, (*proofs.get(suite, ()), *self._required)) is not None
             # a rerun of single checks must judge just these
@@ -195,13 +198,12 @@ class Selection:
             nodes = [node for node in by_node if everywhere or self._requires(check, node)]
             for items in sorted({by_node[node] for node in nodes}):
                 of_row = tuple(node for node in nodes if by_node[node] == items)
+                if of_row == ("",):  # a result about the cluster counts for the nodes that its suite is about
+                    of_row = tuple(of_suite[suite]) or of_row
                 yield Required(suite, check, items, of_row, whole=whole)
-        own: dict[str, dict[str, None]] = {}  # suites of the site, which state no proof
-        for (suite, _, whole), by_node in counts.items():
-            if suite not in proofs and not whole:
-                own.setdefault(suite, {}).update(dict.fromkeys(by_node))
-        for suite, nodes_of in own.items():
-            yield Required(suite, "", 1, tuple(nodes_of))
+        for suite, of_nodes in of_suite.items():
+            if suite not in proofs and of_nodes:  # of the site: it states no proof
+                yield Required(suite, "", 1, tuple(of_nodes))
 
     def _rows_without_items(self) -> Iterator[Required]:
         for (suite, why), nodes in self._missing.items():

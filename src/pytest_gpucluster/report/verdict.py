@@ -97,6 +97,8 @@ def _result(run: Run) -> tuple[str, str]:
         "The run was stopped before its end.": status == STOPPED,
         f"Nothing failed, but {lacking} did not prove all selected nodes.": lacking,
         "No check was executed: this run says nothing about the cluster.": not run.executed,
+        "No node was tested: this run says nothing about the cluster's nodes.": run.selected
+        and set(run.proofs.nodes.values()) == {NOT_TESTED},
         f"Without any result: {folded(run.silent)}.": run.silent,
         f"Nothing failed, but these nodes could not be tested: {folded(missing)}.": missing,
         "Nothing failed, but not everything could be judged: see the errors.": run.totals["error"]
