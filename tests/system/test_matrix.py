@@ -476,6 +476,41 @@ def test_an_environment_without_an_image_is_an_error(sandbox: Sandbox, tmp_path:
     )
 
 
+def test_tasks_on_the_host_work_in_no_cell_of_an_image(sandbox: Sandbox, tmp_path: Path) -> None:
+    image = {"container_image": image_of(sandbox)}
+    for node in ("gpu01", "gpu02"):
+        sandbox.fault("pyxis_missing", node)
+    stated = {"container": "plain", "expected": {"srun_pyxis-gpu": "the image has no nvidia-smi"}}
+    run = accept(sandbox, tmp_path, stated, "-k", "srun_pyxis or works", plain=image)
+    found = table_of(run)
+    for column in ("cpu", "gpu"):
+        assert found[f"srun_pyxis-{column}"].startswith(
+            "BROKEN step: the task ran on the host, not in the"
+        ), found
+    assert run.rc == 1
+    # the other suites with a payload of NCCL, in the same image
+    suites = [str(ROOT / "suites" / name) for name in ("nccl", "burnin")]
+    keys = yaml.safe_load((tmp_path / "site.yaml").read_text())
+    keys["burnin"] |= {"environment": "plain", "load": 0.3}
+    keys["nccl"] |= {"environment": "plain", "deadline": "60s"}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(keys))
+    options = [
+        f"--cluster={tmp_path / 'site.yaml'}",
+        "-m",
+        "nccl or burnin",
+        "--burnin-time=5s",
+        "--nodes=gpu[01-02]",
+    ]
+    run = run_pytest(tmp_path, *options, "-k", "alone or survived or matmul", where=suites)
+    results = {(it["check"], it["node"]): it for it in run.events if it["event"] == "result"}
+    for node in ("gpu01", "gpu02"):
+        for check in ("nccl.alone", "burnin.survived"):
+            (verdict,) = results[check, node]["verdicts"]
+            assert "the task ran on the host" in verdict["findings"][0]["measured"], check
+            assert verdict["action"] == "configure"
+        assert results["burnin.matmul", node]["outcome"] == "not checked"
+
+
 def test_a_matrix_that_the_cluster_file_does_not_have_is_not_proved(sandbox: Sandbox, tmp_path: Path) -> None:
     run = accept(sandbox, tmp_path, None)
     assert run.rc == 1

@@ -797,3 +797,14 @@ def test_a_finding_on_results_that_differ_shows_four_of_them() -> None:
 def test_constants_of_the_collectives() -> None:
     assert load_checks.PARTNERS == 3
     assert GPU_LOADS == ("matmul", "hbm", "copies", "peer", "nccl")
+
+
+def test_a_node_outside_of_the_stated_container_fails_without_a_repair() -> None:
+    why = "the task ran on the host, not in the image pt.sqsh: slurmd on a does not load Pyxis"
+    whole = BurninResult(
+        {"a": NodeTotals("a", out=why), "b": NodeTotals("b", hello=hello("b"), rounds=1)}, 60, 4
+    )
+    verdict = load_checks.survived(whole, "a")
+    assert (failed(verdict), verdict.action) == ([f"node: {why}"], Action.CONFIGURE)
+    reason(load_checks.matmul(whole, "a", CONFIG), NotChecked(f"the node never took part: {why}"))
+    assert load_checks.survived(whole, "b").outcome is Outcome.PASSED

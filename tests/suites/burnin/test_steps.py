@@ -20,9 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import DATA
 
+from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Outcome
-from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError, StepMisplaced
 from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.plugin.live_line import LiveLine
 from pytest_gpucluster.report.events import read_log
@@ -35,6 +36,7 @@ from pytest_gpucluster.suites.burnin import (
     payload_host,
     payload_process,
     removal,
+    steps,
 )
 from pytest_gpucluster.suites.burnin import options as burnin_options
 from pytest_gpucluster.suites.burnin.config import BurninConfig
@@ -1084,3 +1086,25 @@ def test_software_that_keeps_cuda_from_a_gpu_drains_nobody(reason: str, cause: s
     assert verdict.outcome is Outcome.FAILED
     assert verdict.action is Action.MONITOR
     assert verdict.cause == f"{cause}: settings or software of the node, not its GPU"
+
+
+def test_nodes_whose_tasks_run_outside_of_the_container_leave_before_the_first_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    burnin: Any = burnin_of(2)
+    burnin.environment = EnvironmentConfig(container_image="/pt.sqsh")
+    asked: list[StepRequest] = []
+
+    def run(_: Any, __: Any, request: StepRequest) -> None:
+        asked.append(request)
+        error = StepMisplaced("n1 and others")
+        error.nodes = {"n1": "the task ran on the host"}
+        raise error
+
+    monkeypatch.setattr(steps, "run_step", run)
+    burnin._remove_misplaced()
+    assert (burnin.live, burnin.result.nodes["n1"].out) == (["n0"], "the task ran on the host")
+    assert (asked[0].nodes, asked[0].environment) == (("n0", "n1"), burnin.environment)
+    burnin.environment = EnvironmentConfig()
+    burnin._remove_misplaced()
+    assert len(asked) == 1, "no container is stated"

@@ -221,6 +221,8 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
     yield Metric("burnin_rounds", totals.rounds, "rounds")
     if totals.lost:
         yield Finding("node", f"lost after {totals.rounds} rounds: {totals.lost}", "answers to the end")
+    if totals.out and totals.hello is None:
+        yield Finding("node", totals.out, "takes part, in the stated container", Action.CONFIGURE)
     yield from dead_loads(totals)
     if totals.hello is not None and len(totals.used) < burnin.gpus:
         why = "; ".join(totals.hello.get("broken", ())) or "no reason is known"

@@ -13,10 +13,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cluster.slurm.step import StepRequest
+from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.cluster.slurm.streaming_step import StreamingStep
 from pytest_gpucluster.core import safe_json
-from pytest_gpucluster.core.errors import SlurmError, StepError
+from pytest_gpucluster.core.errors import SlurmError, StepError, StepMisplaced
 from pytest_gpucluster.core.units import format_duration, parse_duration
 from pytest_gpucluster.kit.pairing import circle
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent, source_of
@@ -160,6 +160,7 @@ class Burnin:
             nodes=list(self.result.nodes), loads=list(self.config.loads),
         )  # fmt: skip
         try:
+            self._remove_misplaced()
             if left > 0 and self.live:
                 self._step = self._start()
                 self.result.command = " ".join(self._step.argv[:12]) + " ..."
@@ -171,6 +172,21 @@ class Burnin:
         finally:
             self._finish()
         return self.result
+
+    def _remove_misplaced(self) -> None:
+        """Remove the nodes on which tasks run outside of the stated container, or in another image."""
+        if self.environment is None or not self.environment.in_container or not self.live:
+            return
+        request = StepRequest(
+            ("true",), tuple(self.live), 1, environment=self.environment, mpi="none", timeout=STARTING
+        )
+        try:
+            run_step(self._slurm, self._allocation, request)
+        except StepMisplaced as error:
+            for node, why in error.nodes.items():
+                self.result.nodes[node].out = why
+        except StepError:
+            return  # the step of the agents fails in the same way, and reports it
 
     def _limit_to_allocation(self) -> str:
         """Move the end before the time limit of the allocation; return the reason of the end."""

@@ -137,7 +137,8 @@ def show_floor(
 ) -> Callable[..., None]:
     """Show a run that no threshold judged: its figure and floor, and the command that records a threshold."""
     option = request.config.option
-    command = f"pytest {shlex.quote(f'--cluster={option.cluster}')} -m nccl"
+    chosen = [f"--cluster={option.cluster}", *([f"--nodes={option.nodes}"] if option.nodes else [])]
+    command = f"pytest {shlex.join(chosen)} -m nccl"
 
     def show(stages: NcclStages, collective: str, nodes: int) -> None:
         if found := stages.judged_by_floor(collective, nodes):

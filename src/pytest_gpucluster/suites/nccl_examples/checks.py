@@ -23,6 +23,9 @@ def _judge(whole: PayloadResult, node: str = "") -> Judgement:
     for fact in result.facts("no_library")[:1]:
         yield NotChecked(f"no libnccl.so.2 on {fact['node']}: {fact['reason']} (NCCL_HOME names its folder)")
         return
+    for where, why in result.misplaced.items():
+        if not node or where == node:
+            yield Finding(where, why, "tasks in the stated container, in the stated number", Action.CONFIGURE)
     size = sum(int(fact["devices"]) for fact in loaded)
     if loaded:
         yield Metric("nccl_examples_devices", size, "GPUs")
