@@ -70,8 +70,8 @@ def idle(config: pytest.Config, session: ClusterSession) -> dict[str, str]:
     root = _root()
     if not any(path == root or path in root.parents for path in _paths(config)):
         return {}
-    asked = (suite for suite in suites() if selects(config.option.markexpr, _markers(suite)))
-    return {suite.name: why for suite in asked if (why := _why_idle(suite, config, session))}
+    selected = (suite for suite in suites() if selects(config.option.markexpr, _markers(suite)))
+    return {suite.name: why for suite in selected if (why := _why_idle(suite, config, session))}
 
 
 def _why_idle(suite: Suite, config: pytest.Config, session: ClusterSession) -> str:

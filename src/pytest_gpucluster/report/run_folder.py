@@ -65,7 +65,7 @@ class RunFolder:
         """
         if self.is_published:
             if self._full:
-                self._give_back_latest()
+                self._restore_latest()
             return prune(self._root, self._most, named)
         with contextlib.closing(Folder(self._root)) as folder:
             _remove(folder, self._run)
@@ -73,7 +73,7 @@ class RunFolder:
             self._root.rmdir()
         return []
 
-    def _give_back_latest(self) -> None:
+    def _restore_latest(self) -> None:
         """Point DIR/latest at the full run before, if there is one and this run was stopped."""
         with contextlib.closing(Folder(self._root)) as folder:
             if _is_full(folder, self._run):
@@ -139,7 +139,7 @@ def _target(link: Path) -> str:
 
 
 def _is_full(folder: Folder, run: str) -> bool:
-    """Return whether a run had all suites and all nodes, and came to its end."""
+    """Return whether a run of all suites and all nodes came to its end."""
     with contextlib.suppress(OSError, ValueError), _log(folder, run) as log:
         return _was_full(log) and _has_ended(log)
     return False

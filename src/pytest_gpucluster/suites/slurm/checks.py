@@ -374,7 +374,7 @@ def prolog(
 
 # the epilog of the run's own job is judged then, and the item is reported with the others
 EPILOG_LATER = "its epilog runs when the nodes are released"
-OURS = "gpucluster:"  # begins the reasons of nodes that gpucluster has drained
+GPUCLUSTER = "gpucluster:"  # begins the reasons of nodes that gpucluster has drained
 
 
 @check(
@@ -390,7 +390,7 @@ def epilog(info: NodeInfo | None, config: Mapping[str, str], released: bool) -> 
         yield NotApplicable("slurm.conf names no Epilog")
     elif info is None:
         yield NotChecked("the node is not known to Slurm")
-    elif info.why_out.startswith(OURS):
+    elif info.why_out.startswith(GPUCLUSTER):
         yield NotChecked("this run drained the node, which hides a failure of its epilog: run it by hand")
     elif re.search(r"epilog|kill task failed", info.why_out, re.IGNORECASE):
         yield Finding("Epilog", info.why_unavailable(), f"{script} ends with 0")
