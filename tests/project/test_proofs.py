@@ -63,6 +63,7 @@ def without_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             "prometheus": "http://127.0.0.1:9",
             "grafana": None,
         }  # nothing listens there
+        settings["software"] = {"modules": {"load": ["cuda"]}, "conda": {"environments": {"base": {}}}}
         settings.pop("nccl", None)
         path = folder / "bare.yaml"
         path.write_text(yaml.safe_dump(settings))

@@ -30,7 +30,7 @@ STATUSES = (
 
 def reference(parser: argparse.ArgumentParser) -> str:
     """Return the reference as Markdown; `parser` is that of the command gpucluster."""
-    parts = (_options(), _markers(), _fixtures(), _for_suites(), _commands(parser), _checks())
+    parts = (_options(), _markers(), _fixtures(), _for_suites(), _commands(parser), _proofs(), _checks())
     return "\n".join((HEAD, *("\n".join(part) for part in parts)))
 
 
@@ -94,6 +94,19 @@ def _markers() -> Iterator[str]:
     yield from ("## Markers", "", "| marker | meaning |", "|---|---|")
     for name, _, about in (line.partition(":") for line in marker_lines()):
         yield _row(f"[`{name}`]({pages[name]})" if name in pages else f"`{name}`", about.strip())
+    yield ""
+
+
+def _proofs() -> Iterator[str]:
+    yield from (
+        "## Proofs",
+        "",
+        "Without a result of each of these, a suite has not proved a node or the cluster.",
+        "",
+    )
+    yield from ("| suite | proof |", "|---|---|")
+    for suite in suites():
+        yield _row(f"`{suite.name}`", ", ".join(f"`{name.partition('.')[2]}`" for name in suite.proof))
     yield ""
 
 

@@ -329,7 +329,8 @@ class Profile(_HardwareAndRows, defer_build=False):
         {}, description="check pattern, like 'gpu.fabric_manager': why the check does not apply"
     )
     required: tuple[Text, ...] = Field(
-        (), description="check patterns: 'not checked' is an error for these checks"
+        (),
+        description="check patterns added to the proofs of their suites: without a result a node is not proved",
     )
 
     def rows(self, model: type[Row]) -> tuple[Row, ...]:
@@ -398,7 +399,8 @@ class ClusterSettings(_AccessAndSections):
         "as pytest's --min-nodes",
     )
     required: tuple[Text, ...] = Field(
-        (), description="check patterns: 'not checked' is an error for these checks"
+        (),
+        description="check patterns added to the proofs of their suites: without a result a node is not proved",
     )
     not_applicable: dict[Text, Text] = Field(
         {}, description="check pattern: why the site does not need the check"
