@@ -243,15 +243,15 @@ def test_nothing_known_is_never_a_pass(name: str) -> None:
 @pytest.mark.parametrize(
     ("others", "told", "expected", "action"),
     [
-        (("ubuntu 24.04", "ubuntu 24.04"), "debian 12", "ubuntu 24.04, as on 2 of 3 nodes", Action.DRAIN),
+        (("ubuntu 24.04", "ubuntu 24.04"), "debian 12", "ubuntu 24.04, as on 2 of 3 nodes", Action.CONFIGURE),
         (
             ("ubuntu 24.04",),
             "debian 12",
             "one value on all nodes; no majority: debian 12 on gpu01, ubuntu 24.04 on gpu02",
-            Action.MONITOR,
+            Action.CONFIGURE,
         ),
-        (("ubuntu 24.04", "ubuntu 24.04"), "", "ubuntu 24.04", Action.DRAIN),
-        ((), "", "ID and VERSION_ID", Action.DRAIN),
+        (("ubuntu 24.04", "ubuntu 24.04"), "", "ubuntu 24.04", Action.CONFIGURE),
+        ((), "", "ID and VERSION_ID", Action.CONFIGURE),
     ],
 )
 def test_the_release_in_the_container_is_that_of_most_nodes(

@@ -115,6 +115,25 @@ def test_three_tasks_and_one_are_not_two_and_two() -> None:
     assert task_place.miscounted(NODES, None, 4, tasks) == {}
 
 
+def test_every_reason_is_one_of_the_configuration() -> None:
+    host = task_place.outside(NAMED, [task(0, "gpu01")], {"gpu01": HOST})
+    other = task_place.outside(NAMED, [task(0, "gpu01", "1:1:/pyxis_other")], {"gpu01": HOST})
+    unknown = task_place.outside(NAMED, [task(0, "gpu01", "")], {})
+    images = [task(0, "gpu01", image="x-1-9"), task(1, "gpu02", image="x-2-9")]
+    found = [
+        host,
+        other,
+        unknown,
+        task_place.other_image(NAMED, images),
+        task_place.other_image(NAMED, images, "x-3-9"),
+    ]
+    found.append(task_place.other_image(replace(NAMED, fingerprint="x-3-9"), images))
+    found.append(task_place.miscounted(NODES, 1, 2, [task(0, "gpu01"), task(1, "gpu01")]))
+    found.append({"gpu01": task_place.not_imported(NAMED, "no such file")})
+    assert all(reasons and all(map(task_place.is_reason, reasons.values())) for reasons in found), found
+    assert not task_place.is_reason("exit status 1: No module named 'torch'")
+
+
 def test_options_of_srun_state_the_container() -> None:
     words = ["--nodes=2", "--container-name=mine:exec", "--container-image=nvcr.io#a:1"]
     assert task_place.stated(words, "x") == Stated("nvcr.io#a:1", "mine", "x")
@@ -166,6 +185,16 @@ def test_a_step_proves_its_container(held: tuple[Sandbox, Allocation], tmp_path:
     ) as caught:
         run_step(allocation.slurm, allocation, StepRequest(("true",), environment=environment))
     assert set(caught.value.nodes) == set(NODES)
+    gone = environment.model_copy(update={"container_image": str(tmp_path / "gone.sqsh")})
+    with pytest.raises(
+        StepMisplaced, match=r"could not be imported again: .*container_fingerprint \(.*gone.sqsh"
+    ):
+        run_step(allocation.slurm, allocation, StepRequest(("true",), environment=gone))
+    # a container that did not start has its own message
+    missing = run_step(
+        allocation.slurm, allocation, StepRequest(("true",), pyxis=PyxisOptions(image="./missing.sqsh"))
+    )
+    assert "does not exist on the node" in (missing.hint or "")
     theirs = caught.value.nodes["gpu01"].split("fingerprint ")[1].split(")")[0]
     stated = environment.model_copy(update={"container_fingerprint": theirs})
     assert run_step(allocation.slurm, allocation, StepRequest(("true",), environment=stated)).ok

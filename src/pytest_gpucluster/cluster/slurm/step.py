@@ -615,7 +615,11 @@ def _misplaced(
     found = task_place.outside(container, began, allocation.host_roots)
     if found:
         return found
-    return task_place.other_image(container, began, _fingerprint(slurm, allocation, given, container))
+    try:
+        expected = _fingerprint(slurm, allocation, given, container)
+    except StepError as error:
+        return dict.fromkeys({task.node for task in began}, task_place.not_imported(container, str(error)))
+    return task_place.other_image(container, began, expected)
 
 
 def _fingerprint(
@@ -632,6 +636,8 @@ def _fingerprint(
     if container.image not in allocation.fingerprints:
         new = StepRequest(("true",), nodes=given.nodes[:1] or allocation.nodes[:1], timeout=given.timeout)
         result = run_step(slurm, allocation, replace(new, pyxis=PyxisOptions(image=container.image)))
+        if not result.ok:
+            raise StepError(result.hint or result.first_error, rc=result.rc, stderr=result.stderr)
         allocation.fingerprints[container.image] = result.tasks[0].image if result.tasks else ""
     return allocation.fingerprints[container.image]
 

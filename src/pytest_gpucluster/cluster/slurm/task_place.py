@@ -46,7 +46,7 @@ HINT = (
     "environments and srun_args of the cluster file"
 )
 _REASONS = re.compile(
-    r"the task ran on the host, not in|the task ran in the container pyxis_|whether the task ran in|"
+    r"the task ran on the host, not in|the task ran in the container pyxis_|whether the task ran in|whether the container |"
     r"has the fingerprint|is not from the image|Slurm placed the tasks otherwise"
 )
 _UNNAMED = r"(?:\d+_)?\d+\.\d+"  # pyxis_JOB.STEP, and pyxis_JOB_JOB.STEP if containers belong to jobs
@@ -146,6 +146,14 @@ def other_image(container: Stated, tasks: Sequence[TaskResult], expected: str = 
                     f"the {container} has the fingerprint {image}, on {others} another: two images have one name"
                 )
     return found
+
+
+def not_imported(container: Stated, why: str) -> str:
+    """Return the reason if the image cannot be compared with a container that the site has named."""
+    return (
+        f"whether the container {container.name} is from the image {container.image} is not known, since the image could "
+        f"not be imported again: leave out one of them, or set container_fingerprint ({why})"
+    )
 
 
 def miscounted(

@@ -124,6 +124,11 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
 
     def _without_ssh(self, launch: Launch) -> World | None:
         """Return why horovodrun -H cannot be used; None if it can, or if the cluster file requires it."""
+        if self.in_container:
+            return World(
+                launch,
+                not_applicable="horovodrun starts its ranks by ssh, outside of the image; srun does not",
+            )
         if len(self.nodes) < 2:  # ssh needs another node
             return World(launch, not_applicable="there is only one node: see the launch on localhost")
         refused = self._checked.last_facts(self.nodes[0]).get("build", {}).get("ssh", {})
