@@ -10,8 +10,7 @@ import pytest
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import fixtures
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, matches
-from pytest_gpucluster.plugin.node_access import needs_nodes
-from pytest_gpucluster.plugin.node_items import Maker, check_of, kinds, marks_of, node_of
+from pytest_gpucluster.plugin.node_items import Maker, check_of, kinds, marks_of, needs_nodes, node_of
 from pytest_gpucluster.plugin.selection import Selection, ignores
 from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.suite import probes_of

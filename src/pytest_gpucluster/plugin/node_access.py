@@ -11,7 +11,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.item_result import NOT_CHECKED, NOT_TESTED, clean, one_line
-from pytest_gpucluster.plugin.node_items import kinds, node_of
+from pytest_gpucluster.plugin.node_items import kinds, needs_nodes, node_of
 from pytest_gpucluster.plugin.node_partition import PLACE, place_of
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.profile_check import contradictions, judges_gpus, why_not_judged
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.collection import Collection
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.events import EventLog
-
-NEEDS_NODES = {"node", "nodes", "allocation", "fleet", "fleet_facts", "host", "facts", "srun", "lane_nodes"}
 
 
 class NodeAccess:
@@ -141,14 +139,6 @@ def _submitting(option: Any) -> Iterator[tuple[Suite, Work]]:
     for suite, work in sorted(works, key=lambda pair: not pair[1].first):
         if work.wanted(option):
             yield suite, work
-
-
-def needs_nodes(item: pytest.Item) -> bool:
-    """Return True where an item needs an allocation: it uses nodes, and is not about the inventory only."""
-    names = set(getattr(item, "fixturenames", ()))
-    works = (suite.before_allocation for suite in suites())
-    asking = {work.fixture for work in works if work is not None and work.needs_nodes}
-    return bool(names & (NEEDS_NODES | asking)) and not item.get_closest_marker("inventory")
 
 
 def may_run(item: pytest.Item, problem: Kind) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin.facts import ItemView
 from pytest_gpucluster.plugin.item_result import Record
 from pytest_gpucluster.suite import Fact, arguments_of
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 SESSION, ITEM = "gpucluster_session", "gpucluster_item"  # the fixtures that all others are made of
 BY_NODE = ("node", "host")  # the fixtures that pytest parametrises by nodes
 SCOPES: tuple[FixtureScope, ...] = ("function", "class", "module", "package", "session")
+NEEDS_NODES = {"node", "nodes", "allocation", "fleet", "fleet_facts", "host", "facts", "srun", "lane_nodes"}
 RECORD: pytest.StashKey[Record] = pytest.StashKey()
 PLAIN = {"pytestmark", "__wrapped__", "__signature__"}  # what pytest.mark and suite.checks_as_tests set
 NO_PLAIN_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
@@ -376,3 +378,11 @@ def kinds(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
                 continue
             seen.add(item.test)
         yield item
+
+
+def needs_nodes(item: pytest.Item) -> bool:
+    """Return True where an item needs an allocation: it uses nodes, and is not about the inventory only."""
+    names = set(getattr(item, "fixturenames", ()))
+    works = (suite.before_allocation for suite in suites())
+    asking = {work.fixture for work in works if work is not None and work.needs_nodes}
+    return bool(names & (NEEDS_NODES | asking)) and not item.get_closest_marker("inventory")

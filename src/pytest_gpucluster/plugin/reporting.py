@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.expect import CheckFailed, describe
 from pytest_gpucluster.plugin.item_result import WAIVED, Record, clean, clean_pair, is_clean
-from pytest_gpucluster.plugin.node_items import NodeItem, marks_of, record_of
+from pytest_gpucluster.plugin.node_items import NodeItem, marks_of, needs_nodes, node_of, record_of
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.suite_paths import NAME
 from pytest_gpucluster.report import junit
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession
 
 MAX_TEXT = 20_000  # characters of a failure in the event log
+# options of a run under which an item is judged
+CONDITIONS = ("partition", "reservation", "account", "access", "profile")
 LONG_COMMAND = 400  # a longer one is no help to a person at a prompt
 
 
@@ -198,13 +201,22 @@ def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> li
     info = session.inventory.get(record.node)
     if info is not None:
         lines.extend(info.annotation())
-    option = shlex.quote(f"--cluster={item.config.option.cluster}")
-    # without its option such an item is skipped
-    required = [f"--{mark}" for mark in ("slow", "intrusive") if mark in marks_of(item)]
-    rerun = " ".join(("pytest", option, *required, shlex.quote(_address(item))))
+    rerun = shlex.join([*_run_again(item, session), _address(item)])
     lines.extend(f"reproduce:    {command}" for command in by_hand(record, session) or [rerun])
     lines.append(f"rerun:        {rerun}")
     return [clean(line) for line in (*lines, *_simulated(session))]
+
+
+def _run_again(item: pytest.Item, session: ClusterSession) -> list[str]:
+    """Return the words of a command that runs an item again, under the same conditions, before its address."""
+    option = item.config.option
+    given = [f"--{name}={value}" for name in CONDITIONS if (value := getattr(option, name))]
+    # without its option such an item is left out
+    required = [f"--{mark}" for mark in ("slow", "intrusive") if mark in marks_of(item)]
+    nodes = session.under_test() if not node_of(item) and needs_nodes(item) else ()
+    fewer = 0 < len(nodes) < sum(len(group.names) for group in session.cluster.groups)
+    only = [f"--nodes={hostlist.fold(nodes)}"] if fewer else []
+    return ["pytest", f"--cluster={option.cluster}", *given, *only, *required]
 
 
 def untested(
