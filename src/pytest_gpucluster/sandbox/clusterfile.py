@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 COMPLETING = 20  # seconds that a node may take to release a job: epilogs are short in a sandbox
 _TOLERANCE = 0.05
 _SHARED_HOST = {
-    "os.hostname": "virtual nodes share the name of this machine",
     "nccl.whole_bandwidth": "virtual nodes of one machine: no profile has a figure for the GPUs of several",
 }
 # sim-collective replaces the payload on torch: the sandbox has neither torch nor GPUs
@@ -53,18 +52,13 @@ def text(
     about: str,
     *,
     pattern: SimulatedNode | None,
-    own_names: bool = False,
     commands: Path | None = None,
     sections: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the YAML text of the cluster file. `pattern` is a healthy simulated node; None: the GPUs are real.
 
-    `own_names`: the nodes have their own hostnames; `commands`: the folder of Slurm's commands, if not on PATH;
-    `sections`: further sections of the cluster file.
+    `commands`: the folder of Slurm's commands, if not on PATH; `sections`: further sections of the cluster file.
     """
-    not_applicable = {
-        name: why for name, why in _SHARED_HOST.items() if name != "os.hostname" or not own_names
-    }
     content = {
         "name": "sandbox",
         "description": about,
@@ -82,7 +76,7 @@ def text(
         "os": expected,
         "limits": _limits(),
         "sudo": True,
-        **({} if pattern is not None else {"not_applicable": not_applicable}),
+        **({} if pattern is not None else {"not_applicable": _SHARED_HOST}),
         **(_nccl(pattern, len(shape.nodes)) if pattern is not None and pattern.gpus else {}),
         **(sections or {}),
     }

@@ -456,7 +456,6 @@ class Sandbox:
             expected,
             about,
             pattern=pattern,
-            own_names=namespaced,
             commands=commands,
             sections=sections,
         )

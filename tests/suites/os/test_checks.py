@@ -165,8 +165,10 @@ STATED: list[tuple[Callable[[], Verdict], Finding | None]] = [
     (lambda: hardware.governor({"a": 8}, "a", NONE), None),
     (lambda: hardware.governor({"b": 1, "a": 7}, "a", NONE), Finding("governor", "a on 7 CPUs, b on 1 CPUs", "a on all CPUs")),  # one case
     (lambda: hardware.governor({}, "a", NONE), Finding("governor", "no frequency scaling", "a on all CPUs")),
-    (lambda: system.hostname("GPU01.site", "gpu01.x"), None),
-    (lambda: system.hostname("gpu02", "gpu01"), Finding("host name", "gpu02", "gpu01")),
+    (lambda: system.hostname("GPU01.site", "gpu01.x", ""), None),
+    (lambda: system.hostname("vm", "gpu01", "vm.site"), None),  # NodeHostname in slurm.conf
+    (lambda: system.hostname("gpu02", "gpu01", "gpu01"), Finding("host name", "gpu02", "gpu01")),
+    (lambda: system.hostname("gpu02", "gpu01", "vm"), Finding("host name", "gpu02", "gpu01 or vm")),
     (lambda: state.responds(Answer("n", 0), None), None),
     (lambda: state.responds(Answer("n", 0), "dead"), Finding("node", "dead", "executes the command 'true'")),
     (lambda: state.responds(Answer("n", None), None), Finding("node", "no answer", "executes the command 'true'")),

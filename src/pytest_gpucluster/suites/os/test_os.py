@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.os
 
 hostname = probed(basics.HOSTNAME)
+slurm_hostname = fact(lambda node: node.info.hostname if node.info else "")
 release = probed(basics.RELEASE)
 releases = fleet_probed(basics.RELEASE, Peers)
 kernel = probed(basics.KERNEL)

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 @check(
     "os.hostname",
     cause="the node was installed or cloned under another name",
-    hint="set Slurm's name of the node with hostnamectl; correct NodeHostname in slurm.conf where the names differ on purpose",
+    hint="set Slurm's name of the node with hostnamectl; state NodeHostname in slurm.conf where the names differ on purpose",
     action=Action.CONFIGURE,
 )
-def hostname(hostname: str, node_name: str) -> Judgement:
-    """The short host name is Slurm's node name."""
-    if hostname.partition(".")[0].lower() != node_name.partition(".")[0].lower():
-        yield Finding("host name", hostname, node_name)
+def hostname(hostname: str, node_name: str, slurm_hostname: str) -> Judgement:
+    """The short host name is Slurm's node name, or the NodeHostName that slurm.conf states for it."""
+    names = list(dict.fromkeys(filter(None, (node_name, slurm_hostname))))
+    if hostname.partition(".")[0].lower() not in {name.partition(".")[0].lower() for name in names}:
+        yield Finding("host name", hostname, " or ".join(names))
 
 
 @check(
