@@ -69,6 +69,7 @@ def is_full(config: pytest.Config) -> bool:
             "ignore",
             "ignore_glob",
             "stepwise",
+            "maxfail",
         )  # of plugins that -p no: may leave out
     )
     narrowed = any(getattr(option, name, None) for name in (*NARROWING, "markexpr", "keyword"))
