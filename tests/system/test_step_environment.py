@@ -136,6 +136,17 @@ def test_a_healthy_cluster_is_healthy_from_a_strange_shell(
     judged = {event["check"] for event in run.events if event.get("outcome") == "passed" and "check" in event}
     assert {"os.limits", "ddp.environment", "ddp.master_addr", "ddp.all_reduce", "container.import"} <= judged
     assert "would be drained: gpu" not in run.out
+    (warning,) = (line for line in run.out.splitlines() if "the shell that runs pytest" in line)
+    assert warning.startswith("warning: ")
+    for name in ("RANK", "MASTER_ADDR", "TF_CONFIG", "PYTHONPATH", "GLOO_SOCKET_IFNAME", "SBATCH_PARTITION"):
+        assert (name in warning) is (name != "MASTER_ADDR"), "pass_env names MASTER_*"
+    assert "nofile 1024 (os.limits: 4096)" in warning
+    shell = run.event("start")["shell"]
+    assert f"warning: {shell['text']}" == warning
+    assert shell["action"] == "configure"
+    latest = run.folder / "reports" / "latest"
+    assert 'name="warning"' in (latest / "junit.xml").read_text()
+    assert "nofile 1024 (os.limits: 4096)" in (latest / "report.html").read_text()
     for kind in ("step", "agent"):
         for node in ("gpu01", "gpu02"):
             found = json.loads((tmp_path / f"{kind}-{node}").read_text())

@@ -51,6 +51,7 @@ def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
         ],
         "slurmd": slurmds(session),
         "scope": scope(config),
+        "shell": session.shell,
         "required": list(cluster.required),
         "not_applicable": dict(cluster.not_applicable),
         "waivers": [waiver.as_dict(date.today()) for waiver in cluster.waivers],  # noqa: DTZ011 - the site's day

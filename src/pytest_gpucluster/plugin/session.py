@@ -74,6 +74,7 @@ class ClusterSession:
         self.contradictions: dict[str, Contradiction] = {}  # nodes of a group -> why its profile does not fit
         self.messages: list[str] = []
         self.notes: list[str] = []  # what the header says before all else
+        self.shell: dict[str, Any] = {}  # the warning of plugin/shell.py
         self.stopped = self.stopped_by = (
             ""  # why the run was stopped, and the suite that still judges what it has
         )

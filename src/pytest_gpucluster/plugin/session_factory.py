@@ -46,6 +46,7 @@ from pytest_gpucluster.plugin.plan import Selection, make_plan
 from pytest_gpucluster.plugin.profile_check import ProfileCheck
 from pytest_gpucluster.plugin.run_metadata import is_full
 from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
+from pytest_gpucluster.plugin.shell import own_limits, shell_warning
 from pytest_gpucluster.plugin.step_listener import StepListener
 from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report import junit
@@ -126,6 +127,7 @@ def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str
         return []
     cluster = session.cluster
     found = junit.run_properties(log.run, cluster.name, session.plan.selected, simulated=cluster.simulated)
+    found += junit.shell_property(session.shell)
     return [(name, clean(value)) for name, value in found]
 
 
@@ -170,6 +172,8 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     log = open_log(option, run, reports, full=is_full(config)) if runs_tests(option) else None
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
+    if slurm is not None:
+        session.shell = shell_warning(cluster, slurm.config(), os.environ, own_limits())
     session.reserved = reserved or frozenset()
     session.own_drains = {
         node: inventory[node].reason

@@ -14,8 +14,9 @@ from pytest_gpucluster.core.text import some
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED, WAIVED, clean
 from pytest_gpucluster.plugin.selection import on_request_line
 from pytest_gpucluster.report.ascii_plot import draw
-from pytest_gpucluster.report.junit import RUN_SUITE
+from pytest_gpucluster.report.junit import RUN_SUITE, shell_property
 from pytest_gpucluster.report.proof import ENGINE_CHECK
+from pytest_gpucluster.report.result import as_dict
 from pytest_gpucluster.report.run_model import CLUSTER
 from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number
@@ -216,6 +217,7 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
     yield from unjudged_lines(run, "not checked")[:MAX_UNJUDGED]
     yield from without_expectation(run)
     yield from advisory_lines(run)
+    yield from (f"warning: {text}" for _, text in shell_property(as_dict(run.start.get("shell"))))
     yield from (f"waived: {line}" for use in uses(run) for line in use.lines())
     yield from (f"warning: {line}" for line in unused(run))
     by_text: dict[str, list[str]] = {}

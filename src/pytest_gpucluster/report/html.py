@@ -334,6 +334,7 @@ def _warnings(run: Run) -> dict[str, Any]:
     ordered = sorted(run.warnings.items(), key=lambda one: (one[0][0], -len(one[1].nodes)))
     nodes = {node for _, row in ordered for node in row.nodes} - {CLUSTER}
     return {
+        "of_run": str(as_dict(run.start.get("shell")).get("text", "")),
         "rows": [(check, row) for (check, *_), row in ordered[:MAX_ROWS]],
         "on": count(len(nodes), "node") if nodes else "the cluster",
         "left_out": max(0, len(ordered) - MAX_ROWS),

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
+from pytest_gpucluster.kit import limits
 from pytest_gpucluster.kit.kernel_log import KERNEL_LOG
 from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.suite import asks, asks_of_nodes, checks_as_tests, fact, fleet_probed, probed
@@ -105,7 +106,7 @@ stated_mounts = fact(lambda os_config: os_config.mounts)
 stated_interfaces = fact(lambda os_config: os_config.interfaces)
 stated_packages = fact(lambda os_config: os_config.packages)
 stated_services = fact(lambda os_config: os_config.services)
-wanted_limits = fact(lambda os_config: checks.settings.wanted_limits(os_config.limits))
+wanted_limits = fact(lambda os_config: limits.wanted_limits(os_config.limits))
 stated_paths = fact(lambda cluster: checks.disks.disk_paths(cluster.os))
 min_uptime = fact(lambda os_config: os_config.min_uptime)
 max_uptime = fact(lambda os_config: os_config.max_uptime)

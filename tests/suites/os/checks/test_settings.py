@@ -8,18 +8,19 @@ from os_helpers import failed, not_applicable, passed
 from pytest_gpucluster.config.models import Group, Profile
 from pytest_gpucluster.core.check import Finding
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.kit import limits
 from pytest_gpucluster.suites.os.checks import settings as checks
 
 
 def test_limits_are_read_in_ulimits_units() -> None:
-    wanted = checks.wanted_limits({"memlock": "65536", "nofile": "4096", "stack": "unlimited", "as": "1G"})
+    wanted = limits.wanted_limits({"memlock": "65536", "nofile": "4096", "stack": "unlimited", "as": "1G"})
     assert wanted == {"memlock": 65536 * 1024, "nofile": 4096, "stack": math.inf, "as": 2**30}
     soft = {"Max locked memory": 65536.0, "Max open files": 8192.0, "Max stack size": math.inf}
     assert "64 KiB | at least 64 MiB" in failed(checks.limits(soft, wanted), "memlock", "as")
     passed(checks.limits({"Max locked memory": math.inf}, {"memlock": math.inf}))
     for bad in ({"memlokc": "1"}, {"memlock": "much"}):
         with pytest.raises(ConfigError):
-            checks.wanted_limits(bad)
+            limits.wanted_limits(bad)
 
 
 def test_limits_that_nobody_stated_are_those_of_most_nodes() -> None:
@@ -37,7 +38,7 @@ def test_limits_that_nobody_stated_are_those_of_most_nodes() -> None:
 
 def test_each_limit_has_its_line_and_unit() -> None:
     """Lines of /proc/PID/limits as the kernel writes them (fs/proc/base.c), units of ulimit(1)."""
-    assert checks.LIMITS == {
+    assert limits.LIMITS == {
         "as": ("Max address space", 1024), "core": ("Max core file size", 1024), "cpu": ("Max cpu time", 1),
         "data": ("Max data size", 1024), "fsize": ("Max file size", 1024), "locks": ("Max file locks", 1),
         "memlock": ("Max locked memory", 1024), "msgqueue": ("Max msgqueue size", 1), "nofile": ("Max open files", 1),
@@ -46,8 +47,8 @@ def test_each_limit_has_its_line_and_unit() -> None:
     }  # fmt: skip
     assert checks.COMPARED_LIMITS == ("memlock", "nofile", "stack", "as")
     for text in ("unlimited", "infinity", "-1"):
-        assert checks.wanted_limits({"nofile": text}) == {"nofile": math.inf}
-    assert checks.wanted_limits({"memlock": " 64 ", "nofile": "64", "stack": "1M"}) == {
+        assert limits.wanted_limits({"nofile": text}) == {"nofile": math.inf}
+    assert limits.wanted_limits({"memlock": " 64 ", "nofile": "64", "stack": "1M"}) == {
         "memlock": 65536, "nofile": 64, "stack": 2**20,
     }  # fmt: skip
 
@@ -62,14 +63,14 @@ def test_a_limit_that_is_not_there_is_lower_than_any() -> None:
 
 
 def test_limits_in_words() -> None:
-    assert [checks._limit(value, 1) for value in (None, math.inf, 5.0)] == [
+    assert [limits.shown_limit(value, 1) for value in (None, math.inf, 5.0)] == [
         "not listed by the kernel",
         "unlimited",
         "5",
     ]
-    assert checks._limit(2048.0, 1024) == "2 KiB"
+    assert limits.shown_limit(2048.0, 1024) == "2 KiB"
     with pytest.raises(ConfigError) as caught:
-        checks.wanted_limits({"memlokc": "1"})
-    assert str(caught.value) == f"os.limits: unknown limit 'memlokc'; use one of {', '.join(checks.LIMITS)}"
+        limits.wanted_limits({"memlokc": "1"})
+    assert str(caught.value) == f"os.limits: unknown limit 'memlokc'; use one of {', '.join(limits.LIMITS)}"
     with pytest.raises(ConfigError, match=r"^os\.limits: memlock: .*much.*, or unlimited$"):
-        checks.wanted_limits({"memlock": "much"})
+        limits.wanted_limits({"memlock": "much"})

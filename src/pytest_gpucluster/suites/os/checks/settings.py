@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, NotApplicable, check
-from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.core.units import format_size, parse_size
+from pytest_gpucluster.kit.limits import LIMITS, shown_limit, wanted_limits
 from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.suites.os.peers import Peers, alike
 
@@ -42,23 +40,6 @@ def kernel_settings(settings: str, usual_settings: Norm[Any]) -> Judgement:
     yield from alike("sysctls", settings, usual_settings)
 
 
-# name in limits.conf and ulimit: line of /proc/PID/limits, and unit of a number without a unit (ulimit(1))
-LIMITS: dict[str, tuple[str, int]] = {
-    "as": ("Max address space", 1024),
-    "core": ("Max core file size", 1024),
-    "cpu": ("Max cpu time", 1),
-    "data": ("Max data size", 1024),
-    "fsize": ("Max file size", 1024),
-    "locks": ("Max file locks", 1),
-    "memlock": ("Max locked memory", 1024),
-    "msgqueue": ("Max msgqueue size", 1),
-    "nofile": ("Max open files", 1),
-    "nproc": ("Max processes", 1),
-    "rss": ("Max resident set", 1024),
-    "rtprio": ("Max realtime priority", 1),
-    "sigpending": ("Max pending signals", 1),
-    "stack": ("Max stack size", 1024),
-}
 # others depend on the node's memory, or hardly limit programs
 COMPARED_LIMITS = ("memlock", "nofile", "stack", "as")
 
@@ -66,21 +47,6 @@ COMPARED_LIMITS = ("memlock", "nofile", "stack", "as")
 def refuse_limits(cluster: Cluster) -> None:
     """Raise ConfigError for an invalid limit of os.limits."""
     wanted_limits(cluster.section(OsConfig).limits)
-
-
-def wanted_limits(stated: Mapping[str, str]) -> dict[str, float]:
-    """Read os.limits: 'unlimited', a number in ulimit's unit (KiB for memory), or a size like 64G."""
-    wanted: dict[str, float] = {}
-    for name, text in stated.items():
-        if name not in LIMITS:
-            raise ConfigError(f"os.limits: unknown limit {name!r}; use one of {', '.join(LIMITS)}")
-        bare = text.strip().isdecimal()
-        try:
-            value = math.inf if text in ("unlimited", "infinity", "-1") else parse_size(text)
-        except ValueError as error:
-            raise ConfigError(f"os.limits: {name}: {error}, or unlimited") from error
-        wanted[name] = value * LIMITS[name][1] if bare else value
-    return wanted
 
 
 @check(
@@ -103,9 +69,11 @@ def limits(
     for name, least in wanted_limits.items():
         line, unit = LIMITS[name]
         if _lower(soft_limits.get(line), least):
-            yield Finding(name, _limit(soft_limits.get(line), unit), f"at least {_limit(least, unit)}")
+            yield Finding(
+                name, shown_limit(soft_limits.get(line), unit), f"at least {shown_limit(least, unit)}"
+            )
     for name, most in compared.items():
-        shown = functools.partial(_limit, unit=LIMITS[name][1])
+        shown = functools.partial(shown_limit, unit=LIMITS[name][1])
         yield from most.judge(name, soft_limits.get(LIMITS[name][0]), shown=shown, worse=_lower)
 
 
@@ -119,11 +87,3 @@ def limits_of_group(fleet: Mapping[str, Mapping[str, float]]) -> dict[str, Peers
 
 def _lower(mine: float | None, theirs: float | None) -> bool:
     return theirs is not None and (mine is None or mine < theirs)
-
-
-def _limit(value: float | None, unit: int) -> str:
-    if value is None:
-        return "not listed by the kernel"
-    if math.isinf(value):
-        return "unlimited"
-    return format_size(value) if unit == 1024 else f"{value:g}"  # KiB: a size
