@@ -1271,7 +1271,7 @@ def test_what_is_selected_without_its_section_is_not_proved(sandbox: Sandbox, tm
         (
             {"RANK": "1"},
             "test_environment",
-            "RANK of task 0: measured 1 (set by exports of the environment in the cluster file), expected 0",
+            "RANK of task 0: measured 1 (set by exports or pass_env of the environment in the cluster file), expected 0",
         ),
         ({"LOCAL_RANK": "0"}, "test_environment", "LOCAL_RANK 0"),
         ({"MASTER_ADDR": "nosuchhost.invalid"}, "test_master_addr", "does not resolve"),

@@ -54,8 +54,8 @@ OWN_LIMITS = "--propagate=NONE"
 
 def base_environment(shell: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of Slurm's commands on this machine. `shell`: that of this process."""
-    kept = {name: shell[name] for name in (*CLIENT, *COMMANDS_ONLY) if name in shell}
-    return {**_identity(shell), **kept, "LANG": LOCALE, "PATH": command_path(shell.get("PATH", os.defpath))}
+    known = {name: shell[name] for name in (*CLIENT, *COMMANDS_ONLY) if name in shell}
+    return {**_identity(shell), **known, "LANG": LOCALE, "PATH": command_path(shell.get("PATH", os.defpath))}
 
 
 def command_path(search: str, system: str = SYSTEM_PATH) -> str:
@@ -127,8 +127,8 @@ def login_lines() -> str:
     """Return lines of sh that set, in a task, what a login on the node sets (login.sh)."""
     text = resources.files(__package__).joinpath("login.sh").read_text(encoding="ascii")
     lines = (line.strip() for line in text.splitlines())
-    kept = "\n".join(line for line in lines if line and not line.startswith("#"))
-    return kept.replace("WITHOUT_TOOL", without_tool_lines("login_path")).replace("SYSTEM", SYSTEM_PATH)
+    known = "\n".join(line for line in lines if line and not line.startswith("#"))
+    return known.replace("WITHOUT_TOOL", without_tool_lines("login_path")).replace("SYSTEM", SYSTEM_PATH)
 
 
 def without_tool_lines(variable: str) -> str:
@@ -145,13 +145,13 @@ def without_tool_lines(variable: str) -> str:
 
 
 def session_lines() -> str:
-    """Return lines of sh for an SSH session on a node: its own environment, which is that of a login, and ours of steps.
+    """Return lines of sh for an SSH session on a node: its own environment, which is that of a login, and locale and umask of steps.
 
-    login.sh puts what the profile sets in place of SYSTEM_PATH.
+    login.sh puts what the profile sets instead of SYSTEM_PATH.
     """
-    kept = without_tool_lines("PATH")
+    known = without_tool_lines("PATH")
     unset = f"unset {' '.join((*_PYTHON, *_LOCALE))}"
-    return f"{kept}\nPATH=$PATH:{SYSTEM_PATH} LANG={LOCALE}\nexport PATH LANG\n{unset}\numask {UMASK:03o}"
+    return f"{known}\nPATH=$PATH:{SYSTEM_PATH} LANG={LOCALE}\nexport PATH LANG\n{unset}\numask {UMASK:03o}"
 
 
 @functools.lru_cache(maxsize=16)

@@ -64,11 +64,12 @@ _WRAPPER = (
     '"${gpucluster_root:--}" "${gpucluster_image:--}" >&2; '
     '{prelude}"$@"; rc=$?; printf \'%s end %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" $rc >&2; exit $rc'
 )
-PROFILE = ". /etc/profile"  # in commands for a person, in place of login_lines()
+PROFILE = ". /etc/profile"  # in commands for a person, instead of login_lines()
 # bash: define `module` as login shells do
 FIND_MODULE = (
     "command -v module >/dev/null 2>&1 || for f in /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh "
-    '/etc/profile.d/modules.sh /usr/share/modules/init/bash; do [ -r "$f" ] && . "$f" && break; done'
+    '/etc/profile.d/modules.sh /usr/share/modules/init/bash; do [ -r "$f" ] && . "$f" && break; done; '
+    "command -v module >/dev/null 2>&1 || { own=$PATH; . /etc/profile; PATH=$own; } >/dev/null 2>&1 </dev/null"
 )
 _LABEL = re.compile(rb" *(\d{1,7}): ")
 _RANKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
@@ -333,7 +334,9 @@ def _conda_line(environment: EnvironmentConfig) -> str:
     if not environment.conda:
         return ""
     name = shlex.quote(environment.conda)
+    none = f"conda activate {environment.conda}: no conda on the PATH of a login: name CONDA_EXE under exports or pass_env"
     return (
+        f'command -v "${{CONDA_EXE:-conda}}" >/dev/null || {{ echo {shlex.quote(none)} >&2; exit 1; }}; '
         'eval "$("${CONDA_EXE:-conda}" shell.posix hook)" && '
         f"conda activate {name} || {{ echo {shlex.quote(f'conda activate {environment.conda}: failed')} >&2; exit 1; }}"
     )
