@@ -207,7 +207,7 @@ def failed(measured: str, action: Action | None = None) -> Verdict:
 )  # fmt: skip
 def test_which_words_are_of_software(words: str, kind: str) -> None:
     found = mpi_errors.with_software_cause(failed(words, Action.VENDOR))
-    assert found.action is (Action.CONFIGURE if kind else Action.VENDOR)
+    assert found.action is (Action.MONITOR if kind else Action.VENDOR)
     assert found.cause == (f"{kind}: settings or software of the node, not its GPU" if kind else "c")
     assert found.findings == (Finding("p", words, "e", None if kind else Action.VENDOR),)
 
@@ -221,18 +221,18 @@ def test_others_at_work_take_the_action_of_each_finding() -> None:
     assert verdict.NO_MEMORY == "out of memory"
     assert [it.value for it in verdict.Outcome] == ["passed", "failed", "not applicable", "not checked"]
     hard = verdict.conclude(
-        "x.y", [Finding("a", "", "", Action.VENDOR), Finding("b", "", ""), Finding("c", "", "", Action.CONFIGURE)],
+        "x.y", [Finding("a", "", "", Action.VENDOR), Finding("b", "", ""), Finding("c", "", "", Action.MONITOR)],
         cause="", hint="", action=Action.REBOOT,
     )  # fmt: skip
-    assert [it.action for it in hard.findings] == [Action.VENDOR, Action.REBOOT, Action.CONFIGURE]
+    assert [it.action for it in hard.findings] == [Action.VENDOR, Action.REBOOT, Action.MONITOR]
     mild = verdict.conclude(
         "x.y",
-        [Finding("b", "", ""), Finding("c", "", "", Action.CONFIGURE)],
+        [Finding("b", "", ""), Finding("c", "", "", Action.MONITOR)],
         cause="",
         hint="",
         action=Action.REBOOT,
     )
-    assert ([it.action for it in mild.findings], mild.action) == ([None, Action.CONFIGURE], Action.REBOOT)
+    assert ([it.action for it in mild.findings], mild.action) == ([None, Action.MONITOR], Action.REBOOT)
 
 
 # --- what steps told
