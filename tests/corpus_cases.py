@@ -50,6 +50,7 @@ import yaml
 
 from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
@@ -345,7 +346,20 @@ class Bench:
     @cached_property
     def nodes(self) -> dict[str, Any]:
         """The nodes of a run, as far as suites compare them."""
-        return {name: SimpleNamespace(group=self.cluster.group_of(name)) for name in self.case.nodes}
+        known = self.slurm.nodes()
+        places = {}
+        for name in self.case.nodes:
+            info, group = known.get(name), self.cluster.group_of(name)
+            places[name] = Place(group.nodes, "", info.arch if info else "", info.system if info else "")
+        peers, twins = (peer_groups(places, image=image) for image in (False, True))
+        return {
+            name: SimpleNamespace(group=self.cluster.group_of(name), peers=peers[name], twins=twins[name])
+            for name in self.case.nodes
+        }
+
+    def of_peers(self, asked: Any, reduce: Callable[[dict[str, Any]], Any]) -> Any:
+        found = self.fleet_facts(asked)
+        return reduce({name: found[name] for name in self.nodes[self.current].peers.names if name in found})
 
     def allocation_of(self, node: str) -> None:
         """No node of a recording is allocated: no step has run there."""
@@ -422,8 +436,14 @@ class Bench:
 
         return {
             "node": SimpleNamespace(
-                name=node, profile=group.profile, group=group, info=self.slurm.nodes().get(node)
+                name=node,
+                profile=group.profile,
+                group=group,
+                info=self.slurm.nodes().get(node),
+                peers=self.nodes[node].peers,
+                twins=self.nodes[node].twins,
             ),
+            "peers": frozenset(self.nodes[node].peers.names),
             "node_name": node,
             "profile": group.profile,
             "gpu_profile": gpu_profile,

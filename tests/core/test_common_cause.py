@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.core.common_cause import (
+    NO_MAJORITY,
     CommonFinding,
     Place,
     Seen,
@@ -223,3 +224,13 @@ def test_nodes_are_compared_within_group_partition_architecture_and_image() -> N
     }  # fmt: skip
     assert (twins["x1"].names, twins["x3"].names) == (("x1", "x2"), ("x3",))
     assert (peers["x1"].nodes, peers["x1"] is peers["x2"]) == ("x[1-3]", True)
+
+
+def test_where_nodes_differ_without_a_majority_none_is_at_fault_however_many_are_named() -> None:
+    uneven = [
+        Seen(node, "memlock", "64 KiB", "one value on all nodes; no majority: ...", "configure", NO_MAJORITY)
+        for node in SIX[:2]
+    ]
+    (one,) = common_findings("os.limits", uneven, SIX, HERE)
+    assert list(one.nodes) == list(SIX[:2])
+    assert "an upgrade that has not reached all nodes; no node is at fault" in one.cause

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.core import majority as fleet
-from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding
+from pytest_gpucluster.core.check import CHECKS, Action, Finding
+from pytest_gpucluster.core.common_cause import NO_MAJORITY
 from pytest_gpucluster.core.majority import Norm, decides, near, norm, owners
 from pytest_gpucluster.core.registry import import_checks
 
@@ -16,12 +17,11 @@ def _fleet(*counts: int) -> Norm[str]:
     return norm((f"n{number:03}", value) for number, value in enumerate(values, 1))
 
 
-def test_who_deviates_from_two_thirds_is_named_and_stays_in_service() -> None:
+def test_who_deviates_from_two_thirds_is_named_with_the_action_of_its_check() -> None:
     found = _fleet(2, 1)
     assert (found.value, found.clear, found.total, found.agree) == ("A", True, 3, 2)
     assert list(found.judge("driver", "A")) == []
     assert list(found.judge("driver", "B")) == [Finding("driver", "B", "A, as on 2 of 3 nodes")]
-    assert list(found.judge_result("driver", "B")) == [Finding("driver", "B", "A, as on 2 of 3 nodes")]
 
 
 @pytest.mark.parametrize(
@@ -36,57 +36,51 @@ def test_two_thirds_are_a_majority(counts: tuple[int, ...], *, clear: bool) -> N
     found = _fleet(*counts)
     assert found.clear is clear
     assert found.value == ("A" if clear else None)
-    assert all(
-        isinstance(it, Finding if clear else Advisory) for value in "AB" for it in found.judge("x", value)
-    )
-    actions = [finding.action for value in "AB" for finding in found.judge_result("x", value)]
+    actions = [finding.action for value in "AB" for finding in found.judge("x", value)]
     if len(counts) > 1:
         assert actions == ([None] if clear else [Action.CONFIGURE] * 2)
 
 
-def test_in_the_middle_of_an_upgrade_all_values_are_named_in_a_warning_and_no_node_fails() -> None:
+def test_without_a_majority_all_values_are_named_and_nobody_is_drained() -> None:
     halves = norm({f"gpu0{n}": "535.104" if n < 5 else "550.54" for n in range(1, 9)}.items())
     expected = "one value on all nodes; no majority: 535.104 on gpu[01-04], 550.54 on gpu[05-08]"
     for mine in ("535.104", "550.54"):
-        assert list(halves.judge("driver", mine)) == [Advisory("driver", mine, expected)]
-        assert list(halves.judge_result("driver", mine)) == [
-            Finding("driver", mine, expected, Action.CONFIGURE)
-        ]
+        assert list(halves.judge("driver", mine)) == [Finding("driver", mine, expected, Action.CONFIGURE)]
 
 
 def test_a_fleet_of_one_and_of_none_has_nothing_to_compare_with() -> None:
     why = "not stated in the cluster file, and no other node to compare with"
     assert (Norm[str]().absent, _fleet(1).absent, _fleet(1, 1).absent) == (why, why, "")
-    assert list(Norm[str]().judge_result("x", "A")) == list(_fleet(1).judge("x", "B")) == []
+    assert list(Norm[str]().judge("x", "A")) == list(_fleet(1).judge("x", "B")) == []
     assert (Norm[str]().value, Norm[str]().clear, Norm[str]().agree) == (None, False, 0)
 
 
 def test_a_node_that_votes_several_times_is_named_once_with_how_often() -> None:
     votes = [("gpu01", "A")] * 5 + [("gpu01", "B")] * 3 + [("gpu02", "B")]
-    (found,) = norm(votes, "GPUs of this model").judge_result("GPU 1", "A")
+    (found,) = norm(votes, "GPUs of this model").judge("GPU 1", "A")
     assert found.expected == (
         "one value on all GPUs of this model; no majority: A (5) on gpu01, B (4) on gpu[01-02]"
     )
 
 
 def test_four_values_are_listed_and_the_others_counted() -> None:
-    (found,) = _fleet(2, 1, 1, 1).judge_result("x", "D")
+    (found,) = _fleet(2, 1, 1, 1).judge("x", "D")
     assert found.expected.endswith("A on n[001-002], B on n003, C on n004, D on n005")
-    (found,) = _fleet(2, 1, 1, 1, 1, 1).judge_result("x", "F")
+    (found,) = _fleet(2, 1, 1, 1, 1, 1).judge("x", "F")
     assert found.expected.endswith("D on n005, and 2 more values")
     assert found.measured == "F"
 
 
 def test_values_that_cannot_be_hashed_are_compared() -> None:
     found = norm([("a", {"x": 1}), ("b", {"x": 1}), ("c", {})])
-    assert [one.expected for one in found.judge_result("x", {})] == ["{'x': 1}, as on 2 of 3 nodes"]
-    assert [one.measured for one in _fleet(3).judge_result("x", "")] == ["nothing"]
+    assert [one.expected for one in found.judge("x", {})] == ["{'x': 1}, as on 2 of 3 nodes"]
+    assert [one.measured for one in _fleet(3).judge("x", "")] == ["nothing"]
 
 
 def test_who_has_more_than_the_others_may_not_be_worse() -> None:
     found = norm([("a", 4), ("b", 8)])
-    assert list(found.judge_result("x", 8, worse=lambda mine, theirs: mine < theirs)) == []
-    (less,) = found.judge_result("x", 4, measured="four", shown=hex, worse=lambda mine, theirs: mine < theirs)
+    assert list(found.judge("x", 8, worse=lambda mine, theirs: mine < theirs)) == []
+    (less,) = found.judge("x", 4, measured="four", shown=hex, worse=lambda mine, theirs: mine < theirs)
     assert less == Finding(
         "x", "four", "one value on all nodes; no majority: 0x4 on a, 0x8 on b", Action.CONFIGURE
     )
@@ -95,18 +89,18 @@ def test_who_has_more_than_the_others_may_not_be_worse() -> None:
 def test_long_values_are_shown_from_where_they_part() -> None:
     same = "x" * fleet.SHOWN
     found = norm([("a", f"{same}mine"), ("b", f"{same}theirs")])
-    (one,) = found.judge_result("x", f"{same}mine")
+    (one,) = found.judge("x", f"{same}mine")
     assert one.measured == f"...{'x' * 20}mine..."
     assert f"...{'x' * 20}mine... on a, ...{'x' * 20}theirs... on b" in one.expected
     exactly = norm([("a", same), ("b", "y")])
-    assert next(iter(exactly.judge_result("x", same))).measured == same
+    assert next(iter(exactly.judge("x", same))).measured == same
     head = norm([("a", f"a{same}"), ("b", f"b{same}")])
-    assert next(iter(head.judge_result("x", f"a{same}"))).measured == f"a{same}"[: fleet.SHOWN] + "..."
+    assert next(iter(head.judge("x", f"a{same}"))).measured == f"a{same}"[: fleet.SHOWN] + "..."
 
 
 def test_a_long_list_of_nodes_is_cut_and_counted() -> None:
     odd = norm((f"gpu{number:04}", str(number % 2)) for number in range(1, 201))
-    (one,) = odd.judge_result("x", "1")
+    (one,) = odd.judge("x", "1")
     assert "... (100 nodes), 0 on gpu[0002,0004" in one.expected
     assert len(one.expected) < 3 * fleet.SHOWN
 
@@ -128,7 +122,7 @@ def test_values_name_their_owners() -> None:
     assert owners({"a": [1, 2], "b": [2], "c": [3, 3]}) == {1: ("a",), 2: ("a", "b"), 3: ("c", "c")}
 
 
-def test_checks_that_compare_nodes_ask_for_no_repair() -> None:
+def test_checks_that_compare_nodes_require_no_repair() -> None:
     """What differs from most nodes may be the first node of an upgrade. os.memory and gpu.driver judge more than that."""
     import_checks()
     comparing = [
@@ -168,3 +162,10 @@ def test_checks_that_compare_nodes_ask_for_no_repair() -> None:
     ]
     repairs = {name: CHECKS[name].action for name in comparing if CHECKS[name].action.is_repair}
     assert repairs == {}
+
+
+def test_without_a_majority_the_finding_is_one_of_the_cluster_but_two_results_are_not() -> None:
+    halves = norm({f"gpu0{n}": "535.104" if n < 5 else "550.54" for n in range(1, 9)}.items())
+    assert [it.setting for it in halves.judge("driver", "550.54")] == [NO_MAJORITY]
+    assert [it.setting for it in halves.judge_result("driver", "550.54")] == [""]
+    assert [it.setting for it in _fleet(2, 1).judge("driver", "B")] == [""]

@@ -136,21 +136,21 @@ def test_a_norm_in_full() -> None:
         2,
         "as on 3 of 4 GPUs",
     )
-    assert list(found.judge_result("p", 1, measured="one")) == [Finding("p", "one", "2, as on 3 of 4 GPUs")]
-    assert list(found.judge_result("p", 3, worse=lambda mine, theirs: mine < theirs)) == []
+    assert list(found.judge("p", 1, measured="one")) == [Finding("p", "one", "2, as on 3 of 4 GPUs")]
+    assert list(found.judge("p", 3, worse=lambda mine, theirs: mine < theirs)) == []
     assert norm([]).voters == fleet.Norm[str]().voters == "nodes"
     five = norm((f"n{number}", number) for number in range(5))
-    (said,) = five.judge_result("p", 4)
+    (said,) = five.judge("p", 4)
     assert said == Finding(
         "p", "4",
         "one value on all nodes; no majority: 0 on n0, 1 on n1, 2 on n2, 3 on n3, and 1 more values", Action.CONFIGURE,
     )  # fmt: skip
     four = norm((f"n{number}", number) for number in range(4))
-    assert next(four.judge_result("p", 0)).expected.endswith("2 on n2, 3 on n3")
+    assert next(four.judge("p", 0)).expected.endswith("2 on n2, 3 on n3")
     alike = norm([("a", "x" * 161), ("b", "x" * 161 + "y")])
-    assert next(alike.judge_result("p", "x" * 161)).measured == f"...{'x' * 20}..."
+    assert next(alike.judge("p", "x" * 161)).measured == f"...{'x' * 20}..."
     same = norm([("a", 1), ("b", 2)])  # two values that look alike
-    assert next(same.judge_result("p", 1, shown=lambda _: "z")).measured == "z"
+    assert next(same.judge("p", 1, shown=lambda _: "z")).measured == "z"
 
 
 def test_values_near_each_other_share_that_of_the_upper_median() -> None:

@@ -18,7 +18,7 @@ import enum
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, ParamSpec
 
 P = ParamSpec("P")
@@ -65,7 +65,7 @@ class Finding:
     measured: str
     expected: str
     action: Action | None = None
-    setting: str = ""
+    setting: str = field(default="", compare=False)
 
     def as_dict(self) -> dict[str, str]:
         """Return plain types; a finding without its own action or setting has no such key."""

@@ -114,6 +114,8 @@ class CommonFinding:
     def cause(self) -> str:
         """Why no single node is at fault."""
         explained = ", ".join(self.settings)
+        if set(self.settings) == {NO_MAJORITY}:
+            return f"the nodes {self.where.removeprefix('in ')} differ, and no two thirds agree: {NO_MAJORITY}; no node is at fault"
         if self.judged == 1:
             return f"the only node that was judged {self.where}; {explained} explains it, so the node is not at fault"
         count = (
@@ -125,7 +127,7 @@ class CommonFinding:
     @property
     def hint(self) -> str:
         """What to check first."""
-        settings = [one for one in self.settings if one != CONFIGURED]
+        settings = [one for one in self.settings if one not in (CONFIGURED, NO_MAJORITY)]
         first = (
             f"compare {', '.join(settings)} with what the nodes have"
             if settings
@@ -138,6 +140,9 @@ class CommonFinding:
         return f"{first}{by_hand}"
 
 
+NO_MAJORITY = (
+    "an upgrade that has not reached all nodes"  # the setting of a finding that names no node at fault
+)
 CONFIGURED = "the configuration"  # the setting of a finding whose action is `configure` and that names none
 
 
@@ -161,7 +166,8 @@ def common_findings(
         for kind, by_node in having.items():
             explained = {_setting(one) for one in by_node.values()}
             alone = len(members) == 1 and all(explained) and fewest == 1
-            if not (alone or (len(by_node) >= max(2, fewest) and enough(len(by_node), len(members)))):
+            shared = len(by_node) >= max(2, fewest) and enough(len(by_node), len(members))
+            if not (alone or shared or explained == {NO_MAJORITY}):
                 continue
             common.nodes |= dict.fromkeys(by_node)
             common.kinds[kind] = frozenset(by_node)

@@ -6,12 +6,13 @@ import operator
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Advisory, Finding
+from pytest_gpucluster.core.check import Action, Finding
+from pytest_gpucluster.core.common_cause import NO_MAJORITY
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -70,14 +71,14 @@ class Norm(Generic[T]):
         measured: str = "",
         shown: Callable[[T], str] = str,
         worse: Callable[[T, T], bool] = operator.ne,
-    ) -> Iterator[Finding | Advisory]:
+    ) -> Iterator[Finding]:
         """Yield a finding if what is installed or set is worse than the norm; the action of its check is no repair.
 
-        Without a norm, as in the middle of an upgrade, no node is at fault: a warning names all values with their nodes.
-        `measured` replaces the shown value.
+        Without a norm, as in the middle of an upgrade, no node is at fault: the finding, which names all values with their
+        nodes, is one of the cluster. `measured` replaces the shown value.
         """
         for found in self.judge_result(part, value, measured=measured, shown=shown, worse=worse):
-            yield found if self.clear else Advisory(found.part, found.measured, found.expected)
+            yield found if self.clear else replace(found, setting=NO_MAJORITY)
 
     def judge_result(
         self,

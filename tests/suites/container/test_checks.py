@@ -218,7 +218,7 @@ FOUND: list[tuple[Callable[[ContainerFacts], Verdict], ContainerFacts, list[str]
     (lambda found: checks.release(found, fleet("a 1", "b 2", "b 2")), good(),
      ["os-release|ubuntu 24.04|b 2, as on 2 of 3 nodes"]),
     (lambda found: checks.release(found, fleet("ubuntu 24.04", "b 2")), good(),
-     []),  # a warning names both
+     ["os-release|ubuntu 24.04|one value on all nodes; no majority: ubuntu 24.04 on gpu01, b 2 on gpu02"]),
     (lambda found: checks.release(found, fleet("ubuntu 24.04", "ubuntu 24.04")), good(), []),
     (lambda found: checks.release(found, fleet()), good(plain={"release": None}),
      ["os-release|none in the container|ID and VERSION_ID"]),

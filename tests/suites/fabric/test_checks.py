@@ -76,10 +76,11 @@ def test_firmware_in_halves_drains_nobody_and_names_both() -> None:
     old = replace(host(), ports=tuple(replace(port, firmware="28.37.1700") for port in host().ports))
     verdict = fabric.firmware(IB, old, fabric.firmware_majority({"gpu01": host(), "gpu02": old}))
     new = host().ports[0].firmware
-    assert (verdict.outcome, verdict.findings) == (Outcome.PASSED, ())
-    assert {found.expected for found in verdict.advisories} == {
+    assert verdict.outcome is Outcome.FAILED
+    assert {found.expected for found in verdict.findings} == {
         f"one value on all adapters of this board; no majority: {new} (2) on gpu01, 28.37.1700 (2) on gpu02"
     }
+    assert {found.action for found in verdict.findings} == {Action.MONITOR}
     fleet = fabric.firmware_majority({"gpu01": host(), "gpu02": host(), "gpu03": old})
     assert fabric.firmware(IB, old, fleet).findings[0].expected == (
         f"{new}, as on 4 of 6 adapters of this board"

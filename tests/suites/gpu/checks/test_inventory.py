@@ -6,7 +6,7 @@ import pytest
 from gpu_helpers import MIB, PROFILE, Host, devices, failing, judge, lost, recorded, survey
 
 from pytest_gpucluster.config.models import GpuProfile
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome
+from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.suites.gpu.checks import health
@@ -21,15 +21,16 @@ def test_drivers_in_halves_drain_nobody_and_both_are_named() -> None:
     old, new = _other_driver("535.104.05"), _other_driver("550.54.15")
     fleet = {f"gpu0{n}": old if n < 3 else new for n in range(1, 5)}
     verdict = checks.driver(new, PROFILE, checks.driver_majority(fleet))
-    assert verdict.advisories == (
-        Advisory(
+    assert verdict.findings == (
+        Finding(
             "driver",
             "550.54.15",
             "one value on all nodes with this model; no majority: 535.104.05 on gpu[01-02], "
             "550.54.15 on gpu[03-04]",
+            Action.CONFIGURE,
         ),
     )
-    assert (verdict.outcome, verdict.findings) == (Outcome.PASSED, ())
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.CONFIGURE)
     alone = checks.driver(new, PROFILE, checks.driver_majority({**fleet, "gpu03": old}))
     assert (alone.findings[0].expected, alone.action) == (
         "535.104.05, as on 3 of 4 nodes with this model",
@@ -46,8 +47,8 @@ def test_a_vbios_is_counted_on_the_gpus_of_one_node_as_well() -> None:
     for index in (4, 5, 6):
         odd.change(index, vbios="96.00.74.00.0B")
     verdict = checks.vbios(odd.gpus, PROFILE, checks.vbios_majority({"gpu01": odd.gpus}))
-    assert (verdict.findings, len(verdict.advisories)) == ((), 8)
-    assert verdict.advisories[0].expected.endswith(f"{usual} (4) on gpu01, 96.00.74.00.0B (4) on gpu01")
+    assert len(verdict.findings) == 8
+    assert verdict.findings[0].expected.endswith(f"{usual} (4) on gpu01, 96.00.74.00.0B (4) on gpu01")
 
 
 @pytest.mark.parametrize("said", ["[GPU is lost]", "[Unknown Error]", "[GPU requires reset]"])

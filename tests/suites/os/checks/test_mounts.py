@@ -153,8 +153,8 @@ def test_a_read_only_root_on_half_of_the_nodes_drains_nobody() -> None:
     halves = Norm(((True, ("n0", "n1")), (False, ("n2", "n3"))))
     expected = "one value on all nodes; no majority: rw on n[0-1], ro on n[2-3]"
     verdict = checks.root_writable(of_root("ro"), {"/": halves})
-    assert verdict.findings == ()
-    assert verdict.advisories == (Advisory("/", "mounted ro", expected),)
+    assert verdict.findings == (Finding("/", "mounted ro", expected, Action.CONFIGURE),)
+    assert verdict.action is Action.CONFIGURE
 
 
 def _scratch(*shm: str, tmp: tuple[str, ...] = ()) -> checks.ScratchMounts:

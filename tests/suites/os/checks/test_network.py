@@ -68,7 +68,7 @@ def test_a_name_that_does_not_resolve_is_said() -> None:
 def test_a_name_that_is_alike_nowhere_or_means_nothing_is_not_compared() -> None:
     halves = norm({"n1": "1", "n2": "2"})
     verdict = checks.name_resolution({"x": "1"}, "n1", {"x": halves})
-    assert (verdict.findings, len(verdict.advisories)) == ((), 1)
+    assert [it.action for it in verdict.findings] == [Action.CONFIGURE]
     for most in (peers("1", ""), ALONE):
         verdict = checks.name_resolution({"x": "1"}, "n1", {"x": most})
         assert (verdict.outcome, verdict.findings) == (Outcome.NOT_APPLICABLE, ())
@@ -114,8 +114,8 @@ def test_stated_mtu_takes_precedence_over_that_of_most_nodes() -> None:
 
 def test_an_mtu_of_one_against_one_names_both_and_drains_nobody() -> None:
     verdict = _mtu(SMALL, JUMBO)
-    assert verdict.findings == ()
-    assert [(one.measured, one.expected) for one in verdict.advisories] == [
+    assert verdict.action is Action.CONFIGURE
+    assert [(one.measured, one.expected) for one in verdict.findings] == [
         ("1500", "one value on all nodes of its group; no majority: 1500 on n1, 9000 on n2")
     ]
 

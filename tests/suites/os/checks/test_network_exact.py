@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from os_helpers import MOST
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.suites.os.checks import network as checks
 from pytest_gpucluster.suites.os.checks.network import Reachability
@@ -34,12 +34,13 @@ def test_an_mtu_in_words_and_numbers() -> None:
     assert odd.metrics == (Metric("mtu", 1500, "B", "eno1", detail=True),)
     assert odd.action is Action.CONFIGURE
     more = checks.mtu(Network({"eno1": OTHER}), peers(OTHER, OTHER, ETHER, ETHER, None))
-    assert more.advisories == (
-        Advisory(
+    assert more.findings == (
+        Finding(
             "MTU of eno1",
             "1500",
             "one value on all nodes of its group; no majority: 1500 on n[1-2], 9000 on n[3-4], "
             "absent or down on n5",
+            Action.CONFIGURE,
         ),
     )
     none = "no interface is up on most nodes of the group"

@@ -148,7 +148,7 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
         yield Metric("clock_sm", gpu.clock_sm or 0, "MHz", str(gpu))
         for found in clock_majority.get(gpu.name or "", Norm[str]()).judge(str(gpu), highest):
             # measured on this GPU, no setting
-            yield replace(found, action=Action.MONITOR) if isinstance(found, Finding) else found
+            yield replace(found, action=Action.MONITOR)
         now, default = gpu.clock_application, gpu.clock_application_default
         if now is not None and default is not None and now < default:
             yield Finding(str(gpu), f"application clock {now:g} MHz", f"{default:g} MHz")

@@ -10,7 +10,6 @@ from pytest_gpucluster.config.profile_files import MEMORY_TOLERANCE
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import (
     Action,
-    Advisory,
     Finding,
     Judgement,
     Metric,
@@ -89,7 +88,7 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
     if gpu_profile.driver is None and driver_majority.get(first.name or "", Norm[str]()).total < 2:
         yield NotApplicable("the profile states no driver, and there is no other node to compare with")
     for found in readings.judge_version(Gpus((first,)), "driver", driver_majority, stated=gpu_profile.driver):
-        yield replace(found, part="driver") if isinstance(found, (Finding, Advisory)) else found
+        yield replace(found, part="driver") if isinstance(found, Finding) else found
 
 
 def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile, *_info: NodeInfo | None) -> Verdict:

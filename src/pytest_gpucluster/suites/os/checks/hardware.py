@@ -47,7 +47,7 @@ def memory(
         if stated is None and usual_memory.absent:
             yield NotApplicable("the profile states no memory, and there is no other node to compare with")
         for found in usual_memory.judge("memory", total, shown=format_size, worse=_other_memory):
-            yield replace(found, action=action) if isinstance(found, Finding) else found
+            yield replace(found, action=found.action or action)
 
 
 def _other_memory(mine: int, theirs: int) -> bool:
