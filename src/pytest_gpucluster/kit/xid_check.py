@@ -30,6 +30,8 @@ ACTIONS = {
     cause="the driver reported an error for which NVIDIA requires a reset, a reboot or a repair",
     hint="dmesg | grep -e Xid -e SXid; follow NVIDIA's Xid catalogue; return the GPU if the error recurs",
     action=Action.DRAIN,
+    never_healthy="NVIDIA's Xid catalogue demands a reset, a reboot or support for the Xid, and since then the driver was neither "
+    "reloaded nor did it withdraw its request",
 )
 def xid(kernel_log: KernelLog, gpus: Gpus, gpu_config: GpuConfig) -> Judgement:
     """No Xid or SXid since boot requires a reset, a reboot or support. Those of applications are only counted."""

@@ -193,7 +193,7 @@ def _texts(value: Any) -> str:
 
 def _with_software_cause(verdict: Verdict, *_facts: object) -> Verdict:
     """Return another cause if no finding of DCGM is about the hardware."""
-    if not verdict.findings or verdict.action is not Action.MONITOR:
+    if not verdict.findings or verdict.action is not Action.CONFIGURE:
         return verdict
     cause = "NVIDIA's diagnostic found wrong settings or software of the node; the hardware passed"
     return replace(verdict, cause=cause, hint="correct what DCGM reports above; repeat with dcgmi diag -r 1")
@@ -215,6 +215,8 @@ def _diagnosis(totals: NodeTotals) -> DcgmDiag | None:
     cause="NVIDIA's own diagnostic fails",
     hint="dcgmi diag -r 3 -v; /var/log/nvidia-dcgm; return the GPU if it fails again",
     action=Action.DRAIN,
+    never_healthy="DCGM classes the error as one that requires isolation or a reset of the GPU, or its test of the hardware failed; "
+    "errors of settings and software, and those to be triaged, are milder",
 )
 def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every test of `dcgmi diag` passes."""
@@ -242,7 +244,7 @@ def _judged(result: DcgmResult) -> Judgement:
     warning = f": {result.warning}" if result.warning else ""
     where, measured = result.where or "node", f"{result.test} ({result.category}): {result.status}{warning}"
     action = _action(result)
-    if result.status in FAILED or (result.status in WARNED and action is not Action.MONITOR):
+    if result.status in FAILED or (result.status in WARNED and action is not Action.CONFIGURE):
         yield Finding(where, measured, "pass", action)
     elif result.status in WARNED or (result.status in PASSED and result.warnings):
         yield Advisory(where, measured, "pass without a warning")
@@ -256,16 +258,14 @@ def _action(result: DcgmResult) -> Action | None:
         software = result.test.lower() in _SOFTWARE_TESTS or any(
             word in result.warning for word in _SOFTWARE_WORDS
         )
-        return Action.MONITOR if software else None
-    actions = {_warning_action(it) for it in result.warnings}
-    if actions == {Action.MONITOR}:
-        return Action.MONITOR
-    return Action.RESET_GPU if actions <= {Action.MONITOR, Action.RESET_GPU} else None
+        return Action.CONFIGURE if software else None
+    return max(map(_warning_action, result.warnings), key=list(Action).index)
 
 
-def _warning_action(warning: DcgmWarning) -> Action | None:
+def _warning_action(warning: DcgmWarning) -> Action:
+    """Return the action for DCGM's severity; triage, as of a bandwidth below a bound of DCGM, proves no fault."""
     if warning.severity in _MILD or (
         warning.severity != _ISOLATE and warning.category in _SOFTWARE_CATEGORIES
     ):
-        return Action.MONITOR
-    return Action.RESET_GPU if warning.severity == _RESET else None
+        return Action.CONFIGURE
+    return {_ISOLATE: Action.DRAIN, _RESET: Action.RESET_GPU}.get(warning.severity or 0, Action.MONITOR)

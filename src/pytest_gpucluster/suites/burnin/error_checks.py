@@ -90,6 +90,8 @@ def _with_driver_cause(verdict: Verdict, *_facts: object) -> Verdict:
     cause="errors that only show under load: failing memory, a link that replays, a port that loses symbols",
     hint="nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi nvlink -e; perfquery; reset, reseat, replace",
     action=Action.DRAIN,
+    never_healthy="DCGM isolates a GPU for these errors under load, IBTA allows fewer at a port, or an nvidia-smi that worked before "
+    "the load hangs since",
 )
 def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Counters of ECC, remapped rows, NVLink, PCIe replays and InfiniBand rise by at most their limit in each load."""
@@ -143,6 +145,7 @@ def _limit(counter: str, minutes: float, config: BurninConfig) -> float | None:
     cause="the driver reported an error of the GPU under load",
     hint="dmesg | grep -i xid; NVIDIA's Xid catalogue; reset the GPU or reboot; return the GPU if the error recurs",
     action=Action.DRAIN,
+    never_healthy="NVIDIA's Xid catalogue demands a reset, a reboot or support for the Xid, and it came while the loads ran",
 )
 def xid(burnin: BurninResult, node_name: str) -> Judgement:
     """The driver reports no Xid of the hardware while the loads run."""
@@ -177,6 +180,7 @@ def xid(burnin: BurninResult, node_name: str) -> Judgement:
     cause="cooling: a fan, a heat sink, dust, the inlet, or a neighbour's exhaust",
     hint="nvidia-smi -q -d TEMPERATURE,PERFORMANCE under load; compare with the GPUs beside it",
     action=Action.DRAIN,
+    never_healthy="under load the GPU exceeds its own slowdown temperature, or its hardware slows it for long",
 )
 def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Under load every GPU stays below its temperature limit, and is not slowed for long by heat or the power brake."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding
+from pytest_gpucluster.core.majority import decides
 from pytest_gpucluster.kit.gpu_peaks import Floor, bare, floor_of
 from pytest_gpucluster.suites.burnin.results import unit_of
 
@@ -57,7 +58,10 @@ def misses(burnin: BurninResult, rate: Rate, config: BurninConfig) -> bool:
 
 
 def too_slow(burnin: BurninResult, rate: Rate, config: BurninConfig) -> Iterator[Finding]:
-    """Yield the finding on a rate below its hard limit; a GPU with a lowered power limit is not broken."""
+    """Yield the finding on a rate below its hard limit.
+
+    It proves no fault if the power limit of the GPU was lowered, or if most of the fleet do not reach the limit either.
+    """
     limit = limit_of(burnin, rate, config)
     if limit is None or rate.value >= limit.rate:
         return
@@ -71,12 +75,19 @@ def too_slow(burnin: BurninResult, rate: Rate, config: BurninConfig) -> Iterator
         totals.part(rate.part),
         "; ".join(filter(None, (measured, capped, _earlier_processes(gpu)))),
         f">= {limit.rate:.4g} {limit.unit}: {limit.why}{_if_most_miss(burnin, rate.metric, config)}",
-        Action.MONITOR if capped else None,
+        None if _most_reach(burnin, rate.metric, config) and not capped else Action.MONITOR,
     )
 
 
 def _earlier_processes(gpu: GpuInfo | None) -> str:
     return f"on it before the burn-in: {', '.join(gpu.foreign)}" if gpu and gpu.foreign else ""
+
+
+def _most_reach(burnin: BurninResult, metric: str, config: BurninConfig) -> bool:
+    """Return whether at least three parts were measured, and most of them reach their limit."""
+    known = [rate for node in burnin.nodes for rate in rates(burnin, node, metric)]
+    known = [rate for rate in known if limit_of(burnin, rate, config) is not None]
+    return len(known) > 2 and decides(sum(not misses(burnin, rate, config) for rate in known), len(known))
 
 
 def _if_most_miss(burnin: BurninResult, metric: str, config: BurninConfig) -> str:

@@ -118,11 +118,11 @@ def _rates(
 
 
 def _host_rates(burnin: BurninResult, node: str, config: BurninConfig, *metrics: str) -> Judgement:
-    """Yield rates of the host; one below its hard limit drains the node, but does not return a part to the vendor."""
+    """Yield rates of the host; one below its hard limit proves no fault: a governor or other work may slow it."""
     for rate in (rate for metric in metrics for rate in rates(burnin, node, metric)):
         yield Metric(f"burnin_{rate.metric}", rate.value, unit_of(rate.metric))
         for slow in too_slow(burnin, rate, config):
-            yield replace(slow, action=Action.DRAIN)
+            yield replace(slow, action=Action.MONITOR)
 
 
 def _mismatch_finding(part: str, mismatches: Sequence[Mismatch], others: str) -> Finding:
@@ -214,6 +214,8 @@ def _with_start_cause(verdict: Verdict, *_facts: object) -> Verdict:
     cause="the node died, hung or lost its processes under load",
     hint="the console of the node, dmesg, the BMC's event log; slurmd's log has the end of the step",
     action=Action.DRAIN,
+    never_healthy="the loads only compute: signals, a lack of memory and other processes, which change the action, are told apart, and "
+    "what remains is the death of the node, its driver or a GPU",
 )
 def survived(burnin: BurninResult, node_name: str) -> Judgement:
     """The node took part to the end, and none of its loads died."""
@@ -233,7 +235,7 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
                 else f"no GPU of any node was loaded: {why}: check burnin.environment, or run -m gpu"
             )
         else:
-            yield Finding(GPUS, f"{len(totals.used)} took part: {why}", f"{burnin.gpus}")
+            yield Finding(GPUS, f"{len(totals.used)} took part: {why}", f"{burnin.gpus}", Action.CONFIGURE)
     if not totals.rounds and not totals.lost and not totals.out:
         why = burnin.ended or "the time was too short"
         yield NotChecked(f"not one round was finished: {why} ({format_duration(burnin.seconds)})")
@@ -244,6 +246,7 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
     cause="silent data corruption: the GPU computes or stores wrong values and reports no error",
     hint="take the GPU out of service; repeat the burn-in on this node alone; dcgmi diag -r 3; return the GPU",
     action=Action.VENDOR,
+    never_healthy="a healthy GPU gives the same bits for the same input and kernel, and the other GPUs of the model agree on them",
 )
 def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None = None) -> Judgement:
     """The same seeded input gives the same bits in every repetition, on every GPU and in every round."""
@@ -266,6 +269,8 @@ def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None
     cause="a GPU that is slow: clocks held down by heat, power or settings, or another process on it",
     hint="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,PIDS of this GPU under load",
     action=Action.DRAIN,
+    never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
+    "process uses, does not; a failing load is an error of CUDA",
 )
 def matmul(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Products of matrices reach the GPU's hard limit in every data type that it has."""
@@ -279,6 +284,8 @@ def matmul(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     cause="a GPU's memory is slow: lower memory clock, a stack that trains badly, active row remapping",
     hint="nvidia-smi -q -d CLOCK,ROW_REMAPPER,ECC; reset the GPU; return it if it stays slow",
     action=Action.RESET_GPU,
+    never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
+    "process uses, does not; a failing load is an error of CUDA",
 )
 def memory_bandwidth(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies within the GPU's memory reach the GPU's hard limit."""
@@ -292,6 +299,8 @@ def memory_bandwidth(burnin: BurninResult, node_name: str, config: BurninConfig)
     cause="the path between host and GPU is slow: fewer PCIe lanes, an older generation, wrong NUMA node",
     hint="nvidia-smi -q -d PCI; lspci -vv for LnkSta; numactl; see gpu.pcie_width and gpu.pcie_gen",
     action=Action.DRAIN,
+    never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
+    "process uses, does not; a failing load is an error of CUDA",
 )
 def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies between pinned host memory and the GPU reach the hard limit of its PCIe link, in both directions."""
@@ -305,6 +314,8 @@ def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     cause="the path from GPU to GPU is slow or broken",
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; see gpu.nvlink_state and gpu.topology",
     action=Action.DRAIN,
+    never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
+    "process uses, does not; a failing load is an error of CUDA",
 )
 def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every pair of GPUs copies in both directions at once, and reaches a hard limit of the cluster file or profile."""
@@ -324,6 +335,7 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
     cause="collectives fail with this node, or deliver wrong data",
     hint="pytest -m nccl --nodes=... finds the node, adapter, link or leaf",
     action=Action.DRAIN,
+    never_healthy="partners of this node work with other nodes while all groups with this one fail, give wrong sums or are slow",
 )
 def nccl(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """All-reduce within the node and with changing partners ends, and the sums are right.
@@ -410,6 +422,7 @@ def _failed_first(totals: NodeTotals) -> bool:
     cause="a CPU computes wrong values, or processes on it die",
     hint="mcelog, ras-mc-ctl --summary; stress the CPU alone; replace it",
     action=Action.VENDOR,
+    never_healthy="integer work gives one digest on every healthy CPU; its speed takes no node out of service",
 )
 def cpu(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """The same work gives the same digest in every repetition, on every CPU of every node."""
@@ -428,6 +441,7 @@ def cpu(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement
     cause="the memory of the host loses bits",
     hint="edac-util, ras-mc-ctl --errors; memtester; replace the module",
     action=Action.VENDOR,
+    never_healthy="healthy memory returns what was written to it; its speed takes no node out of service",
 )
 def memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Patterns written over the host's memory are read back unchanged."""
@@ -443,6 +457,7 @@ def memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     cause="the node's storage returns other data than were written",
     hint="dmesg; smartctl -a; nvme smart-log; fsck; replace the disk",
     action=Action.DRAIN,
+    never_healthy="healthy storage returns what was written and synced to it; its speed takes no node out of service",
 )
 def storage(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Files written and synced are read back unchanged."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
-from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.majority import Norm, decides, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.nccl_names import NameFilter
@@ -62,6 +62,7 @@ USUAL = {
 CAUSED_ELSEWHERE = ("port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped")
 LINK_LOST = ("link_downed", "link_error_recovery")  # no increase is accepted during the run
 BIT_ERRORS = ("symbol_error", "local_link_integrity_errors")
+PAIR = 2  # nodes; of two that differ neither is known to be at fault
 # twice the bit error ratio of 1e-12 that volume 2 of IBTA allows for a link, in errors per GB
 ERRORS_PER_GB = 2e-12 * 8e9
 
@@ -120,6 +121,16 @@ def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
     return {name: norm(pairs) for name, pairs in votes.items()}
 
 
+def rate_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[float]]:
+    """Return {name of a port: norm of its rate in GB/s on the nodes where it is ACTIVE}."""
+    votes: dict[str, list[tuple[str, float]]] = {}
+    for node, adapters in facts.items():
+        for port in _physical(adapters):
+            if port.state == "ACTIVE" and port.rate is not None:
+                votes.setdefault(str(port), []).append((node, port.rate))
+    return {name: norm(pairs) for name, pairs in votes.items()}
+
+
 # --- adapters and ports ------------------------------------------------------------------------------------------
 
 
@@ -165,16 +176,24 @@ def _registers_dmabufs(kernel: str | None) -> bool:
     "fabric.hca_count",
     cause="an adapter is not found: badly seated, failed, or its driver is not loaded",
     hint="lspci -d 15b3:; dmesg | grep mlx5; systemctl status openibd; reseat the adapter",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="the profile asks for more ports, the node has some, and it lacks one that two thirds of the nodes with adapters "
+    "have",
 )
 @_networked
-def hca_count(network: Profile, adapters: Adapters) -> Judgement:
+def hca_count(
+    network: Profile, adapters: Adapters, active_majority: Mapping[str, Norm[bool]] = MappingProxyType({})
+) -> Judgement:
     """There are at least as many ports as the profile has for GPU traffic; virtual functions do not count."""
     ports = _physical(adapters)
+    nodes = max((usual.total for usual in active_majority.values()), default=0)
+    usual_ports = {name for name, usual in active_majority.items() if decides(usual.total, nodes)}
+    lost = nodes > PAIR and bool(ports) and not usual_ports <= {str(port) for port in ports}
     yield Metric("hca_ports", len(ports), "ports")
     if len(ports) < network.fabric.hcas:
         names = listed(sorted(port.device for port in ports))
-        yield Finding("adapters", f"{len(ports)} ports ({names})", f"{network.fabric.hcas}")
+        action = Action.DRAIN if lost else None
+        yield Finding("adapters", f"{len(ports)} ports ({names})", f"{network.fabric.hcas}", action)
 
 
 @check(
@@ -206,7 +225,9 @@ def link_layer(network: Profile, adapters: Adapters) -> Judgement:
     "fabric.port_state",
     cause="cable, transceiver or switch port; or no subnet manager (INIT)",
     hint="ibstat; ibdiagnet; swap the cable with its neighbour's and check whether the fault moves with it",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="the port of this name is active on two thirds of the nodes that have it, and physically down here; a link that is "
+    "up without a subnet manager takes no node out of service",
 )
 @_networked
 def port_state(
@@ -220,9 +241,12 @@ def port_state(
     few = len(active) < min(network.fabric.hcas, len(ports))
     for port in ports:
         shown = f"{port.state or '?'}, {port.phys_state or '?'}"
+        usual = active_majority.get(str(port), Norm[bool]())
         if port not in active and few:
-            yield Finding(str(port), shown, "ACTIVE, LinkUp")
-        elif port not in active and (usual := active_majority.get(str(port), Norm[bool]())).value:
+            # a link that is up lacks its subnet manager, which is no fault of the node
+            dead = port.phys_state not in LINK_UP and usual.value and usual.total > PAIR
+            yield Finding(str(port), shown, "ACTIVE, LinkUp", Action.DRAIN if dead else None)
+        elif port not in active and usual.value:
             # it may be a port for storage, or a port for GPUs while ports for storage are counted as active
             yield Advisory(str(port), shown, f"ACTIVE, {usual.most}")
 
@@ -231,10 +255,13 @@ def port_state(
     "fabric.rate",
     cause="a link trained to a lower rate or fewer lanes: cable or transceiver",
     hint="ibstat; ibdiagnet; reseat or replace the cable",
-    action=Action.DRAIN,
+    action=Action.CONFIGURE,
+    never_healthy="the port of this name runs faster on two thirds of the nodes where it is active",
 )
 @_networked
-def rate(network: Profile, adapters: Adapters) -> Judgement:
+def rate(
+    network: Profile, adapters: Adapters, rate_majority: Mapping[str, Norm[float]] = MappingProxyType({})
+) -> Judgement:
     """Active ports run at the profile's rate; fabric.port_state judges ports that are down."""
     expected = network.fabric.rate
     if expected is None:
@@ -247,7 +274,9 @@ def rate(network: Profile, adapters: Adapters) -> Judgement:
     if len(active) - len(slow) < min(network.fabric.hcas, len(active)):
         for port in slow:
             shown = "unreadable" if port.rate is None else f"{port.rate * 8:g} Gb/s"
-            yield Finding(str(port), shown, f"{expected * 8:g} Gb/s")
+            usual = rate_majority.get(str(port), Norm[float]())
+            lower = usual.total > PAIR and (port.rate or 0) < (usual.value or 0) * 0.99
+            yield Finding(str(port), shown, f"{expected * 8:g} Gb/s", Action.DRAIN if lower else None)
 
 
 @check(
@@ -560,6 +589,8 @@ RULES: dict[str, Callable[[str, Interfaces], Iterator[str] | Iterator[str | NotC
     cause="a bad cable, transceiver or port: the link loses data or goes down",
     hint="perfquery -x; ibqueryerrors; clean or replace the cable; clear with perfquery -R and measure again",
     action=Action.MONITOR,
+    never_healthy="bit errors of a link that stayed up rose by more than twice what IBTA allows for its rate and time; link resets and "
+    "older errors take no node out of service",
 )
 @_networked
 def counters(

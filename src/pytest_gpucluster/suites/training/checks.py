@@ -142,6 +142,8 @@ def _usual(alone: PayloadResult) -> set[str]:
     cause="silent data corruption: the GPU computes or stores wrong values and reports no error",
     hint="take the GPU out of service; pytest -m burnin on this node alone; dcgmi diag -r 3; return the GPU",
     action=Action.DRAIN,
+    never_healthy="deterministic algorithms give the same bits on every healthy GPU of a model; a library that is not deterministic "
+    "differs on most GPUs, which is not judged",
 )
 def replay(node_name: str, alone: PayloadResult) -> Judgement:
     """Judge that deterministic steps give the same bits twice on each GPU, and on all GPUs of one kind.
