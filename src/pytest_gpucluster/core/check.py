@@ -118,7 +118,10 @@ Judgement = Iterator[Finding | Advisory | Metric | NotApplicable | NotChecked]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one check on one node. `action` is the most severe that a finding requires."""
+    """The result of one check on one node. `action` is the most severe that a finding requires.
+
+    never_healthy: why no healthy node fails with a repair as its action. TypeError if a failure with a repair lacks it.
+    """
 
     check: str
     outcome: Outcome
@@ -130,6 +133,12 @@ class Verdict:
     action: Action = Action.MONITOR
     advisories: tuple[Advisory, ...] = ()
     setting: str = ""  # of all findings that name none
+    never_healthy: str = ""
+
+    def __post_init__(self) -> None:
+        actions = (self.action, *(finding.action for finding in self.findings))
+        if self.outcome is Outcome.FAILED and any(action and action.is_repair for action in actions):
+            _require_reason(self.check, self.never_healthy)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types, for events and for xdist."""
@@ -141,6 +150,7 @@ class Verdict:
             "metrics": [dict(vars(metric)) for metric in self.metrics],
             "advisories": [dict(vars(advisory)) for advisory in self.advisories],
         }
+        del plain["never_healthy"]  # the reference has it
         if not self.setting:
             del plain["setting"]
         return plain
@@ -160,6 +170,14 @@ class CheckDescription:
     action: Action
     never_healthy: str = ""
     setting: str = ""
+
+
+def _require_reason(check: str, never_healthy: str) -> None:
+    if not never_healthy.strip():
+        raise TypeError(
+            f"{check}: an action that takes a node out of service requires never_healthy: one sentence that states why no "
+            "healthy node, under any site's configuration, can fail with it"
+        )
 
 
 def with_contention(verdict: Verdict, who: str) -> Verdict:
@@ -268,10 +286,13 @@ def check(
 ) -> Callable[[Callable[P, Judgement]], Check[P]]:
     """Make a check from a generator of findings and metrics. `name` is SUITE.WHAT; the parameters name its facts.
 
-    never_healthy: one sentence: why no healthy node, under any site's configuration, fails with a repair as its action.
+    never_healthy: one sentence: why no healthy node, under any site's configuration, fails with a repair as its action, or
+    as that of one of its findings. TypeError if `action` is a repair without it, and later if a finding's own action is one.
     setting: what a person has stated and the check compares with, like `os.limits`: if it explains what fails alike on all nodes,
     or on the only one, the finding is one of the cluster (core/common_cause.py).
     """
+    if action.is_repair:
+        _require_reason(name, never_healthy)
 
     def decorate(function: Callable[P, Judgement]) -> Check[P]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]
@@ -281,7 +302,14 @@ def check(
         @functools.wraps(function)
         def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:
             __tracebackhide__ = True
-            verdict = conclude(name, function(*args, **kwargs), cause=cause, hint=hint, action=action)
+            verdict = conclude(
+                name,
+                function(*args, **kwargs),
+                cause=cause,
+                hint=hint,
+                action=action,
+                never_healthy=never_healthy,
+            )
             return replace(verdict, setting=setting) if setting else verdict
 
         return Check(name, judged, item=item, marks=marks, each=each)
@@ -310,8 +338,9 @@ def conclude(
     cause: str,
     hint: str,
     action: Action,
+    never_healthy: str = "",
 ) -> Verdict:
-    """Return the verdict of what a check yielded."""
+    """Return the verdict of what a check yielded; TypeError for a repair without `never_healthy`."""
     __tracebackhide__ = True
     findings: list[Finding] = []
     metrics: list[Metric] = []
@@ -345,4 +374,5 @@ def conclude(
         hint,
         action,
         tuple(advisories),
+        never_healthy=never_healthy,
     )

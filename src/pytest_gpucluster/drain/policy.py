@@ -85,7 +85,9 @@ def reason_for(grounds: Sequence[Grounds], run: str) -> str:
     """Return the reason for one node from all its grounds, the most severe first."""
     first = grounds[0]
     checks = [one.check for one in grounds]
-    return write_reason(first.node, checks, first.measured, first.expected, run, part=first.part)
+    return write_reason(
+        first.node, checks, first.measured, first.expected, run, part=first.part, repair=first.action.value
+    )
 
 
 def own_reason(info: NodeInfo) -> Reason | None:

@@ -1,8 +1,8 @@
-"""The reason of a drained node: `gpucluster:CHECK measured<expected unit [also=CHECK,...] run=ID sum=CRC`. Pure.
+"""The reason of a drained node: `gpucluster:CHECK measured<expected unit [also=CHECK,...] repair=ACTION run=ID sum=CRC`. Pure.
 
 The check comes first, since `sinfo -R` shows about 20 characters. Each part may come from a broken node and is reduced to
 harmless characters, the whole to one line. `sum` is the CRC-32 of the node's name and the text before it: an edited
-reason, or one copied to another node, is no longer recognised.
+reason, or one copied to another node, is no longer recognised. Reasons of earlier versions have no `repair`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = "[A-Za-z0-9_.-]+"
 _REASON = re.compile(
     # no '=' in the measured value, except in '!=': deviation()
     rf"(?P<text>gpucluster:(?P<check>{_NAME}) (?P<detail>(?:[ -<>-~]|!=)+?)"
-    rf"(?: also=(?P<also>\*|{_NAME}(?:\.\*)?(?:,{_NAME}(?:\.\*)?)*))? run=(?P<run>{_NAME})) sum=(?P<sum>[0-9a-f]{{8}})"
+    rf"(?: also=(?P<also>\*|{_NAME}(?:\.\*)?(?:,{_NAME}(?:\.\*)?)*))?(?: repair=(?P<repair>[a-z-]+))? run=(?P<run>{_NAME})) sum=(?P<sum>[0-9a-f]{{8}})"
 )
 # slurmctld appends these since 23.02 to the reason of a node that does not respond or reboots, as during a repair
 # (node_mgr.c, set_node_reason). Its text about hardware below the configuration is not accepted here.
@@ -41,11 +41,12 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True)
 class Reason:
-    """A parsed reason. `checks`: all checks that drained the node, with patterns like 'gpu.*'."""
+    """A parsed reason. `checks`: all checks that drained the node, with patterns like 'gpu.*'. `repair`: like reset-gpu."""
 
     checks: tuple[str, ...]
     detail: str
     run: str
+    repair: str = ""
 
     def concerns(self, check: str) -> bool:
         """Return whether a check drained the node."""
@@ -53,12 +54,20 @@ class Reason:
 
 
 def write_reason(
-    node: str, checks: Sequence[str], measured: str, expected: str, run: str, *, part: str = ""
+    node: str,
+    checks: Sequence[str],
+    measured: str,
+    expected: str,
+    run: str,
+    *,
+    part: str = "",
+    repair: str = "",
 ) -> str:
-    """Return the reason for a node that failed these checks; `measured`, `expected`, `part` are of the first."""
+    """Return the reason for a node that failed these checks; `measured`, `expected`, `part`, `repair` are of the first."""
     first, *others = dict.fromkeys(_name(check) for check in checks)
-    tail = f" run={_name(run)[:48]}"
-    start = f"{PREFIX}{first[:80]} {deviation(measured, expected, part)}"
+    tail = f" repair={repair.replace(' ', '-')}" if repair else ""
+    tail += f" run={_name(run)[:48]}"
+    start = f"{PREFIX}{first[:56]} {deviation(measured, expected, part)}"
     room = LIMIT - len(start + tail + _sum(node, ""))
     also = next(text for text in _also(others) if len(text) <= room)
     text = start + also + tail
@@ -74,7 +83,7 @@ def read_reason(node: str, text: str) -> Reason | None:
     if match is None or _sum(node, match["text"]) != f" sum={match['sum']}":
         return None
     also = match["also"].split(",") if match["also"] else ()
-    return Reason((match["check"], *also), match["detail"], match["run"])
+    return Reason((match["check"], *also), match["detail"], match["run"], match["repair"] or "")
 
 
 def bare(text: str) -> str:

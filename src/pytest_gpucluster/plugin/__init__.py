@@ -229,7 +229,8 @@ def _add_drain(add: Add) -> None:
     add(
         "--drain",
         choices=("off", "dry-run", "apply"),
-        help="drain nodes that fail a check again when it is repeated; dry-run only prints the commands (off)",
+        help="drain nodes that fail a check with a repair as its action, and fail it again when it is repeated; dry-run only "
+        "prints the commands (off)",
     )
     add(
         "--drain-max",
@@ -250,8 +251,8 @@ def _add_drain(add: Add) -> None:
         "--drain-from",
         action=Renamed,
         choices=("reset-gpu", "reboot", "drain", "return-to-vendor"),
-        default="drain",
-        help="the mildest action for which a node is drained (%(default)s)",
+        default="reset-gpu",
+        help="the mildest repair for which a node is drained (%(default)s)",
     )
     add(
         "--resume-passing",

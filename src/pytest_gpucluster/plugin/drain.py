@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 PATIENCE, TIMEOUT = 5.0, 20.0  # seconds, for a controller that does not answer, and for one command
 MAX_RETRIES = 10
+MILD = tuple(action.value for action in Action if not action.is_repair)
 CONFIRMED = "gpucluster_confirmed"  # key of xdist's workeroutput
 
 
@@ -201,7 +202,7 @@ class Drainage:
             if not result.node:
                 continue
             self._ends[result.node][result.check].append(result.outcome)
-            if result.outcome == "error" or (result.outcome == "failed" and not _to_monitor(result)):
+            if result.outcome == "error" or (result.outcome == "failed" and not _mild(result)):
                 self._worse[result.node].append(result.check)
             if result.outcome == "failed" and self._deciding(result):
                 self._failed[result.nodeid] = result
@@ -446,7 +447,7 @@ def _failed(result: Result) -> list[DeviatingVerdict]:
     return [verdict for verdict in result.verdicts if verdict.outcome == Outcome.FAILED.value]
 
 
-def _to_monitor(result: Result) -> bool:
-    """Return True for a failure by verdicts that all ask for no more than to be watched."""
+def _mild(result: Result) -> bool:
+    """Return True for a failure by verdicts of which none asks for a repair of the node."""
     failed = _failed(result)
-    return bool(failed) and all(verdict.action == Action.MONITOR.value for verdict in failed)
+    return bool(failed) and all(verdict.action in MILD for verdict in failed)

@@ -219,6 +219,8 @@ def _between(collective: str, nodes: int, gpus: int, profile: Profile) -> Ceilin
     cause="a slow GPU, NVLink, NIC or switch, traffic on a worse transport, or other load on the fabric",
     hint="check the transports (NCCL_DEBUG=INFO), then test each node alone, then pairs",
     action=Action.MONITOR,
+    never_healthy="two thirds of the nodes, each alone, are above the hard limit of the same profile, and no variable of NCCL slows this "
+    "one",
 )
 def bandwidth(
     run: NcclRun,

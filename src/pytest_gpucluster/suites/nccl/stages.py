@@ -15,6 +15,7 @@ from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict, with_contention
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
+from pytest_gpucluster.core.majority import decides
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit import nccl_validation as validation
@@ -126,6 +127,7 @@ class NcclStages:
                 verdict = _because(verdict, logs[node].set_by)
             verdict = _where_stated(_with_problem(verdict, measured, node), measured, (node,))
             validity[node] = self.with_loss(verdict, (node,))
+        validity = _with_corruption(validity)
         runs = {
             node: outputs[node].runs[0]
             for node, verdict in validity.items()
@@ -171,6 +173,7 @@ class NcclStages:
             hint=f"scontrol show node {hostlist.fold([it.part for it in lost])}; its console and dmesg; "
             "`systemctl status slurmd` and slurmd's log there",
             action=Action.DRAIN,
+            never_healthy="the node answered when the run began and neither its tasks nor a repeated step answer since",
         )
 
     def alone_bandwidth(self, node: str) -> Verdict:
@@ -181,19 +184,31 @@ class NcclStages:
         log = log_of(_of_node(self.alone.measured, node))
         summary = log.summary(dict.fromkeys(log.hosts, node)) if log.channels else ""
         known = {f"{name}={value}" for row in self.rows for name, value in row.conditions.items()}
-        if log.slowing - known:  # a setting is the cause, no part of the node
-            verdict = replace(verdict, action=Action.MONITOR)
+        if log.slowing - known or not self._most_reach:  # a setting is the cause, no part of the node
+            mild = tuple(replace(finding, action=None) for finding in verdict.findings)
+            verdict = replace(verdict, findings=mild, action=Action.MONITOR)
         return _because(with_contention(verdict, self._other_processes(node)), summary, self._most_are_slow)
+
+    @cached_property
+    def _most_reach(self) -> bool:
+        """Whether at least three nodes were measured alone, and two thirds of them are above their hard limit."""
+        slow = self._slow_alone
+        return len(slow) > PAIR and decides(slow.count(False), len(slow))
+
+    @cached_property
+    def _slow_alone(self) -> list[bool]:
+        """Whether each node alone is below its hard limit."""
+        verdicts = [self._bandwidth(run, (node,), nodes=1) for node, run in self.alone.runs.items()]
+        return [verdict.action is Action.DRAIN for verdict in verdicts]
 
     @cached_property
     def _most_are_slow(self) -> str:
         """A hint if most nodes alone are below their hard limit; else ''."""
-        verdicts = [self._bandwidth(run, (node,), nodes=1) for node, run in self.alone.runs.items()]
-        slow = sum(verdict.action is Action.DRAIN for verdict in verdicts)
-        if not 1 < len(verdicts) < 2 * slow:
+        slow = sum(self._slow_alone)
+        if not 1 < len(self._slow_alone) < 2 * slow:
             return ""
         return (
-            f"{slow} of {len(verdicts)} nodes are below their hard limit: first check the settings and the driver that "
+            f"{slow} of {len(self._slow_alone)} nodes are below their hard limit: first check the settings and the driver that "
             "they share"
         )
 
@@ -508,6 +523,22 @@ class NcclStages:
             for collective in repeated if len(self.nodes) > 1 else ():
                 self.whole(collective)
         return self.repeats
+
+
+def _with_corruption(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Let nodes whose own sums are wrong leave service, if at least two others computed the same sums right."""
+    sound = sum(verdict.outcome is Outcome.PASSED for verdict in verdicts.values())
+    reason = "all_reduce within one node adds the same small numbers on all nodes, and other nodes of this step add them right"
+    return {
+        node: replace(verdict, action=Action.DRAIN, never_healthy=reason)
+        if sound >= PAIR and verdict.findings and all(_is_wrong_data(it) for it in verdict.findings)
+        else verdict
+        for node, verdict in verdicts.items()
+    }
+
+
+def _is_wrong_data(finding: Finding) -> bool:
+    return finding.measured.endswith((" wrong elements", " values out of bounds"))
 
 
 def _because(verdict: Verdict, *reasons: str) -> Verdict:
