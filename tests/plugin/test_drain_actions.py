@@ -31,7 +31,7 @@ from pytest_gpucluster.report.run_model import read_run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-VALUES = ("monitor", "reset gpu", "reboot", "drain", "return to vendor")
+VALUES = ("configure", "monitor", "reset gpu", "reboot", "drain", "return to vendor")
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +48,13 @@ def test_the_actions_from_mild_to_hard() -> None:
         "reboot": "reboot",
         "drain": "drain",
         "return-to-vendor": "return to vendor",
-    }  # of --drain-min-action: monitor is none of them
+    }  # of --drain-min-action: the repairs
 
 
 @pytest.mark.parametrize("least", VALUES)
 @pytest.mark.parametrize("action", VALUES)
 def test_an_action_reaches_its_own_class_and_milder_ones(action: str, least: str) -> None:
-    expected = action != "monitor" and VALUES.index(action) >= VALUES.index(least)
+    expected = action not in VALUES[:2] and VALUES.index(action) >= VALUES.index(least)
     assert reaches(action, Action(least)) is expected
 
 
@@ -63,55 +63,65 @@ def test_an_unknown_action_never_drains(action: str) -> None:
     assert not any(reaches(action, least) for least in Action)
 
 
-# --- findings that ask for another action than their check
+# --- which checks may take a node out of service
 
-# Every check of which some finding may ask for more than to watch, by an action of its own, and the hardest that any of
-# its findings asks for. A new `Action.` in the source of a check fails a test until it stands here.
-HARDEST = {
-    "burnin.cpu": "return to vendor",
-    "burnin.dcgm": "drain",
-    "burnin.memory": "return to vendor",
-    "burnin.storage": "drain",
-    "burnin.xid": "drain",
-    "fabric.counters": "drain",
-    "gpu.clocks": "reset gpu",  # at most: `monitor=True` has it only watched
-    "gpu.compute_mode": "reset gpu",  # at most: `monitor=True` has it only watched
-    "gpu.count": "drain",
-    "gpu.driver": "drain",
-    "gpu.ecc_aggregate": "return to vendor",
-    "gpu.ecc_mode": "reboot",
-    "gpu.ecc_volatile": "reset gpu",
-    "gpu.fabric_state": "reboot",
-    "gpu.idle_memory": "reset gpu",
-    "gpu.memory": "return to vendor",
-    "gpu.mig": "reset gpu",
-    "gpu.names": "drain",
-    "gpu.pcie_gen": "drain",
-    "gpu.pcie_width": "drain",
-    "gpu.persistence": "reset gpu",  # at most: `monitor=True` has it only watched
-    "gpu.power_limit": "reset gpu",  # at most: `monitor=True` has it only watched
-    "gpu.recovery_action": "drain",
-    "gpu.remapped_pending": "reset gpu",
-    "gpu.remapped_rows": "return to vendor",
-    "gpu.retired_pages": "return to vendor",
-    "gpu.serials": "reset gpu",  # at most: `monitor=True` has it only watched
-    "gpu.temperature": "drain",
-    "gpu.throttle": "drain",
-    "gpu.uuids": "drain",
-    "gpu.vbios": "reset gpu",  # at most: `monitor=True` has it only watched
-    "gpu.xid": "drain",
-    "nccl.bandwidth": "drain",
-    "os.kernel_log": "drain",
-    "os.responds": "drain",
+# Every check that may take a node out of service, with all repairs that it or one of its findings asks for, written by hand. A
+# check that is added here needs `never_healthy`: one sentence why no healthy node under any site's configuration fails so.
+REPAIRS: dict[str, set[str]] = {
+    "burnin.copies": {"drain"},
+    "burnin.corruption": {"return to vendor"},
+    "burnin.counters": {"drain"},
+    "burnin.cpu": {"return to vendor"},
+    "burnin.dcgm": {"reset gpu", "drain"},
+    "burnin.matmul": {"drain"},
+    "burnin.memory": {"return to vendor"},
+    "burnin.memory_bandwidth": {"reset gpu"},
+    "burnin.nccl": {"drain"},
+    "burnin.peer": {"drain"},
+    "burnin.storage": {"drain"},
+    "burnin.survived": {"drain"},
+    "burnin.temperature": {"drain"},
+    "burnin.xid": {"reset gpu", "reboot", "drain"},
+    "fabric.counters": {"drain"},
+    "fabric.hca_count": {"drain"},
+    "fabric.port_state": {"drain"},
+    "fabric.rate": {"drain"},
+    "gpu.count": {"reset gpu", "drain"},
+    "gpu.driver": {"reboot"},
+    "gpu.ecc_aggregate": {"return to vendor"},
+    "gpu.ecc_volatile": {"reset gpu"},
+    "gpu.fabric_state": {"reboot"},
+    "gpu.inforom": {"return to vendor"},
+    "gpu.memory": {"return to vendor"},
+    "gpu.nvlink_errors": {"drain"},
+    "gpu.nvlink_state": {"drain"},
+    "gpu.p2p": {"drain"},
+    "gpu.pcie_gen": {"drain"},
+    "gpu.pcie_width": {"drain"},
+    "gpu.recovery_action": {"reset gpu", "reboot", "drain"},
+    "gpu.remapped_pending": {"reset gpu"},
+    "gpu.remapped_rows": {"return to vendor"},
+    "gpu.retired_pages": {"reset gpu", "return to vendor"},
+    "gpu.temperature": {"drain"},
+    "gpu.throttle": {"drain"},
+    "gpu.topology": {"drain"},
+    "gpu.xid": {"reset gpu", "reboot", "drain"},
+    "nccl.bandwidth": {"drain"},
+    "nccl.pairs": {"drain"},
+    "os.kernel_log": {"reset gpu", "reboot", "drain"},
+    "os.memory": {"return to vendor"},
+    "os.mount_response": {"reboot"},
+    "os.responds": {"reboot", "drain"},
+    "os.root_writable": {"drain"},
+    "os.systemd": {"reboot"},
+    "os.taint": {"reboot"},
+    "slurm.responding": {"drain"},
+    "training.replay": {"drain"},
 }
-# The same for what is no part of a check: where the source names actions, and which.
-ELSEWHERE = {
-    "drain.py": ["monitor"],
-    "expect.py": ["monitor"],
-    "policy.py": ["monitor"],
-    "check.py": ["monitor", "drain"],  # drain: what a check asks for that names no action
-    "stages.py": ["monitor", "drain"],
-}
+
+
+# The same for what is no part of a check: where the source names repairs, and which.
+ELSEWHERE = {"stages.py": ["drain"]}  # of nodes that are lost during a measurement, or whose own sums are wrong
 
 
 SOURCE = Path(suites.__file__).parents[1]
@@ -178,7 +188,10 @@ class Source:
             return set()
         seen.add(key)
         found: set[str] = set()
+        given = parameters(self.defined[key])  # a fact may have the name of a check
         for part in self.parts[key]:
+            if isinstance(part, ast.Name) and part.id in given:
+                continue
             if isinstance(part, ast.Name):
                 found |= self.reached(self.imported.get((module, part.id), (module, part.id)), seen)
             elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
@@ -186,6 +199,14 @@ class Source:
                 found |= self.reached((other, part.attr), seen) if not name else set()
                 found |= {Action[part.attr].value} if is_action(part) else set()
         return found
+
+
+def parameters(node: ast.stmt) -> set[str]:
+    return (
+        {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+        if isinstance(node, ast.FunctionDef)
+        else set()
+    )
 
 
 def is_check(node: ast.expr) -> bool:
@@ -213,25 +234,32 @@ def source() -> Source:
     return Source()
 
 
-def test_every_finding_that_asks_for_more_than_to_watch_stands_in_the_table(
+def test_the_table_lists_exactly_the_checks_that_may_take_a_node_out_of_service(
     registered: dict[str, str], source: Source
 ) -> None:
     assert source.checks.keys() == registered.keys()
-    own = {name: found - {"monitor"} for name in registered if (found := source.own(name))}
-    hardest = {
-        name: max((registered[name], *found), key=VALUES.index) for name, found in own.items() if found
-    }
-    assert hardest == HARDEST
+    repairs = {action.value for action in Action if action.is_repair}
+    found = {name: (source.own(name) | {action}) & repairs for name, action in registered.items()}
+    assert {name: actions for name, actions in found.items() if actions} == REPAIRS
 
 
-def test_what_is_no_check_names_the_actions_of_the_table() -> None:
+def test_each_of_these_checks_states_in_a_sentence_why_no_healthy_node_fails_so() -> None:
+    stated = {name: about.never_healthy for name, about in CHECKS.items() if about.never_healthy}
+    assert stated.keys() == REPAIRS.keys()
+    for name, sentence in stated.items():
+        assert 40 < len(sentence) < 300, name
+        assert not sentence.endswith("."), name  # the reference makes it a sentence
+
+
+def test_what_is_no_check_names_the_repairs_of_the_table() -> None:
     found = {}
     for path in SOURCE.rglob("*.py"):
         text = path.read_bytes()
         parts = ast.walk(ast.parse(text)) if b"Action." in text else ()
         named = {part.attr for part in parts if isinstance(part, ast.Attribute) and is_action(part)}
-        if named and path not in CHECK_FILES and "examples" not in path.parts:
-            found[path.name] = sorted((Action[name].value for name in named), key=VALUES.index)
+        repairs = sorted((Action[name].value for name in named if Action[name].is_repair), key=VALUES.index)
+        if repairs and path not in CHECK_FILES and "examples" not in path.parts:
+            found[path.name] = repairs
     assert found == ELSEWHERE
 
 
@@ -246,7 +274,7 @@ def drainage(least: Action) -> Any:
 
 
 def record(*found: Any, action: Action = Action.DRAIN, node: str = "gpu01") -> dict[str, Any]:
-    verdict = conclude("gpu.x", found, cause="", hint="", action=action)
+    verdict = conclude("gpu.x", found, cause="", hint="", action=action, never_healthy="made")
     return {"node": node, "check": "gpu.x", "verdicts": [verdict.as_dict()]}
 
 
@@ -254,7 +282,7 @@ BAD, WARNING = Finding("GPU 1", "1", "2"), Advisory("GPU 1", "1", "2")
 MILD = Finding("GPU 2", "1", "2", Action.MONITOR)
 
 
-@pytest.mark.parametrize("least", [action for action in Action if action is not Action.MONITOR])
+@pytest.mark.parametrize("least", [action for action in Action if action.is_repair])
 @pytest.mark.parametrize(
     ("found", "action"),
     [
@@ -263,6 +291,7 @@ MILD = Finding("GPU 2", "1", "2", Action.MONITOR)
         ((NotApplicable("no MIG"),), Action.VENDOR),
         ((), Action.VENDOR),
         ((BAD,), Action.MONITOR),
+        ((BAD,), Action.CONFIGURE),
         ((BAD, WARNING), Action.MONITOR),
         ((MILD,), Action.VENDOR),
         ((MILD, WARNING), Action.VENDOR),
@@ -273,11 +302,11 @@ def test_what_never_drains(found: tuple[Any, ...], action: Action, least: Action
     assert not asked._grounds(SimpleNamespace(gpucluster=record(*found, action=action)))
 
 
-@pytest.mark.parametrize("least", [action for action in Action if action is not Action.MONITOR])
+@pytest.mark.parametrize("least", [action for action in Action if action.is_repair])
 def test_a_finding_drains_where_it_reaches_the_class_that_was_asked_for(least: Action) -> None:
     asked = drainage(least)
     for action in Action:
-        hard = list(Action).index(action) >= list(Action).index(least)
+        hard = action.is_repair and list(Action).index(action) >= list(Action).index(least)
         alone = SimpleNamespace(gpucluster=record(BAD, WARNING, action=action))
         beside = SimpleNamespace(
             gpucluster=record(MILD, Finding("GPU 3", "1", "2", action), action=Action.MONITOR)
@@ -316,7 +345,14 @@ def test_an_error_is_no_grounds_and_keeps_a_drained_node_drained() -> None:
 def test_a_failure_of_other_users_or_settings_asks_for_no_drain(action: Action) -> None:
     """Where others were at work on the GPUs, the hardware alone was not measured."""
     found = with_contention(
-        conclude("gpu.x", [BAD, Finding("GPU 3", "1", "2", action)], cause="", hint="", action=action),
+        conclude(
+            "gpu.x",
+            [BAD, Finding("GPU 3", "1", "2", action)],
+            cause="",
+            hint="",
+            action=action,
+            never_healthy="made",
+        ),
         "others",
     )
     told = {"node": "gpu01", "verdicts": [found.as_dict()]}

@@ -223,7 +223,9 @@ def _checks() -> Iterator[str]:
     about = verdict.CHECKS
     yield from ("## Checks and repairs", "")
     yield "Each row states what must hold, the usual cause of a failure, what to do, and the action of a failure, which"
-    yield "decides whether it may [drain](drain.md) the node. A failure may state a more specific cause."
+    yield "decides whether it may [drain](drain.md) the node. A failure may state a more specific cause and a milder action, and one"
+    yield "part of it a harder action; a list below the table names the checks that may take a node out of service, and states why"
+    yield "no healthy node fails so."
     yield ""
     for suite in sorted({name.partition(".")[0] for name in about}):
         yield from (
