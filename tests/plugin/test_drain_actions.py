@@ -121,7 +121,9 @@ REPAIRS: dict[str, set[str]] = {
 
 
 # The same for what is no part of a check: where the source names repairs, and which.
-ELSEWHERE = {"stages.py": ["drain"]}  # of nodes that are lost during a measurement, or whose own sums are wrong
+ELSEWHERE = {
+    "stages.py": ["drain"]
+}  # of nodes that are lost during a measurement, or whose own sums are wrong
 
 
 SOURCE = Path(suites.__file__).parents[1]

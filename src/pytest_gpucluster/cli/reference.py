@@ -244,3 +244,10 @@ def _checks() -> Iterator[str]:
                     one.action.value,
                 )
         yield ""
+        reasons = [
+            f"- `{name}`: {_first_upper(one.never_healthy)}."
+            for name, one in sorted(about.items())
+            if one.never_healthy and name.startswith(f"{suite}.")
+        ]
+        if reasons:
+            yield from ("May take a node out of service; why no healthy node fails so:", "", *reasons, "")
