@@ -215,5 +215,5 @@ def test_an_account_that_slurm_refuses_ends_the_run_with_its_words(sandbox: Sand
     (error,) = run.errors
     assert error.startswith("ERROR: no nodes: salloc of gpu[01-04] in partition batch: ")
     assert run.out.count("Requested reservation is invalid") == 1
-    assert "0 of 4 nodes tested" in run.out
+    assert "ACCEPTED" not in run.out
     assert run.outcomes == {}

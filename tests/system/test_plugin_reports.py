@@ -54,10 +54,7 @@ def test_a_verdict_fails_and_broken_infrastructure_is_an_error(ends: Run) -> Non
         assert found == [f"test_{test}[gpu0{n}]" for test in tests for n in (1, 2)], outcome
     assert names(outcomes, "error")[-1] == "test_no_answer"
     assert ends.event("finish")["failed"] == 6
-    assert (
-        "coverage: 8 of 15 checks judged, 2 not applicable, 2 not checked, 3 error; 2 of 2 nodes tested"
-        in ends.out
-    )
+    assert "coverage: 8 of 15 checks judged, 2 not applicable, 2 not checked, 3 error" in ends.out
 
 
 def test_junit_says_failure_error_and_skipped(ends: Run) -> None:

@@ -42,7 +42,7 @@ def test_one_item_a_node(sandbox: Sandbox, tmp_path: Path) -> None:
     assert run.event("allocation")["nodes"] == ["gpu01", "gpu02", "gpu03", "gpu04"]
     finish = run.event("finish")
     assert (finish["exit"], finish["passed"], finish["failed"]) == (0, 9, 0)
-    assert "coverage: 9 of 9 checks judged; 4 of 4 nodes tested" in run.out
+    assert "coverage: 9 of 9 checks judged" in run.out
     assert left_in_queue(sandbox) == []
 
 

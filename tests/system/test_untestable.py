@@ -85,7 +85,7 @@ def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
     assert told.search(header)
     assert told.search(rest)
     assert "2 of 4 nodes" in header
-    assert "2 of 4 nodes tested" in run.out
+    assert "4 nodes: 2 fit, 0 failed, 0 not proved, 2 not tested" in run.out
     assert run.event("allocation")["nodes"] == ["gpu01", "gpu04"]
     kind, text = run.event("nodes")["not_tested"]["gpu03"]
     assert kind == "unavailable"
@@ -139,7 +139,7 @@ def test_a_node_that_slurm_does_not_know_is_named(sandbox: Sandbox, tmp_path: Pa
 def test_no_node_at_all_is_an_error_and_starts_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[02-03]", files=SUITE)
     assert run.rc == 1
-    assert "0 of 2 nodes tested" in run.out
+    assert "2 nodes: 0 fit, 0 failed, 0 not proved, 2 not tested" in run.out
     assert not [event for event in run.events if event["event"] == "allocation"]
     assert len(names(run.outcomes, "error")) == 2
 
@@ -164,7 +164,7 @@ def test_busy_nodes_are_left_out_and_said(sandbox: Sandbox, tmp_path: Path, busy
     assert names(run.outcomes, "not tested") == ["test_named[gpu04]", "test_release[gpu04]"]
     assert run.out.count("not tested: gpu04: ") >= 2  # in the header and at the end
     assert "in use by other jobs" in run.out
-    assert "3 of 4 nodes tested" in run.out
+    assert "ACCEPTED: 3 of 4 nodes (1 busy)." in run.out
 
 
 def test_fewer_nodes_than_min_nodes_are_no_success_and_the_missing_ones_are_named(
@@ -254,7 +254,7 @@ def test_busy_nodes_that_are_asked_for_are_waited_for(sandbox: Sandbox, tmp_path
     finally:
         run.kill()
     assert run.returncode == 0, out
-    assert "1 of 1 nodes tested" in out
+    assert "ACCEPTED: 1 of 1 node." in out
 
 
 def test_waiting_has_an_end(sandbox: Sandbox, tmp_path: Path, busy: str) -> None:

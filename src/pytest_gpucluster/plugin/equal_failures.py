@@ -11,6 +11,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.reporting import Crash
 from pytest_gpucluster.report.last_screen import block, findings, places
+from pytest_gpucluster.report.proof import ENGINE_CHECK
 from pytest_gpucluster.report.run_model import CLUSTER, failure_key
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ class GroupedFailure:
     @property
     def _is_alone(self) -> bool:
         return len(self._group.nodes) < 2 and not self._group.common
+
+    @property
+    def _is_of_the_run(self) -> bool:
+        """Whether no test of pytest's has failed: the block has all that the first one says."""
+        return self._group.check.partition(".")[2] == ENGINE_CHECK
 
     @property
     def reprcrash(self) -> Any:
@@ -48,7 +54,9 @@ class GroupedFailure:
         """Write the text to pytest's terminal."""
         if not self._group.nodes:
             out.line(f"{self._group.check}: a part of the finding of the cluster in another block")
-        elif self._is_alone or not self._group.cause:  # with the traceback of a site's own test
+        elif self._is_alone or not (
+            self._group.cause or self._is_of_the_run
+        ):  # with the traceback of a site's own test
             if hasattr(self._first, "toterminal"):
                 self._first.toterminal(out)
             else:  # a text: xdist's report of a worker that died

@@ -146,7 +146,7 @@ class Selection:
             by_id = item.name.partition("[")[0] in named
             unasked = [mark for mark in ON_REQUEST if mark in marks and not requested[mark]]
             if suite in lacking and item.path.resolve().is_relative_to(_root()):
-                why = f"the cluster file has no section `{lacking[suite]}`: add `{lacking[suite]}:`"
+                why = f"the cluster file has no section `{lacking[suite]}` (add `{lacking[suite]}:`)"
                 self._missing[suite, why].update(self._nodes(item))
             elif by_id and "intrusive" in unasked:
                 why = f"{check_of(item)} disturbs users of the cluster for a short time: add --intrusive"
