@@ -144,7 +144,6 @@ def test_checks_that_compare_nodes_require_no_repair() -> None:
         "os.scratch",
         "gpu.vbios",
         "gpu.clocks",
-        "gpu.numa",
         "fabric.firmware",
         "mpi.alike",
         "ddp.framework",

@@ -106,3 +106,16 @@ def test_junit_has_the_action_and_the_cause_in_each_case() -> None:
         properties = {it.get("name"): it.get("value") for it in case.iter("property")}
         assert properties["action"] == "configure"
         assert "a finding of the cluster" in (case.find("failure").text or "")  # type: ignore[union-attr]
+
+
+def test_the_only_node_keeps_a_repair_beside_what_its_setting_explains() -> None:
+    """os.mounts compares with os.mounts; an I/O error of a mount is no setting."""
+    alone = noexec("gpu01", LOST | {"action": "drain"})
+    alone["verdicts"][0] |= {"action": "drain", "setting": "os.mounts"}
+    alone["verdicts"][0]["findings"][0] = NOEXEC | {"action": "configure"}
+    run = read_run(events([alone], nodes=("gpu01",)))
+    assert [(one.check, list(one.nodes)) for one in run.common] == [("os.tmp", ["gpu01"])]
+    assert (actions(run)["gpu01"], run.state("gpu01")) == (["drain"], "failed")
+    alone["verdicts"][0]["findings"] = [NOEXEC | {"action": "monitor"}]
+    run = read_run(events([alone], nodes=("gpu01",)))
+    assert (actions(run)["gpu01"], run.state("gpu01")) == (["configure"], "not proved")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import FailureGroup, Run
 
 CONFIGURE = Action.CONFIGURE.value
+_REPAIRS = {action.value for action in Action if action.is_repair}
 _RANKS = {action.value: rank for rank, action in enumerate(Action)}
 _ACTION_LINE = re.compile(r"(?m)^action:\s.*$")
 
@@ -56,7 +57,9 @@ def _seen(result: Result) -> Iterator[tuple[Deviation, Seen]]:
     for verdict in result.verdicts:
         for it in verdict.findings:
             node, part, measured, expected = map(one_line, (result.node, it.part, it.measured, it.expected))
-            action, setting = it.action or verdict.action, it.setting or verdict.setting
+            action = it.action or verdict.action
+            # what only broken hardware shows is not explained by the setting that the rest of the check compares with
+            setting = it.setting or ("" if action in _REPAIRS else verdict.setting)
             yield it, Seen(node, part, measured, expected, action, setting)
 
 

@@ -81,6 +81,7 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
     cause="the image is missing, damaged or cannot be fetched from this node, or Enroot cannot unpack it there",
     hint="on the node: a step with --container-image; enroot create of the image; df $ENROOT_DATA_PATH",
     action=Action.CONFIGURE,
+    setting="container.image",
 )
 def imported(found: ContainerFacts) -> Judgement:
     """Judge that every image was imported; measures the time, and the MB/s of the packed image."""

@@ -71,6 +71,7 @@ def who_set(name: str, fact: Fact, setters: Setters) -> str:
     hint="python3 -c 'import torch; print(torch.__version__)' on the node; or name another python under "
     "`environments` and that under ddp.environment",
     action=Action.CONFIGURE,
+    setting="ddp.environment",
 )
 def framework(node_name: str, placement: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that every task of the node has torch, in the version of the other nodes of its kind (`peers`)."""

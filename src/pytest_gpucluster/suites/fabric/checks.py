@@ -201,6 +201,7 @@ def hca_count(
     cause="a port is configured for the other protocol, or an adapter is missing beside those for storage",
     hint="with mlxconfig, set LINK_TYPE_P1 of the adapter to 1 (InfiniBand) or 2 (Ethernet), then reboot; ibstat; lspci -d 15b3:",
     action=Action.CONFIGURE,
+    setting="the profile's fabric.link_layer",
 )
 @_networked
 def link_layer(network: Profile, adapters: Adapters) -> Judgement:
@@ -306,6 +307,7 @@ def firmware(
     cause="a switch or interface with another MTU",
     hint="ibv_devinfo | grep mtu; ip link set mtu",
     action=Action.CONFIGURE,
+    setting="the profile's fabric.mtu",
 )
 @_networked
 def mtu(network: Profile, adapters: Adapters) -> Judgement:

@@ -87,6 +87,7 @@ class World:
     hint="horovodrun -cb; build with HOROVOD_WITH_PYTORCH=1, HOROVOD_WITH_GLOO=1, HOROVOD_GPU_OPERATIONS=NCCL; "
     "horovod.environment names the python or image",
     action=Action.CONFIGURE,
+    setting="horovod.environment",
 )
 def build(
     node_build: NodeBuild, frameworks: Iterable[str], controllers: Iterable[str], operations: Iterable[str]

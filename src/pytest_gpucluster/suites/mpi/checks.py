@@ -47,6 +47,7 @@ _PARTS = {"c": "MPI of C programs", "python": "mpi4py"}
     hint="srun -w NODE sh -c 'command -v mpirun mpicc'; install it as on the others, or name its module or image under "
     "`environments` and that under mpi.environment",
     action=Action.CONFIGURE,
+    setting="mpi.environment",
 )
 def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = False) -> Judgement:
     """Judge that the node, or its image, has the required launcher and a working MPI of each required language.
@@ -166,6 +167,7 @@ def _launcher(facts: InstalledMpi) -> str:
     hint="srun --mpi=list; install libpmix and Slurm's mpi_pmix plugin on every node, or set mpi.launchers to a type "
     "that Slurm and the MPI support",
     action=Action.CONFIGURE,
+    setting="mpi.launchers",
 )
 def pmi(pmi_types: Sequence[str], required_types: Sequence[str], installed: InstalledMpi | None) -> Judgement:
     """Judge that Slurm on the node has the required types of --mpi, and that the MPI supports them."""

@@ -28,6 +28,7 @@ _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED
     hint="python3 -m pip show tensorflow on the node; or name another python under "
     "`environments` and that under tensorflow.environment",
     action=Action.CONFIGURE,
+    setting="tensorflow.environment",
 )
 def framework(node_name: str, packages: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that tensorflow is installed, in the version of the other nodes of its kind (`peers`)."""

@@ -68,6 +68,7 @@ _STEPS = {
     hint="python3 -m pip show torch on the node; or name another python under `environments` and that under "
     "training.environment",
     action=Action.CONFIGURE,
+    setting="training.environment",
 )
 def framework(node_name: str, packages: PayloadResult, peers: Collection[str] | None = None) -> Judgement:
     """Judge that torch is installed, in the version of the other nodes of its kind (`peers`)."""

@@ -113,6 +113,7 @@ def temperature(gpus: Gpus, gpu_profile: GpuProfile, apps: Sequence[GpuProcess] 
     cause="the power limit was lowered",
     hint="set the limit with nvidia-smi -pl, or reboot; find the script that sets it",
     action=Action.CONFIGURE,
+    setting="the profile's gpu.power_limit",
 )
 @of_present_gpus
 def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:

@@ -162,6 +162,7 @@ def _promised(gpus: Gpus, info: NodeInfo | None) -> int:
     cause="a GPU of another model",
     hint="nvidia-smi -L; check the profile of the node",
     action=Action.CONFIGURE,
+    setting="the profile's gpu.name",
 )
 @of_present_gpus
 def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -209,6 +210,7 @@ def _lost_memory(gpus: Gpus, gpu: Gpu) -> Action | None:
     cause="the driver is older than the software needs",
     hint="install a newer driver",
     action=Action.CONFIGURE,
+    setting="the profile's gpu.cuda",
 )
 @of_present_gpus
 def cuda(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -230,6 +232,7 @@ def _version(text: str) -> tuple[int, ...]:
     cause="a replaced GPU with other firmware, or a flash that did not reach every GPU",
     hint="nvidia-smi --query-gpu=index,vbios_version --format=csv; flash the fleet's VBIOS",
     action=Action.CONFIGURE,
+    setting="the profile's gpu.vbios",
 )
 @of_present_gpus
 def vbios(gpus: Gpus, gpu_profile: GpuProfile, vbios_majority: ByModel) -> Judgement:
@@ -299,6 +302,7 @@ def inforom(gpus: Gpus) -> Judgement:
     cause="persistence mode is off: the driver unloads between jobs, which costs seconds and loses settings",
     hint="systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1",
     action=Action.CONFIGURE,
+    setting="the profile's gpu.persistence",
 )
 @of_present_gpus
 def persistence(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -311,6 +315,7 @@ def persistence(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     cause="a former job or an administrator set another compute mode",
     hint="nvidia-smi -c DEFAULT",
     action=Action.CONFIGURE,
+    setting="the profile's gpu.compute_mode",
 )
 @of_present_gpus
 def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -327,6 +332,7 @@ def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     cause="MIG mode was left on, or off",
     hint="nvidia-smi -mig 0 (or 1), then reset the GPU",
     action=Action.CONFIGURE,
+    setting="the profile's gpu.mig",
 )
 @of_present_gpus
 def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -339,6 +345,7 @@ def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     cause="ECC was switched off",
     hint="nvidia-smi -e 1, then reboot",
     action=Action.CONFIGURE,
+    setting="the profile's gpu.ecc",
 )
 @of_present_gpus
 def ecc_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:

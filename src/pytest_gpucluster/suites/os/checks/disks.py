@@ -28,6 +28,7 @@ MIN_INODES_FREE = 0.05
     cause="the folder is not mounted here, is mounted from elsewhere, or is served from a stale cache",
     hint="findmnt on this node and on the writer; mount -a; compare the servers and export options",
     action=Action.CONFIGURE,
+    setting="os.shared_storage",
 )
 def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -> Judgement:
     """The node reads the file that one node wrote to each shared folder."""

@@ -100,6 +100,7 @@ def numa(cpus: Cpus, stated_numa: int | None, usual_numa: Norm[Any]) -> Judgemen
     cause="a CPU frequency governor that saves power slows down launches and collectives",
     hint="cpupower frequency-set -g performance; tuned-adm profile throughput-performance",
     action=Action.CONFIGURE,
+    setting="os.governor",
 )
 def governor(
     governors: Mapping[str, int], stated_governor: str | None, usual_governors: Norm[Any]
@@ -120,6 +121,7 @@ def governor(
     cause="huge pages were reserved on some nodes only, or the memory was too fragmented to reserve them",
     hint="grep Huge /proc/meminfo; sysctl vm.nr_hugepages; reserve them at boot (hugepages= of the kernel)",
     action=Action.CONFIGURE,
+    setting="os.hugepages",
 )
 def hugepages(memory: MemoryInfo, stated_hugepages: int | None, usual_hugepages: Norm[Any]) -> Judgement:
     """HugePages_Total is as stated, or as on the other nodes."""

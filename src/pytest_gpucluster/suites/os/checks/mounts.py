@@ -31,6 +31,7 @@ SMALLER = 0.9  # times the usual size: a share of the memory differs by some pag
     cause="the file server was not reachable at boot, the automounter is off, or fstab differs",
     hint="findmnt; mount -a; systemctl --failed; showmount -e of the server",
     action=Action.CONFIGURE,
+    setting="os.mounts",
 )
 def mounts(mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig]) -> Judgement:
     """Every file system of the cluster file is mounted, with type, source and options as stated."""

@@ -240,6 +240,7 @@ def links_of_all(facts: Mapping[str, Network]) -> dict[str, Peers[NetworkInterfa
     cause="the interface was configured by hand or by another image: large packets between the node and others are lost",
     hint="ip link; compare netplan, NetworkManager or ifcfg with a good node; correct the MTU with ip link set",
     action=Action.CONFIGURE,
+    setting="os.interfaces",
 )
 def mtu(
     network: Network,

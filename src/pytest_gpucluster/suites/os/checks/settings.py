@@ -54,6 +54,7 @@ def refuse_limits(cluster: Cluster) -> None:
     cause="Slurm passes on the limits of the submitting shell or of slurmd, not those of limits.conf",
     hint="LimitMEMLOCK=infinity in slurmd's unit; PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
     action=Action.CONFIGURE,
+    setting="os.limits",
 )
 def limits(
     soft_limits: Mapping[str, float],

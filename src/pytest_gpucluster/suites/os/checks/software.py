@@ -57,6 +57,7 @@ _HANGS = "no answer|timed out|refused"  # without a bus at all, it may not be in
     cause="the package was not installed, or this node missed or ran ahead of an update",
     hint="dpkg -l or rpm -qa; install the package in this version with apt or dnf",
     action=Action.CONFIGURE,
+    setting="os.packages",
 )
 def packages(packages: Mapping[str, str], stated_packages: Mapping[str, str]) -> Judgement:
     """Every package of the cluster file is installed, in a version with the stated prefix."""
@@ -83,6 +84,7 @@ def _version_matches(version: str, prefix: str) -> bool:
     cause="the service crashed, was stopped, or is not enabled",
     hint="systemctl status and journalctl -b -u with the unit; systemctl enable --now",
     action=Action.CONFIGURE,
+    setting="os.services",
 )
 def services(services: Mapping[str, str], stated_services: Sequence[str]) -> Judgement:
     """Every service of the cluster file is active."""

@@ -153,6 +153,7 @@ def time_sync(time_sync: TimeSync) -> Judgement:
     cause="the setting is missing in /etc/sysctl.d, or something changed it after boot",
     hint="sysctl -a; sysctl --system sets the values of /etc/sysctl.d",
     action=Action.CONFIGURE,
+    setting="os.sysctls",
 )
 def sysctls(sysctls: Mapping[str, str], stated_sysctls: Mapping[str, str]) -> Judgement:
     """Every sysctl of the cluster file has its value."""

@@ -36,6 +36,7 @@ def hostname(hostname: str, node_name: str, slurm_hostname: str) -> Judgement:
     cause="the node was missed by, or is ahead of, an upgrade of the system image",
     hint="cat /etc/os-release; reinstall the node from the current image",
     action=Action.CONFIGURE,
+    setting="os.release",
 )
 def release(release: str, stated_release: str | None, usual_release: Norm[Any]) -> Judgement:
     """Distribution and version are as stated, or as on the other nodes."""
@@ -48,6 +49,7 @@ def release(release: str, stated_release: str | None, usual_release: Norm[Any]) 
     cause="the node has not been rebooted since a kernel update, or was updated alone",
     hint="uname -r; install the kernel of the image and reboot",
     action=Action.CONFIGURE,
+    setting="os.kernel",
 )
 def kernel(kernel: str, stated_kernel: str | None, usual_kernel: Norm[Any]) -> Judgement:
     """The running kernel is as stated (a prefix may end in *), or as on the other nodes."""
