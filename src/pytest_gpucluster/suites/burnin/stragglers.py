@@ -13,7 +13,7 @@ from pytest_gpucluster.suites.burnin.load_checks import PARTNERS
 from pytest_gpucluster.suites.burnin.results import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.outliers import Halves, Outliers
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     hint="compare nvidia-smi -q of this GPU and of a fast one, both under load",
     action=Action.MONITOR,
 )
-def stragglers(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+def stragglers(
+    burnin: BurninResult, node_name: str, config: BurninConfig, peers: Collection[str] | None = None
+) -> Judgement:
     """No GPU and no node is far below the median of its kind in the fleet (median and MAD).
 
     A rate below its hard limit is judged by the check of its load, not here again.
@@ -36,7 +38,7 @@ def stragglers(burnin: BurninResult, node_name: str, config: BurninConfig) -> Ju
     for metric in (*GPU_METRICS, *HOST_METRICS):
         if metric == "nccl_pairs" and len(totals.partners) < PARTNERS:
             continue  # a slow partner would slow the median too
-        for values in _by_kind(burnin, metric).values():
+        for values in _by_kind(burnin, metric, peers).values():
             if not any(name[0] == node_name for name in values):
                 continue
             named = {f"{owner}\n{part}": value for (owner, part), value in values.items()}
@@ -85,10 +87,14 @@ def _halves_text(halves: Halves, unit: str) -> str:
     return f"one speed in the fleet; it has two: {'; '.join(words)}"
 
 
-def _by_kind(burnin: BurninResult, metric: str) -> Mapping[str, dict[tuple[str, str], float]]:
-    """Return the fleet's values by kind: GPUs by their name, nodes by the number of their CPUs and GPUs."""
+def _by_kind(
+    burnin: BurninResult, metric: str, peers: Collection[str] | None = None
+) -> Mapping[str, dict[tuple[str, str], float]]:
+    """Return the values of the peers by kind: GPUs by their name, nodes by the number of their CPUs and GPUs."""
     kinds: dict[str, dict[tuple[str, str], float]] = {}
     for (owner, part), value in burnin.fleet(metric).items():
+        if peers is not None and owner not in peers:
+            continue
         totals = burnin.nodes[owner]
         gpu = totals.gpus.get(part)
         host = f"{(totals.hello or {}).get('cpus')} CPUs, {len(totals.used)} GPUs"

@@ -198,10 +198,11 @@ def test_alone_bandwidth(
 
 
 @pytest.mark.usefixtures("several")
-def test_outlier(valid_alone: NcclStages, node: Node, expect: Expect) -> None:
-    """The node's bandwidth is that of its fleet, also if it reaches the threshold."""
+def test_outlier(valid_alone: NcclStages, node: Node, peers: frozenset[str], expect: Expect) -> None:
+    """The node's bandwidth is that of its peers, also if it reaches the threshold."""
     values, what = valid_alone.alone_values()
-    expect(checks.outlier(node.name, values, what))
+    of_peers = {name: value for name, value in values.items() if name in peers}
+    expect(checks.outlier(node.name, of_peers, what))
 
 
 def test_pairs(valid_alone: NcclStages, node: Node, nothing_between: str, expect: Expect) -> None:

@@ -380,7 +380,11 @@ def _limit(
     action=Action.MONITOR,
 )
 def stragglers(
-    node_name: str, alone: PayloadResult, together: PayloadResult, config: TrainingConfig
+    node_name: str,
+    alone: PayloadResult,
+    together: PayloadResult,
+    config: TrainingConfig,
+    peers: frozenset[str] | None = None,
 ) -> Judgement:
     """Judge the time of each rank's own work, before it waits for others, against ranks of its kind (median, MAD)."""
     compared, note = False, "nothing was measured that could be compared"
@@ -391,7 +395,7 @@ def stragglers(
     ):
         ranks = [run.rank for run in trained_on(result, mode, node_name) if run.busy]
         for kind in sorted({_kind(rank) for rank in ranks}):
-            rates, found = result.once(_work_outliers, mode, kind, config.min_relative)
+            rates, found = result.once(_work_outliers, mode, kind, config.min_relative, peers)
             note, compared = found.note or note, compared or not found.note
             for rank in (rank for rank in ranks if _kind(rank) == kind):
                 if usual := _slower(rank.place, found, len(rates)):
@@ -402,11 +406,19 @@ def stragglers(
 
 
 def _work_outliers(
-    result: PayloadResult, mode: str, kind: tuple[str, str], min_relative: float
+    result: PayloadResult,
+    mode: str,
+    kind: tuple[str, str],
+    min_relative: float,
+    peers: frozenset[str] | None,
 ) -> tuple[Mapping[str, float], Outliers]:
-    """Return {place: steps/s of its own work} of the ranks of a kind, and the outliers among them."""
+    """Return {place: steps/s of its own work} of the ranks of a kind on the peers, and the outliers among them."""
     runs = {run.rank: 1 / run.busy for run in trained_in(result, mode).values() if run.busy}
-    rates = {rank.place: rate for rank, rate in runs.items() if _kind(rank) == kind}
+    rates = {
+        rank.place: rate
+        for rank, rate in runs.items()
+        if _kind(rank) == kind and (peers is None or rank.node in peers)
+    }
     # four times the time is a quarter of the rate
     least = min_relative if any(rank.on_gpu for rank in runs) else CPU_RELATIVE / (1 + CPU_RELATIVE)
     return rates, outliers(rates, min_relative=least)
