@@ -70,7 +70,8 @@ def test_a_library_of_unknown_version_is_quoted_in_80_characters() -> None:
 def test_one_node_has_no_fleet_even_if_it_differs_from_itself() -> None:
     norms = mpi.norms({"a": InstalledMpi("a", mpirun="/a/mpirun")})
     assert told(mpi.alike(InstalledMpi("a", mpirun="/b/mpirun"), norms)) == (
-        Outcome.NOT_APPLICABLE, "there is no other node to compare with", (), ()
+        Outcome.NOT_APPLICABLE,
+        "there is no other node of its group, partition and architecture to compare with", (), (),
     )  # fmt: skip
 
 
