@@ -39,7 +39,6 @@ ANYWHERE = {
     "fabric.gid": NA,
     "fabric.nic_names": NA,
     "nccl.baseline": NA,
-    "nccl.links": NOT_CHECKED,
     "nccl.image_environment": NA,
     "nccl.outlier": NA,
     "os.drift": NA,
