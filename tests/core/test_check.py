@@ -33,12 +33,13 @@ from pytest_gpucluster.kit.payload_result import (
 )
 
 FINDING = Finding("GPU 1", "7", "8")
+SENTENCE = "made for a test"
 
 
 def concluded(
     *said: Finding | Advisory | Metric | NotApplicable | NotChecked, action: Action = Action.DRAIN
 ) -> Verdict:
-    return conclude("gpu.count", said, cause="c", hint="h", action=action)
+    return conclude("gpu.count", said, cause="c", hint="h", action=action, never_healthy=SENTENCE)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,48 @@ def test_the_action_is_the_hardest_that_a_finding_asks_for() -> None:
     assert concluded(mild, hard, FINDING).action is Action.VENDOR
     assert concluded(mild, Finding("a", "b", "c", Action.REBOOT)).action is Action.REBOOT
     assert concluded(action=Action.REBOOT).action is Action.REBOOT
+
+
+REPAIRS = [action for action in Action if action.is_repair]
+MILD = [Action.CONFIGURE, Action.MONITOR]
+
+
+@pytest.mark.parametrize("action", REPAIRS)
+def test_a_check_with_a_repair_must_state_why_no_healthy_node_fails_it(action: Action) -> None:
+    for sentence in ("", "  "):
+        with pytest.raises(
+            TypeError, match=r"site\.fit: an action that takes a node out of service requires"
+        ):
+            verdicts.check("site.fit", cause="c", hint="h", action=action, never_healthy=sentence)
+    verdicts.check("site.fit", cause="c", hint="h", action=action, never_healthy=SENTENCE)
+
+
+@pytest.mark.parametrize("action", MILD)
+@pytest.mark.parametrize("own", REPAIRS)
+def test_a_finding_with_a_repair_of_a_milder_check_needs_the_sentence(own: Action, action: Action) -> None:
+    def judge() -> verdicts.Judgement:
+        yield Finding("GPU 1", "7", "8", own)
+
+    silent = verdicts.check("site.fit", cause="c", hint="h", action=action)(judge)
+    with pytest.raises(TypeError, match="never_healthy"):
+        silent()
+    stated = verdicts.check("site.fit", cause="c", hint="h", action=action, never_healthy=SENTENCE)(judge)
+    assert stated().action is own
+
+
+@pytest.mark.parametrize("action", REPAIRS)
+def test_no_transformation_makes_a_repair_of_a_verdict_without_the_sentence(action: Action) -> None:
+    mild = conclude("site.fit", [FINDING], cause="c", hint="h", action=Action.MONITOR)
+    for change in (
+        lambda: replace(mild, action=action),
+        lambda: replace(mild, findings=(replace(FINDING, action=action),)),
+        lambda: with_cause(mild, "7", "x", "y", action=action),
+    ):
+        with pytest.raises(TypeError, match="never_healthy"):
+            change()
+    assert with_cause(replace(mild, never_healthy=SENTENCE), "7", "x", "y", action=action).action is action
+    passed = conclude("site.fit", [], cause="c", hint="h", action=Action.MONITOR)
+    assert replace(passed, action=action).outcome is Outcome.PASSED  # it asks nobody for anything
 
 
 def test_a_verdict_as_plain_types() -> None:
@@ -150,7 +193,9 @@ def test_a_check_of_ours_is_listed_and_one_of_others_is_not() -> None:
         )
     finally:
         verdicts.CHECKS.pop("some.check", None)
-    assert made(0) == Verdict("some.check", Outcome.PASSED, cause="c", hint="h", action=Action.REBOOT)
+    assert made(0) == Verdict(
+        "some.check", Outcome.PASSED, cause="c", hint="h", action=Action.REBOOT, never_healthy="n"
+    )
     assert made(1).findings == (FINDING,)
     judge.__module__ = "site.checks"
     assert (

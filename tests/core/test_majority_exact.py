@@ -192,7 +192,12 @@ def test_leaves_of_unequal_size() -> None:
 
 def failed(measured: str, action: Action | None = None) -> Verdict:
     return verdict.conclude(
-        "x.y", [Finding("p", measured, "e", action)], cause="c", hint="h", action=Action.DRAIN
+        "x.y",
+        [Finding("p", measured, "e", action)],
+        cause="c",
+        hint="h",
+        action=Action.DRAIN,
+        never_healthy="n",
     )
 
 
@@ -222,7 +227,7 @@ def test_others_at_work_take_the_action_of_each_finding() -> None:
     assert [it.value for it in verdict.Outcome] == ["passed", "failed", "not applicable", "not checked"]
     hard = verdict.conclude(
         "x.y", [Finding("a", "", "", Action.VENDOR), Finding("b", "", ""), Finding("c", "", "", Action.MONITOR)],
-        cause="", hint="", action=Action.REBOOT,
+        cause="", hint="", action=Action.REBOOT, never_healthy="n",
     )  # fmt: skip
     assert [it.action for it in hard.findings] == [Action.VENDOR, Action.REBOOT, Action.MONITOR]
     mild = verdict.conclude(
@@ -231,6 +236,7 @@ def test_others_at_work_take_the_action_of_each_finding() -> None:
         cause="",
         hint="",
         action=Action.REBOOT,
+        never_healthy="n",
     )
     assert ([it.action for it in mild.findings], mild.action) == ([None, Action.MONITOR], Action.REBOOT)
 

@@ -489,9 +489,27 @@ def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
         Grounds("gpu01", "gpu.memory", Action.VENDOR, "3 errors", "0 errors", part="GPU 4"),
         Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8 GPUs"),
     )
-    assert reason_for(mine, RUN) == summed(f"gpucluster:gpu.memory 3>0 errors also=gpu.count run={RUN}")
+    assert reason_for(mine, RUN) == summed(
+        f"gpucluster:gpu.memory 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}"
+    )
     parted = Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8", part="GPUs")
-    assert reason_for([parted], RUN) == OURS
+    text = reason_for([parted], RUN)
+    assert text == summed(f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}")
+    mine, former = read_reason("gpu01", text), read_reason("gpu01", OURS)  # written by an earlier version
+    assert mine and former
+    assert (mine.repair, former.repair) == ("drain", "")
+    assert (mine.checks, mine.detail, mine.run) == (former.checks, former.detail, former.run)
+
+
+@pytest.mark.parametrize("action", [action for action in Action if action.is_repair])
+def test_every_repair_fits_into_the_longest_reason_and_is_read_back(action: Action) -> None:
+    checks = [f"{'x' * 80}.{number}" for number in range(9)]
+    grounds = [Grounds("gpu01", check, action, "y" * 99, "z" * 99) for check in checks]
+    text = reason_for(grounds, "r" * 60)
+    found = read_reason("gpu01", text)
+    assert len(text) <= 255
+    assert found
+    assert found.repair == action.value.replace(" ", "-")
 
 
 @pytest.mark.parametrize(
@@ -609,6 +627,7 @@ def test_the_list_of_drains_has_ours_alone() -> None:
             "node": "gpu01",
             "state": "DRAINED",
             "checks": "(edited)",
+            "repair": "",
             "found": f"{OURS} - see ticket",
             "run": "",
             "since": "",
@@ -619,6 +638,7 @@ def test_the_list_of_drains_has_ours_alone() -> None:
             "node": "gpu02",
             "state": "DRAINING",
             "checks": "gpu.count",
+            "repair": "",
             "found": "7<8 GPUs",
             "run": RUN,
             "since": "",

@@ -67,7 +67,7 @@ def write_reason(
     first, *others = dict.fromkeys(_name(check) for check in checks)
     tail = f" repair={repair.replace(' ', '-')}" if repair else ""
     tail += f" run={_name(run)[:48]}"
-    start = f"{PREFIX}{first[:56]} {deviation(measured, expected, part)}"
+    start = f"{PREFIX}{first[: 56 if repair else 80]} {deviation(measured, expected, part)}"
     room = LIMIT - len(start + tail + _sum(node, ""))
     also = next(text for text in _also(others) if len(text) <= room)
     text = start + also + tail
