@@ -496,7 +496,8 @@ def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
     text = reason_for([parted], RUN)
     assert text == summed(f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}")
     mine, former = read_reason("gpu01", text), read_reason("gpu01", OURS)  # written by an earlier version
-    assert mine and former
+    assert mine
+    assert former
     assert (mine.repair, former.repair) == ("drain", "")
     assert (mine.checks, mine.detail, mine.run) == (former.checks, former.detail, former.run)
 
