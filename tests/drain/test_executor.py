@@ -108,7 +108,9 @@ def test_intent_before_the_act_and_result_after() -> None:
     a_world = world(before=note)
     actor(a_world, log).drain(grounds("gpu02"), limits(), spared={})
     assert drained(a_world) == ["gpu02"]
-    assert a_world.nodes["gpu02"].reason == summed(f"gpucluster:gpu.count 7<8 GPUs run={RUN}", "gpu02")
+    assert a_world.nodes["gpu02"].reason == summed(
+        f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}", "gpu02"
+    )
     assert seen == [["drain_decision", "node_intent"]]
     assert log.kinds == ["drain_decision", "node_intent", "node_result"]
     assert log[-1]["result"] == "drained"
@@ -308,7 +310,7 @@ def test_a_dry_run_resumes_nothing() -> None:
 
 OURS = summed("gpucluster:gpu.count 7<8 run=old")
 DRAIN = "scontrol update NodeName=gpu01 State=DRAIN Reason=" + summed(
-    f"gpucluster:gpu.count 7<8 GPUs run={RUN}"
+    f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}"
 )
 
 
@@ -317,7 +319,7 @@ def test_the_events_of_a_drain_say_everything() -> None:
     act = actor(a_world, log)
     mine = [*grounds("gpu01"), Grounds("gpu01", "gpu.memory", Action.VENDOR, "3", "0", part="errors")]
     act.drain(mine, limits(), spared={})
-    reason = summed(f"gpucluster:gpu.memory 3>0 errors also=gpu.count run={RUN}")
+    reason = summed(f"gpucluster:gpu.memory 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}")
     command = f"scontrol update NodeName=gpu01 State=DRAIN Reason={reason}"
     assert log == [
         {

@@ -495,11 +495,11 @@ def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
     parted = Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8", part="GPUs")
     text = reason_for([parted], RUN)
     assert text == summed(f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}")
-    mine, former = read_reason("gpu01", text), read_reason("gpu01", OURS)  # written by an earlier version
-    assert mine
+    ours, former = read_reason("gpu01", text), read_reason("gpu01", OURS)  # written by an earlier version
+    assert ours
     assert former
-    assert (mine.repair, former.repair) == ("drain", "")
-    assert (mine.checks, mine.detail, mine.run) == (former.checks, former.detail, former.run)
+    assert (ours.repair, former.repair) == ("drain", "")
+    assert (ours.checks, ours.detail, ours.run) == (former.checks, former.detail, former.run)
 
 
 @pytest.mark.parametrize("action", [action for action in Action if action.is_repair])

@@ -177,7 +177,7 @@ def test_the_words_of_a_warning_stand_under_several_names(key: str) -> None:
 
 def test_each_result_is_judged_by_itself() -> None:
     verdict = judged(four({"status": "Pass"}, {"status": "Fail", "warnings": [warned(2, words="ECC")]}), 226)
-    assert verdict.findings == (Finding("GPU 1", "memory (Hardware): fail: ECC", "pass"),)
+    assert verdict.findings == (Finding("GPU 1", "memory (Hardware): fail: ECC", "pass", Action.DRAIN),)
     assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.DRAIN)
     assert verdict.cause == "NVIDIA's own diagnostic fails"
     assert verdict.metrics == (Metric("dcgm_passed", 1, "tests"),)
@@ -193,52 +193,52 @@ def test_dcgm_that_is_not_installed_does_not_apply() -> None:
 @pytest.mark.parametrize(
     ("warnings", "action"),
     [
-        ([warned(5)], Action.MONITOR),  # a setting
+        ([warned(5)], Action.CONFIGURE),  # a setting
         ([warned(1)], Action.MONITOR),
         ([warned(0), warned(1), warned(5)], Action.MONITOR),
         ([warned(6)], Action.RESET_GPU),
         ([warned(5), warned(6)], Action.RESET_GPU),
         ([warned(6), warned(2)], Action.DRAIN),
         ([warned(2)], Action.DRAIN),
-        ([warned(3)], Action.DRAIN),
-        ([warned(4)], Action.DRAIN),
-        ([warned(4, None)], Action.DRAIN),
+        ([warned(3)], Action.MONITOR),
+        ([warned(4)], Action.MONITOR),  # to be triaged
+        ([warned(4, None)], Action.MONITOR),
         ([warned(None)], Action.DRAIN),  # before DCGM 3.3
         ([warned(1), warned(None)], Action.DRAIN),
         ([], Action.DRAIN),
         # not the hardware: configuration, library, CUDA, EUD that cannot start, other software, DCGM itself
         *(
-            ([warned(4, category)], Action.MONITOR)
+            ([warned(4, category)], Action.CONFIGURE)
             for category in (3, LIBRARY, CUDA, EUD, SOFTWARE_OTHER, 16)
         ),
-        ([warned(6, SOFTWARE_OTHER)], Action.MONITOR),  # graphics processes
-        ([warned(3, SOFTWARE_OTHER)], Action.MONITOR),
-        *(([warned(4, category)], Action.DRAIN) for category in (0, 1, 2, 5, 9, 10, 11, 12, 13, 14, 15)),
+        ([warned(6, SOFTWARE_OTHER)], Action.CONFIGURE),  # graphics processes
+        ([warned(3, SOFTWARE_OTHER)], Action.CONFIGURE),
+        *(([warned(4, category)], Action.MONITOR) for category in (0, 1, 2, 5, 9, 10, 11, 12, 13, 14, 15)),
         ([warned(2, EUD)], Action.DRAIN),  # an EUD that failed
-        ([warned(4, CUDA), warned(4)], Action.DRAIN),
+        ([warned(4, CUDA), warned(4)], Action.MONITOR),
     ],
 )
 def test_how_grave_dcgm_calls_it_decides_what_to_do(warnings: list[dict[str, Any]], action: Action) -> None:
     verdict = judged(four({"status": "Fail", "warnings": warnings}), 226)
     assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
-    assert ("settings or software" in verdict.cause) == (action is Action.MONITOR)
-    assert ("dcgmi diag -r 1" in verdict.hint) == (action is Action.MONITOR)
+    assert ("settings or software" in verdict.cause) == (action is Action.CONFIGURE)
+    assert ("dcgmi diag -r 1" in verdict.hint) == (action is Action.CONFIGURE)
 
 
 @pytest.mark.parametrize(
     ("name", "words", "action"),
     [
-        *((name, "words", Action.MONITOR) for name in (
+        *((name, "words", Action.CONFIGURE) for name in (
             "Denylist", "Blacklist", "NVML Library", "CUDA Main Library", "CUDA Toolkit Libraries",
             "Permissions and OS Blocks", "Permissions and OS-related Blocks", "Persistence Mode",
             "Environment Variables", "Graphics Processes", "Fabric Manager")),
         ("Page Retirement/Row Remap", "GPU 3 has pending page retirements", Action.DRAIN),
         ("Inforom", "GPU 3 has a corrupt InfoROM", Action.DRAIN),
         ("GPU Memory", "uncorrectable errors", Action.DRAIN),
-        ("PCIe", "Error using CUDA API cudaDeviceGetByPCIBusId for GPU 0: 'invalid argument'", Action.MONITOR),
-        ("Memory", "CUDA context: CUDA-capable device(s) is/are busy or unavailable", Action.MONITOR),
-        ("Diagnostic", "CUDA_VISIBLE_DEVICES is set", Action.MONITOR),
-        ("Targeted Power", "Persistence mode for GPU 0 is disabled", Action.MONITOR),
+        ("PCIe", "Error using CUDA API cudaDeviceGetByPCIBusId for GPU 0: 'invalid argument'", Action.CONFIGURE),
+        ("Memory", "CUDA context: CUDA-capable device(s) is/are busy or unavailable", Action.CONFIGURE),
+        ("Diagnostic", "CUDA_VISIBLE_DEVICES is set", Action.CONFIGURE),
+        ("Targeted Power", "Persistence mode for GPU 0 is disabled", Action.CONFIGURE),
     ],
 )  # fmt: skip
 def test_before_dcgm_says_how_grave_it_is_tests_and_words_of_software_drain_nobody(
@@ -257,7 +257,7 @@ def test_a_warning_that_proves_no_fault_fails_nothing() -> None:
     (advisory,) = judged(four({"status": "Pass", "warnings": [warned(4, 8, "memory held")]})).advisories
     assert advisory == Advisory("GPU 0", "memory (Hardware): pass: memory held", "pass without a warning")
     grave = judged(four({"status": "Warn", "warnings": [warned(2, words="DBE")]}))
-    assert grave.findings == (Finding("GPU 0", "memory (Hardware): warn: DBE", "pass"),)
+    assert grave.findings == (Finding("GPU 0", "memory (Hardware): warn: DBE", "pass", Action.DRAIN),)
 
 
 def test_skipped_tests_pass_beside_others_and_are_no_pass_alone() -> None:
@@ -359,30 +359,30 @@ def test_what_a_result_of_dcgm_asks_for() -> None:
     grave, mild = DcgmWarning("ECC", 2, 5), DcgmWarning("mode", 5, 3)
     assert told("fail") == Finding("GPU 1", "memory (Hardware): fail", "pass")
     assert told("error", mild, where="") == Finding(
-        "node", "memory (Hardware): error: mode", "pass", Action.MONITOR
+        "node", "memory (Hardware): error: mode", "pass", Action.CONFIGURE
     )
-    assert told("warn", grave) == Finding("GPU 1", "memory (Hardware): warn: ECC", "pass")
+    assert told("warn", grave) == Finding("GPU 1", "memory (Hardware): warn: ECC", "pass", Action.DRAIN)
     assert told("warn", mild) == Advisory("GPU 1", "memory (Hardware): warn: mode", "pass without a warning")
     assert told("pass", mild) == Advisory("GPU 1", "memory (Hardware): pass: mode", "pass without a warning")
     assert told("pass") is told("skip") is told("not run") is told("passed") is None
     assert told("odd").reason == "dcgmi diag: the status 'odd' of memory on GPU 1 is not known"
-    assert told("fail", grave, mild).action is None
+    assert told("fail", grave, mild).action is Action.DRAIN
     assert told("fail", DcgmWarning("r", 6, 5), mild).action is Action.RESET_GPU
     assert told("fail", mild, DcgmWarning("x")).action is None
-    assert told("fail", DcgmWarning("x"), test="Fabric Manager").action is Action.MONITOR
+    assert told("fail", DcgmWarning("x"), test="Fabric Manager").action is Action.CONFIGURE
 
 
 def test_how_grave_each_severity_and_category_is() -> None:
     mild = {(severity, category) for severity in range(8) for category in range(18)}
     found = {pair: dcgm._warning_action(DcgmWarning("", *pair)) for pair in mild}
-    assert {pair for pair, action in found.items() if action is Action.MONITOR} == {
+    assert {pair for pair, action in found.items() if action is Action.CONFIGURE} == {
         (severity, category)
         for severity, category in mild
-        if severity in (0, 1, 5) or (severity != 2 and category in (3, 4, 6, 7, 8, 16))
+        if severity == 5 or (severity != 2 and category in (3, 4, 6, 7, 8, 16))
     }
     assert {severity for (severity, _), action in found.items() if action is Action.RESET_GPU} == {6}
     assert found[6, 5] is Action.RESET_GPU
-    assert found[2, 3] is found[3, 5] is None
+    assert (found[2, 3], found[3, 5], found[4, 5]) == (Action.DRAIN, Action.MONITOR, Action.MONITOR)
 
 
 def test_a_node_whose_software_alone_fails_the_diagnostic() -> None:
@@ -402,6 +402,6 @@ def test_a_node_whose_software_alone_fails_the_diagnostic() -> None:
     assert (verdict.cause, verdict.hint, verdict.action) == (
         "NVIDIA's diagnostic found wrong settings or software of the node; the hardware passed",
         "correct what DCGM reports above; repeat with dcgmi diag -r 1",
-        Action.MONITOR,
+        Action.CONFIGURE,
     )
     assert verdict.metrics == (Metric("dcgm_passed", 0, "tests"),)

@@ -730,7 +730,9 @@ def test_a_node_whose_only_gpu_never_worked_is_no_pass(reason: str) -> None:
     for verdict in (load_checks.corruption(whole, "a"), *(judge(whole, "a", CONFIG) for judge in loads)):
         assert verdict.outcome is Outcome.NOT_CHECKED
         assert verdict.reason == f"no worker on the GPUs: {reason}"
-    assert load_checks.survived(whole, "a").action is (Action.MONITOR if reason == NO_TORCH else Action.DRAIN)
+    assert load_checks.survived(whole, "a").action is (
+        Action.MONITOR if reason == NO_TORCH else Action.CONFIGURE
+    )
 
 
 def test_what_all_nodes_lack_is_the_fault_of_none() -> None:

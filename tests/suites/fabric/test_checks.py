@@ -80,7 +80,7 @@ def test_firmware_in_halves_drains_nobody_and_names_both() -> None:
     assert {found.expected for found in verdict.findings} == {
         f"one value on all adapters of this board; no majority: {new} (2) on gpu01, 28.37.1700 (2) on gpu02"
     }
-    assert {found.action for found in verdict.findings} == {Action.MONITOR}
+    assert {found.action for found in verdict.findings} == {Action.CONFIGURE}
     fleet = fabric.firmware_majority({"gpu01": host(), "gpu02": host(), "gpu03": old})
     assert fabric.firmware(IB, old, fleet).findings[0].expected == (
         f"{new}, as on 4 of 6 adapters of this board"
@@ -147,10 +147,30 @@ def test_each_fault_fails_its_own_check_on_its_own_port(
 def test_what_monitors_and_what_drains() -> None:
     actions = {check: verdict.action for check, verdict in judge(host()).items()}
     assert actions == {
-        **dict.fromkeys(actions, Action.DRAIN),
-        "fabric.firmware": Action.MONITOR,
+        **dict.fromkeys(actions, Action.CONFIGURE),
         "fabric.counters": Action.MONITOR,
     }
+
+
+def test_only_a_port_that_works_on_most_other_nodes_takes_its_node_out_of_service() -> None:
+    down, idle = host(state="DOWN", phys_state="Polling"), host(state="INIT", phys_state="LinkUp")
+    fewer = replace(host(), ports=host().ports[:1])
+    most = {"a": host(), "b": host()}
+    for sick, drains in ((down, True), (idle, False)):  # a link without its subnet manager is up
+        usual = fabric.active_majority({**most, "c": sick})
+        assert fabric.port_state(IB, sick, usual).action is (Action.DRAIN if drains else Action.CONFIGURE)
+        alike = fabric.active_majority(dict.fromkeys("abc", sick))
+        assert (
+            fabric.port_state(IB, sick, alike).action is Action.CONFIGURE
+        )  # the cables or the profile of all
+    assert fabric.hca_count(IB, fewer, fabric.active_majority({**most, "c": fewer})).action is Action.DRAIN
+    assert (
+        fabric.hca_count(IB, fewer, fabric.active_majority(dict.fromkeys("abc", fewer))).action
+        is Action.CONFIGURE
+    )
+    slow = replace(host(), ports=tuple(replace(port, rate=(port.rate or 0) / 2) for port in host().ports))
+    assert fabric.rate(IB, slow, fabric.rate_majority({**most, "c": slow})).action is Action.DRAIN
+    assert fabric.rate(IB, slow, fabric.rate_majority(dict.fromkeys("abc", slow))).action is Action.CONFIGURE
 
 
 def test_active_ports_are_a_metric() -> None:
@@ -584,7 +604,7 @@ def test_proprietary_modules_without_peermem_fail() -> None:
     assert verdict.findings == (
         Finding("GPUDirect RDMA", measured, "nvidia_peermem, or the open kernel modules"),
     )
-    assert verdict.action is Action.DRAIN
+    assert verdict.action is Action.CONFIGURE
 
 
 @pytest.mark.parametrize(
@@ -634,7 +654,7 @@ def test_roce_needs_a_gid_of_version_2_on_each_port() -> None:
     assert (both.outcome, both.metrics) == (Outcome.PASSED, (Metric("roce_v2_ports", 2, "ports"),))
     one = fabric.gid(ROCE, gids(GOOD_GIDS, second))
     assert one.findings == (Finding("mlx5_1 port 1", "IB/RoCE v1", "a GID of RoCE v2"),)
-    assert (one.metrics, one.action) == ((Metric("roce_v2_ports", 1, "ports"),), Action.DRAIN)
+    assert (one.metrics, one.action) == ((Metric("roce_v2_ports", 1, "ports"),), Action.CONFIGURE)
     none = fabric.gid(ROCE, gids(GOOD_GIDS, gid_table(device="mlx5_1")))
     assert none.findings == (Finding("mlx5_1 port 1", "no GID", "a GID of RoCE v2"),)
     third = gid_table("IB/RoCE v1", device="mlx5_2")
@@ -746,7 +766,7 @@ def test_iommu(text: str, finding: tuple[str, str] | None) -> None:
     expected = "identity" if finding and "domain" in finding[1] else "iommu=pt"
     assert verdict.findings == ((Finding(*finding, expected),) if finding else ())
     assert verdict.outcome is (Outcome.FAILED if finding else Outcome.PASSED)
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
 
 
 def test_iommu_facts() -> None:
@@ -802,7 +822,7 @@ def test_acs_of_a_switch_fails_and_of_a_root_port_warns() -> None:
     told = "ACSCtl: ReqRedir+ on 2, the first is 00:01.0"
     assert verdict.advisories == (Advisory("PCIe ports outside of switches", told, "ReqRedir-"),)
     assert verdict.metrics == (Metric("acs_bridges", 5, "bridges"),)
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
     good = fabric.acs(IB, infiniband.Acs(5))
     assert (good.outcome, good.advisories) == (Outcome.PASSED, ())
 
@@ -855,12 +875,12 @@ def test_fabric_manager_is_of_the_drivers_version(
     assert (verdict.outcome, verdict.reason) == (outcome, said)
 
 
-def test_fabric_manager_of_another_version_drains() -> None:
+def test_fabric_manager_of_another_version_is_installed_anew() -> None:
     gpus: Any = (SimpleNamespace(driver="580.82.07"),)
     verdict = fabric.fabric_manager(FabricManager("active", "575.57.08"), gpus, SWITCHED)
     expected = "580.82.07, the driver's version"
     assert verdict.findings == (Finding("nvidia-fabricmanager", "575.57.08", expected),)
-    assert verdict.action is Action.DRAIN
+    assert verdict.action is Action.CONFIGURE
 
 
 ALL = "eth0, eth1, ib0, lo"
@@ -907,7 +927,7 @@ def test_each_library_reads_names_its_own_way(variable: str, value: str, said: s
     part = f"{variable}={value} (environment pytorch)"
     assert verdict.findings == ((Finding(part, said, "an interface of this node"),) if said else ())
     assert verdict.outcome is (Outcome.FAILED if said else Outcome.PASSED)
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
 
 
 def test_a_subnet_needs_the_addresses_of_the_node() -> None:

@@ -244,12 +244,19 @@ def _judged(result: DcgmResult) -> Judgement:
     warning = f": {result.warning}" if result.warning else ""
     where, measured = result.where or "node", f"{result.test} ({result.category}): {result.status}{warning}"
     action = _action(result)
-    if result.status in FAILED or (result.status in WARNED and action is not Action.CONFIGURE):
+    if result.status in FAILED or (result.status in WARNED and not _is_mild(result)):
         yield Finding(where, measured, "pass", action)
     elif result.status in WARNED or (result.status in PASSED and result.warnings):
         yield Advisory(where, measured, "pass without a warning")
     elif result.status not in (*PASSED, *SKIPPED):
         yield NotChecked(f"dcgmi diag: the status {result.status!r} of {result.test} on {where} is not known")
+
+
+def _is_mild(result: DcgmResult) -> bool:
+    """Return whether a GPU is fit for work with these warnings."""
+    return (_action(result) or Action.DRAIN) is Action.CONFIGURE or all(
+        it.severity in _MILD for it in result.warnings
+    )
 
 
 def _action(result: DcgmResult) -> Action | None:
@@ -264,8 +271,7 @@ def _action(result: DcgmResult) -> Action | None:
 
 def _warning_action(warning: DcgmWarning) -> Action:
     """Return the action for DCGM's severity; triage, as of a bandwidth below a bound of DCGM, proves no fault."""
-    if warning.severity in _MILD or (
-        warning.severity != _ISOLATE and warning.category in _SOFTWARE_CATEGORIES
-    ):
+    software = warning.severity != _ISOLATE and warning.category in _SOFTWARE_CATEGORIES
+    if software or warning.severity == _CONFIG:
         return Action.CONFIGURE
     return {_ISOLATE: Action.DRAIN, _RESET: Action.RESET_GPU}.get(warning.severity or 0, Action.MONITOR)
