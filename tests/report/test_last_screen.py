@@ -89,7 +89,7 @@ def test_an_accepted_run_has_no_table() -> None:
 
 def test_what_a_waiver_covers_is_listed() -> None:
     waiver = {
-        "at": "prod.yaml:9",
+        "at": ["prod.yaml:9"],
         "words": "OPS-7: RMA",
         "outcome": "failed",
         "message": "7 GPUs",

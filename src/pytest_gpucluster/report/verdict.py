@@ -54,7 +54,7 @@ def judge(run: Run) -> Judged:
     """Say in one word what the run says of the cluster. Nothing is accepted by absence."""
     kind, first = _result(run)
     waivers = tuple(line for use in uses(run) for line in use.lines())
-    if kind == "accepted" and waivers:
+    if kind == "accepted" and (waivers or run.waived):
         kind = "waived"
     return Judged(kind, _nodes(run), (first, *_more(run)), waivers, tuple(_unjudged(run)))
 
