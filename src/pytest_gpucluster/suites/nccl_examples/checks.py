@@ -85,7 +85,7 @@ def many_devices(result: PayloadResult) -> Judgement:
 def compiled(node_name: str, built: PayloadResult, toolchain: NcclExamplesConfig) -> Judgement:
     """Each claimed tool compiles an example for NCCL on the node."""
     facts = {fact["tool"]: fact for fact in built.of_node(node_name, "built")}
-    for tool in toolchain.toolchain:
+    for tool in toolchain.toolchain or ():
         if tool not in facts:
             yield Finding(tool, built.silence(node_name), "compiles the example")
         elif facts[tool]["error"]:
@@ -108,7 +108,7 @@ def compiled_run(
         yield NotApplicable("simulated GPUs run no NCCL")
         return
     ran = {fact["tool"]: fact for fact in built.of_node(node_name, "ran")}
-    for tool in toolchain.toolchain:
+    for tool in toolchain.toolchain or ():
         if tool not in ran:
             yield NotChecked(f"{tool}: the example did not run: see nccl_examples.compiled")
         elif ran[tool]["error"]:

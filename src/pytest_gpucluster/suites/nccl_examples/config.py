@@ -10,15 +10,14 @@ from pytest_gpucluster.core.values import Duration, NamedNodes, OptionalSection
 
 
 class NcclExamplesConfig(OptionalSection):
-    """A toolchain on the nodes that compiles programs for NCCL; `nccl.environment` is the environment."""
+    """NCCL's example programs, and a toolchain that compiles for NCCL; `nccl.environment` is the environment."""
 
-    about = "requires nvcc, and NCCL's header, on the nodes"
+    about = "enables NCCL's example programs; requires nvcc, and NCCL's header, on the nodes unless `toolchain` is null"
     order = 12
 
-    toolchain: tuple[Literal["nvcc", "cmake"], ...] = Field(
+    toolchain: tuple[Literal["nvcc", "cmake"], ...] | None = Field(
         ("nvcc", "cmake"),
-        min_length=1,
-        description="what compiles the example: nvcc itself, and CMake with nvcc",
+        description="what compiles the example: nvcc itself, and CMake with nvcc; null: nothing is compiled",
     )
     nodes: NamedNodes | None = Field(
         None, description="hostlist of the nodes with the toolchain; default: all nodes with GPUs"

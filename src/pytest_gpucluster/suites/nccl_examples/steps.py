@@ -52,7 +52,7 @@ class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
     def compiled(self, config: NcclExamplesConfig) -> PayloadResult:
         """Return the result of compiling the example on the nodes with the toolchain; real GPUs run it too."""
         nccl, limit = self.cluster.section(NcclConfig), config.compile_time
-        words = (",".join(config.toolchain), f"{limit:g}", str(int(bool(self.real_gpus))))
+        words = (",".join(config.toolchain or ()), f"{limit:g}", str(int(bool(self.real_gpus))))
         request = self.request(
             self.payload(*words, self.source("example.cu"), name="payload_compile.py"),
             nodes=self.with_toolchain(config),
@@ -62,6 +62,6 @@ class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
             mpi="none",
             extra_args=nccl.srun_args,
             # each tool: version, GPU, configure, build, run
-            timeout=len(config.toolchain) * 3 * limit + 60,
+            timeout=len(config.toolchain or ()) * 3 * limit + 60,
         )
         return self.once("compiled", lambda: self.attempt(request))

@@ -46,6 +46,8 @@ toolchain = required_section(NcclExamplesConfig)
 @pytest.fixture
 def node_run(toolchain: NcclExamplesConfig, all_runs: list[NcclExamples], node: Node) -> NcclExamples:
     """The programs of the allocation that has the item's node with its toolchain."""
+    if not toolchain.toolchain:
+        pytest.skip("not applicable: nccl_examples.toolchain of the cluster file is null")
     found = next((run for run in all_runs if node.name in run.with_toolchain(toolchain)), None)
     if found is None:
         pytest.skip(
