@@ -163,7 +163,8 @@ class Selection:
         for item in items:
             node = node_of(item)
             row = counts[suite_of(item), check_of(item), not node]
-            row.update([node] if node else self._nodes(item))
+            for one in (node,) if node else self._nodes(item):
+                row[one] += 1
         rows = [*self._rows(counts), *self._rows_without_items()]
         concerned = {node for row in counts.values() for node in row} | {
             node for nodes in self._missing.values() for node in nodes

@@ -1,0 +1,80 @@
+"""Which suites -m selects, by name or not, and which items a run must judge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_gpucluster.plugin.selection import Selection, on_request_line, selects
+from pytest_gpucluster.report.proof import Required
+
+
+@pytest.mark.parametrize(
+    ("expression", "marks", "selected"),
+    [
+        ("", {"ray"}, True),
+        ("ray", {"ray"}, True),
+        ("ray", {"ddp"}, False),
+        ("ray or gpu", {"gpu"}, True),
+        ("not slow", {"ray"}, True),
+        ("not (ray or gpu)", {"ray"}, False),
+        ("horovod and gloo", {"horovod", "gloo"}, True),
+        ("xfail(reason='x') or ray", {"ray"}, True),
+        ("ray and (", {"gpu"}, True),  # pytest refuses it
+    ],
+)
+def test_an_expression_of_marks(expression: str, marks: set[str], selected: bool) -> None:
+    assert selects(expression, marks) is selected
+
+
+def rows(*counts: tuple[str, str, bool, tuple[str, ...]], required: tuple[str, ...] = ()) -> list[Required]:
+    profile = SimpleNamespace(required=("gpu.ecc*",))
+    nodes = {"gpu01": SimpleNamespace(profile=profile), "gpu02": SimpleNamespace(profile=profile)}
+    session: Any = SimpleNamespace(cluster=SimpleNamespace(required=required), nodes=nodes)
+    config: Any = SimpleNamespace()
+    found = Selection(config, session)._rows(
+        {(suite, check, whole): Counter(on) for suite, check, whole, on in counts}
+    )
+    return sorted(found, key=lambda row: row.check)
+
+
+BOTH = ("gpu01", "gpu02")
+
+
+def test_the_proof_of_a_suite_is_required_and_what_cluster_file_and_profile_add() -> None:
+    items = [("gpu", f"gpu.{what}", False, BOTH) for what in ("count", "ecc_mode", "vbios", "clocks")]
+    found = rows(*items, required=("gpu.vbios",))
+    assert [row.check for row in found] == ["gpu.count", "gpu.ecc_mode", "gpu.vbios"]
+    assert {row.nodes for row in found} == {BOTH}
+
+
+def test_a_rerun_without_the_proof_must_judge_what_it_selects() -> None:
+    assert rows(("gpu", "gpu.clocks", False, ("gpu02",))) == [Required("gpu", "gpu.clocks", 1, ("gpu02",))]
+
+
+def test_a_result_about_the_cluster_counts_for_the_nodes_of_its_suite() -> None:
+    per_node = ("controller", "controller.node_errors", False, BOTH)
+    (found,) = rows(("controller", "controller.ping", True, ("",)), per_node)
+    assert (found.nodes, found.whole) == (BOTH, True)
+    (alone,) = rows(("accounting", "accounting.accounts", True, ("",)))
+    assert alone.nodes == ("",)
+
+
+def test_each_item_of_a_check_is_required() -> None:
+    (found,) = rows(("nccl", "nccl.alone", False, ("gpu01", "gpu01")))
+    assert found.items == 2
+
+
+def test_a_test_of_the_site_states_no_proof() -> None:
+    assert rows(("disk", "disk.free", False, BOTH)) == [Required("disk", "", 1, BOTH)]
+
+
+def test_what_runs_on_request_is_one_line() -> None:
+    event = {"on_request": {"slow": {"slurm": 1}, "intrusive": {"isolation": 8, "controller": 3}}}
+    assert on_request_line(event) == (
+        "on request only: 1 slow check (--slow): slurm; 11 intrusive checks (--intrusive): controller, isolation"
+    )
+    assert on_request_line({}) == ""
