@@ -87,7 +87,7 @@ def found(verdict: Verdict) -> str:
 def test_healthy_results_pass(accounting: bool) -> None:  # a table of cases
     for check in ALL:
         assert check(told(accounting=accounting)).outcome is Outcome.PASSED
-    expected = Outcome.PASSED if accounting else Outcome.NOT_APPLICABLE
+    expected = Outcome.PASSED if accounting else Outcome.NOT_CHECKED
     assert checks.accounting(told(accounting=accounting)).outcome is expected
 
 
@@ -522,7 +522,8 @@ def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
     done = run_suite(claimed(sandbox, tmp_path))
     assert done.rc == 0, done.out
     assert len(names(done.outcomes, "passed")) == 6
-    assert names(done.outcomes, "not applicable") == ["test_accounting", "test_checkpoint"]
+    assert names(done.outcomes, "not applicable") == ["test_checkpoint"]
+    assert names(done.outcomes, "not checked") == ["test_accounting"]
     assert not list((tmp_path / "shared").iterdir())
     assert left_in_queue(sandbox) == []
 
@@ -542,8 +543,8 @@ def test_the_jobs_go_before_the_nodes_are_held(sandbox: Sandbox, tmp_path: Path,
 def test_what_is_not_claimed_is_not_applicable(sandbox: Sandbox, tmp_path: Path) -> None:
     before = jobs_so_far(sandbox)
     done = run_suite(cluster_file(sandbox, tmp_path, nodes="gpu01"), "-v")
-    assert set(done.outcomes.values()) == {"not applicable"}
-    assert "no section `submitit` (add `submitit:`)" in done.out
+    assert set(done.outcomes.values()) == {"error"}
+    assert "the cluster file has no section `submitit`: add `submitit:`" in done.out
     assert jobs_so_far(sandbox) == before
 
 

@@ -518,6 +518,14 @@ def _operator(
     there = {pod.daemonset for pod, _ in mine.values()}
     sets = [(it, name) for it in seen.daemonsets if (name := component_of(it.name, known))]
     expected = {name for it, name in sets if it.belongs_on(node)}
+    if (
+        not mine
+        and not expected
+        and known is NETWORK_COMPONENTS
+        and not any(map(has_rdma, seen.nodes.values()))
+    ):
+        yield NotApplicable("no node offers devices for RDMA")
+        return
     if not mine and not expected and not required:
         yield NotChecked(
             f"no DaemonSet of the {operator} selects this node: install it, or list the check under `not_applicable`"
