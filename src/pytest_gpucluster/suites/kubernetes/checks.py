@@ -518,13 +518,10 @@ def _operator(
     there = {pod.daemonset for pod, _ in mine.values()}
     sets = [(it, name) for it in seen.daemonsets if (name := component_of(it.name, known))]
     expected = {name for it, name in sets if it.belongs_on(node)}
-    if (
-        not mine
-        and not expected
-        and known is NETWORK_COMPONENTS
-        and not any(map(has_rdma, seen.nodes.values()))
-    ):
-        yield NotApplicable("no node offers devices for RDMA")
+    if not mine and not expected and known is NETWORK_COMPONENTS:
+        yield NotApplicable(
+            "no network operator selects this node: kubernetes.rdma judges what the node offers"
+        )
         return
     if not mine and not expected and not required:
         yield NotChecked(
