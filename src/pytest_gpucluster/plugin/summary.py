@@ -15,7 +15,7 @@ from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NO
 from pytest_gpucluster.plugin.selection import on_request_line
 from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.junit import RUN_SUITE, shell_property
-from pytest_gpucluster.report.proof import ENGINE_CHECK
+from pytest_gpucluster.report.proof import ENGINE_CHECK, NOT_PROVED
 from pytest_gpucluster.report.result import as_dict
 from pytest_gpucluster.report.run_model import CLUSTER
 from pytest_gpucluster.report.waivers import unused, uses
@@ -179,6 +179,7 @@ def cell(counter: Counter[str]) -> str:
         "passed": "ok",
         "failed": "FAILED",
         "error": "ERROR",
+        NOT_PROVED: "failed alike",  # on all nodes: none of them is at fault
         "waived": "waived",
         "not checked": "not checked",
         "not tested": "not tested",
