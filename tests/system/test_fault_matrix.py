@@ -67,10 +67,40 @@ OF_SLURMCTLD = {
 }
 
 
+# Faults that take their node out of service, and by which repair. All others are settings or software of the site, or
+# deviations that prove no fault: their nodes fail, and stay in service.
+REPAIRED = {
+    "gpu_missing": "drain",
+    "gpu_memory": "return to vendor",
+    "ecc_volatile": "reset gpu",
+    "ecc_aggregate_sram": "return to vendor",
+    "remap_failure": "return to vendor",
+    "remap_pending": "reset gpu",
+    "nvlink_down": "drain",
+    "nvlink_errors": "drain",
+    "pcie_width": "drain",
+    "pcie_generation": "drain",
+    "throttled": "drain",
+    "hot": "drain",
+    "xid": "reboot",  # Xid 79
+    "fabric_state": "reboot",
+    "topology": "drain",
+    "memory_missing": "return to vendor",
+    "mce": "drain",
+    "oops": "reboot",
+    "systemd_gone": "reboot",
+    "hca_missing": "drain",
+    "ib_down": "drain",
+    "ib_rate": "drain",
+    "slurmd_dead": "drain",
+}
+
+
 class Run(NamedTuple):
     """One run of the suites: {node: {check: outcome}}, which node has which fault, what pytest printed, its exit."""
 
     ends: dict[str, dict[str, str]]
+    actions: dict[str, set[str]]  # node -> actions of its failures
     node_of: dict[str, str]
     healthy: tuple[str, ...]
     text: str
@@ -120,11 +150,14 @@ def suites(sandbox: Sandbox, reports: Path, node_of: dict[str, str]) -> Run:
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
     ends: dict[str, dict[str, str]] = {}
+    actions: dict[str, set[str]] = {}
     for result in read_log(reports / "latest" / "events.jsonl").results:
         node, check = check_of(result)
         ends.setdefault(node, {})[check] = result.outcome
+        failed = {verdict.action for verdict in result.verdicts if verdict.outcome == "failed"}
+        actions.setdefault(node, set()).update(failed)
     healthy = tuple(node for node in sandbox.nodes if node not in node_of.values())
-    return Run(ends, node_of, healthy, done.stdout + done.stderr, done.returncode)
+    return Run(ends, actions, node_of, healthy, done.stdout + done.stderr, done.returncode)
 
 
 def test_at_least_twenty_kinds() -> None:
@@ -135,6 +168,13 @@ def test_at_least_twenty_kinds() -> None:
 def test_fault_is_found_by_its_own_check_alone(run: Run, kind: str) -> None:
     node = run.node_of[kind]
     assert run.failed.get(node, set()) == {FAULTS[kind].check}, run.text[-2000:]
+
+
+@pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
+def test_fault_of_the_hardware_takes_its_node_out_and_no_other_does(run: Run, kind: str) -> None:
+    expected = {REPAIRED[kind]} if kind in REPAIRED else {"configure", "monitor"}
+    assert run.actions[run.node_of[kind]] <= expected
+    assert run.actions[run.node_of[kind]]
 
 
 @pytest.mark.parametrize("kind", [*SHOWN, *ACTED])

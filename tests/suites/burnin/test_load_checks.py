@@ -68,7 +68,8 @@ def test_a_gpu_that_took_no_part(broken: list[str], why: str) -> None:
     assert said is not None
     said["devices"], said["broken"] = said["devices"][:3], broken
     verdict = load_checks.survived(whole, "a")
-    judged(verdict, Finding("GPUs", f"3 took part: {why}", "4"), action=Action.DRAIN)
+    finding = Finding("GPUs", f"3 took part: {why}", "4", Action.CONFIGURE)
+    judged(verdict, finding, action=Action.CONFIGURE)
     assert verdict.cause.startswith("no work could be started on the GPU")
 
 

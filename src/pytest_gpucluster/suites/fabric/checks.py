@@ -245,8 +245,8 @@ def port_state(
         usual = active_majority.get(str(port), Norm[bool]())
         if port not in active and few:
             # a link that is up lacks its subnet manager, which is no fault of the node
-            dead = port.phys_state not in LINK_UP and usual.value and usual.total > PAIR
-            yield Finding(str(port), shown, "ACTIVE, LinkUp", Action.DRAIN if dead else None)
+            down = Action.DRAIN if usual.value and usual.total > PAIR else Action.MONITOR
+            yield Finding(str(port), shown, "ACTIVE, LinkUp", None if port.phys_state in LINK_UP else down)
         elif port not in active and usual.value:
             # it may be a port for storage, or a port for GPUs while ports for storage are counted as active
             yield Advisory(str(port), shown, f"ACTIVE, {usual.most}")
