@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -118,3 +120,32 @@ def test_without_a_tool_nothing_is_measured_and_the_suite_says_what_to_install(
             assert outcome == "not checked"
             assert words in message
     assert {outcome for outcome, _ in outcomes(run, "nccl.whole_bandwidth").values()} == {"not checked"}
+
+
+def test_nodes_that_are_alone_in_their_partition_prove_nothing_between_nodes(
+    six: Sandbox, tmp_path: Path
+) -> None:
+    six.heal()
+    for node in NODES[:2]:
+        words = ["scontrol", "create", f"PartitionName=only-{node}", f"Nodes={node}", "MaxTime=60"]
+        subprocess.run(words, env={**os.environ, **six.env}, check=True, timeout=60)
+    plain = yaml.safe_load(six.cluster_file.read_text())
+    profile = plain.pop("profile")
+    plain["groups"] = [{"nodes": node, "partition": f"only-{node}", "profile": profile} for node in NODES[:2]]
+    plain.pop("nodes")
+    plain.pop("limits", None)
+    path = tmp_path / "site.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    options = [f"--cluster={path}", f"--report-dir={tmp_path / 'reports'}", "-p", "no:cacheprovider"]
+    run = run_pytest(tmp_path, *options, where=(SUITE,), timeout=200, env=six.env)
+    assert run.rc == 1, run.out
+    assert "NOT PROVED" in run.out
+    found = outcomes(run, "nccl.pairs")
+    assert set(found) == set(NODES[:2])
+    for node, (outcome, message) in found.items():
+        assert outcome == "not checked"
+        assert (
+            f"nothing between nodes was proved: no other node shares partition and GPU count with {node}"
+            in message
+        )
+    assert {outcome for outcome, _ in outcomes(run, "nccl.alone_bandwidth").values()} == {"passed"}
