@@ -98,15 +98,15 @@ def test_variables_that_cap_a_node_are_found_on_it_alone(
     assert part in only
 
 
-def test_what_the_user_exports_and_what_the_cluster_file_states(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_what_the_shell_sets_is_one_warning_of_the_run_and_reaches_no_task(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
     exported = {"NCCL_DEBUG": "INFO", "NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring"}
-    stated = {"NCCL_P2P_DISABLE": "1"}
-    found = results(accept(sandbox, tmp_path, env=exported, exports=stated))
+    run = accept(sandbox, tmp_path, env=exported)
+    found = results(run)
     assert {it["outcome"] for it in found.values()} == {"passed"}
-    here = "the environment of this run, which srun passes on"
-    warned = spelled(found["gpu01"], "advisories")
-    assert [line.partition(":")[0] for line in warned] == ["NCCL_ALGO=Ring", "NCCL_DEBUG=INFO"]
-    assert all(here in line for line in warned)
+    assert spelled(found["gpu01"], "advisories") == []
+    assert set(exported) <= set(run.event("start")["shell"]["variables"])
 
 
 def test_the_image_of_the_steps_is_read_by_one_step(sandbox: Sandbox, tmp_path: Path) -> None:
