@@ -129,7 +129,7 @@ def _step(slurm: Slurm, held: Allocation, place: EnvironmentConfig | None) -> St
 def _judged(
     cluster: Cluster, group: Group, suite: Suite, section: SuiteSection, step: Step, gpus: int
 ) -> tuple[str, str]:
-    """Return what a suite would run, and what is missing with the way out."""
+    """Return what a suite would run, and what is missing and what to do."""
     if step.found is None:
         return "", clip(step.problem, 300)
     found = step.found

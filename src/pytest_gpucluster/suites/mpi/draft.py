@@ -25,7 +25,7 @@ def tried(_suite: Suite, section: MpiConfig, found: Software, _gpus: int) -> tup
         "load its module in an environment (environments: NAME: {modules: [...]}, mpi: {environment: NAME})"
     ]
     paths = [found.programs[name] for name in needed if name in found.programs]
-    return ", ".join([*found.versions.values(), *paths]), lacking and ["; ".join(lacking) + ": " + way[0]]
+    return ", ".join([*found.versions.values(), *paths]), lacking and ["; ".join(lacking) + ": " + advice]
 
 
 def lines(survey: Survey) -> list[str]:
