@@ -21,9 +21,9 @@ def tried(_suite: Suite, section: MpiConfig, found: Software, _gpus: int) -> tup
     lacking = [f"{name} is not on PATH" for name in needed if name not in found.programs]
     if "python" in section.languages and "mpi4py" not in found.packages:
         lacking.append(f"mpi4py is not in {found.python or 'python3'}")
-    way = [
+    advice = (
         "load its module in an environment (environments: NAME: {modules: [...]}, mpi: {environment: NAME})"
-    ]
+    )
     paths = [found.programs[name] for name in needed if name in found.programs]
     return ", ".join([*found.versions.values(), *paths]), lacking and ["; ".join(lacking) + ": " + advice]
 
