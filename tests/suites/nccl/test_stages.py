@@ -666,7 +666,9 @@ def test_what_was_set_from_outside_stands_at_a_failure_of_nccl(monkeypatch: pyte
 
 def test_a_node_with_a_stranger_is_not_drained_for_its_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     proof = proof_of(monkeypatch)
-    slow = replace(failing(("gpu02", "slow")), check="nccl.pairs", action=Action.DRAIN)
+    slow = replace(
+        failing(("gpu02", "slow")), check="nccl.pairs", action=Action.DRAIN, never_healthy="made for a test"
+    )
     monkeypatch.setattr(nccl_fleet, "pairs", lambda *_: slow)
     monkeypatch.setitem(proof.__dict__, "localised", (Localisation(bad_nodes=("gpu02",)), ()))
     verdict = proof.pairs("gpu02")
@@ -736,7 +738,7 @@ def slow_alone(
 def test_a_node_that_is_slow_alone_is_drained_unless_somebody_is_on_its_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    proof = slow_alone(monkeypatch, {"gpu01": 365.0, "gpu02": 200.0})
+    proof = slow_alone(monkeypatch, {"gpu01": 365.0, "gpu02": 200.0, "gpu03": 365.0})
     assert proof.alone_bandwidth("gpu01").outcome is Outcome.PASSED
     verdict = proof.alone_bandwidth("gpu02")
     assert verdict.action is Action.DRAIN
@@ -752,7 +754,7 @@ def test_where_most_nodes_are_slow_alone_each_says_so(monkeypatch: pytest.Monkey
     words = "2 of 2 nodes are below their hard limit: first check the settings and the driver that they share"
     for node in NODES:
         verdict = proof.alone_bandwidth(node)
-        assert verdict.action is Action.DRAIN
+        assert verdict.action is Action.MONITOR  # what they share is the cause
         assert words in verdict.cause
     single = slow_alone(monkeypatch, {"gpu01": 200.0})
     assert "hard limit:" not in single.alone_bandwidth("gpu01").cause
@@ -767,7 +769,7 @@ def test_a_setting_that_slows_a_node_drains_nobody(
     monkeypatch: pytest.MonkeyPatch, setting: str, action: Action
 ) -> None:
     said = TaskResult(1, "gpu02", 0, stderr=f"gpu02:7:7 [0] NCCL INFO {setting}\n")
-    proof = slow_alone(monkeypatch, {"gpu01": 365.0, "gpu02": 200.0}, said)
+    proof = slow_alone(monkeypatch, {"gpu01": 365.0, "gpu02": 200.0, "gpu03": 365.0}, said)
     assert proof.alone_bandwidth("gpu02").action is action
 
 
