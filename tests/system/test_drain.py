@@ -205,7 +205,7 @@ def test_a_dry_run_prints_the_very_command_and_changes_nothing(sandbox: Sandbox,
     (printed,) = re.findall(r"dry run, nothing was touched: (.*)", run.out)
     subprocess.run(printed, shell=True, check=True, timeout=60)  # it is the very command: typed, it drains
     (decision,) = events(run, "drain_decision")
-    reason = summed(f"gpucluster:gpu.count 1<2 GPUs run={decision['run']}", "gpu02")
+    reason = summed(f"gpucluster:gpu.count 1<2 GPUs repair=drain run={decision['run']}", "gpu02")
     assert reasons(sandbox) == {"gpu02": reason}
 
 
@@ -216,7 +216,7 @@ def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
     assert "drained: gpu02" in run.out
     assert "action:       drain" in run.out
     (result,) = events(run, "node_result")
-    reason = summed(f"gpucluster:gpu.count 1<2 GPUs run={result['run']}", "gpu02")
+    reason = summed(f"gpucluster:gpu.count 1<2 GPUs repair=drain run={result['run']}", "gpu02")
     assert (result["result"], result["state"], result["reason"]) == ("drained", "ALLOCATED+DRAIN", reason)
     assert reasons(sandbox) == {"gpu02": reason}
     wait_for(lambda: states(sandbox)["gpu02"] == "drained", "gpu02 is drained once the job is over")
@@ -347,7 +347,7 @@ def test_errors_asserts_and_milder_classes_drain_nobody(sandbox: Sandbox, tmp_pa
     assert reasons(sandbox) == {}
     assert events(run, "node_intent") == []
     run = site(
-        sandbox, tmp_path, "--drain=apply", "--drain-max=9", "--drain-min-action=reboot", "-k", "reboot or watched",
+        sandbox, tmp_path, "--drain=apply", "--drain-max=9", "-k", "reboot or watched",
         more=MORE,
     )  # fmt: skip
     assert {name: reason.split()[0] for name, reason in reasons(sandbox).items()} == {
@@ -404,7 +404,7 @@ def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
     found = reasons(sandbox)
     assert (found["gpu01"], found["gpu02"]) == (theirs, ours)
     assert (found["gpu03"], found["gpu04"]) == (theirs, theirs), run.out  # drained while we tested
-    assert found["gpu05"].startswith("gpucluster:site.fit 7<8 GPUs run=")
+    assert found["gpu05"].startswith("gpucluster:site.fit 7<8 GPUs repair=drain run=")
     assert f'not drained: gpu03 (site.fit): it has another reason: "{theirs}" by root' in run.out
     reserve(sandbox, "gpu01", "gpu02", "gpu06")
     run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", history)
