@@ -227,7 +227,8 @@ def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
     listing = gpucluster(tmp_path, "drains", "--json")
     (row,) = json.loads(listing)["drains"]
     assert row == {
-        "node": "gpu02", "state": "DRAINED", "checks": "gpu.count", "found": "1<2 GPUs", "run": result["run"],
+        "node": "gpu02", "state": "DRAINED", "checks": "gpu.count", "repair": "drain",
+        "found": "1<2 GPUs", "run": result["run"],
         "since": row["since"], "by": "root", "log": f"reports/{result['run']}/events.jsonl",
     }  # fmt: skip
     assert result["run"] in gpucluster(tmp_path, "drains", "--cluster", str(sandbox.cluster_file))
@@ -340,7 +341,16 @@ def test_broken(broken, state, expect):
 
 def test_errors_asserts_and_milder_classes_drain_nobody(sandbox: Sandbox, tmp_path: Path) -> None:
     fail(tmp_path, "gpu01", "gpu02")
-    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=100%", "-k", "not test_fit", more=MORE)
+    run = site(
+        sandbox,
+        tmp_path,
+        "--drain=apply",
+        "--drain-max=100%",
+        "--drain-min-action=drain",
+        "-k",
+        "not test_fit",
+        more=MORE,
+    )
     assert run.rc == 1
     ends = set(run.outcomes.values())
     assert {"failed", "error"} <= ends
