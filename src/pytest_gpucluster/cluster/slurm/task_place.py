@@ -151,8 +151,8 @@ def other_image(container: Stated, tasks: Sequence[TaskResult], expected: str = 
 def not_imported(container: Stated, why: str) -> str:
     """Return the reason if the image cannot be compared with a container that the site has named."""
     return (
-        f"whether the container {container.name} is from the image {container.image} is not known, since the image could "
-        f"not be imported again: leave out one of them, or set container_fingerprint ({why})"
+        f"whether the container {container.name} is from the image {container.image} is not known, since a second "
+        f"import of the image failed: leave out one of them, or set container_fingerprint ({why})"
     )
 
 

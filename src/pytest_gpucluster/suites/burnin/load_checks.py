@@ -214,7 +214,7 @@ def _with_start_cause(verdict: Verdict, *_facts: object) -> Verdict:
     cause="the node died, hung or lost its processes under load",
     hint="the console of the node, dmesg, the BMC's event log; slurmd's log has the end of the step",
     action=Action.DRAIN,
-    never_healthy="the loads only compute: signals, a lack of memory and other processes, which change the action, are told apart, and "
+    never_healthy="the loads only compute: signals, a lack of memory and other processes, which change the action, are recognised, and "
     "what remains is the death of the node, its driver or a GPU",
 )
 def survived(burnin: BurninResult, node_name: str) -> Judgement:

@@ -186,7 +186,7 @@ class Burnin:
             for node, why in error.nodes.items():
                 self.result.nodes[node].out = why
         except StepError:
-            return  # the step of the agents fails in the same way, and reports it
+            return  # the step of the agents fails alike, and reports it
 
     def _limit_to_allocation(self) -> str:
         """Move the end before the time limit of the allocation; return the reason of the end."""

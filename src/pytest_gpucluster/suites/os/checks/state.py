@@ -116,7 +116,7 @@ def _loss(verdict: Verdict, answer: Answer, lost: str | None = None) -> Verdict:
     hint="check the node's console and slurmd's log; power-cycle it; scontrol update nodename=NODE state=resume",
     action=Action.REBOOT,
     never_healthy="Slurm gave the node to this run as idle, and for longer than a step may take to start the node ran no command at "
-    "all; programs of the site that end tasks, as a TaskProlog, are told apart",
+    "all; programs of the site that end tasks, as a TaskProlog, are recognised",
     marks=("judges_node",),
 )
 def responds(answer: Answer, lost: str | None = None) -> Judgement:
