@@ -15,7 +15,8 @@ from framework_helpers import deviant_python, ends, framework_python, imported, 
 from paths import DATA, ROOT
 from plugin_helpers import sandbox_folder
 
-from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.common_cause import NO_MAJORITY
 from pytest_gpucluster.core.errors import ProbeError, SandboxError
 from pytest_gpucluster.kit.payload_result import read_facts
 from pytest_gpucluster.kit.payload_step import sent
@@ -192,10 +193,9 @@ def test_another_version_is_found() -> None:
 def test_versions_in_halves_drain_nobody() -> None:
     builds = {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE.replace("0.28.1", "0.27.0")))}
     verdict = checks.version("gpu01", builds)
-    assert (verdict.outcome, verdict.findings) == (Outcome.PASSED, ())
-    assert [it.expected for it in verdict.advisories] == [
-        "one value on all nodes; no majority: 0.28.1 on gpu01, 0.27.0 on gpu02"
-    ]
+    (found,) = verdict.findings
+    assert (verdict.action, found.setting) == (Action.CONFIGURE, NO_MAJORITY)
+    assert found.expected == "one value on all nodes; no majority: 0.28.1 on gpu01, 0.27.0 on gpu02"
 
 
 def test_the_ways_are_those_that_the_cluster_file_claims() -> None:
@@ -273,9 +273,9 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
             "gpu01",
             {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE.replace("0.28.1", "0.29.0")))},
         ),
-        "passed",
+        "failed",
         "",
-        [],
+        ["Horovod: 0.28.1 / one value on all nodes; no majority: 0.28.1 on gpu01, 0.29.0 on gpu02"],
         [],
     ),
     (
@@ -631,9 +631,9 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
             "gpu02",
             {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE.replace("0.28.1", "0.29.0")))},
         ),
-        "passed",
+        "failed",
         "",
-        [],
+        ["Horovod: 0.29.0 / one value on all nodes; no majority: 0.28.1 on gpu01, 0.29.0 on gpu02"],
         [],
     ),
     (
