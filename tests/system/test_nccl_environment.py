@@ -57,7 +57,7 @@ def test_a_setting_of_nccl_conf_is_found_on_its_node_with_file_and_line(
     assert spelled(found["gpu03"]) == [
         "NCCL_P2P_DISABLE=1: GPUs of a node communicate through host memory instead of NVLink (/etc/nccl.conf:1)"
     ]
-    assert found["gpu03"]["verdicts"][0]["action"] == "monitor"
+    assert found["gpu03"]["verdicts"][0]["action"] == "configure"
     assert found["gpu03"]["verdicts"][0]["findings"][0]["expected"] == (
         "not set; https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable"
     )
