@@ -41,10 +41,16 @@ def deviant_python(folder: Path, cases: str) -> Path:
 
 
 def run_suite(
-    sandbox: Sandbox, folder: Path, suite: str, *words: str, python: Path | None = None, **keys: Any
+    sandbox: Sandbox,
+    folder: Path,
+    suite: str,
+    *words: str,
+    python: Path | None = None,
+    exports: dict[str, str] | None = None,
+    **keys: Any,
 ) -> Run:
     """Run a suite of the product on a sandbox, with these sections in the cluster file."""
-    exports = {"OMP_NUM_THREADS": "1"}
+    exports = {"OMP_NUM_THREADS": "1", **(exports or {})}
     environment = {"python": str(python or framework_python()), "exports": exports}
     path = cluster_file(sandbox, folder, environments={"frameworks": environment}, **keys)
     suites = str(ROOT / "suites" / suite.removeprefix("test_").removesuffix(".py") / suite)

@@ -763,9 +763,7 @@ def test_horovodrun_over_ssh_and_the_mpi_controller_on_nodes_like_real_ones(
     assert {"test_ranks[pytorch-mpi-horovodrun]", "test_training[pytorch-mpi-localhost]"} <= set(found)
 
 
-def test_an_mpirun_of_another_mpi_is_found(
-    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_mpirun_of_another_mpi_is_found(sandbox: Sandbox, tmp_path: Path) -> None:
     mpirun = tmp_path / "bin" / "mpirun"
     mpirun.parent.mkdir()
     # it starts every rank without the variables by which the MPI of the build finds the others
@@ -774,7 +772,6 @@ def test_an_mpirun_of_another_mpi_is_found(
         'while [ "${1#*/python}" = "$1" ]; do shift; done\n"$@" & "$@"; wait\n'
     )
     mpirun.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{mpirun.parent}:{os.environ['PATH']}")
     claim = {
         "environment": "frameworks",
         "ntasks_per_node": 2,
@@ -783,11 +780,14 @@ def test_an_mpirun_of_another_mpi_is_found(
     }
     claim["launchers"] = ["horovodrun"]
     chosen = ("-k", "mpi-localhost")
-    run = run_suite(sandbox, tmp_path, "test_horovod.py", *chosen, nodes="gpu01", horovod=claim)
+    exports = {"PATH": f"{mpirun.parent}:/usr/bin:/bin"}
+    run = run_suite(
+        sandbox, tmp_path, "test_horovod.py", *chosen, exports=exports, nodes="gpu01", horovod=claim
+    )
     found = ends(run)
     assert found["test_ranks[pytorch-mpi-localhost]"] == "failed", run.out[-3000:]
     assert "2 jobs of one rank each (singletons)" in message(run, "test_ranks[pytorch-mpi-localhost]")
-    assert found["test_training[pytorch-mpi-localhost]"] == "not applicable"
+    assert found["test_training[pytorch-mpi-localhost]"] == "not checked"
 
 
 def test_a_node_without_horovod_is_named_and_nobody_waits_for_it(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -799,7 +799,7 @@ def test_a_node_without_horovod_is_named_and_nobody_waits_for_it(sandbox: Sandbo
     assert found["test_build[gpu02]"] == "failed"
     assert "Horovod cannot be imported by" in message(run, "test_build[gpu02]")
     assert "on gpu02: Horovod cannot be imported" in message(run, "test_ranks[pytorch-gloo-srun]")
-    assert found["test_training[pytorch-gloo-srun]"] == "not applicable"
+    assert found["test_training[pytorch-gloo-srun]"] == "not checked"
 
 
 def test_a_late_node_and_a_wrong_interface_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:
