@@ -303,7 +303,7 @@ def test_what_a_trial_leaves_when_the_nodes_go_back_is_said_at_the_very_end() ->
     session: Any = object.__new__(Controller)
     session.__dict__.update(
         lost=dict, trial=Trial(world, "gpu02"), left_behind=["job 7"], allocations=(), channel=None,
-        _releasing=None, _server=None, _leaving=None, jobs=SuiteJobs(None, None),  # type: ignore[arg-type] # no suite submits
+        _releasing=None, _server=None, _leaving=None, _ended=None, jobs=SuiteJobs(None, None),  # type: ignore[arg-type] # no suite submits
     )  # fmt: skip
     session.trial.stuck = ("gpu02",)
     session.release_nodes()

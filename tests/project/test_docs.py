@@ -22,6 +22,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import reference as cli_reference
 from pytest_gpucluster.config.models import ClusterFile
+from pytest_gpucluster.plugin.shell import matters
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -34,6 +35,7 @@ NOT_RUN = {
     "pip install": "would change the environment of the tests; `make test` installs the same way",
     "python3 -m venv": "run by test_documents.py, as an ordinary user",
     'eval "$(register-python-argcomplete': "for an interactive shell; test_completion.py requests the words",
+    "export PATH=~/gpucluster/bin": "as above",
     "~/gpucluster/bin/pip install": "run by test_documents.py, as an ordinary user",
     "/opt/gpucluster/bin/pip install": "as above",
     "apt-get install": "would change the machine; the packages are those of `make slurm`",
@@ -109,16 +111,16 @@ def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
         path.parent.mkdir(exist_ok=True)
         path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
         path.chmod(0o755)
-    return environment(
+    shell = environment(
         **{
             **sandbox.env,
             "PATH": os.pathsep.join([str(folder / "bin"), sandbox.env.get("PATH", os.environ["PATH"])]),
             "XDG_CONFIG_HOME": str(folder / "config"),
             "XDG_STATE_HOME": str(folder / "state"),
             "GPUCLUSTER_SANDBOX": str(sandbox.cluster_file.parent),
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
         }
     )
+    return {name: value for name, value in shell.items() if not matters(name)}  # a run would warn of these
 
 
 def checkout(folder: Path) -> Path:
