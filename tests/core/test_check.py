@@ -274,6 +274,7 @@ def test_facts_among_chatter() -> None:
     text = 'noise {"k": "a", "n": 1}\n{"k": "b", "n"\n{"x": 1}\n{"k": "c"}\n'
     assert read_facts(text, "k") == ({"k": "a", "n": 1}, {"k": "c"})
     assert last_stderr_line(" a \n b \n\n") == "b"
+    assert last_stderr_line("-----\nAll nodes are filled.\n-----\n") == "All nodes are filled."
     assert last_stderr_line("\n") == ""
     assert len(last_stderr_line("x" * 301)) == 300
     assert most_common(["a", "b", "a"]) == "a"

@@ -209,8 +209,8 @@ def read_facts(text: str, key: str) -> tuple[Fact, ...]:
 
 
 def last_stderr_line(stderr: str) -> str:
-    """Return the last line with an error message, else the last line that is not empty, cut to MAX_LINE."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    """Return the last line with an error message, else the last line with a letter or digit, cut to MAX_LINE."""
+    lines = [line.strip() for line in stderr.splitlines() if any(map(str.isalnum, line))]  # MPI draws rules
     own = [line for line in lines if not _OF_SLURM.match(line) and " NCCL INFO " not in line] or lines
     errors = [line for line in own if _ERROR.search(line)] or own
     return errors[-1][:MAX_LINE] if errors else ""
