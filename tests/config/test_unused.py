@@ -26,10 +26,10 @@ def warnings_of(folder: Path, text: str) -> list[str]:
         ("environments: {default: {exports: {A: ''}}}", "2: environments.default.exports.A", "is empty"),
         ("environments: {default: {}}", "2: environments.default", "is empty"),
         ("slurm:\n  account:", "3: slurm.account", "is empty"),
+        ("os: {packages: {}}", "2: os.packages", "is empty"),
         ("transport: {}", "2: transport", "is empty"),
         ("access: ssh\nslurm: {qos: high}", "3: slurm.qos", "no effect with 'access: ssh'"),
         ("ssh: {user: ada}", "2: ssh", "no effect without 'access: ssh'"),
-        ("slurm: {partition: a}\nlimits: {b: {state: UP}}", "3: limits.b", "no group uses this partition (used: a)"),
         (
             "thresholds: [{nodes: 3, size: 1G, busbw: 1 GB/s, source: x}]",
             "2: thresholds[0].nodes",
@@ -53,6 +53,8 @@ def test_value_without_effect_is_one_warning(tmp_path: Path, text: str, line: st
         "nccl: {}\nray: {}",  # a section without keys enables its suite
         "monitoring: {grafana: null, ignored_alerts: []}",  # replaces a default that is not empty
         "burnin: {storage: null}",
+        "os: {packages: {munge: ''}}",  # any version
+        "slurm: {partition: a}\nlimits: {b: {state: UP}}",  # slurm.limits judges every partition that is named
         "environments: {default: {python: /p}}\nnccl: {environment: none}",
     ],
 )

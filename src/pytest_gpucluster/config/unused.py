@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.yaml_loader import Loc
 
 _UNTYPED = ("settings", "profile")  # keys whose values no model of the file describes
+_ANY = (("os", "packages"),)  # mappings in which '' is a value: any version
 _NO_EFFECT = "has no effect"
 
 
@@ -27,7 +28,6 @@ def warnings(written: ClusterFile, cluster: Cluster, data: dict[str, Any]) -> It
     yield from _environments(cluster)
     yield from _access(written)
     yield from _profile(written)
-    yield from _limits(cluster)
     yield from _thresholds(written, cluster)
     yield from _waivers(cluster)
     yield from _empty(data, ())
@@ -85,14 +85,6 @@ def _waivers(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
             )
 
 
-def _limits(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
-    partitions = {group.partition or cluster.slurm.partition for group in cluster.groups}
-    if None not in partitions:
-        for name in cluster.limits.keys() - partitions:
-            used = ", ".join(sorted(filter(None, partitions)))
-            yield ("limits", name), f"{_NO_EFFECT}: no group uses this partition (used: {clip(used, 200)})"
-
-
 def _thresholds(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     """Yield rows that no run can be compared with."""
     nodes = {index: len(group.names) for index, group in enumerate(cluster.groups)}
@@ -114,8 +106,8 @@ def _thresholds(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc, s
 
 
 def _empty(value: Any, at: Loc) -> Iterator[tuple[Loc, str]]:
-    """Yield values that are written and empty, unless they replace a default that is not."""
-    if at and at[-1] in _UNTYPED:
+    """Yield values that are written and empty, unless they replace a default that is not, or mean something."""
+    if (at and at[-1] in _UNTYPED) or (value == "" and at[:-1] in _ANY):
         return
     if isinstance(value, dict) and value:
         for key, inner in value.items():
