@@ -237,7 +237,7 @@ REASONS: list[tuple[Callable[[], Verdict], Outcome, str]] = [
     (lambda: settings.limits({}, {}, {"memlock": ALONE}), Outcome.NOT_APPLICABLE,
      "the cluster file states no os.limits, and the group has no majority"),
     (lambda: disks.shared_storage({}, "n1"), Outcome.NOT_APPLICABLE, "the cluster file states no os.shared_storage"),
-    (lambda: disks.shared_storage({"/s": SharedFolder("n1", "full")}, "n2"), Outcome.NOT_APPLICABLE,
+    (lambda: disks.shared_storage({"/s": SharedFolder("n1", "full")}, "n2"), Outcome.NOT_CHECKED,
      "/s: n1 could not write there: full"),
     (lambda: disks.shared_storage({"/s": SharedFolder("n1", "sh: Permission denied")}, "n1"), Outcome.NOT_CHECKED,
      "/s: the user of the run may not write there: sh: Permission denied"),
