@@ -26,7 +26,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.drain.policy import Budget
 from pytest_gpucluster.drain.reason import read_reason
-from pytest_gpucluster.kit import mpi_errors, nccl_log, nccl_tests
+from pytest_gpucluster.kit import mpi_errors, nccl_log, nccl_tests, node_facts
 from pytest_gpucluster.kit import mpi_facts as mpi
 from pytest_gpucluster.kit import payload_result as told
 from pytest_gpucluster.kit.nccl_names import NameFilter
@@ -110,7 +110,14 @@ _KUBERNETES = tuple(
 _SECTION = b"\x1e%s\n%s\x1e=0\n"
 BASICS, SURVEY = recorded("os/debian12-basics.txt")[0] + _SECTION % (b"taint", b"12289\n"), _survey()
 # by name of the constant or of the function that makes the probe
+_NETWORK = b"port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;\nnet eth0;up;25000\nnet lo;unknown;\nend\n"
 PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
+    "kit.node_facts.SOFTWARE": (
+        b"python\tpython3 3.11.2\nsystem\tDebian\ndevices\t8\nprogram srun\t/usr/bin/srun\n"
+        b'packages\t{"torch": "2.4.0"}\nmpirun\t4.1.5\nimage\t/images/a.sqsh\nmodule\tcuda/12\npyxis\t\nend\n',
+    ),
+    "kit.node_facts.MACHINE": (b"Architecture:     x86_64\nHypervisor vendor:   KVM\n\nQEMU\nend\n",),
+    "kit.node_links.NETWORK": (_NETWORK,),
     "core.probe": (b"",),
     "suites.os.facts": (BASICS,),
     "kit.nvidia_smi": (SURVEY,),
@@ -248,6 +255,12 @@ def _both(function: Callable[[str], Any]) -> Callable[[bytes], Any]:
     return lambda data: function(_text(data))
 
 
+def _hardware(data: bytes) -> Any:
+    return node_facts.read_hardware(
+        *(Answer("gpu01", 0, part) for part in (*data.split(b"%%"), b"", b"")[:3])
+    )
+
+
 def _exemptions(data: bytes) -> Any:
     return read_exemptions(inventory.parse_config(_text(data)), IsolationConfig())
 
@@ -298,6 +311,7 @@ _SLURM_LOG = (
 )
 _EVENTS = (
     b'{"event": "start", "run": "r", "time": 1.0, "cluster": "c"}\n{"event": "nodes", "selected": ["gpu01"]}\n'
+    b'{"event": "selection", "sets": [["gpu01"]], "required": [["gpu", "gpu.count", 1, 0, false, ""]]}\n'
     b'{"event": "result", "nodeid": "test_gpu.py::test_count[gpu01]", "outcome": "passed", "suite": "gpu", '
     b'"check": "gpu.count", "node": "gpu01", "verdicts": [], "metrics": []}\n{"event": "finish", "exit": 0}\n',
 )
@@ -310,6 +324,7 @@ OTHERS: dict[str, Reader] = {
     for reader in (
         Reader("kit.payload_result.read_facts", lambda data: told.read_facts(_text(data), "ddp"), (
             b'{"ddp": "rank", "rank": 0, "node": "gpu01"}\nnoise {"ddp": "x"}\n',)),
+        Reader("kit.node_facts.read_hardware", _hardware, (SURVEY + b"%%" + _NETWORK + b"%%Architecture: x86_64\n\nQEMU\nend\n",)),
         Reader("core.topology.parse_slurm_topology", _both(topology.parse_slurm_topology), (
             b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=gpu[01-04]\nSwitchName=s1 Level=1 Switches=s[0-3]\n",), VALUE),
         Reader("suites.nccl.measurement.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
@@ -440,6 +455,7 @@ OTHERS: dict[str, Reader] = {
 
 # Readers that need no corpus of their own, and why.
 ELSEWHERE = {
+    "cli.node_survey.read_nodes": "asks the nodes; the probes of kit.node_facts read",
     "kit.payload_result.PayloadTask": "words for people",
     "config.": "files: tests/config/test_loader_fuzz.py",
     "kit.nccl_failures.": "parts of kit.nccl_tests.read",
@@ -452,6 +468,7 @@ ELSEWHERE = {
     "suites.os.storage_facts.SharedFiles": "writes a command",
     "report.events.read_events": "a file: tests/system/test_bad_input.py",
     "report.events.read_log": "a file; read_run is fuzzed",
+    "report.proof.read_required": "read_run calls it",
     "report.result.read_result": "read_run calls it",
     "report.prom.read": "text as it is; its lines are read where it is written",
     "suites.burnin.steps.ResumeState": "a file: tests/system/test_bad_input.py",
@@ -464,7 +481,8 @@ ELSEWHERE = {
 }
 # modules of probes: their readers are fuzzed as the probe's parse
 _OF_PROBES = (
-    "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.nvidia_smi", "suites.fabric.facts",
+    "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.node_facts", "kit.node_links",
+    "kit.nvidia_smi", "suites.fabric.facts",
     "suites.isolation.pam", "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
     "suites.versions.facts",

@@ -123,6 +123,7 @@ def test_a_failed_verdict_as_text() -> None:
         cause="a fault",
         hint="swap it",
         action=Action.DRAIN,
+        never_healthy="a healthy node has all of its GPUs",
         advisories=(Advisory("GPU 5", "9", "8"),),
     )
     assert describe(two, "gpu.count", "") == (

@@ -22,6 +22,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import reference as cli_reference
 from pytest_gpucluster.config.models import ClusterFile
+from pytest_gpucluster.plugin.selection import without_section
 from pytest_gpucluster.plugin.shell import matters
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ NOT_RUN = {
     "python benchmarks/": "as above",
 }
 STAND_IN = {"NAME": "prod", "gpu[01-16]": "gpu[01-02]", "gpu[07,12]": "gpu[01,02]", "gpu07": "gpu01"}
+SECTIONS = {"software": "{conda: {environments: {base: {}}}}"}  # those that may not be empty
 PLAIN = str.maketrans("", "", "[]")
 
 # need what a command before them has left, so that collecting alone ends with 4; run elsewhere
@@ -134,7 +136,11 @@ def test_every_pytest_command_collects_items(sandbox: Sandbox, tmp_path: Path) -
     env = command_environment(tmp_path, sandbox)
     clusters = tmp_path / "config" / "pytest-gpucluster" / "clusters"
     clusters.mkdir(parents=True)
-    (clusters / "prod.yaml").write_text(sandbox.cluster_file.read_text())
+    prod = clusters / "prod.yaml"
+    prod.write_text(sandbox.cluster_file.read_text())
+    # a suite without a section is deselected: NAME stands for a file that has one
+    keys = without_section(config.load_cluster(prod)).values()
+    prod.write_text(prod.read_text() + "".join(f"{key}: {SECTIONS.get(key, '{}')}\n" for key in keys))
     words = [shlex.split(text, comments=True)[1:] for text in OF_PYTEST]
     words.append(["--cluster=prod", "--no-such-option"])
     words.append(["--cluster=prod", "-m", "no_such_marker"])
