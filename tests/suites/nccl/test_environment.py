@@ -46,7 +46,7 @@ def levels(verdict: Verdict) -> tuple[list[str], list[str]]:
 def test_a_value_with_which_no_node_of_this_hardware_works_well_is_a_deviation(name: str, value: str) -> None:
     verdict = judged(NODE, {name: value})
     assert levels(verdict) == ([f"{name}={value}"], [])
-    assert verdict.action is Action.MONITOR
+    assert verdict.action is Action.CONFIGURE
     assert verdict.findings[0].expected.endswith(f"env.html#{name.lower().replace('_', '-')}")
 
 
