@@ -138,7 +138,7 @@ def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: San
     assert names(strict.outcomes, "failed") == ["test_completing[gpu03]"]
     assert "not tested: gpu03: COMPLETING for " in strict.out
     assert "(at most 1 s): job" in strict.out
-    assert "3 of 4 nodes tested" in strict.out
+    assert "4 nodes: 3 fit, 1 failed, 0 not proved, 0 not tested" in strict.out
 
 
 @pytest.mark.parametrize(

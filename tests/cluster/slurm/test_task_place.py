@@ -187,7 +187,8 @@ def test_a_step_proves_its_container(held: tuple[Sandbox, Allocation], tmp_path:
     assert set(caught.value.nodes) == set(NODES)
     gone = environment.model_copy(update={"container_image": str(tmp_path / "gone.sqsh")})
     with pytest.raises(
-        StepMisplaced, match=r"could not be imported again: .*container_fingerprint \(.*gone.sqsh"
+        StepMisplaced,
+        match=r"since a second import of the image failed: .*container_fingerprint \(.*gone.sqsh",
     ):
         run_step(allocation.slurm, allocation, StepRequest(("true",), environment=gone))
     # a container that did not start has its own message
