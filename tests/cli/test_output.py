@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROW = re.compile(r"^\| `gpucluster (.* --json)` \| (.*) \|$", re.MULTILINE)
 DOCUMENTED = {
-    command: set(re.findall(r"`(\w+)`", keys))
+    command: set(re.findall(r"`(\w+)`", keys.partition("; with `--try`")[0]))  # that asks a cluster
     for command, keys in ROW.findall((ROOT / "docs" / "cli.md").read_text())
 }
 
@@ -52,6 +52,7 @@ def night(number: int, speed: float, outcome: str) -> Recorded:
             RecordedItem("gpu02", "os.load", outcome, "measured 200, expected at most 8"),
         ),
         measures=(Measure("gpu01", "nccl.alone", "busbw", "GB/s", value=speed),),
+        fit=frozenset({"gpu01"} | ({"gpu02"} if outcome == "passed" else set())),
     )
 
 
