@@ -48,12 +48,13 @@ _WORD = (
 # The words after "NAME: " in messages of this package, where NAME is a path, host or check: the next word is no value.
 # Only that word would be redacted, not the rest of a sentence. tests/core/test_redact.py compares this list with all messages.
 _PROSE = (
-    r"a|absent|all|an|another|ansible_port|apt-get|bad|baseline|baselines|belongs|bus|cannot|check|choose|correct|"
-    r"could|cut|damaged|does|exists|exit|failed|generation|give|gpucluster|has|have|holds|HTTP|in|index|install|is|"
-    r"it|its|judge|key|key_file|killed|load|logs|look|make|measured|more|must|name|names|needs|neither|node|"
-    r"node_exporter|not|not_applicable|nothing|nvidia-smi|only|output|partition|printed|PrivateData|Prometheus|Rank|"
-    r"ranks|removed|request|requesting|restarted|row|rows|run|saturated|say|see|set|settings|Slurm|srun|stop|stopped|submitit|task|"
-    r"the|there|this|too|torch|UCX|use|what|whether|written"
+    r"a|absent|all|an|another|ansible_port|apt-get|bad|baseline|baselines|belongs|bus|cannot|check|choose|"
+    r"compared|correct|could|cut|damaged|does|drain|environment|every|exists|exit|failed|generation|give|"
+    r"gpucluster|has|have|holds|HTTP|in|index|install|is|it|its|judge|key|key_file|killed|load|logs|look|make|"
+    r"measured|more|must|name|names|nccl-tests|nccl\.command|needs|neither|node|node_exporter|not|not_applicable|"
+    r"nothing|nvidia-smi|one|only|output|partition|printed|PrivateData|Prometheus|raise|Rank|ranks|removed|repair|"
+    r"request|requesting|restarted|row|rows|run|saturated|say|see|set|settings|Slurm|slurmd|srun|stop|stopped|"
+    r"submitit|task|tensorflow|the|there|this|too|torch|tried|UCX|use|what|whether|written"
 )
 # and the system's errors about a path
 _ERRORS = "|".join(sorted({re.escape(os.strerror(number).split()[0]) for number in errno.errorcode}))
