@@ -268,7 +268,7 @@ SHELLS = (
         "no-home",
         "HOME is missing, TERM is dumb, as under cron",
         Sick("remap_pending", "gpu.remapped_pending"),
-        shell={"HOME": "/nonexistent", "TERM": "dumb", "SHELL": "/bin/false", "USER": "", "LOGNAME": ""},
+        shell={"HOME": "/proc/nonexistent", "TERM": "dumb", "SHELL": "/bin/false", "USER": "", "LOGNAME": ""},
     ),
     Site(
         "ordinary-user",

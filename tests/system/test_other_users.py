@@ -31,7 +31,7 @@ from pytest_gpucluster.suites.os import storage_facts as os_storage
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-ALICE, BOB = "nobody", "daemon"  # every system has them
+ALICE, BOB = "nobody", "_apt"  # their homes in the user database do not exist: HOME is that of the tests
 
 
 HERE = Checkout()
