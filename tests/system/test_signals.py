@@ -10,7 +10,6 @@ import signal
 import sqlite3
 import subprocess
 import time
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -77,12 +76,15 @@ SLURM_SUITE = ROOT / "suites" / "slurm" / "test_slurm.py"
 
 @dataclass
 class Running:
-    """A pytest that runs, and the mark in the environment of all that it starts."""
+    """A pytest that runs. Its processes, tasks included, are those of its Slurm that were not there `before`."""
 
     process: subprocess.Popen[str]
-    mark: str
+    before: frozenset[int]
     folder: Path
     sandbox: Sandbox
+
+    def processes(self) -> list[tuple[int, str]]:
+        return [found for found in of_slurm(self.sandbox) if found[0] not in self.before]
 
     def asleep(self) -> None:
         """Wait until a test is in its long sleep."""
@@ -95,27 +97,32 @@ class Running:
         wait_for(lambda: len(queue(self.sandbox)) == others, "squeue is empty", GIVEN_BACK)
 
     def nothing_is_left(self) -> None:
-        wait_for(lambda: not list(processes(self.mark)), f"all are gone: {list(processes(self.mark))}", GONE)
+        wait_for(lambda: not self.processes(), f"all are gone: {self.processes()}", GONE)
 
     def ended(self) -> Run:
         out, _ = self.process.communicate(timeout=DEADLINE)
         return Run(self.process.returncode, out, "", self.folder)
 
 
+def of_slurm(sandbox: Sandbox) -> Iterator[tuple[int, str]]:
+    """Yield the processes with the sandbox's slurm.conf in their environment: steps have no other variable of the shell."""
+    return processes(f"SLURM_CONF={sandbox.env['SLURM_CONF']}\0")
+
+
 @contextlib.contextmanager
 def running(sandbox: Sandbox, folder: Path, *args: str, where: tuple[str, ...] = (".",)) -> Iterator[Running]:
-    mark = f"GPUCLUSTER_TEST_MARK={uuid.uuid4()}"
+    before = frozenset(pid for pid, _ in of_slurm(sandbox))
     process = subprocess.Popen(
         [*DEFAULT_SIGNALS, *command(on(sandbox), *args, *where)],
         cwd=folder,
-        env=environment(**dict([mark.split("=")])),
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
     try:
-        yield Running(process, mark, folder, sandbox)
+        yield Running(process, before, folder, sandbox)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -165,7 +172,7 @@ def test_sigkill_in_the_middle_of_a_step(sandbox: Sandbox, tmp_path: Path) -> No
     with running(sandbox, tmp_path) as run:
         run.asleep()
         wait_for(
-            lambda: [1 for _, words in processes(run.mark) if words.startswith("sleep 1200")], "the step runs"
+            lambda: [1 for _, words in run.processes() if words.startswith("sleep 1200")], "the step runs"
         )
         run.process.kill()
         run.nodes_are_back()
@@ -178,9 +185,7 @@ def test_an_end_while_a_node_is_asked(sandbox: Sandbox, tmp_path: Path, number: 
     write_suites(tmp_path, {"test_long.py": code})
     with running(sandbox, tmp_path) as run:
         run.asleep()
-        wait_for(
-            lambda: [1 for _, words in processes(run.mark) if words.startswith("sleep 1200")], "it is asked"
-        )
+        wait_for(lambda: [1 for _, words in run.processes() if words.startswith("sleep 1200")], "it is asked")
         run.process.send_signal(number)
         run.nodes_are_back()
         run.nothing_is_left()
