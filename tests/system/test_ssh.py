@@ -150,7 +150,8 @@ def test_the_reasons_are_the_same(both: tuple[Run, Run]) -> None:
 
 def test_as_many_processes_of_slurm_are_started(both: tuple[Run, Run]) -> None:
     here, there = (run.event("finish")["processes"] for run in both)
-    assert there == here
+    # one more here: the limits of this shell concern the jobs that it submits itself
+    assert there == {**here, "scontrol": here["scontrol"] - 1}
 
 
 def test_steps_words_and_signals_come_through(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:
