@@ -212,7 +212,6 @@ TRAINING_SHELL = {
     "OMP_NUM_THREADS": "1",
 }
 VENV = str(Path(sys.executable).parent)
-IMAGE = {"environments": {"default": {"container_image": "nvidia/cuda:12.4.1-base-ubuntu22.04"}}}
 GPU_MISSING = Sick("gpu_missing", "gpu.count")
 
 SHELLS = (
@@ -418,16 +417,6 @@ HARDWARE = (
     ),
 )
 IMAGES = (
-    Site("image", "all suites run in an image", GPU_MISSING, edit=IMAGE, up={"pyxis": "auto"}),
-    Site(
-        "no-pyxis",
-        "the cluster file names an image, and slurmd loads no Pyxis",
-        GPU_MISSING,
-        healthy=REJECTED,
-        up={"pyxis": "off"},
-        edit=IMAGE,
-        prints=(r"[Pp]yxis",),
-    ),
     Site(
         "unused-environment",
         "an environment that no suite names, under another name than default",
