@@ -236,7 +236,7 @@ SHELLS = (
     Site(
         "training-shell",
         "the shell of somebody who trains: rank variables, NCCL variables, a proxy",
-        Sick("slow_node", "nccl.alone_bandwidth", repair=False),
+        Sick("slow_node", "nccl.alone_bandwidth"),
         shell=TRAINING_SHELL,
         prints=(r"warning: .*(RANK|MASTER_ADDR|NCCL_P2P_DISABLE)",),
     ),
