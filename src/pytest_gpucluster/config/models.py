@@ -22,6 +22,7 @@ from pydantic import (
 
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.known_lines import KnownLine  # noqa: TC001 - pydantic reads the annotation
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import (
     AnyDuration,
@@ -404,6 +405,11 @@ class ClusterSettings(_AccessAndSections):
     )
     not_applicable: dict[Text, Text] = Field(
         {}, description="check pattern: why the site does not need the check"
+    )
+    known: tuple[KnownLine, ...] = Field(
+        (),
+        description="lines of kernel logs and of Slurm's logs whose meaning the site knows; the first entry that matches "
+        "decides, before all rules of the checks",
     )
     sandbox: bool = Field(
         default=False,
