@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.core import majority as fleet
-from pytest_gpucluster.core.check import CHECKS, Action, Finding
+from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
-from pytest_gpucluster.core.majority import Norm, decides, near, norm, owners
+from pytest_gpucluster.core.majority import Norm, decides, differs, less, near, norm, older, owners
 from pytest_gpucluster.core.registry import import_checks
 
 
@@ -20,8 +20,10 @@ def _fleet(*counts: int) -> Norm[str]:
 def test_who_deviates_from_two_thirds_is_named_with_the_action_of_its_check() -> None:
     found = _fleet(2, 1)
     assert (found.value, found.clear, found.total, found.agree) == ("A", True, 3, 2)
-    assert list(found.judge("driver", "A")) == []
-    assert list(found.judge("driver", "B")) == [Finding("driver", "B", "A, as on 2 of 3 nodes")]
+    assert list(found.judge("driver", "A", worse=differs)) == []
+    assert list(found.judge("driver", "B", worse=differs)) == [
+        Finding("driver", "B", "A, as on 2 of 3 nodes")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ def test_two_thirds_are_a_majority(counts: tuple[int, ...], *, clear: bool) -> N
     found = _fleet(*counts)
     assert found.clear is clear
     assert found.value == ("A" if clear else None)
-    actions = [finding.action for value in "AB" for finding in found.judge("x", value)]
+    actions = [finding.action for value in "AB" for finding in found.judge_result("x", value)]
     if len(counts) > 1:
         assert actions == ([None] if clear else [Action.CONFIGURE] * 2)
 
@@ -45,36 +47,42 @@ def test_without_a_majority_all_values_are_named_and_nobody_is_drained() -> None
     halves = norm({f"gpu0{n}": "535.104" if n < 5 else "550.54" for n in range(1, 9)}.items())
     expected = "one value on all nodes; no majority: 535.104 on gpu[01-04], 550.54 on gpu[05-08]"
     for mine in ("535.104", "550.54"):
-        assert list(halves.judge("driver", mine)) == [Finding("driver", mine, expected, Action.CONFIGURE)]
+        assert list(halves.judge("driver", mine, worse=differs)) == [
+            Finding("driver", mine, expected, Action.CONFIGURE)
+        ]
 
 
 def test_a_fleet_of_one_and_of_none_has_nothing_to_compare_with() -> None:
     why = "not stated in the cluster file, and no other node to compare with"
     assert (Norm[str]().absent, _fleet(1).absent, _fleet(1, 1).absent) == (why, why, "")
-    assert list(Norm[str]().judge("x", "A")) == list(_fleet(1).judge("x", "B")) == []
+    assert (
+        list(Norm[str]().judge("x", "A", worse=differs))
+        == list(_fleet(1).judge("x", "B", worse=differs))
+        == []
+    )
     assert (Norm[str]().value, Norm[str]().clear, Norm[str]().agree) == (None, False, 0)
 
 
 def test_a_node_that_votes_several_times_is_named_once_with_how_often() -> None:
     votes = [("gpu01", "A")] * 5 + [("gpu01", "B")] * 3 + [("gpu02", "B")]
-    (found,) = norm(votes, "GPUs of this model").judge("GPU 1", "A")
+    (found,) = norm(votes, "GPUs of this model").judge("GPU 1", "A", worse=differs)
     assert found.expected == (
         "one value on all GPUs of this model; no majority: A (5) on gpu01, B (4) on gpu[01-02]"
     )
 
 
 def test_four_values_are_listed_and_the_others_counted() -> None:
-    (found,) = _fleet(2, 1, 1, 1).judge("x", "D")
+    (found,) = _fleet(2, 1, 1, 1).judge("x", "D", worse=differs)
     assert found.expected.endswith("A on n[001-002], B on n003, C on n004, D on n005")
-    (found,) = _fleet(2, 1, 1, 1, 1, 1).judge("x", "F")
+    (found,) = _fleet(2, 1, 1, 1, 1, 1).judge("x", "F", worse=differs)
     assert found.expected.endswith("D on n005, and 2 more values")
     assert found.measured == "F"
 
 
 def test_values_that_cannot_be_hashed_are_compared() -> None:
     found = norm([("a", {"x": 1}), ("b", {"x": 1}), ("c", {})])
-    assert [one.expected for one in found.judge("x", {})] == ["{'x': 1}, as on 2 of 3 nodes"]
-    assert [one.measured for one in _fleet(3).judge("x", "")] == ["nothing"]
+    assert [one.expected for one in found.judge("x", {}, worse=differs)] == ["{'x': 1}, as on 2 of 3 nodes"]
+    assert [one.measured for one in _fleet(3).judge("x", "", worse=differs)] == ["nothing"]
 
 
 def test_who_has_more_than_the_others_may_not_be_worse() -> None:
@@ -89,18 +97,20 @@ def test_who_has_more_than_the_others_may_not_be_worse() -> None:
 def test_long_values_are_shown_from_where_they_part() -> None:
     same = "x" * fleet.SHOWN
     found = norm([("a", f"{same}mine"), ("b", f"{same}theirs")])
-    (one,) = found.judge("x", f"{same}mine")
+    (one,) = found.judge("x", f"{same}mine", worse=differs)
     assert one.measured == f"...{'x' * 20}mine..."
     assert f"...{'x' * 20}mine... on a, ...{'x' * 20}theirs... on b" in one.expected
     exactly = norm([("a", same), ("b", "y")])
-    assert next(iter(exactly.judge("x", same))).measured == same
+    assert next(iter(exactly.judge("x", same, worse=differs))).measured == same
     head = norm([("a", f"a{same}"), ("b", f"b{same}")])
-    assert next(iter(head.judge("x", f"a{same}"))).measured == f"a{same}"[: fleet.SHOWN] + "..."
+    assert (
+        next(iter(head.judge("x", f"a{same}", worse=differs))).measured == f"a{same}"[: fleet.SHOWN] + "..."
+    )
 
 
 def test_a_long_list_of_nodes_is_cut_and_counted() -> None:
     odd = norm((f"gpu{number:04}", str(number % 2)) for number in range(1, 201))
-    (one,) = odd.judge("x", "1")
+    (one,) = odd.judge("x", "1", worse=differs)
     assert "... (100 nodes), 0 on gpu[0002,0004" in one.expected
     assert len(one.expected) < 3 * fleet.SHOWN
 
@@ -116,6 +126,39 @@ def test_values_near_each_other_are_one() -> None:
 def test_two_thirds_decide() -> None:
     assert [decides(agree, 3) for agree in range(4)] == [False, False, True, True]
     assert not decides(0, 0)
+
+
+def test_only_the_faulty_direction_condemns_and_a_warning_may_name_the_other() -> None:
+    usual = norm([("a", 64), ("b", 64), ("c", 48), ("d", 96)] + [(f"e{n}", 64) for n in range(4)])
+    (lost,) = usual.judge("memory", 48, worse=less, action=Action.VENDOR)
+    assert isinstance(lost, Finding)
+    assert (lost.action, lost.measured) == (Action.VENDOR, "48")
+    assert list(usual.judge("memory", 96, worse=less)) == []
+    assert list(usual.judge("memory", 96, worse=less, harmless="more")) == [
+        Advisory("memory", "96: more", "64, as on 6 of 8 nodes")
+    ]
+    assert list(usual.judge("memory", 64, worse=less, harmless="more")) == []
+    assert list(norm([("a", 1), ("b", 2)]).judge("memory", 2, worse=less, harmless="more")) == []
+    with pytest.raises(TypeError, match="faulty direction"):
+        list(usual.judge("memory", 96, worse=differs, action=Action.VENDOR))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [
+        ("5.14.0-427.13.1.el9_4.x86_64", "5.14.0-503.11.1.el9_5.x86_64", True),
+        ("5.14.0-503.11.1.el9_5.x86_64", "5.14.0-427.13.1.el9_4.x86_64", False),
+        ("6.8.0-45-generic", "6.8.0-45-generic", False),
+        ("6.8.0-45-generic", "6.8.0-1015-nvidia", True),  # another flavour is not ordered
+        ("ubuntu 22.04", "ubuntu 24.04", True),
+        ("ubuntu 24.04", "ubuntu 22.04", False),
+        ("debian 12", "ubuntu 22.04", True),
+    ],
+)
+def test_an_older_version_and_a_version_of_another_kind_deviate(
+    mine: str, theirs: str, expected: bool
+) -> None:
+    assert older(mine, theirs) is expected
 
 
 def test_values_name_their_owners() -> None:
@@ -165,6 +208,8 @@ def test_checks_that_compare_nodes_require_no_repair() -> None:
 
 def test_without_a_majority_the_finding_is_one_of_the_cluster_but_two_results_are_not() -> None:
     halves = norm({f"gpu0{n}": "535.104" if n < 5 else "550.54" for n in range(1, 9)}.items())
-    assert [it.setting for it in halves.judge("driver", "550.54")] == [NO_MAJORITY]
+    assert [getattr(it, "setting", None) for it in halves.judge("driver", "550.54", worse=differs)] == [
+        NO_MAJORITY
+    ]
     assert [it.setting for it in halves.judge_result("driver", "550.54")] == [""]
-    assert [it.setting for it in _fleet(2, 1).judge("driver", "B")] == [""]
+    assert [getattr(it, "setting", None) for it in _fleet(2, 1).judge("driver", "B", worse=differs)] == [""]

@@ -11,7 +11,7 @@ from pytest_gpucluster.core import check as verdict
 from pytest_gpucluster.core import majority as fleet
 from pytest_gpucluster.core import outliers
 from pytest_gpucluster.core.check import Action, Finding, Verdict
-from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.outliers import Halves, Outliers, beyond_spread
 from pytest_gpucluster.kit import mpi_errors
 from pytest_gpucluster.kit import pairing as schedule
@@ -136,21 +136,23 @@ def test_a_norm_in_full() -> None:
         2,
         "as on 3 of 4 GPUs",
     )
-    assert list(found.judge("p", 1, measured="one")) == [Finding("p", "one", "2, as on 3 of 4 GPUs")]
+    assert list(found.judge("p", 1, measured="one", worse=differs)) == [
+        Finding("p", "one", "2, as on 3 of 4 GPUs")
+    ]
     assert list(found.judge("p", 3, worse=lambda mine, theirs: mine < theirs)) == []
     assert norm([]).voters == fleet.Norm[str]().voters == "nodes"
     five = norm((f"n{number}", number) for number in range(5))
-    (said,) = five.judge("p", 4)
+    (said,) = five.judge("p", 4, worse=differs)
     assert said == Finding(
         "p", "4",
         "one value on all nodes; no majority: 0 on n0, 1 on n1, 2 on n2, 3 on n3, and 1 more values", Action.CONFIGURE,
     )  # fmt: skip
     four = norm((f"n{number}", number) for number in range(4))
-    assert next(four.judge("p", 0)).expected.endswith("2 on n2, 3 on n3")
+    assert next(four.judge("p", 0, worse=differs)).expected.endswith("2 on n2, 3 on n3")
     alike = norm([("a", "x" * 161), ("b", "x" * 161 + "y")])
-    assert next(alike.judge("p", "x" * 161)).measured == f"...{'x' * 20}..."
+    assert next(alike.judge("p", "x" * 161, worse=differs)).measured == f"...{'x' * 20}..."
     same = norm([("a", 1), ("b", 2)])  # two values that look alike
-    assert next(same.judge("p", 1, shown=lambda _: "z")).measured == "z"
+    assert next(same.judge("p", 1, shown=lambda _: "z", worse=differs)).measured == "z"
 
 
 def test_values_near_each_other_share_that_of_the_upper_median() -> None:

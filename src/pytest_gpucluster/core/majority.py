@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import operator
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Finding
+from pytest_gpucluster.core.check import Action, Advisory, Finding
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
 
 T = TypeVar("T")
@@ -19,6 +19,29 @@ H = TypeVar("H", bound=Hashable)
 
 SHOWN = 160  # characters of a value or a list of nodes that a finding quotes
 MOST_VALUES = 4  # that a finding without a majority lists
+
+
+def differs(mine: object, theirs: object) -> bool:
+    """Any difference is a deviation. Which of two values is the faulty one is not known, so no repair may depend on it."""
+    return mine != theirs
+
+
+def less(mine: Any, theirs: Any) -> bool:
+    """Fewer or smaller than the others is a deviation; more is none."""
+    return bool(mine < theirs)
+
+
+def older(mine: str, theirs: str) -> bool:
+    """A lower version is a deviation; a higher one is ahead of an update. Versions of different kinds are not ordered."""
+    words, others = _version(mine), _version(theirs)
+    if words[0] != others[0]:
+        return mine != theirs
+    return words[1] < others[1]
+
+
+def _version(text: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the words and the numbers: 6.8.0-45-generic is of another kind than 6.8.0-1015-nvidia."""
+    return tuple(re.findall(r"[A-Za-z]+", text)), tuple(map(int, re.findall(r"\d+", text)))
 
 
 @dataclass(frozen=True)
@@ -68,17 +91,27 @@ class Norm(Generic[T]):
         part: str,
         value: T,
         *,
+        worse: Callable[[T, T], bool],
         measured: str = "",
         shown: Callable[[T], str] = str,
-        worse: Callable[[T, T], bool] = operator.ne,
-    ) -> Iterator[Finding]:
-        """Yield a finding if what is installed or set is worse than the norm; the action of its check is no repair.
+        action: Action | None = None,
+        harmless: str = "",
+    ) -> Iterator[Finding | Advisory]:
+        """Yield a finding if what is installed or set is worse than the norm, with this action instead of that of its check.
 
+        worse: the faulty direction (`less`, `older`), or `differs`, for which a repair is a TypeError: the norm then does not
+        prove which value is the wrong one. harmless: what a warning states of a value in the other direction; '': no warning.
         Without a norm, as in the middle of an upgrade, no node is at fault: the finding, which names all values with their
         nodes, is one of the cluster. `measured` replaces the shown value.
         """
-        for found in self.judge_result(part, value, measured=measured, shown=shown, worse=worse):
-            yield found if self.clear else replace(found, setting=NO_MAJORITY)
+        if action and action.is_repair and worse is differs:
+            raise TypeError(f"{part}: a repair requires the faulty direction; other than the others is none")
+        found = next(self.judge_result(part, value, measured=measured, shown=shown, worse=worse), None)
+        if found:
+            yield replace(found, action=action) if self.clear else replace(found, setting=NO_MAJORITY)
+        elif harmless and self.clear and value != self.votes[0][0]:
+            usual = _apart(shown(self.votes[0][0]), shown(value))
+            yield Advisory(part, f"{measured or shown(value)}: {harmless}", f"{usual}, {self.most}")
 
     def judge_result(
         self,
@@ -87,7 +120,7 @@ class Norm(Generic[T]):
         *,
         measured: str = "",
         shown: Callable[[T], str] = str,
-        worse: Callable[[T, T], bool] = operator.ne,
+        worse: Callable[[T, T], bool] = differs,
     ) -> Iterator[Finding]:
         """Yield a finding if the result of one computation is worse than the norm; without a norm, than any other.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.check import Action, Finding
-from pytest_gpucluster.core.majority import decides, norm
+from pytest_gpucluster.core.majority import decides, differs, norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
@@ -191,7 +191,7 @@ def judge_package(
         for fact in packages.facts("found")
         if not fact["error"] and (peers is None or fact["node"] in peers)
     }
-    yield from norm(versions.items()).judge(f"package {name}", versions[node_name])
+    yield from norm(versions.items()).judge(f"package {name}", versions[node_name], worse=differs)
 
 
 def read_facts(text: str, key: str) -> tuple[Fact, ...]:

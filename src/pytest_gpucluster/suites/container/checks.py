@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.pyxis import HOOK, NO_OPTION
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.kit.enroot import UNKNOWN, jobs_of
 from pytest_gpucluster.suites.container.facts import HOST_VALUE, MOUNTED, PASSED, RANKS_PER_NODE
 
@@ -138,7 +139,7 @@ def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
             "os-release", "none in the container", wanted or usual_release.value or "ID and VERSION_ID"
         )
     elif not wanted:
-        yield from usual_release.judge("os-release", measured)
+        yield from usual_release.judge("os-release", measured, worse=differs)
     elif measured != wanted:
         yield Finding("os-release", measured, wanted)
 

@@ -18,7 +18,7 @@ from pytest_gpucluster.core.check import (
     revised,
     with_cause,
 )
-from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.between import judge_between
 from pytest_gpucluster.kit.mpi_errors import with_software_cause
@@ -88,7 +88,7 @@ def framework(node_name: str, placement: PayloadResult, peers: Collection[str] |
     versions = {
         fact["node"]: fact["torch"]["version"] for fact in installed if peers is None or fact["node"] in peers
     }
-    yield from norm(versions.items()).judge("package torch", versions[node_name])
+    yield from norm(versions.items()).judge("package torch", versions[node_name], worse=differs)
 
 
 @check(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
-from pytest_gpucluster.core.majority import Norm, decides, norm
+from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.nccl_names import NameFilter
@@ -299,7 +299,9 @@ def firmware(
             yield NotChecked(f"{device}: its firmware version cannot be read")
         else:
             board = port.board or port.hca_type or ""
-            yield from firmware_majority.get(board, Norm[str]()).judge(f"{device} ({board})", port.firmware)
+            yield from firmware_majority.get(board, Norm[str]()).judge(
+                f"{device} ({board})", port.firmware, worse=differs
+            )
 
 
 @check(

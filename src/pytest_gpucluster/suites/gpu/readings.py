@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, NotApplicable, NotChecked
-from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.majority import Norm, differs, norm
 from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED, is_unsupported
 
@@ -123,7 +123,7 @@ def judge_version(gpus: Gpus, attribute: str, fleet: ByModel, *, stated: str | N
             expected = stated or "a version"
             yield unread(gpus, gpu, attribute, expected, stated=stated is not None)
         elif stated is None:
-            yield from fleet.get(gpu.name or "", Norm[str]()).judge(str(gpu), value)
+            yield from fleet.get(gpu.name or "", Norm[str]()).judge(str(gpu), value, worse=differs)
         elif not matches(value.lower(), stated.lower()):
             yield Finding(str(gpu), value, stated)
 

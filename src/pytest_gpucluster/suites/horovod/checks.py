@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
-from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.between import judge_between
 from pytest_gpucluster.kit.nccl_transport import judge_transport
@@ -132,7 +132,7 @@ def version(
     if node_name not in versions:
         yield NotChecked("the version on the node is unknown: see horovod.build")
         return
-    yield from norm(versions.items()).judge("Horovod", versions[node_name])
+    yield from norm(versions.items()).judge("Horovod", versions[node_name], worse=differs)
 
 
 @check(

@@ -19,6 +19,7 @@ from pytest_gpucluster.core.check import (
     NotChecked,
     check,
 )
+from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.core.text import listed, some
 from pytest_gpucluster.suites.kubernetes.facts import (
     GPU_COMPONENTS,
@@ -308,7 +309,7 @@ def rdma(kube_node: KubeNode | None, seen: KubeFacts, usual_rdma: Mapping[str, N
     mine = rdma_of(kube_node)
     for name, norm in usual_rdma.items():
         capacity, allocatable = mine.get(name, "0"), kube_node.allocatable.get(name, "0")
-        yield from norm.judge(name, capacity)
+        yield from norm.judge(name, capacity, worse=differs)
         if allocatable != capacity:
             yield Finding(f"allocatable {name}", f"{allocatable} of {capacity}", "all of them healthy")
 
@@ -345,7 +346,7 @@ def labels(
     yield from _against_each_other(kube_node, resource)
     for key, norm in usual_labels.items():
         if key in found:
-            yield from norm.judge(key, found[key])
+            yield from norm.judge(key, found[key], worse=differs)
 
 
 @check(
@@ -362,7 +363,7 @@ def software(
         yield from _unseen(seen)
         return
     for what, norm in usual_software.items():
-        yield from norm.judge(what, software_of(kube_node)[what])
+        yield from norm.judge(what, software_of(kube_node)[what], worse=differs)
     kubelet = version_of(kube_node.kubelet)
     if kubelet is not None and seen.server is not None:
         behind = seen.server.minor - kubelet.minor

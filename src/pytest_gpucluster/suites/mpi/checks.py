@@ -17,7 +17,7 @@ from pytest_gpucluster.core.check import (
     Outcome,
     check,
 )
-from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.kit import mpi_world
@@ -134,7 +134,7 @@ def alike(installed: InstalledMpi, installed_norms: Mapping[str, Norm[str]]) -> 
     parts = dict(_parts(installed))
     for part, usual in installed_norms.items():
         if part in parts:  # mpi.installed judges what is missing
-            yield from usual.judge(part, parts[part])
+            yield from usual.judge(part, parts[part], worse=differs)
 
 
 def norms(fleet: Mapping[str, InstalledMpi], config: MpiConfig | None = None) -> dict[str, Norm[str]]:

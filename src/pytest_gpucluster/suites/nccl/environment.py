@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicable, NotChecked, check
-from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.majority import Norm, differs, norm
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.payload_step import environment_named
 from pytest_gpucluster.suites.nccl.environment_rules import GUIDE, UNSET, NodeContext, effects
@@ -98,7 +98,7 @@ def environment(
         if name in named or intended_variables.get(name) == value:
             continue
         where = f"{value} ({nccl_environment.where(mine)})" if mine else UNSET
-        yield from usual.judge(name, value, measured=where)
+        yield from usual.judge(name, value, worse=differs, measured=where)
 
 
 def judge_setting(

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytest_gpucluster.core.check import Finding, Judgement, NotApplicable
-from pytest_gpucluster.core.majority import Norm, near
+from pytest_gpucluster.core.majority import Norm, differs, near
 from pytest_gpucluster.core.majority import norm as fleet_norm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.config.models import Group
     from pytest_gpucluster.core.common_cause import PeerGroup
@@ -42,16 +42,32 @@ def norm(values: Mapping[str, T]) -> Norm[T]:
     return fleet_norm(values.items(), "nodes of its group")
 
 
-def alike(part: str, value: object, peers: Norm[Any]) -> Judgement:
-    """Judge that a value is that of most nodes; not applicable without other nodes."""
+def alike(
+    part: str,
+    value: T,
+    peers: Norm[Any],
+    *,
+    worse: Callable[[T, T], bool] = differs,
+    measured: str = "",
+    harmless: str = "",
+) -> Judgement:
+    """Judge that a value is not worse than that of most nodes; not applicable without other nodes."""
     if peers.absent:
         yield NotApplicable(peers.absent)
-    yield from peers.judge(part, value)
+    yield from peers.judge(part, value, worse=worse, measured=measured, harmless=harmless)
 
 
-def stated_or_alike(part: str, value: object, stated: object | None, peers: Norm[Any]) -> Judgement:
-    """Judge that a value is the stated one, or that of most nodes where none is stated."""
+def stated_or_alike(
+    part: str,
+    value: T,
+    stated: T | None,
+    peers: Norm[Any],
+    *,
+    worse: Callable[[T, T], bool] = differs,
+    harmless: str = "",
+) -> Judgement:
+    """Judge that a value is the stated one, or not worse than that of most nodes where none is stated."""
     if stated is None:
-        yield from alike(part, value, peers)
+        yield from alike(part, value, peers, worse=worse, harmless=harmless)
     elif value != stated:
         yield Finding(part, str(value), str(stated))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
-from pytest_gpucluster.core.majority import Norm
+from pytest_gpucluster.core.majority import Norm, differs
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
 from pytest_gpucluster.suites.gpu.readings import ByModel, by_model, of_present_gpus, states, unread
@@ -147,9 +147,9 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
             yield unread(gpus, gpu, attribute, "a highest clock", stated=False)
             continue
         yield Metric("clock_sm", gpu.clock_sm or 0, "MHz", str(gpu))
-        for found in clock_majority.get(gpu.name or "", Norm[str]()).judge(str(gpu), highest):
+        for found in clock_majority.get(gpu.name or "", Norm[str]()).judge(str(gpu), highest, worse=differs):
             # measured on this GPU, no setting
-            yield replace(found, action=Action.MONITOR)
+            yield replace(found, action=Action.MONITOR) if isinstance(found, Finding) else found
         now, default = gpu.clock_application, gpu.clock_application_default
         if now is not None and default is not None and now < default:
             yield Finding(str(gpu), f"application clock {now:g} MHz", f"{default:g} MHz")

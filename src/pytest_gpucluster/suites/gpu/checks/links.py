@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
-from pytest_gpucluster.core.majority import Norm, decides, norm
+from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.kit.nvidia_csv import is_unsupported
 from pytest_gpucluster.suites.gpu.readings import judge_equal, of_present_gpus, unread
 
@@ -402,7 +402,7 @@ def numa_affinity(
         if most.total < 2:  # this node and another one
             yield NotApplicable("there is no other node of this kind to compare with")
         else:
-            yield from most.judge(str(gpu), f"NUMA node {numa or 'unknown'}")
+            yield from most.judge(str(gpu), f"NUMA node {numa or 'unknown'}", worse=differs)
 
 
 @check(

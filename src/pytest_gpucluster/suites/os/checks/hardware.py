@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, check
+from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.suites.os.peers import alike, stated_or_alike
 
@@ -47,7 +48,7 @@ def memory(
         if stated is None and usual_memory.absent:
             yield NotApplicable("the profile states no memory, and there is no other node to compare with")
         for found in usual_memory.judge("memory", total, shown=format_size, worse=_other_memory):
-            yield replace(found, action=found.action or action)
+            yield replace(found, action=found.action or action) if isinstance(found, Finding) else found
 
 
 def _other_memory(mine: int, theirs: int) -> bool:
@@ -68,7 +69,7 @@ def cpus(cpus: Cpus, stated_cpus: int | None, usual_cpus: Norm[Any]) -> Judgemen
     if stated_cpus is None and cpus.offline and not (usual_cpus.clear and not usual_cpus.absent):
         yield Finding("CPUs", measured, "no CPU offline")
     elif stated_cpus is None:
-        yield from usual_cpus.judge("CPUs", cpus.online, measured=measured)
+        yield from usual_cpus.judge("CPUs", cpus.online, worse=differs, measured=measured)
     elif cpus.online != stated_cpus:
         yield Finding("CPUs", measured, str(stated_cpus))
 

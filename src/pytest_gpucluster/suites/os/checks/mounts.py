@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicable, NotChecked, check
-from pytest_gpucluster.core.majority import Norm, near
+from pytest_gpucluster.core.majority import Norm, differs, near
 from pytest_gpucluster.core.units import format_size, parse_size
 from pytest_gpucluster.suites.os.peers import Peers
 from pytest_gpucluster.suites.os.storage_facts import SCRATCH
@@ -105,7 +105,11 @@ def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | 
         yield Finding(mount.path, mounted, "rw", Action.DRAIN if by_kernel else None)
     elif not peers.absent and peers.value is not False:
         yield from peers.judge(
-            mount.path, False, measured=mounted, shown=lambda writable: "rw" if writable else "ro"
+            mount.path,
+            False,
+            worse=differs,
+            measured=mounted,
+            shown=lambda writable: "rw" if writable else "ro",
         )
     elif mount.path != "/":
         return

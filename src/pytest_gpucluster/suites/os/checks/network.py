@@ -21,7 +21,7 @@ from pytest_gpucluster.core.check import (
     check,
     revised,
 )
-from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.majority import Norm, differs, norm
 from pytest_gpucluster.suites.os.network_facts import (
     REACHED,
     UNKNOWN_NAME,
@@ -82,7 +82,9 @@ def name_resolution(
         if most.absent or (most.clear and not most.value):
             continue
         compared = True
-        yield from most.judge(name, addresses[name], shown=lambda address: address or "does not resolve")
+        yield from most.judge(
+            name, addresses[name], worse=differs, shown=lambda address: address or "does not resolve"
+        )
     if not compared:
         yield NotApplicable("no name of another node resolves alike on most nodes (Slurm uses NodeAddr then)")
 

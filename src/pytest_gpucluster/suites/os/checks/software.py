@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.suites.os.checks import kernel_log as kernel_log_check
 
@@ -144,7 +145,7 @@ def drift(outputs: Mapping[str, CommandOutput], usual_outputs: Mapping[str, Norm
         usual = usual_outputs[command]
         if usual.absent:
             yield NotApplicable(f"{command}: {usual.absent.partition(', and ')[2]}")
-        yield from usual.judge(command, output, shown=_with_status)
+        yield from usual.judge(command, output, worse=differs, shown=_with_status)
 
 
 def _with_status(output: CommandOutput) -> str:
