@@ -279,6 +279,11 @@ class Machine:
         path.write_text("\n".join(lines) + "\n")
         path.chmod(0o755)
 
+    def replace(self, tool: str, text: str) -> None:
+        """Let the one recorded command of a tool print another text; answers that came from it are forgotten."""
+        (self.bin / f".{tool}.0").write_text(text)
+        self._answers = {command: it for command, it in self._answers.items() if tool not in command}
+
     def answer(self, probe: Probe[Any]) -> Answer:
         """Return the answer to a probe's command; as in a run, one that several probes share runs once."""
         if probe.command not in self._answers:
@@ -308,7 +313,7 @@ class Bench:
     case: Case
     folder: Path
     current: str = ""
-    _machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, Machine] = field(default_factory=dict)
     _facts: dict[tuple[str, str, str], Any] = field(default_factory=dict)
 
     @cached_property
@@ -377,9 +382,9 @@ class Bench:
 
     def answer(self, node: str, probe: Probe[Any]) -> Answer:
         """Return a node's answer as it came, as a session does."""
-        if node not in self._machines:
-            self._machines[node] = Machine(self.case, node, self.folder / node)
-        return self._machines[node].answer(probe)
+        if node not in self.machines:
+            self.machines[node] = Machine(self.case, node, self.folder / node)
+        return self.machines[node].answer(probe)
 
     # what the fixtures of probed() and fleet_probed() call
 
@@ -473,12 +478,13 @@ def wrong(case: Case, folder: Path) -> list[str]:
     found = []
     for node, check, wanted in case.expected:
         result = bench.judge(node, check)
-        if differences := list(_differences(result, wanted)):
+        if differences := list(differing(result, wanted)):
             found.append(f"{case.name}: {check} on {node}: {'; '.join(differences)}; it ended as {result}")
     return found
 
 
-def _differences(result: Result, wanted: Mapping[str, Any]) -> Iterator[str]:
+def differing(result: Result, wanted: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what of a result is not as expected."""
     verdict = result.verdict
     findings = verdict.findings if verdict else ()
     if result.outcome != wanted["outcome"]:

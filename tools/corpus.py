@@ -1,4 +1,7 @@
-"""Judge the corpus of real-world output: python tools/corpus.py [NAME ...]; prints sensitivity and specificity."""
+"""Judge the corpus of real-world output: python tools/corpus.py [NAME ...]; prints sensitivity and specificity.
+
+`python tools/corpus.py decisions` judges the decisions of tests/corpus/decisions alone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from corpus_cases import all_cases, wrong  # found by the path above
+import corpus_decisions  # found by the path above
+from corpus_cases import all_cases, wrong
 
 
 def main() -> int:
@@ -33,7 +37,18 @@ def main() -> int:
     print(f"{len(cases)} cases, {len(failed)} wrong")
     print(f"sensitivity {found} of {len(sick)} sick machines judged as expected ({_share(found, len(sick))})")
     print(f"specificity {passed} of {len(healthy)} healthy machines pass ({_share(passed, len(healthy))})")
-    return bool(failed)
+    disagreed = ("decisions" in names or not names) and _decisions()
+    return bool(failed) or disagreed
+
+
+def _decisions() -> bool:
+    """Print each decision that the checks do not share, and the figure; return whether there is one."""
+    total, found = corpus_decisions.differences()
+    for line in found:
+        print(f"WRONG {line}")
+    shared = total - len(found)
+    print(f"decisions   {shared} of {total} shared by the checks ({_share(shared, total)})")
+    return bool(found)
 
 
 def _share(part: int, whole: int) -> str:
