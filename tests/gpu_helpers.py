@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from counter_examples import CounterExample
+
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Check, Outcome
@@ -82,6 +84,11 @@ class Host:
     files: Any = frozenset({*(f"nvidia{n}" for n in range(8)), "nvidiactl", "nvidia-uvm"})
     service: Any = field(default_factory=lambda: FabricManager("active", "580.159.04"))
     log: Any = field(default_factory=lambda: KernelLog("dmesg", 9, 0.0, None))
+    later: Any = None  # NVLink counters of a second reading; those of the first one
+    uptime: float | None = 22 * 86400.0
+    uptime_later: float | None = 22 * 86400.0 + 30
+    also: Any = field(default_factory=dict)  # {another node that lists the same GPUs: its host}
+    info: NodeInfo | None = field(default_factory=lambda: NodeInfo("gpu01", "IDLE", gres={"gpu:h200": 8}))
 
     def change(self, index: int, **values: Any) -> None:
         unread = {**self.gpus.devices[index].unread, **values.pop("unread", {})}
@@ -98,8 +105,8 @@ CHECKS = [
 ]
 
 
-def judge(host: Host, profile: GpuProfile = PROFILE) -> dict[str, Verdict]:
-    """All verdicts of one node among three healthy ones."""
+def judge(host: Host, profile: GpuProfile = PROFILE, only: str = "") -> dict[str, Verdict]:
+    """All verdicts, or only one, of one node among three healthy ones."""
     fleet = {"gpu01": host.gpus} | {
         f"gpu0{n}": replace(
             devices(),
@@ -109,6 +116,7 @@ def judge(host: Host, profile: GpuProfile = PROFILE) -> dict[str, Verdict]:
         )
         for n in (2, 3, 4)
     }
+    fleet = dict.fromkeys(host.also, host.gpus) | fleet
     facts = {
         "node_name": "gpu01", "gpus": host.gpus, "gpu_profile": profile, "gpu_config": GpuConfig(),
         "driver_majority": checks.inventory.driver_majority(fleet),
@@ -117,11 +125,53 @@ def judge(host: Host, profile: GpuProfile = PROFILE) -> dict[str, Verdict]:
         "clock_majority": checks.health.clock_majority(fleet),
         "numa_majority": checks.links.numa_majority(fleet, dict.fromkeys(fleet, topology())),
         "rows": host.rows, "apps": host.apps, "nvlinks": host.links, "known_nvlinks": host.links,
-        "nvlink_counters": host.errors, "connections": host.topology, "peer_access": host.p2p, "files": host.files,
+        "nvlink_counters": {key: replace(one, at=host.uptime) for key, one in host.errors.items()},
+        "nvlink_later": {key: replace(one, at=host.uptime_later) for key, one in (host.later or host.errors).items()},
+        "known_connections": host.topology, "connections": host.topology, "peer_access": host.p2p, "files": host.files,
         "fabric_service": host.service, "kernel_log": host.log,
-        "info": NodeInfo("gpu01", "IDLE", gres={"gpu:h200": 8}),
+        "info": host.info, "hosts": host.also,
     }  # fmt: skip
-    return {check.name: check.of_facts(facts) for check in CHECKS}
+    return {check.name: check.of_facts(facts) for check in CHECKS if only in ("", check.name)}
+
+
+def gpus(*indices: int, **values: Any) -> Callable[[Host], None]:
+    """Return a change of these GPUs, of all eight without an index."""
+
+    def change(host: Host) -> None:
+        for index in indices or range(len(host.gpus)):
+            host.change(index, **values)
+
+    return change
+
+
+def put(**facts: Any) -> Callable[[Host], None]:
+    """Return a change of facts of the host, each a value or a function of the host."""
+
+    def change(host: Host) -> None:
+        for name, value in facts.items():
+            setattr(host, name, value(host) if callable(value) else value)
+
+    return change
+
+
+def example(
+    check: str,
+    machine: str,
+    source: str,
+    expected: str,
+    *changes: Callable[[Host], None],
+    sick: bool = False,
+    **profile: Any,
+) -> CounterExample:
+    """Return a machine that differs from the recorded eight H200 by these changes and by these keys of its profile."""
+
+    def judged() -> Verdict:
+        host = Host()
+        for change in changes:
+            change(host)
+        return judge(host, PROFILE.model_copy(update=profile), only=check)[check]
+
+    return CounterExample(check, machine, source, expected, judged, sick)
 
 
 def failing(host: Host, profile: GpuProfile = PROFILE) -> list[str]:
@@ -186,7 +236,6 @@ FAULTS: dict[str, tuple[str, str, Callable[[Host], Any]]] = {
     ),
     "sram": ("gpu.ecc_aggregate", "GPU 2", lambda h: h.change(2, ecc_aggregate_sram=9, sram_threshold_exceeded=True)),
     "remap failed": ("gpu.remapped_rows", "GPU 3", lambda h: remap(h, failure=True)),
-    "remapped": ("gpu.remapped_rows", "GPU 3", lambda h: remap(h, uncorrectable=9)),
     "pending": ("gpu.remapped_pending", "GPU 3", lambda h: remap(h, pending=True)),
     "page": ("gpu.retired_pages", "GPU 3", page),
     "link down": ("gpu.nvlink_state", "GPU 4", lambda h: h.links[uuid(h, 4)].update({7: None})),
@@ -194,7 +243,9 @@ FAULTS: dict[str, tuple[str, str, Callable[[Host], Any]]] = {
     "replays": (
         "gpu.nvlink_errors",
         "GPU 4",
-        lambda h: h.errors.update({uuid(h, 4): nvidia_smi.LinkErrors(53, ((7, "Replay Errors", 1),))}),
+        lambda h: setattr(
+            h, "later", {**h.errors, uuid(h, 4): nvidia_smi.LinkErrors(53, ((7, "Replay Errors", 1),))}
+        ),
     ),
     "lanes": ("gpu.pcie_width", "GPU 6", lambda h: h.change(6, pcie_width=8)),
     "slot": ("gpu.pcie_gen", "GPU 6", lambda h: h.change(6, pcie_gen=4, pcie_gen_max=4)),

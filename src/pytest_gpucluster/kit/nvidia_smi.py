@@ -110,6 +110,7 @@ _FOLD_ERRORS = (
     "|: Raw (BER|Errors) [A-Za-z0-9 ]+: [0-9]+$/{z++;next} "
     'NF{print} END{if(g)print "zero " z}\''
 )
+_UPTIME = "echo uptime $(cat /proc/uptime)"
 _QUERIES = " ".join(
     (
         's=; n() { if [ -n "$s" ]; then o=; r=-; return; fi; o=$(nvidia-smi "$@" 2>&1); r=$?;',
@@ -126,7 +127,7 @@ _QUERIES = " ".join(
         "n; h header; case $o in *nfoROM*) p | grep nfoROM;; esac;",
         """case $o in *CUDA*) o=${o#*CUDA}; printf 'CUDA%s\\n' "${o%%|*}";; esac;""",
         "n nvlink -s; h nvlink; p;",
-        f"n nvlink -e; h errors; p | {_FOLD_ERRORS};",
+        f"n nvlink -e; h errors; {_UPTIME}; p | {_FOLD_ERRORS};",
         "n topo -m; h topology; p; n topo -p2p n; h p2p; p; :",
     )
 )
@@ -286,6 +287,12 @@ class Gpus:
 
     def __iter__(self) -> Iterator[Gpu]:
         return iter(self.devices)
+
+    @property
+    def joined_fabric(self) -> bool | None:
+        """Whether all GPUs have joined the NVLink fabric, so that a fabric manager set it up; None if none reports it."""
+        states = [(gpu.fabric_state, gpu.fabric_status) for gpu in self.devices if gpu.fabric_state]
+        return states == [("Completed", "Success")] * len(self.devices) if states else None
 
     def named(self, uuid: str) -> str:
         """Return the part's name of a UUID."""
@@ -465,17 +472,21 @@ class LinkErrors:
     """NVLink counters of one GPU since its driver was loaded.
 
     `zeros`: the number of zero or harmless ones. `counts`: (link, counter, count or bit error rate) of the others.
-    `unread`: (link, counter, text) of those that are neither a count nor a rate.
+    `unread`: (link, counter, text) of those that are neither a count nor a rate. `at`: uptime of the node in seconds when
+    they were read, None if it is not known.
     """
 
     zeros: int
     counts: tuple[tuple[int, str, float], ...]
     unread: tuple[tuple[int, str, str], ...] = ()
+    at: float | None = field(default=None, compare=False)
 
 
 def parse_nvlink_errors(answer: Answer) -> dict[str, LinkErrors]:
     """Return {UUID: LinkErrors} from the folded `nvlink -e`."""
     text = section(answer, "errors", "nvidia-smi nvlink -e")
+    uptime = re.search(r"^uptime (\d+(?:\.\d+)?)", text, re.MULTILINE)
+    at = float(uptime[1]) if uptime else None
     found: dict[str, LinkErrors] = {}
     uuid = ""
     counts: list[tuple[int, str, float]] = []
@@ -489,7 +500,7 @@ def parse_nvlink_errors(answer: Answer) -> dict[str, LinkErrors]:
         if gpu:
             uuid, counts, unread = gpu[1], [], []
         elif zero and uuid:
-            found[uuid] = LinkErrors(int(zero[1]), tuple(counts), tuple(unread))
+            found[uuid] = LinkErrors(int(zero[1]), tuple(counts), tuple(unread), at)
         elif counter and _COUNT_OR_RATE.fullmatch(counter[3]):
             number = float(counter[3]) if "e" in counter[3] else int(counter[3])
             counts.append((int(counter[1]), counter[2], number))
@@ -595,8 +606,12 @@ def parse_p2p(answer: Answer) -> dict[int, dict[int, str]]:
 # --- device files ------------------------------------------------------------------------------------------------
 
 
+# CUDA calls it to load nvidia_uvm and to make its file at the first use; it needs root's rights for that
+MAKES_UVM = "nvidia-modprobe"
+
+
 def parse_device_files(answer: Answer) -> frozenset[str]:
-    """Return the names in /dev that begin with nvidia; NotAvailable if /dev could not be listed."""
+    """Return the names in /dev that begin with nvidia, and MAKES_UVM if it can run; NotAvailable without a list of /dev."""
     lines = answer.out.split()
     if len(lines) < 2 or lines[-2] != "entries" or not lines[-1].isdecimal() or lines[-1] == "0":
         raise NotAvailable(f"ls /dev: {last_line(answer.err) or 'no answer'}")
@@ -616,12 +631,22 @@ NVLINK = Probe(
 NVLINK_ERRORS = Probe(
     "NVLink errors", SURVEY, parse_nvlink_errors, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi nvlink -e"
 )
+# a second reading, for how far the counters rise
+NVLINK_ERRORS_LATER = Probe(
+    "NVLink errors, second reading",
+    f'o=$(nvidia-smi nvlink -e 2>&1); echo "@@ errors $?"; {_UPTIME}; printf "%s\\n" "$o" | {_FOLD_ERRORS}',
+    parse_nvlink_errors,
+    timeout=_TIMEOUT,
+    alone=True,
+    by_hand="nvidia-smi nvlink -e",
+)
 TOPOLOGY = Probe(
     "GPU topology", SURVEY, parse_topology, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi topo -m"
 )
 P2P = Probe("peer access", SURVEY, parse_p2p, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi topo -p2p n")
 DEVICE_FILES = Probe(
     "GPU device files",
+    f"""p=$(command -v {MAKES_UVM}) && [ -u "$p" ] && echo {MAKES_UVM}; """
     """ls /dev | awk '/^nvidia/{print} END{print "entries", NR}'""",
     parse_device_files,
     by_hand="ls -l /dev/nvidia*",

@@ -254,9 +254,10 @@ def _pcie_generation(node: SimulatedNode, options: Options) -> None:
 def _throttled(node: SimulatedNode, options: Options) -> None:
     _set(
         _gpu(node, options),
-        clocks_event_reasons__active="0x0000000000000008",
+        clocks_event_reasons__active="0x0000000000000088",
         clocks_event_reasons__gpu_idle="Not Active",
         clocks_event_reasons__hw_slowdown="Active",
+        clocks_event_reasons__hw_power_brake_slowdown="Active",
     )
 
 
@@ -327,7 +328,7 @@ def _driver_drift(node: SimulatedNode, options: Options) -> None:
 @_fault("gpu.fabric_manager", "nvidia-fabricmanager is dead")
 def _fabric_manager_dead(node: SimulatedNode, options: Options) -> None:
     _require(node.spec.nvswitch, "NVSwitch", node)
-    node.services["nvidia-fabricmanager"] = "inactive"
+    node.services["nvidia-fabricmanager"] = "failed"
     node.processes = [process for process in node.processes if process.comm != "nv-fabricmanage"]
 
 

@@ -34,7 +34,7 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.fabric_manager import FabricManager
-from pytest_gpucluster.kit.nvidia_smi import Topology
+from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
 from pytest_gpucluster.suites.fabric.config import Counter, FabricConfig
@@ -877,11 +877,17 @@ def test_fabric_manager_is_of_the_drivers_version(
 
 
 def test_fabric_manager_of_another_version_is_installed_anew() -> None:
-    gpus: Any = (SimpleNamespace(driver="580.82.07"),)
+    gpus = Gpus((Gpu(driver="580.82.07"),))
     verdict = fabric.fabric_manager(FabricManager("active", "575.57.08"), gpus, SWITCHED)
     expected = "580.82.07, the driver's version"
     assert verdict.findings == (Finding("nvidia-fabricmanager", "575.57.08", expected),)
     assert verdict.action is Action.CONFIGURE
+    joined = Gpu(driver="580.82.07", fabric_state="Completed", fabric_status="Success")
+    verdict = fabric.fabric_manager(FabricManager("active", "575.57.08"), Gpus((joined,)), SWITCHED)
+    assert (verdict.outcome, len(verdict.advisories)) == (
+        Outcome.PASSED,
+        1,
+    )  # another one, as in a container, set it up
 
 
 ALL = "eth0, eth1, ib0, lo"

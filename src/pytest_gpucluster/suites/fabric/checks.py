@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem"})
+PEER_MODULES = frozenset({"nvidia_peermem", "nv_peer_mem", "efa_nv_peermem"})
 DMABUF_KERNEL = (5, 12)  # its RDMA drivers register DMA-BUFs (GPU operator: GPUDirect RDMA, prerequisites)
 NO_PORT = "the node has no port (see fabric.hca_count)"
 NONE_ACTIVE = "no port is active (see fabric.port_state)"
@@ -478,7 +479,9 @@ def fabric_manager(fabric_service: FabricManager, gpus: Gpus, profile: Profile) 
     elif fabric_service.version is None or driver is None:
         yield NotChecked("the version of fabric manager or of the driver cannot be read")
     elif fabric_service.version != driver:
-        yield Finding("nvidia-fabricmanager", fabric_service.version, f"{driver}, the driver's version")
+        # another fabric manager, in a container, may have set the fabric up
+        found = Finding("nvidia-fabricmanager", fabric_service.version, f"{driver}, the driver's version")
+        yield unless_it_works(bool(gpus.joined_fabric), found)
 
 
 # --- names of interfaces -----------------------------------------------------------------------------------------

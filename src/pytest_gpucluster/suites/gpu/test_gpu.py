@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.plugin.session import ClusterSession
 
@@ -40,8 +41,24 @@ driver_majority = peer_probed(nvidia_smi.GPUS, checks.inventory.driver_majority)
 vbios_majority = peer_probed(nvidia_smi.GPUS, checks.inventory.vbios_majority)
 clock_majority = peer_probed(nvidia_smi.GPUS, checks.health.clock_majority)
 all_nvlinks = fleet_probed(nvidia_smi.NVLINK)
+all_connections = fleet_probed(nvidia_smi.TOPOLOGY)
 known_nvlinks = fact(lambda node_name, all_nvlinks: all_nvlinks.get(node_name))
+known_connections = fact(lambda node_name, all_connections: all_connections.get(node_name))
 gpu_config = fact(lambda cluster: cluster.gpu)
+
+
+@fact(scope="session")
+def hosts(gpucluster_session: ClusterSession) -> dict[str, str]:
+    """Return {node: its host, by NodeHostName of Slurm}."""
+    return {name: node.info.hostname or name for name, node in gpucluster_session.nodes.items() if node.info}
+
+
+@fact
+def nvlink_later(
+    facts: Callable[[object], dict[str, nvidia_smi.LinkErrors]], gpu_profile: GpuProfile
+) -> dict[str, nvidia_smi.LinkErrors]:
+    """A second reading of the NVLink counters, not sent before the first test, so that they have time to rise."""
+    return {} if gpu_profile.nvlinks == 0 else facts(nvidia_smi.NVLINK_ERRORS_LATER)
 
 
 @fact(scope="session")

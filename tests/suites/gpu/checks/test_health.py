@@ -1,17 +1,31 @@
 from __future__ import annotations
 
 import pytest
-from gpu_helpers import MIB, PROFILE, Host, devices, failing, judge, uuid
+from counter_examples import (
+    CONFIGURE,
+    DRAIN,
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    WARNING,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
+from gpu_helpers import MIB, PROFILE, Host, devices, example, failing, gpus, judge, put, uuid
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome
 from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.fabric_manager import FabricManager
+from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED
 from pytest_gpucluster.suites.gpu.checks import health as checks
 
 
 @pytest.mark.parametrize(
     ("mask", "measured", "action"),
     [
-        (0x8, "hardware slowdown", Action.DRAIN),
+        (0x8, "hardware slowdown", Action.MONITOR),
         (0x88, "hardware slowdown, hardware power brake", Action.DRAIN),
         (0x48, "hardware slowdown, hardware thermal slowdown", Action.DRAIN),
         (0x80, "hardware power brake", Action.MONITOR),
@@ -156,9 +170,9 @@ def test_memory_that_processes_hold_is_no_leak() -> None:
 
 
 def test_grace_is_known_by_its_name() -> None:
-    for name in ("NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA GB300"):
+    for model in ("NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA GB300"):
         host = Host()
-        host.change(2, name=name, memory_used=2048 * MIB)
+        host.change(2, name=model, memory_used=2048 * MIB)
         verdict = judge(host)["gpu.idle_memory"]
         assert verdict.advisories == (
             Advisory(str(host.gpus.devices[2]), "2 GiB that no process holds", "at most 1 GiB"),
@@ -198,3 +212,57 @@ def test_device_files_are_counted_by_their_numbers() -> None:
     assert checks.device_files(frozenset({"nvidiactl"}), nvidia_smi.Gpus(), PROFILE).findings == (
         Finding("/dev/nvidia[0-9]*", "0 files", "8"), Finding("/dev/nvidia-uvm", "absent", "present")
     )  # fmt: skip
+
+
+REASONS = "nvml.h, nvmlClocksEventReasons"
+FLAGS = "NVIDIA GPU Memory Error Management, Error Recovery and Response Flags"
+BUSY = put(apps=lambda host: [nvidia_smi.GpuProcess(7, uuid(host, 0), 9 * 2**30, "python3")])
+COUNTER_EXAMPLES = [
+    example("gpu.throttle", "T4, idle", REASONS, PASSED, gpus(throttle=0x1)),
+    example("gpu.throttle", "H200 at its power limit under load", REASONS, PASSED, gpus(throttle=0x4)),
+    example("gpu.throttle", "clocks locked by the site, sync boost", REASONS, PASSED, gpus(throttle=0x12)),
+    example("gpu.throttle", "H100 sampled while its performance state changes", f"{REASONS}: HW slowdown", MONITOR,
+            gpus(3, throttle=0x8)),
+    example("gpu.throttle", "B200 in a warm aisle, slowed by the driver", REASONS, MONITOR, gpus(3, throttle=0x20)),
+    example("gpu.throttle", "GeForce in a guest, reasons not supported", "healthy-titan-v-driver-560", NOT_APPLICABLE,
+            gpus(throttle=None, unread={"throttle": "[N/A]"})),
+    example("gpu.throttle", "GB200 whose power brake is asserted", "NVIDIA/NVSentinel#1666", DRAIN,
+            gpus(0, 1, throttle=0x88), sick=True),
+    example("gpu.throttle", "H100 with a dead fan, hardware slows it", REASONS, DRAIN, gpus(2, throttle=0x48), sick=True),
+    example("gpu.temperature", "passive T4, idle at 70 C", "T4 product brief: 85 C at most", PASSED, gpus(temperature=70.0)),
+    example("gpu.temperature", "RTX 4090 at 86 C a second after its job", "slows down at 90 C", MONITOR,
+            gpus(0, temperature=86.0, throttle=0x1)),
+    example("gpu.temperature", "TITAN RTX at 91 C after its job, limit 94 C", "nvidia-smi -q: GPU Slowdown Temp 94 C", MONITOR,
+            gpus(0, temperature=91.0, throttle=0x1)),
+    example("gpu.temperature", "V100 at work on a host without Slurm", "a process of its own", MONITOR, BUSY,
+            gpus(0, temperature=92.0, throttle=0x60)),
+    example("gpu.temperature", "idle A100 at 93 C that its driver slows", f"{REASONS}: thermal slowdown", DRAIN,
+            gpus(0, temperature=93.0, throttle=0x20), sick=True),
+    example("gpu.recovery_action", "H200, driver 580", FLAGS, PASSED),
+    example("gpu.recovery_action", "A100, driver 535 without the field", "nvidia-smi 535 --help-query-gpu", NOT_CHECKED,
+            gpus(recovery_action=None, unread={"recovery_action": NOT_REPORTED})),
+    example("gpu.recovery_action", "guest with a virtual GPU", "nvidia-smi: [N/A]", NOT_CHECKED,
+            gpus(recovery_action=None, unread={"recovery_action": "[N/A]"})),
+    example("gpu.recovery_action", "a word that a later driver adds", "nvml.h: the list grows", MONITOR,
+            gpus(3, recovery_action="Bus Reset")),
+    example("gpu.recovery_action", "H100 after an uncontained error", FLAGS, "reset gpu", gpus(3, recovery_action="Reset"),
+            sick=True),
+    example("gpu.device_files", "freshly booted node: CUDA makes nvidia-uvm", "NVIDIA/enroot#106", WARNING,
+            put(files=lambda host: (host.files - {"nvidia-uvm"}) | {"nvidia-modprobe"})),
+    example("gpu.device_files", "no nvidia-uvm, and nothing that could make it", "NVIDIA/enroot#106", CONFIGURE,
+            put(files=lambda host: host.files - {"nvidia-uvm"}), sick=True),
+    example("gpu.fabric_manager", "GPU operator: fabric manager in its container", "NVIDIA/NVSentinel#883", WARNING,
+            put(service=FabricManager("inactive", None))),
+    example("gpu.fabric_manager", "HGX A100: the driver reports no fabric", "nvidia-smi: fabric.state [N/A]", MONITOR,
+            put(service=FabricManager("inactive", None)),
+            gpus(fabric_state=None, fabric_status=None, unread={"fabric_state": "[N/A]", "fabric_status": "[N/A]"})),
+    example("gpu.fabric_manager", "HGX H100 whose fabric manager failed after it set up the fabric", "NVIDIA/NVSentinel#883",
+            CONFIGURE, put(service=FabricManager("failed", None)), sick=True),
+    example("gpu.fabric_manager", "HGX H100 whose fabric manager was killed", "NVIDIA/NVSentinel#883, node 1", CONFIGURE,
+            put(service=FabricManager("failed", None)), gpus(fabric_state="In Progress", fabric_status="N/A"), sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

@@ -1,16 +1,45 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
-from gpu_helpers import MIB, PROFILE, Host, devices, failing, judge, lost, recorded, survey
+from counter_examples import (
+    CONFIGURE,
+    DRAIN,
+    NOT_CHECKED,
+    PASSED,
+    REBOOT,
+    VENDOR,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
+from gpu_helpers import (
+    MIB,
+    PROFILE,
+    Host,
+    devices,
+    example,
+    failing,
+    gpus,
+    judge,
+    lost,
+    put,
+    recorded,
+    survey,
+)
 
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.suites.gpu.checks import health
 from pytest_gpucluster.suites.gpu.checks import inventory as checks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _other_driver(version: str) -> nvidia_smi.Gpus:
@@ -293,7 +322,7 @@ def test_what_only_looks_like_a_graphics_card_has_ecc(name: str | None) -> None:
     ("said", "part"),
     [
         ("infoROM is corrupted at gpu 0000:00:0B.0", "GPU 5"), ("INFOROM is corrupted AT GPU 0000:00:0b.0", "GPU 5"),
-        ("infoROM is corrupted at gpu that", "GPUs"), ("infoROM, what gpu 0000:00:0B.0", "GPUs"),
+        ("infoROM is corrupted at gpu that", "GPUs"), ("infoROM corrupted, what gpu 0000:00:0B.0", "GPUs"),
     ],
 )  # fmt: skip
 def test_a_warning_names_its_gpu(said: str, part: str) -> None:
@@ -371,3 +400,73 @@ def test_more_and_fewer_gpus_than_stated() -> None:
         "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r (with NVSwitch: of all GPUs), or reboot",
         Action.RESET_GPU,
     )
+
+
+HUNG = "nvidia-smi did not answer within 90 s"
+
+
+def listed(count: int, *messages: str, failed: str = "") -> Callable[[Host], None]:
+    """Return a change: nvidia-smi lists the first GPUs, with these lines outside of its table."""
+    return put(
+        gpus=lambda host: replace(
+            host.gpus, devices=host.gpus.devices[:count], messages=messages, failed=failed
+        )
+    )
+
+
+def promised(count: int) -> Callable[[Host], None]:
+    return put(info=NodeInfo("gpu01", "IDLE", gres={"gpu": count} if count else {}))
+
+
+COUNTER_EXAMPLES = [
+    example("gpu.driver", "the first node with a newer driver", "an upgrade node by node", CONFIGURE,
+            gpus(driver="590.44.01")),
+    example("gpu.driver", "16 GPUs without persistence mode: the queries take two minutes", "NVIDIA Driver Persistence",
+            NOT_CHECKED, gpus(persistence=False), put(gpus=lambda host: replace(host.gpus, cut_off="errors"))),
+    example("gpu.driver", "library newer than the loaded module, after an update", "nvidia-smi: version mismatch", CONFIGURE,
+            put(gpus=nvidia_smi.Gpus(driver_problem="Failed to initialize NVML: Driver/library version mismatch (exit 18)"))),
+    example("gpu.driver", "no driver in an image without it", "nvidia-smi: command not found", CONFIGURE,
+            put(gpus=nvidia_smi.Gpus(driver_problem="sh: nvidia-smi: not found (exit 127)"))),
+    example("gpu.driver", "nvidia-smi hangs with a GPU that fell off the bus", "D state in nvidia_ioctl", REBOOT,
+            put(gpus=nvidia_smi.Gpus(driver_problem=HUNG)), sick=True),
+    example("gpu.count", "a virtual machine with one GPU, the profile of the host", "healthy-h200-vm-one-of-eight", CONFIGURE,
+            listed(1), promised(1)),
+    example("gpu.count", "four of eight GPUs kept for another use, Slurm gives four", "gres.conf", CONFIGURE, listed(4),
+            promised(4)),
+    example("gpu.count", "GPUs divided by MIG: Slurm counts 56 devices", "slurm.conf: gres of MIG", PASSED, gpus(mig=True),
+            promised(56)),
+    example("gpu.count", "two slurmd on one host show all its GPUs", "multiple slurmd", CONFIGURE, promised(4), count=4),
+    example("gpu.count", "the first query asked too early, one value unknown", "nvmlErrorString", PASSED,
+            gpus(3, temperature=None, unread={"temperature": "[Unknown Error]"})),
+    example("gpu.count", "a GPU that is lost", "sick-gpu-lost-reboot-to-recover", DRAIN,
+            gpus(4, memory=None, unread={"memory": "[GPU is lost]"}), sick=True),
+    example("gpu.count", "seven of eight GPUs, Slurm gives eight", "a GPU not found at boot", DRAIN, listed(7), sick=True),
+    example("gpu.memory", "one H200 with more memory than the others", "H20 of 96 and 141 GB", CONFIGURE,
+            gpus(3, memory=150_000 * MIB)),
+    example("gpu.memory", "RTX 3080 of 10 and of 12 GB have one name", "two boards, two VBIOS versions", CONFIGURE,
+            gpus(memory=12288 * MIB, vbios="94.02.A0.00.01"), gpus(3, memory=10240 * MIB, vbios="94.02.42.00.01"),
+            memory=12288 * MIB),
+    example("gpu.memory", "L40S with ECC off beside others with ECC", "nvidia-smi -q: ECC takes 1/16 of GDDR6", CONFIGURE,
+            gpus(memory=46068 * MIB), gpus(3, memory=49140 * MIB, ecc=False), memory=46068 * MIB),
+    example("gpu.memory", "all GPUs of another model than the profile", "the profile alone", CONFIGURE,
+            gpus(memory=81559 * MIB)),
+    example("gpu.memory", "one H200 with less memory than seven others", "memory that the GPU lost", VENDOR,
+            gpus(3, memory=120_000 * MIB), sick=True),
+    example("gpu.inforom", "GeForce without serial and InfoROM versions", "nvidia-smi -q: Inforom N/A", PASSED,
+            gpus(serial=None, unread={"serial": "[N/A]"})),
+    example("gpu.inforom", "warning of another part", "nvidia-smi of driver 595", PASSED,
+            listed(8, "WARNING: persistence mode is deprecated and will be removed")),
+    example("gpu.inforom", "a note that InfoROM cannot be read in a guest", "nvmlErrorString", PASSED,
+            listed(8, "Note: infoROM version is not available in this virtual machine")),
+    example("gpu.inforom", "an InfoROM that is corrupted", "sick-v100-inforom-below-the-table", VENDOR,
+            listed(8, "WARNING: infoROM is corrupted at gpu 0000:00:0B.0"), sick=True),
+    example("gpu.uuids", "two slurmd on one host share its GPUs", "NodeHostname of slurm.conf", PASSED,
+            put(also={"gpu01b": "gpu01", "gpu01": "gpu01"})),
+    example("gpu.uuids", "a cloned machine shows the GPUs of another host", "one UUID, two hosts", CONFIGURE,
+            put(also={"gpu07": "gpu07"}), sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

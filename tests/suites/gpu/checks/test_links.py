@@ -5,13 +5,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from gpu_helpers import PROFILE, Host, devices, failing, judge, topology, uuid
+from counter_examples import (
+    CONFIGURE,
+    DRAIN,
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    REBOOT,
+    WARNING,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
+from gpu_helpers import PROFILE, Host, devices, example, failing, gpus, judge, put, topology, uuid
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.suites.gpu.checks import links as checks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpucluster.core.check import Verdict
 
 
@@ -39,7 +54,8 @@ def test_cards_that_are_bridged_in_pairs_are_not_accused(bridged: int) -> None:
     host = Host()
     for index in range(bridged, 8):
         host.links[uuid(host, index)] = dict.fromkeys(host.links[uuid(host, index)])
-    unstated = PROFILE.model_copy(update={"nvlinks": None, "nvlink_speed": None})
+    host.topology = nvidia_smi.Topology({}, {})
+    unstated = PROFILE.model_copy(update={"nvlinks": None, "nvlink_speed": None, "nvswitch": False})
     expected = Outcome.PASSED if bridged > 4 else Outcome.NOT_APPLICABLE
     assert judge(host, unstated)["gpu.nvlink_state"].outcome is expected
 
@@ -49,8 +65,8 @@ def counted(host: Host, counter: str, value: float) -> Verdict:
     return judge(host)["gpu.nvlink_errors"]
 
 
-@pytest.mark.parametrize(("counter", "limit"), sorted(checks.NVLINK_LIMITS.items()))
-def test_each_counter_fails_from_its_limit_on(counter: str, limit: int) -> None:
+@pytest.mark.parametrize(("counter", "limit"), sorted(checks.NVLINK_TOTALS.items()))
+def test_each_total_fails_from_its_limit_on_without_a_repair(counter: str, limit: int) -> None:
     host = Host()
     assert counted(host, counter.title(), limit - 1).outcome is Outcome.PASSED
     verdict = counted(host, counter.title(), limit)
@@ -59,7 +75,7 @@ def test_each_counter_fails_from_its_limit_on(counter: str, limit: int) -> None:
     assert finding.measured == f"{limit} {counter.title()}"
     assert (finding.expected, verdict.action) == (
         f"below {limit} since the driver's start",
-        Action.MONITOR if counter in checks.NVLINK_TOTALS else Action.DRAIN,
+        Action.MONITOR,
     )
     assert verdict.advisories == ()
 
@@ -213,22 +229,24 @@ def test_numa_nodes_are_compared_among_nodes_of_one_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "status", "measured"),
+    ("state", "status", "measured", "action"),
     [
-        ("In Progress", "Success", "In Progress, Success"),
-        ("Completed", "Insufficient Resources", "Completed, Insufficient Resources"),
-        ("In Progress", None, "In Progress, [N/A]"),
-        ("Not Started", None, "Not Started, [N/A]"),
+        ("In Progress", "Success", "In Progress, Success", Action.MONITOR),
+        ("Completed", "Insufficient Resources", "Completed, Insufficient Resources", Action.REBOOT),
+        ("In Progress", None, "In Progress, [N/A]", Action.MONITOR),
+        ("Not Started", None, "Not Started, [N/A]", Action.MONITOR),
     ],
 )
-def test_a_gpu_that_has_not_joined_the_fabric(state: str, status: str | None, measured: str) -> None:
+def test_a_gpu_that_has_not_joined_the_fabric(
+    state: str, status: str | None, measured: str, action: Action
+) -> None:
     host = Host()
     unread = {} if status else {"fabric_status": "[N/A]"}
     host.change(0, fabric_state=state, fabric_status=status, unread=unread)
     verdict = judge(host)["gpu.fabric_state"]
     (finding,) = verdict.findings
     assert (finding.part, finding.measured) == (str(host.gpus.devices[0]), measured)
-    assert (finding.expected, verdict.action) == ("Completed, Success", Action.REBOOT)
+    assert (finding.expected, verdict.action) == ("Completed, Success", action)
 
 
 @pytest.mark.parametrize(
@@ -279,32 +297,39 @@ def test_a_link_is_at_its_speed_within_one_percent(speed: float, *, fails: bool)
     assert judge(host, unstated)["gpu.nvlink_state"].findings == ()
 
 
-NVLINK_LIMITS = {
-    "replay errors": 1, "recovery errors": 1, "crc errors": 100, "crc flit errors": 100, "crc data errors": 100,
-    "malformed packet errors": 1, "buffer overrun errors": 1, "local link integrity errors": 1,
+TOTALS = {
+    "recovery errors": 1, "malformed packet errors": 1, "buffer overrun errors": 1, "local link integrity errors": 1,
     "link recovery failed events": 1, "link recovery successful events": 100,
 }  # fmt: skip
 
 
-def test_the_limits_of_nvlink_counters_are_those_of_dcgm() -> None:
+def test_the_totals_of_nvlink_counters_that_a_person_looks_at() -> None:
     host = Host()
     first = host.gpus.devices[0]
-    counts = tuple((0, counter, 1.0) for counter in NVLINK_LIMITS)
+    counts = tuple((0, counter, 1.0) for counter in TOTALS)
     found = list(checks._link_errors(first, nvidia_smi.LinkErrors(0, counts)))
-    assert found[0] == Metric("nvlink_errors", len(NVLINK_LIMITS), "errors", str(first))
+    assert found[0] == Metric("nvlink_errors", len(TOTALS), "errors", str(first))
     assert [it.measured for it in found if isinstance(it, Finding)] == [
-        f"1.0 {counter}" for counter, limit in NVLINK_LIMITS.items() if limit == 1
+        f"1.0 {counter}" for counter, limit in TOTALS.items() if limit == 1
     ]
     assert found[-1] == Advisory(
         str(first), "link recovery successful events: 1 on NVLink 0", "0 since the driver's start"
     )
-    assert len(found) == 8
-    assert checks.NVLINK_LIMITS == NVLINK_LIMITS
+    assert len(found) == 7
+    assert checks.NVLINK_TOTALS == TOTALS
     assert checks.NVLINK_WARNINGS == (
-        "rx errors", "rx remote errors", "rx general errors", "tx discards", "link recovery successful events",
-        "total link recovery events", "effective errors", "symbol errors", "symbol ber",
+        "replay errors", "crc errors", "crc flit errors", "crc data errors", "rx errors", "rx remote errors",
+        "rx general errors", "tx discards", "link recovery successful events", "total link recovery events",
+        "effective errors", "symbol errors", "symbol ber",
     )  # fmt: skip
     assert math.isclose(checks.NVLINK_BER, 1e-12)
+
+
+def test_the_rates_of_nvlink_counters_are_those_of_dcgm() -> None:
+    allowed = {name: rate.within(60) for name, rate in checks.NVLINK_RATES.items()}
+    crc = dict.fromkeys(("crc errors", "crc flit errors", "crc data errors"), 6000)
+    none = {"replay errors", *TOTALS} - {"link recovery successful events"}
+    assert allowed == crc | dict.fromkeys(none, 0)
 
 
 def test_two_gpus_are_a_pair() -> None:
@@ -355,12 +380,12 @@ def test_an_edge_of_the_topology_is_judged_once_and_the_first_gpu_is_told() -> N
 
 def test_a_link_counts_only_where_it_differs_from_the_usual() -> None:
     host = Host()
-    unstated = PROFILE.model_copy(update={"nvlinks": None, "nvlink_speed": None})
+    unstated = PROFILE.model_copy(update={"nvlinks": None, "nvlink_speed": None, "nvswitch": False})
     host.links[uuid(host, 4)] = dict.fromkeys(range(18), 26.0) | {18: 26.0}  # one more than the others
     (found,) = checks.nvlink_state(host.gpus, host.links, unstated).findings
     assert (found.measured, found.expected) == ("19 active links", "18, as on most GPUs of the node")
     host.links[uuid(host, 4)] = dict.fromkeys(range(18))  # no bridge at all
-    assert checks.nvlink_state(host.gpus, host.links, unstated).findings == ()
+    assert checks.nvlink_state(host.gpus, host.links, unstated, None).findings == ()  # of an unknown topology
     (found,) = checks.nvlink_state(
         host.gpus, host.links, PROFILE.model_copy(update={"nvlink_speed": None})
     ).findings
@@ -380,3 +405,152 @@ def test_pcie_in_p0_and_without_a_state() -> None:
     assert told(pcie_gen=4, pstate="P0") == (["generation 4 in P0"], "")
     assert told(pcie_gen=4, pcie_gen_max=4) == (["at most generation 4 in this slot"], "")
     assert told(pcie_gen=5, pcie_gen_max=5) == ([], "")
+
+
+MAN = "nvidia-smi(1)"
+CRC = "DcgmGPUHardwareLimits.h: CRC errors matter from 100 per second on"
+UNSTATED: dict[str, Any] = {"nvlinks": None, "nvlink_speed": None}
+
+
+def without_links(*indices: int) -> Callable[[Host], None]:
+    """Return a change: these GPUs have no active link, and no other GPU reaches them over NVLink."""
+
+    def change(host: Host) -> None:
+        cells = host.topology.links
+        for index in indices:
+            host.links[uuid(host, index)] = {}
+            for other in range(len(host.gpus)):
+                if other != index:
+                    cells[index][other] = cells[other][index] = "SYS"
+
+    return change
+
+
+def bridged(*groups: str) -> Callable[[Host], None]:
+    """Return a change: cards whose NVLinks connect only these groups of GPUs, like '01' and '23'."""
+
+    def change(host: Host) -> None:
+        for one in range(len(host.gpus)):
+            for other in range(len(host.gpus)):
+                if one != other:
+                    linked = any(str(one) in group and str(other) in group for group in groups)
+                    host.topology.links[one][other] = "NV12" if linked else "SYS"
+            if not any(str(one) in group for group in groups):
+                host.links[uuid(host, one)] = {}
+
+    return change
+
+
+def counted_on(index: int, *rows: tuple[int, str, float], later: tuple[tuple[int, str, float], ...] | None = None,
+               uptime: float | None = 22 * 86400.0) -> Callable[[Host], None]:  # fmt: skip
+    """Return a change: counters of a GPU, and those of the second reading, 30 s later; the same without `later`."""
+
+    def change(host: Host) -> None:
+        host.errors[uuid(host, index)] = nvidia_smi.LinkErrors(50, rows)
+        host.uptime = uptime
+        host.later = {
+            **host.errors,
+            uuid(host, index): nvidia_smi.LinkErrors(50, rows if later is None else later),
+        }
+        host.uptime_later = None if uptime is None else uptime + 30
+
+    return change
+
+
+COUNTER_EXAMPLES = [
+    example("gpu.nvlink_state", "A100 PCIe: six of eight bridged in pairs", "NVIDIA NVLink bridge guide", PASSED,
+            bridged("01", "23", "45"), nvswitch=False, topology=None, **UNSTATED),
+    example("gpu.nvlink_state", "H200 NVL: a bridge of four beside four cards without", "H200 NVL product brief",
+            NOT_APPLICABLE, bridged("0123"), nvswitch=False, topology=None, **UNSTATED),
+    example("gpu.nvlink_state", "H100 NVL on Azure NCv5: 12 of 18 links by design", "Azure/azurehpc-health-checks#162",
+            PASSED, put(links=lambda host: {key: dict.fromkeys(range(12), 26.562) for key in host.links}), nvswitch=False,
+            topology=None, **UNSTATED),
+    example("gpu.nvlink_state", "one H200 of eight given to a virtual machine", "healthy-h200-vm-one-of-eight", NOT_APPLICABLE,
+            put(gpus=lambda host: replace(host.gpus, devices=host.gpus.devices[:1]), links={}), count=1, nvswitch=False),
+    example("gpu.nvlink_state", "L40S without NVLink", "L40S data sheet", NOT_APPLICABLE,
+            put(links=lambda host: {key: {} for key in host.links}), nvswitch=False, topology=None, **UNSTATED),
+    example("gpu.nvlink_state", "one GPU in MIG mode beside seven", "nvidia-smi nvlink -s: not supported in MIG mode",
+            NOT_APPLICABLE, gpus(3, mig=True), without_links(3), nvswitch=True),
+    example("gpu.nvlink_state", "booting: no GPU has its links yet", "NVIDIA/NVSentinel#883: fabric manager trains them",
+            CONFIGURE, without_links(*range(8))),
+    example("gpu.nvlink_state", "B200: all links of one GPU inactive", "leptonai/gpud#1085", DRAIN, without_links(2), sick=True),
+    example("gpu.nvlink_state", "the same, and the profile is silent", "leptonai/gpud#1085", DRAIN, without_links(2),
+            nvswitch=False, sick=True, **UNSTATED),
+    example("gpu.nvlink_state", "four SXM GPUs without NVSwitch, one of them without a link", "HGX A100 4-GPU", DRAIN,
+            put(gpus=lambda host: replace(host.gpus, devices=host.gpus.devices[:4])), without_links(1), count=4,
+            nvswitch=False, sick=True, **UNSTATED),
+    example("gpu.nvlink_errors", "143 CRC errors in 22 days", CRC, WARNING, counted_on(4, (7, "CRC Errors", 143))),
+    example("gpu.nvlink_errors", "three replays in 200 days of service", "DCGM watches the rise in a minute", WARNING,
+            counted_on(4, (7, "Replay Errors", 3), uptime=200 * 86400.0)),
+    example("gpu.nvlink_errors", "40 CRC errors while the check runs", CRC, WARNING,
+            counted_on(4, (7, "CRC Errors", 100), later=((7, "CRC Errors", 140),))),
+    example("gpu.nvlink_errors", "a link that retrained once, weeks ago", "DCGM watches the rise in a minute", MONITOR,
+            counted_on(4, (7, "Recovery Errors", 1))),
+    example("gpu.nvlink_errors", "GB200: corrected errors, discards, and 15e-255", "nvml.h; marin-community/marin#8934", WARNING,
+            counted_on(4, (7, "Tx discards", 12), (7, "Effective BER", 15e-255))),
+    example("gpu.nvlink_errors", "B200 just booted: one symbol in few bits sent", "a rate needs its errors: Effective Errors 1",
+            MONITOR, counted_on(4, (7, "Effective Errors", 1), (7, "Effective BER", 3e-11))),
+    example("gpu.nvlink_errors", "a container without /proc/uptime", CRC, WARNING,
+            counted_on(4, (7, "CRC Errors", 9000), uptime=None)),
+    example("gpu.nvlink_errors", "CRC errors rise by 300 per second", CRC, DRAIN,
+            counted_on(4, (7, "CRC Errors", 10), later=((7, "CRC Errors", 9010),)), sick=True),
+    example("gpu.nvlink_errors", "first errors of a link while the check runs", "DCGM_FR_NVLINK_ERROR_CRITICAL", DRAIN,
+            counted_on(4, later=((7, "Recovery Errors", 2),)), sick=True),
+    example("gpu.nvlink_errors", "GB200: bit errors after the correction", "DCGM_FR_NVLINK_EFFECTIVE_BER_THRESHOLD", DRAIN,
+            counted_on(4, (7, "Effective Errors", 90000), (7, "Effective BER", 3e-10)), sick=True),
+    example("gpu.pcie_width", "GB200: one lane beside the C2C link", "healthy-gh200-one-pcie-lane", PASSED,
+            gpus(pcie_width=1, pcie_width_max=16), pcie_width=1),
+    example("gpu.pcie_width", "T4 on AWS in slots of eight lanes", "healthy-t4-aws-eight-lanes", PASSED,
+            gpus(pcie_width=8, pcie_width_max=8), pcie_width=8),
+    example("gpu.pcie_width", "an idle RTX card that lowers its lanes beside seven at work", f"{MAN}: may be reduced when idle",
+            CONFIGURE, gpus(6, pcie_width=8, pstate="P8")),
+    example("gpu.pcie_width", "a slot of eight lanes by design", f"{MAN}: width.max", CONFIGURE,
+            gpus(6, pcie_width=8, pcie_width_max=8)),
+    example("gpu.pcie_width", "H200 with eight of sixteen lanes", f"{MAN}: width.current", DRAIN, gpus(6, pcie_width=8),
+            sick=True),
+    example("gpu.pcie_width", "idle L40S with eight lanes beside seven idle ones with sixteen", MAN, DRAIN,
+            gpus(pstate="P8"), gpus(6, pcie_width=8), sick=True),
+    example("gpu.pcie_gen", "A40 asleep at generation 1", "healthy-a40-pcie-generation-1-when-asleep", PASSED,
+            gpus(pcie_gen=1, pstate="P8")),
+    example("gpu.pcie_gen", "a card in the slot of an older generation", f"{MAN}: gen.max is of GPU and system", CONFIGURE,
+            gpus(6, pcie_gen=4, pcie_gen_max=4)),
+    example("gpu.pcie_gen", "V100 that lowers its link in P0 without load", f"{MAN}: may be reduced when idle", MONITOR,
+            gpus(6, pcie_gen=1)),
+    example("gpu.pcie_gen", "guest without the generation", "nvidia-smi: [N/A]", NOT_CHECKED,
+            gpus(pcie_gen=None, pcie_gen_max=None, unread={"pcie_gen": "[N/A]", "pcie_gen_max": "[N/A]"})),
+    example("gpu.topology", "DGX-1: a mesh of NV1 and NV2", "DGX-1 system architecture", CONFIGURE,
+            bridged("0123", "4567"), topology="NV2", nvlinks=6),
+    example("gpu.topology", "H100 NVL bridged in pairs", "H100 NVL product brief", CONFIGURE, bridged("01", "23", "45", "67"),
+            topology="NV12"),
+    example("gpu.topology", "one GPU in MIG mode", "nvidia-smi topo -m", NOT_APPLICABLE, gpus(3, mig=True), without_links(3)),
+    example("gpu.topology", "a GPU without links, which nvlink_state judges", "leptonai/gpud#1085", PASSED, without_links(2)),
+    example("gpu.topology", "two GPUs that cannot reach each other", "nvidia-smi topo -m", DRAIN,
+            put(topology=lambda host: (host.topology.links[0].update({1: "SYS"}), host.topology)[1]), sick=True),
+    example("gpu.p2p", "RTX 4090: the driver has no peer access", "NVIDIA/open-gpu-kernel-modules discussions", NOT_APPLICABLE,
+            bridged(), nvlinks=0),
+    example("gpu.p2p", "one GPU in MIG mode", "CUDA: MIG devices have no peer access", NOT_APPLICABLE, bridged(),
+            gpus(3, mig=True)),
+    example("gpu.p2p", "peer access is switched off by a parameter of the driver", "nvidia-smi topo -p2p: DR", CONFIGURE,
+            put(p2p=lambda host: {one: dict.fromkeys(cells, "DR") for one, cells in host.p2p.items()})),
+    example("gpu.p2p", "one GPU in MIG mode whose links are still shown", "nvidia-smi topo -p2p: NS", NOT_APPLICABLE,
+            gpus(3, mig=True), put(p2p=lambda host: {
+                one: {other: "NS" if 3 in (one, other) else cell for other, cell in cells.items()}
+                for one, cells in host.p2p.items()})),
+    example("gpu.p2p", "two GPUs without peer access beside 27 pairs with it", "nvidia-smi topo -p2p", DRAIN,
+            put(p2p=lambda host: (host.p2p[0].update({1: "NS"}), host.p2p)[1]), sick=True),
+    example("gpu.fabric_state", "just after boot, one GPU still registers", "NVIDIA/NVSentinel#883: In Progress", MONITOR,
+            gpus(7, fabric_state="In Progress", fabric_status="N/A")),
+    example("gpu.fabric_state", "shared NVSwitches: GPUs of no partition", "NVIDIA/gpu-driver-container#909", MONITOR,
+            gpus(4, 5, 6, 7, fabric_state="In Progress", fabric_status="N/A")),
+    example("gpu.fabric_state", "GB200: fabric of the rack, no health in this driver", "leptonai/gpud#1106", PASSED,
+            gpus(fabric_health=None, unread={"fabric_health": "Not Supported"})),
+    example("gpu.fabric_state", "NVL72 with a switch tray in service", "nvml.h: NVML_GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY",
+            MONITOR, gpus(fabric_health="Limited Capacity")),
+    example("gpu.fabric_state", "one H100 beside seven failed to join", "NVIDIA/NVSentinel#1382: Completed without Success",
+            REBOOT, gpus(7, fabric_state="Completed", fabric_status="Insufficient Resources"), sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

@@ -1,15 +1,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from gpu_helpers import PROFILE, Host, devices, failing, judge, remap
+from counter_examples import (
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    VENDOR,
+    WARNING,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
+from gpu_helpers import PROFILE, Host, devices, example, failing, gpus, judge, put, remap
 
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED
 from pytest_gpucluster.suites.gpu.checks import memory as checks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_gpu_7_of_the_recording_is_within_limits_and_measured() -> None:
@@ -81,10 +96,9 @@ def test_many_remapped_rows_are_watched_also_where_the_site_states_a_limit() -> 
     remap(host, uncorrectable=8)
     assert failing(host) == []
     remap(host, uncorrectable=9)
-    verdict = judge(host)["gpu.remapped_rows"]
-    (finding,) = verdict.findings
-    assert finding.measured == "9 rows remapped for uncorrectable errors"
-    assert (finding.expected, verdict.action) == ("at most 8", Action.MONITOR)
+    (warning,) = judge(host)["gpu.remapped_rows"].advisories
+    assert warning.measured == "9 rows remapped for uncorrectable errors"
+    assert warning.expected == "at most 8"
     stated = GpuProfile(**PROFILE.model_dump(exclude_unset=True), max_remapped_uncorrectable=8)
     assert judge(host, stated)["gpu.remapped_rows"].action is Action.MONITOR
     remap(host, uncorrectable=0, failure=True)
@@ -170,3 +184,70 @@ def test_remapped_rows_without_a_count_of_corrected_ones() -> None:
         it.name for it in judge(host)["gpu.remapped_rows"].metrics if it.device == str(host.gpus.devices[3])
     ]
     assert names == ["remapped_rows_uncorrectable"]
+
+
+RMA = "NVIDIA GPU Memory Error Management, RMA Policy"
+NO_ROWS = nvidia_smi.RowRemapping(None, None, None, None, dict.fromkeys(nvidia_smi.ROWS, "[N/A]"))
+NO_ECC = {"ecc_volatile_uncorrected": "[N/A]", "ecc_volatile_corrected": "[N/A]"}
+
+
+def rows(**values: Any) -> Callable[[Host], None]:
+    return lambda host: remap(host, **values)
+
+
+def pages(single: int, double: int = 0, *, pending: bool = False) -> Callable[[Host], None]:
+    return gpus(
+        retired_single=single, retired_double=double, retired_pending=pending, unread={"retired_pending": ""}
+    )
+
+
+COUNTER_EXAMPLES = [
+    example("gpu.ecc_volatile", "40,000 corrected errors since boot", f"{RMA}: corrected errors are no criterion", PASSED,
+            gpus(2, ecc_volatile_corrected=40_000)),
+    example("gpu.ecc_volatile", "RTX 4090 without ECC", "healthy-geforce-4090-ecc-off-as-delivered", NOT_APPLICABLE,
+            gpus(ecc=False, ecc_volatile_uncorrected=None, ecc_volatile_corrected=None, unread=NO_ECC), ecc=False),
+    example("gpu.ecc_volatile", "guest that sees no counters", "nvidia-smi: [N/A]", NOT_APPLICABLE,
+            gpus(ecc_volatile_uncorrected=None, ecc_volatile_corrected=None, unread=NO_ECC)),
+    example("gpu.ecc_volatile", "uncorrectable errors of former years, none since the reset", RMA, PASSED,
+            gpus(2, ecc_aggregate_uncorrected=7, ecc_volatile_uncorrected=0)),
+    example("gpu.ecc_volatile", "one uncorrectable error since boot", "DCGM_FR_VOLATILE_DBE_DETECTED", "reset gpu",
+            gpus(2, ecc_volatile_uncorrected=1), sick=True),
+    example("gpu.ecc_aggregate", "nine uncorrectable errors of DRAM, repaired by remapping", RMA, PASSED,
+            gpus(2, ecc_aggregate_uncorrected=9, ecc_aggregate_sram=0)),
+    example("gpu.ecc_aggregate", "two SRAM errors in three years, below the GPU's threshold", f"{RMA}: SRAM", PASSED,
+            gpus(2, ecc_aggregate_sram=2, sram_threshold_exceeded=False)),
+    example("gpu.ecc_aggregate", "driver 535, SRAM not counted apart", "nvidia-smi 535 --help-query-gpu", NOT_CHECKED,
+            gpus(ecc_aggregate_sram=None, sram_threshold_exceeded=None, ecc_aggregate_uncorrected=4,
+                 unread={"ecc_aggregate_sram": NOT_REPORTED, "sram_threshold_exceeded": NOT_REPORTED})),
+    example("gpu.ecc_aggregate", "driver 550, one SRAM error, no threshold", "azurehpc-health-checks: 0", MONITOR,
+            gpus(2, ecc_aggregate_sram=1), gpus(sram_threshold_exceeded=None, unread={"sram_threshold_exceeded": NOT_REPORTED})),
+    example("gpu.ecc_aggregate", "the GPU reports that its SRAM exceeded the threshold", "DCGM_FR_SRAM_THRESHOLD", VENDOR,
+            gpus(2, ecc_aggregate_sram=9, sram_threshold_exceeded=True), sick=True),
+    example("gpu.remapped_rows", "GH200 with one remapped row", "healthy-gh200-one-pcie-lane-one-remapped-row", PASSED,
+            rows(uncorrectable=1)),
+    example("gpu.remapped_rows", "A100 with 12 rows remapped in three years", f"{RMA}: only a failed remapping", WARNING,
+            rows(uncorrectable=12)),
+    example("gpu.remapped_rows", "100 rows remapped for corrected errors", RMA, PASSED, rows(correctable=100)),
+    example("gpu.remapped_rows", "V100 and guests have no remapping", "nvidia-smi: [N/A]", NOT_APPLICABLE,
+            put(rows=lambda host: dict.fromkeys(host.rows, NO_ROWS))),
+    example("gpu.remapped_rows", "a remapping failed", f"{RMA}: return", VENDOR, rows(failure=True), sick=True),
+    example("gpu.remapped_pending", "rows remapped, nothing pending", RMA, PASSED, rows(uncorrectable=3, correctable=2)),
+    example("gpu.remapped_pending", "V100 and guests have no remapping", "nvidia-smi: [N/A]", NOT_APPLICABLE,
+            put(rows=lambda host: dict.fromkeys(host.rows, NO_ROWS))),
+    example("gpu.remapped_pending", "a user without the permission", "nvmlErrorString", NOT_CHECKED,
+            put(rows=lambda host: dict.fromkeys(host.rows, replace(
+                NO_ROWS, unread=dict.fromkeys(nvidia_smi.ROWS, "[Insufficient Permissions]"))))),
+    example("gpu.remapped_pending", "A100 after Xid 63", "sick-a100-row-remapping-pending; DCGM_FR_PENDING_ROW_REMAP: reset",
+            "reset gpu", rows(pending=True), sick=True),
+    example("gpu.retired_pages", "H200: the driver has no retired pages", "nvidia-smi: [N/A]", NOT_APPLICABLE),
+    example("gpu.retired_pages", "V100 with 14 pages retired long ago", "NVIDIA Dynamic Page Retirement", PASSED, pages(12, 2)),
+    example("gpu.retired_pages", "V100 with 62 of 64 pages", "DcgmGPUHardwareLimits.h: 63", PASSED, pages(60, 2)),
+    example("gpu.retired_pages", "V100 with a full table", "sick-v100-full-table-of-retired-pages", VENDOR, pages(60, 3), sick=True),
+    example("gpu.retired_pages", "P100 with a page that waits", "DCGM_FR_PENDING_PAGE_RETIREMENTS: reset", "reset gpu",
+            pages(1, pending=True), sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, differs
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
+from pytest_gpucluster.kit.nvidia_smi import MAKES_UVM, Gpus
 from pytest_gpucluster.suites.gpu.readings import ByModel, by_model, of_present_gpus, states, unread
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.fabric_manager import FabricManager
-    from pytest_gpucluster.kit.nvidia_smi import Gpu, GpuProcess, Gpus
+    from pytest_gpucluster.kit.nvidia_smi import Gpu, GpuProcess
 
 POWER_TOLERANCE = 1.0  # watts; nvidia-smi prints hundredths, the board stores milliwatts
 
@@ -31,12 +33,12 @@ FINE_REASONS = {
     0x10: "sync boost",
     0x100: "display clock setting",
 }
-HALVED = 0x8
+HALVED, SOFT_HEAT, HEAT, BRAKE = 0x8, 0x20, 0x40, 0x80
 SLOW_REASONS = {
     HALVED: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
+    SOFT_HEAT: "software thermal slowdown",
+    HEAT: "hardware thermal slowdown",
+    BRAKE: "hardware power brake",
 }
 
 # GH200, GB200, GB300: their memory is a NUMA node of the operating system
@@ -49,7 +51,6 @@ RECOVERY = {
     "Drain P2P": Action.DRAIN,
     "Drain and Reset": Action.RESET_GPU,
 }
-OVERHEATED = 90.0  # C: data centre GPUs of NVIDIA slow down at 83 to 92, graphics cards at 88 to 93
 
 
 def clock_majority(facts: Mapping[str, Gpus]) -> ByModel:
@@ -68,8 +69,8 @@ def _highest_clocks(gpu: Gpu) -> str | None:
     cause="the GPU is too hot, or its power supply or the system limits it",
     hint="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; fans, filters, power supplies, BMC log",
     action=Action.DRAIN,
-    never_healthy="the GPU halves its clocks itself only where it is too hot or its power supply fails or asserts the brake; "
-    "idleness, power limits and locked clocks set other bits",
+    never_healthy="the hardware halves the clocks and states heat or the power brake as the cause; halved clocks without a cause come "
+    "with a change of the performance state, and idleness, power limits and locked clocks set other bits",
 )
 @of_present_gpus
 def throttle(gpus: Gpus) -> Judgement:
@@ -79,8 +80,9 @@ def throttle(gpus: Gpus) -> Judgement:
             yield unread(gpus, gpu, "throttle", "readable clock event reasons", stated=False)
             continue
         if bad := [name for bit, name in SLOW_REASONS.items() if gpu.throttle & bit]:
-            # without the bit for halved clocks the others come and go with the load
-            action = None if gpu.throttle & HALVED else Action.MONITOR
+            # halved for a cause: either bit alone comes and goes with the load or with a change of the state
+            halved = gpu.throttle & HALVED and gpu.throttle & (HEAT | BRAKE)
+            action = None if halved else Action.MONITOR
             yield Finding(str(gpu), ", ".join(bad), "no slowdown", action)
         if unknown := gpu.throttle & ~functools.reduce(int.__or__, (*FINE_REASONS, *SLOW_REASONS)):
             yield Advisory(str(gpu), f"clock event reason {unknown:#x}", "a reason that this release knows")
@@ -91,11 +93,11 @@ def throttle(gpus: Gpus) -> Judgement:
     cause="cooling: fans, filters, hot air, a loose heat sink",
     hint="nvidia-smi -q -d TEMPERATURE; ipmitool sdr type fan",
     action=Action.MONITOR,
-    never_healthy="an idle GPU is tens of degrees below 90 C, where the hardware of every model slows down",
+    never_healthy="no process uses the GPU, and yet it exceeds its own limit of temperature, so that driver or hardware slow it",
 )
 @of_present_gpus
 def temperature(gpus: Gpus, gpu_profile: GpuProfile, apps: Sequence[GpuProcess] = ()) -> Judgement:
-    """No GPU is hotter than the profile allows; one without processes that is overheated leaves service."""
+    """No GPU is hotter than the profile allows; one without processes that slows for its own limit leaves service."""
     busy = {app.uuid for app in apps}
     limit = f"at most {gpu_profile.max_temperature:g} C"
     for gpu in gpus:
@@ -104,7 +106,7 @@ def temperature(gpus: Gpus, gpu_profile: GpuProfile, apps: Sequence[GpuProcess] 
             continue
         yield Metric("temperature", gpu.temperature, "C", str(gpu))
         if gpu.temperature > gpu_profile.max_temperature:
-            overheated = gpu.temperature >= OVERHEATED and gpu.uuid not in busy
+            overheated = (gpu.throttle or 0) & (SOFT_HEAT | HEAT) and gpu.uuid not in busy
             yield Finding(str(gpu), f"{gpu.temperature:g} C", limit, Action.DRAIN if overheated else None)
 
 
@@ -220,7 +222,7 @@ def recovery_action(gpus: Gpus) -> Judgement:
     action=Action.CONFIGURE,
 )
 def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """/dev has a file for each GPU, nvidiactl and nvidia-uvm."""
+    """/dev has a file for each GPU, nvidiactl and nvidia-uvm, which CUDA may make at its first use."""
     if gpus.devices and "nvidiactl" not in files:  # nvidia-smi cannot work without that file
         yield NotChecked("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
         return
@@ -229,7 +231,9 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
         yield Finding("/dev/nvidia[0-9]*", f"{numbered} files", f"{gpu_profile.count}")
     for name in ("nvidiactl", "nvidia-uvm"):
         if name not in files:
-            yield Finding(f"/dev/{name}", "absent", "present")
+            yield unless_it_works(
+                MAKES_UVM in files and name != "nvidiactl", Finding(f"/dev/{name}", "absent", "present")
+            )
 
 
 @check(
@@ -238,9 +242,11 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
     hint="systemctl status nvidia-fabricmanager; journalctl -u nvidia-fabricmanager; it must have the driver's version",
     action=Action.CONFIGURE,
 )
-def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile) -> Judgement:
-    """The service nvidia-fabricmanager is active if the node has NVSwitch."""
+def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile, gpus: Gpus) -> Judgement:
+    """Fabric manager has set up the NVSwitches of a node that has them: as a service of the host, or in a container."""
     if not gpu_profile.nvswitch:
         yield NotApplicable("the profile states no NVSwitch")
     elif fabric_service.state != "active":
-        yield Finding("nvidia-fabricmanager", fabric_service.state, "active")
+        found = Finding("nvidia-fabricmanager", fabric_service.state, "active")
+        # one that failed was in use; one that does not run may not be needed: a container, or a rack, has its own
+        yield found if fabric_service.state == "failed" else unless_it_works(gpus.joined_fabric, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.profile_files import MEMORY_TOLERANCE
@@ -36,7 +37,11 @@ if TYPE_CHECKING:
 # NVIDIA delivers graphics cards with ECC off (nvidia-smi(1), "ECC Mode")
 _GRAPHICS = re.compile(r"\b(GeForce|RTX|Quadro|TITAN)\b")
 # WARNING: infoROM is corrupted at gpu 0008:00:00.0
+_CORRUPT = re.compile(r"inforom.*corrupt", re.IGNORECASE)
 _AT_GPU = re.compile(r"\bat gpu ([0-9a-f:.]+)", re.IGNORECASE)
+
+
+_APART: Mapping[str, str] = MappingProxyType({})  # every node has a host of its own
 
 
 def uuid_owners(facts: Mapping[str, Gpus]) -> dict[str, tuple[str, ...]]:
@@ -175,8 +180,8 @@ def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     cause="memory of the GPU is disabled, or another model",
     hint="nvidia-smi -q -d MEMORY,ECC,ROW_REMAPPER; reset the GPU; return it if that does not help",
     action=Action.CONFIGURE,
-    never_healthy="the GPUs of the same model, ECC and MIG mode beside it have more memory; a profile alone takes no node out of "
-    "service",
+    never_healthy="all GPUs of the same model, VBIOS, ECC and MIG mode beside it have more memory; a profile alone takes no node out "
+    "of service",
 )
 @of_present_gpus
 def memory(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -194,13 +199,16 @@ def memory(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
             yield Finding(str(gpu), format_size(gpu.memory), expected, _lost_memory(gpus, gpu))
 
 
+def _board(gpu: Gpu) -> tuple[str | None, str | None, bool | None, bool | None]:
+    return gpu.name, gpu.vbios, gpu.ecc, gpu.mig
+
+
 def _lost_memory(gpus: Gpus, gpu: Gpu) -> Action | None:
-    """Return VENDOR for a GPU with less memory than the others of its model with the same settings on the node."""
-    others = [
-        one.memory
-        for one in gpus
-        if one is not gpu and (one.name, one.ecc, one.mig) == (gpu.name, gpu.ecc, gpu.mig) and one.memory
-    ]
+    """Return VENDOR for a GPU with less memory than the others of its board with the same settings on the node.
+
+    Boards with one name may have different memory (RTX 3080 of 10 and 12 GB); their VBIOS differs.
+    """
+    others = [one.memory for one in gpus if one is not gpu and _board(one) == _board(gpu) and one.memory]
     least = min(others, default=0) * (1 - MEMORY_TOLERANCE)
     return Action.VENDOR if len(others) > 1 and (gpu.memory or 0) < least else None
 
@@ -247,16 +255,28 @@ def vbios(gpus: Gpus, gpu_profile: GpuProfile, vbios_majority: ByModel) -> Judge
     action=Action.CONFIGURE,
 )
 @of_present_gpus
-def uuids(gpus: Gpus, uuid_owners: Mapping[str, Sequence[str]], node_name: str) -> Judgement:
-    """No other GPU of the fleet has the UUID of this one."""
+def uuids(
+    gpus: Gpus, uuid_owners: Mapping[str, Sequence[str]], node_name: str, hosts: Mapping[str, str] = _APART
+) -> Judgement:
+    """No other GPU of the fleet has the UUID of this one; the nodes of one host may share its GPUs.
+
+    hosts: {node: its host, by NodeHostName of Slurm}.
+    """
+    same = _same_host([uuid_owners.get(gpu.uuid or "", ()) for gpu in gpus], node_name, hosts)
     for gpu in gpus:
         if gpu.uuid is None:
             yield unread(gpus, gpu, "uuid", "a UUID", stated=True)
             continue
         others = list(uuid_owners.get(gpu.uuid, (node_name,)))
         others.remove(node_name)
-        if others:
+        if others := [node for node in others if node not in same]:
             yield Finding(str(gpu), f"the same UUID on {hostlist.fold(others)}", "a UUID of its own")
+
+
+def _same_host(owners: Sequence[Sequence[str]], node: str, hosts: Mapping[str, str]) -> set[str]:
+    """Return the other nodes of the same host that list all of these GPUs, as with several slurmd on one host."""
+    shared = set.intersection(*map(set, owners)) - {node}
+    return {other for other in shared if hosts.get(other, other) == hosts.get(node, node)}
 
 
 @check(
@@ -266,17 +286,20 @@ def uuids(gpus: Gpus, uuid_owners: Mapping[str, Sequence[str]], node_name: str) 
     action=Action.MONITOR,
 )
 @of_present_gpus
-def serials(gpus: Gpus, serial_owners: Mapping[str, Sequence[str]], node_name: str) -> Judgement:
-    """Serial numbers are readable where the model has them, and no other node has the same."""
+def serials(
+    gpus: Gpus, serial_owners: Mapping[str, Sequence[str]], node_name: str, hosts: Mapping[str, str] = _APART
+) -> Judgement:
+    """Serial numbers are readable where the model has them, and no node of another host has the same."""
     if all(gpu.lacks("serial") for gpu in gpus):
         yield NotApplicable("GPUs of this model report no serial number")
         return
+    same = _same_host([serial_owners.get(gpu.serial or "", ()) for gpu in gpus], node_name, hosts)
     for gpu in gpus:
         if gpu.serial is None:
             yield unread(gpus, gpu, "serial", "a serial number", stated=False)
             continue
-        others = [owner for owner in serial_owners.get(gpu.serial, ()) if owner != node_name]
-        if others:
+        mine = {node_name, *same}
+        if others := [owner for owner in serial_owners.get(gpu.serial, ()) if owner not in mine]:
             measured = f"serial {gpu.serial}, also on {hostlist.fold(others)}"
             yield Finding(str(gpu), measured, "a serial of its own")
 
@@ -292,7 +315,7 @@ def serials(gpus: Gpus, serial_owners: Mapping[str, Sequence[str]], node_name: s
 def inforom(gpus: Gpus) -> Judgement:
     """nvidia-smi does not warn of a corrupted InfoROM."""
     for message in gpus.messages:
-        if "inforom" in message.lower():
+        if _CORRUPT.search(message):
             at = _AT_GPU.search(message)
             yield Finding(gpus.at(at[1]) if at else "GPUs", message, "no warning of nvidia-smi")
 

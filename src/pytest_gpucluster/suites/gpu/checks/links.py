@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.fault_rules import Allowance
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.kit.nvidia_csv import is_unsupported
 from pytest_gpucluster.suites.gpu.readings import judge_equal, of_present_gpus, unread
@@ -19,17 +21,24 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, LinkErrors, Topology
 
 SPEED_TOLERANCE = 0.01  # nvidia-smi rounds GB/s
+BRIDGED = (2, 4)  # GPUs that a bridge joins; H200 NVL has bridges of four
 MOST_PAIR = 2  # GPUs; of two that differ neither is known to be at fault
 
-# {counter of `nvidia-smi nvlink -e`: the lowest value that fails}, as in DCGM (DcgmGPUHardwareLimits.h and
-# DcgmHealthWatch.cpp; DcgmUtilities.cpp for the bit error rate): the link repairs fewer than a hundred CRC errors itself;
-# NVLink 5 has other counters
-NVLINK_LIMITS: dict[str, float] = {
-    "replay errors": 1,
+_DCGM = "DCGM"
+# {counter of `nvidia-smi nvlink -e`: what may come between two readings}, as in DCGM (DcgmGPUHardwareLimits.h: CRC errors matter
+# from 100 per second on; DcgmHealthWatch.cpp: none of the others); NVLink 5 has other counters
+_CRC, _NONE = Allowance(100, 1, _DCGM), Allowance(0, 1, _DCGM)
+NVLINK_RATES = dict.fromkeys(("crc errors", "crc flit errors", "crc data errors"), _CRC) | dict.fromkeys(
+    (
+        "replay errors", "recovery errors", "malformed packet errors", "buffer overrun errors",
+        "local link integrity errors", "link recovery failed events",
+    ),
+    _NONE,
+)  # fmt: skip
+# {counter: the lowest total since the driver was loaded that fails}; the link has recovered since, and healthy
+# ones count CRC errors and replays over weeks
+NVLINK_TOTALS: dict[str, float] = {
     "recovery errors": 1,
-    "crc errors": 100,
-    "crc flit errors": 100,
-    "crc data errors": 100,
     "malformed packet errors": 1,
     "buffer overrun errors": 1,
     "local link integrity errors": 1,
@@ -38,29 +47,27 @@ NVLINK_LIMITS: dict[str, float] = {
     # (marin-community/marin, issues 8934 and 9086)
     "link recovery successful events": 100,
 }
-# healthy links count some over weeks; DCGM's limits are rates, and the time since the driver was loaded is not known
-NVLINK_TOTALS = (
+NVLINK_BER = 1e-12
+_RATE, _RATED = "effective ber", "effective errors"
+LEAST_ERRORS = 10  # fewer errors measure no rate: of a link that just came up one is a rate of 1e-10
+# data that was sent again, and faults of the other end; DCGM warns of a successful recovery, and judges the others by
+# their rate, which a single reading does not show
+NVLINK_WARNINGS = (
     "replay errors",
     "crc errors",
     "crc flit errors",
     "crc data errors",
-    "link recovery successful events",
-)
-NVLINK_BER = 1e-12
-_RATE = "effective ber"
-# data that was sent again, and faults of the other end; DCGM warns of a successful recovery, and judges the others by
-# their rate, which a single reading does not show
-NVLINK_WARNINGS = (
     "rx errors",
     "rx remote errors",
     "rx general errors",
     "tx discards",
     "link recovery successful events",
     "total link recovery events",
-    "effective errors",
+    _RATED,
     "symbol errors",
     "symbol ber",
 )
+_NEVER: Mapping[str, LinkErrors] = MappingProxyType({})  # there was no second reading
 _NO_NVLINKS = "the profile states no NVLinks"
 _NO_PEER = (
     "a single GPU without NVSwitch has no peer"  # of eight, one H200 passed through to a virtual machine
@@ -76,12 +83,15 @@ def _uuid_of(gpu: Gpu) -> str:
     cause="an NVLink is down or slow: the GPU is badly seated, or its fabric was not set up",
     hint="nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager; reset all GPUs of the node; reseat the GPU",
     action=Action.CONFIGURE,
-    never_healthy="most GPUs of the same board have more active links, or faster ones; GPUs without any link beside others, as "
-    "with bridges, count only where the board has NVSwitch",
+    never_healthy="most GPUs of the same board have more active links, or faster ones; a GPU without any link counts only on a board, "
+    "which has NVSwitch, or whose NVLinks join more GPUs than a bridge does, or three",
 )
 @of_present_gpus
 def nvlink_state(
-    gpus: Gpus, nvlinks: Mapping[str, Mapping[int, float | None]], gpu_profile: GpuProfile
+    gpus: Gpus,
+    nvlinks: Mapping[str, Mapping[int, float | None]],
+    gpu_profile: GpuProfile,
+    known_connections: Topology | None = None,
 ) -> Judgement:
     """As many NVLinks are active as the profile states, or as on most GPUs of the node, each at its speed."""
     usual, usual_speed = _usual_links(gpus, nvlinks), _usual_speed(gpus, nvlinks)
@@ -90,6 +100,7 @@ def nvlink_state(
         yield NotApplicable(_NO_NVLINKS)
         return
     most = ", as on most GPUs of the node" if gpu_profile.nvlinks is None else ""
+    board = gpu_profile.nvswitch or _is_board(known_connections)
     for gpu in gpus:
         of_gpu = nvlinks.get(_uuid_of(gpu))
         if gpu.mig and not of_gpu:
@@ -101,11 +112,11 @@ def nvlink_state(
             continue
         active = {link: speed for link, speed in of_gpu.items() if speed is not None}
         yield Metric("nvlinks_active", len(active), "links", str(gpu))
-        # a GPU without a bridge among others with one has no link at all
-        if len(active) != wanted and (active or not most):
+        # a card without a bridge among others with one has no link at all
+        if len(active) != wanted and (active or not most or board):
             down = [str(link) for link, speed in of_gpu.items() if speed is None]
             which = f" (inactive: link {', '.join(down)})" if down else ""
-            lost = len(active) < usual and bool(active or gpu_profile.nvswitch) and not gpu.mig
+            lost = len(active) < usual and bool(active or board) and not gpu.mig
             action = Action.DRAIN if lost else None
             yield Finding(str(gpu), f"{len(active)} active links{which}", f"{wanted}{most}", action)
         expected = gpu_profile.nvlink_speed
@@ -113,6 +124,22 @@ def nvlink_state(
             if expected is not None and abs(speed - expected) > SPEED_TOLERANCE * expected:
                 slow = Action.DRAIN if speed < usual_speed * (1 - SPEED_TOLERANCE) else None
                 yield Finding(f"{gpu} NVLink {link}", f"{speed:g} GB/s", f"{expected:g} GB/s", slow)
+
+
+def _is_board(connections: Topology | None) -> bool:
+    """Return whether NVLinks join GPUs in a group that no bridge makes, so that each GPU of the node has its links."""
+    links = connections.links if connections else {}
+    rest = set(links)
+    while rest:
+        group: set[int] = set()
+        found = {rest.pop()}
+        while found:
+            group |= found
+            found = {it for one in found for it in links if links[one].get(it, "").startswith("NV")} - group
+        rest -= group
+        if len(group) not in (1, *BRIDGED):
+            return True
+    return False
 
 
 def _without_peer(gpu_profile: GpuProfile) -> bool:
@@ -143,14 +170,17 @@ def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
     cause="an NVLink loses data and must repeat it: a bad contact or a failing GPU or switch",
     hint="nvidia-smi nvlink -e; reset all GPUs of the node and measure again; reseat the GPU",
     action=Action.MONITOR,
-    never_healthy="a link retrains, or loses, mangles or overruns packets, only by a fault of a GPU, a board or a switch, and a bit "
-    "error rate above 1e-12 is out of its specification; totals of replays and CRC errors drain no node",
+    never_healthy="errors rose between two readings by more than DCGM allows in that time, or the bit error rate after the correction, "
+    "measured by ten errors or more, is above 1e-12; totals of the past take no node out of service",
 )
 @of_present_gpus
 def nvlink_errors(
-    gpus: Gpus, nvlink_counters: Mapping[str, LinkErrors], gpu_profile: GpuProfile
+    gpus: Gpus,
+    nvlink_counters: Mapping[str, LinkErrors],
+    gpu_profile: GpuProfile,
+    nvlink_later: Mapping[str, LinkErrors] = _NEVER,
 ) -> Judgement:
-    """The error counters since the driver was loaded are below their limits."""
+    """The error counters rise by no more than DCGM allows between two readings, and their totals are low."""
     if gpu_profile.nvlinks == 0:
         yield NotApplicable(_NO_NVLINKS)
         return
@@ -158,6 +188,8 @@ def nvlink_errors(
         of_gpu = nvlink_counters.get(_uuid_of(gpu))
         if of_gpu is not None and (of_gpu.zeros or of_gpu.counts or of_gpu.unread):
             yield from _link_errors(gpu, of_gpu)
+            if later := nvlink_later.get(_uuid_of(gpu)):
+                yield from _risen(gpu, of_gpu, later)
         elif gpu.mig:
             yield _in_mig_mode(gpu)
         else:
@@ -168,20 +200,31 @@ def nvlink_errors(
                 yield NotChecked(why) if gpu_profile.nvlinks else NotApplicable(why)
 
 
+def _risen(gpu: Gpu, of_gpu: LinkErrors, later: LinkErrors) -> Judgement:
+    """Judge how far counters rose between two readings; one that was cleared meanwhile began at 0."""
+    before = {(link, counter): found for link, counter, found in of_gpu.counts}
+    seconds = later.at - of_gpu.at if later.at and of_gpu.at else None
+    for link, counter, found in later.counts:
+        if allowed := NVLINK_RATES.get(counter.lower()):
+            old = before.get((link, counter), 0)
+            rise = found - old if found >= old else found
+            for one in allowed.judge(f"{gpu} NVLink {link}", rise, seconds, counter):
+                yield replace(one, action=Action.DRAIN) if isinstance(one, Finding) else one
+
+
 def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
-    known = [row for row in of_gpu.counts if row[1].lower() in NVLINK_LIMITS]
+    known = [row for row in of_gpu.counts if row[1].lower() in {**NVLINK_RATES, **NVLINK_TOTALS}]
     yield Metric("nvlink_errors", sum(found for _, _, found in known), "errors", str(gpu))
     for link, counter, found in known:
-        limit = NVLINK_LIMITS[counter.lower()]
+        limit = NVLINK_TOTALS.get(counter.lower(), math.inf)
         if found >= limit:
             expected = f"below {limit} since the driver's start"
-            action = None if counter.lower() in NVLINK_TOTALS else Action.DRAIN
-            yield Finding(f"{gpu} NVLink {link}", f"{found} {counter}", expected, action)
+            yield Finding(f"{gpu} NVLink {link}", f"{found} {counter}", expected)
+    errors = {link: found for link, counter, found in of_gpu.counts if counter.lower() == _RATED}
     for link, counter, found in of_gpu.counts:
         if counter.lower() == _RATE and found > NVLINK_BER:
-            yield Finding(
-                f"{gpu} NVLink {link}", f"{counter} {found:g}", f"at most {NVLINK_BER:g}", Action.DRAIN
-            )
+            action = Action.DRAIN if errors.get(link, 0) >= LEAST_ERRORS else None
+            yield Finding(f"{gpu} NVLink {link}", f"{counter} {found:g}", f"at most {NVLINK_BER:g}", action)
     for link, counter, text in of_gpu.unread:
         if not is_unsupported(text):
             yield NotChecked(f"{counter} of {gpu} NVLink {link}: {text}")
@@ -193,8 +236,8 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
     others: dict[str, dict[int, float]] = {}
     for link, counter, found in of_gpu.counts:
         name = counter.lower()
-        judged = name == _RATE or (name in NVLINK_LIMITS and name not in NVLINK_WARNINGS)
-        if found and not judged and found < NVLINK_LIMITS.get(name, math.inf):
+        judged = name == _RATE or (name in NVLINK_TOTALS and name not in NVLINK_WARNINGS)
+        if found and not judged and found < NVLINK_TOTALS.get(name, math.inf):
             others.setdefault(counter, {})[link] = found
     for counter, values in others.items():
         known = counter.lower() in NVLINK_WARNINGS
@@ -208,11 +251,12 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
     cause="the GPU or its riser is badly seated: lanes are lost",
     hint="lspci -vv -d 10de: | grep -i lnksta; reseat the GPU; try another slot",
     action=Action.CONFIGURE,
-    never_healthy="most GPUs of the model on the node use more lanes, and the driver reports that this GPU and its slot could, too",
+    never_healthy="most GPUs of the model in the same performance state use more lanes, and the driver reports that this GPU and its "
+    "slot could, too",
 )
 @of_present_gpus
 def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
-    """The PCIe link has as many lanes as the profile states; an idle GPU does not reduce them."""
+    """The PCIe link has as many lanes as the profile states; an idle GPU may reduce them (nvidia-smi(1))."""
     if gpu_profile.pcie_width is None:
         yield NotApplicable("the profile states no PCIe width")
         return
@@ -230,13 +274,14 @@ def _narrow(gpus: Gpus) -> set[str]:
         str(gpu)
         for gpu in gpus
         if gpu.pcie_width is not None
-        and gpu.pcie_width < min(gpu.pcie_width_max or 0, _usual(gpus, gpu, "pcie_width"))
+        and gpu.pcie_width < min(gpu.pcie_width_max or 0, _usual_width(gpus, gpu))
     }
 
 
-def _usual(gpus: Gpus, gpu: Gpu, attribute: str) -> int:
-    """Return the number that most GPUs of this model on the node have; 0 without a majority of three."""
-    alike = norm((str(one), getattr(one, attribute)) for one in gpus if one.name == gpu.name)
+def _usual_width(gpus: Gpus, gpu: Gpu) -> int:
+    """Return the lanes of most GPUs of this model and performance state on the node; 0 without a majority of three."""
+    same = (one for one in gpus if (one.name, one.pstate) == (gpu.name, gpu.pstate))
+    alike = norm((str(one), one.pcie_width) for one in same)
     return alike.value or 0 if alike.total > MOST_PAIR else 0
 
 
@@ -244,9 +289,8 @@ def _usual(gpus: Gpus, gpu: Gpu, attribute: str) -> int:
     "gpu.pcie_gen",
     cause="the slot or the firmware limits the PCIe generation, or the link trained down",
     hint="lspci -vv -d 10de: | grep -i -e lnkcap -e lnksta; BIOS settings; reseat the GPU",
+    # a slot by design, or a link that is idle: burnin.copies measures what a slow link costs
     action=Action.CONFIGURE,
-    never_healthy="most GPUs of the model on the node report a higher generation that GPU and slot can use; the generation in use, "
-    "which an idle link may lower, takes no node out of service",
 )
 @of_present_gpus
 def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -264,9 +308,7 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         if gpu.pcie_gen_max is None:
             yield unread(gpus, gpu, "pcie_gen_max", expected, stated=True)
         elif gpu.pcie_gen_max < gpu_profile.pcie_gen:
-            slower = gpu.pcie_gen_max < _usual(gpus, gpu, "pcie_gen_max")
-            measured = f"at most generation {gpu.pcie_gen_max} in this slot"
-            yield Finding(str(gpu), measured, expected, Action.DRAIN if slower else None)
+            yield Finding(str(gpu), f"at most generation {gpu.pcie_gen_max} in this slot", expected)
         elif gpu.pcie_gen is None:
             yield unread(gpus, gpu, "pcie_gen", expected, stated=True)
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate == "P0":
@@ -334,7 +376,10 @@ def p2p(
         }
         if peer_access and not any(linked.values()):
             yield NotApplicable("nvidia-smi topo -m shows no two GPUs that NVLink connects")
-        yield from _beside_good_pairs(_pairs(gpus, linked, "OK", "topo -p2p n"), linked, "OK")
+        partitioned = [gpu for gpu in gpus if gpu.mig]
+        yield from map(_in_mig_mode, partitioned)
+        found = _pairs(gpus, linked, "OK", "topo -p2p n", explained={gpu.index for gpu in partitioned})
+        yield from _beside_good_pairs(found, linked, "OK")
 
 
 def _beside_good_pairs(found: Judgement, pairs: Mapping[int, Mapping[int, str]], expected: str) -> Judgement:
@@ -410,8 +455,8 @@ def numa_affinity(
     cause="the GPU has not joined the NVLink fabric",
     hint="nvidia-smi -q | grep -A2 Fabric; restart nvidia-fabricmanager; reset all GPUs of the node",
     action=Action.MONITOR,
-    never_healthy="other GPUs of the same node have joined the fabric, so that it is set up, or the driver itself calls the GPU "
-    "unhealthy",
+    never_healthy="the GPU ended its registration with an error where others of the node joined the fabric, or the driver itself calls "
+    "it unhealthy",
 )
 @of_present_gpus
 def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -419,13 +464,15 @@ def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     if not gpu_profile.fabric_state:
         yield NotApplicable("the profile states no fabric state")
         return
-    # without one that joined the fabric, it may be starting, or lack its configuration
+    # without one that joined the fabric, it may be starting, or lack its configuration; a GPU that has not ended its
+    # registration may belong to no partition (shared NVSwitch)
     joined = any((gpu.fabric_state, gpu.fabric_status) == ("Completed", "Success") for gpu in gpus)
     for gpu in gpus:
         state, status = (gpu.fabric_state or "", gpu.fabric_status or "")
         if state not in ("", "Completed") or status not in ("", "Success"):
             shown = [state or gpu.unread["fabric_state"], status or gpu.unread["fabric_status"]]
-            yield Finding(str(gpu), ", ".join(shown), "Completed, Success", Action.REBOOT if joined else None)
+            action = Action.REBOOT if joined and state == "Completed" else None
+            yield Finding(str(gpu), ", ".join(shown), "Completed, Success", action)
         elif not state:
             yield unread(gpus, gpu, "fabric_state", "Completed", stated=True)
         elif not status:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Judgement,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+)
 from pytest_gpucluster.kit.nvidia_csv import is_unsupported
 from pytest_gpucluster.kit.nvidia_smi import ROWS
 from pytest_gpucluster.suites.gpu.readings import of_present_gpus, root_only, states, unread
@@ -103,7 +112,7 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
 )
 @of_present_gpus
 def remapped_rows(gpus: Gpus, rows: Mapping[str, RowRemapping], gpu_profile: GpuProfile) -> Judgement:
-    """No row remapping failed, and rows remapped for uncorrectable errors stay within the profile's limit."""
+    """No row remapping failed, and rows remapped for uncorrectable errors stay within the limit that the profile states."""
     return _judge_rows(gpus, rows, gpu_profile, _remapped)
 
 
@@ -122,7 +131,8 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
     if row.uncorrectable > limit:
         # a remapped row is repaired; only a failed remapping is a reason to return a GPU (NVIDIA's RMA policy)
         found = f"{row.uncorrectable} rows remapped for uncorrectable errors"
-        yield Finding(str(gpu), found, f"at most {limit}")
+        kind = Finding if states(profile, "max_remapped_uncorrectable") else Advisory
+        yield kind(str(gpu), found, f"at most {limit}")
 
 
 def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotChecked:
