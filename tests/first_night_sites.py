@@ -260,7 +260,7 @@ SHELLS = (
     Site(
         "foreign-locale",
         "a locale that the nodes lack, a far time zone, a narrow terminal",
-        Sick("xid", "gpu.xid", options={"xid": 79}),
+        Sick("xid", "gpu.xid"),
         shell={"LANG": "tr_TR.UTF-8", "LC_ALL": "tr_TR.UTF-8", "TZ": "Pacific/Chatham", "COLUMNS": "60"},
     ),
     Site(
@@ -357,7 +357,7 @@ STATES = (
     Site(
         "wrong-profile",
         "the operator names the profile of other GPUs",
-        Sick("xid", "gpu.xid", options={"xid": 79}),
+        Sick("xid", "gpu.xid"),
         healthy=REJECTED,
         edit={"profile": "dgx-a100"},
         prints=(r"configure", r"h200-8"),
@@ -384,7 +384,7 @@ HARDWARE = (
     Site("v100", "DGX-1", Sick("ecc_volatile", "gpu.ecc_volatile"), up={"model": "v100"}),
     Site("a100", "DGX A100", GPU_MISSING, up={"model": "a100"}, drafted=(r"dgx-a100",)),
     Site("t4-virtual-machines", "virtual machines with T4, Ethernet only", GPU_MISSING, up={"model": "t4"}),
-    Site("gb200", "trays of an NVL72", Sick("xid", "gpu.xid", options={"xid": 79}), up={"model": "gb200"}),
+    Site("gb200", "trays of an NVL72", Sick("xid", "gpu.xid"), up={"model": "gb200"}),
     Site(
         "cpu-nodes",
         "nodes without a GPU",
@@ -406,7 +406,7 @@ HARDWARE = (
     Site(
         "one-node",
         "a cluster of one node",
-        Sick("xid", "gpu.xid", node="gpu01", options={"xid": 79}),
+        Sick("xid", "gpu.xid", node="gpu01"),
         nodes=1,
     ),
     Site(

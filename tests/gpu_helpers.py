@@ -118,7 +118,7 @@ def judge(host: Host, profile: GpuProfile = PROFILE, only: str = "") -> dict[str
     }
     fleet = dict.fromkeys(host.also, host.gpus) | fleet
     facts = {
-        "node_name": "gpu01", "gpus": host.gpus, "gpu_profile": profile, "gpu_config": GpuConfig(),
+        "node_name": "gpu01", "gpus": host.gpus, "gpu_profile": profile, "gpu_config": GpuConfig(), "known_lines": (),
         "driver_majority": checks.inventory.driver_majority(fleet),
         "vbios_majority": checks.inventory.vbios_majority(fleet),
         "uuid_owners": checks.inventory.uuid_owners(fleet), "serial_owners": checks.inventory.serial_owners(fleet),

@@ -529,7 +529,7 @@ def test_why_a_fault_makes_no_sense(model: str, kind: str, message: str) -> None
         ("t4", "pcie_generation", {"gpu": 3, "generation": 2}),
         ("v100", "nvlink_down", {"gpu": 4, "link": 5}),
         ("v100", "ib_down", {"hca": "mlx5_2"}),
-        ("gb200", "xid", {"gpu": 3, "xid": 79}),
+        ("gb200", "xid", {"gpu": 3, "xid": 46, "recovered": 0}),
         ("h200", "gpu_memory", {"gpu": 1, "mib": 141_312}),
         ("h200", "power_limit", {"gpu": 7, "watts": 500}),
         ("h200", "memory_missing", {"missing_gib": 256}),

@@ -82,7 +82,7 @@ REPAIRED = {
     "pcie_generation": "drain",
     "throttled": "drain",
     "hot": "drain",
-    "xid": "reboot",  # Xid 79
+    "xid": "reset gpu",
     "fabric_state": "reboot",
     "topology": "drain",
     "memory_missing": "return to vendor",

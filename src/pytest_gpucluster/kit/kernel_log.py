@@ -39,8 +39,8 @@ LOADING = 60.0  # seconds; the driver prints its version after it has found the 
 TRACE = 60  # lines; a call trace is shorter
 
 # note: counts a line under its key. settle: notes a blocked task after its call trace, or without one.
-# A key is the text without numbers, but with what a verdict depends on: number, GPU and severity of an Xid, device and
-# severity of an SXid, the first digit of a machine check's status (it has the bit "uncorrected").
+# A key is the text without numbers, but with what a verdict depends on: number, GPU and severity of an Xid, the registers
+# of an NVLink error (of NVLink 5 without the bits of the link), device and severity of an SXid, the first digit of a machine check's status (it has the bit "uncorrected").
 # dmesg and journalctl write before the text: <3>, "kern  :err   : ", times and columns in [], a date, "HOST kernel: ".
 # Lines of processes like systemd have the form "[HOST ]NAME[PID]: ": they are not from the kernel.
 # The second and third line of an SXid hold registers. A line that begins with a blank continues the previous one.
@@ -57,6 +57,11 @@ function settle(server, key) {
   key = blocked; gsub(/[0-9]+/, "#", key);
   if (server || (!own && behind)) { key = key "s"; blocked = blocked " WAITS" }
   note(key, 0, since, start, blocked); blocked = "" }
+function registers(words) {
+  if (!match(words, /[(]0x[0-9a-f]+,? 0x[0-9a-f]+/)) return "";
+  words = substr(words, RSTART + 1, RLENGTH - 1);
+  if (words !~ /,/) words = substr(words, 1, 5) substr(words, 8);
+  return " " words }
 function seconds(at) { gsub(/[^0-9.]/, "", at); return at + 0 }
 function recent(words) {
   sub(/.*blocked for more than /, "", words);
@@ -92,6 +97,7 @@ text ~ /Xid [(]/ && match(text, /(NVRM: |nvidia-nvswitch[^ ]* S)Xid [(][^)]*[)]:
   if (rest ~ /non-?fatal/) key = key " n"; else if (rest ~ /fatal/) key = key " f";
   if (rest ~ /correctable/) key = key " c";
   if (rest ~ /rst: yes/) key = key " r";
+  if (key ~ /: (74|14[4-9]|150)$/ || key ~ /: (74|14[4-9]|150) [nf]$/) key = key registers(rest);
   note(key, 1, NR, stamp, text); next }
 match(text, /: server [^ ]+ (not responding|OK)/) {
   name = text; sub(/.*: server /, "", name); sub(/ .*/, "", name);

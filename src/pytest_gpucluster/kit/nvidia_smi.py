@@ -300,11 +300,12 @@ class Gpus:
 
     def at(self, bus: str) -> str:
         """Return the part's name of a PCI address as the driver logs it, like 0000:1b:00."""
-        wanted = bus.lower()
-        for gpu in self.devices:
-            if gpu.bus and gpu.bus.rpartition(".")[0] == wanted.partition(".")[0]:
-                return str(gpu)
-        return f"GPU at {wanted}"
+        return str(self.device(bus) or f"GPU at {bus.lower()}")
+
+    def device(self, bus: str) -> Gpu | None:
+        """Return the GPU at a PCI address as the driver logs it, None if nvidia-smi lists none there."""
+        wanted = bus.lower().partition(".")[0]
+        return next((gpu for gpu in self.devices if gpu.bus and gpu.bus.rpartition(".")[0] == wanted), None)
 
 
 _DRIVER_DOWN = re.compile(

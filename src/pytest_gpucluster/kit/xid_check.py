@@ -6,17 +6,19 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check
+from pytest_gpucluster.core.known_lines import known
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.kit import xid as xids
 from pytest_gpucluster.kit.xid import Advice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.known_lines import KnownLine
     from pytest_gpucluster.kit.gpu_config import GpuConfig
     from pytest_gpucluster.kit.kernel_log import KernelLog, XidEvent
-    from pytest_gpucluster.kit.nvidia_smi import Gpus
+    from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus
 
 ACTIONS = {
     Advice.RESET: Action.RESET_GPU,
@@ -31,9 +33,11 @@ ACTIONS = {
     hint="dmesg | grep -e Xid -e SXid; follow NVIDIA's Xid catalogue; return the GPU if the error recurs",
     action=Action.DRAIN,
     never_healthy="NVIDIA's Xid catalogue demands a reset, a reboot or support for the Xid, and since then the driver was neither "
-    "reloaded nor did it withdraw its request",
+    "reloaded nor does it state that this GPU needs no recovery",
 )
-def xid(kernel_log: KernelLog, gpus: Gpus, gpu_config: GpuConfig) -> Judgement:
+def xid(
+    kernel_log: KernelLog, gpus: Gpus, gpu_config: GpuConfig, known_lines: Sequence[KnownLine]
+) -> Judgement:
     """No Xid or SXid since boot requires a reset, a reboot or support. Those of applications are only counted."""
     if kernel_log.since is not None:
         yield Metric("kernel_log_since", kernel_log.since, "s after boot")
@@ -49,20 +53,38 @@ def xid(kernel_log: KernelLog, gpus: Gpus, gpu_config: GpuConfig) -> Judgement:
     for (name, part), count in counts.items():
         yield Metric(name, count, "events", part)
     for found in kernel_log.xids:
+        if line := known(known_lines, found.event.text):
+            yield from _of_site(kernel_log, found, gpus.at(found.bus), line)
+            continue
         entry = xids.lookup(found.number, found.text)
-        yield from _judged(kernel_log, found, gpus.at(found.bus), entry, gpu_config)
+        excuse = _excuse(kernel_log, found, gpu_config) or _present_state(entry, gpus.device(found.bus))
+        yield from _judged(kernel_log, found, gpus.at(found.bus), entry, excuse)
     for found in kernel_log.sxids:
-        yield from _judged(
-            kernel_log, found, found.bus, xids.lookup_sxid(found.number, found.text), gpu_config
-        )
+        if line := known(known_lines, found.event.text):
+            yield from _of_site(kernel_log, found, found.bus, line)
+            continue
+        entry = xids.lookup_sxid(found.number, found.text)
+        yield from _judged(kernel_log, found, found.bus, entry, _excuse(kernel_log, found, gpu_config))
+
+
+def _of_site(log: KernelLog, found: XidEvent, part: str, line: KnownLine) -> Iterator[Finding | Advisory]:
+    """Yield what `known` of the cluster file requires for an event, which decides before NVIDIA's catalogue."""
+    measured = f"{found.text[: xids.QUOTED_LENGTH]}: {line.words}{_when(log, found)}"
+    if line.failure:
+        yield Finding(part, measured, "no such line", line.failure)
+    elif line.action == "warn":
+        yield Advisory(part, measured, "no such line")
+
+
+def _when(log: KernelLog, found: XidEvent) -> str:
+    repeated = f", {found.event.count} times" if found.event.count > 1 else ""
+    return f"{repeated}, last {log.when(found.event.last)}"
 
 
 def _judged(
-    log: KernelLog, found: XidEvent, part: str, entry: xids.Xid, config: GpuConfig
+    log: KernelLog, found: XidEvent, part: str, entry: xids.Xid, excuse: str
 ) -> Iterator[Finding | Advisory]:
-    repeated = f", {found.event.count} times" if found.event.count > 1 else ""
-    measured = f"{entry}{repeated}, last {log.when(found.event.last)}"
-    excuse = _excuse(log, found, config)
+    measured = f"{entry}{_when(log, found)}"
     if entry.fails and not excuse:
         yield Finding(
             part, measured, "no Xid that requires a reset, a reboot or support", ACTIONS[entry.advice]
@@ -83,6 +105,24 @@ def _excuse(log: KernelLog, found: XidEvent, config: GpuConfig) -> str:
     if limit is not None and now is not None and last is not None and now - last > limit:
         return f"; older than gpu.xid_max_age ({format_duration(limit)})"
     return ""
+
+
+def _present_state(entry: xids.Xid, gpu: Gpu | None) -> str:
+    """Return what nvidia-smi shows of the GPU now that clears its Xid, '' if nothing does.
+
+    gpu.c of the driver derives the recovery action from what is true now: the GPU is connected, and nothing has marked
+    it for a reset. A GPU that has fallen off the bus answers no query (Xid 79).
+    """
+    if gpu is None or not entry.fails:
+        return ""
+    if entry.recovery and gpu.recovery_action == "None":
+        return "; the driver requests no recovery of this GPU now (nvidia-smi -q: GPU Recovery Action)"
+    if entry.number == OFF_THE_BUS and gpu.recovery_action is None and gpu.temperature is not None:
+        return "; nvidia-smi reads this GPU again"
+    return ""
+
+
+OFF_THE_BUS = 79
 
 
 def _recovered(log: KernelLog, found: XidEvent) -> bool:

@@ -15,6 +15,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import SandboxError
+from pytest_gpucluster.kit import xid as xids
 from pytest_gpucluster.sandbox.hardware import GIB_KB, SimulatedGpuProcess, SimulatedProcess
 from pytest_gpucluster.sandbox.models import healthy_fields
 
@@ -299,14 +300,13 @@ def _stray_process(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options).apps.append(SimulatedGpuProcess(int(options["pid"]), "python3", 528))
 
 
-@_fault("gpu.xid", "the driver reports an Xid", xid=79, gpu=5)
+@_fault("gpu.xid", "the driver reports an Xid", xid=46, gpu=5, recovered=0)
 def _xid(node: SimulatedNode, options: Options) -> None:
-    bus = _gpu(node, options).fields["pci.bus_id"][4:12].lower()
-    text = "GPU has fallen off the bus." if int(options["xid"]) == 79 else "Ch 00000008"  # Xid 79
-    line = (
-        f"[1802114.551208] NVRM: Xid (PCI:{bus}): {options['xid']}, pid='<unknown>', name=<unknown>, {text}"
-    )
-    node.kernel_log.append(line)
+    gpu, entry = _gpu(node, options), xids.lookup(int(options["xid"]))
+    line = f"NVRM: Xid (PCI:{gpu.fields['pci.bus_id'][4:12].lower()}): {entry.number}, pid='<unknown>', name=<unknown>"
+    node.kernel_log.append(f"[1802114.551208] {line}, {entry.meaning}")
+    if entry.recovery and entry.fails and not int(options["recovered"]):
+        _set(gpu, gpu_recovery_action="Reset")
 
 
 @_fault("gpu.uuids", "a GPU has the UUID of another one", gpu=1, of=0)

@@ -281,11 +281,15 @@ def test_no_counter_that_could_be_read_is_never_a_pass() -> None:
             Action.REBOOT,
         ),
         (
-            "xid_149:Fatal",
-            "Xid 149: NVLink 5 error of the network port (NETIR) (reset the GPU)",
+            "xid_149:NETIR_LINK_EVT_Fatal_(0x021005c6_0x00000000",
+            "Xid 149: NVLink 5 error of the network port (NETIR): NETIR_LINK_EVT; the peer at the other end of the "
+            "link caused it: examine that GPU or switch (reset the GPU)",
             Action.RESET_GPU,
         ),
-        ("xid_149:Nonfatal", "", Action.MONITOR),
+        ("xid_149:Fatal", "", Action.MONITOR),
+        ("xid_149:NETIR_BER_EVENT_Nonfatal_(0x00000226_0x00000001", "", Action.MONITOR),
+        ("xid_74:fatal_(0x10000,_0x0,_0x0)", "Xid 74: NVLink error (reset the GPU)", Action.RESET_GPU),
+        ("xid_74:fatal_(0x1,_0x0,_0x0)", "", Action.MONITOR),
         ("xid_94", "", Action.MONITOR),
         ("xid_94:RST:_Yes", "Xid 94: contained memory error (reset the GPU)", Action.RESET_GPU),
         ("xid_31", "", Action.MONITOR),
@@ -333,7 +337,8 @@ def test_heat_is_judged_by_limit_and_by_what_it_slows() -> None:
     ("counter", "said"),
     [
         ("xid_79", "Xid 79: GPU has fallen off the bus (restart the node)"),
-        ("xid_149:Nonfatal", "Xid 149: NVLink 5 error of the network port (NETIR) (nothing to do)"),
+        ("xid_145:RLW_RXPIPE_Nonfatal_(0x040000c2_0x00000008",
+         "Xid 145: NVLink 5 error of the retry layer (RLW): RLW_RXPIPE; contact support if it recurs (nothing to do)"),
         ("xid_94:RST:_Yes", "Xid 94: contained memory error (reset the GPU)"),
         ("sxid_20034:Fatal", "SXid 20034: Fatal (reset the GPU)"), ("sxid_7", "SXid 7:  (no action known)"),
         ("xid_", "None"), ("axid_7", "None"), ("pcie_replay", "None"), ("xid_7x", "None"),

@@ -156,6 +156,10 @@ def test_xids_of_the_kernel_log_are_counted_by_gpu() -> None:
 [4.0] NVRM: Xid (0000:03:00): 45, Ch 00000010
 [5.0] NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 31, pid=7, name=fatal.py, Ch 00000008
 [6.0] NVRM: Xid (PCI:0018:01:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)
+[6.5] NVRM: Xid (PCI:0018:01:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 01 (0x00082226 0x00000001)
+[6.6] NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)
+[6.7] NVRM: Xid (PCI:0018:01:00): 149, NETIR stopped
+[6.8] NVRM: Xid (PCI:0000:5e:00): 74, pid=1, name=a, NVLink: fatal error detected on link 6(0x1, 0x0, 0x0)
 [7.0] NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)
 [8.0] NVRM: Xid (PCI:0000:01:00): 94, pid=7062, name=a, Contained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No
 """
@@ -165,7 +169,10 @@ def test_xids_of_the_kernel_log_are_counted_by_gpu() -> None:
         "sxid 12028:Non-fatal nvidia-nvswitch0": 1,
         "xid 45 0000:03:00": 1,
         "xid 31 0000:1b:00": 1,
-        "xid 149:Nonfatal 0018:01:00": 1,
+        "xid 149:NETIR_BER_EVENT_Nonfatal_(0x00000226_0x00000001 0018:01:00": 2,
+        "xid 149:NETIR_LINK_EVT_Fatal_(0x021005c6_0x00000000 0018:01:00": 1,
+        "xid 149 0018:01:00": 1,
+        "xid 74:fatal_(0x1,_0x0,_0x0) 0000:5e:00": 1,
         "xid 154:to_0x2_(Node_Reboot_Required) 0018:01:00": 1,
         "xid 94:RST:_Yes 0000:01:00": 1,
     }

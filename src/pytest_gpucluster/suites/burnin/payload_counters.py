@@ -134,11 +134,23 @@ def read_nvlink(text: str) -> Dict[str, Dict[str, int]]:
     return found
 
 
+def _deciding_words(number: int, text: str) -> str:
+    """Return the words of an Xid's message that the required action depends on, '' without any."""
+    if 144 <= number <= 150:
+        hit = re.match(r"(?i)[ ,]*(\w.*? +(?:non-?)?fatal)\b.*?(\(0x...)..(... 0x[0-9a-f]{1,8})", text)
+        if hit:
+            return "%s %s00%s" % hit.groups()
+    word = re.search(r"(?i)\b(non-?fatal|fatal|correctable)\b|to 0x[0-9a-f]+ \([^)]*\)|RST: Yes", text)
+    registers = re.search(r"\(0x[0-9a-f]+(, 0x[0-9a-f]+)+\)", text) if number == 74 else None
+    return " ".join(hit.group() for hit in (word, registers) if hit)
+
+
 def read_kernel_log(text: str) -> Dict[str, int]:
     """Return {Xid or SXid: number of its events}: 'xid 79 0000:9d:00', the PCI address without its function.
 
-    Words of the driver that change the required action follow the number: 'xid 149:Nonfatal 0018:01:00'. The second
-    and third line of an SXid hold its registers; they are not counted.
+    Words of the driver that change the required action follow the number: 'xid 94:RST:_Yes 0000:9d:00'; those of
+    NVLink 5 have unit, severity and the first two registers, without the bits of the link. The second and third line
+    of an SXid hold its registers; they are not counted.
     """
     found = {}  # type: Dict[str, int]
     for line in text.splitlines():
@@ -150,8 +162,8 @@ def read_kernel_log(text: str) -> Dict[str, int]:
         if not hit or (kind == "sxid" and re.match(r" *(Severity \d|Data \{)", hit.group(3))):
             continue
         rest = re.sub(r"^ *pid=[^,]*, *name=[^,]*,?", "", hit.group(3))
-        word = re.search(r"(?i)\b(non-?fatal|fatal|correctable)\b|to 0x[0-9a-f]+ \([^)]*\)|RST: Yes", rest)
-        number = hit.group(2) + (":" + word.group().replace(" ", "_") if word else "")
+        words = _deciding_words(int(hit.group(2)), rest)
+        number = hit.group(2) + (":" + re.sub(" +", "_", words) if words else "")
         key = "%s %s %s" % (kind, number, hit.group(1).lower())
         found[key] = found.get(key, 0) + 1
     return found
