@@ -261,7 +261,7 @@ FAULTS: dict[str, tuple[str, str, Callable[[Host], Any]]] = {
     "leak": ("gpu.idle_memory", "GPU 2", lambda h: h.change(2, memory_used=40_960 * MIB)),
     "stray": ("gpu.stray_processes", "GPU 2", stray),
     "recovery": ("gpu.recovery_action", "GPU 5", lambda h: h.change(5, recovery_action="Reset")),
-    "xid": ("gpu.xid", "GPU 5", logged("NVRM: Xid (PCI:0000:00:0b): 79, GPU has fallen off the bus.")),
+    "xid": ("gpu.xid", "GPU 5", logged("NVRM: Xid (PCI:0000:00:0b): 46, GPU stopped processing")),
     "sxid": (
         "gpu.xid",
         "nvidia-nvswitch3",
