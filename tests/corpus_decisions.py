@@ -10,12 +10,13 @@ import itertools
 import json
 import re
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import corpus_steps
-from corpus_cases import Bench, Case, Machine, Result, Section, differing
+from corpus_cases import Bench, Case, Machine, Result, Section, differing, load
 
 from pytest_gpucluster.config import load_cluster
 
@@ -28,6 +29,21 @@ NODE = "gpu01"
 _BOOT = "[    0.000000] Linux version 5.15.0-1061-nvidia (buildd@lcy02) #62-Ubuntu SMP\n"
 # what a line begins with where it was quoted as dmesg, journalctl or /dev/kmsg print it
 _STAMPED = re.compile(r"\[|<\d+>|\d+,\d+,\d+,|kern +:|[A-Z][a-z]{2} [ \d]\d \d\d:")
+_ANSWERS = "nvidia-smi sees this GPU and it answers"
+_RECORDED = DECISIONS.parent / "nvidia_smi/healthy-h100-sxm-driver-565.txt"
+_MDSTAT = "Personalities : [raid1]\n{array} : active raid1 sdb1[1] sda1[0](F)\n      1024 blocks super 1.2 [2/1] [_U]\n"
+# what of a log names the thing whose state decides
+_NAMED = {
+    "gpu": r"PCI:([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})",
+    "task": r"task (\S+):\d+ blocked",
+    "pid": r"task \S+:(\d+) blocked",
+    "server": r"server (\S+) not responding",
+    "array": r"md/raid\d*:?(md\d+)",
+    "device": r"(?:\(|dev |block |nvme )(md\d+|sd[a-z]+\d*|nvme\d+n\d+(?:p\d+)?|dm-\d+)\b",
+}
+# no log yet; a wait for the state of a second look takes no time
+_EMPTY = (Section("", "dmesg", 0, False, ""), Section("", "sleep *", 0, False, ""))
+_OF_A_STATE = 3  # rows of one state that are judged in it
 _TOGETHER = 20  # quiet logs that are judged as one; each is judged alone where the whole is not quiet
 
 
@@ -40,6 +56,7 @@ class Decision:
     verdict: str
     action: str
     why: str
+    sections: tuple[Section, ...] = ()
 
 
 def rows(name: str) -> list[dict[str, Any]]:
@@ -67,13 +84,69 @@ def of_logs() -> Iterator[Decision]:
             yield Decision(row["id"], lines, row["verdict"], row.get("action", ""), row["source"])
 
 
+def of_states() -> Iterator[Decision]:
+    """Yield the decisions of the first rows of each state that a recorded machine can have: `then` is the verdict."""
+    judged: Counter[str] = Counter()
+    for row in rows("kernel-lines"):
+        state = row.get("state", "")
+        sections = tuple(_sections_of(state, "\n".join(row["lines"])))
+        if sections and judged[state] < _OF_A_STATE:
+            judged[state] += 1
+            verdict, _, action = row["then"].partition(": ")
+            why = f"{row['source']}; {state}"
+            yield Decision(f"line {row['id'][0]}", tuple(row["lines"]), verdict, action, why, sections)
+
+
+def _sections_of(state: str, text: str) -> Iterator[Section]:
+    """Yield what a machine in this state has beside the log; nothing where the log names no device or state is unknown."""
+    found = {name: match[1] for name, pattern in _NAMED.items() if (match := re.search(pattern, text))}
+    if state in ("recovery action None", "recovery action Reset", _ANSWERS) and "gpu" in found:
+        yield Section(
+            "", "nvidia-smi -q", 0, False, _nvidia_smi(found["gpu"], state == "recovery action Reset")
+        )
+    elif state == "task in state D" and {"task", "pid"} <= set(found):
+        yield Section("", "ps *", 0, False, f"{found['pid']} 1 D 900 root {found['task']}\n")
+        yield Section("", f"/proc/{found['pid']}/status", 0, False, "voluntary_ctxt_switches:\t7\n")
+    elif state == "mount does not answer" and "server" in found:
+        yield from _mounted(f"{found['server']}:/home", "nfs4", "rw")
+        yield Section("", "df *", 1, False, "df: /data: Stale file handle\n")
+    elif state == "mounted read-only" and "device" in found:
+        yield from _mounted(f"/dev/{found['device']}", "ext4", "ro")
+        yield Section("", "df *", 0, False, "/dev/sda1 100 50 50 50% /data\n")
+    elif state == "disk in use and read fails" and "device" in found:
+        yield from _mounted(f"/dev/{found['device']}", "ext4", "rw")
+        yield Section("", "df *", 0, False, "/dev/sda1 100 50 50 50% /data\n")
+        yield Section("", "dd *", 1, False, "dd: error reading: Input/output error\n")
+        yield Section("", f"/sys/class/block/{found['device']}/removable", 0, False, "0\n")
+    elif state == "array degraded" and "array" in found:
+        yield from _mounted(f"/dev/{found['array']}", "ext4", "rw")
+        yield Section("", "df *", 0, False, "/dev/md0 100 50 50 50% /data\n")
+        yield Section("", "/proc/mdstat", 0, False, _MDSTAT.format(array=found["array"]))
+
+
+def _mounted(source: str, fstype: str, mode: str) -> Iterator[Section]:
+    info = f"36 25 8:1 / /data rw,relatime shared:1 - {fstype} {source} {mode}\n"
+    yield Section("", "/proc/self/mountinfo", 0, False, info)
+    yield Section("", "/proc/mounts", 0, False, f"{source} /data {fstype} {mode},relatime 0 0\n")
+
+
+def _nvidia_smi(address: str, reset: bool) -> str:
+    """Return `nvidia-smi -q` of a recorded H100 as if it were the GPU at this address."""
+    (section,) = (it for it in load(_RECORDED).sections if it.what == "nvidia-smi -q")
+    bus = address.upper().rjust(8 + len(":00:00"), "0") + ".0"
+    text = re.sub(r"[0-9A-F]{8}:[0-9A-F]{2}:00\.0", bus, section.text, flags=re.IGNORECASE)
+    return re.sub(r"(GPU Recovery Action +: )\w+", rf"\1{'Reset' if reset else 'None'}", text)
+
+
 class Judge:
     """One recorded machine whose kernel log is replaced for each decision."""
 
-    def __init__(self, folder: Path) -> None:
-        case = _case(())
-        self._machine = Machine(case, NODE, folder / NODE)
+    def __init__(self, folder: Path, sections: tuple[Section, ...] = ()) -> None:
+        folder.mkdir(exist_ok=True)
+        self._case = Case(DECISIONS, {"expect": {}}, (*_EMPTY, *sections))
+        self._machine = Machine(self._case, NODE, folder / NODE)
         self._folder = folder
+        self._has_gpus = any(it.what == "nvidia-smi -q" for it in sections)
         file = folder / "corpus.yaml"
         file.write_text(f"nodes: {NODE}\nprofile: generic\n")
         self._cluster = load_cluster(str(file))
@@ -82,9 +155,10 @@ class Judge:
         """Return how the checks end on a node whose kernel log holds these lines."""
         text = _BOOT + "".join(f"{_stamped(line, at)}\n" for at, line in enumerate(lines))
         self._machine.replace("dmesg", text)
-        bench = Bench(_case(()), self._folder, machines={NODE: self._machine})
+        bench = Bench(self._case, self._folder, machines={NODE: self._machine})
         bench.cluster = self._cluster
-        return [bench.judge(NODE, check) for check in CHECKS]
+        checks = (*CHECKS, "gpu.recovery_action") if self._has_gpus else CHECKS
+        return [bench.judge(NODE, check) for check in checks]
 
     def differences(self, decisions: Sequence[Decision]) -> Iterator[tuple[Decision, str]]:
         """Yield each decision that the checks do not share, and what they say."""
@@ -98,13 +172,10 @@ class Judge:
 
     def _alone(self, decisions: Iterable[Decision]) -> Iterator[tuple[Decision, str]]:
         for decision in decisions:
-            results = self.results(decision.lines)
+            judge = self if not decision.sections else Judge(self._folder / decision.name, decision.sections)
+            results = judge.results(decision.lines)
             if not _fits(results, decision.verdict, decision.action):
                 yield decision, "; ".join(str(result) for result in results)
-
-
-def _case(sections: tuple[Section, ...]) -> Case:
-    return Case(DECISIONS / "decisions.txt", {"expect": {}}, (Section("", "dmesg", 0, False, ""), *sections))
 
 
 def _stamped(line: str, seconds: int) -> str:
@@ -131,7 +202,7 @@ def _said(results: Iterable[Result]) -> tuple[str, str]:
 
 def differences(part: int = 0, parts: int = 1) -> tuple[int, list[str]]:
     """Judge one of `parts` parts of all decisions; return their number, and a line for each that the checks do not share."""
-    kernel = [*of_lines(), *of_logs()][part::parts]
+    kernel = [*of_lines(), *of_logs(), *of_states()][part::parts]
     others = [row for row in rows("kernel-logs") if "expect" in row][part::parts]
     errors = rows("dcgm-errors")[part::parts]
     with tempfile.TemporaryDirectory() as folder:
