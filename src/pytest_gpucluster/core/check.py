@@ -84,6 +84,14 @@ class Advisory:
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What has no known meaning, like `count` lines of a log: no failure and no warning. `-v` and HTML fold all of a check."""
+
+    text: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
 class Metric:
     """One measured number. `device` is a part of the node, '' for the whole node.
 
@@ -113,7 +121,7 @@ class NotChecked:
     reason: str
 
 
-Judgement = Iterator[Finding | Advisory | Metric | NotApplicable | NotChecked]
+Judgement = Iterator[Finding | Advisory | Remark | Metric | NotApplicable | NotChecked]
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,7 @@ class Verdict:
     advisories: tuple[Advisory, ...] = ()
     setting: str = ""  # of all findings that name none
     never_healthy: str = ""
+    remarks: tuple[Remark, ...] = ()
 
     def __post_init__(self) -> None:
         actions = (self.action, *(finding.action for finding in self.findings))
@@ -149,7 +158,10 @@ class Verdict:
             "findings": [finding.as_dict() for finding in self.findings],
             "metrics": [dict(vars(metric)) for metric in self.metrics],
             "advisories": [dict(vars(advisory)) for advisory in self.advisories],
+            "remarks": [dict(vars(remark)) for remark in self.remarks],
         }
+        if not self.remarks:
+            del plain["remarks"]
         del plain["never_healthy"]  # the reference has it
         if not self.setting:
             del plain["setting"]
@@ -221,6 +233,7 @@ def combined(verdicts: Iterable[Verdict]) -> Verdict:
         ),
         metrics=tuple(metric for it in known for metric in it.metrics),
         advisories=tuple(advisory for it in known for advisory in it.advisories),
+        remarks=tuple(remark for it in known for remark in it.remarks),
     )
 
 
@@ -333,7 +346,7 @@ def revised(revise: Callable[..., Verdict]) -> Callable[[Check[P]], Check[P]]:
 
 def conclude(
     name: str,
-    judgement: Iterable[Finding | Advisory | Metric | NotApplicable | NotChecked],
+    judgement: Iterable[Finding | Advisory | Remark | Metric | NotApplicable | NotChecked],
     *,
     cause: str,
     hint: str,
@@ -345,12 +358,15 @@ def conclude(
     findings: list[Finding] = []
     metrics: list[Metric] = []
     advisories: list[Advisory] = []
+    remarks: list[Remark] = []
     reason = unchecked = ""
     for item in judgement:
         if isinstance(item, Finding):
             findings.append(item)
         elif isinstance(item, Advisory):
             advisories.append(item)
+        elif isinstance(item, Remark):
+            remarks.append(item)
         elif isinstance(item, Metric):
             metrics.append(item)
         elif isinstance(item, NotChecked):
@@ -375,4 +391,5 @@ def conclude(
         action,
         tuple(advisories),
         never_healthy=never_healthy,
+        remarks=tuple(remarks),
     )

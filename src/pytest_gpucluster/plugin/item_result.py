@@ -64,6 +64,7 @@ def _clean_verdict(verdict: Verdict, metrics: Mapping[int, dict[str, Any]]) -> d
         "findings": clean_all(plain["findings"]),
         "metrics": [metrics[id(metric)] for metric in verdict.metrics],
         "advisories": clean_all(plain["advisories"]),
+        **({"remarks": clean_all(plain["remarks"])} if verdict.remarks else {}),
     }
     return {**_clean_flat({**plain, **dict.fromkeys(lists)}), **lists}
 

@@ -19,7 +19,7 @@ from pytest_gpucluster.report.proof import ENGINE_CHECK, NOT_PROVED
 from pytest_gpucluster.report.result import as_dict
 from pytest_gpucluster.report.run_model import CLUSTER
 from pytest_gpucluster.report.waivers import unused, uses
-from pytest_gpucluster.report.words import folded, number
+from pytest_gpucluster.report.words import folded, number, remark_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -218,6 +218,7 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
     yield from unjudged_lines(run, "not checked")[:MAX_UNJUDGED]
     yield from without_expectation(run)
     yield from advisory_lines(run)
+    yield from remark_lines(run) if verbose else ()
     yield from (f"warning: {text}" for _, text in shell_property(as_dict(run.start.get("shell"))))
     yield from (f"waived: {line}" for use in uses(run) for line in use.lines())
     yield from (f"warning: {line}" for line in unused(run))

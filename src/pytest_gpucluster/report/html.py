@@ -32,7 +32,7 @@ from pytest_gpucluster.report.result import as_dict, as_list
 from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, STATES
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
-from pytest_gpucluster.report.words import clock, count, counted, folded, for_nodes, number
+from pytest_gpucluster.report.words import clock, count, counted, folded, for_nodes, number, remark_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -338,6 +338,7 @@ def _warnings(run: Run) -> dict[str, Any]:
         "rows": [(check, row) for (check, *_), row in ordered[:MAX_ROWS]],
         "on": count(len(nodes), "node") if nodes else "the cluster",
         "left_out": max(0, len(ordered) - MAX_ROWS),
+        "notes": remark_lines(run),
     }
 
 

@@ -34,6 +34,7 @@ class DeviatingVerdict(NamedTuple):
     findings: tuple[Deviation, ...]
     advisories: tuple[Deviation, ...]
     setting: str = ""
+    remarks: tuple[tuple[str, int], ...] = ()  # text, count
 
 
 class LoggedMetric(NamedTuple):
@@ -112,7 +113,7 @@ def _waived(waiver: dict[str, Any]) -> Waived:
 
 
 def _deviates(verdict: dict[str, Any]) -> bool:
-    return bool(verdict.get("findings") or verdict.get("advisories"))
+    return any(verdict.get(key) for key in ("findings", "advisories", "remarks"))
 
 
 def _verdict(verdict: dict[str, Any]) -> DeviatingVerdict:
@@ -122,7 +123,10 @@ def _verdict(verdict: dict[str, Any]) -> DeviatingVerdict:
     outcome, action, cause, hint, setting = (
         _shared(verdict.get(key)) for key in ("outcome", "action", "cause", "hint", "setting")
     )
-    return DeviatingVerdict(outcome, action, cause, hint, findings, advisories, setting)
+    remarks = tuple(
+        (_text(it.get("text")), int(finite(it.get("count")) or 1)) for it in as_dicts(verdict.get("remarks"))
+    )
+    return DeviatingVerdict(outcome, action, cause, hint, findings, advisories, setting, remarks)
 
 
 def _deviation(finding: dict[str, Any]) -> Deviation:

@@ -99,6 +99,14 @@ class Series:
 
 
 @dataclass
+class Noted:
+    """How often a remark was made, and where."""
+
+    count: int = 0
+    nodes: set[str] = field(default_factory=set)
+
+
+@dataclass
 class Run:
     """What the events hold: of several `start` and `nodes` the first counts, of several `finish` the last."""
 
@@ -134,6 +142,9 @@ class Run:
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
     )  # outcome -> why -> check -> nodes
     warnings: dict[tuple[str, ...], Row] = field(default_factory=dict)  # the first of a key is the check
+    remarks: dict[str, dict[str, Noted]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(Noted))
+    )  # check -> text
     retried: dict[str, dict[str, str]] = field(
         default_factory=dict
     )  # item -> check, node, message, outcome at last
@@ -323,13 +334,21 @@ def _result(run: Run, event: dict[str, Any]) -> None:
     elif outcome not in ("passed", "not tested"):
         run.unjudged[outcome][why][check].add(node)
     for verdict in found.verdicts:
-        for advisory in verdict.advisories:
-            _add(run.warnings, advisory, node, check=check)
+        _deviating(run, verdict, check, node)
     for log in _logs(event):
         run.logs[suite].setdefault(log, check)
     for metric in found.metrics:
         _metric(run, metric, node)
     _figures(run, event, node)
+
+
+def _deviating(run: Run, verdict: DeviatingVerdict, check: str, node: str) -> None:
+    for advisory in verdict.advisories:
+        _add(run.warnings, advisory, node, check=check)
+    for text, count in verdict.remarks:
+        noted = run.remarks[check][_line(text)]
+        noted.count += count
+        noted.nodes.add(node)
 
 
 def _figures(run: Run, event: dict[str, Any], node: str) -> None:

@@ -13,6 +13,8 @@ from pytest_gpucluster.report.run_model import CLUSTER
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pytest_gpucluster.report.run_model import Run
+
 EXACT = 1e15  # below it a float holds every whole number
 _PLACEHOLDER = re.compile(r"\bNODE\b(?! FAILURE)")  # Slurm prints DUE TO NODE FAILURE
 TINY = 1e-300  # below it floats are subnormal: no power of ten is near
@@ -66,3 +68,17 @@ def round_up(value: float, steps: Sequence[float]) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in steps if step * power >= value * 0.999_999)
+
+
+def remark_lines(run: Run) -> list[str]:
+    """Return one line per check of what it remarked: how often, in how many kinds, where, and the most frequent."""
+    lines = []
+    for check, kinds in sorted(run.remarks.items()):
+        nodes = {node for noted in kinds.values() for node in noted.nodes}
+        example, _ = max(kinds.items(), key=lambda one: one[1].count)
+        total = sum(noted.count for noted in kinds.values())
+        lines.append(
+            f"note: {check} on {folded(sorted(nodes))}: {count(total, 'line')} of {count(len(kinds), 'kind')} "
+            f"without a known meaning, like: {example}"
+        )
+    return lines

@@ -10,12 +10,13 @@ from paths import ROOT
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Action, Outcome, Verdict
+from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.suites.controller import checks, job_checks
 from pytest_gpucluster.suites.controller.checks import ControllerLog, Controllers, Diagnostics
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.facts import ControllerState, Load, LogLine, Scheduler, parse_sdiag
 from pytest_gpucluster.suites.controller.jobs import BurstFacts, OrderedJob, OrderFacts, parse_jobs, room
-from pytest_gpucluster.suites.controller.known_errors import OF_SLURMCTLD, LogError, sorted_errors
+from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, LogError, sorted_errors
 
 CONFIG = ControllerConfig()
 LOAD = parse_sdiag((ROOT / "tests" / "data" / "controller" / "sdiag-22.05.8.txt").read_text())
@@ -128,7 +129,7 @@ def test_without_sdiag_nothing_is_judged() -> None:
 
 
 def errors(text: str, age: float | None) -> tuple[LogError, ...]:
-    return tuple(sorted_errors([LogLine(age, text)], OF_SLURMCTLD, window=24 * HOUR, nodes=("gpu02",)))
+    return tuple(sorted_errors([LogLine(age, text)], SLURMCTLD, window=24 * HOUR, nodes=("gpu02",)))
 
 
 PROLOG = "error: validate_node_specs: Prolog or job env setup failure on node gpu02, draining the node"
@@ -144,11 +145,14 @@ SILENT = "error: Nodes gpu02 not responding, setting DOWN"
         (PROLOG, 5.0, IDLE, True),  # during the run
         (PROLOG, None, IDLE, False),
         (PROLOG, None, None, True),
-        (CONF, 3599.0, IDLE, True),
-        (CONF, 3601.0, DRAINED, False),
+        (CONF, 2000.0, IDLE, True),  # slurmd registers every 2000 s at the latest
+        (CONF, 2001.0, DRAINED, False),
         (CONF, None, IDLE, False),
-        (SILENT, 1.0, IDLE, False),
-        ("error: something of node gpu02", 1.0, DRAINED, False),
+        ("fatal: Unable to use slurm.conf of node gpu02", 1.0, DRAINED, False),  # it runs again
+        ("error: Can't save state, create file /x/job_state.new error Permission denied", 300.0, IDLE, True),
+        ("error: Can't save state, create file /x/job_state.new error Permission denied", 301.0, IDLE, False),
+        ("error: open of a file of node gpu02: Too many open files", 9.0, IDLE, True),
+        ("error: open of a file of node gpu02: Too many open files", 60.0, IDLE, False),
     ],
 )
 def test_when_a_line_is_a_failure(text: str, age: float | None, info: NodeInfo | None, fails: bool) -> None:
@@ -162,13 +166,36 @@ def test_when_a_line_is_a_failure(text: str, age: float | None, info: NodeInfo |
     assert same.outcome is (verdict.outcome if info else Outcome.PASSED)
 
 
+@pytest.mark.parametrize("text", [SILENT, "error: Munge something of node gpu02"])
+def test_what_is_quiet_or_unknown_is_neither_failure_nor_warning(text: str) -> None:
+    found = errors(text, 1.0)
+    verdict = checks.reported(ControllerLog({"gpu02": found}, run_age=10.0), "gpu02", DRAINED, CONFIG)
+    assert (verdict.outcome, verdict.findings, verdict.advisories) == (Outcome.PASSED, (), ())
+    assert [(remark.text, remark.count) for remark in verdict.remarks] == [
+        (text.removeprefix("error: "), 1) for _ in found
+    ]
+
+
+def test_known_lines_of_the_cluster_file_decide_first() -> None:
+    ours = KnownLine(pattern="odd thing", meaning="our patch", reason="ticket 7", action="monitor")
+    quiet = KnownLine(pattern="slurm.conf", meaning="two files", reason="by intent")
+    lines = [LogLine(1.0, CONF), LogLine(2.0, "debug: odd thing"), LogLine(3.0, "error: odd thing 2")]
+    found = tuple(sorted_errors(lines, SLURMCTLD, window=HOUR, of_site=(ours, quiet)))
+    verdict = checks.errors(ControllerLog({"": found}, run_age=10.0), CONFIG)
+    assert [one.measured for one in verdict.findings] == [
+        "2 lines, last 2 s ago: odd thing 2; our patch (known: ticket 7)"
+    ]
+    warns = ours.model_copy(update={"action": "warn"})
+    found = tuple(sorted_errors(lines, SLURMCTLD, window=HOUR, of_site=(warns, quiet)))
+    verdict = checks.errors(ControllerLog({"": found}), CONFIG)
+    assert (verdict.outcome, len(verdict.advisories)) == (Outcome.PASSED, 1)
+
+
 def test_a_failure_has_the_cause_and_hint_of_its_error() -> None:
-    verdict = checks.errors(
-        ControllerLog({"": errors("error: Munge decode failed: Rewound credential", 9.0)}), CONFIG
-    )
-    assert parts(verdict) == ["authentication"]
-    assert "munge key" in verdict.cause
-    assert "unmunge" in verdict.hint
+    verdict = checks.errors(ControllerLog({"": errors("error: Can't save state, x", 9.0)}), CONFIG)
+    assert parts(verdict) == ["state cannot be saved"]
+    assert "StateSaveLocation" in verdict.cause
+    assert "df -h" in verdict.hint
 
 
 def test_a_log_that_was_not_read_is_not_checked() -> None:
@@ -177,12 +204,20 @@ def test_a_log_that_was_not_read_is_not_checked() -> None:
     assert checks.reported(log, "gpu02", IDLE, CONFIG).outcome is Outcome.NOT_CHECKED
 
 
-def test_equal_lines_are_one_finding_and_unknown_kinds_are_bounded() -> None:
-    many = [LogLine(float(n), f"error: odd {chr(97 + n)} {n}") for n in range(9)]
-    log = ControllerLog({"": tuple(sorted_errors([*many, *many], OF_SLURMCTLD, window=24 * HOUR))})
+def test_equal_lines_are_one_remark_or_finding() -> None:
+    many = [LogLine(float(n), f"error: odd {chr(97 + n % 3)} {n}") for n in range(9)]
+    log = ControllerLog({"": tuple(sorted_errors([*many, *many], SLURMCTLD, window=24 * HOUR))})
     verdict = checks.errors(log, CONFIG)
-    assert (verdict.outcome, len(verdict.advisories)) == (Outcome.PASSED, checks.MOST_UNKNOWN)
-    assert verdict.advisories[-1].measured.startswith("2 lines, last 8 s ago: odd i 8")
+    assert [(remark.text, remark.count) for remark in verdict.remarks] == [
+        ("odd a 6", 6),
+        ("odd b 7", 6),
+        ("odd c 8", 6),
+    ]
+    silent = LogLine(8.0, "error: Munge decode failed: Rewound credential")
+    (warning,) = checks.errors(
+        ControllerLog({"": tuple(sorted_errors([silent, silent], SLURMCTLD, window=9.0))}), CONFIG
+    ).advisories
+    assert warning.measured == "2 lines, last 8 s ago: Munge decode failed: Rewound credential"
 
 
 # --- jobs

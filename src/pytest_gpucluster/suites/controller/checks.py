@@ -18,11 +18,13 @@ from pytest_gpucluster.core.check import (
     Judgement,
     Metric,
     NotChecked,
+    Remark,
     Verdict,
     check,
     revised,
 )
-from pytest_gpucluster.suites.controller.known_errors import OF_SLURMCTLD, OF_SLURMD, UNKNOWN, Weight
+from pytest_gpucluster.core.known_lines import KnownLine
+from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, SLURMD, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,8 +38,7 @@ FEWEST_CYCLES = 10  # a mean of fewer says nothing: the counters are reset daily
 BACKFILL = 30.0  # seconds: default of bf_interval, and so of bf_max_time (slurm.conf(5))
 BACKFILL_LATE = 600.0
 MESSAGE_TIMEOUT = 10.0  # seconds: default of MessageTimeout (slurm.conf(5))
-MOST_UNKNOWN, SHOWN = 5, 160  # kinds of unknown lines that are shown, characters of a line
-_CAUSES: Mapping[str, KnownError] = {one.what: one for one in (*OF_SLURMD, *OF_SLURMCTLD)}
+SHOWN = 160  # characters of a line that a report quotes
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,8 @@ def _backfill_limit(parameters: str) -> float:
 
 def explained(verdict: Verdict, *_: Any) -> Verdict:
     """Return a failure with cause and hint of its first known error."""
-    known = next((_CAUSES[one.part] for one in verdict.findings if one.part in _CAUSES), None)
+    causes = {one.what: one for one in (*table(SLURMD), *table(SLURMCTLD))}
+    known = next((causes[one.part] for one in verdict.findings if one.part in causes), None)
     return replace(verdict, cause=known.cause, hint=known.hint) if known else verdict
 
 
@@ -260,26 +262,42 @@ def _judged(
     errors: Iterable[LogError], run_age: float, config: ControllerConfig, *, in_service: bool
 ) -> Judgement:
     kinds: dict[str, list[LogError]] = defaultdict(list)
-    unknown: dict[str, list[LogError]] = defaultdict(list)
     for one in errors:
-        if one.known:
-            kinds[one.known.what].append(one)
-        else:
-            unknown[re.sub(r"\d+", "#", one.line.text)].append(one)
+        kinds[_part(one)].append(one)
     for what, found in kinds.items():
         known = found[-1].known
-        assert known is not None  # those without one are in `unknown`
         age = min((one.line.age for one in found if one.line.age is not None), default=None)
-        fails = {
-            # Slurm drains the node with such an error, and only a person or a script returns it to service
-            Weight.DRAINS: not in_service or (age is not None and age <= run_age),
-            Weight.RECENT: age is not None and age <= config.log_recent,
-            Weight.NOTE: False,
-        }[known.weight]
-        yield (Finding if fails else Advisory)(what, _shown(found, age), "no such line")
-    for found in list(unknown.values())[-MOST_UNKNOWN:]:
-        age = min((one.line.age for one in found if one.line.age is not None), default=None)
-        yield Advisory(UNKNOWN, _shown(found, age), "no such line")
+        if known is None:
+            yield Remark(found[-1].line.text.partition(": ")[2][:SHOWN], len(found))
+        elif isinstance(known, KnownLine):
+            words = f"{_shown(found, age)}; {known.words}"
+            yield (
+                Finding(what, words, "no such line", known.failure)
+                if known.failure
+                else Advisory(what, words, "no such line")
+            )
+        else:
+            fails = _fails(known, age, run_age, config, in_service=in_service)
+            yield (Finding if fails else Advisory)(what, _shown(found, age), "no such line")
+
+
+def _part(one: LogError) -> str:
+    if one.known is None:
+        return re.sub(r"\d+", "#", one.line.text)
+    return one.known.meaning if isinstance(one.known, KnownLine) else one.known.what
+
+
+def _fails(
+    known: KnownError, age: float | None, run_age: float, config: ControllerConfig, *, in_service: bool
+) -> bool:
+    """Return whether the newest line of a kind proves a fault of now; data/slurm-errors.yaml defines `fails`."""
+    if known.fails == "never":
+        return False
+    if age is not None and age <= run_age:
+        return True
+    if known.fails == "drained":
+        return not in_service
+    return age is not None and age <= min(known.repeats, config.log_recent)
 
 
 def _shown(found: Sequence[LogError], age: float | None) -> str:

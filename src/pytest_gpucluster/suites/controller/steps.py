@@ -11,12 +11,13 @@ from pytest_gpucluster.core.errors import ProbeError, SlurmError, TransportError
 from pytest_gpucluster.core.probe import Answer, with_root
 from pytest_gpucluster.suites.controller import facts
 from pytest_gpucluster.suites.controller.checks import ControllerLog, Controllers, Diagnostics, is_high
-from pytest_gpucluster.suites.controller.known_errors import OF_SLURMCTLD, LogError, sorted_errors
+from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, LogError, sorted_errors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.core.known_lines import KnownLine
     from pytest_gpucluster.suites.controller.config import ControllerConfig
 
 LATER = 3.0  # seconds until the second query after a high figure
@@ -55,6 +56,7 @@ def query_controller_log(
     config: ControllerConfig,
     nodes: Collection[str],
     *,
+    known_lines: Collection[KnownLine] = (),
     started: float,
     sudo: bool,
 ) -> ControllerLog:
@@ -74,7 +76,12 @@ def query_controller_log(
         )
     found: dict[str, list[LogError]] = defaultdict(list)
     for one in sorted_errors(
-        tail.lines, OF_SLURMCTLD, window=config.log_window, ignored=config.ignored_errors, nodes=nodes
+        tail.lines,
+        SLURMCTLD,
+        window=config.log_window,
+        ignored=config.ignored_errors,
+        of_site=known_lines,
+        nodes=nodes,
     ):
         for node in one.nodes or ("",):
             found[node].append(one)

@@ -16,7 +16,7 @@ from pytest_gpucluster.suites.controller import SUITE, checks, job_checks, steps
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.facts import log_command, read_log
 from pytest_gpucluster.suites.controller.jobs import Burst, BurstFacts
-from pytest_gpucluster.suites.controller.known_errors import OF_SLURMD, sorted_errors
+from pytest_gpucluster.suites.controller.known_errors import SLURMD, sorted_errors
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -68,6 +68,7 @@ def controller_log(
         slurm.config(),
         config,
         session.plan.selected,
+        known_lines=session.cluster.known,
         started=STARTED,
         sudo=session.cluster.sudo and not session.cluster.sandbox,
     )
@@ -78,14 +79,24 @@ info = fact(lambda node: node.info)
 
 @fact
 def slurmd_errors(
-    node: Node, slurm: Slurm, config: ControllerConfig, gpucluster_item: ItemView
+    node: Node,
+    slurm: Slurm,
+    config: ControllerConfig,
+    gpucluster_item: ItemView,
+    gpucluster_session: ClusterSession,
 ) -> tuple[LogError, ...]:
     """The errors of slurmd's log on the item's node. The same command goes to all nodes at once."""
     path = slurm.config().get("SlurmdLogFile", "")
     command = log_command(path, "slurmd", config.log_size, config.log_window)
     tail = gpucluster_item.facts(Probe("slurmd log", command, read_log, root=True))
     return tuple(
-        sorted_errors(tail.lines, OF_SLURMD, window=config.log_window, ignored=config.ignored_errors)
+        sorted_errors(
+            tail.lines,
+            SLURMD,
+            window=config.log_window,
+            ignored=config.ignored_errors,
+            of_site=gpucluster_session.cluster.known,
+        )
     )
 
 
