@@ -16,7 +16,9 @@ from pytest_gpucluster.core.check import (
     NotApplicable,
     NotChecked,
     Outcome,
+    Remark,
     Verdict,
+    combined,
     conclude,
     with_cause,
     with_contention,
@@ -282,3 +284,15 @@ def test_facts_among_chatter() -> None:
     assert most_common(["a", "a", "a", "b", "b"]) == "", "less than two thirds accuse nobody"
     assert most_common([]) == ""
     assert signal_name(11) == "SIGSEGV"
+
+
+def test_a_remark_changes_no_outcome_and_is_logged() -> None:
+    def remarks(count: int) -> Verdict:
+        found = (Remark(f"odd {number}", 2) for number in range(count))
+        return conclude("a.b", found, cause="c", hint="h", action=Action.MONITOR)
+
+    verdict = remarks(2)
+    assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, ())
+    assert verdict.as_dict()["remarks"] == [{"text": "odd 0", "count": 2}, {"text": "odd 1", "count": 2}]
+    assert "remarks" not in remarks(0).as_dict()
+    assert [it.text for it in combined([verdict, remarks(1)]).remarks] == ["odd 0", "odd 1", "odd 0"]

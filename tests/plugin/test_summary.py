@@ -13,7 +13,7 @@ from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.summary import cell, classify
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.run_model import Run
-from pytest_gpucluster.report.words import folded, number
+from pytest_gpucluster.report.words import folded, number, remark_lines
 
 
 def add(run: Run, record: dict[str, Any], outcome: str, message: str) -> None:
@@ -326,3 +326,14 @@ def test_a_warning_is_told_of_each_node_once() -> None:
         "warning: 1 more kinds: see report.html",
     ]
     assert len(lines) == 21
+
+
+def test_remarks_are_one_line_per_check() -> None:
+    run = Run()
+    for node, text, times in (("gpu01", "odd a", 2), ("gpu02", "odd b", 3), ("gpu02", "odd a", 2)):
+        found = [{"outcome": "passed", "remarks": [{"text": text, "count": times}]}]
+        add(run, _record(node, verdicts=found), "passed", "")
+    assert remark_lines(run) == [
+        "note: gpu.count on gpu[01-02]: 7 lines of 2 kinds without a known meaning, like: odd a"
+    ]
+    assert summary.advisory_lines(run) == []

@@ -671,6 +671,15 @@ def test_warnings_are_sorted_and_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ([check for check, _ in found["rows"]], found["left_out"]) == (["gpu.a", "gpu.b"], 1)
 
 
+def test_remarks_stand_below_the_warnings() -> None:
+    noted = [{"outcome": "passed", "remarks": [{"text": "odd <a>", "count": 2}]}]
+    run = read_run(a_run([passing("gpu01", check="controller.errors", verdicts=noted)]))
+    line = "note: controller.errors on gpu01: 2 lines of 1 kind without a known meaning, like: odd <a>"
+    assert html._warnings(run)["notes"] == [line]
+    assert line.replace("<", "&lt;").replace(">", "&gt;") in html.render(run)
+    assert 'id="warnings"' not in html.render(read_run(a_run([passing("gpu01")])))
+
+
 def test_a_curve_at_its_bound_is_not_below_it() -> None:
     bound = {"name": "bound all_reduce 1 GiB", "value": 20, "unit": "GB/s"}
     curve = {"title": "all_reduce, 2 nodes x 8 GPUs", "points": [[1 << 20, 1.0], [1 << 30, 20.0]]}

@@ -213,6 +213,7 @@ def explained(verdict: Verdict, *_: Any) -> Verdict:
     cause="slurmctld reports an error",
     hint="slurmctld's log (SlurmctldLogFile; journalctl -u slurmctld)",
     action=Action.MONITOR,
+    never_healthy="only a line of `known` in the cluster file, which a person wrote, can require a repair here",
     marks=("inventory",),
 )
 def errors(controller_log: ControllerLog, config: ControllerConfig) -> Judgement:
@@ -229,6 +230,7 @@ def errors(controller_log: ControllerLog, config: ControllerConfig) -> Judgement
     cause="slurmctld reports an error of the node",
     hint="scontrol show node NODE; slurmctld's log; sinfo -R",
     action=Action.MONITOR,
+    never_healthy="only a line of `known` in the cluster file, which a person wrote, can require a repair here",
     marks=("inventory", "judges_node"),
 )
 def reported(
@@ -250,6 +252,7 @@ def reported(
     cause="slurmd reports an error",
     hint="slurmd's log on the node (SlurmdLogFile; journalctl -u slurmd)",
     action=Action.MONITOR,
+    never_healthy="only a line of `known` in the cluster file, which a person wrote, can require a repair here",
 )
 def node_errors(
     slurmd_errors: Sequence[LogError], run_age: float, info: NodeInfo | None, config: ControllerConfig

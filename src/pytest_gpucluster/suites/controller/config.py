@@ -35,7 +35,8 @@ class ControllerConfig(Section):
     log_window: Duration = Field(86_400, description="older lines of the logs do not count")
     log_recent: Duration = Field(
         3600,
-        description="a known error that drains no node is a failure within this time, and an advisory after it",
+        description="a known error that drains no node, and that slurmctld repeats while it lasts, is a failure at most within "
+        "this time",
     )
     log_size: Size = Field(4 << 20, description="how much of the end of a log is read")
     ignored_errors: tuple[Text, ...] = Field(
