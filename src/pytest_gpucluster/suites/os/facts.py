@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -16,7 +16,7 @@ from pytest_gpucluster.core.probe import Answer, Probe, last_line, text_of
 from pytest_gpucluster.core.units import cpu_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 
@@ -106,7 +106,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Cpus:
-    """Facts of lscpu. `offline` is a CPU list like 2-3, '' if all CPUs are online."""
+    """Facts of lscpu. `offline` is a CPU list like 2-3, '' if all CPUs are online.
+
+    memory_nodes: how many of `numa_nodes` have no CPU: memory of a GPU (GH200, GB200) or a CXL expander.
+    """
 
     online: int
     offline: str
@@ -115,6 +118,12 @@ class Cpus:
     threads_per_core: str
     model: str
     architecture: str
+    memory_nodes: int = 0
+
+    @property
+    def cpu_nodes(self) -> int:
+        """The number of NUMA nodes with CPUs."""
+        return self.numa_nodes - self.memory_nodes
 
 
 @dataclass(frozen=True)
@@ -315,7 +324,71 @@ def read_cpus(text: str) -> Cpus:
         threads_per_core=values.get("Thread(s) per core", "unknown"),
         model=values.get("Model name", "unknown"),
         architecture=values.get("Architecture", "unknown"),
+        memory_nodes=sum(not value for key, value in values.items() if _NODE_CPUS.fullmatch(key)),
     )
+
+
+_NODE_CPUS = re.compile(r"NUMA node\d+ CPU\(s\)")
+
+
+@dataclass(frozen=True)
+class MemoryParts:
+    """What MemTotal hides, in bytes. `extra`: on NUMA nodes without CPUs; `reserved`: for a crash kernel.
+
+    dimms: {name: size} of the modules that EDAC lists; {} without its driver.
+    """
+
+    extra: int = 0
+    reserved: int = 0
+    dimms: Mapping[str, int] = field(default_factory=dict)
+
+    def installed(self, total: int) -> int:
+        """Return the memory of the processors: MemTotal without that of GPUs, with what a crash kernel holds."""
+        return total - self.extra + self.reserved
+
+
+def read_memory_parts(answer: Answer) -> MemoryParts:
+    """Read the NUMA nodes, the crash kernel and EDAC in /sys; what is not there is 0."""
+    found = {name: part.text for name, part in sections(answer).items()}
+    try:
+        with_cpus = cpu_list(found.get("cpus", "").strip())
+    except ValueError:  # no such file
+        with_cpus = frozenset()
+    totals = re.findall(r"^Node (\d+) MemTotal: *(\d+) kB", found.get("nodes", ""), re.MULTILINE)
+    extra = sum(int(size) for node, size in totals if with_cpus and int(node) not in with_cpus)
+    crash = found.get("crash", "").strip()
+    rows = re.findall(r"^\S*/(mc\d+/\w+)/(dimm_label|size):(.*)$", found.get("dimms", ""), re.MULTILINE)
+    labels = {place: text.strip() for place, key, text in rows if key == "dimm_label"}
+    sizes = {place: int(text) for place, key, text in rows if key == "size" and text.isdecimal()}
+    dimms = {f"{place} {labels.get(place, '')}".strip(): size << 20 for place, size in sizes.items() if size}
+    return MemoryParts(extra * 1024, int(crash) if crash.isdecimal() else 0, dimms)
+
+
+_EDAC = (
+    "/sys/devices/system/edac/mc/mc*/dimm* /sys/devices/system/edac/mc/mc*/rank*"  # rank0: of chip selects
+)
+_DIMMS = " ".join(f"{place}/{name}" for place in _EDAC.split() for name in ("dimm_label", "size"))
+MEMORY_PARTS: Probe[MemoryParts] = Probe(
+    "memory parts",
+    SECTIONS_SH
+    + "s nodes grep -h MemTotal /sys/devices/system/node/node[0-9]*/meminfo; "
+    + "s cpus cat /sys/devices/system/node/has_cpu; s crash cat /sys/kernel/kexec_crash_size; "
+    + f"s dimms grep -sH . {_DIMMS}",
+    read_memory_parts,
+    by_hand=f"grep MemTotal /sys/devices/system/node/node*/meminfo; grep -sH . {_DIMMS}",
+)
+
+
+def read_user(text: str) -> str:
+    """Return the line of id with its groups in the order of their numbers: that of id is the directory's."""
+    head, groups, rest = read_line(text).partition(" groups=")
+    ids, context, label = rest.partition(" context=")
+    return head + groups + ",".join(sorted(ids.split(","), key=_group_id)) + context + label
+
+
+def _group_id(text: str) -> tuple[int, str]:
+    number = text.partition("(")[0]
+    return (int(number) if number.isdecimal() else -1, text)
 
 
 def _absent(answer: Answer, name: str) -> bool:
@@ -416,7 +489,7 @@ MOUNTS = _basic("mounts", "mounts", read_mounts, "cat /proc/mounts")
 LIMITS = _basic("limits", "limits", read_limits, "cat /proc/self/limits")
 KERNEL_SETTINGS = _basic("kernel settings", "tunables", read_tunables, _SYSCTL)
 TAINT = _basic("taint", "taint", read_taint, f"cat {_TAINT_FILE}")
-USER = _basic("user", "user", read_line, "id")
+USER = _basic("user", "user", read_user, "id")
 GOVERNORS: Probe[dict[str, int]] = Probe("governor", BASICS, read_governors, by_hand=_GOVERNORS, alone=True)
 THP: Probe[str] = Probe("transparent huge pages", BASICS, read_thp, by_hand=_THP, alone=True)
 LSM: Probe[str] = Probe("lsm", BASICS, read_lsm, by_hand=f"cat {_LSM_FILE}", alone=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """One row of ps. `age` in seconds, None if ps does not print it."""
+    """One row of ps. `age` in seconds, None if ps does not print it.
+
+    kernel: a thread of the kernel. switches: its context switches, None if not read: a process that gets on has more of
+    them in each sample (as check_hung_task() of the kernel judges it).
+    """
 
     pid: int
     ppid: int
@@ -25,6 +29,8 @@ class ProcessRow:
     age: int | None
     user: str
     command: str
+    kernel: bool = False
+    switches: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,9 @@ class Processes:
 # is in state D during input and output. The count shows that ps ran.
 _PROCESSES_SH = (
     "export LC_ALL=C; sample() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= | "
-    "awk '{ n++ } $1 == 1 { all = 1 } $3 ~ /^[DZ]/ { print } "
+    'awk \'{ n++ } $1 == 1 { all = 1 } $3 ~ /^Z/ { print } $3 ~ /^D/ { c = u = 0; f = "/proc/" $1 "/status"; '
+    "while ((getline l < f) > 0) { if (l ~ /^VmSize/) u = 1; if (l ~ /ctxt_switches/) { split(l, w); c += w[2] } } "
+    'close(f); print (c ? "@" (u ? c : "kernel") " " : "") $0 } '
     'END { print "processes", (n + 0) (n && !all ? " visible" : "") }\'; }; '
     'a=$(sample); printf "%s\\n" "$a"; case $a in *" D"*|*" Z"*) '
     "for i in 1 2; do sleep 1; sample; done;; esac"
@@ -52,7 +60,7 @@ _HIDDEN = (
     "ps does not show process 1: /proc hides the processes of others (hidepid); run as root, or as a member of the "
     "group that its option gid= names"
 )
-_ROW = re.compile(r"(\d+)\s+(\d+)\s+([A-Z]\S*)\s+(\d+|-)\s+(\S+)\s+(.+)")
+_ROW = re.compile(r"(?:@(\d+|kernel) )?(\d+)\s+(\d+)\s+([A-Z]\S*)\s+(\d+|-)\s+(\S+)\s+(.+)")
 
 
 def read_processes(answer: Answer) -> Processes:
@@ -86,12 +94,22 @@ def _process(line: str) -> ProcessRow:
     match = _ROW.fullmatch(line)
     if not match:
         raise ProbeError(f"ps: not understood: {line[:80]!r}")
-    pid, ppid, state, age, user, command = match.groups()
-    return ProcessRow(int(pid), int(ppid), state, int(age) if age != "-" else None, user, command)
+    mark, pid, ppid, state, age, user, command = match.groups()
+    kernel = mark == "kernel" if mark else int(ppid) == _KTHREADD
+    switches = int(mark) if mark and not kernel else None
+    seconds = int(age) if age != "-" else None
+    return ProcessRow(int(pid), int(ppid), state, seconds, user, command, kernel, switches)
+
+
+_KTHREADD = 2  # the parent of all threads of the kernel
 
 
 def _same(process: ProcessRow, before: ProcessRow | None) -> bool:
-    return before is not None and before.state[0] == process.state[0]
+    return (
+        before is not None
+        and before.state[0] == process.state[0]
+        and (before.switches == process.switches or None in (before.switches, process.switches))
+    )
 
 
 PROCESSES: Probe[Processes] = Probe(
@@ -104,47 +122,69 @@ PROCESSES: Probe[Processes] = Probe(
 
 @dataclass(frozen=True)
 class TimeSync:
-    """State of the time service. `offset` in seconds, None if unknown; `source`: the tool that was used."""
+    """State of the time service. `offset` in seconds, None if unknown; `source`: the tool that was used.
+
+    error: the largest error of the clock that the service estimates, in seconds; None if unknown.
+    silent: seconds since the last measurement of a source, None if unknown; `interval`: those between two.
+    """
 
     synchronised: bool
     source: str
     offset: float | None = None
     detail: str = ""
+    error: float | None = None
+    silent: float | None = None
+    interval: float = 0.0
 
 
-_TIME_SH = SECTIONS_SH + "s chronyc chronyc -c tracking; s ntpq ntpq -c rv; s timedatectl timedatectl show"
+_TIME_SH = (
+    SECTIONS_SH
+    + "s now date +%s; s chronyc chronyc -c tracking; s ntpq ntpq -c rv; s timedatectl timedatectl show"
+)
 
 
 def read_time_sync(answer: Answer) -> TimeSync:
     """Use chronyd, else ntpd, else timedatectl, which has no offset."""
     found = sections(answer)
+    now = _float(found.pop("now").text) if "now" in found else None
     for name, read in (("chronyc", _chrony), ("ntpq", _ntp), ("timedatectl", _timedatectl)):
         part = found.get(name)
         if part is not None and part.rc == 0 and (sync := read(part.text)):
-            return sync
+            known = now is not None and sync.silent is not None
+            return replace(sync, silent=now - sync.silent if known else None)
     errors = (f"{name}: {last_line(part.text)}" for name, part in found.items() if part.rc != NOT_FOUND)
     raise NotAvailable("; ".join(errors) or "none of chronyc, ntpq and timedatectl is installed")
 
 
 def _chrony(text: str) -> TimeSync | None:
-    """`chronyc -c tracking`: field 5 is the offset in seconds, the last one the leap status."""
+    """`chronyc -c tracking`: fields 4 and 5 are the time of the last measurement and the offset, the last one the leap status."""
     fields = text.strip().split(",")
     if len(fields) < 14:  # fields of chronyc(1) tracking
         return None
     return TimeSync(
-        fields[-1] != "Not synchronised", "chronyc", _float(fields[4]), f"leap status {fields[-1]}"
+        fields[-1] != "Not synchronised",
+        "chronyc",
+        _float(fields[4]),
+        f"leap status {fields[-1]}",
+        silent=_float(fields[3]),
+        interval=_float(fields[12]) or 0.0,
     )
 
 
 def _ntp(text: str) -> TimeSync | None:
-    """`ntpq -c rv`: leap=11 (leap_alarm) means not synchronised; offset in milliseconds."""
+    """`ntpq -c rv`: leap=11 (leap_alarm) means not synchronised; offset and rootdisp in milliseconds."""
     leap = re.search(r"leap_\w+|leap=\d+", text)
     offset = re.search(r"\boffset=([-+.\d]+)", text)
     if not leap:
         return None
     alarm = leap[0] in ("leap_alarm", "leap=11", "leap=3")
-    milliseconds = _float(offset[1]) if offset else None
-    return TimeSync(not alarm, "ntpq", None if milliseconds is None else milliseconds / 1000, leap[0])
+    error = re.search(r"\brootdisp=([.\d]+)", text)
+    return TimeSync(not alarm, "ntpq", _seconds(offset), leap[0], _seconds(error))
+
+
+def _seconds(milliseconds: re.Match[str] | None) -> float | None:
+    value = _float(milliseconds[1]) if milliseconds else None
+    return None if value is None else value / 1000
 
 
 def _timedatectl(text: str) -> TimeSync | None:
@@ -220,14 +260,17 @@ def read_system_state(answer: Answer) -> SystemState:
         return SystemState("offline")
     if re.search(r"denied|not permitted|authentication required", message, re.IGNORECASE):
         raise NotAvailable(message)
-    return SystemState("", message if answer.rc != _TIMED_OUT else f"no answer within {_SYSTEM_SECONDS} s")
+    return SystemState(
+        "", message if answer.rc != _TIMED_OUT else f"no answer, twice, within {_SYSTEM_SECONDS} s"
+    )
 
 
 _SYSTEM_SECONDS = 10
 _TIMED_OUT = 124  # as timeout(1) exits
 SYSTEM_STATE: Probe[SystemState] = Probe(
     "systemd",
-    f"LC_ALL=C timeout {_SYSTEM_SECONDS} systemctl is-system-running",
+    "export LC_ALL=C; for i in 1 2; do "
+    f"timeout {_SYSTEM_SECONDS} systemctl is-system-running; r=$?; [ $r = {_TIMED_OUT} ] || break; done; exit $r",
     read_system_state,
     by_hand="systemctl is-system-running",
 )

@@ -65,7 +65,10 @@ _HUNG = 124  # as timeout(1) exits
 
 @dataclass(frozen=True)
 class Disk:
-    """Result of df on a path, in bytes and inodes. `problem`: why there is none; `hung`: df did not end."""
+    """Result of df on a path, in bytes and inodes. `problem`: why there is none; `hung`: df did not end.
+
+    source: what is mounted there, as df prints it, also where the access by df has mounted it (autofs).
+    """
 
     size: int = 0
     free: int = 0
@@ -73,6 +76,7 @@ class Disk:
     inodes_free: int = 0
     problem: str = ""
     hung: bool = False
+    source: str = ""
 
     @property
     def forbidden(self) -> bool:
@@ -153,14 +157,14 @@ def read_disk(part: CommandSection) -> Disk:
 
 def read_disks(paths: Sequence[str], text: str) -> dict[str, Disk]:
     """Read `df -Pk` and `df -Pi` of these paths, which have one row per path in this order."""
-    rows = re.findall(r"\s(\d+|-)\s+(\d+|-)\s+(-?\d+|-)\s+(?:\d+%|-)\s+/", text)
+    rows = re.findall(r"^(\S*).*?\s(\d+|-)\s+(\d+|-)\s+(-?\d+|-)\s+(?:\d+%|-)\s+/", text, re.MULTILINE)
     if len(rows) != 2 * len(paths):
         raise ProbeError(f"df: {len(rows)} rows for {len(paths)} paths: {last_line(text)[:80]!r}")
-    counts = [tuple(0 if x == "-" else int(x) for x in row) for row in rows]
+    counts = [tuple(0 if x == "-" else int(x) for x in row[1:]) for row in rows]
     return {
-        path: Disk(size * 1024, free * 1024, inodes, inodes_free)
-        for path, (size, _, free), (inodes, _, inodes_free) in zip(
-            paths, counts[: len(paths)], counts[len(paths) :], strict=True
+        path: Disk(size * 1024, free * 1024, inodes, inodes_free, source=row[0])
+        for path, row, (size, _, free), (inodes, _, inodes_free) in zip(
+            paths, rows, counts[: len(paths)], counts[len(paths) :], strict=False
         )
     }
 

@@ -124,7 +124,7 @@ usual_cmdline = fact(lambda node, cmdlines: cmdlines.of(node.peers))
 usual_architecture = fact(lambda node, all_cpus: all_cpus.of(node.peers, "architecture"))
 usual_cpus = fact(lambda node, all_cpus: all_cpus.of(node.twins, "online"))
 usual_cpu_model = fact(lambda node, all_cpus: all_cpus.of(node.twins, "model"))
-usual_numa = fact(lambda node, all_cpus: all_cpus.of(node.twins, "numa_nodes"))
+usual_numa = fact(lambda node, all_cpus: all_cpus.of(node.twins, "cpu_nodes"))
 smaller_in_slurm = fact(
     lambda node, inventory: any(
         inventory[node.name].memory < inventory[other].memory
@@ -132,9 +132,13 @@ smaller_in_slurm = fact(
         if node.name in inventory and other in inventory
     )
 )
+memory_parts = probed(basics.MEMORY_PARTS)
+all_parts = fleet_probed(basics.MEMORY_PARTS)
+installed = fact(scope="session")(checks.hardware.installed)
 usual_memory = fact(
-    lambda node, memories: memories.of(node.twins, "total", checks.hardware.PEER_MEMORY_TOLERANCE)
+    lambda node, installed: installed.of(node.twins, "total", checks.hardware.PEER_MEMORY_TOLERANCE)
 )
+usual_dimms = fact(lambda node, installed: installed.of(node.twins, "dimms"))
 usual_hugepages = fact(lambda node, memories: memories.of(node.twins, "hugepages"))
 usual_swap = fact(lambda node, memories: memories.of(node.twins, "swap_total"))
 usual_governors = fact(lambda node, all_governors: all_governors.of(node.twins))

@@ -8,8 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.fault_rules import Situation, floor, unless_unsettled
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_SPACE, without_slash
+from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_SPACE, read_only, without_slash
 from pytest_gpucluster.suites.os.storage_facts import SCRATCH, Disk, SharedFolder
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.facts import Mount
 
 SHM = SCRATCH[1]
-SHM_FREE = 0.1  # of /dev/shm, if that is less than os.min_free_root: a small one is no fault
+LEAST_FREE = (
+    0.1  # of a file system, if that is less than the default of os.min_free_root: a small one is no fault
+)
 MIN_INODES_FREE = 0.05
 
 
@@ -63,11 +66,13 @@ def mount_response(
     mounts: Mapping[str, Mount],
     stated_paths: Sequence[str] | None = None,
     answering: Collection[str] = (),
+    uptime: float | None = None,
 ) -> Judgement:
     """Df of every stated path, and of other networked mounts, ends within the deadline.
 
     answering: the paths whose df succeeds on any node; if the user has no permission on all nodes, no node is at fault.
     """
+    starts = Situation(uptime).why_not_yet()
     for path, disk in disks.items():
         mount = mounts.get(without_slash(path))
         source = f" ({mount.fstype} from {mount.source})" if mount else ""
@@ -78,7 +83,8 @@ def mount_response(
             yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
         elif disk.hung or (problem and mount):
             stuck = path in answering and (disk.hung or re.search(_GONE, disk.problem))
-            yield Finding(f"{path}{source}", disk.problem, "df answers", Action.REBOOT if stuck else None)
+            found = Finding(f"{path}{source}", disk.problem, "df answers", Action.REBOOT if stuck else None)
+            yield from unless_unsettled(starts, iter((found,)))
 
 
 def answering(fleet: Mapping[str, Mapping[str, Disk]]) -> frozenset[str]:
@@ -115,11 +121,10 @@ def free_space(
             yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
         if disk.problem or (path not in mounts and path not in ALWAYS):
             continue  # os.mounts and os.mount_response judge it
+        if path in ALWAYS and read_only(mounts, path):
+            continue  # os.root_writable judges it
         yield Metric("free_space", disk.free / 2**30, "GiB", path)
-        least, percent = bounds[path]
-        least = max(least, math.ceil(disk.size * percent / 100))
-        if path == SHM and bounds[path] == (os_config.min_free_root, 0.0):  # the default, not a stated mount
-            least = min(least, math.ceil(disk.size * SHM_FREE))
+        least = _least(path, disk, os_config, *bounds[path])
         if disk.free < least:
             low.add(path)
             measured = f"{format_size(disk.free)} free of {format_size(disk.size)}"
@@ -130,6 +135,16 @@ def free_space(
     failed = [path for path in ALWAYS if disks[path].problem]
     if failed:
         yield NotChecked(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
+
+
+def _least(path: str, disk: Disk, config: OsConfig, least: int, percent: float) -> int:
+    """Return the bytes that must be free; of a small file system, a share, unless a person states the bound."""
+    stated = (least, percent) != (config.min_free_root, 0.0) or (
+        "min_free_root" in config.model_fields_set and path != SHM
+    )
+    if path in ALWAYS and not stated:
+        return math.ceil(floor(least, disk.size, LEAST_FREE))
+    return max(least, math.ceil(disk.size * percent / 100))
 
 
 def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
@@ -147,12 +162,12 @@ def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
     hint="df -i; du --inodes -xd1 in the file system",
     action=Action.CONFIGURE,
 )
-def inodes(disks: Mapping[str, Disk]) -> Judgement:
+def inodes(disks: Mapping[str, Disk], mounts: Mapping[str, Mount]) -> Judgement:
     """At least 5% of the inodes of /, /tmp and /dev/shm are free, if the file system counts them."""
     counted = False
     for path in ALWAYS:
         disk = disks[path]
-        if disk.problem or not disk.inodes:
+        if disk.problem or not disk.inodes or read_only(mounts, path):
             continue
         counted = True
         share = disk.inodes_free / disk.inodes

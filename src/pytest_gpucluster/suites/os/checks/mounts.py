@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.kit.os_config import MountConfig
     from pytest_gpucluster.suites.os.facts import Mount
+    from pytest_gpucluster.suites.os.storage_facts import Disk
 
 ALWAYS = ("/", *SCRATCH)
 HALF = "half of the memory"
@@ -33,14 +34,24 @@ SMALLER = 0.9  # times the usual size: a share of the memory differs by some pag
     action=Action.CONFIGURE,
     setting="os.mounts",
 )
-def mounts(mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig]) -> Judgement:
-    """Every file system of the cluster file is mounted, with type, source and options as stated."""
+def mounts(
+    mounts: Mapping[str, Mount],
+    stated_mounts: Sequence[MountConfig],
+    disks: Mapping[str, Disk] = MappingProxyType({}),
+) -> Judgement:
+    """Every file system of the cluster file is mounted, with type, source and options as stated.
+
+    disks: results of df, whose access mounts an idle automount; of that, only the source is known.
+    """
     if not stated_mounts:
         yield NotApplicable("the cluster file states no os.mounts")
     for wanted in stated_mounts:
         mount = mounts.get(without_slash(wanted.path))
         if mount is None:
             yield Finding(wanted.path, "not mounted", "mounted")
+            continue
+        if mount.fstype == "autofs":
+            yield from _automount(wanted, disks.get(without_slash(wanted.path)))
             continue
         nfs = "nfs" if mount.fstype == "nfs4" else None  # of a cluster file, it includes nfs4
         if wanted.fstype not in (None, mount.fstype, nfs):
@@ -50,6 +61,15 @@ def mounts(mounts: Mapping[str, Mount], stated_mounts: Sequence[MountConfig]) ->
         missing = [option for option in wanted.options if option not in mount.options]
         if missing:
             yield Finding(wanted.path, f"options {','.join(mount.options)}", f"with {','.join(missing)}")
+
+
+def _automount(wanted: MountConfig, disk: Disk | None) -> Iterator[Finding | NotChecked]:
+    if disk is None:
+        yield NotChecked(f"{wanted.path} is an idle automount: list the folder, and repeat the check")
+    elif disk.problem:
+        yield Finding(wanted.path, f"an automount that mounts nothing: {disk.problem}", "mounted")
+    elif wanted.source and disk.source.rstrip("/") != wanted.source.rstrip("/"):
+        yield Finding(wanted.path, f"source {disk.source}", f"source {wanted.source}")
 
 
 def without_slash(path: str) -> str:
@@ -96,12 +116,18 @@ NO_SPACE = "No space left|quota exceeded"  # ENOSPC and EDQUOT, as libc prints t
 _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
 
 
+def read_only(mounts: Mapping[str, Mount], path: str) -> bool:
+    """Return whether the file system of /, /tmp or /dev/shm is read-only: an image has no free space or inodes."""
+    return "ro" in (mounts.get(path) or mounts["/"]).options
+
+
 def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | NotChecked]:
     """Judge a read-only file system; if it is so on purpose, as an image, most nodes have it read-only."""
     mounted = f"mounted {','.join(mount.options)}"
     remounted = "errors=remount-ro" in mount.options
     if mount.path in SCRATCH or "ro" not in mount.options or remounted:
-        by_kernel = "ro" not in mount.options or (remounted and not peers.absent and peers.value is True)
+        root = mount.path == "/" and not peers.absent and peers.value is True  # others may be so on purpose
+        by_kernel = "ro" not in mount.options or (remounted and root)
         yield Finding(mount.path, mounted, "rw", Action.DRAIN if by_kernel else None)
     elif not peers.absent and peers.value is not False:
         yield from peers.judge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import statistics
@@ -21,7 +22,7 @@ from pytest_gpucluster.core.check import (
     check,
     revised,
 )
-from pytest_gpucluster.core.majority import Norm, differs, norm
+from pytest_gpucluster.core.majority import Norm, norm
 from pytest_gpucluster.suites.os.network_facts import (
     REACHED,
     UNKNOWN_NAME,
@@ -33,7 +34,7 @@ from pytest_gpucluster.suites.os.network_facts import (
 from pytest_gpucluster.suites.os.peers import Peers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpucluster.config.models import Cluster
 
@@ -73,20 +74,36 @@ def resolved(fleet: Mapping[str, Mapping[str, str]]) -> dict[str, Norm[str]]:
     action=Action.CONFIGURE,
 )
 def name_resolution(
-    addresses: Mapping[str, str], node_name: str, all_addresses: Mapping[str, Norm[str]]
+    addresses: Mapping[str, str],
+    node_name: str,
+    all_addresses: Mapping[str, Norm[str]],
+    networks: Mapping[str, Network] = MappingProxyType({}),
 ) -> Judgement:
-    """The names of other nodes resolve to the addresses that most nodes see."""
+    """The names of other nodes resolve to the addresses that most nodes see, or to others of that node."""
     compared = False
     for name in (name for name in addresses if name != node_name):
         most = all_addresses[name]
         if most.absent or (most.clear and not most.value):
             continue
         compared = True
+        own = {one for found in networks.get(name, Network()).addresses.values() for one in found}
         yield from most.judge(
-            name, addresses[name], worse=differs, shown=lambda address: address or "does not resolve"
+            name,
+            addresses[name],
+            worse=functools.partial(_wrong_address, own=own),
+            shown=lambda address: address or "does not resolve",
         )
     if not compared:
         yield NotApplicable("no name of another node resolves alike on most nodes (Slurm uses NodeAddr then)")
+
+
+def _wrong_address(mine: str, theirs: str, own: Collection[str]) -> bool:
+    """Several addresses of one node are right; those of IPv6 are not compared with those of IPv4."""
+    found = mine.split()
+    if not found or not theirs:
+        return mine != theirs
+    other_family = all(":" in one for one in found) != all(":" in one for one in theirs.split())
+    return mine != theirs and not other_family and not set(found) <= {*own}
 
 
 def usual_seconds(all_naming: Mapping[str, Naming]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,25 @@ def security_modules(lsm: str, usual_lsm: Norm[Any]) -> Judgement:
     action=Action.CONFIGURE,
 )
 def kernel_settings(settings: str, usual_settings: Norm[Any]) -> Judgement:
-    """Common sysctls that the cluster file does not state are as on the other nodes."""
-    yield from alike("sysctls", settings, usual_settings)
+    """Common sysctls that the cluster file does not state are as on the other nodes; bounds may be larger."""
+    yield from alike("sysctls", settings, usual_settings, worse=_worse_settings, harmless="a larger bound")
+
+
+_BOUNDS = ("kernel.pid_max", "vm.max_map_count")  # more is no fault: systemd and Ubuntu 24.04 raise them
+_NAME = re.compile(r"(?:^| )((?:kernel|vm)\.\w+)=")
+
+
+def _worse_settings(mine: str, theirs: str) -> bool:
+    """Compare lines of 'name=value', whose values may contain blanks."""
+    own, usual = (dict(zip(*2 * (iter(_NAME.split(text)[1:]),), strict=True)) for text in (mine, theirs))
+    if own.keys() != usual.keys() or not own:
+        return mine != theirs
+    return any(
+        int(own[name]) < int(value)
+        if name in _BOUNDS and own[name].isdecimal() and value.isdecimal()
+        else own[name] != value
+        for name, value in usual.items()
+    )
 
 
 # others depend on the node's memory, or hardly limit programs

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
 from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.suites.os.checks import kernel_log as kernel_log_check
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, SystemState
+
+
+HUNG = 120  # seconds: kernel.hung_task_timeout_secs
 
 
 @check(
@@ -39,8 +43,13 @@ def zombies(processes: Processes, max_zombies: int) -> Judgement:
     action=Action.MONITOR,
 )
 def dstate(processes: Processes) -> Judgement:
-    """No process is in uninterruptible sleep in three samples, one second apart."""
-    found = processes.of_state("D")
+    """No process is in the same uninterruptible sleep in three samples, one second apart, two minutes after its start.
+
+    Threads of the kernel do their work in this state (md_resync, txg_sync).
+    """
+    found = [
+        one for one in processes.of_state("D") if not one.kernel and (one.age is None or one.age >= HUNG)
+    ]
     yield Metric("dstate", len(found), "processes")
     for process in found[:5]:
         age = "" if process.age is None else f", {format_duration(process.age)} old"
@@ -50,7 +59,12 @@ def dstate(processes: Processes) -> Judgement:
 
 kernel_log = kernel_log_check.kernel_log  # its place in the order of items
 
-_HANGS = "no answer|timed out|refused"  # without a bus at all, it may not be installed here
+_HANGS = (
+    "no answer|timed out"  # a bus that refuses is not systemd: it may be restarted, or not be installed here
+)
+_OF_USERS = re.compile(
+    r"(user|user-runtime-dir)@|(session|run)-|.*\.scope$"
+)  # units of logins, jobs and systemd-run
 
 
 @check(
@@ -87,13 +101,16 @@ def _version_matches(version: str, prefix: str) -> bool:
     action=Action.CONFIGURE,
     setting="os.services",
 )
-def services(services: Mapping[str, str], stated_services: Sequence[str]) -> Judgement:
+def services(
+    services: Mapping[str, str], stated_services: Sequence[str], uptime: float | None = None
+) -> Judgement:
     """Every service of the cluster file is active."""
     if not stated_services:
         yield NotApplicable("the cluster file states no os.services")
     for unit in stated_services:
-        if services[unit] != "active":
-            yield Finding(unit, services[unit], "active")
+        if services[unit] not in ("active", "reloading"):
+            starts = Situation(uptime).why_not_yet() if services[unit] == "activating" else ""
+            yield from unless_unsettled(starts, iter((Finding(unit, services[unit], "active"),)))
 
 
 @check(
@@ -103,10 +120,10 @@ def services(services: Mapping[str, str], stated_services: Sequence[str]) -> Jud
     action=Action.MONITOR,
 )
 def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) -> Judgement:
-    """No systemd unit has failed; os.services judges those of the cluster file."""
+    """No systemd unit of the system has failed; os.services judges those of the cluster file."""
     own = {unit if "." in unit else f"{unit}.service" for unit in stated_services}
     for unit in failed_units:
-        if unit not in own:
+        if unit not in own and not _OF_USERS.match(unit):
             yield Finding(unit, "failed", "no failed unit")
 
 
@@ -118,15 +135,20 @@ def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) ->
     action=Action.MONITOR,
     never_healthy="systemd answers most nodes of the group, and on this node a call to it does not end",
 )
-def systemd(system_state: SystemState, usual_answers: Norm[Any]) -> Judgement:
+def systemd(system_state: SystemState, usual_answers: Norm[Any], uptime: float | None = None) -> Judgement:
     """Systemd answers if it does on most nodes of the group."""
     if system_state.word == "offline":
         yield NotApplicable("systemd does not run on the node")
-    elif system_state.word in ("maintenance", "stopping"):
+    elif system_state.word == "stopping":
+        yield NotChecked("the node shuts down: repeat the check after its boot")
+    elif system_state.word == "maintenance":
         yield Finding("systemd", system_state.word, "running")
     elif not system_state.answers and usual_answers.value:
         hangs = Action.REBOOT if re.search(_HANGS, system_state.problem) else None
-        yield Finding("systemd", system_state.problem or "no answer", f"answers, {usual_answers.most}", hangs)
+        found = Finding(
+            "systemd", system_state.problem or "no answer", f"answers, {usual_answers.most}", hangs
+        )
+        yield from unless_unsettled(Situation(uptime).why_not_yet(), iter((found,)))
     elif not system_state.answers:
         yield NotChecked(f"systemctl is-system-running: {system_state.problem or 'no answer'}")
 

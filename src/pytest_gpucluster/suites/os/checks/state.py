@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, Verdict, check, revised
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Metric,
+    NotApplicable,
+    Verdict,
+    check,
+    revised,
+)
+from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
 from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.suites.os.checks import disks
 from pytest_gpucluster.suites.os.peers import alike
 
@@ -20,6 +32,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.software_facts import TimeSync
 
 MAX_CLOCK_OFFSET = 1.0  # seconds against the time source
+# chrony shows "Normal" for weeks after it lost its servers; a source may be polled every 36 hours (chrony.conf(5), maxpoll 17)
+MAX_SILENCE, SILENT_POLLS = 86400.0, 4
 
 
 @check(
@@ -28,12 +42,13 @@ MAX_CLOCK_OFFSET = 1.0  # seconds against the time source
     hint="top; loginctl list-sessions; squeue -w NODE; end the leftovers",
     action=Action.MONITOR,
 )
-def load(load: Load, online_cpus: int, max_load: float) -> Judgement:
+def load(load: Load, online_cpus: int, max_load: float, uptime: float | None = None) -> Judgement:
     """The 1-minute load per CPU is that of an idle node."""
     yield Metric("load_per_cpu", load.one / online_cpus, "")
     if load.one > max_load * online_cpus:
         measured = f"{load.one:g} over 1 minute on {online_cpus} CPUs"
-        yield Finding("load", measured, f"at most {max_load * online_cpus:g}")
+        found = Finding("load", measured, f"at most {max_load * online_cpus:g}")
+        yield from unless_unsettled(Situation(uptime).why_not_yet(), iter((found,)))
 
 
 # Bits of /proc/sys/kernel/tainted that stand for a fault (Documentation/admin-guide/tainted-kernels.rst). NVIDIA's
@@ -53,15 +68,14 @@ _TAINTS = {
     hint="cat /proc/sys/kernel/tainted; dmesg -T; journalctl -k -b; ipmitool sel list; reboot, and watch the node",
     action=Action.REBOOT,
     never_healthy="only a machine check exception, a corrupt page or a crash of the kernel sets these bits, and only a boot clears "
-    "them; soft lockups, which a virtual machine shows when its host is busy, drain no node",
+    "them; soft lockups, which a virtual machine shows when its host is busy, are a warning",
 )
 def taint(taint: int) -> Judgement:
     """The kernel has no taint that stands for a fault."""
     for bit, meaning in _TAINTS.items():
         if taint & 1 << bit:
-            yield Finding(
-                "kernel", f"tainted {meaning}", "no such taint", Action.MONITOR if bit == _LOCKUP else None
-            )
+            deviation = Advisory if bit == _LOCKUP else Finding  # the kernel recovered from it
+            yield deviation("kernel", f"tainted {meaning}", "no such taint")
 
 
 @check(
@@ -71,8 +85,21 @@ def taint(taint: int) -> Judgement:
     action=Action.CONFIGURE,
 )
 def user(user: str, usual_user: Norm[Any]) -> Judgement:
-    """The user of the run has the same name, uid and groups as on the other nodes."""
-    yield from alike("id", user, usual_user)
+    """The user of the run has the same name and uid as on the other nodes, and the names of their groups."""
+    yield from alike("id", user, usual_user, worse=_worse_user, harmless="the groups differ")
+
+
+def _worse_user(mine: str, theirs: str) -> bool:
+    """Another uid, or fewer groups: a local group like render has another number on each installation."""
+    (uid, own), (usual_uid, usual) = map(_user, (mine, theirs))
+    return uid != usual_uid or not own >= usual
+
+
+def _user(text: str) -> tuple[str, set[str]]:
+    """Return the uid with its name, and the names of all groups (their numbers if they have none)."""
+    uid, _, rest = text.partition(" gid=")
+    groups = re.findall(r"(\d+)(?:\(([^)]*)\))?", rest.partition(" context=")[0])
+    return uid, {name or number for number, name in groups}
 
 
 shared_storage = disks.shared_storage  # its place in the order of items
@@ -136,8 +163,13 @@ def responds(answer: Answer, lost: str | None = None) -> Judgement:
     hint="chronyc sources -v; systemctl enable --now chronyd (or systemd-timesyncd); check UDP port 123",
     action=Action.CONFIGURE,
 )
-def time_sync(time_sync: TimeSync) -> Judgement:
-    """The clock is synchronised, and its offset against the source is small."""
+def time_sync(time_sync: TimeSync, uptime: float | None = None) -> Judgement:
+    """The clock is synchronised, its offset against the source is small, and the source is still measured."""
+    yield from unless_unsettled(Situation(uptime).why_not_yet(), _time_sync(time_sync))
+
+
+def _time_sync(time_sync: TimeSync) -> Judgement:
+    silent, most = time_sync.silent or 0.0, max(MAX_SILENCE, SILENT_POLLS * time_sync.interval)
     if time_sync.offset is not None:
         yield Metric("time_offset", time_sync.offset, "s", better=NEITHER)  # has a sign
     if not time_sync.synchronised:
@@ -145,6 +177,12 @@ def time_sync(time_sync: TimeSync) -> Judgement:
         yield Finding("time service", measured, "synchronised")
     elif time_sync.offset is not None and not abs(time_sync.offset) <= MAX_CLOCK_OFFSET:
         measured = f"offset {time_sync.offset:g} s ({time_sync.source})"
+        yield Finding("time service", measured, f"within {MAX_CLOCK_OFFSET:g} s")
+    elif silent > most:
+        measured = f"no measurement of a source for {format_duration(silent)} ({time_sync.source}: {time_sync.detail})"
+        yield Finding("time service", measured, f"one within {format_duration(most)}")
+    elif time_sync.error is not None and time_sync.error > MAX_CLOCK_OFFSET:
+        measured = f"an error of up to {time_sync.error:g} s ({time_sync.source})"
         yield Finding("time service", measured, f"within {MAX_CLOCK_OFFSET:g} s")
 
 

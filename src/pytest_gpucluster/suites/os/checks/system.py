@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, NotApplicable, check
+from pytest_gpucluster.core.majority import older
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.core.units import format_duration
@@ -41,7 +42,9 @@ def hostname(hostname: str, node_name: str, slurm_hostname: str) -> Judgement:
 def release(release: str, stated_release: str | None, usual_release: Norm[Any]) -> Judgement:
     """Distribution and version are as stated, or as on the other nodes."""
     stated = None if stated_release is None else stated_release.lower()
-    yield from stated_or_alike("release", release, stated, usual_release)
+    yield from stated_or_alike(
+        "release", release, stated, usual_release, worse=older, harmless="ahead of an upgrade"
+    )
 
 
 @check(
@@ -54,7 +57,7 @@ def release(release: str, stated_release: str | None, usual_release: Norm[Any]) 
 def kernel(kernel: str, stated_kernel: str | None, usual_kernel: Norm[Any]) -> Judgement:
     """The running kernel is as stated (a prefix may end in *), or as on the other nodes."""
     if stated_kernel is None:
-        yield from alike("kernel", kernel, usual_kernel)
+        yield from alike("kernel", kernel, usual_kernel, worse=older, harmless="ahead of an update")
     elif not matches(kernel, stated_kernel):
         yield Finding("kernel", kernel, stated_kernel)
 
@@ -66,14 +69,15 @@ def kernel(kernel: str, stated_kernel: str | None, usual_kernel: Norm[Any]) -> J
     action=Action.CONFIGURE,
 )
 def cmdline(cmdline: str, usual_cmdline: Norm[Any]) -> Judgement:
-    """The kernel command line is as on the other nodes, except words of one node (root=, UUIDs, ip=)."""
+    """The kernel command line has the words of the other nodes, except those of one node (root=, UUIDs, ip=)."""
     if not usual_cmdline.clear or cmdline == usual_cmdline.value:
         yield from alike("kernel command line", cmdline, usual_cmdline)
         return
     mine, theirs = set(cmdline.split()), set(str(usual_cmdline.value).split())
     extra, missing = " ".join(sorted(mine - theirs)), " ".join(sorted(theirs - mine))
     measured = f"additional: {extra or 'none'}; missing: {missing or 'none'}"
-    yield Finding("kernel command line", measured, usual_cmdline.most)
+    deviation = Finding if missing else Advisory
+    yield deviation("kernel command line", measured, usual_cmdline.most)
 
 
 @check(
