@@ -49,7 +49,8 @@ class OsConfig(Section):
     )
     mounts: tuple[MountConfig, ...] = Field((), description="file systems that must be mounted on every node")
     min_free_root: Size = Field(
-        2**30, description="free space on / and /tmp; on /dev/shm this or a tenth of it, whichever is less"
+        2**30,
+        description="free space on / and /tmp; on /dev/shm, and without this key, 1 GiB or a tenth, whichever is less",
     )
     shared_storage: tuple[FolderPath, ...] = Field((), description="writable folders that all nodes share")
     packages: dict[str, str] = Field({}, description="package: version prefix, or '' for any")

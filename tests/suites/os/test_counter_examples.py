@@ -152,7 +152,7 @@ def space(
 def inodes(text: str, rows: str) -> Verdict:
     """Judge `df -Pi` rows of /, /tmp, /dev/shm as TOTAL FREE."""
     counts = [f"x {total} 0 {free} - /" for total, free in (row.split() for row in rows.split(","))]
-    return disks.inodes(read_disks(disks.ALWAYS, "\n".join(["x 100 0 50 - /"] * 3 + counts)), mounted(text))
+    return disks.inodes(read_disks(mounts.ALWAYS, "\n".join(["x 100 0 50 - /"] * 3 + counts)), mounted(text))
 
 
 def ps(*samples: str) -> Verdict:

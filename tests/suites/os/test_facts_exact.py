@@ -49,6 +49,13 @@ BY_HAND = {
     "load": ("cat /proc/loadavg", 30.0, True),
     "cmdline": ("cat /proc/cmdline", 30.0, True),
     "memory": ("cat /proc/meminfo", 30.0, True),
+    "memory parts": (
+        "grep MemTotal /sys/devices/system/node/node*/meminfo; grep -sH . "
+        "/sys/devices/system/edac/mc/mc*/dimm*/dimm_label /sys/devices/system/edac/mc/mc*/dimm*/size "
+        "/sys/devices/system/edac/mc/mc*/rank*/dimm_label /sys/devices/system/edac/mc/mc*/rank*/size",
+        30.0,
+        False,
+    ),
     "release": ("cat /etc/os-release", 30.0, True),
     "cpus": ("lscpu", 30.0, True),
     "mounts": ("cat /proc/mounts", 30.0, True),
@@ -177,7 +184,7 @@ def test_each_probe_reads_its_part_of_basics(*, together: bool) -> None:
     if not together:
         read = {"files": ("cat: gone\n" + TOGETHER, 1), **SINGLY}
     given = of(date="12.5\n", names="gpu01 6.8\n", lscpu="On-line CPU(s) list: 0-1\n", user="uid=0\n", **read)
-    found = {one.name: one.parse(given) for one in vars(os).values() if isinstance(one, Probe)}
+    found = {one.name: one.parse(given) for one in vars(os).values() if isinstance(one, Probe) and one.command == os.BASICS}
     assert found == {
         "clock": os.Clock(12.5),
         "hostname": "gpu01",
@@ -292,7 +299,7 @@ READ: list[tuple[Callable[[], object], object]] = [
         lambda: os_storage.disks(["/", "/x"]).parse(answer("\x1e/\nd 1 0 1 0% /\nd 2 0 2 0% /\n\x1e=0\n\x1e/x\ngone\n\x1e=1\n")),
         {"/": Disk(1024, 1024, 2, 2), "/x": Disk(problem="gone")},
     ),
-    (lambda: vars(Disk()), {"size": 0, "free": 0, "inodes": 0, "inodes_free": 0, "problem": "", "hung": False}),
+    (lambda: vars(Disk()), {"size": 0, "free": 0, "inodes": 0, "inodes_free": 0, "problem": "", "hung": False, "source": ""}),
     (lambda: vars(SharedFolder("w")), {"writer": "w", "write_problem": "", "read_problem": ""}),
     # shared files and scratch space
     (

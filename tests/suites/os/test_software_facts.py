@@ -163,7 +163,7 @@ def test_a_time_service_that_does_not_answer_is_named() -> None:
         (answer("unknown\n", rc=1), SystemState("", "unknown")),
         (answer("", "Failed to connect to bus: Connection refused", 1),
          SystemState("", "Failed to connect to bus: Connection refused")),
-        (answer("", rc=124), SystemState("", "no answer within 10 s")),
+        (answer("", rc=124), SystemState("", "no answer, twice, within 10 s")),
     ],
 )  # fmt: skip
 def test_the_state_of_systemd(given: Answer, expected: SystemState) -> None:
@@ -182,7 +182,9 @@ def test_a_systemd_that_may_not_be_asked_is_not_known(said: str) -> None:
 def test_how_systemd_is_asked() -> None:
     probe = probes.SYSTEM_STATE
     assert probe.parse(answer("running\n")) == SystemState("running", "")
-    assert probe.command == "LC_ALL=C timeout 10 systemctl is-system-running"
+    assert probe.command == (
+        "export LC_ALL=C; for i in 1 2; do timeout 10 systemctl is-system-running; r=$?; [ $r = 124 ] || break; done; exit $r"
+    )
     assert TimeSync(True, "x") == TimeSync(True, "x", None, "")
 
 

@@ -50,7 +50,8 @@ class Processes:
 _PROCESSES_SH = (
     "export LC_ALL=C; sample() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= | "
     'awk \'{ n++ } $1 == 1 { all = 1 } $3 ~ /^Z/ { print } $3 ~ /^D/ { c = u = 0; f = "/proc/" $1 "/status"; '
-    "while ((getline l < f) > 0) { if (l ~ /^VmSize/) u = 1; if (l ~ /ctxt_switches/) { split(l, w); c += w[2] } } "
+    "while ((getline l < f) > 0) { if (l ~ /^State/ && l !~ /D/) break; if (l ~ /^VmSize/) u = 1; "
+    "if (l ~ /ctxt_switches/) { split(l, w); c += w[2] } } "
     'close(f); print (c ? "@" (u ? c : "kernel") " " : "") $0 } '
     'END { print "processes", (n + 0) (n && !all ? " visible" : "") }\'; }; '
     'a=$(sample); printf "%s\\n" "$a"; case $a in *" D"*|*" Z"*) '
@@ -60,7 +61,7 @@ _HIDDEN = (
     "ps does not show process 1: /proc hides the processes of others (hidepid); run as root, or as a member of the "
     "group that its option gid= names"
 )
-_ROW = re.compile(r"(?:@(\d+|kernel) )?(\d+)\s+(\d+)\s+([A-Z]\S*)\s+(\d+|-)\s+(\S+)\s+(.+)")
+_ROW = re.compile(r"(?:@(\d+|kernel)\s+)?(\d+)\s+(\d+)\s+([A-Z]\S*)\s+(\d+|-)\s+(\S+)\s+(.+)")
 
 
 def read_processes(answer: Answer) -> Processes:
@@ -150,8 +151,8 @@ def read_time_sync(answer: Answer) -> TimeSync:
     for name, read in (("chronyc", _chrony), ("ntpq", _ntp), ("timedatectl", _timedatectl)):
         part = found.get(name)
         if part is not None and part.rc == 0 and (sync := read(part.text)):
-            known = now is not None and sync.silent is not None
-            return replace(sync, silent=now - sync.silent if known else None)
+            measured = sync.silent  # as read, the time of the last measurement
+            return replace(sync, silent=None if now is None or measured is None else now - measured)
     errors = (f"{name}: {last_line(part.text)}" for name, part in found.items() if part.rc != NOT_FOUND)
     raise NotAvailable("; ".join(errors) or "none of chronyc, ntpq and timedatectl is installed")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
@@ -76,7 +76,7 @@ class Disk:
     inodes_free: int = 0
     problem: str = ""
     hung: bool = False
-    source: str = ""
+    source: str = field(default="", compare=False)
 
     @property
     def forbidden(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from os_helpers import ALONE, GROUP, MEMORY, MOST, NONE, failed, not_applicable, passed, peers, split
 
 from pytest_gpucluster.config.models import NodeProfile
-from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome, Verdict
 from pytest_gpucluster.suites.os.checks import hardware as checks
 from pytest_gpucluster.suites.os.peers import Peers
 
@@ -33,8 +33,8 @@ def test_memory_of_a_group_in_halves_is_not_returned_to_its_vendor() -> None:
     pages = [replace(one, total=one.total - 4096 * n) for n, one in enumerate((MEMORY, MEMORY, half, half))]
     fleet = Peers({f"n{n}": one for n, one in enumerate(pages, 1)})
     norm = fleet.of(GROUP, "total", checks.PEER_MEMORY_TOLERANCE)
-    assert "64 GiB on n[1-2], 60 GiB on n[3-4]" in split(checks.memory(MEMORY, NodeProfile(), norm), "memory")
-    assert split(checks.memory(half, NodeProfile(), norm), "memory")
+    passed(checks.memory(MEMORY, NodeProfile(), norm))  # it lacks nothing
+    assert "64 GiB on n[1-2], 60 GiB on n[3-4]" in split(checks.memory(half, NodeProfile(), norm), "memory")
     most = Peers({"n1": MEMORY, "n2": MEMORY, "n3": half}).of(GROUP, "total", checks.PEER_MEMORY_TOLERANCE)
     verdict = checks.memory(half, NodeProfile(), most)
     assert failed(verdict, "memory") == "60 GiB | 64 GiB, as on 2 of 3 nodes of its group"
@@ -57,14 +57,15 @@ def test_memory_at_its_bounds() -> None:
 
     assert memory(95 << 20, 100 << 20, None).outcome is Outcome.PASSED
     assert memory(105 << 20, 100 << 20, None).outcome is Outcome.PASSED
-    low = memory((95 << 20) - 1, 100 << 20, 1 << 30)
+    low = memory((95 << 20) - 1, 100 << 20, 9 << 30)
     assert low.findings == (Finding("memory", "95 MiB", "100 MiB within 5%", Action.VENDOR),)
     assert memory((95 << 20) - 1, 100 << 20, None).action is Action.CONFIGURE  # the profile alone
-    assert memory((105 << 20) + 1, 100 << 20, None).outcome is Outcome.FAILED
-    assert memory(98 << 20, None, 100 << 20).outcome is Outcome.PASSED
-    assert memory(97 << 20, None, 100 << 20).findings == (
-        Finding("memory", "97 MiB", f"100 MiB, {MOST}", Action.VENDOR),
+    more = memory((105 << 20) + 1, 100 << 20, None)
+    assert more.advisories == (Advisory("memory", "105 MiB", "100 MiB within 5%"),)
+    passed(memory(990 << 30, None, 1000 << 30))
+    assert memory((990 << 30) - 1, None, 1000 << 30).findings == (
+        Finding("memory", "990 GiB", f"1000 GiB, {MOST}", Action.VENDOR),
     )
-    assert memory(103 << 20, 103 << 20, 100 << 20).findings == (
-        Finding("memory", "103 MiB", f"100 MiB, {MOST}"),
-    )
+    passed(memory(15 << 30, None, 16 << 30))  # 1 GiB of a small node
+    assert memory((15 << 30) - 1, None, 16 << 30).action is Action.VENDOR
+    passed(memory(2000 << 30, 2000 << 30, 1000 << 30))

@@ -45,22 +45,22 @@ def test_zombies_and_stuck_processes_are_named() -> None:
     named = ", ".join(f"p{n} (pid {n}, parent 1)" for n in range(5))
     assert verdict.findings == (Finding("processes", f"6 zombies: {named}", "at most 5"),)
     assert verdict.metrics == (Metric("zombies", 6, "processes"),)
-    stuck = tuple(ProcessRow(n, 1, "D", None if n else 90, "root", "cat") for n in range(6))
+    stuck = tuple(ProcessRow(n, 1, "D", None if n else 120, "root", "cat") for n in range(6))
     verdict = checks.dstate(Processes(9, stuck))
     assert verdict.findings[:2] == (
-        Finding("pid 0", "cat of root in D state, 1 min 30 s old", "not in D state"),
+        Finding("pid 0", "cat of root in D state, 2 min old", "not in D state"),
         Finding("pid 1", "cat of root in D state", "not in D state"),
     )
     assert (len(verdict.findings), verdict.metrics[0].value, verdict.action) == (5, 6, Action.MONITOR)
 
 
 def test_processes_in_words() -> None:
-    old = Processes(9, (ProcessRow(7, 1, "Ds", 90, "ada", "dd"), ProcessRow(8, 2, "Z", None, "ada", "sh")))
+    old = Processes(9, (ProcessRow(7, 1, "Ds", 150, "ada", "dd"), ProcessRow(8, 2, "Z", None, "ada", "sh")))
     assert checks.zombies(old, 0).findings == (
         Finding("processes", "1 zombies: sh (pid 8, parent 2)", "at most 0"),
     )
     verdict = checks.dstate(old)
-    assert verdict.findings == (Finding("pid 7", "dd of ada in D state, 1 min 30 s old", "not in D state"),)
+    assert verdict.findings == (Finding("pid 7", "dd of ada in D state, 2 min 30 s old", "not in D state"),)
     assert verdict.metrics == (Metric("dstate", 1, "processes"),)
 
 

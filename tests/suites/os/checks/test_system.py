@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from os_helpers import ALONE, MOST, NO_OTHER, failed, not_applicable, passed, peers
 
-from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome
 from pytest_gpucluster.suites.os.checks import system as checks
 from pytest_gpucluster.suites.os.facts import Clock
 from pytest_gpucluster.suites.os.peers import norm
@@ -121,7 +121,7 @@ def test_bounds_of_uptime() -> None:
 
 def test_words_of_the_command_line() -> None:
     verdict = checks.cmdline("b a", peers("b a", "a"))
-    assert verdict.findings == (Finding("kernel command line", "additional: b; missing: none", MOST),)
+    assert verdict.advisories == (Advisory("kernel command line", "additional: b; missing: none", MOST),)
     verdict = checks.cmdline("a", peers("a", "a d c"))
     assert verdict.findings == (Finding("kernel command line", "additional: none; missing: c d", MOST),)
     halves = norm({"n1": "a", "n2": "b"})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.fault_rules import Situation, floor, unless_unsettled
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_SPACE, read_only, without_slash
+from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_SPACE, is_image, without_slash
 from pytest_gpucluster.suites.os.storage_facts import SCRATCH, Disk, SharedFolder
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def free_space(
             yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
         if disk.problem or (path not in mounts and path not in ALWAYS):
             continue  # os.mounts and os.mount_response judge it
-        if path in ALWAYS and read_only(mounts, path):
+        if path in ALWAYS and is_image(mounts, path):
             continue  # os.root_writable judges it
         yield Metric("free_space", disk.free / 2**30, "GiB", path)
         least = _least(path, disk, os_config, *bounds[path])
@@ -167,7 +167,7 @@ def inodes(disks: Mapping[str, Disk], mounts: Mapping[str, Mount]) -> Judgement:
     counted = False
     for path in ALWAYS:
         disk = disks[path]
-        if disk.problem or not disk.inodes or read_only(mounts, path):
+        if disk.problem or not disk.inodes or is_image(mounts, path):
             continue
         counted = True
         share = disk.inodes_free / disk.inodes

@@ -116,7 +116,7 @@ NO_SPACE = "No space left|quota exceeded"  # ENOSPC and EDQUOT, as libc prints t
 _ON_DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
 
 
-def read_only(mounts: Mapping[str, Mount], path: str) -> bool:
+def is_image(mounts: Mapping[str, Mount], path: str) -> bool:
     """Return whether the file system of /, /tmp or /dev/shm is read-only: an image has no free space or inodes."""
     return "ro" in (mounts.get(path) or mounts["/"]).options
 
