@@ -184,7 +184,11 @@ def test_each_probe_reads_its_part_of_basics(*, together: bool) -> None:
     if not together:
         read = {"files": ("cat: gone\n" + TOGETHER, 1), **SINGLY}
     given = of(date="12.5\n", names="gpu01 6.8\n", lscpu="On-line CPU(s) list: 0-1\n", user="uid=0\n", **read)
-    found = {one.name: one.parse(given) for one in vars(os).values() if isinstance(one, Probe) and one.command == os.BASICS}
+    found = {
+        one.name: one.parse(given)
+        for one in vars(os).values()
+        if isinstance(one, Probe) and one.command == os.BASICS
+    }
     assert found == {
         "clock": os.Clock(12.5),
         "hostname": "gpu01",
