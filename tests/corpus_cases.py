@@ -358,7 +358,9 @@ class Bench:
             places[name] = Place(group.nodes, "", info.arch if info else "", info.system if info else "")
         peers, twins = (peer_groups(places, image=image) for image in (False, True))
         return {
-            name: SimpleNamespace(group=self.cluster.group_of(name), peers=peers[name], twins=twins[name])
+            name: SimpleNamespace(
+                group=self.cluster.group_of(name), peers=peers[name], twins=twins[name], info=known.get(name)
+            )
             for name in self.case.nodes
         }
 

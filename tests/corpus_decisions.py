@@ -41,8 +41,17 @@ _NAMED = {
     "array": r"md/raid\d*:?(md\d+)",
     "device": r"(?:\(|dev |block |nvme )(md\d+|sd[a-z]+\d*|nvme\d+n\d+(?:p\d+)?|dm-\d+)\b",
 }
-# no log yet; a wait for the state of a second look takes no time
-_EMPTY = (Section("", "dmesg", 0, False, ""), Section("", "sleep *", 0, False, ""))
+# a healthy node beside its log: its file systems, arrays and processes; a wait for a second look takes no time
+_HEALTHY = {
+    "dmesg": "",
+    "sleep *": "",
+    "df *": "/dev/sda2 100 50 50 50% /\n",
+    "ps *": "1 0 S 900 root systemd\n",
+    "/proc/self/mountinfo": "25 1 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw\n",
+    "/proc/mounts": "/dev/sda2 / ext4 rw,relatime 0 0\n",
+    "/proc/mdstat": "Personalities : [raid1]\nunused devices: <none>\n",
+    "/proc/sys/kernel/tainted": "12289\n",  # a proprietary module, built outside of the kernel and unsigned
+}
 _OF_A_STATE = 3  # rows of one state that are judged in it
 _TOGETHER = 20  # quiet logs that are judged as one; each is judged alone where the whole is not quiet
 
@@ -143,7 +152,9 @@ class Judge:
 
     def __init__(self, folder: Path, sections: tuple[Section, ...] = ()) -> None:
         folder.mkdir(exist_ok=True)
-        self._case = Case(DECISIONS, {"expect": {}}, (*_EMPTY, *sections))
+        changed = {it.what for it in sections}
+        healthy = (Section("", what, 0, False, it) for what, it in _HEALTHY.items() if what not in changed)
+        self._case = Case(DECISIONS, {"expect": {}}, (*healthy, *sections))
         self._machine = Machine(self._case, NODE, folder / NODE)
         self._folder = folder
         self._has_gpus = any(it.what == "nvidia-smi -q" for it in sections)
