@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import corpus_decisions
 import pytest
 from corpus_cases import all_cases, wrong
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from corpus_cases import Case
 
 CASES = all_cases()
+PARTS = 4  # of the decisions; each takes some seconds
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -22,3 +24,10 @@ def test_recorded_machine_is_judged_as_expected(case: Case, tmp_path: Path) -> N
 
 def test_at_least_half_of_the_machines_are_healthy() -> None:
     assert 2 * sum(not case.sick for case in CASES) >= len(CASES)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_checks_share_every_decision(part: int) -> None:
+    number, found = corpus_decisions.differences(part, PARTS)
+    assert number > 300
+    assert found == []
