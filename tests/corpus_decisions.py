@@ -186,7 +186,11 @@ class Judge:
 
     def _alone(self, decisions: Iterable[Decision]) -> Iterator[tuple[Decision, str]]:
         for decision in decisions:
-            judge = self if not decision.sections else Judge(self._folder / decision.name.replace(" ", "-"), decision.sections)
+            judge = (
+                self
+                if not decision.sections
+                else Judge(self._folder / decision.name.replace(" ", "-"), decision.sections)
+            )
             results = judge.results(decision.lines)
             if not _fits(results, decision.verdict, decision.action):
                 yield decision, "; ".join(str(result) for result in results)
