@@ -52,7 +52,8 @@ _HEALTHY = {
     "/proc/sys/kernel/tainted": "12289\n",  # a proprietary module, built outside of the kernel and unsigned
 }
 _OF_A_STATE = 3  # rows of one state that are judged in it
-_TOGETHER = 20  # quiet logs that are judged as one; each is judged alone where the whole is not quiet
+_TOGETHER = 20  # logs that are judged as one; each is judged alone where the whole does not show its verdict
+_SHOWN = 120  # characters of a line; a warning quotes more
 
 
 @dataclass(frozen=True)
@@ -176,13 +177,25 @@ class Judge:
 
     def differences(self, decisions: Sequence[Decision]) -> Iterator[tuple[Decision, str]]:
         """Yield each decision that the checks do not share, and what they say."""
-        quiet = [decision for decision in decisions if decision.verdict == "quiet"]
-        for at in range(0, len(quiet), _TOGETHER):
-            part = quiet[at : at + _TOGETHER]
-            together = list(itertools.chain.from_iterable(decision.lines for decision in part))
-            if _said(self.results(together))[0] != "quiet":
-                yield from self._alone(part)
-        yield from self._alone([decision for decision in decisions if decision.verdict != "quiet"])
+        for verdict in ("quiet", "warning"):
+            logs = [it for it in decisions if it.verdict == verdict and not it.sections]
+            for at in range(0, len(logs), _TOGETHER):
+                yield from self._alone(self._undecided(logs[at : at + _TOGETHER], verdict))
+        yield from self._alone(
+            [it for it in decisions if it.verdict not in ("quiet", "warning") or it.sections]
+        )
+
+    def _undecided(self, logs: list[Decision], verdict: str) -> list[Decision]:
+        """Judge several logs as one; return those for which that did not show the verdict."""
+        results = self.results(itertools.chain.from_iterable(it.lines for it in logs))
+        if _said(results)[0] != verdict:
+            return logs
+        warned = " ".join(str(result) for result in results)
+        return [
+            it
+            for it in logs
+            if verdict == "warning" and not any(_quoted(line) in warned for line in it.lines)
+        ]
 
     def _alone(self, decisions: Iterable[Decision]) -> Iterator[tuple[Decision, str]]:
         for decision in decisions:
@@ -194,6 +207,11 @@ class Judge:
             results = judge.results(decision.lines)
             if not _fits(results, decision.verdict, decision.action):
                 yield decision, "; ".join(str(result) for result in results)
+
+
+def _quoted(line: str) -> str:
+    """Return the end of what a warning quotes of a line, without time and host."""
+    return line[:_SHOWN].rpartition(": ")[2]
 
 
 def _stamped(line: str, seconds: int) -> str:
