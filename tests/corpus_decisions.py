@@ -53,7 +53,10 @@ _HEALTHY = {
 }
 _OF_A_STATE = 3  # rows of one state that are judged in it
 _TOGETHER = 20  # logs that are judged as one; each is judged alone where the whole does not show its verdict
-_SHOWN = 120  # characters of a line; a warning quotes more
+_SHOWN = 80  # characters of a line; a warning quotes more
+_BEFORE = re.compile(
+    r"^(?:kern +:\w+ *: \S+ |\S.*? kernel: |kernel: |\[[^\]]*\] |<\d+>\[[^\]]*\] |\d+(?:,\d+)*,-;)+"
+)
 
 
 @dataclass(frozen=True)
@@ -210,8 +213,8 @@ class Judge:
 
 
 def _quoted(line: str) -> str:
-    """Return the end of what a warning quotes of a line, without time and host."""
-    return line[:_SHOWN].rpartition(": ")[2]
+    """Return what a warning quotes of a line at least: its message without time and host."""
+    return _BEFORE.sub("", line)[:_SHOWN]
 
 
 def _stamped(line: str, seconds: int) -> str:
