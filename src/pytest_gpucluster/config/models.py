@@ -38,6 +38,7 @@ from pytest_gpucluster.core.values import (
     Nodes,
     OptionalSection,
     PassedVariable,
+    PciAddress,
     Port,
     SallocOption,
     Section,
@@ -240,6 +241,13 @@ class GpuProfile(Model):
     fabric_state: bool = Field(default=False, description="fabric.state must be Completed (Hopper and later)")
 
 
+class Rail(Model):
+    """One GPU and the adapter for its traffic."""
+
+    gpu: PciAddress = Field(description="PCI address of the GPU, like '0000:1b:00.0'")
+    adapter: Text = Field(description="PCI address or name of the adapter, like '0000:18:00.0' or mlx5_0")
+
+
 class FabricProfile(Model):
     """The network for GPUs. `link_layer` none: no InfiniBand or RoCE; `absent` of the profile states the reason."""
 
@@ -255,11 +263,20 @@ class FabricProfile(Model):
         None, description="transport between nodes, as NCCL logs it: NET/IB/GDRDMA, NET/IB, NET/Socket"
     )
     mtu: Count | None = Field(None, description="active MTU of a port")
+    rails: tuple[Rail, ...] = Field(
+        (), description="GPUs with their adapters; default: the adapters behind the PCIe switch of a GPU"
+    )
+    systems: tuple[Text, ...] = Field(
+        (),
+        description="names of machines (product_name of DMI, like DGXH100*) that have these `rails`; default: any",
+    )
 
     @model_validator(mode="after")
     def _ports_have_a_link_layer(self) -> FabricProfile:
         if "link_layer" not in self.model_fields_set and (self.hcas or self.rate or self.mtu):
             raise ValueError("hcas, rate and mtu have no effect without link_layer: InfiniBand or Ethernet")
+        if self.systems and not self.rails:
+            raise ValueError("systems has no effect without rails")
         return self
 
 

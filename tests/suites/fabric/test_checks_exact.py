@@ -14,6 +14,7 @@ from pytest_gpucluster.kit.nvidia_smi import Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.config import FabricConfig
 from pytest_gpucluster.suites.fabric.facts import Adapters, Iommu, PeerMemory
+from pytest_gpucluster.suites.fabric.rails import usable
 
 
 def ports(*changes: dict[str, Any]) -> Adapters:
@@ -78,7 +79,7 @@ def test_which_port_is_active() -> None:
         {"phys_state": None},
         {"phys_state": "<unknown>"},
     ):
-        assert fabric._active(ports(one), IB) == list(ports(one).ports)
+        assert fabric._active(usable(ports(one)), IB) == list(ports(one).ports)
     for bad in (
         DOWN,
         {"state": "INIT"},
@@ -86,10 +87,10 @@ def test_which_port_is_active() -> None:
         {"link_layer": "Ethernet"},
         {"virtual": True},
     ):
-        assert fabric._active(ports(bad), IB) == []
-    assert fabric._active(ports({"link_layer": None}), IB)
+        assert fabric._active(usable(ports(bad)), IB) == []
+    assert fabric._active(usable(ports({"link_layer": None})), IB)
     plane = replace(host().ports[0], device="smi0")
-    assert fabric._physical(Adapters((plane, replace(plane, device="xsmi0"), replace(plane, device="smi")), 1.0)) == [
+    assert usable(Adapters((plane, replace(plane, device="xsmi0"), replace(plane, device="smi")), 1.0)) == [
         replace(plane, device="xsmi0"), replace(plane, device="smi")
     ]  # fmt: skip
 

@@ -15,9 +15,10 @@ from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.nccl_names import NameFilter
 from pytest_gpucluster.suites.fabric.facts import COUNTERS
+from pytest_gpucluster.suites.fabric.rails import NO_PEERS, rails_of, role, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.config.models import EnvironmentConfig, Profile
     from pytest_gpucluster.core.check import Judgement
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         PeerMemory,
         Port,
     )
+    from pytest_gpucluster.suites.fabric.rails import Rails
 
 P = ParamSpec("P")
 
@@ -86,19 +88,14 @@ def _networked(
     return judged
 
 
-def _of_layer(adapters: Adapters, profile: Profile) -> list[Port]:
+def _of_layer(ports: Iterable[Port], profile: Profile) -> list[Port]:
     """Return the ports of the profile's link layer; a host may have others, for storage or management."""
-    return [port for port in _physical(adapters) if port.link_layer in (profile.fabric.link_layer, None)]
+    return [port for port in ports if port.link_layer in (profile.fabric.link_layer, None)]
 
 
-def _physical(adapters: Adapters) -> list[Port]:
-    """Return the ports without the duplicates of an adapter: virtual functions, and the planes of XDR (smi0)."""
-    return [port for port in adapters.ports if not port.virtual and not re.match(r"smi\d", port.device)]
-
-
-def _active(adapters: Adapters, profile: Profile) -> list[Port]:
+def _active(ports: Iterable[Port], profile: Profile) -> list[Port]:
     return [
-        port for port in _of_layer(adapters, profile) if port.state == "ACTIVE" and port.phys_state in LINK_UP
+        port for port in _of_layer(ports, profile) if port.state == "ACTIVE" and port.phys_state in LINK_UP
     ]
 
 
@@ -114,21 +111,21 @@ def firmware_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[str]]:
 
 
 def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
-    """Return {name of a port: majority of the nodes with it on whether it is ACTIVE}."""
+    """Return {place of a port: majority of the nodes with it on whether it is ACTIVE}."""
     votes: dict[str, list[tuple[str, bool]]] = {}
     for node, adapters in facts.items():
-        for port in _physical(adapters):
-            votes.setdefault(str(port), []).append((node, port.state == "ACTIVE"))
+        for port in usable(adapters):
+            votes.setdefault(port.place, []).append((node, port.state == "ACTIVE"))
     return {name: norm(pairs) for name, pairs in votes.items()}
 
 
 def rate_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[float]]:
-    """Return {name of a port: norm of its rate in GB/s on the nodes where it is ACTIVE}."""
+    """Return {place of a port: norm of its rate in GB/s on the nodes where it is ACTIVE}."""
     votes: dict[str, list[tuple[str, float]]] = {}
     for node, adapters in facts.items():
-        for port in _physical(adapters):
+        for port in usable(adapters):
             if port.state == "ACTIVE" and port.rate is not None:
-                votes.setdefault(str(port), []).append((node, port.rate))
+                votes.setdefault(port.place, []).append((node, port.rate))
     return {name: norm(pairs) for name, pairs in votes.items()}
 
 
@@ -178,23 +175,50 @@ def _registers_dmabufs(kernel: str | None) -> bool:
     cause="an adapter is not found: badly seated, failed, or its driver is not loaded",
     hint="lspci -d 15b3:; dmesg | grep mlx5; systemctl status openibd; reseat the adapter",
     action=Action.CONFIGURE,
-    never_healthy="the profile asks for more ports, the node has some, and it lacks one that two thirds of the nodes with adapters "
-    "have",
+    never_healthy="two thirds of the nodes have an adapter at this PCI address, and the slot is empty here: the profile asks for more "
+    "ports than the GPUs of this node have",
 )
 @_networked
 def hca_count(
-    network: Profile, adapters: Adapters, active_majority: Mapping[str, Norm[bool]] = MappingProxyType({})
+    network: Profile,
+    adapters: Adapters,
+    active_majority: Mapping[str, Norm[bool]] = MappingProxyType({}),
+    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
 ) -> Judgement:
-    """There are at least as many ports as the profile has for GPU traffic; virtual functions do not count."""
-    ports = _physical(adapters)
+    """The ports for GPU traffic that the profile has are there: by name, by the PCIe switch of each GPU, else by number."""
+    rails = rails_of(adapters, network, rail_majority)
+    counted = {port.place for of_gpus in rails for port in of_gpus.ports}
+    yield Metric("hca_ports", len(counted), "ports")
+    for port in adapters.ports:
+        if port.place not in counted:
+            kind = role(port) or "port for storage or management"
+            yield Metric("hca_ports_other", 1, kind, str(port), detail=True, better=NEITHER)
+    for of_gpus in rails:
+        if len(of_gpus.ports) >= of_gpus.need:
+            continue
+        if of_gpus.gpus:
+            lost = Action.DRAIN if of_gpus.usual else None
+            yield Finding(of_gpus.owners, _lost(of_gpus), f"{of_gpus.need} ports of adapters", lost)
+        else:
+            names = listed(sorted(port.device for port in of_gpus.ports))
+            lost = Action.DRAIN if _lacks_usual(adapters, active_majority) else None
+            yield Finding("adapters", f"{len(of_gpus.ports)} ports ({names})", f"{of_gpus.need}", lost)
+
+
+def _lost(rails: Rails) -> str:
+    """State which rail is not there: 'no rail: adapter 0000:5e:00.0 is not there'."""
+    found = f"{len(rails.ports)} of {rails.need} rails" if rails.ports else "no rail"
+    many = len(rails.missing) > 1
+    where = f"adapter{'s' if many else ''} {listed(rails.missing)} {'are' if many else 'is'} not there"
+    return f"{found}: {where}" if rails.missing else f"{found}: no adapter is behind its PCIe switch"
+
+
+def _lacks_usual(adapters: Adapters, active_majority: Mapping[str, Norm[bool]]) -> bool:
+    """Return whether the node has adapters, but not all that two thirds of the nodes with adapters have."""
+    here = {port.place for port in usable(adapters)}
     nodes = max((usual.total for usual in active_majority.values()), default=0)
     usual_ports = {name for name, usual in active_majority.items() if decides(usual.total, nodes)}
-    lost = nodes > PAIR and bool(ports) and not usual_ports <= {str(port) for port in ports}
-    yield Metric("hca_ports", len(ports), "ports")
-    if len(ports) < network.fabric.hcas:
-        names = listed(sorted(port.device for port in ports))
-        action = Action.DRAIN if lost else None
-        yield Finding("adapters", f"{len(ports)} ports ({names})", f"{network.fabric.hcas}", action)
+    return nodes > PAIR and bool(here) and not usual_ports <= here
 
 
 @check(
@@ -205,22 +229,26 @@ def hca_count(
     setting="the profile's fabric.link_layer",
 )
 @_networked
-def link_layer(network: Profile, adapters: Adapters) -> Judgement:
+def link_layer(
+    network: Profile,
+    adapters: Adapters,
+    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+) -> Judgement:
     """Enough ports have the profile's link layer."""
-    expected, ports = network.fabric.link_layer, _physical(adapters)
-    others = [port for port in ports if port.link_layer != expected]
-    if not ports:
+    expected, rails = network.fabric.link_layer, rails_of(adapters, network, rail_majority)
+    if not any(of_gpus.ports for of_gpus in rails):
         yield NotChecked(NO_PORT)
-    few = min(network.fabric.hcas, len(ports)) - (len(ports) - len(others))
-    if few <= 0:
-        return
-    if len(others) == few:
-        yield from (Finding(str(port), port.link_layer or "unreadable", expected) for port in others)
-        return
-    shown = ", ".join(f"{port} {port.link_layer or 'unreadable'}" for port in others)
-    yield Finding(
-        "adapters", f"{len(ports) - len(others)} ports of {expected}; {shown}", f"{network.fabric.hcas}"
-    )
+    for of_gpus in rails:
+        ports, others = of_gpus.ports, [port for port in of_gpus.ports if port.link_layer != expected]
+        few = min(of_gpus.need, len(ports)) - (len(ports) - len(others))
+        if few > 0 and len(others) == few:
+            yield from (
+                Finding(of_gpus.part(port), port.link_layer or "unreadable", expected) for port in others
+            )
+        elif few > 0:
+            shown = ", ".join(f"{port} {port.link_layer or 'unreadable'}" for port in others)
+            right = f"{len(ports) - len(others)} ports of {expected}; {shown}"
+            yield Finding(of_gpus.owners or "adapters", right, f"{of_gpus.need}")
 
 
 @check(
@@ -233,24 +261,40 @@ def link_layer(network: Profile, adapters: Adapters) -> Judgement:
 )
 @_networked
 def port_state(
-    network: Profile, adapters: Adapters, active_majority: Mapping[str, Norm[bool]] = MappingProxyType({})
+    network: Profile,
+    adapters: Adapters,
+    active_majority: Mapping[str, Norm[bool]] = MappingProxyType({}),
+    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
 ) -> Judgement:
-    """As many ports as the profile has are ACTIVE and LinkUp."""
-    ports, active = _of_layer(adapters, network), _active(adapters, network)
+    """As many ports for GPU traffic as the profile has are ACTIVE and LinkUp."""
+    rails = rails_of(adapters, network, rail_majority)
+    active = {str(port) for of_gpus in rails for port in _active(of_gpus.ports, network)}
     yield Metric("hca_ports_active", len(active), "ports")
-    if not ports:
+    if not any(_of_layer(of_gpus.ports, network) for of_gpus in rails):
         yield NotChecked(f"no port has the link layer {network.fabric.link_layer} (see fabric.link_layer)")
-    few = len(active) < min(network.fabric.hcas, len(ports))
-    for port in ports:
-        shown = f"{port.state or '?'}, {port.phys_state or '?'}"
-        usual = active_majority.get(str(port), Norm[bool]())
-        if port not in active and few:
-            # a link that is up lacks its subnet manager, which is no fault of the node
-            down = Action.DRAIN if usual.value and usual.total > PAIR else Action.MONITOR
-            yield Finding(str(port), shown, "ACTIVE, LinkUp", None if port.phys_state in LINK_UP else down)
-        elif port not in active and usual.value:
-            # it may be a port for storage, or a port for GPUs while ports for storage are counted as active
-            yield Advisory(str(port), shown, f"ACTIVE, {usual.most}")
+    for of_gpus in rails:
+        ports = _of_layer(of_gpus.ports, network)
+        few = len(active.intersection(map(str, ports))) < min(of_gpus.need, len(ports))
+        for port in ports:
+            if str(port) not in active:
+                yield from _down(of_gpus.part(port), port, active_majority, few=few)
+    rail_ports = {str(port) for of_gpus in rails for port in of_gpus.ports}
+    for port in usable(adapters):
+        if str(port) not in rail_ports and port.state != "ACTIVE":
+            part = f"{port}, for storage or management"
+            yield from _down(part, port, active_majority, few=False)
+
+
+def _down(part: str, port: Port, active_majority: Mapping[str, Norm[bool]], *, few: bool) -> Judgement:
+    """Judge a port that is not up: a failure if too `few` are, else a warning if it is up on most nodes."""
+    shown = f"{port.state or '?'}, {port.phys_state or '?'}"
+    usual = active_majority.get(port.place, Norm[bool]())
+    if few:
+        # a link that is up lacks its subnet manager, which is no fault of the node
+        down = Action.DRAIN if usual.value and usual.total > PAIR else Action.MONITOR
+        yield Finding(part, shown, "ACTIVE, LinkUp", None if port.phys_state in LINK_UP else down)
+    elif usual.value:
+        yield Advisory(part, shown, f"ACTIVE, {usual.most}")
 
 
 @check(
@@ -262,23 +306,30 @@ def port_state(
 )
 @_networked
 def rate(
-    network: Profile, adapters: Adapters, rate_majority: Mapping[str, Norm[float]] = MappingProxyType({})
+    network: Profile,
+    adapters: Adapters,
+    rate_majority: Mapping[str, Norm[float]] = MappingProxyType({}),
+    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
 ) -> Judgement:
-    """Active ports run at the profile's rate; fabric.port_state judges ports that are down."""
+    """Active ports for GPU traffic run at the profile's rate; fabric.port_state judges ports that are down."""
     expected = network.fabric.rate
     if expected is None:
         yield NotApplicable("the profile states no rate")
         return
-    active = _active(adapters, network)
-    if not active:
+    rails = rails_of(adapters, network, rail_majority)
+    if not any(_active(of_gpus.ports, network) for of_gpus in rails):
         yield NotChecked(NONE_ACTIVE)
-    slow = [port for port in active if port.rate is None or port.rate < expected * 0.99]
-    if len(active) - len(slow) < min(network.fabric.hcas, len(active)):
+    for of_gpus in rails:
+        active = _active(of_gpus.ports, network)
+        slow = [port for port in active if port.rate is None or port.rate < expected * 0.99]
+        if len(active) - len(slow) >= min(of_gpus.need, len(active)):
+            continue
         for port in slow:
             shown = "unreadable" if port.rate is None else f"{port.rate * 8:g} Gb/s"
-            usual = rate_majority.get(str(port), Norm[float]())
+            usual = rate_majority.get(port.place, Norm[float]())
             lower = usual.total > PAIR and (port.rate or 0) < (usual.value or 0) * 0.99
-            yield Finding(str(port), shown, f"{expected * 8:g} Gb/s", Action.DRAIN if lower else None)
+            part = of_gpus.part(port)
+            yield Finding(part, shown, f"{expected * 8:g} Gb/s", Action.DRAIN if lower else None)
 
 
 @check(
@@ -292,7 +343,7 @@ def firmware(
     network: Profile, adapters: Adapters, firmware_majority: Mapping[str, Norm[str]]
 ) -> Judgement:  # the decorator reads the profile
     """Adapters of one board have the firmware of the fleet's majority."""
-    seen = {port.device: port for port in _physical(adapters)}
+    seen = {port.device: port for port in adapters.ports if port.bridge or not role(port)}
     if not seen:
         yield NotChecked(NO_PORT)
     for device, port in sorted(seen.items()):
@@ -313,13 +364,18 @@ def firmware(
     setting="the profile's fabric.mtu",
 )
 @_networked
-def mtu(network: Profile, adapters: Adapters) -> Judgement:
+def mtu(
+    network: Profile,
+    adapters: Adapters,
+    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+) -> Judgement:
     """As many active ports as the profile has use its MTU: the active MTU (InfiniBand) or the interface's (RoCE)."""
     expected = network.fabric.mtu
     if expected is None:
         yield NotApplicable("the profile states no MTU")
         return
-    active = _active(adapters, network)
+    rails = rails_of(adapters, network, rail_majority)
+    active = [port for of_gpus in rails for port in _active(of_gpus.ports, network)]
     if not active:
         yield NotChecked(NONE_ACTIVE)
     found = {
@@ -344,7 +400,13 @@ def mtu(network: Profile, adapters: Adapters) -> Judgement:
     action=Action.CONFIGURE,
 )
 @_networked
-def gid(network: Profile, gids: Sequence[GidPort], gid_exports: Sequence[tuple[str, str]] = ()) -> Judgement:
+def gid(
+    network: Profile,
+    gids: Sequence[GidPort],
+    gid_exports: Sequence[tuple[str, str]] = (),
+    adapters: Adapters | None = None,
+    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+) -> Judgement:
     """Ports of RoCE have a GID of RoCE v2, and an exported NCCL_IB_GID_INDEX is the index of one.
 
     `gid_exports`: (environment, value) of each NCCL_IB_GID_INDEX in the cluster file.
@@ -352,7 +414,9 @@ def gid(network: Profile, gids: Sequence[GidPort], gid_exports: Sequence[tuple[s
     if network.fabric.link_layer != "Ethernet":
         yield NotApplicable(f"profile {network.name} has InfiniBand: GID types are for RoCE")
         return
-    ports = [port for port in gids if port.link_layer == "Ethernet"]
+    rails = rails_of(adapters, network, rail_majority) if adapters else ()
+    names = {str(port) for of_gpus in rails for port in of_gpus.ports}
+    ports = [port for port in gids if port.link_layer == "Ethernet" and (not names or str(port) in names)]
     if not ports:
         yield NotChecked("no port has the link layer Ethernet (see fabric.link_layer)")
     good = [port for port in ports if ROCE_V2 in port.types.values()]
@@ -607,7 +671,7 @@ def counters(
     seconds = adapters_later.uptime - adapters.uptime if adapters_later.uptime and adapters.uptime else 0.0
     now = {str(port): port.counters for port in adapters_later.ports}
     limits: dict[str, int] = dict(fabric_config.counters.items())
-    active = _active(adapters, network)
+    active = _active(usable(adapters), network)
     yield Metric("counters_observed", seconds, "s", better=NEITHER)
     if not active:
         yield NotChecked(NONE_ACTIVE)

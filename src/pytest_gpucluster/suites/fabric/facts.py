@@ -15,8 +15,10 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+BRIDGE_FUNCTIONS = 4  # of the ConnectX-7 that joins the processor to the NVSwitches of HGX B200 and B300
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+|hpf)")
 # Width in bits as the kernel reads them (PortCounters of IBTA's PMA; drivers/infiniband/core/sysfs.c, PORT_PMA_ATTR);
 # at its maximum a counter stops until it is cleared
 COUNTERS = {
@@ -31,18 +33,27 @@ COUNTERS = {
     "VL15_dropped": 16,
 }
 _OF_DEVICE = ("fw_ver", "hca_type", "board_id")
-_OF_PORT = ("state", "phys_state", "rate", "link_layer", *(f"counters/{name}" for name in COUNTERS))
+_NETDEV = "gid_attrs/ndevs/0"  # the network interface of the port
+_OF_PORT = ("state", "phys_state", "rate", "link_layer", _NETDEV, *(f"counters/{name}" for name in COUNTERS))
 
 _ADAPTERS = " ".join(
     (
         "d=/sys/class/infiniband; echo uptime $(cat /proc/uptime);",
+        "echo product $(cat /sys/class/dmi/id/product_name 2>/dev/null);",
+        # the links show the bridges between the processor and a device
+        "b=/sys/bus/pci/drivers/nvidia; for g in $(ls $b 2>/dev/null); do",
+        "case $g in *:*) echo gpu $(readlink -f $b/$g);; esac; done; f=;",
+        'for a in $(ls $d 2>/dev/null); do echo path $a $(readlink -f $d/$a/device); f="$f $d/$a/device/vpd"; done;',
+        # vital product data of a bridge to NVSwitches (Fabric Manager User Guide); only root may read it
+        '[ -z "$f" ] || grep -al SW_MNG $f 2>/dev/null;',
         "for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do",
         # physfn: the adapter is a virtual function of another one of this host
         "v=; [ ! -e $d/$a/device/physfn ] || v=virtual; echo port $a $p $v; set --;",
         "for f in " + " ".join(_OF_DEVICE) + '; do set -- "$@" $d/$a/$f; done;',
         "for f in " + " ".join(_OF_PORT) + '; do set -- "$@" $d/$a/ports/$p/$f; done;',
         'grep -H . "$@" 2>/dev/null;',
-        "for n in $(ls $d/$a/device/net 2>/dev/null); do echo net $n $(cat $d/$a/device/net/$n/mtu 2>/dev/null); done;",
+        "for n in $(ls $d/$a/device/net 2>/dev/null); do echo net $n $(cat $d/$a/device/net/$n/mtu 2>/dev/null)",
+        "name $(cat $d/$a/device/net/$n/phys_port_name 2>/dev/null); done;",
         "done; done; ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:; echo end",
     )
 )
@@ -53,7 +64,9 @@ class Port:
     """One port. `rate` in GB/s (400 Gb/sec is 50.0); `mtu` is the active MTU of InfiniBand, from ibv_devinfo.
 
     `counters` holds those that are numbers, `garbled` the text of the others ('N/A (no PMA)'). `virtual`: of a virtual
-    function whose physical adapter is in this host too.
+    function whose physical adapter is in this host too. `path`: PCI addresses from the root port to the adapter, () if
+    unknown. `representor`: it stands for a function of the adapter's own switch (switchdev mode), not for a cable.
+    `bridge`: it is wired to NVSwitches.
     """
 
     device: str
@@ -70,18 +83,38 @@ class Port:
     mtu: int | None = None
     garbled: Mapping[str, str] = field(default_factory=dict)
     virtual: bool = False
+    path: tuple[str, ...] = ()
+    representor: bool = False
+    bridge: bool = False
 
     def __str__(self) -> str:
         """The name of the part: mlx5_0 port 1."""
         return f"{self.device} port {self.number}"
 
+    @property
+    def address(self) -> str:
+        """The PCI address of the adapter, '' if unknown."""
+        return self.path[-1] if self.path else ""
+
+    @property
+    def place(self) -> str:
+        """What is the same port on other nodes: names of drivers move up if an adapter is missing, addresses do not."""
+        return f"{self.address or self.device} port {self.number}"
+
+    @property
+    def kind(self) -> str:
+        """The board, else the chip."""
+        return self.board or self.hca_type or ""
+
 
 @dataclass(frozen=True)
 class Adapters:
-    """All ports of a node, and the uptime of the node in seconds."""
+    """All ports of a node, its uptime in seconds, the PCI paths of its GPUs, and the name of the machine in DMI."""
 
     ports: tuple[Port, ...]
     uptime: float | None
+    gpus: tuple[tuple[str, ...], ...] = ()
+    product: str = ""
 
 
 def parse_adapters(answer: Answer) -> Adapters:
@@ -97,7 +130,49 @@ def parse_adapters(answer: Answer) -> Adapters:
         if blocks:
             blocks[-1].append(line)
     uptime = re.search(r"^uptime (\d+\.?\d*)", answer.out, re.MULTILINE)
-    return Adapters(tuple(_port(block, mtus) for block in blocks), float(uptime[1]) if uptime else None)
+    product = re.search(r"^product (.+)", answer.out, re.MULTILINE)
+    paths = {
+        words[1]: _pci_path(words[2])
+        for line in lines
+        if len(words := line.split()) == 3 and words[0] == "path"
+    }
+    marked = {line.split("/")[-3] for line in lines if re.fullmatch(r"/\S+/device/vpd", line)}
+    found = [_port(block, mtus) for block in blocks]
+    ports = [replace(port, path=paths.get(port.device, ())) for port in found]
+    bridges = marked | _many_functions(ports)
+    gpus = {_pci_path(line.split()[1]) for line in lines if re.match(r"gpu \S", line)} - {()}
+    return Adapters(
+        tuple(replace(port, bridge=port.device in bridges) for port in ports),
+        float(uptime[1]) if uptime else None,
+        tuple(sorted(gpus, key=lambda path: path[-1])),
+        product[1].strip() if product else "",
+    )
+
+
+def _pci_path(link: str) -> tuple[str, ...]:
+    """Return the PCI addresses in /sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0; () if it has none."""
+    return tuple(re.findall(r"(?<=/)[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?=/|$)", link))
+
+
+def _many_functions(ports: Iterable[Port]) -> set[str]:
+    """Return the adapters that share a chip with three others: a card for InfiniBand has two ports, a bridge four functions.
+
+    A user that is not root cannot read the vital product data.
+    """
+    chips: dict[str, set[str]] = {}
+    for port in ports:
+        if port.path and port.link_layer == "InfiniBand" and not port.virtual:
+            chips.setdefault(port.address.rpartition(".")[0], set()).add(port.device)
+    return {device for devices in chips.values() if len(devices) >= BRIDGE_FUNCTIONS for device in devices}
+
+
+def _is_representor(number: int, own: str | None, names: Mapping[str, str]) -> bool:
+    """Return whether a port stands for a function: `own` is its interface, `names` are the port names of all interfaces.
+
+    The cable's interface has the name p0, a representor pf0vf1, c1pf0sf2 or pf0hpf (kernel: devlink-port.rst).
+    """
+    others = {name for name, text in names.items() if _REPRESENTOR.fullmatch(text)}
+    return own in others if own else bool(others) and number > 1
 
 
 def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
@@ -105,7 +180,9 @@ def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
     values = _values(f"/{device}/", f"ports/{number}/", block)
     rate = re.match(r"(\d+\.?\d*) Gb/sec", values["rate"]) if "rate" in values else None
     counters = {name: values[f"counters/{name}"] for name in COUNTERS if f"counters/{name}" in values}
-    interfaces = [line.split() for line in block if line.startswith("net ")]
+    interfaces = [line.partition(" name") for line in block if line.startswith("net ")]
+    names = {head.split()[1]: text.strip() for head, _, text in interfaces}
+    mtu_of = [head.split()[1:3] for head, _, _ in interfaces]
     return Port(
         device,
         int(number),
@@ -117,10 +194,11 @@ def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
         float(rate[1]) / 8 if rate else None,
         values.get("link_layer"),
         {name: int(text) for name, text in counters.items() if text.isdecimal()},
-        {words[1]: int(words[2]) if words[2:] and words[2].isdecimal() else None for words in interfaces},
+        {name: int(mtu[0]) if mtu and mtu[0].isdecimal() else None for name, *mtu in mtu_of},
         mtus.get((device, int(number))),
         {name: text[:40] for name, text in counters.items() if not text.isdecimal()},
         virtual=bool(virtual),
+        representor=_is_representor(int(number), values.get(_NETDEV), names),
     )
 
 

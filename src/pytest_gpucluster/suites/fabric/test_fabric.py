@@ -17,6 +17,7 @@ from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
 from pytest_gpucluster.suite import checks_as_tests, fact, peer_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
+from pytest_gpucluster.suites.fabric import rails
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ interfaces = probed(infiniband.INTERFACES)
 iommu_state = probed(infiniband.IOMMU)
 acs_state = probed(infiniband.ACS)
 fabric_service = probed(fabric_manager_probe.FABRIC_MANAGER)
+rail_majority = peer_probed(infiniband.ADAPTERS, rails.rail_majority)
 active_majority = peer_probed(infiniband.ADAPTERS, fabric.active_majority)
 rate_majority = peer_probed(infiniband.ADAPTERS, fabric.rate_majority)
 firmware_majority = peer_probed(infiniband.ADAPTERS, fabric.firmware_majority)

@@ -1,0 +1,242 @@
+"""Which ports carry the traffic of which GPUs, and what the other ports of a node are. Pure.
+
+A rail is a port that the profile names, else one behind the PCIe switch of a GPU (the same root port: PIX or PXB in
+`nvidia-smi topo -m`), on the board that serves most GPUs: a card for storage may share a GPU's switch. Without such a switch
+(guests, Grace) any port of the profile's link layer may be one, and only their number is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.majority import Norm, norm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpucluster.config.models import Profile
+    from pytest_gpucluster.suites.fabric.facts import Adapters, Port
+
+# {PCI address of a GPU: the places of its rails on all nodes}
+NO_PEERS: Mapping[str, Norm[tuple[str, ...]]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU by its place: `index` is that of nvidia-smi, None if its driver does not have it."""
+
+    index: int | None
+    address: str
+
+    def __str__(self) -> str:
+        """Name it: GPU 3 (0000:61:00.0)."""
+        return f"GPU {self.index} ({self.address})" if self.index is not None else f"GPU at {self.address}"
+
+
+@dataclass(frozen=True)
+class Rails:
+    """Ports of which at least `need` must work, for the traffic of `gpus`; () if that is not known.
+
+    `missing`: the PCI addresses or names of adapters that are not there. `usual`: two thirds of the other nodes have them.
+    """
+
+    need: int
+    ports: tuple[Port, ...]
+    gpus: tuple[Gpu, ...] = ()
+    missing: tuple[str, ...] = ()
+    usual: bool = False
+
+    @property
+    def owners(self) -> str:
+        """Name the GPUs: 'GPU 3 (0000:61:00.0)'; '' if they are not known."""
+        return ", ".join(map(str, self.gpus))
+
+    def part(self, port: Port) -> str:
+        """Name a port by adapter and GPU: 'mlx5_5 port 1 (0000:5e:00.0), rail of GPU 3 (0000:61:00.0)'."""
+        where = f" ({port.address})" if port.address else ""
+        return f"{port}{where}, rail of {self.owners}" if self.gpus else str(port)
+
+
+def role(port: Port) -> str:
+    """Return what a port is that cannot carry traffic of GPUs to other nodes; '' for any other port."""
+    if port.virtual:
+        return "virtual function of an adapter of this host"
+    if port.representor:
+        return "representor of a function"
+    if port.bridge:
+        return "bridge to NVSwitches"
+    return "plane of an XDR adapter" if re.match(r"smi\d", port.device) else ""
+
+
+def usable(adapters: Adapters) -> list[Port]:
+    """Return the ports to cables."""
+    return [port for port in adapters.ports if not role(port)]
+
+
+def rails_of(
+    adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS
+) -> tuple[Rails, ...]:
+    """Return the rails of a node: as the profile names them, else by the PCIe tree, else by their number."""
+    return _named(adapters, profile) or _near(adapters, profile, usual) or (_counted(adapters, profile),)
+
+
+def rail_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[str, ...]]]:
+    """Return {PCI address of a GPU: norm of the places of its rails}."""
+    votes: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    for node, adapters in facts.items():
+        for tree in _trees(adapters, ""):
+            for gpu in tree.gpus:
+                votes.setdefault(gpu.address, []).append((node, tuple(port.place for port in tree.ports)))
+    return {address: norm(pairs) for address, pairs in votes.items()}
+
+
+# --- by name -----------------------------------------------------------------------------------------------------
+
+
+def _named(adapters: Adapters, profile: Profile) -> tuple[Rails, ...]:
+    """Return the rails that the profile names, () if it names none of this machine.
+
+    Rails of a shipped profile hold for the systems that it names; another BIOS may number the buses differently, so half of
+    the adapters must be where the profile has them. A person who names rails in a cluster file is taken at his word.
+    """
+    fabric = profile.fabric
+    if not _is_of_system(adapters, profile) or fabric.hcas > len(fabric.rails):
+        return ()
+    ports = usable(adapters)
+    by_name = {
+        rail: tuple(port for port in ports if rail.adapter in (port.address, port.device))
+        for rail in fabric.rails
+    }
+    if fabric.systems and 2 * sum(map(bool, by_name.values())) < len(by_name):
+        return ()
+    if fabric.hcas < len(by_name):  # a site that has cables at some of them
+        return (Rails(fabric.hcas, tuple(port for found in by_name.values() for port in found)),)
+    indices = {gpu.address: gpu for gpu in _gpus(adapters)}
+    return tuple(
+        Rails(
+            1,
+            found,
+            (indices.get(rail.gpu, Gpu(None, rail.gpu)),),
+            () if found else (rail.adapter,),
+        )
+        for rail, found in by_name.items()
+    )
+
+
+def _is_of_system(adapters: Adapters, profile: Profile) -> bool:
+    systems = profile.fabric.systems
+    return bool(profile.fabric.rails) and (
+        not systems or any(fnmatchcase(adapters.product, system) for system in systems)
+    )
+
+
+# --- by the PCIe tree --------------------------------------------------------------------------------------------
+
+
+def _gpus(adapters: Adapters) -> list[Gpu]:
+    return [Gpu(index, path[-1]) for index, path in enumerate(adapters.gpus)]
+
+
+def _trees(adapters: Adapters, link_layer: str) -> list[Rails]:
+    """Return the GPUs behind each root port with the ports for their traffic; `need` is not set."""
+    gpus: dict[str, list[Gpu]] = {}
+    ports: dict[str, list[Port]] = {}
+    for gpu, path in zip(_gpus(adapters), adapters.gpus, strict=True):
+        gpus.setdefault(path[0] if len(path) > 1 else gpu.address, []).append(gpu)
+    for port in usable(adapters):
+        if len(port.path) > 1 and port.path[0] in gpus:
+            ports.setdefault(port.path[0], []).append(port)
+    board = _board_of_most(gpus, ports)
+    return [
+        Rails(0, _of_board(ports.get(root, []), board, link_layer), tuple(found))
+        for root, found in gpus.items()
+    ]
+
+
+def _board_of_most(gpus: Mapping[str, list[Gpu]], ports: Mapping[str, list[Port]]) -> str:
+    """Return the board that is near to most GPUs; of several, the one with most ports."""
+    served: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for root, found in ports.items():
+        count.update(port.kind for port in found)
+        for kind in {port.kind for port in found}:
+            served[kind] += len(gpus[root])
+    return max(sorted(served), key=lambda kind: (served[kind], count[kind]), default="")
+
+
+def _of_board(ports: Iterable[Port], board: str, link_layer: str) -> tuple[Port, ...]:
+    """Return the ports of the board; a replaced adapter may be another board, but has the same link layer."""
+    found = tuple(ports)
+    return tuple(port for port in found if port.kind == board) or tuple(
+        port for port in found if port.link_layer in (link_layer, None)
+    )
+
+
+def _near(
+    adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]]
+) -> tuple[Rails, ...]:
+    """Return the rails behind the PCIe switches of the GPUs; () if the machine has no such switches, or too few ports there."""
+    trees, fabric = _trees(adapters, profile.fabric.link_layer), profile.fabric
+    ports = tuple(port for tree in trees for port in tree.ports)
+    gpus = max(len(adapters.gpus), profile.gpu.count if profile.gpu else 0)
+    if not ports:
+        return ()
+    if any(fabric.hcas * len(tree.gpus) % gpus for tree in trees):  # not every GPU has one
+        return (Rails(fabric.hcas, ports),) if len(ports) >= fabric.hcas else ()
+    found = [
+        Rails(need, tree.ports, tree.gpus, *_missing(tree, need, profile, usual))
+        for tree in trees
+        for need in (fabric.hcas * len(tree.gpus) // gpus,)
+    ]
+    short = [tree for tree in found if len(tree.ports) < tree.need]
+    return () if short and _is_design(short, found, usual) else tuple(found)
+
+
+def _is_design(
+    short: Sequence[Rails], trees: Sequence[Rails], usual: Mapping[str, Norm[tuple[str, ...]]]
+) -> bool:
+    """Return whether the machine has adapters at the processor too, rather than a lost one: others have as few, or most lack it."""
+    if any(tree.usual for tree in short):
+        return False
+    theirs = [usual.get(gpu.address, Norm[tuple[str, ...]]()) for tree in short for gpu in tree.gpus]
+    return all(one.value is not None and one.total > 1 for one in theirs) or 2 * len(short) >= len(trees)
+
+
+def _missing(
+    tree: Rails, need: int, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]]
+) -> tuple[tuple[str, ...], bool]:
+    """Return the adapters that a tree lacks, and whether other nodes show it."""
+    if len(tree.ports) >= need:
+        return (), False
+    here = {port.place for port in tree.ports}
+    for gpu in tree.gpus:
+        theirs = usual.get(gpu.address, Norm[tuple[str, ...]]())
+        if absent := [place for place in theirs.value or () if place not in here]:
+            return tuple(place.partition(" ")[0] for place in absent), theirs.total > 2
+    named = {rail.gpu: rail.adapter for rail in profile.fabric.rails}
+    return tuple(named[gpu.address] for gpu in tree.gpus if gpu.address in named), False
+
+
+# --- by number ---------------------------------------------------------------------------------------------------
+
+
+def _counted(adapters: Adapters, profile: Profile) -> Rails:
+    """Return all ports, or those of the one board that has enough: ports for storage must not stand in for lost rails."""
+    fabric, ports = profile.fabric, usable(adapters)
+    boards: dict[str, list[Port]] = {}
+    for port in ports:
+        if port.kind and port.link_layer == fabric.link_layer:
+            boards.setdefault(port.kind, []).append(port)
+    least = (fabric.rate or 0) * 0.99
+    enough = [
+        found
+        for found in boards.values()
+        if len(found) >= max(1, fabric.hcas)
+        and 2 * sum(port.state == "ACTIVE" and (port.rate or 0) >= least for port in found) >= fabric.hcas
+    ]
+    return Rails(fabric.hcas, tuple(enough[0] if len(enough) == 1 else ports))
