@@ -25,6 +25,7 @@ equal; `COMMAND *` answers to any. `[exit N]` is its status, `[stderr]` sends th
 `says` are parts of a finding's text, `warning` is part of a warning's, `action` is the action of the verdict.
 `>>> scontrol show node ...` gives each node's entry of Slurm's inventory; `scontrol show config` its configuration.
 `>>> kubectl ...` is what the machine that runs pytest gets from the API server.
+`>>> /sys/class/infiniband/mlx5_0/device -> /sys/devices/pci0000:15/...` is a link.
 What the case does not hold is absent: no tool and no file of the testing machine shows through. /tmp and /dev/shm can
 be written to, unless the case holds a `mktemp *` that fails.
 """
@@ -242,7 +243,14 @@ class Machine:
                 (self.bin / name).symlink_to(found)
         mine = [section for section in case.sections if section.node in ("", node)]
         tools: dict[str, list[Section]] = {}
+        for link, _, target in (it.what.partition(" -> ") for it in mine if " -> " in it.what):
+            (self.root / target.lstrip("/")).mkdir(parents=True, exist_ok=True)
+            path = self.root / link.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(self.root / target.lstrip("/"))
         for section in mine:
+            if " -> " in section.what:
+                continue
             if section.what.startswith("/"):
                 path = self.root / section.what.lstrip("/")
                 path.parent.mkdir(parents=True, exist_ok=True)

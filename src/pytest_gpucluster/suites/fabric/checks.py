@@ -196,13 +196,16 @@ def hca_count(
     for of_gpus in rails:
         if len(of_gpus.ports) >= of_gpus.need:
             continue
+        absent = _usual_places(active_majority) - {port.place for port in usable(adapters)}
         if of_gpus.gpus:
-            lost = Action.DRAIN if of_gpus.usual else None
-            yield Finding(of_gpus.owners, _lost(of_gpus), f"{of_gpus.need} ports of adapters", lost)
+            lost = any(place.startswith(f"{name} ") for name in of_gpus.missing for place in absent)
+            expected = f"{of_gpus.need} port{'s' if of_gpus.need > 1 else ''} for its traffic"
+            yield Finding(of_gpus.owners, _lost(of_gpus), expected, Action.DRAIN if lost else None)
         else:
             names = listed(sorted(port.device for port in of_gpus.ports))
-            lost = Action.DRAIN if _lacks_usual(adapters, active_majority) else None
-            yield Finding("adapters", f"{len(of_gpus.ports)} ports ({names})", f"{of_gpus.need}", lost)
+            lost = bool(usable(adapters) and absent)
+            shown = f"{len(of_gpus.ports)} ports ({names})"
+            yield Finding("adapters", shown, f"{of_gpus.need}", Action.DRAIN if lost else None)
 
 
 def _lost(rails: Rails) -> str:
@@ -213,12 +216,10 @@ def _lost(rails: Rails) -> str:
     return f"{found}: {where}" if rails.missing else f"{found}: no adapter is behind its PCIe switch"
 
 
-def _lacks_usual(adapters: Adapters, active_majority: Mapping[str, Norm[bool]]) -> bool:
-    """Return whether the node has adapters, but not all that two thirds of the nodes with adapters have."""
-    here = {port.place for port in usable(adapters)}
+def _usual_places(active_majority: Mapping[str, Norm[bool]]) -> set[str]:
+    """Return the places of ports that two thirds of the nodes with adapters have; of two nodes neither is known to be at fault."""
     nodes = max((usual.total for usual in active_majority.values()), default=0)
-    usual_ports = {name for name, usual in active_majority.items() if decides(usual.total, nodes)}
-    return nodes > PAIR and bool(here) and not usual_ports <= here
+    return {place for place, usual in active_majority.items() if nodes > PAIR and decides(usual.total, nodes)}
 
 
 @check(

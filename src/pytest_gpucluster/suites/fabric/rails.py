@@ -42,7 +42,7 @@ class Gpu:
 class Rails:
     """Ports of which at least `need` must work, for the traffic of `gpus`; () if that is not known.
 
-    `missing`: the PCI addresses or names of adapters that are not there. `usual`: two thirds of the other nodes have them.
+    `missing`: the PCI addresses or names of adapters that are not there. `usual`: two thirds of the nodes have them.
     """
 
     need: int
@@ -217,7 +217,7 @@ def _missing(
     for gpu in tree.gpus:
         theirs = usual.get(gpu.address, Norm[tuple[str, ...]]())
         if absent := [place for place in theirs.value or () if place not in here]:
-            return tuple(place.partition(" ")[0] for place in absent), theirs.total > 2
+            return tuple(place.partition(" ")[0] for place in absent), True
     named = {rail.gpu: rail.adapter for rail in profile.fabric.rails}
     return tuple(named[gpu.address] for gpu in tree.gpus if gpu.address in named), False
 
