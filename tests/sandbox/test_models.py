@@ -480,7 +480,15 @@ NOTHING_OF_THE_KIND = {
         "nvlink_errors",
         "topology",
     }
-    | {"acs_on", "hca_missing", "no_infiniband", "no_peermem"}
+    | {
+        "acs_on",
+        "hca_missing",
+        "no_infiniband",
+        "no_peermem",
+        "other_ports_down",
+        "rail_replaced",
+        "rails_down",
+    }
     | {"ib_down", "ib_rate", "ib_errors", "ib_flaps", "ib_firmware", "ib_mtu", "ib_link_layer"},
     "v100": NO_ROWS | {"ecc_aggregate_sram", "fabric_manager_dead", "fabric_state", "mig_on", "topology"},
     "a100": {"fabric_state"},

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 SHOWN = sorted(
     name
     for name, fault in FAULTS.items()
-    if fault.change and not fault.check.startswith(("nccl.", "burnin."))
+    if fault.change and not fault.harmless and not fault.check.startswith(("nccl.", "burnin."))
 )
+HARMLESS = sorted(name for name, fault in FAULTS.items() if fault.harmless)
 ACTED = ("drained", "slurmd_dead", "wrong_gres")
 HEALTHY = 8  # a majority of its own for what is compared across the fleet
 # slurmctld's log shows faults of Slurm a second time: test_controller.py
@@ -39,6 +40,7 @@ MARKED = "(os or gpu or slurm or fabric) and not controller"
 UNJUDGEABLE = {
     # which GPUs are near to the missing one cannot be told
     "hca_missing": {"fabric.gpu_nic_affinity": "not checked"},
+    "rail_replaced": {"fabric.gpu_nic_affinity": "not checked"},
     # no other node has as few GPUs, so that their numbers mean other slots
     "gpu_missing": {"gpu.numa_affinity": "not applicable"},
     # systemctl shows services
@@ -90,6 +92,8 @@ REPAIRED = {
     "oops": "reboot",
     "systemd_gone": "reboot",
     "hca_missing": "drain",
+    "rail_replaced": "drain",
+    "rails_down": "drain",
     "ib_down": "drain",
     "ib_rate": "drain",
     "slurmd_dead": "drain",
@@ -133,7 +137,7 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
     """Put every fault into a node of its own and run the suites once."""
-    kinds = [*SHOWN, *ACTED]
+    kinds = [*SHOWN, *ACTED, *HARMLESS]
     with sandbox_folder() as folder:
         sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=len(kinds) + HEALTHY)
@@ -182,6 +186,11 @@ def test_fault_changes_the_outcome_of_no_other_check(run: Run, kind: str) -> Non
     expected = dict.fromkeys(run.usual().keys() - OF_SLURMCTLD if kind in ACTED else (), "not tested")
     expected |= UNJUDGEABLE.get(kind, {})
     assert run.differences(run.node_of[kind]) == expected | {FAULTS[kind].check: "failed"}
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_what_is_harmless_changes_no_outcome(run: Run, kind: str) -> None:
+    assert run.differences(run.node_of[kind]) == {}, run.text[-2000:]
 
 
 def test_healthy_nodes_are_alike_in_every_outcome(run: Run) -> None:

@@ -7,7 +7,7 @@ prolog fails.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.kit import xid as xids
-from pytest_gpucluster.sandbox.hardware import GIB_KB, SimulatedGpuProcess, SimulatedProcess
+from pytest_gpucluster.sandbox.hardware import GIB_KB, SimulatedGpuProcess, SimulatedProcess, alone_path
 from pytest_gpucluster.sandbox.models import healthy_fields
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class InjectedFault:
 class Fault:
     """One kind of fault. `check` is the id of the check that detects it; `options`: {name: default}.
 
-    `change` modifies the simulated node; None for a fault of Slurm, which `action` names among the ACTIONS.
+    `change` modifies the simulated node; None for a fault of Slurm, which `action` names among the ACTIONS. `harmless`: the
+    check must not fail.
     """
 
     name: str
@@ -49,16 +50,19 @@ class Fault:
     options: Options
     change: Change | None = None
     action: str = ""
+    harmless: bool = False
 
 
 FAULTS: dict[str, Fault] = {}
 _NONE = "[N/A]"  # nvidia-smi's text for unsupported fields
 
 
-def _fault(check: str, description: str, **options: Any) -> Callable[[Change], Change]:
+def _fault(
+    check: str, description: str, *, harmless: bool = False, **options: Any
+) -> Callable[[Change], Change]:
     def register(change: Change) -> Change:
         name = change.__name__.strip("_")
-        FAULTS[name] = Fault(name, description, check, options, change)
+        FAULTS[name] = Fault(name, description, check, options, change, harmless=harmless)
         return change
 
     return register
@@ -506,6 +510,40 @@ def _hca_missing(node: SimulatedNode, options: Options) -> None:
 def _ib_down(node: SimulatedNode, options: Options) -> None:
     hca = _hca(node, options)
     hca.state, hca.phys_state, hca.rate = "1: DOWN", "3: Disabled", "10 Gb/sec (4X SDR)"
+
+
+@_fault("fabric.port_state", "half of the rails are down, bridges to NVSwitches and ports for storage are up")
+def _rails_down(node: SimulatedNode, options: Options) -> None:
+    _require(node.hcas, "adapters", node)
+    rails = [hca for hca in node.hcas if hca.near]
+    for hca in rails[len(rails) // 2 :]:
+        hca.state, hca.phys_state, hca.rate = "1: DOWN", "2: Polling", "10 Gb/sec (4X SDR)"
+    _add_other_ports(node, rails[0], "4: ACTIVE", "5: LinkUp")
+
+
+@_fault("fabric.hca_count", "an adapter is missing, ports for storage of the same board are up", hca="mlx5_3")
+def _rail_replaced(node: SimulatedNode, options: Options) -> None:
+    rail = _hca(node, options)
+    node.hcas.remove(rail)
+    _add_other_ports(node, rail, "4: ACTIVE", "5: LinkUp")
+
+
+@_fault("fabric.port_state", "bridges to NVSwitches and ports for storage are down", harmless=True)
+def _other_ports_down(node: SimulatedNode, options: Options) -> None:
+    _require(node.hcas, "adapters", node)
+    _add_other_ports(node, node.hcas[0], "1: DOWN", "3: Disabled")
+
+
+def _add_other_ports(node: SimulatedNode, like: SimulatedHca, state: str, phys_state: str) -> None:
+    """Add four functions of a bridge and a card of two ports."""
+    for index, address in enumerate(
+        [*(f"0000:e5:00.{function}" for function in range(4)), "0000:f1:00.0", "0000:f1:00.1"]
+    ):
+        other = replace(
+            like, name=f"mlx5_{20 + index}", interface=f"ib{20 + index}", near=(), bridge=index < 4,
+            path=alone_path(address), state=state, phys_state=phys_state, counters=dict(like.counters),
+        )  # fmt: skip
+        node.hcas.append(other)
 
 
 @_fault("fabric.rate", "an InfiniBand port trained to a lower rate", hca="mlx5_2")

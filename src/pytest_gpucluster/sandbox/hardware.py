@@ -40,7 +40,7 @@ class SimulatedGpu:
 
 @dataclass
 class SimulatedHca:
-    """One adapter with one port. `near` are the GPUs behind the same PCIe switch."""
+    """One adapter with one port. `near` are the GPUs that it serves; `path` is its link in /sys/devices."""
 
     name: str
     guid: str
@@ -58,6 +58,8 @@ class SimulatedHca:
     lid: int = 1
     mtu: int = 4096
     counters: dict[str, int] = field(default_factory=dict)
+    path: str = ""
+    bridge: bool = False  # to NVSwitches
 
 
 @dataclass
@@ -283,11 +285,42 @@ def _hcas(node: str, number: int, gpus: list[SimulatedGpu], spec: NodeModel) -> 
             lspci=kind.lspci,
             lid=1 + number * len(groups) + index,
             counters=dict.fromkeys(_COUNTERS, 0) | (_BRING_UP if spec.noise else {}),
+            path=_adapter_path(spec, near, index),
         )
         if not near:
             _for_storage(hca, index - len(groups) + spec.storage)
         found.append(hca)
     return found
+
+
+def gpu_path(gpu: SimulatedGpu) -> str:
+    """Return the link of a GPU in /sys/devices."""
+    domain, bus, device = (int(gpu.fields[f"pci.{part}"], 16) for part in ("domain", "bus", "device"))
+    if not bus:  # of a virtual machine
+        return f"/sys/devices/pci{domain:04x}:00/{domain:04x}:00:{device:02x}.0"
+    return _behind_switch(domain, bus, f"{domain:04x}:{bus:02x}:{device:02x}.0")
+
+
+def _behind_switch(domain: int, bus: int, address: str) -> str:
+    """Return the link of a device below the root port of a GPU, whose bus is the fifth below it."""
+    root = f"{domain:04x}:{max(0, bus - 6):02x}"
+    return f"/sys/devices/pci{root}/{root}:01.0/{domain:04x}:{max(1, bus - 5):02x}:00.0/{address}"
+
+
+def _adapter_path(spec: NodeModel, near: list[SimulatedGpu], index: int) -> str:
+    if near and spec.adapter_addresses:  # at the processor
+        return alone_path(spec.adapter_addresses[index])
+    if not near:
+        return alone_path(f"0000:e1:00.{index % 2}")
+    domain, bus = (int(near[0].fields[f"pci.{part}"], 16) for part in ("domain", "bus"))
+    return _behind_switch(domain, bus, f"{domain:04x}:{bus - 3:02x}:00.0")
+
+
+def alone_path(address: str) -> str:
+    """Return the link of a device on a root port of its own."""
+    domain, bus, _ = address.split(":")
+    root = f"{domain}:{int(bus, 16) - 1:02x}"
+    return f"/sys/devices/pci{root}/{root}:01.0/{address}"
 
 
 def _for_storage(hca: SimulatedHca, port: int) -> None:

@@ -123,6 +123,8 @@ class NodeModel:
     governor: str = "performance"  # '' in virtual machines: no frequency scaling
     services: tuple[str, ...] = ()
     vendor: str = "NVIDIA"  # of the machine, in DMI
+    product: str = ""
+    adapter_addresses: tuple[str, ...] = ()  # of adapters at the processor
     free_gpus: int = 0  # the maximum if GPUs may share addresses
 
     @property
@@ -369,6 +371,7 @@ MODELS = {
             adapters=_NDR,
             storage=2,
             kernel="5.15.0-1063-nvidia",
+            product="DGXH100",
         ),
         NodeModel(
             # Recorded from a host with 8 H200 (nvidia-smi 580.159.04); network of a DGX H200
@@ -388,6 +391,7 @@ MODELS = {
             load=BurninRates(_HOPPER_TFLOPS, 4250.0, 54.0, 370.0, 345.0, 61, 690, 1830),
             adapters=_NDR,
             free_gpus=16,
+            product="DGXH200",
         ),
         NodeModel(
             # A compute tray of GB200 NVL72, each node of the sandbox of another rack: topo -m, NUMA nodes and memory
@@ -428,6 +432,8 @@ MODELS = {
                 1900,
             ),
             adapters=_NDR,
+            product="GB200 NVL",
+            adapter_addresses=tuple(f"{domain}:03:00.0" for domain in ("0000", "0002", "0010", "0012")),
             wiring=GpuTopologyModel(
                 near="SYS",
                 numa="SYS",

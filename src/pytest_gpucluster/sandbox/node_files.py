@@ -19,6 +19,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.sandbox import burnin_sim, collectives, models
 from pytest_gpucluster.sandbox.daemons import search_path
+from pytest_gpucluster.sandbox.hardware import gpu_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,6 +45,7 @@ _HOST_TOOLS = (
         "lscpu",
         "mount",
         "ps",
+        "readlink",
     ),
     *("sleep", "sort", "sysctl", "tail", "tr", "uname", "wc"),
 )
@@ -439,6 +441,9 @@ def _ibv_devinfo(hca: SimulatedHca) -> str:
     )
 
 
+_LINK = ".target"  # what the simulated readlink prints of a folder
+
+
 def _hca_files(node: SimulatedNode) -> dict[str, str]:
     contents: dict[str, str] = {}
     for hca in node.hcas:
@@ -452,6 +457,7 @@ def _hca_files(node: SimulatedNode) -> dict[str, str]:
             f"{top}/node_type": "1: CA",
             f"{top}/device/numa_node": str(hca.numa_node),
             f"{top}/device/vendor": "0x15b3",
+            f"{top}/device/{_LINK}": hca.path,
             f"{top}/device/net/{hca.interface}/mtu": str(_ip_mtu(hca)),
             f"{port}/state": hca.state,
             f"{port}/phys_state": hca.phys_state,
@@ -462,6 +468,10 @@ def _hca_files(node: SimulatedNode) -> dict[str, str]:
             f"/sys/class/net/{hca.interface}/operstate": "up" if hca.state.endswith("ACTIVE") else "down",
         }
         contents |= {f"{port}/counters/{name}": str(count) for name, count in hca.counters.items()}
+        contents |= {f"{top}/device/vpd": "SMDL=SW_MNG"} if hca.bridge else {}
+    for gpu in node.gpus:
+        path = gpu_path(gpu)
+        contents[f"/sys/bus/pci/drivers/nvidia/{path.rpartition('/')[2]}/{_LINK}"] = path
     return {path: text + "\n" for path, text in contents.items()}
 
 
@@ -587,6 +597,7 @@ def _overlay(node: SimulatedNode) -> dict[str, str]:
         "/proc/loadavg": f"{node.load} 2/1893 412345\n",
         "/proc/meminfo": _meminfo(node),
         "/sys/class/dmi/id/sys_vendor": f"{node.spec.vendor}\n",
+        "/sys/class/dmi/id/product_name": f"{node.spec.product or node.spec.vendor}\n",
         "/proc/cmdline": f"BOOT_IMAGE=/vmlinuz-{node.kernel} root=/dev/nvme0n1p2 ro {node.spec.iommu}\n",
         "/proc/version": f"Linux version {node.kernel} (buildd@lcy02) (gcc 13.3.0) #1 SMP PREEMPT_DYNAMIC\n",
         "/proc/modules": _lines(

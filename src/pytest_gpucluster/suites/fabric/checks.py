@@ -452,7 +452,12 @@ def gid(
     action=Action.CONFIGURE,
 )
 @_networked
-def gpu_nic_affinity(network: Profile, topology: Topology) -> Judgement:
+def gpu_nic_affinity(
+    network: Profile,
+    topology: Topology,
+    adapters: Adapters | None = None,
+    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+) -> Judgement:
     """Every GPU has an adapter behind its own PCIe switch (PIX or PXB), if the machine has such switches.
 
     If no GPU has one, the machine has no such switches (adapters are on ports of Grace's CPUs), or is a guest that does
@@ -468,6 +473,10 @@ def gpu_nic_affinity(network: Profile, topology: Topology) -> Judgement:
         yield NotChecked(
             f"nvidia-smi topo -m lists {len(names)} of {network.fabric.hcas} adapters (see hca_count)"
         )
+        return
+    rails = rails_of(adapters, network, rail_majority) if adapters else ()
+    if any(len(of_gpus.ports) < of_gpus.need for of_gpus in rails):
+        yield NotChecked("the node lacks an adapter (see fabric.hca_count)")
         return
     far = {
         index: of_gpu

@@ -81,8 +81,16 @@ def usable(adapters: Adapters) -> list[Port]:
 def rails_of(
     adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS
 ) -> tuple[Rails, ...]:
-    """Return the rails of a node: as the profile names them, else by the PCIe tree, else by their number."""
-    return _named(adapters, profile) or _near(adapters, profile, usual) or (_counted(adapters, profile),)
+    """Return the rails of a node: as the profile names them, else by the PCIe tree, else by their number.
+
+    Where a shipped profile names an adapter that is not there, a sound tree decides: a BIOS may number the buses differently.
+    """
+    named = _named(adapters, profile)
+    if named and (not profile.fabric.systems or all(one.ports for one in named)):
+        return named
+    near = _near(adapters, profile, usual)
+    sound = near and all(len(one.ports) >= one.need for one in near)
+    return (near if sound else named or near) or (_counted(adapters, profile),)
 
 
 def rail_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[str, ...]]]:
@@ -104,13 +112,14 @@ def _named(adapters: Adapters, profile: Profile) -> tuple[Rails, ...]:
     Rails of a shipped profile hold for the systems that it names; another BIOS may number the buses differently, so half of
     the adapters must be where the profile has them. A person who names rails in a cluster file is taken at his word.
     """
-    fabric = profile.fabric
+    fabric, ports = profile.fabric, usable(adapters)
     if not _is_of_system(adapters, profile) or fabric.hcas > len(fabric.rails):
         return ()
-    ports = usable(adapters)
+    present = {path[-1] for path in adapters.gpus}
+    dealt = [rail for rail in fabric.rails if rail.gpu in present]  # a guest may have some of the GPUs
     by_name = {
         rail: tuple(port for port in ports if rail.adapter in (port.address, port.device))
-        for rail in fabric.rails
+        for rail in (dealt if len(dealt) == fabric.hcas else fabric.rails)
     }
     if fabric.systems and 2 * sum(map(bool, by_name.values())) < len(by_name):
         return ()

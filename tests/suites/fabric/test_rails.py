@@ -1,0 +1,297 @@
+"""Rails: which ports carry the traffic of which GPUs, and what must not stand in for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from counter_examples import (
+    CONFIGURE,
+    DRAIN,
+    MONITOR,
+    PASSED,
+    WARNING,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
+from fabric_helpers import answer
+
+from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile, Rail
+from pytest_gpucluster.core.check import Action, Metric
+from pytest_gpucluster.suites.fabric import checks as fabric
+from pytest_gpucluster.suites.fabric.facts import Adapters, Port, parse_adapters
+from pytest_gpucluster.suites.fabric.rails import rail_majority, rails_of, role
+
+GPUS = 4
+RAIL = Port("mlx5_0", 1, "28.1", "MT4129", "RAIL", "ACTIVE", "LinkUp", 50.0, "InfiniBand")
+DOWN: dict[str, Any] = {"state": "DOWN", "phys_state": "Polling", "rate": 1.25}
+IB = Profile(
+    name="ib",
+    description="",
+    source="",
+    gpu=GpuProfile(name="NVIDIA H100 80GB HBM3", count=GPUS),
+    fabric=FabricProfile(hcas=GPUS, link_layer="InfiniBand", rate=50.0),
+)
+
+
+def gpu(index: int) -> tuple[str, ...]:
+    return (f"0000:{index}0:01.0", f"0000:{index}1:00.0", f"0000:{index}3:00.0")
+
+
+def rail(index: int, **changes: Any) -> Port:
+    """Return the port behind the switch of a GPU."""
+    path = (*gpu(index)[:2], f"0000:{index}2:00.0")
+    return replace(RAIL, **{"device": f"mlx5_{index}", "path": path, **changes})
+
+
+def other(index: int, **changes: Any) -> Port:
+    """Return a port at the processor."""
+    address = f"0000:e{index}:00.0"
+    path = (f"0000:d{index}:01.0", address)
+    return replace(RAIL, **{"device": f"mlx5_{10 + index}", "path": path, "board": "STORAGE", **changes})
+
+
+def node(*ports: Port, gpus: int = GPUS) -> Adapters:
+    return Adapters(ports, 1.0, tuple(gpu(index) for index in range(gpus)))
+
+
+def rails(**changes: Any) -> list[Port]:
+    return [rail(index, **changes) for index in range(GPUS)]
+
+
+STORAGE = [other(index) for index in range(4)]
+BRIDGES = [other(index, bridge=True, board=None, rate=25.0) for index in range(4, 8)]
+SOUND = node(*rails())
+LOST = node(*rails()[:3], *STORAGE)
+HALF = [*rails()[:2], rail(2, **DOWN), rail(3, **DOWN)]
+GUIDE = "NVIDIA DGX H100/H200 User Guide, network ports"
+
+
+def of_three(sick: Adapters, sound: Adapters = SOUND) -> dict[str, Adapters]:
+    return {"a": sound, "b": sound, "c": sick}
+
+
+def count(sick: Adapters, *, peers: bool = True) -> Any:
+    fleet = of_three(sick) if peers else {"c": sick}
+    return fabric.hca_count(IB, sick, fabric.active_majority(fleet), rail_majority(fleet))
+
+
+def state(sick: Adapters, *, peers: bool = True) -> Any:
+    fleet = of_three(sick) if peers else {"c": sick}
+    return fabric.port_state(IB, sick, fabric.active_majority(fleet), rail_majority(fleet))
+
+
+def rate(sick: Adapters) -> Any:
+    fleet = of_three(sick)
+    return fabric.rate(IB, sick, fabric.rate_majority(fleet), rail_majority(fleet))
+
+
+COUNTER_EXAMPLES = [
+    CounterExample("fabric.hca_count", "DGX H100 with two cards for storage", GUIDE, PASSED, lambda: count(node(*rails(), *STORAGE))),
+    CounterExample("fabric.hca_count", "DGX B200 with four bridges", "siderolabs/extensions pull request 895", PASSED, lambda: count(node(*rails(), *BRIDGES))),
+    CounterExample(
+        "fabric.hca_count", "adapters of all nodes at the processor, two near", "NVIDIA/nccl issue 246", PASSED,
+        lambda: fabric.hca_count(
+            IB, (sound := node(*rails()[:2], *STORAGE[:2])), fabric.active_majority(of_three(sound, sound)),
+            rail_majority(of_three(sound, sound)),
+        ),
+    ),
+    CounterExample("fabric.hca_count", "an adapter of another board after a repair", "maintenance of any cluster", PASSED, lambda: count(node(*rails()[:3], rail(3, board="OTHER")))),
+    CounterExample("fabric.hca_count", "a node alone that lacks an adapter", GUIDE, CONFIGURE, lambda: count(LOST, peers=False), sick=True),
+    CounterExample("fabric.hca_count", "one of three lacks an adapter, storage is up", GUIDE, DRAIN, lambda: count(LOST), sick=True),
+    CounterExample("fabric.port_state", "ports for storage without cables", GUIDE, PASSED, lambda: state(node(*rails(), *[replace(port, **DOWN) for port in STORAGE]))),
+    CounterExample("fabric.port_state", "bridges down", "siderolabs/extensions pull request 895", PASSED, lambda: state(node(*rails(), *[replace(port, **DOWN) for port in BRIDGES]))),
+    CounterExample(
+        "fabric.port_state", "second ports of dual-port cards unused", "ConnectX-6 VPI manual", PASSED,
+        lambda: state(node(*rails(), *rails(number=2, **DOWN))),
+    ),
+    CounterExample(
+        "fabric.port_state", "a port for storage that is up on the others", GUIDE, WARNING,
+        lambda: fabric.port_state(
+            IB, (sick := node(*rails(), replace(STORAGE[0], **DOWN))), fabric.active_majority(of_three(sick, node(*rails(), STORAGE[0])))
+        ),
+    ),
+    CounterExample("fabric.port_state", "half of the rails down alone, storage and bridges up", GUIDE, MONITOR, lambda: state(node(*HALF, *STORAGE, *BRIDGES), peers=False), sick=True),
+    CounterExample("fabric.port_state", "half of the rails down, storage and bridges up", GUIDE, DRAIN, lambda: state(node(*HALF, *STORAGE, *BRIDGES)), sick=True),
+    CounterExample("fabric.rate", "bridges at another rate", "siderolabs/extensions pull request 895", PASSED, lambda: rate(node(*rails(), *BRIDGES))),
+    CounterExample("fabric.rate", "storage at 100 Gb/s", GUIDE, PASSED, lambda: rate(node(*rails(), *[replace(port, rate=12.5) for port in STORAGE]))),
+    CounterExample("fabric.rate", "a rail down, which fabric.port_state judges", GUIDE, PASSED, lambda: rate(node(*rails()[:3], rail(3, **DOWN), *BRIDGES))),
+    CounterExample("fabric.rate", "a rail at half of its rate, storage at the full", GUIDE, DRAIN, lambda: rate(node(*rails()[:3], rail(3, rate=25.0), *STORAGE)), sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_counter_examples(example: CounterExample) -> None:
+    assert_as_expected(example)
+
+
+def test_a_lost_rail_is_named_by_gpu_adapter_and_port() -> None:
+    (lost,) = count(LOST).findings
+    assert (lost.part, lost.measured) == (
+        "GPU 3 (0000:33:00.0)",
+        "no rail: adapter 0000:32:00.0 is not there",
+    )
+    assert count(LOST, peers=False).findings[0].measured == "no rail: no adapter is behind its PCIe switch"
+    parts = [found.part for found in state(node(*HALF, *STORAGE)).findings]
+    assert parts == [
+        "mlx5_2 port 1 (0000:22:00.0), rail of GPU 2 (0000:23:00.0)",
+        "mlx5_3 port 1 (0000:32:00.0), rail of GPU 3 (0000:33:00.0)",
+    ]
+
+
+def test_other_ports_are_listed_by_name_and_not_counted() -> None:
+    verdict = count(node(*rails(), STORAGE[0], BRIDGES[0], rail(0, device="mlx5_9", virtual=True, number=3)))
+    counted = {metric.name: metric.value for metric in verdict.metrics if metric.name == "hca_ports"}
+    assert counted == {"hca_ports": GPUS}
+    assert [(it.device, it.unit) for it in verdict.metrics if it.name == "hca_ports_other"] == [
+        ("mlx5_10 port 1", "port for storage or management"),
+        ("mlx5_14 port 1", "bridge to NVSwitches"),
+        ("mlx5_9 port 3", "virtual function of an adapter of this host"),
+    ]
+
+
+def named(*adapters: str, **changes: Any) -> Profile:
+    pairs = tuple(Rail(gpu=gpu(index)[-1], adapter=adapter) for index, adapter in enumerate(adapters))
+    return IB.model_copy(update={"fabric": IB.fabric.model_copy(update={"rails": pairs, **changes})})
+
+
+HERE = [rail(index).address for index in range(GPUS)]
+
+
+def test_rails_that_a_person_names_are_taken_at_their_word() -> None:
+    profile = named("mlx5_10", "mlx5_11", "0000:e2:00.0", "0000:e9:00.0")
+    found = rails_of(node(*rails(), *STORAGE), profile)
+    assert [[port.device for port in one.ports] for one in found] == [
+        ["mlx5_10"],
+        ["mlx5_11"],
+        ["mlx5_12"],
+        [],
+    ]
+    assert found[3].missing == ("0000:e9:00.0",)
+    (lost,) = fabric.hca_count(profile, node(*rails(), *STORAGE)).findings
+    assert (lost.part, lost.action) == ("GPU 3 (0000:33:00.0)", None)
+
+
+def test_rails_of_a_shipped_profile_hold_for_its_systems_only() -> None:
+    wrong = ("0000:e0:00.0", "0000:e1:00.0", "0000:e2:00.0", "0000:e3:00.0")
+    sound = node(*rails(), *STORAGE)
+    profile = named(*wrong, systems=("DGX*H100*",))
+    assert [one.ports[0].device for one in rails_of(sound, profile)] == [f"mlx5_{i}" for i in range(GPUS)]
+    dgx = replace(sound, product="DGXH100")
+    assert [one.ports[0].device for one in rails_of(dgx, profile)] == [f"mlx5_{10 + i}" for i in range(GPUS)]
+    # another BIOS, other buses: the named adapters are not there, and each GPU has one behind its switch
+    other_bios = named("0000:f2:00.0", "0000:f6:00.0", "0000:f9:00.0", HERE[3], systems=("DGX*",))
+    assert [one.ports[0].device for one in rails_of(dgx, other_bios)] == [f"mlx5_{i}" for i in range(GPUS)]
+
+
+def test_a_site_with_cables_at_some_ports_states_their_number() -> None:
+    two = named(*HERE, hcas=2)
+    (pooled,) = rails_of(node(*HALF, *STORAGE), two)
+    assert (pooled.need, len(pooled.ports)) == (2, GPUS)
+    assert not fabric.port_state(two, node(*HALF, *STORAGE)).findings
+    three = named(*HERE, hcas=3)
+    assert len(fabric.port_state(three, node(*HALF, *STORAGE)).findings) == 2
+
+
+def test_without_a_tree_one_board_that_has_enough_is_counted() -> None:
+    guest = Adapters(tuple(replace(port, path=()) for port in (*HALF, *STORAGE[:3])), 1.0)
+    assert [found.part for found in fabric.port_state(IB, guest).findings] == [
+        "mlx5_2 port 1",
+        "mlx5_3 port 1",
+    ]
+    mixed = [replace(port, board=f"RAIL{index % 2}") for index, port in enumerate(rails())]
+    unplaced = Adapters(tuple(replace(port, path=()) for port in (*mixed, *STORAGE[:2])), 1.0)
+    assert not fabric.port_state(IB, unplaced).findings, "no board has enough: all ports may be rails"
+
+
+def test_two_gpus_share_a_switch_and_a_card_for_storage_stands_beside_them() -> None:
+    shared = (gpu(0), (*gpu(0)[:2], "0000:04:00.0"), gpu(1), (*gpu(1)[:2], "0000:14:00.0"))
+    near = [rail(0), rail(0, device="mlx5_8", number=2), rail(1), rail(1, device="mlx5_9", number=2)]
+    card = rail(0, device="mlx5_7", number=3, hca_type="MT4125", board="CARD", link_layer="Ethernet")
+    found = rails_of(Adapters((*near, card), 1.0, shared), IB)
+    assert [(one.need, len(one.ports), len(one.gpus)) for one in found] == [(2, 2, 2), (2, 2, 2)]
+
+
+def test_a_gpu_that_is_lost_changes_nothing_for_the_rails_of_the_others() -> None:
+    found = rails_of(node(*rails(), gpus=3), IB)
+    assert [one.need for one in found] == [1, 1, 1]
+    assert not fabric.port_state(IB, node(*rails(), gpus=3)).findings
+
+
+def test_most_gpus_without_an_adapter_are_a_design() -> None:
+    (counted,) = rails_of(node(*rails()[:2], *STORAGE[:2]), IB)
+    assert (counted.need, len(counted.ports), counted.gpus) == (GPUS, 4, ())
+
+
+def listing(*lines: str) -> Adapters:
+    return parse_adapters(answer("uptime 1.0 1.0\n" + "\n".join((*lines, "end")) + "\n"))
+
+
+def port(device: str, number: int, *rest: str) -> list[str]:
+    top = f"/sys/class/infiniband/{device}"
+    layer = "Ethernet" if rest else "InfiniBand"
+    return [f"port {device} {number}", f"{top}/ports/{number}/link_layer:{layer}", *rest]
+
+
+def test_paths_and_products_are_read() -> None:
+    found = listing(
+        "product DGXH100",
+        "gpu /sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:1b:00.0",
+        "gpu",
+        "path mlx5_0 /sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:18:00.0",
+        "path mlx5_1 /sys/class/infiniband/mlx5_1/device",
+        *port("mlx5_0", 1),
+        *port("mlx5_1", 1),
+    )
+    assert found.product == "DGXH100"
+    assert found.gpus == (("0000:15:01.0", "0000:16:00.0", "0000:1b:00.0"),)
+    assert [it.place for it in found.ports] == ["0000:18:00.0 port 1", "mlx5_1 port 1"]
+    vmbus = "/sys/devices/LNXSYSTM:00/VMBUS:00/1-0/pci0101:00/0101:00:00.0"
+    assert listing(f"path mlx5_0 {vmbus}", *port("mlx5_0", 1)).ports[0].path == ("0101:00:00.0",)
+
+
+def test_a_bridge_is_known_by_its_vital_product_data_or_its_four_functions() -> None:
+    marked = listing("/sys/class/infiniband/mlx5_0/device/vpd", *port("mlx5_0", 1), *port("mlx5_1", 1))
+    assert [role(it) for it in marked.ports] == ["bridge to NVSwitches", ""]
+
+    def functions(number: int, layer: str = "InfiniBand") -> list[bool]:
+        paths = [f"path mlx5_{i} /sys/devices/pci0000:04/0000:04:01.0/0000:05:00.{i}" for i in range(number)]
+        lines = [line for i in range(number) for line in port(f"mlx5_{i}", 1)]
+        return [
+            it.bridge for it in listing(*paths, *(line.replace("InfiniBand", layer) for line in lines)).ports
+        ]
+
+    assert functions(4) == [True] * 4
+    assert functions(2) == [False] * 2
+    assert functions(4, "Ethernet") == [False] * 4, "cards of four ports for Ethernet exist"
+
+
+def test_a_representor_is_no_port() -> None:
+    top = "/sys/class/infiniband/mlx5_0/ports"
+    nets = [
+        "net ens0np0 1500 name p0",
+        "net ens0pf0vf0 1500 name pf0vf0",
+        "net ens0pf0sf1 1500 name c1pf0sf1",
+    ]
+    found = listing(
+        *port("mlx5_0", 1, f"{top}/1/gid_attrs/ndevs/0:ens0np0", *nets),
+        *port("mlx5_0", 2, f"{top}/2/gid_attrs/ndevs/0:ens0pf0vf0", *nets),
+        *port("mlx5_0", 3, *nets),
+    )
+    assert [role(it) for it in found.ports] == ["", "representor of a function", "representor of a function"]
+    two = listing(*port("mlx4_0", 1, "net ib0 2044 name"), *port("mlx4_0", 2, "net ib0 2044 name"))
+    assert [role(it) for it in two.ports] == ["", ""], "two cables at one adapter"
+    assert two.ports[0].interfaces == {"ib0": 2044}
+
+
+def test_the_same_place_is_compared_although_names_move_up() -> None:
+    """One adapter is missing, so the driver numbers the others from one less."""
+    moved = node(rail(0), rail(1), rail(3, device="mlx5_2"))
+    fleet = of_three(moved)
+    verdict = fabric.hca_count(IB, moved, fabric.active_majority(fleet), rail_majority(fleet))
+    assert verdict.findings[0].measured == "no rail: adapter 0000:22:00.0 is not there"
+    assert verdict.action is Action.DRAIN
+    assert not fabric.port_state(IB, moved, fabric.active_majority(fleet), rail_majority(fleet)).findings
+    assert Metric("hca_ports", 3, "ports") in verdict.metrics
