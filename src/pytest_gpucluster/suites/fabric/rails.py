@@ -115,11 +115,11 @@ def _named(adapters: Adapters, profile: Profile) -> tuple[Rails, ...]:
     fabric, ports = profile.fabric, usable(adapters)
     if not _is_of_system(adapters, profile) or fabric.hcas > len(fabric.rails):
         return ()
-    present = {path[-1] for path in adapters.gpus}
-    dealt = [rail for rail in fabric.rails if rail.gpu in present]  # a guest may have some of the GPUs
+    seen = {path[-1] for path in adapters.gpus}
+    present = [rail for rail in fabric.rails if rail.gpu in seen]  # a guest may have some of the GPUs
     by_name = {
         rail: tuple(port for port in ports if rail.adapter in (port.address, port.device))
-        for rail in (dealt if len(dealt) == fabric.hcas else fabric.rails)
+        for rail in (present if len(present) == fabric.hcas else fabric.rails)
     }
     if fabric.systems and 2 * sum(map(bool, by_name.values())) < len(by_name):
         return ()
