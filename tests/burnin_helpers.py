@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from counter_examples import CounterExample
+
 from pytest_gpucluster.core.check import NotChecked, Outcome
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.core.check import Action, Finding, NotApplicable, Verdict
+    from collections.abc import Callable
+
+    from pytest_gpucluster.core.check import Action, Check, Finding, NotApplicable, Verdict
 
 NAME = "NVIDIA H200"
 CONFIG = BurninConfig()
@@ -110,3 +114,51 @@ def judged(verdict: Verdict, *expected: Finding, action: Action) -> None:
 def reason(verdict: Verdict, expected: NotChecked | NotApplicable) -> None:
     outcome = Outcome.NOT_CHECKED if isinstance(expected, NotChecked) else Outcome.NOT_APPLICABLE
     assert (verdict.outcome, verdict.reason, verdict.findings) == (outcome, expected.reason, ())
+
+
+def example(
+    check: Check[...],
+    machine: str,
+    source: str,
+    expected: str,
+    *changes: Callable[[BurninResult], None],
+    nodes: int = 3,
+    sick: bool = False,
+    config: BurninConfig | None = None,
+) -> CounterExample:
+    """Return a machine: node a of a burn-in of healthy nodes with these changes."""
+
+    def judged() -> Verdict:
+        whole = fleet(nodes)
+        for change in changes:
+            change(whole)
+        facts = {"burnin": whole, "node_name": "a", "config": config or CONFIG}
+        return check(*(facts[name] for name in check.facts))
+
+    return CounterExample(check.name, machine, source, expected, judged, sick)
+
+
+def risen(seconds: float, part: str = UUID, **counters: int) -> Callable[[BurninResult], None]:
+    """Return a change: these counters of a part of node a rose during a burn-in of this duration."""
+
+    def change(whole: BurninResult) -> None:
+        whole.seconds = seconds
+        for counter, count in counters.items():
+            whole.nodes["a"].add(load("a", "matmul", deltas={part: {counter: count}}))
+
+    return change
+
+
+def trouble(load_: str, text: str, *parts: str, node: str = "a") -> Callable[[BurninResult], None]:
+    """Return a change: a load reports a problem on these parts of a node, the node itself without any."""
+    return lambda whole: whole.nodes[node].problems.extend((load_, part, text) for part in parts or ("",))
+
+
+def added(*lines: dict[str, Any], node: str = "a") -> Callable[[BurninResult], None]:
+    """Return a change: further lines of a node."""
+
+    def change(whole: BurninResult) -> None:
+        for line in lines:
+            whole.nodes[node].add(line)
+
+    return change

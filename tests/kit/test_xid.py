@@ -11,7 +11,7 @@ from kernel_logs import fold
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Finding, Outcome
-from pytest_gpucluster.kit import xid
+from pytest_gpucluster.kit import port_errors, xid
 from pytest_gpucluster.kit import xid_check as xid_checks
 from pytest_gpucluster.kit.kernel_log import Event, KernelLog
 from pytest_gpucluster.kit.xid import Advice
@@ -76,23 +76,23 @@ def test_the_tables_of_the_fabric() -> None:
     assert (fabric.ROCE_V2, fabric.GID_BY_NCCL) == ("RoCE v2", "-1")
     assert fabric.NO_PORT == "the node has no port (see fabric.hca_count)"
     assert fabric.NONE_ACTIVE == "no port is active (see fabric.port_state)"
-    assert fabric.USUAL == {
+    assert port_errors.USUAL == {
         "symbol_error": 10, "link_error_recovery": 10, "link_downed": 10, "port_rcv_errors": 10,
         "port_rcv_remote_physical_errors": 100, "port_xmit_discards": 100, "local_link_integrity_errors": 10,
         "excessive_buffer_overrun_errors": 10, "VL15_dropped": 100,
     }  # fmt: skip
-    assert fabric.CAUSED_ELSEWHERE == (
+    assert port_errors.CAUSED_ELSEWHERE == (
         "port_rcv_remote_physical_errors",
         "port_xmit_discards",
         "VL15_dropped",
     )
-    assert (fabric.LINK_LOST, fabric.BIT_ERRORS) == (
+    assert (port_errors.LINK_LOST, port_errors.BIT_ERRORS) == (
         ("link_downed", "link_error_recovery"),
         ("symbol_error", "local_link_integrity_errors"),
     )
-    assert {"nvidia_peermem", "nv_peer_mem"} == fabric.PEER_MODULES
+    assert {"nvidia_peermem", "nv_peer_mem", "efa_nv_peermem"} == fabric.PEER_MODULES
     assert (fabric.LINK_UP, fabric.NEAR) == (("LinkUp", "<unknown>", None), ("PIX", "PXB"))
-    assert pytest.approx(0.016) == fabric.ERRORS_PER_GB
+    assert pytest.approx(0.016) == port_errors.ERRORS_PER_GB
     assert set(fabric.RULES) == {
         "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES",
         "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include",

@@ -8,6 +8,14 @@ from typing import Any
 
 import pytest
 from burnin_helpers import CONFIG, failed, fleet, one_node
+from counter_examples import (
+    CONFIGURE,
+    DRAIN,
+    MONITOR,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,7 +71,7 @@ def four(
     )
 
 
-def three(name: str, status: str, *warnings: Any, **more: Any) -> str:
+def three(name: str, status: str, *warnings: Any, category: str = "Deployment", **more: Any) -> str:
     """Return DCGM 2's and 3's JSON of one test."""
     result = {
         "status": status,
@@ -71,9 +79,7 @@ def three(name: str, status: str, *warnings: Any, **more: Any) -> str:
         **more,
     }
     tests = [{"name": name, "results": [result]}]
-    return json.dumps(
-        {"DCGM GPU Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}}
-    )
+    return json.dumps({"DCGM GPU Diagnostic": {"test_categories": [{"category": category, "tests": tests}]}})
 
 
 # --- the reader
@@ -405,3 +411,39 @@ def test_a_node_whose_software_alone_fails_the_diagnostic() -> None:
         Action.CONFIGURE,
     )
     assert verdict.metrics == (Metric("dcgm_passed", 0, "tests"),)
+
+
+PCIE, NVLINK = 13, 11
+
+
+def diagnosed(machine: str, source: str, expected: str, out: str, *, sick: bool = False) -> CounterExample:
+    return CounterExample("burnin.dcgm", machine, source, expected, lambda: judged(out, 226), sick)
+
+
+COUNTER_EXAMPLES = [
+    diagnosed("persistence mode is off", "tests/corpus/dcgm: 4.x-persistence-mode-off", CONFIGURE,
+              four({"status": "Fail", "warnings": [warned(5, 3, "Persistence mode for GPU 0 is disabled")]})),
+    diagnosed("PCIe bandwidth below DCGM's bound on a board with few lanes", "DCGM_FR_LOW_BANDWIDTH: triage", MONITOR,
+              four({"status": "Fail", "warnings": [warned(4, PCIE, "Bandwidth of GPU 0 ... did not exceed")]})),
+    diagnosed("targeted power below the target: a power limit of the site", "DCGM_FR_TARGET_POWER: triage", MONITOR,
+              four({"status": "Fail", "warnings": [warned(4, 14, "Max power of 400.0 did not reach 700.0")]})),
+    diagnosed("the same before DCGM 3.3", "dcgmi 2.x: no severity; tests/corpus/dcgm: stress below target", MONITOR,
+              three("Targeted Power", "Fail", "Max power of 253.1 did not reach desired power minimum target_power of 262.5 for GPU 0",
+                    category="Stress")),
+    diagnosed("the bandwidth test of DCGM 3.1 on a board with few lanes", "dcgmi 3.1: no severity", MONITOR,
+              three("PCIe", "Fail", "Bandwidth of GPU 0 in direction Host-to-GPU of 5.1 did not exceed minimum required bandwidth of 12.0.",
+                    category="Integration")),
+    diagnosed("another process on the GPU", "tests/corpus/dcgm: t4-cuda-busy", CONFIGURE,
+              three("Memory", "Fail", "CUDA-capable device(s) is/are busy or unavailable")),
+    diagnosed("a GPU with uncorrectable errors", "DCGM_FR_VOLATILE_DBE_DETECTED: isolate", DRAIN,
+              four({"status": "Fail", "warnings": [warned(2, HARDWARE_MEMORY, "DBE")]}), sick=True),
+    diagnosed("row remappings that wait", "DCGM_FR_PENDING_ROW_REMAP: reset", "reset gpu",
+              four({"status": "Fail", "warnings": [warned(6, HARDWARE_MEMORY, "row remappings are pending")]}), sick=True),
+    diagnosed("uncorrectable errors before DCGM 3.3", "dcgmi 3.1: no severity", DRAIN,
+              three("GPU Memory", "Fail", "Detected 2 volatile double-bit ECC error(s) on GPU 0."), sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from burnin_helpers import CONFIG, GPU_1, UUID, failed, fleet, gpu_of, hello, judged, load, one_node, reason
+from burnin_helpers import (
+    CONFIG,
+    GPU_1,
+    UUID,
+    example,
+    failed,
+    fleet,
+    gpu_of,
+    hello,
+    judged,
+    load,
+    one_node,
+    reason,
+    risen,
+)
+from counter_examples import (
+    DRAIN,
+    MONITOR,
+    PASSED,
+    REBOOT,
+    WARNING,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, Outcome
 from pytest_gpucluster.suites.burnin import error_checks, removal
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def with_rose(counter: str, count: int, load_: str = "matmul", part: str = "") -> BurninResult:
@@ -29,11 +56,20 @@ def test_a_counter_may_rise_by_its_limit_and_no_further(counter: str, limit: int
     judged(error_checks.counters(with_rose(counter, limit + 1), "a", CONFIG), found, action=Action.DRAIN)
 
 
-def test_limits_of_counters_are_those_of_dcgm_and_infiniband() -> None:
-    risen = {name: limit for name, limit in error_checks.LIMITS.items() if limit}
-    assert risen == {"nvlink_crc_errors": 99, "port_rcv_errors": 9, "port_rcv_remote_physical_errors": 9,
-                     "symbol_error": 119}  # fmt: skip
-    assert error_checks.REPLAYS_PER_MINUTE == 8
+def test_rates_of_counters_are_those_of_dcgm_and_infiniband() -> None:
+    per_hour = {name: rate.within(3600) for name, rate in error_checks.RATES.items()}
+    crc = dict.fromkeys(("nvlink_crc_errors", "nvlink_crc_flit_errors", "nvlink_crc_data_errors"), 360_000)
+    assert per_hour == {"pcie_replay": 480, **crc}
+    totals = NodeTotals("a", hello=hello("a", port_rates={"hdr/1": 25.0}))
+    totals.rose = {"hdr/1": {"symbol_error": 1}, "mlx5_0/1": {"symbol_error": 1, "link_downed": 1}}
+    limits = {
+        (part, name): limit for part, name, _, limit in error_checks.risen_counters(totals, 3600, CONFIG)
+    }
+    assert limits == {
+        ("hdr/1", "symbol_error"): pytest.approx(10 + 1440),  # twice 1e-12 of 200 Gb/s for an hour
+        ("mlx5_0/1", "symbol_error"): pytest.approx(10 + 2880),
+        ("mlx5_0/1", "link_downed"): 0,
+    }
 
 
 def test_a_gpu_that_vanished() -> None:
@@ -88,8 +124,8 @@ def peaked(**fields: Any) -> BurninResult:
 
 def test_a_gpu_that_is_too_hot() -> None:
     strict = BurninConfig(max_temperature=80)
-    judged(error_checks.temperature(peaked(celsius=80.5), "a", strict), Finding(GPU_1, "80.5 C under load", "at most 80 C"),
-           action=Action.DRAIN)  # fmt: skip
+    judged(error_checks.temperature(peaked(celsius=80.5), "a", strict), Finding(GPU_1, "80.5 C under load", "at most 80 C", Action.MONITOR),
+           action=Action.MONITOR)  # fmt: skip
     assert error_checks.temperature(peaked(celsius=80), "a", strict).outcome is Outcome.PASSED
     own = peaked(celsius=91)
     said = own.nodes["a"].hello
@@ -144,7 +180,7 @@ def test_replays_are_counted_by_the_minute_and_at_least_for_one(seconds: float, 
         "a": {"symbol_error": 1, "ecc_corrected_volatile": 2, "xid_79": 1},
     }
     assert list(error_checks.risen_counters(NodeTotals("a", rose=rose), seconds, BurninConfig(max_corrected=5))) == [
-        ("a", "ecc_corrected_volatile", 2, 5), ("a", "symbol_error", 1, 119), ("b", "pcie_replay", 3, limit)
+        ("a", "ecc_corrected_volatile", 2, 5), ("a", "symbol_error", 1, 10 + 0.8 * seconds), ("b", "pcie_replay", 3, limit)
     ]  # fmt: skip
 
 
@@ -157,7 +193,7 @@ def test_counters_of_several_parts() -> None:
         Metric("burnin_rose_gone", 1, "", "mlx5_0/1"), Metric("burnin_counters_read", 1, "counters"),
     )  # fmt: skip
     assert verdict.findings == (
-        Finding(GPU_1, "link_downed rose by 2 during matmul, hbm", "by at most 0"),
+        Finding(GPU_1, "link_downed rose by 2 during matmul, hbm", "by at most 0", Action.MONITOR),
         Finding("mlx5_0/1", "vanished from nvidia-smi during hbm", "by at most 0"),
     )
     totals.unread["gpu"] = "Failed"
@@ -246,8 +282,8 @@ def test_each_gpu_and_reason_is_told() -> None:
         ("pcie_replay", 480, False),  # an hour
         ("pcie_replay", 481, True),
         ("nvlink_replay_errors", 1, True),
-        ("nvlink_crc_errors", 99, False),
-        ("nvlink_crc_errors", 100, True),
+        ("nvlink_crc_errors", 360_000, False),
+        ("nvlink_crc_errors", 360_001, True),
         ("remapped_pending", 1, True),
         ("gone", 1, True),
         ("link_downed", 1, True),
@@ -349,22 +385,84 @@ def test_what_a_counter_of_xids_counts(counter: str, said: str) -> None:
 
 
 def test_each_counter_has_its_limit() -> None:
-    never = (
-        "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable",
-        "remapped_correctable", "remapped_pending", "remapped_failure", "nvlink_replay_errors",
-        "nvlink_recovery_errors", "nvlink_link_recovery_failed_events", "nvlink_malformed_packet_errors",
-        "nvlink_buffer_overrun_errors", "nvlink_local_link_integrity_errors", "link_downed", "link_error_recovery",
-        "local_link_integrity_errors", "excessive_buffer_overrun_errors",
-    )  # fmt: skip
-    assert {
-        **dict.fromkeys(never, 0), "nvlink_crc_errors": 99, "port_rcv_errors": 9,
-        "port_rcv_remote_physical_errors": 9, "symbol_error": 119,
-    } == error_checks.LIMITS  # fmt: skip
+    assert set(error_checks.LIMITS) == {
+        "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable", "remapped_pending",
+        "remapped_failure", "nvlink_replay_errors", "nvlink_recovery_errors", "nvlink_link_recovery_failed_events",
+        "nvlink_malformed_packet_errors", "nvlink_buffer_overrun_errors", "nvlink_local_link_integrity_errors",
+    }  # fmt: skip
+    assert set(error_checks.LIMITS.values()) == {0}
     config = BurninConfig(max_corrected=7)
-    assert {
-        name: error_checks._limit(name, 2.0, config) for name in error_checks.LIMITS
-    } == error_checks.LIMITS
-    assert [error_checks._limit(name, 2.5, config) for name in ("ecc_corrected_volatile", "pcie_replay", "xid_79")] == [
-        7, 20, None
-    ]  # fmt: skip
-    assert error_checks.REPLAYS_PER_MINUTE == 8
+    names = ("ecc_corrected_volatile", "pcie_replay", "xid_79", "port_xmit_discards", "remapped_correctable")
+    assert [error_checks._limit(name, 150.0, config, 50.0) for name in names] == [7, 20, None, None, None]
+
+
+HOURS = 8 * 3600.0
+PORT = "mlx5_0/1"
+IBTA = "IBTA: bit error ratio 1e-12, 11,520 errors in 8 h at 400 Gb/s"
+DCGM = "DcgmGPUHardwareLimits.h"
+
+
+def sensed(
+    *parts: str, node: str = "a", own: float | None = None, **peaks: Any
+) -> Callable[[BurninResult], None]:
+    """Return a change: what the sensors of GPUs showed, and their own slowdown temperature."""
+
+    def change(whole: BurninResult) -> None:
+        for part in parts:
+            whole.nodes[node].peaks[part] = Peaks(samples=10, **peaks)
+        for gpu in (whole.nodes[node].hello or {})["gpus"]:
+            gpu["slow_celsius"] = own
+
+    return change
+
+
+ALL_A = [gpu_of("a", n) for n in range(4)]
+COOL = [sensed(*(gpu_of(node, n) for n in range(4)), node=node, celsius=60.0) for node in "bc"]
+COUNTER_EXAMPLES = [
+    example(error_checks.counters, "400 symbol errors in 8 hours", IBTA, PASSED, risen(HOURS, PORT, symbol_error=400)),
+    example(error_checks.counters, "9,000 NVLink CRC errors in 8 hours", f"{DCGM}: 100 per second", PASSED,
+            risen(HOURS, nvlink_crc_errors=9000)),
+    example(error_checks.counters, "40 PCIe replays in an hour", f"{DCGM}: 8 per minute", PASSED, risen(3600, pcie_replay=40)),
+    example(error_checks.counters, "errors that another port sent", "ibqueryerrors: port_rcv_remote_physical_errors", PASSED,
+            risen(HOURS, PORT, port_rcv_remote_physical_errors=500)),
+    example(error_checks.counters, "the leaf switch was restarted once", "link_downed counts both ends", MONITOR,
+            risen(HOURS, PORT, link_downed=1, symbol_error=60_000)),
+    example(error_checks.counters, "rows remapped for corrected errors", "NVIDIA RMA policy: no criterion", PASSED,
+            risen(HOURS, remapped_correctable=2)),
+    example(error_checks.counters, "150 corrected ECC errors", "NVIDIA RMA policy: no criterion", MONITOR,
+            risen(HOURS, ecc_corrected_volatile=150)),
+    example(error_checks.counters, "60,000 symbol errors in 8 hours, the link stayed up", IBTA, DRAIN,
+            risen(HOURS, PORT, symbol_error=60_000), sick=True),
+    example(error_checks.counters, "an uncorrectable error under load", "DCGM_FR_VOLATILE_DBE_DETECTED", DRAIN,
+            risen(HOURS, ecc_uncorrected_volatile=1), sick=True),
+    example(error_checks.counters, "NVLink CRC errors of Hopper by their other name", f"{DCGM}: 100 per second", DRAIN,
+            risen(600, nvlink_crc_flit_errors=100_000), sick=True),
+    example(error_checks.xid, "an application that was killed", "Xid 45: preemptive cleanup", PASSED, risen(3600, xid_45=4)),
+    example(error_checks.xid, "an illegal address of another program", "Xid 31 catalogue: restart the application", PASSED,
+            risen(3600, xid_31=1)),
+    example(error_checks.xid, "a row remapping that was recorded", "Xid 63 catalogue", PASSED, risen(3600, xid_63=1)),
+    example(error_checks.xid, "a number that NVIDIA does not know", "Xid catalogue", WARNING, risen(3600, xid_9999=1)),
+    example(error_checks.xid, "a GPU that fell off the bus", "Xid 79 catalogue: restart", REBOOT, risen(3600, xid_79=1), sick=True),
+    example(error_checks.temperature, "L40S at 85 C, slows down at 95 C", "nvidia-smi -q: GPU Slowdown Temp", PASSED,
+            sensed(UUID, own=95.0, celsius=85.0)),
+    example(error_checks.temperature, "a site that wants 80 C, and a GPU at 84 C", "the limit of the site, not of the GPU", MONITOR,
+            sensed(UUID, own=95.0, celsius=84.0), config=BurninConfig(max_temperature=80)),
+    example(error_checks.temperature, "a hot room: the driver slows all GPUs", "nvml.h: SW thermal slowdown", MONITOR,
+            *(sensed(*(gpu_of(node, n) for n in range(4)), node=node, celsius=86.0, slow=Counter(sw_thermal_slowdown=6))
+              for node in "abc")),
+    example(error_checks.temperature, "fast power trigger under matrix products", "nvml.h: HW slowdown without heat or brake", MONITOR,
+            sensed(UUID, celsius=60.0, slow=Counter(hw_slowdown=5)), *COOL),
+    example(error_checks.temperature, "the power brake in one of ten samples", "a supply that switches over", PASSED,
+            sensed(UUID, celsius=60.0, slow=Counter(hw_power_brake=1))),
+    example(error_checks.temperature, "one node whose driver slows its GPUs in a cool room", "a fan tray that failed", DRAIN,
+            sensed(*ALL_A, celsius=86.0, slow=Counter(sw_thermal_slowdown=6)), *COOL, sick=True),
+    example(error_checks.temperature, "above its own slowdown temperature", "nvidia-smi -q: GPU Slowdown Temp", DRAIN,
+            sensed(UUID, own=90.0, celsius=93.0), sick=True),
+    example(error_checks.temperature, "GB200 under an asserted power brake", "NVIDIA/NVSentinel#1666", DRAIN,
+            sensed(UUID, celsius=50.0, slow=Counter(hw_slowdown=9, hw_power_brake=9)), *COOL, sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

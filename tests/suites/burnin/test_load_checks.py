@@ -12,6 +12,8 @@ from burnin_helpers import (
     NO_MEMORY,
     NO_TORCH,
     UUID,
+    added,
+    example,
     failed,
     fleet,
     gpu_of,
@@ -22,6 +24,16 @@ from burnin_helpers import (
     nccl_line,
     one_node,
     reason,
+    trouble,
+)
+from counter_examples import (
+    DRAIN,
+    MONITOR,
+    PASSED,
+    VENDOR,
+    CounterExample,
+    assert_as_expected,
+    name,
 )
 
 from pytest_gpucluster.core.check import (
@@ -103,9 +115,9 @@ LOADS: dict[str, tuple[Callable[..., Verdict], str, Action]] = {
     "copies": (load_checks.copies, "copies", Action.DRAIN),
     "peer": (load_checks.peer, "peer", Action.DRAIN),
     "nccl": (load_checks.nccl, "nccl", Action.DRAIN),
-    "cpu": (load_checks.cpu, "cpu", Action.VENDOR),
-    "memory": (load_checks.memory, "memory", Action.VENDOR),
-    "storage": (load_checks.storage, "storage", Action.DRAIN),
+    "cpu": (load_checks.cpu, "cpu", Action.MONITOR),
+    "memory": (load_checks.memory, "memory", Action.MONITOR),
+    "storage": (load_checks.storage, "storage", Action.MONITOR),
 }
 
 
@@ -118,7 +130,8 @@ def test_a_load_that_reports_a_problem(name: str) -> None:
     whole = fleet(2)
     part = "" if name in HOST_LOADS else gpu_of("a", 1)
     whole.nodes["a"].problems.append((kind, part, "broken"))
-    found = Finding(GPU_1 if part else "node", f"{kind}: broken", "the load runs to its end")
+    own = Action.MONITOR if name in HOST_LOADS else None
+    found = Finding(GPU_1 if part else "node", f"{kind}: broken", "the load runs to its end", own)
     verdict = check(whole, "a", CONFIG)
     assert verdict.findings == (found,)
     assert verdict.action is action
@@ -811,3 +824,142 @@ def test_a_node_outside_of_the_stated_container_fails_without_a_repair() -> None
     assert (failed(verdict), verdict.action) == ([f"node: {why}"], Action.CONFIGURE)
     reason(load_checks.matmul(whole, "a", CONFIG), NotChecked(f"the node never took part: {why}"))
     assert load_checks.survived(whole, "b").outcome is Outcome.PASSED
+
+
+ALL_A = [gpu_of("a", n) for n in range(4)]
+NO_KERNEL = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
+LAUNCH = "AcceleratorError: CUDA error: unspecified launch failure"
+FULL = "OSError: [Errno 28] No space left on device"
+OTHERS = {UUID: ["python3 (pid 7)"]}
+
+
+def everywhere(kind: str, text: str, nodes: str = "abc") -> list[Callable[[BurninResult], None]]:
+    return [trouble(kind, text, *(gpu_of(node, n) for n in range(4)), node=node) for node in nodes]
+
+
+def lost(why: str, nodes: str = "a") -> Callable[[BurninResult], None]:
+    def change(whole: BurninResult) -> None:
+        for node in nodes:
+            whole.nodes[node].lost = why
+
+    return change
+
+
+def slow(kind: str, own: dict[str, float], node: str = "a") -> Callable[[BurninResult], None]:
+    """Return a change: three further loads in which one GPU of the node has this rate."""
+    return added(*[load(node, kind, own={1: own})] * 3, node=node)
+
+
+def slow_everywhere(kind: str, own: dict[str, float]) -> list[Callable[[BurninResult], None]]:
+    return [added(*[load(node, kind, own=dict.fromkeys(range(4), own))] * 3, node=node) for node in "abc"]
+
+
+def only_gpu(node: str, digest: str) -> Callable[[BurninResult], None]:
+    """Return a change: the node has one GPU, whose product has this hash."""
+
+    def change(whole: BurninResult) -> None:
+        whole.gpus = 1
+        whole.nodes[node] = NodeTotals(node, hello=hello(node, 1), rounds=1)
+        whole.nodes[node].add(load(node, "matmul", 1, own={0: {"hash": digest}}))
+
+    return change
+
+
+def capped(whole: BurninResult) -> None:
+    said = whole.nodes["a"].hello
+    assert said is not None
+    said["gpus"][1] |= {"power_limit": 400.0, "power_default": 700.0}
+
+
+SLOW_LOADS = {
+    "matmul": (load_checks.matmul, {"tflops": 100.0}, DRAIN),
+    "hbm": (load_checks.memory_bandwidth, {"gbs": 1000.0}, "reset gpu"),
+    "copies": (load_checks.copies, {"h2d": 5.0}, DRAIN),
+    "peer": (load_checks.peer, {"gbs": 5.0}, DRAIN),
+}
+WITH_LIMIT = BurninConfig(expect={"peer": 300.0})
+COUNTER_EXAMPLES = [
+    row
+    for kind, (check, rate, repair) in SLOW_LOADS.items()
+    for row in (
+        example(check, "torch without kernels for this GPU on all nodes", "torch: no kernel image", MONITOR,
+                *everywhere(kind, NO_KERNEL)),
+        example(check, "one node alone with an older torch", "torch: no kernel image", MONITOR, *everywhere(kind, NO_KERNEL, "a")),
+        example(check, "another process on the GPU", "a prolog that starts a monitor", MONITOR,
+                added(*[load("a", kind, own={1: rate}, strangers=OTHERS)] * 3), config=WITH_LIMIT),
+        example(check, "the whole fleet below a limit of the site", "a limit of another model", MONITOR,
+                *slow_everywhere(kind, rate), config=WITH_LIMIT),
+        example(check, "one GPU whose kernels fail, beside eleven", "CUDA: unspecified launch failure", repair,
+                trouble(kind, LAUNCH, UUID), sick=True),
+        example(check, "one slow GPU of twelve", "half of its peers", repair, *(added(load(node, kind), node=node) for node in "abc"),
+                slow(kind, rate), config=WITH_LIMIT, sick=True),
+    )
+] + [
+    example(load_checks.matmul, "power limit lowered by the site", "nvidia-smi -pl 400", MONITOR, capped,
+            slow("matmul", {"tflops": 100.0})),
+    example(load_checks.survived, "a process killed by the OOM killer", "kernel log", MONITOR,
+            trouble("hbm", "the load ended by signal 9: by the OOM killer", UUID)),
+    example(load_checks.survived, "scontrol suspend during the burn-in", "state T in /proc", MONITOR,
+            trouble("hbm", "the load did not end after 99 s: its process is stopped by a signal", UUID)),
+    example(load_checks.survived, "an operator killed a process", "kill -9: no fault of hardware sends it", MONITOR,
+            trouble("hbm", "the load ended by signal 9", UUID)),
+    example(load_checks.survived, "an operator ended the agent of one node", "kill, scancel: SIGTERM", MONITOR,
+            lost("its agent ended by signal 15")),
+    example(load_checks.survived, "the network of the login node failed", "all nodes are silent at once", MONITOR,
+            lost("silent for 60 s", "abc")),
+    example(load_checks.survived, "a node that fell silent beside two that go on", "a node that crashed", DRAIN,
+            lost("silent for 60 s"), sick=True),
+    example(load_checks.survived, "a load that ended by a bus error", "SIGBUS: memory that failed", DRAIN,
+            trouble("hbm", "the load ended by signal 7", UUID), sick=True),
+    example(load_checks.corruption, "three healthy nodes", "equal kernels", PASSED),
+    example(load_checks.corruption, "one node with another cuBLAS", "CUDA library of the node: all its GPUs differ alike", MONITOR,
+            *(added(load(node, "matmul", own={n: {"key": "k", "hash": "zz" if node == "a" else "aa"} for n in range(4)}), node=node)
+              for node in "abc")),
+    example(load_checks.corruption, "GH200: its only GPU differs from two others", "library or GPU: nothing beside it decides", MONITOR,
+            *(only_gpu(node, "zz" if node == "a" else "aa") for node in "abc")),
+    example(load_checks.corruption, "a GPU that contradicts itself", "no healthy GPU does", VENDOR,
+            added(load("a", "matmul", own={1: {"wrong": 3}})), sick=True),
+    example(load_checks.corruption, "one GPU of twelve with another result", "silent data corruption", VENDOR,
+            added(load("a", "matmul", own={1: {"key": "k", "hash": "zz"}, 0: {"key": "k"}, 2: {"key": "k"}, 3: {"key": "k"}})),
+            *(added(load(node, "matmul", own={n: {"key": "k"} for n in range(4)}), node=node) for node in "bc"), sick=True),
+    example(load_checks.nccl, "torch whose NCCL has no kernels for this GPU", "torch: no kernel image", MONITOR,
+            *(trouble("nccl", f"{NO_KERNEL} (a b c)", gpu_of(node, 0), node=node) for node in "abc")),
+    example(load_checks.nccl, "a partner that died", "NCCL: remote process exited", PASSED,
+            added(nccl_line("a", members=["a"], busbw=300.0)), trouble("nccl", "RuntimeError: Connection closed by peer (a b)", UUID),
+            lost("silent for 60 s", "b")),
+    example(load_checks.nccl, "all nodes are slow in pairs", "a limit of another network", MONITOR,
+            *(added(*(nccl_line(node, members=[node, other], busbw=10.0) for other in "abc" if other != node), node=node)
+              for node in "abc"), config=BurninConfig(expect={"nccl_pairs": 40.0})),
+    example(load_checks.nccl, "wrong sums within the node", "no healthy node has them", DRAIN,
+            added(nccl_line("a", members=["a"], busbw=300.0, wrong=4)), sick=True),
+    example(load_checks.cpu, "no process can be started", "RLIMIT_NPROC: BlockingIOError", MONITOR,
+            trouble("cpu", "BlockingIOError: [Errno 11] Resource temporarily unavailable")),
+    example(load_checks.cpu, "another machine of a mixed group is faster", "units per second", PASSED, added(host("cpu", rate=1.0))),
+    example(load_checks.cpu, "aarch64 beside x86-64", "one digest of integers and IEEE arithmetic", PASSED,
+            added(host("cpu")), *(added(host("cpu"), node=node) for node in "bc")),
+    example(load_checks.cpu, "distribution whose zlib compresses otherwise", "the digest is of the decompressed bytes", PASSED,
+            added(host("cpu")), added(host("cpu"), node="b")),
+    example(load_checks.cpu, "a core that computes something else", "silent data corruption", VENDOR, added(host("cpu", wrong=1)),
+            sick=True),
+    example(load_checks.memory, "a job with a small memory limit", "MemoryError, ENOMEM", MONITOR,
+            trouble("memory", "OSError: [Errno 12] Cannot allocate memory")),
+    example(load_checks.memory, "one NUMA node is slower", "GB/s", PASSED, added(host("memory", rate=2.0))),
+    example(load_checks.memory, "a process of the load was killed", "cgroup limit", MONITOR, trouble("memory", "ended with status 9")),
+    example(load_checks.memory, "bytes that changed in memory", "healthy memory keeps them", VENDOR, added(host("memory", wrong=1)),
+            sick=True),
+    example(load_checks.storage, "/tmp is full of data of users", "ENOSPC", MONITOR, trouble("storage", FULL)),
+    example(load_checks.storage, "quota of the user", "EDQUOT", MONITOR,
+            trouble("storage", "OSError: [Errno 122] Disk quota exceeded")),
+    example(load_checks.storage, "/tmp that this user may not write", "EACCES", MONITOR,
+            trouble("storage", "PermissionError: [Errno 13] Permission denied: '/tmp/burnin-x'")),
+    example(load_checks.storage, "a network file system of 50 MB/s", "GB/s", PASSED, added(host("storage", write=0.05))),
+    example(load_checks.storage, "a disk that answers with an I/O error", "EIO; a soft NFS mount gives it too", MONITOR,
+            trouble("storage", "OSError: [Errno 5] Input/output error"), sick=True),
+    example(load_checks.storage, "a file that reads otherwise than written", "healthy storage returns it", DRAIN,
+            added(host("storage", wrong=1)), sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

@@ -58,8 +58,8 @@ def test_who_leaves_for_another_result() -> None:
 @pytest.mark.parametrize(
     ("change", "seen"),
     [
-        ({}, False), ({"out": "x"}, True), ({"lost": "x"}, True), ({"rose": {UUID: {"nvlink_crc_errors": 99}}}, False),
-        ({"rose": {UUID: {"nvlink_crc_errors": 100}}}, True), ({"rose": {UUID: {"pcie_replay": 16}}}, False),
+        ({}, False), ({"out": "x"}, True), ({"lost": "x"}, True), ({"rose": {UUID: {"nvlink_crc_errors": 12_000}}}, False),
+        ({"rose": {UUID: {"nvlink_crc_errors": 12_001}}}, True), ({"rose": {UUID: {"pcie_replay": 16}}}, False),
         ({"rose": {UUID: {"pcie_replay": 17}}}, True), ({"unread": {"gpu": "Failed"}}, True),
         ({"unread": {"xid": "no answer"}}, False), ({"wrong": {"hbm": {UUID: 1}}}, True),
         ({"peaks": {UUID: Peaks(10, 81.0)}}, True), ({"peaks": {UUID: Peaks(10, 80.0)}}, False),

@@ -10,6 +10,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from counter_examples import (
+    CONFIGURE,
+    NOT_CHECKED,
+    PASSED,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 from fabric_helpers import (
     CONTENT,
     GOOD_GIDS,
@@ -35,11 +43,13 @@ from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.fabric_manager import FabricManager
 from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, Topology
+from pytest_gpucluster.kit.port_errors import USUAL
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
 from pytest_gpucluster.suites.fabric.config import Counter, FabricConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pytest_gpucluster.core.check import Verdict
@@ -367,7 +377,7 @@ def test_what_healthy_ports_count_never_fails_by_itself(counter: str) -> None:
     assert counted({}, {counter: 5000}).outcome is Outcome.PASSED
 
 
-@pytest.mark.parametrize(("counter", "usual"), sorted(fabric.USUAL.items()))
+@pytest.mark.parametrize(("counter", "usual"), sorted(USUAL.items()))
 def test_an_old_count_is_a_warning(counter: str, usual: int) -> None:
     assert counted({counter: usual}).advisories == ()
     verdict = counted({counter: usual + 1})
@@ -377,7 +387,7 @@ def test_an_old_count_is_a_warning(counter: str, usual: int) -> None:
 
 def test_the_usual_counts_are_those_of_ibqueryerrors() -> None:
     hundred = ("port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped")
-    assert {name: 100 if name in hundred else 10 for name in infiniband.COUNTERS} == fabric.USUAL
+    assert {name: 100 if name in hundred else 10 for name in infiniband.COUNTERS} == USUAL
 
 
 def test_a_limit_of_the_cluster_file_fails_in_place_of_the_warning() -> None:
@@ -573,7 +583,7 @@ def test_rubbish_gives_a_reason(parse: Any, junk: bytes) -> None:
 
 OPEN = "NVIDIA UNIX Open Kernel Module for x86_64  555.42.02  Release Build"
 CLOSED = "NVIDIA UNIX x86_64 Kernel Module  535.129.03"
-WITHOUT = "neither nvidia_peermem nor nv_peer_mem is loaded"
+WITHOUT = "none of efa_nv_peermem, nv_peer_mem, nvidia_peermem is loaded"
 DECIDES = "check NCCL's log: NET/IB/0/GDRDMA is GPUDirect RDMA (nccl suite)"
 
 
@@ -984,3 +994,33 @@ def test_a_port_may_have_no_link_layer_and_no_gid() -> None:
     assert infiniband.parse_gids(answer("port mlx5_0 1\nend\n")) == (
         infiniband.GidPort("mlx5_0", 1, None, {}),
     )
+
+
+def peer_memory_of(
+    modules: set[str], *, open_modules: bool | None, kernel: str | None
+) -> Callable[[], Verdict]:
+    return lambda: fabric.peer_memory(
+        infiniband.PeerMemory(
+            frozenset(modules),
+            "NVIDIA UNIX Open Kernel Module" if open_modules else "NVIDIA UNIX x86_64 Kernel Module",
+            kernel,
+        ),
+        IB,
+    )
+
+
+COUNTER_EXAMPLES = [
+    CounterExample("fabric.peer_memory", "AWS P5, proprietary driver", "openucx/ucx#10704: efa_nv_peermem", PASSED,
+                   peer_memory_of({"efa_nv_peermem"}, open_modules=False, kernel="6.1.166")),
+    CounterExample("fabric.peer_memory", "open kernel modules on Linux 6.8", "GPU operator: DMA-BUF", PASSED,
+                   peer_memory_of(set(), open_modules=True, kernel="6.8.0")),
+    CounterExample("fabric.peer_memory", "open kernel modules on RHEL 8", "backported DMA-BUF", NOT_CHECKED,
+                   peer_memory_of(set(), open_modules=True, kernel="4.18.0")),
+    CounterExample("fabric.peer_memory", "proprietary driver without a peer module", "README of the driver", CONFIGURE,
+                   peer_memory_of(set(), open_modules=False, kernel="6.8.0"), sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

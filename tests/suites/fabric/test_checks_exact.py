@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from counter_examples import (
+    DRAIN,
+    MONITOR,
+    PASSED,
+    WARNING,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 from fabric_helpers import GOOD_GIDS, IB, NONE, ROCE, THERE, ZEROS, gid_table, gids, host
 
 from pytest_gpucluster.config.models import EnvironmentConfig, FabricProfile
-from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.kit.nvidia_smi import Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.config import FabricConfig
@@ -128,7 +138,7 @@ def test_the_time_between_two_readings() -> None:
     assert counted({"symbol_error": 10}, {"symbol_error": 20}).outcome is Outcome.PASSED
     (found,) = counted({"symbol_error": 5}, {"symbol_error": 16}).findings
     assert (found.measured, found.expected, found.action) == (
-        "symbol_error rose by 11 to 16 in 0 s of the run", "by at most 10", Action.DRAIN
+        "symbol_error rose by 11 to 16 in 0 s of the run", "by at most 10", None
     )  # fmt: skip
     (lost,) = counted({"link_downed": 3}, {"link_downed": 4}).findings
     assert (lost.measured, lost.expected, lost.action) == (
@@ -238,3 +248,40 @@ def test_gpudirect_rdma_names_the_first_module() -> None:
     both = PeerMemory(frozenset({"nvidia_peermem", "nv_peer_mem", "x"}), None, None)
     assert [it.unit for it in fabric.peer_memory(both, IB).metrics] == ["nv_peer_mem"]
     assert fabric.peer_memory(both, NONE).reason == "profile vm needs no GPUDirect RDMA"
+
+
+IBTA = "IBTA: bit error ratio 1e-12"
+
+
+def port_counts(machine: str, source: str, expected: str, before: dict[str, int], after: dict[str, int], *, seconds: float | None = 60.0,
+                sick: bool = False) -> CounterExample:  # fmt: skip
+    """Return a machine whose port showed these counters at two readings."""
+    judged = functools.partial(
+        counted,
+        ZEROS | before,
+        ZEROS | before | after,
+        began=9.0,
+        ended=None if seconds is None else 9.0 + seconds,
+    )
+    return CounterExample("fabric.counters", machine, source, expected, judged, sick)
+
+
+COUNTER_EXAMPLES = [
+    port_counts("58,000 symbol errors of a year, none now", "ibqueryerrors: the time of a total is unknown", WARNING,
+                {"symbol_error": 58_000}, {}),
+    port_counts("24 symbol errors in a minute at 400 Gb/s", IBTA, WARNING, {}, {"symbol_error": 24}),
+    port_counts("discards of a congested port", "tests/corpus/fabric: discards 14176", WARNING, {"port_xmit_discards": 14_000},
+                {"port_xmit_discards": 14_176}),
+    port_counts("errors that the other end of a path sent", "ibqueryerrors: port_rcv_remote_physical_errors", PASSED, {},
+                {"port_rcv_remote_physical_errors": 90}),
+    port_counts("a switch that restarts during the run", "link_downed counts both ends", MONITOR, {},
+                {"link_downed": 1, "symbol_error": 9_000}),
+    port_counts("counters that were cleared during the run", "perfquery -R", PASSED, {"symbol_error": 60_000}, {"symbol_error": 3}),
+    port_counts("a container without /proc/uptime", "no time, no rate", MONITOR, {}, {"symbol_error": 40}, seconds=None),
+    port_counts("bit errors of a dirty connector, the link stays up", IBTA, DRAIN, {}, {"symbol_error": 5_000}, sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

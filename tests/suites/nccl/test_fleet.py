@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
+from counter_examples import (
+    DRAIN,
+    MONITOR,
+    PASSED,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 
 from pytest_gpucluster.config.models import BandwidthThreshold, FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
@@ -431,3 +440,26 @@ def test_the_table_of_a_run() -> None:
             ("8 B", "nan", "2.00", "3.00", "not checked", "", ""),
         ],
     )
+
+
+def paired(machine: str, source: str, expected: str, measured: str, *bad: str, hard: float | None = 29.0,
+           sick: bool = False) -> CounterExample:  # fmt: skip
+    """Return node a after these pairs; bad: the nodes that the rounds named; hard: the hard limit of a pair in GB/s."""
+    judged = functools.partial(pairs, "a", Localisation(bad), *fed(measured), hard=hard)
+    return CounterExample("nccl.pairs", machine, source, expected, judged, sick)
+
+
+COUNTER_EXAMPLES = [
+    paired("a fleet that is slow as a whole: a profile of another network", "no pair reaches the limit", MONITOR,
+           "ab:20 ac:20 bc:20 bd:21 cd:20"),
+    paired("one partner, which is slow too", "two nodes do not show which is at fault", MONITOR, "ab:20"),
+    paired("10% below the fleet, above the hard limit", "the spread of a fleet is no limit", MONITOR, "ab:30 ac:30 bc:34", "a"),
+    paired("a fast partner explains nothing: pairs at the speed of the fleet", "healthy", PASSED, "ab:34 ac:33 bc:34"),
+    paired("slow with all partners, which are fast with each other", "a failing adapter", DRAIN, "ab:20 ac:19 bc:34", "a", sick=True),
+    paired("the same where the fleet has no hard limit", "a failing adapter", DRAIN, "ab:20 ac:19 bc:34", "a", hard=None, sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

@@ -11,6 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import (
+    DRAIN,
+    MONITOR,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 from paths import DATA, ROOT
 
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
@@ -830,3 +837,35 @@ def test_tasks_outside_of_the_stated_container_are_a_failure_of_their_node(
     assert found.alone.verdicts["gpu02"].action is Action.CONFIGURE
     assert why not in str(found.alone.verdicts["gpu01"].findings)
     assert made.whole(NODES).misplaced == {"gpu02": why}
+
+
+def alone(machine: str, source: str, expected: str, busbw: Mapping[str, float], *said: TaskResult, busy: bool = False,
+          sick: bool = False) -> CounterExample:  # fmt: skip
+    """Return gpu02 after its run alone; busbw: {node: GB/s}, with a row of 365 and a hard limit of 300 GB/s."""
+
+    def judged() -> Verdict:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            proof = slow_alone(monkeypatch, busbw, *said)
+            if busy:
+                monkeypatch.setattr(proof.runner, "survey", lambda _: occupied())
+            return proof.alone_bandwidth("gpu02")
+
+    return CounterExample("nccl.bandwidth", machine, source, expected, judged, sick)
+
+
+FAST = {"gpu01": 365.0, "gpu02": 200.0, "gpu03": 365.0}
+LL = TaskResult(1, "gpu02", 0, stderr="gpu02:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\n")
+COUNTER_EXAMPLES = [
+    alone("all nodes below the limit: a power limit, a driver, another board", "what all share", MONITOR,
+          dict.fromkeys(FAST, 200.0)),
+    alone("the only node of the run", "nothing to compare with", MONITOR, {"gpu02": 200.0}),
+    alone("another job on its GPUs", "processes of others", MONITOR, FAST, busy=True),
+    alone("NCCL_PROTO=LL in a file of the node", "a variable that slows NCCL", MONITOR, FAST, LL),
+    alone("9% below the row, above the hard limit", "the spread between runs", MONITOR, FAST | {"gpu02": 332.0}),
+    alone("45% below two others, alone", "a bad NVLink or GPU", DRAIN, FAST, sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

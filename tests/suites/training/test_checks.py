@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import (
+    DRAIN,
+    MONITOR,
+    NOT_CHECKED,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 from framework_helpers import imported, spelled
 from paths import ROOT
 from training_helpers import NODES, NONE, Change, of_rank, recorded
@@ -352,3 +360,31 @@ def test_payload_imports_torch_alone() -> None:
     names = imported(ROOT / "src/pytest_gpucluster/suites/training/payload.py")
     assert "torch" in names
     assert "pytest_gpucluster" not in names
+
+
+ONE, OTHER = {"digest": "a", "losses": ["1.0", "2.0"]}, {"digest": "b", "losses": ["1.0", "2.5"]}
+
+
+def replays(
+    machine: str, source: str, expected: str, *bad: int, runs: Any, sick: bool = False
+) -> CounterExample:
+    """Return the second of two nodes of eight GPUs, of which these ranks replayed so."""
+
+    def judged() -> Verdict:
+        return checks.replay("gpu02", eight_gpus_each(of_rank(*bad, kind="replayed", runs=runs)))
+
+    return CounterExample("training.replay", machine, source, expected, judged, sick)
+
+
+COUNTER_EXAMPLES = [
+    replays("a library that is not deterministic", "two replays differ on most GPUs", NOT_CHECKED, *range(16), runs=[ONE, OTHER]),
+    replays("a node with another cuDNN", "all GPUs of the node differ alike", MONITOR, *range(8, 16), runs=[ONE, ONE]),
+    replays("GPUs of several nodes differ", "more than one in eight: no single GPU", MONITOR, 0, 9, 10, runs=[ONE, ONE]),
+    replays("a GPU of sixteen that repeats other bits", "silent data corruption", DRAIN, 11, runs=[ONE, ONE], sick=True),
+    replays("a GPU of sixteen that contradicts itself", "silent data corruption", DRAIN, 11, runs=[ONE, OTHER], sick=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

@@ -43,6 +43,10 @@ _SOFTWARE_TESTS = frozenset({
     "permissions and os-related blocks", "persistence mode", "environment variables", "graphics processes",
     "fabric manager",
 })  # fmt: skip
+_MEASURING = (
+    "Integration",
+    "Stress",
+)  # they compare rates and power with bounds of DCGM, which proves no fault
 _DEPLOYMENT = "Deployment"  # the category of software tests; others: Hardware, Integration, Stress
 # words of a warning about an environment variable or another process on the GPU
 _SOFTWARE_WORDS = (
@@ -216,7 +220,7 @@ def _diagnosis(totals: NodeTotals) -> DcgmDiag | None:
     hint="dcgmi diag -r 3 -v; /var/log/nvidia-dcgm; return the GPU if it fails again",
     action=Action.DRAIN,
     never_healthy="DCGM classes the error as one that requires isolation or a reset of the GPU, or its test of the hardware failed; "
-    "errors of settings and software, and those to be triaged, are milder",
+    "errors of settings and software, those to be triaged, and tests of speed and power are milder",
 )
 def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every test of `dcgmi diag` passes."""
@@ -265,6 +269,8 @@ def _action(result: DcgmResult) -> Action | None:
         software = result.test.lower() in _SOFTWARE_TESTS or any(
             word in result.warning for word in _SOFTWARE_WORDS
         )
+        if not software and result.category in _MEASURING:
+            return Action.MONITOR
         return Action.CONFIGURE if software else None
     return max(map(_warning_action, result.warnings), key=list(Action).index)
 

@@ -17,37 +17,41 @@ from pytest_gpucluster.core.check import (
     check,
     revised,
 )
+from pytest_gpucluster.core.fault_rules import Allowance
 from pytest_gpucluster.kit import xid as xids
+from pytest_gpucluster.kit.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
 from pytest_gpucluster.kit.xid_check import ACTIONS
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.suites.burnin.config import BurninConfig
-    from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
+    from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
 
-# accepted increase of a counter under load: DCGM fails on one uncorrectable error, remapped row or NVLink replay, and
-# on a hundred CRC errors (DcgmGPUHardwareLimits.h)
+# accepted increase of a counter under load: DCGM fails on one uncorrectable error, remapped row or NVLink replay
+# (DcgmGPUHardwareLimits.h); rows that are remapped for corrected errors are no fault (NVIDIA's RMA policy)
 LIMITS = dict.fromkeys(
     (
-        "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable",
-        "remapped_correctable", "remapped_pending", "remapped_failure", "nvlink_replay_errors",
-        "nvlink_recovery_errors", "nvlink_link_recovery_failed_events", "nvlink_malformed_packet_errors",
-        "nvlink_buffer_overrun_errors", "nvlink_local_link_integrity_errors", "link_downed", "link_error_recovery",
-        "local_link_integrity_errors", "excessive_buffer_overrun_errors",
+        "gone", "ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "remapped_uncorrectable", "remapped_pending",
+        "remapped_failure", "nvlink_replay_errors", "nvlink_recovery_errors", "nvlink_link_recovery_failed_events",
+        "nvlink_malformed_packet_errors", "nvlink_buffer_overrun_errors", "nvlink_local_link_integrity_errors",
     ),
     0,
-) | {
-    "nvlink_crc_errors": 99,
-    "port_rcv_errors": 9,
-    "port_rcv_remote_physical_errors": 9,
-    "symbol_error": 119,  # InfiniBand allows a bit error rate of 1e-12: some errors per minute at 400 Gb/s
-}  # fmt: skip
-REPLAYS_PER_MINUTE = 8  # DCGM: DCGM_LIMIT_MAX_PCIREPLAY_RATE
+)  # fmt: skip
+_CRC = Allowance(100, 1, "DCGM_LIMIT_MAX_NVLINK_CRC_ERROR")
+RATES = {
+    "pcie_replay": Allowance(8, 60, "DCGM_LIMIT_MAX_PCIREPLAY_RATE"),
+    "nvlink_crc_errors": _CRC,
+    "nvlink_crc_flit_errors": _CRC,
+    "nvlink_crc_data_errors": _CRC,
+}
+USUAL_RATE = 50.0  # GB/s of a port whose rate cannot be read: NDR
 SMI = "nvidia-smi"  # the part for a failure of the tool itself
+# reasons of Sensors: the driver slows a GPU for heat; the hardware does, for a cause that has a reason of its own
+SOFT_HEAT, HALVED = "sw_thermal_slowdown", "hw_slowdown"
 _NO_ANSWER = re.compile("no (?:end|answer)")  # text of the payload for a command that hangs
 
 
@@ -64,10 +68,10 @@ def risen_counters(
     totals: NodeTotals, seconds: float, config: BurninConfig
 ) -> Iterator[tuple[str, str, int, float]]:
     """Yield (part, counter, increase, limit) of the counters that have a limit."""
-    minutes = max(1.0, seconds / 60)
+    port_rates = (totals.hello or {}).get("port_rates", {})
     for part, rises in sorted(totals.rose.items()):
         for counter, count in sorted(rises.items()):
-            limit = _limit(counter, minutes, config)
+            limit = _limit(counter, seconds, config, port_rates.get(part, USUAL_RATE))
             if limit is not None:
                 yield part, counter, count, limit
 
@@ -90,8 +94,8 @@ def _with_driver_cause(verdict: Verdict, *_facts: object) -> Verdict:
     cause="errors that only show under load: failing memory, a link that replays, a port that loses symbols",
     hint="nvidia-smi -q -d ECC,ROW_REMAPPER; nvidia-smi nvlink -e; perfquery; reset, reseat, replace",
     action=Action.DRAIN,
-    never_healthy="DCGM isolates a GPU for these errors under load, IBTA allows fewer at a port, or an nvidia-smi that worked before "
-    "the load hangs since",
+    never_healthy="DCGM isolates a GPU for these errors under load, IBTA allows half as many bit errors at a port that stays up, or an "
+    "nvidia-smi that worked before the load hangs since",
 )
 def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Counters of ECC, remapped rows, NVLink, PCIe replays and InfiniBand rise by at most their limit in each load."""
@@ -120,7 +124,9 @@ def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judg
         if count > limit:
             loads = ", ".join(totals.rose_in.get(f"{part} {counter}", ()))
             what = "vanished from nvidia-smi" if counter == "gone" else f"{counter} rose by {count}"
-            yield Finding(totals.part(part), f"{what} during {loads}", f"by at most {limit:g}")
+            mild = not _proves_fault(counter, totals.rose[part])
+            action = Action.MONITOR if mild else None
+            yield Finding(totals.part(part), f"{what} during {loads}", f"by at most {limit:.0f}", action)
     yield Metric("burnin_counters_read", len(counted), "counters")
 
 
@@ -131,13 +137,20 @@ def smi_failure(totals: NodeTotals) -> str:
     return why if (later and hello.get("gpus")) or _NO_ANSWER.search(why) else ""
 
 
-def _limit(counter: str, minutes: float, config: BurninConfig) -> float | None:
-    """Return the accepted increase of a counter; None if another check judges it."""
+def _limit(counter: str, seconds: float, config: BurninConfig, port_rate: float) -> float | None:
+    """Return the accepted increase of a counter; None if another check judges it, or if it proves nothing."""
     if counter.startswith("ecc_corrected"):
         return config.max_corrected
-    if counter == "pcie_replay":
-        return REPLAYS_PER_MINUTE * minutes
+    if counter in RATES:
+        return RATES[counter].within(seconds)
+    if counter in USUAL:
+        return None if counter in CAUSED_ELSEWHERE else allowed(counter, port_rate, seconds)
     return LIMITS.get(counter)
+
+
+def _proves_fault(counter: str, rises: Mapping[str, int]) -> bool:
+    """Return whether a counter above its limit proves a fault: corrected errors and a link that went down do not."""
+    return proves_fault(counter, rises) if counter in USUAL else not counter.startswith("ecc_corrected")
 
 
 @check(
@@ -180,7 +193,8 @@ def xid(burnin: BurninResult, node_name: str) -> Judgement:
     cause="cooling: a fan, a heat sink, dust, the inlet, or a neighbour's exhaust",
     hint="nvidia-smi -q -d TEMPERATURE,PERFORMANCE under load; compare with the GPUs beside it",
     action=Action.DRAIN,
-    never_healthy="under load the GPU exceeds its own slowdown temperature, or its hardware slows it for long",
+    never_healthy="under load the GPU exceeds its own slowdown temperature, its hardware slows it for long by heat or the power brake, or "
+    "its driver does while half of the GPUs of this run or more stay cool",
 )
 def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Under load every GPU stays below its temperature limit, and is not slowed for long by heat or the power brake."""
@@ -197,7 +211,19 @@ def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> J
         ):
             if value is not None:
                 yield Metric(f"burnin_{name}", value, unit, part)
-    yield from heat_findings(totals, config)
+    for found in heat_findings(totals, config):
+        room = found.measured.startswith(SOFT_HEAT) and not _others_are_cool(burnin, config)
+        yield replace(found, action=Action.MONITOR) if room else found
+
+
+def _others_are_cool(burnin: BurninResult, config: BurninConfig) -> bool:
+    """Return whether the driver slows at most half of the GPUs of this run for heat: else the room is too warm."""
+    peaks = [one for totals in burnin.nodes.values() for one in totals.peaks.values()]
+    return 2 * sum(_slowed(one, SOFT_HEAT, config) for one in peaks) <= len(peaks)
+
+
+def _slowed(peaks: Peaks, reason: str, config: BurninConfig) -> bool:
+    return bool(peaks.samples) and peaks.slow[reason] / peaks.samples > config.max_throttled
 
 
 def heat_findings(totals: NodeTotals, config: BurninConfig) -> list[Finding]:
@@ -205,18 +231,23 @@ def heat_findings(totals: NodeTotals, config: BurninConfig) -> list[Finding]:
     found = []
     for uuid, peaks in sorted(totals.peaks.items()):
         gpu = totals.gpus.get(uuid)
-        limit = config.max_temperature or (gpu.slow_celsius if gpu else None)
+        own = gpu.slow_celsius if gpu else None
+        limit = config.max_temperature or own
         if limit is not None and peaks.celsius is not None and peaks.celsius > limit:
+            action = (
+                None if own is not None and peaks.celsius > own else Action.MONITOR
+            )  # the limit of the site
             found.append(
-                Finding(totals.part(uuid), f"{peaks.celsius:g} C under load", f"at most {limit:g} C")
+                Finding(totals.part(uuid), f"{peaks.celsius:g} C under load", f"at most {limit:g} C", action)
             )
         for reason, count in sorted(peaks.slow.items()):
-            if peaks.samples and count / peaks.samples > config.max_throttled:
+            if _slowed(peaks, reason, config):
                 found.append(
                     Finding(
                         totals.part(uuid),
                         f"{reason} in {count} of {peaks.samples} samples, up to {peaks.celsius or 0:g} C",
                         f"in at most {config.max_throttled:.0%} of them",
+                        Action.MONITOR if reason == HALVED else None,
                     )
                 )
     return found

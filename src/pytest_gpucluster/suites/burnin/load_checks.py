@@ -37,6 +37,8 @@ P = ParamSpec("P")
 PARTNERS = 3
 STOPPED = "process is stopped by a signal"  # text of the payload for a load that hangs
 STARVED = "by the OOM killer"  # text of the payload, from the kernel log
+# a person, a program or Slurm sends HUP, INT, TERM and KILL; hardware causes others. Slurm kills the agents of a node that died
+ENDED, KILLED = re.compile(r"by signal (?:1|2|15)\b"), re.compile(r"by signal 9\b")
 NO_TORCH = "No module named 'torch'"
 # errors of a rank that only waited for a failed rank: a timeout or a closed connection
 _SECONDARY = re.compile(
@@ -46,12 +48,38 @@ _SECONDARY = re.compile(
 GPUS = "GPUs"  # the part for all GPUs of a node
 
 
-def _problems(totals: NodeTotals, load: str, config: BurninConfig) -> Judgement:
-    """Yield how the load failed, or why it was not run."""
+def _problems(burnin: BurninResult, node: str, load: str, config: BurninConfig) -> Judgement:
+    """Yield how the load failed, or why it was not run; a failure that peers do not contradict drains no node."""
+    totals = burnin.nodes[node]
     yield from unmeasured(totals, load, config=config)
+    action = None if _alone_fails(burnin, node, load) else Action.MONITOR
     for name, part, text in totals.problems:
         if name == load and not _process_ended(load, text):
-            yield Finding(totals.part(part), f"{load}: {text}", "the load runs to its end")
+            yield Finding(totals.part(part), f"{load}: {text}", "the load runs to its end", action)
+
+
+def _alone_fails(burnin: BurninResult, node: str, load: str) -> bool:
+    """Return whether the load fails on few parts of the run: else its software, or a setting of the node, may be at fault.
+
+    Parts are GPUs, of which one of the same node must be fine, or for collectives whole nodes. Nothing is known of loads of
+    the host, which a full disk or a limit of the system may end.
+    """
+    failing = {
+        (name, part)
+        for name, totals in burnin.nodes.items()
+        for kind, part, text in totals.problems
+        if kind == load and not _process_ended(load, text)
+    }
+    if load == "nccl":
+        return go_on(len({name for name, _ in failing}), len(burnin.nodes))
+    used = {(name, part) for name, totals in burnin.nodes.items() for part in totals.used}
+    beside = any(name == node for name, _ in used - failing)
+    return load in GPU_LOADS and beside and go_on(len(failing), len(used))
+
+
+def go_on(failing: int, total: int) -> bool:
+    """Return whether at least as many parts go on as fail: then the failing ones are at fault, not what all share."""
+    return total > 1 and 2 * failing <= total
 
 
 def unmeasured(totals: NodeTotals, *loads: str, config: BurninConfig | None = None) -> Judgement:
@@ -188,7 +216,12 @@ def _process_ended(load: str, text: str) -> bool:
 def dead_loads(totals: NodeTotals) -> list[Finding]:
     """Return the loads whose process died or hung."""
     return [
-        Finding(totals.part(part), f"{load}: {text}", "the load runs to its end")
+        Finding(
+            totals.part(part),
+            f"{load}: {text}",
+            "the load runs to its end",
+            Action.MONITOR if ENDED.search(text) or KILLED.search(text) else None,
+        )
         for load, part, text in totals.problems
         if _process_ended(load, text)
     ]
@@ -214,15 +247,19 @@ def _with_start_cause(verdict: Verdict, *_facts: object) -> Verdict:
     cause="the node died, hung or lost its processes under load",
     hint="the console of the node, dmesg, the BMC's event log; slurmd's log has the end of the step",
     action=Action.DRAIN,
-    never_healthy="the loads only compute: signals, a lack of memory and other processes, which change the action, are recognised, and "
-    "what remains is the death of the node, its driver or a GPU",
+    never_healthy="the loads only compute: signals, a lack of memory, other processes and a network that loses most nodes, which change "
+    "the action, are recognised, and what remains is the death of the node, its driver or a GPU",
 )
 def survived(burnin: BurninResult, node_name: str) -> Judgement:
     """The node took part to the end, and none of its loads died."""
     totals = burnin.nodes[node_name]
     yield Metric("burnin_rounds", totals.rounds, "rounds")
     if totals.lost:
-        yield Finding("node", f"lost after {totals.rounds} rounds: {totals.lost}", "answers to the end")
+        others = go_on(sum(bool(other.lost) for other in burnin.nodes.values()), len(burnin.nodes))
+        action = None if others and not ENDED.search(totals.lost) else Action.MONITOR
+        yield Finding(
+            "node", f"lost after {totals.rounds} rounds: {totals.lost}", "answers to the end", action
+        )
     if totals.out and totals.hello is None:
         yield Finding("node", totals.out, "takes part, in the stated container", Action.CONFIGURE)
     yield from dead_loads(totals)
@@ -246,7 +283,8 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
     cause="silent data corruption: the GPU computes or stores wrong values and reports no error",
     hint="take the GPU out of service; repeat the burn-in on this node alone; dcgmi diag -r 3; return the GPU",
     action=Action.VENDOR,
-    never_healthy="a healthy GPU gives the same bits for the same input and kernel, and the other GPUs of the model agree on them",
+    never_healthy="a healthy GPU gives the same bits for the same input and kernel, and the others of the model, one of them on its node, "
+    "agree on them",
 )
 def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None = None) -> Judgement:
     """The same seeded input gives the same bits in every repetition, on every GPU and in every round."""
@@ -270,11 +308,11 @@ def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None
     hint="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,PIDS of this GPU under load",
     action=Action.DRAIN,
     never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
-    "process uses, does not; a failing load is an error of CUDA",
+    "process uses, does not; or its kernels fail while another GPU of the node and half of the run are fine",
 )
 def matmul(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Products of matrices reach the GPU's hard limit in every data type that it has."""
-    yield from _problems(burnin.nodes[node_name], "matmul", config)
+    yield from _problems(burnin, node_name, "matmul", config)
     yield from _rates(burnin, node_name, DTYPES, config, "TFLOP/s")
 
 
@@ -285,11 +323,11 @@ def matmul(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     hint="nvidia-smi -q -d CLOCK,ROW_REMAPPER,ECC; reset the GPU; return it if it stays slow",
     action=Action.RESET_GPU,
     never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
-    "process uses, does not; a failing load is an error of CUDA",
+    "process uses, does not; or its kernels fail while another GPU of the node and half of the run are fine",
 )
 def memory_bandwidth(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies within the GPU's memory reach the GPU's hard limit."""
-    yield from _problems(burnin.nodes[node_name], "hbm", config)
+    yield from _problems(burnin, node_name, "hbm", config)
     yield from _rates(burnin, node_name, ("hbm",), config, "memory bandwidth")
 
 
@@ -300,11 +338,11 @@ def memory_bandwidth(burnin: BurninResult, node_name: str, config: BurninConfig)
     hint="nvidia-smi -q -d PCI; lspci -vv for LnkSta; numactl; see gpu.pcie_width and gpu.pcie_gen",
     action=Action.DRAIN,
     never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
-    "process uses, does not; a failing load is an error of CUDA",
+    "process uses, does not; or its kernels fail while another GPU of the node and half of the run are fine",
 )
 def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Copies between pinned host memory and the GPU reach the hard limit of its PCIe link, in both directions."""
-    yield from _problems(burnin.nodes[node_name], "copies", config)
+    yield from _problems(burnin, node_name, "copies", config)
     yield from _rates(burnin, node_name, ("h2d", "d2h"), config, "PCIe bandwidth")
 
 
@@ -315,7 +353,7 @@ def copies(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     hint="nvidia-smi topo -m; nvidia-smi nvlink -s; see gpu.nvlink_state and gpu.topology",
     action=Action.DRAIN,
     never_healthy="two thirds of the parts of this run reach the limit, while this one, whose power limit was not lowered and which no other "
-    "process uses, does not; a failing load is an error of CUDA",
+    "process uses, does not; or its kernels fail while another GPU of the node and half of the run are fine",
 )
 def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Every pair of GPUs copies in both directions at once, and reaches a hard limit of the cluster file or profile."""
@@ -323,7 +361,7 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
     if totals.hello is not None and len(totals.used) == 1:
         yield NotApplicable("one GPU alone has no peer")
         return
-    yield from _problems(totals, "peer", config)
+    yield from _problems(burnin, node_name, "peer", config)
     for rate in rates(burnin, node_name, "peer"):
         yield Metric("burnin_peer", rate.value, "GB/s", totals.part(rate.part))
         yield from too_slow(burnin, rate, config)
@@ -335,7 +373,8 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
     cause="collectives fail with this node, or deliver wrong data",
     hint="pytest -m nccl --nodes=... finds the node, adapter, link or leaf",
     action=Action.DRAIN,
-    never_healthy="partners of this node work with other nodes while all groups with this one fail, give wrong sums or are slow",
+    never_healthy="partners of this node work with other nodes while all groups with this one fail, give wrong sums or are slow; a failure "
+    "of most nodes takes none of them out of service",
 )
 def nccl(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """All-reduce within the node and with changing partners ends, and the sums are right.
@@ -349,7 +388,7 @@ def nccl(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
     if _partners_at_fault(burnin, node_name):
         yield from unmeasured(totals, "nccl", config=config)
     else:
-        yield from _problems(totals, "nccl", config)
+        yield from _problems(burnin, node_name, "nccl", config)
         for part, count in totals.wrong.get("nccl", {}).items():
             if count:
                 yield Finding(totals.part(part), f"{count} wrong elements", "right sums")
@@ -427,7 +466,7 @@ def _failed_first(totals: NodeTotals) -> bool:
 def cpu(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """The same work gives the same digest in every repetition, on every CPU of every node."""
     totals = burnin.nodes[node_name]
-    yield from _problems(totals, "cpu", config)
+    yield from _problems(burnin, node_name, "cpu", config)
     for count in filter(None, totals.wrong.get("cpu", {}).values()):
         yield Finding("CPUs", f"{count} repetitions gave another result", "the same result")
     for (other, part), mismatches in burnin.corrupt_gpus().items():
@@ -446,7 +485,7 @@ def cpu(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement
 def memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Patterns written over the host's memory are read back unchanged."""
     totals = burnin.nodes[node_name]
-    yield from _problems(totals, "memory", config)
+    yield from _problems(burnin, node_name, "memory", config)
     for count in filter(None, totals.wrong.get("memory", {}).values()):
         yield Finding("memory", f"{count} blocks of 1 MiB read back changed", "what was written")
     yield from _host_rates(burnin, node_name, config, "memory")
@@ -462,7 +501,7 @@ def memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
 def storage(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
     """Files written and synced are read back unchanged."""
     totals = burnin.nodes[node_name]
-    yield from _problems(totals, "storage", config)
+    yield from _problems(burnin, node_name, "storage", config)
     for count in filter(None, totals.wrong.get("storage", {}).values()):
         yield Finding(
             config.storage or "storage",

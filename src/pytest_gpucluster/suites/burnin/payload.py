@@ -341,6 +341,7 @@ class Agent:
             counted=sorted({name for part in self.before["parts"].values() for name in part}),
             kernel=self.before["kernel"] is not None,
             unread=self.counters.unread,
+            port_rates=self.counters.port_rates,
             broken=sorted(
                 {worker.broken for worker in [self.host, *self.workers] if worker and worker.broken}
             )

@@ -175,6 +175,7 @@ class Counters:
     def __init__(self, sudo: bool = False) -> None:
         self.sudo = sudo
         self.unread = {}  # type: Dict[str, str]
+        self.port_rates = {}  # type: Dict[str, float]  # GB/s
 
     def snapshot(self) -> Dict[str, Any]:
         """Return the GPUs that nvidia-smi lists, {part: {counter: value}} and the Xids; sets `unread`."""
@@ -208,14 +209,19 @@ class Counters:
         ports = out.split() if rc == 0 else []
         found = {}
         for port in ports:
-            script = "for f in %s; do printf '%%s ' $f; cat %s/counters/$f 2>/dev/null || echo; done" % (
-                " ".join(IB_ERRORS), port,
+            script = "cat %s/rate; for f in %s; do printf '%%s ' $f; cat %s/counters/$f 2>/dev/null || echo; done" % (
+                port, " ".join(IB_ERRORS), port,
             )  # fmt: skip
-            rows = [row.split() for row in output_of(["sh", "-c", script], 10)[1].splitlines()]
+            out = output_of(["sh", "-c", script], 10)[1]
+            rate = re.match(r"(\d+(?:\.\d+)?) Gb/sec", out)
+            rows = [row.split() for row in out.splitlines()]
             counts = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
             if counts:
                 words = port.split("/")
-                found["%s/%s" % (words[-3], words[-1])] = counts
+                part = "%s/%s" % (words[-3], words[-1])
+                found[part] = counts
+                if rate:
+                    self.port_rates[part] = float(rate.group(1)) / 8
         return found
 
     def _kernel(self) -> Optional[Dict[str, int]]:

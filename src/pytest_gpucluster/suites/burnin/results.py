@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 HOST = ""  # the part that is the node itself
 MAX_PROBLEMS = 50
 MAX_STRANGERS = 8
+_ALL_DIFFER = "the usual result on another GPU of this node: its libraries may change bits on all of them"
 UNDECIDED = "no majority decides which is right"
 # load -> {key of its result: metric}
 _RATES = {
@@ -363,9 +364,12 @@ class BurninResult:
                 for one in usual.judge_result("", hashes[0]):
                     text = f"{what}: another result than {usual.agree} others"
                     disputed = f"{what}: {hashes[0]}, and {UNDECIDED}"
-                    found.setdefault(who, []).append(
-                        Mismatch(text) if usual.clear else Mismatch(disputed, one.expected)
-                    )
+                    if usual.clear:  # libraries of a node may change the bits on all of its GPUs
+                        node = {it[0] for (name, _), it in votes.items() if name == who[0]}
+                        beside = who[1] == HOST or usual.votes[0][0] in node
+                        found.setdefault(who, []).append(Mismatch(text, "" if beside else _ALL_DIFFER))
+                    else:
+                        found.setdefault(who, []).append(Mismatch(disputed, one.expected))
         return found
 
     def _votes(self) -> dict[str, dict[tuple[str, str], list[str]]]:

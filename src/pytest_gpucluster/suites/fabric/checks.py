@@ -14,6 +14,7 @@ from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.nccl_names import NameFilter
+from pytest_gpucluster.kit.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
 from pytest_gpucluster.suites.fabric.facts import COUNTERS
 from pytest_gpucluster.suites.fabric.rails import NO_PEERS, rails_of, role, usable
 
@@ -48,26 +49,7 @@ ROCE_V2 = "RoCE v2"
 GID_BY_NCCL = "-1"  # NCCL 2.21 and later choose the index themselves
 NEAR = ("PIX", "PXB")  # the same PCIe switch: no traffic through the CPU (NCCL: GPUDirect RDMA)
 
-# Thresholds of ibqueryerrors (infiniband-diags/etc/error_thresholds). A higher value is only a warning: the counters run
-# since the driver's start or since they were cleared, and the time of an error is not known.
-USUAL = {
-    "symbol_error": 10,
-    "link_error_recovery": 10,
-    "link_downed": 10,
-    "port_rcv_errors": 10,
-    "port_rcv_remote_physical_errors": 100,
-    "port_xmit_discards": 100,
-    "local_link_integrity_errors": 10,
-    "excessive_buffer_overrun_errors": 10,
-    "VL15_dropped": 100,
-}
-# faults of another port, congestion, and sweeps of the subnet manager: healthy ports count these
-CAUSED_ELSEWHERE = ("port_rcv_remote_physical_errors", "port_xmit_discards", "VL15_dropped")
-LINK_LOST = ("link_downed", "link_error_recovery")  # no increase is accepted during the run
-BIT_ERRORS = ("symbol_error", "local_link_integrity_errors")
 PAIR = 2  # nodes; of two that differ neither is known to be at fault
-# twice the bit error ratio of 1e-12 that volume 2 of IBTA allows for a link, in errors per GB
-ERRORS_PER_GB = 2e-12 * 8e9
 
 
 # --- helpers -----------------------------------------------------------------------------------------------------
@@ -141,7 +123,7 @@ def rate_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[float]]:
 def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     """Adapters can register GPU memory: by nvidia_peermem (or nv_peer_mem), or by DMA-BUF."""
     loaded = sorted(gpu_direct.modules & PEER_MODULES)
-    without = "neither nvidia_peermem nor nv_peer_mem is loaded"
+    without = f"none of {', '.join(sorted(PEER_MODULES))} is loaded"
     decides = "check NCCL's log: NET/IB/0/GDRDMA is GPUDirect RDMA (nccl suite)"
     if not profile.fabric.peer_memory:
         yield NotApplicable(f"profile {profile.name} needs no GPUDirect RDMA")
@@ -700,23 +682,19 @@ def counters(
 
 
 def _risen(port: Port, then: Mapping[str, int], name: str, seconds: float) -> Finding | None:
-    """Return the finding on a counter that rose by more than its threshold and the bit errors that IBTA allows.
-
-    Only bit errors drain, and only if the link did not go down meanwhile: work at the cable or the restart of a switch
-    causes errors at any port.
-    """
+    """Return the finding on a counter that rose by more than its threshold and the bit errors that IBTA allows."""
     rises = {  # a counter that was cleared meanwhile began at 0
         key: then[key] - before if then[key] >= before else then[key] for key, before in port.counters.items()
     }
-    at_most = 0 if name in LINK_LOST else USUAL[name] + ERRORS_PER_GB * (port.rate or 0) * seconds
+    at_most = allowed(name, port.rate or 0, seconds)
     if name in CAUSED_ELSEWHERE or rises[name] <= at_most:
         return None
-    lost = any(rises.get(key) for key in LINK_LOST)
     return Finding(
         str(port),
         f"{name} rose by {rises[name]} to {then[name]} in {seconds:.0f} s of the run",
         f"by at most {at_most:.0f}",
-        Action.DRAIN if name in BIT_ERRORS and not lost else None,
+        # without rate and time nothing is known of how many errors are allowed
+        Action.DRAIN if port.rate and seconds and proves_fault(name, rises) else None,
     )
 
 
