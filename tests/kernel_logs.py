@@ -26,7 +26,7 @@ def fold_raw(tmp_path: Path, text: str) -> KernelLog:
     tool.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["sh", "-c", kernel_log.COMMAND], capture_output=True, env=env, timeout=60, check=True
+        ["sh", "-c", kernel_log.KERNEL_LOG.command], capture_output=True, env=env, timeout=60, check=True
     )
     assert not done.stderr, done.stderr
     return replace(kernel_log.parse(Answer("gpu01", 0, done.stdout, done.stderr)), booted=None)

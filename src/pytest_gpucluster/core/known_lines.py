@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+# awk on the nodes and Python read these differently, or one of them does not know them
+_NOT_COMMON = re.compile(r"\\[A-Za-z0-9]|\(\?|(?<!\\)\{|[*+?][*+?]")
+
+
 def regular_expression(text: str) -> str:
-    """Return a regular expression of Python; ValueError for a wrong one, or one that occurs in every line."""
+    """Return an extended regular expression, which awk and Python read alike; ValueError for another or an endless one."""
+    if found := _NOT_COMMON.search(text):
+        raise ValueError(
+            f"must be an extended regular expression as for `grep -E`, without {found[0]!r}; write [0-9] for a digit"
+        )
     try:
         everywhere = re.compile(text).search("")
     except re.error as error:
@@ -33,7 +41,7 @@ class KnownLine(Model):
     """What the lines of a log that contain a pattern mean, and what they require."""
 
     pattern: Pattern = Field(
-        description="regular expression; a line that contains it is known, case matters, `(?i)` ignores case"
+        description="extended regular expression as for `grep -E`, without {n}; a line that contains it is known"
     )
     meaning: Text = Field(description="what the line means, in a few words")
     action: Literal[

@@ -32,7 +32,7 @@ connections = probed(nvidia_smi.TOPOLOGY)
 peer_access = probed(nvidia_smi.P2P)
 files = probed(nvidia_smi.DEVICE_FILES)
 fabric_service = probed(fabric_manager_probe.FABRIC_MANAGER)
-kernel_log = probed(kernel_log_probe.KERNEL_LOG)
+kernel_log = probed(lambda cluster: kernel_log_probe.kernel_log_of(cluster.known))
 info = fact(lambda node: node.info)
 
 uuid_owners = fleet_probed(nvidia_smi.GPUS, checks.inventory.uuid_owners)

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit import limits
-from pytest_gpucluster.kit.kernel_log import KERNEL_LOG
+from pytest_gpucluster.kit.kernel_log import kernel_log_of
 from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.suite import asks, asks_of_nodes, checks_as_tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.os import checks
@@ -77,8 +77,9 @@ answering = fleet_probed(
 )
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
-kernel_log = probed(KERNEL_LOG)
-stalls = fleet_probed(KERNEL_LOG, Stalls.of_all)
+kernel_log = probed(lambda cluster: kernel_log_of(cluster.known))
+stalls = fleet_probed(lambda cluster: kernel_log_of(cluster.known), Stalls.of_all)
+known_lines = fact(lambda cluster: cluster.known)
 taint = probed(basics.TAINT)
 sysctls = probed(lambda cluster: os_software.sysctls(cluster.section(OsConfig).sysctls))
 packages = probed(lambda cluster: os_software.packages(cluster.section(OsConfig).packages))

@@ -1,214 +1,374 @@
-"""Messages of the kernel log that show a fault of the node."""
+"""The kernel log raises questions; the present state of the node answers them.
+
+A line fails the check if the state confirms it. Only a line that no healthy and no recovered machine prints counts as long as
+nothing contradicts it (`never_healthy` of kit/data/kernel-lines.yaml). All other lines are warnings, with count and time.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check, revised
-from pytest_gpucluster.kit.xid import nonfatal
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check
+from pytest_gpucluster.core.known_lines import known
 from pytest_gpucluster.kit.xid_check import explains
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.known_lines import KnownLine
     from pytest_gpucluster.kit.kernel_log import Event, KernelLog
+    from pytest_gpucluster.kit.kernel_state import MountState
 
 SHOWN = 160  # characters of a message that a finding quotes
-MAX_CORRECTED = 100  # lines of corrected errors of one kind per day; fewer are ordinary
+# Corrected errors of one device per day; fewer are ordinary. mcelog.conf(5) gives up a page after 10 in 24 hours.
+MAX_CORRECTED = 100
 _DAY = 86400.0  # seconds
-_FEW = f"fewer than {MAX_CORRECTED} lines of corrected ones a day"
-_EXPECTED = {
-    "nvrm": "no error of the NVIDIA driver",
-    "mce": f"no uncorrected machine check, {_FEW}",
-    "edac": f"no uncorrected memory error, {_FEW}",
-    "filesystem": "no file system error",
-    "raid": "every disk of the array works",
-    "nic": "the firmware of the network adapter answers",
-    "io": "no I/O error",
-    "oom": "memory never ran out",
-    "lockup": "no lockup, hung task, RCU stall or kernel bug",
-    "pcie": f"no uncorrected PCIe error, {_FEW}",
-    "network": "no table of the network overflows",
-    "stall": "every file server answers",
-}
-# as the kernel prints an oops; the code that crashed may hold locks until the node boots
-_CRASHED = re.compile(
-    r"general protection fault|unable to handle|NULL pointer dereference|kernel BUG at|Kernel panic|\bOops\b",
-    re.IGNORECASE,
-)
-# devices without which no job runs: GPUs, fabric adapters of NVIDIA, NVMe disks; other cards may fail and be unused
-_OF_JOBS = re.compile(
-    r"\[(?:10de|15b3):[0-9a-f]{4}\]|\b(?:nvidia|mlx5_core|nvme) [0-9a-f]{4}:", re.IGNORECASE
-)
+FIRST_MINUTE = 60.0  # the kernel prints machine checks that the boot left in the registers (mce/core.c)
+LASTING = 180.0  # seconds; soft lockups and RCU stalls are printed again within this time while they last
+
+
+@dataclass(frozen=True)
+class StateAnswer:
+    """What the present state says of a line. `confirmed`: None if the state does not say."""
+
+    confirmed: bool | None
+    words: str = ""
+    action: Action | None = None
+
+
+_UNKNOWN = StateAnswer(None)
 
 
 @dataclass(frozen=True)
 class Stalls:
-    """The number of nodes whose log was read, and {file server: the number of them that it does not answer}."""
+    """The number of nodes whose log was read, and {file server: the number of them that cannot read its mounts}."""
 
     nodes: int = 1
     servers: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of_all(cls, logs: Mapping[str, KernelLog]) -> Stalls:
-        """Count from the logs of all nodes."""
+        """Count from the logs and states of all nodes."""
         away: Counter[str] = Counter()
         for log in logs.values():
-            away.update({event.server for event in log.of("stall")})
+            away.update({event.server for event in log.of("stall") if _mounts(event, log).confirmed})
         return cls(len(logs), away)
 
     def of_server(self, server: str) -> str:
-        """Return 'N of M nodes' if the server does not answer most nodes, so that the server is at fault, else ''."""
+        """Return 'N of M nodes' if most nodes cannot read a server's mounts, so that the server is at fault, else ''."""
         away = self.servers.get(server, 0)
         return f"{away} of {self.nodes} nodes" if away > 1 and 2 * away > self.nodes else ""
 
 
-def _full_table(verdict: Verdict, *_facts: object) -> Verdict:
-    """Return the cause of a full network table, which is a setting and no fault of the hardware."""
-    if not verdict.findings or any(not found.part.endswith(": network") for found in verdict.findings):
-        return verdict
-    return replace(
-        verdict,
-        cause="more connections or neighbours than the kernel's table holds: packets were dropped",
-        hint="sysctl net.netfilter.nf_conntrack_max net.ipv4.neigh.default.gc_thresh3; raise it on all nodes (as many "
-        "neighbours as the network has addresses), or do not track connections of the cluster's own network",
-    )
-
-
-@revised(_full_table)
 @check(
     "os.kernel_log",
-    cause="hardware, a driver or a file system reported an error since boot",
+    cause="the kernel log reports an error since boot, and the present state of the node confirms it",
     hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
     action=Action.MONITOR,
-    never_healthy="only broken hardware or a crash causes uncorrected machine checks and memory errors, GPUs that the driver lost or "
-    "cannot start, fatal PCIe errors of a GPU, a fabric adapter or an NVMe disk, and an oops; other lines drain no node",
+    never_healthy="the present state confirms the line (a file system that the kernel made read-only, a local disk in use that "
+    "cannot be read, a GPU that nvidia-smi does not list), or nothing but a repair ends it: uncorrected memory errors and machine "
+    "checks of this boot, a fatal PCIe error of a GPU, fabric adapter or NVMe disk in use, a crash of the running kernel; or the "
+    "cluster file requires the action under `known`",
 )
-def kernel_log(kernel_log: KernelLog, stalls: Stalls = Stalls()) -> Judgement:
-    """The kernel log since boot has no error of hardware, drivers or file systems; gpu.xid judges Xids."""
+def kernel_log(
+    kernel_log: KernelLog, stalls: Stalls = Stalls(), known_lines: tuple[KnownLine, ...] = ()
+) -> Judgement:
+    """No line of the kernel log since boot is confirmed by the present state of the node; gpu.xid judges Xids."""
     yield Metric("kernel_log_lines", kernel_log.lines, "lines")
-    if kernel_log.stalls_over:
-        yield Metric("file_server_stalls", kernel_log.stalls_over, "")
+    if stalled := sum(event.count for event in kernel_log.of("stall")):
+        yield Metric("file_server_stalls", stalled, "")
     if kernel_log.unsent:
         unread = f"{kernel_log.unsent} lines of the kernel log were not read"
         yield NotChecked(f"{unread}: more than 200 different messages")
-    for event in kernel_log.events:
-        times = f" ({event.count} times, last {kernel_log.when(event.last)})"
-        part, measured = f"kernel log: {event.kind}", event.text[:SHOWN] + times
-        if warning := _warning(event, kernel_log):
-            yield Advisory(part, measured, warning)
-        elif event.kind == "stall" and (where := stalls.of_server(event.server)):
-            measured = f"file server {event.server} does not answer on {where}, so the server is at fault: {measured}"
-            yield Finding(part, measured, _EXPECTED["stall"], Action.CONFIGURE)
-        elif event.kind in _EXPECTED and not _harmless(event, kernel_log):
-            yield Finding(part, measured, _EXPECTED[event.kind], _action(event))
+    if kernel_log.complaints:
+        yield Advisory(
+            "kernel log: driver", f"{kernel_log.complaints} further lines of drivers", "no complaint"
+        )
+    for event in _of_devices(kernel_log):
+        measured = f"{event.text[:SHOWN]} ({event.count} times, last {kernel_log.when(event.last)})"
+        if entry := known(known_lines, event.text):
+            yield from _known(event, measured, entry)
+        else:
+            yield from _judged(event, measured, kernel_log, stalls)
 
 
-# failures of a GPU that NVIDIA's driver prints without an Xid, and their action; it prints failed assertions, unreadable
-# registers and other versions of libraries in containers on sound nodes too: all other messages are warnings
-_DRIVER = {
-    re.compile(
-        r"fallen off the bus|GPU is lost|lost from the bus|RmInitAdapter|rm_init_adapter failed",
-        re.IGNORECASE,
-    ): Action.REBOOT,
-    # also printed for a display adapter that this driver does not support, beside GPUs that it drives
-    re.compile(
-        r"probe routine failed|Cannot (attach gpu|initialize the device)|copy vbios"
-        r"|assigned to your NVIDIA device is invalid",
-        re.IGNORECASE,
-    ): Action.MONITOR,
-    re.compile(
-        r"is probably locked|NV_ERR_(RESET_REQUIRED|MEMORY_ERROR)|likely needs to be reset|heartbeat timed out"
-        r"|GSP timeout \*|Memory Subsystem Error detected",
-        re.IGNORECASE,
-    ): Action.RESET_GPU,
-}
+def _known(event: Event, measured: str, entry: KnownLine) -> Iterator[Finding | Advisory]:
+    part, expected = f"kernel log: {event.kind}", "no such line"
+    if entry.failure:
+        yield Finding(part, f"{measured}; {entry.words}", expected, entry.failure, setting="known")
+    elif entry.action == "warn":
+        yield Advisory(part, f"{measured}; {entry.words}", expected)
 
 
-def _of_driver(text: str) -> Action | None:
-    return next((action for pattern, action in _DRIVER.items() if pattern.search(text)), None)
+def _of_devices(log: KernelLog) -> Iterator[Event]:
+    """Yield the events; of lines about the same corrected errors of a device the one with the highest count."""
+    best: dict[tuple[str, str], Event] = {}
+    for event in log.events:
+        if event.rule and event.rule.asks == "rate":
+            key = (event.kind, event.device)
+            best[key] = max(best.get(key, event), event, key=lambda one: one.count)
+    for event in log.events:
+        if event.rule is None or event.rule.asks != "rate" or event in best.values():
+            yield event
 
 
-def _action(event: Event) -> Action | None:
-    """Return the action of a message, None for that of the check."""
-    broken = {
-        "mce": _uncorrected(event.text),
-        "edac": _uncorrected(event.text),
-        "pcie": "(Fatal)" in event.text and _OF_JOBS.search(event.text),
-    }
-    if event.kind == "network":
-        return Action.CONFIGURE
-    if broken.get(event.kind):
-        return Action.DRAIN
-    if event.kind == "lockup" and _CRASHED.search(event.text):
-        return Action.REBOOT
-    return _of_driver(event.text) if event.kind == "nvrm" else None
+def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iterator[Finding | Advisory]:
+    rule = event.rule
+    if rule is None or (event.kind in ("nvrm", "driver") and explains(log, event.line, event.last)):
+        return  # gpu.xid judges Xids, and the messages around them
+    answer = _ANSWERS[rule.asks](event, log) if rule.asks else _UNKNOWN
+    part = f"kernel log: {event.kind}"
+    if answer.confirmed is None and rule.never_healthy and not _of_earlier(event, log):
+        answer = StateAnswer(True, rule.never_healthy)
+    if answer.confirmed:
+        where = stalls.of_server(event.server) if event.kind == "stall" else ""
+        fault = (
+            f"file server {event.server} does not answer on {where}, so the server is at fault: "
+            if where
+            else ""
+        )
+        action = Action.CONFIGURE if where else answer.action or rule.action
+        expected = "every file server answers" if event.kind == "stall" else f"no {rule.meaning}"
+        yield Finding(part, f"{fault}{measured}; {answer.words}", expected, action)
+    elif answer is not _ORDINARY:
+        open_question = "the present state is not known" if rule.asks and answer.confirmed is None else ""
+        words = "".join(f"; {text}" for text in (answer.words or open_question,) if text)
+        yield Advisory(part, f"{measured}{words}", rule.meaning)
 
 
-# the driver asserts if an application requests more memory than its GPU has free (580.159, seen on a sound H200)
-_GPU_FULL = re.compile(r"NV_ERR_NO_MEMORY|ctxBufPoolReserve: Failed to reserve memory")
+def _of_earlier(event: Event, log: KernelLog) -> bool:
+    """Return whether a line is about what was before: the last boot, or the driver before it was loaded again."""
+    if event.kind == "mce":
+        return event.last is not None and event.last < FIRST_MINUTE
+    return event.kind == "nvrm" and log.reloaded_after(event)
 
-# words of the kernel and the firmware (APEI, EDAC, the decoder for AMD) for uncorrected errors
-_UNCORRECTED = re.compile(
-    r"uncorrect|fatal|deferred|recoverable|Exception(?!: \d)|[ |\[](UE|UC)[ |\]]", re.IGNORECASE
+
+# --- what the state answers
+
+_ORDINARY = StateAnswer(False, "ordinary")  # no warning either
+
+
+def _mounts(event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether a mount of the file server, or of the disk, cannot be read now or was made read-only."""
+    state = log.state
+    if not state.mounts:
+        return _UNKNOWN
+    mounts = state.of_server(event.server) if event.kind == "stall" else _mounts_of(event.device, log)
+    for mount in mounts:
+        if mount.read_only and event.kind == "filesystem" and _made_read_only(mount, event):
+            return StateAnswer(True, f"{mount.path} is read-only now")
+        if problem := _unreadable(mount, log):
+            return StateAnswer(True, problem)
+    return StateAnswer(False, _all_read(mounts, log))
+
+
+def _mounts_of(name: str, log: KernelLog) -> tuple[MountState, ...]:
+    """Return the mounts of a disk; of an array or a volume, whose name mount(8) may not use, all of disks."""
+    own = tuple(log.state.of_device(name)) if name else ()
+    stacked = re.match(r"md|dm-|$", name)
+    return own or tuple(mount for mount in log.state.mounts if stacked and mount.source.startswith("/dev/"))
+
+
+def _made_read_only(mount: MountState, event: Event) -> bool:
+    return mount.wanted_rw or bool(re.search(r"read-?only", event.text, re.IGNORECASE))
+
+
+def _unreadable(mount: MountState, log: KernelLog) -> str:
+    """Return why a mount cannot be read now, '' if it can or the user may not."""
+    job = log.state.reads(mount)
+    if job is None or job.rc == 0 or job.rc in (126, 127) or "ermission denied" in job.text:
+        return ""
+    why = job.text or "no answer of df within the time limit"
+    return f"{mount.path} ({mount.source}) cannot be read now: {why}"
+
+
+def _all_read(mounts: tuple[MountState, ...], log: KernelLog) -> str:
+    read = [mount.path for mount in mounts if (job := log.state.reads(mount)) and job.rc == 0]
+    return f"{', '.join(read[:3])} can be read now" if read else "it is not mounted now" if not mounts else ""
+
+
+# devices whose medium is a file, a server or removable; they may fail without a fault of the node
+_NO_DISK = re.compile(r"^(loop|nbd|rbd|drbd|zram|ram|sr|fd|mmcblk)\d")
+_ELSEWHERE = re.compile(r"/usb\d|/session\d|/rport-|/virtual/(?!nvme-subsystem|block/)")
+_VOLUME = re.compile(r"elastic block store|virtual.disk|persistentdisk|nvme_card-pd", re.IGNORECASE)
+
+
+def _disks(event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether a disk of the node that is in use fails now: its array, SMART, a read of its first block, or of its mounts."""
+    state, name = log.state, _disk(event.device)
+    for array, how in state.degraded.items():
+        if event.kind == "raid" or (name and (name == array or name in how)):
+            return StateAnswer(True, f"/proc/mdstat: {how}", Action.MONITOR)
+    if event.kind == "raid":
+        return StateAnswer(False, "no array lacks a disk now") if state.lines.get("md") else _UNKNOWN
+    if _is_elsewhere(name, log):
+        return StateAnswer(False, "not a disk of the node itself")
+    mounts = _mounts_of(name, log)
+    if failing := _failing(name, log) or next(filter(None, (_unreadable(one, log) for one in mounts)), ""):
+        return (
+            StateAnswer(True, failing)
+            if _in_use(name, log)
+            else StateAnswer(False, f"{failing}; it is not in use")
+        )
+    read = state.jobs.get(("dd", name))
+    readable = "the disk can be read now" if read and read.rc == 0 else _all_read(mounts, log)
+    return StateAnswer(False, readable) if read or mounts else _UNKNOWN
+
+
+def _row(name: str, log: KernelLog) -> str:
+    return next((line for line in log.state.lines.get("disk", ()) if line.startswith(f"{name} ")), "")
+
+
+def _is_elsewhere(name: str, log: KernelLog) -> bool:
+    row = _row(name, log)
+    removable, _, model = row.partition(" removable ")[2].partition(" ")
+    return bool(_NO_DISK.match(name) or removable == "1" or _ELSEWHERE.search(row) or _VOLUME.search(model))
+
+
+def _in_use(name: str, log: KernelLog) -> bool:
+    """Return whether a disk is mounted, or a part of an array or a volume."""
+    arrays = " ".join(log.state.lines.get("md", ()))
+    part = re.search(rf"\b{re.escape(name)}(p?\d+)?\[", arrays) or re.search(
+        r"holders (?!removable)\w", _row(name, log)
+    )
+    return bool(_mounts_of(name, log) or part)
+
+
+def _failing(name: str, log: KernelLog) -> str:
+    """Return how a disk fails now, by SMART or by a read of its first block; '' if it does not, or that is not known."""
+    smart, read = log.state.jobs.get(("smart", name)), log.state.jobs.get(("dd", name))
+    if smart and re.search(r"FAILED|FAILING|Health Status: (?!OK)", smart.text):
+        return "SMART reports that the disk fails"
+    if read and (read.rc is None or (read.rc and "Input/output error" in read.text)):
+        return "the disk cannot be read now"
+    return ""
+
+
+def _disk(device: str) -> str:
+    name = device.removeprefix("/dev/")
+    name = f"{name}n1" if re.fullmatch(r"nvme\d+", name) else name
+    return re.sub(r"^(nvme\d+n\d+)p\d+$|^((?:sd|vd|xvd)[a-z]+)\d+$", r"\1\2", name)
+
+
+def _gpu(event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether nvidia-smi does not list the GPU of a line now, or recommends an action for it."""
+    gpus = log.state.gpus
+    address = event.device.partition(".")[0][-10:]
+    address = address if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}", address) else ""
+    if gpus is None:
+        return _UNKNOWN
+    if (driver := log.state.pci(f"{address}.0").get("DRIVER", "nvidia")) != "nvidia":
+        return StateAnswer(False, f"driver {driver} uses it")
+    if address and address not in gpus:
+        return StateAnswer(True, "nvidia-smi does not list this GPU now")
+    if not gpus:
+        return StateAnswer(True, "nvidia-smi lists no GPU now")
+    recommended = {bus: what for bus, what in gpus.items() if what and address in ("", bus)}
+    if recommended:
+        return StateAnswer(
+            True, "nvidia-smi: " + ", ".join(f"{bus} {what}" for bus, what in recommended.items())
+        )
+    return StateAnswer(False, f"nvidia-smi lists {'this GPU' if address else f'{len(gpus)} GPUs'} now")
+
+
+# drivers of GPUs, adapters with RDMA and NVMe disks, and their vendors, where sysfs was not read
+_OF_JOBS = re.compile(
+    r"\[(?:10de|15b3):[0-9a-f]{4}\]|\b(?:nvidia|mlx5_core|bnxt_en|efa|ice|hfi1|cxi_ss1|nvme) [0-9a-f]{4}:",
+    re.IGNORECASE,
 )
-_MACHINE_CHECK = re.compile(
-    r"Machine Check[^:]*: (?:(?:0x)?[0-9a-f]+ )?Bank \d+: (?:0x)?([0-9a-f]{16})", re.IGNORECASE
-)
-_UC = 1 << 61  # of MCi_STATUS: Intel SDM volume 3, 15.3.2.2
-# "able" since RHEL 9; the other two lines accompany an error of either severity (drivers/pci/pcie/aer.c)
-_PCIE_CORRECTED = re.compile(
-    r"(?<!un)correct(ed|able)\b|is reported first|found no error details", re.IGNORECASE
-)
-# virtual drives of a BMC without a disc, and devices whose medium is a file or a server
-_NO_MEDIUM = re.compile(r"\bdev(ice)? (sr|fd|loop|nbd)\d")
-# the driver aborts the command, and resets the controller if that fails (drivers/nvme/host/pci.c); usual on volumes of
-# virtual machines whose host is busy (docs.aws.amazon.com, "I/O operation timeout")
-_ABORTED = re.compile(r"nvme nvme\d+: I/O .*timeout, aborting")
+_CLASSES = re.compile(r"0x(03|0207|0108|12)")  # displays and accelerators, InfiniBand, NVMe
 
 
-def _flood(event: Event) -> bool:
-    """Whether corrected errors are too frequent; without times they count as those of one day."""
-    lasted = 0.0 if event.first is None or event.last is None else event.last - event.first
-    return event.count >= MAX_CORRECTED * max(1.0, lasted / _DAY)
+def _of_jobs(event: Event, log: KernelLog) -> bool:
+    """Return whether a PCI function is a GPU, a fabric adapter or an NVMe disk, or the port above one."""
+    function = log.state.pci(event.device)
+    if not function.get("class"):
+        return bool(_OF_JOBS.search(event.text))
+    if function["class"].startswith("0x0604"):
+        below = [log.state.pci(word) for word in function.get("has", "").split() if ":" in word]
+        return any(_CLASSES.match(one.get("class", "")) for one in below)
+    nvidia = not function["class"].startswith("0x03") or function.get("PCI_ID", "").startswith("10DE")
+    return (
+        bool(_CLASSES.match(function["class"]) and nvidia) or "infiniband" in function.get("has", "").split()
+    )
 
 
-def _uncorrected(text: str) -> bool:
-    status = _MACHINE_CHECK.search(text)
-    return bool(int(status[1], 16) & _UC) if status else bool(_UNCORRECTED.search(f" {text} "))
-
-
-def _warning(event: Event, log: KernelLog) -> str:
-    """Return the expected state for a message that proves no fault of the node but deserves a warning, else ''."""
-    doubtful = event.kind == "nvrm" and not _harmless(event, log) and not _of_driver(event.text)
-    known = {
-        "file servers that answer; the task waited for one": event.kind == "waiting",
-        "no disk command that times out; more lines follow if the abort failed": _ABORTED.search(event.text),
-        "no uncorrected PCIe error; after a non-fatal one the link still works": (
-            event.kind == "pcie" and not _flood(event) and nonfatal(event.text)
-        ),
-        "no crash before this boot; the lines below it in dmesg are its record": event.kind == "boot record",
-        "no error of the NVIDIA driver; it was loaded again since": (
-            event.kind == "nvrm" and log.reloaded_after(event)
-        ),
-        "no failed assertion or call of the NVIDIA driver": doubtful,
-    }
-    return next((expected for expected, holds in known.items() if holds), "")
-
-
-def _harmless(event: Event, log: KernelLog) -> bool:
-    if event.kind in ("edac", "mce"):
-        return not _flood(event) and not _uncorrected(event.text)
+def _pci(event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether a broken function is one that jobs need and that a driver uses, or lost its driver or its link."""
+    function = log.state.pci(event.device)
+    driver = function.get("DRIVER", "")
     if event.kind == "pcie":
-        return not _flood(event) and bool(_PCIE_CORRECTED.search(event.text))
-    if event.kind == "io":
-        return bool(_NO_MEDIUM.search(event.text))
-    if event.kind == "nvrm":  # gpu.xid judges messages around an Xid
-        return bool(_GPU_FULL.search(event.text)) or explains(log, event.line, event.last)
-    # a job that reached the limit of its own cgroup is no fault of the node
-    own = ("Memory cgroup out of memory", "CONSTRAINT_MEMCG")
-    return event.kind == "oom" and any(word in event.text for word in own)
+        if not _of_jobs(event, log):
+            return StateAnswer(False, "neither a GPU nor a fabric adapter nor an NVMe disk")
+        return _UNKNOWN if driver or not function else StateAnswer(False, "no driver uses it now")
+    ports = log.state.ports(event.device)
+    if re.search(r"link (is )?(up|down)", event.text, re.IGNORECASE):
+        return _link(event, log, ports)
+    if function.get("class", "").startswith("0x02") and not driver:
+        return StateAnswer(True, "no driver uses this adapter now")
+    return StateAnswer(False, ", ".join(ports)) if function else _UNKNOWN
+
+
+def _link(event: Event, log: KernelLog, ports: tuple[str, ...]) -> StateAnswer:
+    """Return whether a port that was up in this boot is down now; one change of an unused port is ordinary."""
+    changes = [
+        other for other in log.of("nic") if other.device == event.device and "link" in other.text.lower()
+    ]
+    last = max(changes, key=lambda one: one.line)
+    went_down = re.search(r"down", last.text, re.IGNORECASE)
+    flaps = min(sum(one.count for one in changes if word in one.text.lower()) for word in ("up", "down"))
+    if event is not last or not flaps:
+        return _ORDINARY
+    down = next((port for port in ports if re.search(r"\bdown\b|DOWN", port)), "")
+    if went_down and down:
+        return StateAnswer(True, f"down now: {down}")
+    return StateAnswer(False, ", ".join(ports)) if flaps > 1 else _ORDINARY
+
+
+def _tasks(_event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether processes wait in the kernel now, and not for a file server."""
+    waiting = log.state.waiting
+    if waiting is None:
+        return _UNKNOWN
+    if not waiting:
+        return StateAnswer(False, "no process waits now")
+    servers = [
+        problem
+        for mount in log.state.mounts
+        if not mount.source.startswith("/dev/") and (problem := _unreadable(mount, log))
+    ]
+    if servers:
+        return StateAnswer(False, f"{waiting[0]} waits for a file server: {servers[0]}")
+    return StateAnswer(True, f"waiting now: {', '.join(waiting[:3])}")
+
+
+def _lasting(event: Event, log: KernelLog) -> StateAnswer:
+    if event.last is None or log.now is None:
+        return _UNKNOWN
+    ago = log.now - event.last
+    return StateAnswer(0 <= ago < LASTING, f"{ago:.0f} s ago" if ago >= 0 else "")
+
+
+def _rate(event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether the corrected errors of a device exceed MAX_CORRECTED a day; without times they are of one day."""
+    lasted = 0.0 if event.first is None or event.last is None else event.last - event.first
+    if event.count < MAX_CORRECTED * max(1.0, lasted / _DAY):
+        return _ORDINARY
+    if event.kind == "pcie" and not _of_jobs(event, log):
+        return StateAnswer(False, "neither a GPU nor a fabric adapter nor an NVMe disk")
+    return StateAnswer(True, f"fewer than {MAX_CORRECTED} a day and device are ordinary")
+
+
+_ANSWERS: Mapping[str, Callable[[Event, KernelLog], StateAnswer]] = {
+    "mounts": _mounts,
+    "disks": _disks,
+    "gpu": _gpu,
+    "pci": _pci,
+    "tasks": _tasks,
+    "lasting": _lasting,
+    "rate": _rate,
+}

@@ -1,0 +1,234 @@
+"""The present state of what the kernel log asks about: file systems, disks, GPUs, PCI functions, and waiting tasks.
+
+The node reads it after the log, in the same command, and only the parts for which the log raised a question. What may
+hang (df of a mount, a read of a disk, nvidia-smi) runs in the background and is left behind after a deadline. Formats:
+proc_pid_mountinfo(5), Documentation/admin-guide/md.rst (/proc/mdstat), smartctl(8), `nvidia-smi -q`,
+Documentation/ABI/testing/sysfs-bus-pci, stable/sysfs-class-infiniband.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+ASKED = (
+    "mounts",
+    "disks",
+    "gpu",
+    "pci",
+    "tasks",
+    "rate",
+)  # answers of data/kernel-lines.yaml that the node reads
+SECONDS = 8  # for df, reads of disks and smartctl
+GPU_SECONDS = 25  # for nvidia-smi, which initializes all GPUs of a node without persistence mode
+MOST = 48  # mounts, disks and PCI functions
+# file systems without a device or a server: they answer as long as the kernel does
+_OWN = "proc|sysfs|tmpfs|devtmpfs|devpts|cgroup2?|mqueue|debugfs|tracefs|securityfs|pstore|bpf|hugetlbfs|configfs|efivarfs"
+_OWN += "|overlay|rpc_pipefs|nsfs|ramfs|binfmt_misc|selinuxfs|fusectl|squashfs|autofs|iso9660|fuse.(lxcfs|gvfsd-fuse|portal)"
+
+# put NAME: prints lines with their name. job NAME WORD...: runs in the background, into a folder. A path with an escape is
+# omitted, since df does not accept it.
+_SH = r"""
+t=$(printf '\t'); asks() { case $f in (*"ask$t$1"*) return 0;; esac; return 1; };
+put() { head -n 400 | cut -c 1-300 | awk -v n="$1" '{ print "state\t" n "\t" $0 }'; };
+of() { printf '%s\n' "$f" | awk -F "$t" -v n="$1" '$1 == n && c++ < MOST { if ($2 ~ /^nvme[0-9]+$/) $2 = $2 "n1"; print $2 }' | sort -u; };
+case $f in (*"ask$t"*) export LC_ALL=C; echo "state${t}read";
+n=0; d=; for p in /dev/shm /tmp /var/tmp; do [ -n "$d" ] || d=$(mktemp -d "$p/gpucluster.XXXXXX" 2>/dev/null); done;
+job() { n=$((n+1)); echo "$1$t$2" >"$d/$n.name"; shift 2; ( "$@" </dev/null >"$d/$n.out" 2>&1; echo "$?" >"$d/$n.rc" ) >/dev/null 2>&1 & };
+done_jobs() { set -- "$d"/*.rc; [ -e "$1" ] || shift; [ "$#" -ge "$n" ]; };
+m=; if asks mounts || asks disks || asks tasks; then
+ m=$(cat /proc/self/mountinfo 2>/dev/null | grep -v -E " - (OWN) " | grep -v -E "^([^ ]+ ){4}/(proc|sys|run/user)/"); printf '%s\n' "$m" | put mountinfo;
+ cat /proc/mounts 2>/dev/null | grep -v -E "^[^ ]+ [^ ]+ (OWN) " | put mounts; cat /etc/fstab 2>/dev/null | grep -v "^#" | put fstab; fi;
+s=SECONDS; if [ -n "$d" ]; then
+ i=0; printf '%s\n' "$m" | awk '{ print $5 }' | sort -u >"$d/paths"; while read -r p; do case $p in (*\\*|"") continue;; esac;
+ i=$((i+1)); [ "$i" -gt MOST ] || job df "$p" df -P "$p"; done <"$d/paths";
+ if asks disks; then for k in $(of disk); do case $k in (md*|dm-*) ;; (*)
+ job dd "$k" dd "if=/dev/$k" of=/dev/null bs=4096 count=1 iflag=direct;
+ if command -v smartctl >/dev/null; then job smart "$k" smartctl -H "/dev/$k"; fi;; esac; done; fi;
+ if asks gpu; then s=GPU_SECONDS; job gpu "" nvidia-smi -q; fi; fi;
+if asks disks || asks mounts; then cat /proc/mdstat 2>/dev/null | put md;
+ for k in $(of disk); do p=$(readlink -f "/sys/class/block/$k" 2>/dev/null); echo "$k $p holders $(ls "/sys/class/block/$k/holders" "/sys/class/block/$k/$k"*/holders 2>/dev/null | grep -v / | tr '\n' ' ')removable $(cat "/sys/class/block/$k/removable" 2>/dev/null) $(cat "/sys/class/block/$k/device/model" 2>/dev/null)"; done | put disk; fi;
+if asks pci || asks rate || asks gpu; then for k in $(of pci); do p=/sys/bus/pci/devices/$k;
+ echo "$k class $(cat "$p/class" 2>/dev/null) $(cat "$p/uevent" 2>/dev/null | tr '\n' ' ')"; echo "$k has $(ls "$p" 2>/dev/null | tr '\n' ' ')"; done | put pci; fi;
+if asks pci; then for k in $(ls /sys/class/infiniband 2>/dev/null); do p=/sys/class/infiniband/$k;
+ echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p"/ports/*/state 2>/dev/null | tr '\n' ' ')rate $(cat "$p"/ports/*/rate 2>/dev/null | tr '\n' ' ')"; done | put port;
+ for k in $(ls /sys/class/net 2>/dev/null); do p=/sys/class/net/$k; echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p/operstate" 2>/dev/null)"; done | put port; fi;
+if asks tasks; then waiting() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= 2>/dev/null | awk '{ n++ } $3 ~ /^D/ && $1 != 2 && $2 != 2 { print $1, $6 } END { print "tasks", (n > 0) }' |
+ while read -r p c; do echo "$p $c $(cat "/proc/$p/status" 2>/dev/null | grep voluntary | tr -d '\n' | tr '\t' ' ')"; done; };
+ waiting >"$d/1"; sleep 2; waiting >"$d/2"; grep -F -x -f "$d/1" "$d/2" | put task; fi;
+if [ -n "$d" ]; then w=0; until done_jobs || [ "$w" -ge "$((s*5))" ]; do sleep 0.2; w=$((w+1)); done;
+ i=0; while [ "$i" -lt "$n" ]; do i=$((i+1)); r=hung; if [ -e "$d/$i.rc" ]; then r=$(cat "$d/$i.rc"); fi; k=$(cat "$d/$i.name");
+ case $k in (gpu*) grep -i -E "^GPU |recovery action|reset (required|status)|drain and reset|unable|failed|no devices|lost|not found" "$d/$i.out";; (smart*) grep -i -E "health|permission|unable" "$d/$i.out";; (*) tail -n 1 "$d/$i.out";; esac |
+ put "$k$t$r"; echo "state$t$k$t$r$t"; done; rm -rf "$d"; fi;; esac
+"""
+STATE_SH = (
+    " ".join(part.strip() for part in _SH.splitlines())
+    .replace("GPU_SECONDS", str(GPU_SECONDS))
+    .replace("SECONDS", str(SECONDS))
+    .replace("MOST", str(MOST))
+    .replace("OWN", _OWN)
+)
+
+
+@dataclass(frozen=True)
+class MountState:
+    """A file system that is mounted now. `wanted_rw`: its own options, or fstab, require that it can be written to."""
+
+    path: str
+    source: str
+    fstype: str
+    read_only: bool
+    wanted_rw: bool
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a command of the state ended: `rc` is None if it was left behind at its deadline."""
+
+    rc: int | None
+    text: str
+
+
+# `nvidia-smi -q` of driver 570 and later, and of earlier ones
+_RECOVERY = re.compile(
+    r"(GPU Recovery Action|Reset Required|Drain and Reset Recommended)\s*: (?!None|No\b|N/A)\S.*"
+)
+
+
+@dataclass(frozen=True)
+class KernelState:
+    """What the node reported; a part is empty where the log raised no question about it or the node could not read it.
+
+    jobs: {(command, argument): result}. lines: {part: its lines}.
+    """
+
+    jobs: Mapping[tuple[str, str], JobResult] = field(default_factory=dict)
+    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def mounts(self) -> tuple[MountState, ...]:
+        """The file systems of disks and servers."""
+        fstab = {
+            words[1]: words[3].split(",")
+            for line in self.lines.get("fstab", ())
+            if len(words := line.split()) > 3
+        }
+        found: dict[str, MountState] = {}
+        for line in self.lines.get("mounts", ()):
+            source, path, fstype, options, *_ = (*line.split(), "", "", "", "")
+            read_only = "ro" in options.split(",")
+            wanted = "ro" not in fstab[path] if path in fstab else False
+            found[path] = MountState(path, source, fstype, read_only, wanted)
+        for line in self.lines.get("mountinfo", ()):
+            head, _, tail = line.partition(" - ")
+            own, of_device = head.split(), tail.split()
+            if len(own) > 5 and len(of_device) > 2:
+                mine, whole = "ro" in own[5].split(","), "ro" in of_device[2].split(",")
+                # the kernel makes the file system read-only, an administrator the mount too
+                found[own[4]] = MountState(own[4], of_device[1], of_device[0], mine or whole, not mine)
+        return tuple(found.values())
+
+    def of_device(self, name: str) -> Iterator[MountState]:
+        """Yield the mounts of a disk, of its partitions, and of arrays and volumes that the log names."""
+        short = name.removeprefix("/dev/")
+        return (
+            mount
+            for mount in self.mounts
+            if re.fullmatch(rf"/dev/(mapper/)?{re.escape(short)}(p?\d+)?", mount.source)
+        )
+
+    def of_server(self, name: str) -> tuple[MountState, ...]:
+        """Return the mounts of a server, or of a Lustre target; all of servers if none has that name."""
+        remote = tuple(mount for mount in self.mounts if not mount.source.startswith("/dev/"))
+        short = re.sub(r"-(MDT|OST|MGS).*", "", name)
+        mine = tuple(
+            mount
+            for mount in remote
+            if short and re.search(rf"(^|[/\\@]){re.escape(short)}([:/@.]|$)", mount.source, re.IGNORECASE)
+        )
+        return mine or remote
+
+    def reads(self, mount: MountState) -> JobResult | None:
+        """Return how a read of a mount ended, None without an attempt."""
+        return self.jobs.get(("df", mount.path))
+
+    @property
+    def degraded(self) -> dict[str, str]:
+        """{array: its state} of those in /proc/mdstat that lack a disk."""
+        found, name = {}, ""
+        for line in self.lines.get("md", ()):
+            if match := re.match(r"(md\S*) : ", line):
+                name = match[1]
+                if "(F)" in line:
+                    found[name] = line
+            elif name and (match := re.search(r"\[[U_]*_[U_]*\]", line)):
+                found[name] = f"{name} {match[0]}"
+        return found
+
+    @property
+    def gpus(self) -> dict[str, str] | None:
+        """{PCI address like 0000:1b:00: the action that nvidia-smi recommends}; None if nvidia-smi did not run or end."""
+        job = self.jobs.get(("gpu", ""))
+        if job is None or job.rc is None or job.rc in (126, 127):
+            return None
+        found: dict[str, str] = {}
+        bus = ""
+        for line in job.text.splitlines():
+            if match := re.match(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})", line):
+                bus = match[1][-10:].lower()
+                found[bus] = ""
+            elif bus and (match := _RECOVERY.search(line)):
+                found[bus] = match[0]
+        return found
+
+    def pci(self, address: str) -> dict[str, str]:
+        """Return what sysfs has of a function: class, DRIVER, PCI_ID and `has`, its files; empty if it is absent."""
+        found: dict[str, str] = {}
+        for line in self.lines.get("pci", ()):
+            at, what, *rest = (*line.split(), "", "")
+            if at != address:
+                continue
+            if what == "has":
+                found["has"] = " ".join(rest)
+            else:
+                found["class"] = rest[0]
+                found |= dict(word.split("=", 1) for word in rest[1:] if "=" in word)
+        return found if any(found.values()) else {}
+
+    def ports(self, address: str) -> tuple[str, ...]:
+        """Return `NAME STATE` of the ports and interfaces of a PCI function."""
+        own = (line for line in self.lines.get("port", ()) if f"PCI_SLOT_NAME={address} " in f"{line} ")
+        return tuple(f"{line.split()[0]} {line.partition('state ')[2]}".strip() for line in own)
+
+    @property
+    def waiting(self) -> tuple[str, ...] | None:
+        """`PID NAME` of the processes that wait in the kernel (D) and did not go on between two samples; None: unread."""
+        lines = self.lines.get("task", ())
+        if not any(line.startswith("tasks ") and not line.startswith("tasks 0") for line in lines):
+            return None
+        return tuple(
+            " ".join(line.split()[:2]) for line in lines if line.strip() and not line.startswith("tasks")
+        )
+
+
+def read_state(lines: Iterable[str]) -> KernelState:
+    """Return the state from the lines `state<TAB>PART<TAB>...` of an answer."""
+    jobs: dict[tuple[str, str], JobResult] = {}
+    parts: defaultdict[str, list[str]] = defaultdict(list)
+    for line in lines:
+        if not line.startswith("state\t"):
+            continue
+        _, part, *rest = line.split("\t")
+        if part in ("df", "dd", "smart", "gpu"):
+            name, rc, text = (*rest, "", "", "")[:3]
+            before = jobs.get((part, name))
+            whole = "\n".join(filter(None, (before.text if before else "", text)))
+            jobs[part, name] = JobResult(int(rc) if rc.isdecimal() else None, whole)
+        else:
+            parts[part].append("\t".join(rest))
+    return KernelState(jobs, {part: tuple(found) for part, found in parts.items()})

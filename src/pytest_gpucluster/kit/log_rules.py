@@ -1,0 +1,85 @@
+"""What the lines of the kernel log ask: data/kernel-lines.yaml, for awk on the node and for Python on the controller."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import model_validator
+
+from pytest_gpucluster.core.check import Action
+from pytest_gpucluster.core.known_lines import regular_expression
+from pytest_gpucluster.core.values import Model, Text
+from pytest_gpucluster.kit.known_lines import data_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+QUIET, DRIVER = "quiet", "driver"
+
+
+class LogRule(Model):
+    """What a line that contains a pattern means, and what answers the question that it raises.
+
+    `asks`: the part of the present state that decides; '' where the line is a warning at most. `action`: of the failure if
+    the state confirms the line. `never_healthy`: why the line counts as long as the state does not contradict it.
+    """
+
+    pattern: Text
+    kind: Text
+    meaning: Text
+    source: Text
+    asks: Literal["", "mounts", "disks", "gpu", "pci", "tasks", "lasting", "rate"] = ""
+    action: Action = Action.MONITOR
+    never_healthy: str = ""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> LogRule:
+        regular_expression(self.expression)
+        if self.action.is_repair and not (self.asks or self.never_healthy):
+            raise ValueError(
+                f"an action that takes a node out of service requires never_healthy: {self.pattern!r}"
+            )
+        return self
+
+    @cached_property
+    def expression(self) -> str:
+        """The pattern with its ends of words, for awk and for Python."""
+        return self.pattern.replace("<", "(^|[^a-z0-9_])").replace(">", "([^a-z0-9_]|$)")
+
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """The pattern for lines in lower case."""
+        return re.compile(self.expression)
+
+
+def _entries() -> tuple[LogRule, ...]:
+    found = data_file("kernel-lines.yaml", LogRule)
+    return tuple(sorted(found, key=lambda rule: rule.kind != QUIET))
+
+
+RULES = _entries()
+
+
+def rule_of(text: str) -> LogRule | None:
+    """Return the first entry that matches a line, None without one."""
+    low = text.lower()
+    return next((rule for rule in RULES if rule.compiled.search(low)), None)
+
+
+def in_awk(expressions: Iterable[str]) -> str:
+    """Return one expression for /.../ of an awk program that stands between apostrophes in a shell."""
+    return "|".join(expressions).replace("/", r"\/").replace("'", "'\\''")
+
+
+def joined(*, kind: str = "", asks: str = "", rest: bool = False) -> str:
+    """Return one expression for awk: of a kind, of what asks for a state, or of all but `quiet` and `driver`."""
+    chosen = (
+        rule.expression
+        for rule in RULES
+        if (kind and rule.kind == kind)
+        or (asks and rule.asks == asks)
+        or (rest and rule.kind not in (QUIET, DRIVER))
+    )
+    return in_awk(chosen)
