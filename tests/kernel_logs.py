@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import kernel_log
+from pytest_gpucluster.kit.kernel_state import STATE_SH
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpucluster.kit.kernel_log import KernelLog
 
+# the state of the machine that runs the tests is not asked for
+LOG_ALONE = kernel_log.KERNEL_LOG.command.removesuffix(STATE_SH)
 START = "Linux version 5.15.0-1061-nvidia (buildd@lcy02) #62-Ubuntu SMP"
 
 
@@ -25,9 +28,7 @@ def fold_raw(tmp_path: Path, text: str) -> KernelLog:
     tool.write_text(f"#!/bin/sh\nexec cat {tmp_path}/log\n")
     tool.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["sh", "-c", kernel_log.KERNEL_LOG.command], capture_output=True, env=env, timeout=60, check=True
-    )
+    done = subprocess.run(["sh", "-c", LOG_ALONE], capture_output=True, env=env, timeout=60, check=True)
     assert not done.stderr, done.stderr
     return replace(kernel_log.parse(Answer("gpu01", 0, done.stdout, done.stderr)), booted=None)
 

@@ -165,18 +165,6 @@ def test_what_only_looks_right() -> None:
         assert bool(nccl_rows._STAMPS.fullmatch(stamp)) is fits
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("BERT: Error records from previous boot:", "boot record"), ("BERT: table", ""),
-        ("NVRM: Xid (PCI:0000:01:00): 79", "xid"), ("nvidia-nvswitch0: SXid (PCI:1): 2", "sxid"),
-        ("EDAC MC0: 1 CE memory", "edac"), ("EDAC MC0: 1 xCEx memory", ""),
-    ],
-)  # fmt: skip
-def test_the_kinds_of_kernel_messages(text: str, kind: str) -> None:
-    assert next((name for name, pattern in kernel_log.KINDS.items() if pattern.search(text)), "") == kind
-
-
 def test_the_files_of_an_adapter_are_asked_for() -> None:
     assert infiniband._OF_DEVICE == ("fw_ver", "hca_type", "board_id")
     assert infiniband._OF_PORT[:4] == ("state", "phys_state", "rate", "link_layer")

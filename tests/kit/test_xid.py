@@ -13,11 +13,10 @@ from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.kit import port_errors, xid
 from pytest_gpucluster.kit import xid_check as xid_checks
-from pytest_gpucluster.kit.kernel_log import Event, KernelLog
+from pytest_gpucluster.kit.kernel_log import KernelLog
 from pytest_gpucluster.kit.xid import Advice
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.facts import Interfaces
-from pytest_gpucluster.suites.os.checks import kernel_log
 from pytest_gpucluster.suites.slurm import checks as slurm
 
 if TYPE_CHECKING:
@@ -132,103 +131,6 @@ def test_from_which_kernel_on_dma_buf_is_sure(kernel: str | None, *, sure: bool)
 
 
 # --- the kernel log ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "uncorrected"),
-    [
-        ("1 UE memory", True), ("1 CE memory", False), ("UE", True), ("a|UC|b", True), ("[UC]", True), ("DUE", False),
-        ("Uncorrected", True), ("event severity: FATAL", True), ("Deferred error", True), ("recoverable", True),
-        ("Machine Check Exception", True), ("Machine Check Exception: 5", False), ("corrected", False),
-        ("Machine Check: 0 Bank 7: a000000000000000", True), ("Machine Check: 0 Bank 7: 8000000000000000", False),
-        ("Machine Check: Bank 7: 0x2000000000000000 fatal", True),
-        ("Machine Check Event: 0x1 Bank 12: dc00000000000000 fatal", False),
-        ("machine check: 0 bank 7: bd80000000100134", True), ("Machine Check: 0 Bank 7: bd8 fatal", True),
-        ("Machine Check: 0x1f Bank 7: 0xbd80000000100134", True), ("Machine Check: Bank 7: bd80000000100134", True),
-        ("Machine Check Exception: from an unknown source", True), ("EDAC MC0: 1 UE", True), ("MC18_STATUS[UE|", True),
-        ("Machine Check: 0 Bank x: bd80000000100134", False), ("Machine Check: 0 Bank : bd80000000100134", False),
-        ("Machine Check:  Bank 7: bd80000000100134", False), ("EDAC MC0: 1 CE deferred", True), ("QUEUE", False),
-    ],
-)  # fmt: skip
-def test_what_is_an_uncorrected_error(text: str, *, uncorrected: bool) -> None:
-    assert kernel_log._uncorrected(text) is uncorrected
-
-
-@pytest.mark.parametrize(
-    ("text", "action"),
-    [
-        ("fallen off the bus", Action.REBOOT), ("GPU is lost", Action.REBOOT), ("lost from the bus", Action.REBOOT),
-        ("RmInitAdapter failed", Action.REBOOT), ("Cannot initialize the device", Action.MONITOR),
-        ("cannot ATTACH gpu", Action.MONITOR), ("copy vbios", Action.MONITOR),
-        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", Action.MONITOR),
-        ("NV_ERR_MEMORY_ERROR", Action.RESET_GPU), ("GSP timeout *", Action.RESET_GPU), ("GSP timeout", None),
-        ("I/O regions are invalid", None), ("something else", None), ("NV_ERR_RESET_REQUIRED", Action.RESET_GPU),
-        ("rm_init_adapter failed", Action.REBOOT), ("probe routine failed", Action.MONITOR),
-        ("is probably locked", Action.RESET_GPU), ("likely needs to be reset", Action.RESET_GPU),
-        ("Heartbeat timed out", Action.RESET_GPU), ("memory subsystem error detected", Action.RESET_GPU),
-    ],
-)  # fmt: skip
-def test_what_the_drivers_words_ask_for(text: str, action: Action | None) -> None:
-    assert kernel_log._of_driver(text) is action
-
-
-@pytest.mark.parametrize(
-    ("text", "corrected"),
-    [
-        ("AER: Corrected error received", True), ("AER: Correctable error", True), ("AER: Uncorrected", False),
-        ("Uncorrectable", False), ("first error is reported first", True), ("found no error details", True),
-        ("correction", False), ("correctedx", False), ("CORRECTABLE error", True),
-    ],
-)  # fmt: skip
-def test_which_lines_of_pcie_are_of_corrected_errors(text: str, *, corrected: bool) -> None:
-    assert kernel_log._harmless(Event("pcie", 1, 0.0, 0.0, text), NO_LOG) is corrected
-
-
-@pytest.mark.parametrize(
-    ("text", "no_medium"),
-    [
-        ("I/O error, dev sr0", True), ("dev fd0", True), ("device loop3", True), ("dev nbd12", True),
-        ("dev sda", False),
-        ("udev sr0", False), ("dev srx", False), ("devx sr0", False),
-    ],
-)  # fmt: skip
-def test_devices_without_a_medium(text: str, *, no_medium: bool) -> None:
-    assert kernel_log._harmless(Event("io", 1, 0.0, 0.0, text), NO_LOG) is no_medium
-
-
-@pytest.mark.parametrize(
-    ("text", "full"),
-    [
-        ("[NV_ERR_NO_MEMORY]", True),
-        ("ctxBufPoolReserve: Failed to reserve memory", True),
-        ("NV_ERR_NO", False),
-    ],
-)
-def test_a_gpu_that_is_full(text: str, *, full: bool) -> None:
-    assert kernel_log._harmless(Event("nvrm", 1, 0.0, 0.0, text), NO_LOG) is full
-    assert kernel_log._harmless(Event("filesystem", 1, 0.0, 0.0, text), NO_LOG) is False
-
-
-@pytest.mark.parametrize(
-    ("text", "aborted"),
-    [
-        ("nvme nvme0: I/O 5 QID 1 timeout, aborting", True), ("nvme nvme12: I/O timeout, aborting req_op", True),
-        ("nvme nvmex: I/O 5 timeout, aborting", False), ("nvme nvme: I/O 5 timeout, aborting", False),
-        ("nvme nvme0: I/O 5 QID 1 timeout, reset controller", False), ("nvme nvme0: Admin timeout, aborting", False),
-    ],
-)  # fmt: skip
-def test_which_command_of_a_disk_was_aborted(text: str, *, aborted: bool) -> None:
-    words = "no disk command that times out; more lines follow if the abort failed"
-    assert kernel_log._warning(Event("io", 1, 0.0, 0.0, text), NO_LOG) == (words if aborted else "")
-
-
-def test_a_finding_of_the_kernel_log_word_by_word(tmp_path: Path) -> None:
-    line = "blk_update_request: I/O error, dev sda, sector 5"
-    verdict = kernel_log.kernel_log(fold(tmp_path, line, line))
-    assert verdict.findings == (
-        Finding("kernel log: io", f"{line} (2 times, last 2 s after boot)", "no I/O error"),
-    )
-    assert verdict.action is Action.MONITOR
 
 
 # --- Slurm ---------------------------------------------------------------------------------------------------------

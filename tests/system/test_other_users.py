@@ -330,7 +330,7 @@ def test_hidden_processes_are_no_healthy_ones() -> None:
 
 
 def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
-    answer = shell_as(ALICE, kernel_log.COMMAND)
+    answer = shell_as(ALICE, kernel_log.KERNEL_LOG.command)
     if answer.rc == 0:
         pytest.skip("this machine shows its kernel log to everybody (kernel.dmesg_restrict=0)")
     with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file"):

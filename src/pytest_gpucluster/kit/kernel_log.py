@@ -39,7 +39,7 @@ function note(key, sort, at, time, words, errors) {
   if (!(key in count)) {
     if (sorts[sort] + 0 == (sort == 2 ? COMPLAINTS : SORTS)) { more[sort]++; return }
     sorts[sort]++; order[kinds++] = key; first[key] = time; count[key] = 0 }
-  if (errors || time == "" || last[key] == "" || seconds(time) - begun[key] >= 1) {
+  if (errors || time == "" || last[key] == "" || seconds(time) - begun[key] > 0.99) {
     count[key] += errors ? errors : 1; begun[key] = seconds(time) }
   line[key] = at; last[key] = time; latest[key] = words }
 function registers(words) {
@@ -56,7 +56,8 @@ function fold(words, all, out, n, i, w) {
     if (w !~ /[0-9a-f][0-9a-f][0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]/) {
       if (w !~ /^[^0-9a-zA-Z{]*[a-zA-Z]/ && !(all && word[i - 1] ~ /^(CPU|Bank)$/)) gsub(/[0-9a-f]*[0-9]+[0-9a-f]*/, "#", w);
       else { gsub(/[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]+/, "#", w);
-        gsub(/[0-9][0-9][0-9]+/, "#", w); gsub(/[:=(][0-9]+/, "#", w) } }
+        if (w !~ /^[(]?(branch|channel|slot|csrow):/) gsub(/[:=(][0-9]+/, "#", w);
+        gsub(/[0-9][0-9][0-9]+/, "#", w) } }
     out = out " " w }
   return out }
 function tokens(rest, shape, name) {
@@ -205,7 +206,7 @@ _SENDER = re.compile(rf"(?:from|received:) ({_PCI})")
 _DEVICES = (
     _SENDER,
     re.compile(rf"\b({_PCI})"),
-    re.compile(r"PCI:([0-9a-fA-F:]{10,14})"),
+    re.compile(r"PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"),
     re.compile(r"GPU ?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\b"),
     re.compile(r"\((?:device )?([a-z][\w-]*\d?)\):"),
     re.compile(r"\bdev(?:ice)?:? ([a-z][\w/-]*)"),
@@ -213,6 +214,7 @@ _DEVICES = (
     re.compile(r"\[([a-z]{3}\w?)\]"),
     re.compile(r"\b(nvme\d+(?:n\d+)?|md\d+)\b"),
     re.compile(r"\bon (\S*(?:DIMM|SrcID|Chan)\S*)"),
+    re.compile(r"\(((?:branch|channel|slot|csrow):\d+ \w+:\d+)"),
     re.compile(r"(EDAC MC\d+|Bank \d+)"),
 )
 

@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-ASKED = (
-    "mounts",
-    "disks",
-    "gpu",
-    "pci",
-    "tasks",
-    "rate",
-)  # answers of data/kernel-lines.yaml that the node reads
+# answers of data/kernel-lines.yaml that the node reads
+ASKED = ("mounts", "disks", "gpu", "pci", "tasks", "taint", "rate")
 SECONDS = 8  # for df, reads of disks and smartctl
 GPU_SECONDS = 25  # for nvidia-smi, which initializes all GPUs of a node without persistence mode
 MOST = 48  # mounts, disks and PCI functions
@@ -35,17 +29,17 @@ _OWN += "|overlay|rpc_pipefs|nsfs|ramfs|binfmt_misc|selinuxfs|fusectl|squashfs|a
 # omitted, since df does not accept it.
 _SH = r"""
 t=$(printf '\t'); asks() { case $f in (*"ask$t$1"*) return 0;; esac; return 1; };
-put() { head -n 400 | cut -c 1-300 | awk -v n="$1" '{ print "state\t" n "\t" $0 }'; };
+put() { head -n 400 | cut -c 1-300 | awk -v n="$1" '$0 != "" { print "state\t" n "\t" $0 }'; };
 of() { printf '%s\n' "$f" | awk -F "$t" -v n="$1" '$1 == n && c++ < MOST { if ($2 ~ /^nvme[0-9]+$/) $2 = $2 "n1"; print $2 }' | sort -u; };
 case $f in (*"ask$t"*) export LC_ALL=C; echo "state${t}read";
 n=0; d=; for p in /dev/shm /tmp /var/tmp; do [ -n "$d" ] || d=$(mktemp -d "$p/gpucluster.XXXXXX" 2>/dev/null); done;
 job() { n=$((n+1)); echo "$1$t$2" >"$d/$n.name"; shift 2; ( "$@" </dev/null >"$d/$n.out" 2>&1; echo "$?" >"$d/$n.rc" ) >/dev/null 2>&1 & };
 done_jobs() { set -- "$d"/*.rc; [ -e "$1" ] || shift; [ "$#" -ge "$n" ]; };
-m=; if asks mounts || asks disks || asks tasks; then
+m=; q=; if asks mounts || asks disks || asks tasks; then
  m=$(cat /proc/self/mountinfo 2>/dev/null | grep -v -E " - (OWN) " | grep -v -E "^([^ ]+ ){4}/(proc|sys|run/user)/"); printf '%s\n' "$m" | put mountinfo;
- cat /proc/mounts 2>/dev/null | grep -v -E "^[^ ]+ [^ ]+ (OWN) " | put mounts; cat /etc/fstab 2>/dev/null | grep -v "^#" | put fstab; fi;
+ q=$(cat /proc/mounts 2>/dev/null | grep -v -E "^[^ ]+ [^ ]+ (OWN) "); printf '%s\n' "$q" | put mounts; cat /etc/fstab 2>/dev/null | grep -v "^#" | put fstab; fi;
 s=SECONDS; if [ -n "$d" ]; then
- i=0; printf '%s\n' "$m" | awk '{ print $5 }' | sort -u >"$d/paths"; while read -r p; do case $p in (*\\*|"") continue;; esac;
+ i=0; { printf '%s\n' "$m" | awk '{ print $5 }'; printf '%s\n' "$q" | awk '{ print $2 }'; } | sort -u >"$d/paths"; while read -r p; do case $p in (*\\*|"") continue;; esac;
  i=$((i+1)); [ "$i" -gt MOST ] || job df "$p" df -P "$p"; done <"$d/paths";
  if asks disks; then for k in $(of disk); do case $k in (md*|dm-*) ;; (*)
  job dd "$k" dd "if=/dev/$k" of=/dev/null bs=4096 count=1 iflag=direct;
@@ -58,6 +52,7 @@ if asks pci || asks rate || asks gpu; then for k in $(of pci); do p=/sys/bus/pci
 if asks pci; then for k in $(ls /sys/class/infiniband 2>/dev/null); do p=/sys/class/infiniband/$k;
  echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p"/ports/*/state 2>/dev/null | tr '\n' ' ')rate $(cat "$p"/ports/*/rate 2>/dev/null | tr '\n' ' ')"; done | put port;
  for k in $(ls /sys/class/net 2>/dev/null); do p=/sys/class/net/$k; echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p/operstate" 2>/dev/null)"; done | put port; fi;
+if asks taint; then cat /proc/sys/kernel/tainted 2>/dev/null | put taint; fi;
 if asks tasks; then waiting() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= 2>/dev/null | awk '{ n++ } $3 ~ /^D/ && $1 != 2 && $2 != 2 { print $1, $6 } END { print "tasks", (n > 0) }' |
  while read -r p c; do echo "$p $c $(cat "/proc/$p/status" 2>/dev/null | grep voluntary | tr -d '\n' | tr '\t' ' ')"; done; };
  waiting >"$d/1"; sleep 2; waiting >"$d/2"; grep -F -x -f "$d/1" "$d/2" | put task; fi;
@@ -120,7 +115,9 @@ class KernelState:
         }
         found: dict[str, MountState] = {}
         for line in self.lines.get("mounts", ()):
-            source, path, fstype, options, *_ = (*line.split(), "", "", "", "")
+            if len(words := line.split()) < 4:
+                continue
+            source, path, fstype, options = words[:4]
             read_only = "ro" in options.split(",")
             wanted = "ro" not in fstab[path] if path in fstab else False
             found[path] = MountState(path, source, fstype, read_only, wanted)
@@ -167,8 +164,14 @@ class KernelState:
                 if "(F)" in line:
                     found[name] = line
             elif name and (match := re.search(r"\[[U_]*_[U_]*\]", line)):
-                found[name] = f"{name} {match[0]}"
+                found.setdefault(name, f"{name} {match[0]}")
         return found
+
+    @property
+    def crashed(self) -> bool | None:
+        """Whether the running kernel crashed: bit D (7) of the taint; None if that was not read."""
+        text = "".join(self.lines.get("taint", ()))
+        return bool(int(text) & 1 << 7) if text.isdecimal() else None
 
     @property
     def gpus(self) -> dict[str, str] | None:

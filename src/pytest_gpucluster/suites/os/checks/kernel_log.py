@@ -69,10 +69,9 @@ class Stalls:
     cause="the kernel log reports an error since boot, and the present state of the node confirms it",
     hint="dmesg -T (or journalctl -k -b); ipmitool sel list; a reboot clears the log, not the cause",
     action=Action.MONITOR,
-    never_healthy="the present state confirms the line (a file system that the kernel made read-only, a local disk in use that "
-    "cannot be read, a GPU that nvidia-smi does not list), or nothing but a repair ends it: uncorrected memory errors and machine "
-    "checks of this boot, a fatal PCIe error of a GPU, fabric adapter or NVMe disk in use, a crash of the running kernel; or the "
-    "cluster file requires the action under `known`",
+    never_healthy="the present state confirms the line, as of a local disk in use that cannot be read or a GPU that nvidia-smi does "
+    "not list; or only a repair ends it: uncorrected memory errors of this boot, a fatal PCIe error of a GPU, fabric adapter or "
+    "NVMe disk in use; or the site requires it (`known`)",
 )
 def kernel_log(
     kernel_log: KernelLog, stalls: Stalls = Stalls(), known_lines: tuple[KnownLine, ...] = ()
@@ -132,6 +131,8 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
             else ""
         )
         action = Action.CONFIGURE if where else answer.action or rule.action
+        if event.kind == "stall" and not where and stalls.nodes > 1:
+            action = Action.DRAIN  # other nodes can read the mount, or do not need it
         expected = "every file server answers" if event.kind == "stall" else f"no {rule.meaning}"
         yield Finding(part, f"{fault}{measured}; {answer.words}", expected, action)
     elif answer is not _ORDINARY:
@@ -202,7 +203,8 @@ def _disks(event: Event, log: KernelLog) -> StateAnswer:
     state, name = log.state, _disk(event.device)
     for array, how in state.degraded.items():
         if event.kind == "raid" or (name and (name == array or name in how)):
-            return StateAnswer(True, f"/proc/mdstat: {how}", Action.MONITOR)
+            lost = "(F)" in how or "disk failure" in event.text.lower()
+            return StateAnswer(True, f"/proc/mdstat: {how}", Action.DRAIN if lost else Action.MONITOR)
     if event.kind == "raid":
         return StateAnswer(False, "no array lacks a disk now") if state.lines.get("md") else _UNKNOWN
     if _is_elsewhere(name, log):
@@ -346,6 +348,13 @@ def _tasks(_event: Event, log: KernelLog) -> StateAnswer:
     return StateAnswer(True, f"waiting now: {', '.join(waiting[:3])}")
 
 
+def _taint(_event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether the running kernel is the one that crashed: it may hold locks until the node boots."""
+    crashed = log.state.crashed
+    words = {True: "the taint of the running kernel has bit D", False: "the running kernel did not crash"}
+    return StateAnswer(crashed, words.get(crashed, "") if crashed is not None else "")
+
+
 def _lasting(event: Event, log: KernelLog) -> StateAnswer:
     if event.last is None or log.now is None:
         return _UNKNOWN
@@ -369,6 +378,7 @@ _ANSWERS: Mapping[str, Callable[[Event, KernelLog], StateAnswer]] = {
     "gpu": _gpu,
     "pci": _pci,
     "tasks": _tasks,
+    "taint": _taint,
     "lasting": _lasting,
     "rate": _rate,
 }
