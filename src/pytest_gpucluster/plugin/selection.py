@@ -209,8 +209,8 @@ class Selection:
             together = dict.fromkeys(
                 node for key, row in counts.items() if key[::2] == (suite, True) for node in row
             )
-            if of_nodes := tuple(filter(None, together)):
-                yield Required(suite, "", 1, of_nodes, whole=True)
+            if nodes := list(filter(None, together)):
+                yield Required(suite, "", 1, tuple(nodes), whole=True)
 
     def _rows_without_items(self) -> Iterator[Required]:
         for (suite, why), nodes in self._missing.items():

@@ -178,7 +178,7 @@ def test_the_container_suite_imports_it_on_every_node(
         event = next(it for it in run.events if it.get("check") == "container.import" and it["node"] == node)
         assert [found["part"] for found in event["verdicts"][0]["findings"]] == [
             f"{served.name}#site/nosuch:1"
-        ]
+        ], event["message"]
         assert "404" in event["message"]
         measured = {metric["device"] for metric in event["metrics"] if metric["name"] == "import_time"}
         assert f"{served.name}#site/tools:1" in measured
