@@ -108,7 +108,8 @@ class Night:
         assert made.rc == 0, made.out + made.err
         path = self.folder / "clusters" / "prod.yaml"
         text = path.read_text()
-        plain = merged(yaml.safe_load(text), {"sandbox": True, **self.site.edit})
+        edit = json.loads(json.dumps(self.site.edit).replace("{state}", str(self.sandbox.layout.root)))
+        plain = merged(yaml.safe_load(text), {"sandbox": True, **edit})
         path.write_text(
             yaml.safe_dump(plain, sort_keys=False) if self.site.edit else text + "\nsandbox: true\n"
         )
