@@ -107,20 +107,26 @@ export SLURM_JOB_ID=1 SLURM_JOB_PARTITION=batch
 exec "$@"
 """
     stub(place / "salloc", salloc)
-    replay = f'exec {shlex.quote(sys.executable)} {shlex.quote(str(SIDES / "recorded_srun.py"))} "$@"\n'
-    stub(place / "srun", replay)
+    # a step gets no variable of the shell
     recorded = {
-        "PATH": f"{place}:{os.environ['PATH']}",
         "RECORDED_PATH": os.environ["PATH"],
         "RECORDED_NODES": str(place / "hostnames"),
         "RECORDED_STATE": str(folder / "s"),
-        "PYTHONPYCACHEPREFIX": str(folder / "pyc"),
     }
+    told = shlex.join(["env", *(f"{name}={value}" for name, value in recorded.items())])
+    replay = (
+        f'exec {told} {shlex.quote(sys.executable)} {shlex.quote(str(SIDES / "recorded_srun.py"))} "$@"\n'
+    )
+    stub(place / "srun", replay)
     cluster = folder / "cluster.yaml"
     text = sandbox.cluster_file.read_text()
     cluster.write_text(text.replace("nodes: gpu[01-02]\n", f"nodes: gpu[00001-{nodes:05}]\n"))
     kept = {key: value for key, value in env.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, **recorded}, cluster
+    return {
+        **kept,
+        "PATH": f"{place}:{os.environ['PATH']}",
+        "PYTHONPYCACHEPREFIX": str(folder / "pyc"),
+    }, cluster
 
 
 def outcomes(events: Path) -> dict[str, int]:

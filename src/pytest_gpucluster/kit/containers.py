@@ -77,7 +77,10 @@ class ImageImport:
 
 
 class NamedContainers:
-    """The images of one allocation. `report` gets progress lines; `keep` leaves the containers on the nodes."""
+    """The images of one allocation. `report` gets progress lines; `keep` leaves the containers on the nodes.
+
+    `env`: variables of the steps that import, like a proxy's.
+    """
 
     def __init__(
         self,
@@ -87,9 +90,11 @@ class NamedContainers:
         *,
         deadline: float = 600.0,
         keep: bool = False,
+        env: Mapping[str, str] | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
         self._slurm, self._allocation, self._channel = slurm, allocation, channel
+        self._env = env or {}
         self._deadline, self._keep = deadline, keep
         self._report = report or (lambda _line: None)
         self._known: dict[str, ImageImport] = {}
@@ -197,6 +202,7 @@ class NamedContainers:
             ntasks_per_node=1,
             # create: fails if another process has imported it
             pyxis=PyxisOptions(image=image, name=f"{name}:create"),
+            env=self._env,
             timeout=self._deadline,
         )
         begin = time.monotonic()

@@ -17,7 +17,7 @@ from pytest_gpucluster.core.survey import Hardware, Software
 from pytest_gpucluster.kit import node_links, nvidia_smi
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus
 
@@ -49,10 +49,12 @@ def packages() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for suite in suites() for name in suite.frameworks))
 
 
-def software_script(python: str = "python3", *, torch: bool = False) -> str:
+def software_script(
+    python: str = "python3", *, torch: bool = False, programs: Iterable[str] = PROGRAMS
+) -> str:
     """Return the sh script that prints what steps find; each part is bounded, and none changes anything.
 
-    `torch`: start it, to count the GPUs that it sees.
+    `torch`: start it, to count the GPUs that it sees. `programs`: names or paths.
     """
     words = " ".join(packages())
     python = shlex.quote(python)
@@ -61,7 +63,7 @@ def software_script(python: str = "python3", *, torch: bool = False) -> str:
 p() {{ printf '%s\\t%s\\n' "$1" "$2"; }}
 t= l=; ! command -v timeout >/dev/null 2>&1 || {{ t='timeout -k 1 15'; l='timeout -k 1 90'; }}
 p system "$(. /etc/os-release 2>/dev/null; echo "$PRETTY_NAME")"
-for n in {" ".join(PROGRAMS)}; do f=$(command -v $n 2>/dev/null) && p "program $n" "$f"; done
+for n in {shlex.join(programs)}; do f=$(command -v "$n" 2>/dev/null) && p "program $n" "$f"; done
 command -v all_reduce_perf >/dev/null 2>&1 || for d in {_BUILDS}; do
   [ ! -x "$d/all_reduce_perf" ] || {{ p 'program all_reduce_perf' "$d/all_reduce_perf"; break; }}; done
 p mpirun "$($t mpirun --version 2>/dev/null </dev/null | head -n 1)"

@@ -201,9 +201,16 @@ class Selection:
                 if of_row == ("",):  # a result about the cluster counts for the nodes that its suite is about
                     of_row = tuple(of_suite[suite]) or of_row
                 yield Required(suite, check, items, of_row, whole=whole)
+        # tests of the site state no proof
         for suite, of_nodes in of_suite.items():
-            if suite not in proofs and of_nodes:  # of the site: it states no proof
+            if suite not in proofs and of_nodes:
                 yield Required(suite, "", 1, tuple(of_nodes))
+        for suite in dict.fromkeys(suite for suite, _, whole in counts if whole and suite not in proofs):
+            together = dict.fromkeys(
+                node for key, row in counts.items() if key[::2] == (suite, True) for node in row
+            )
+            if nodes := list(filter(None, together)):
+                yield Required(suite, "", 1, tuple(nodes), whole=True)
 
     def _rows_without_items(self) -> Iterator[Required]:
         for (suite, why), nodes in self._missing.items():

@@ -46,6 +46,7 @@ def choose(config: pytest.Config, folders: Sequence[str] = ()) -> list[str]:
     for folder in folders:
         if not Path(folder).is_dir():
             raise ConfigError(f"suites: {folder} is not a folder")
+    own = list(dict.fromkeys(_installed(here, arg) for arg in own))
     covered = [here / arg for arg in own]  # pytest 8.0 collects only the second of two paths that overlap
     own = [*own, *(it for it in folders if not any((here / it).is_relative_to(path) for path in covered))]
     shipped = any(_is_shipped(here / arg) for arg in own)
@@ -56,10 +57,18 @@ def _found(config: pytest.Config, arg: str) -> str:
     """Return an argument that pytest finds: an id of a shipped suite as the path where that is installed."""
     path, *rest = arg.split("::", 1)
     parts = [part for part in PurePath(path).parts if part != ".."]
-    if parts[:1] != [NAME] or (config.invocation_params.dir / path).exists():
-        return arg
+    here = config.invocation_params.dir
+    if parts[:1] != [NAME] or (here / path).exists():
+        return "::".join((_installed(here, path), *rest))
     shipped = Path(suites_path(), *parts[1:])
     return "::".join((str(shipped), *rest)) if shipped.exists() else arg
+
+
+def _installed(here: Path, arg: str) -> str:
+    """Return the path, or, of one in another copy of the package as in a checkout, the same one in that which runs."""
+    path = (here / arg).resolve()
+    copy = next((it for it in (path, *path.parents) if it.parts[-2:] == _root().parts[-2:]), _root())
+    return arg if copy == _root() else str(_root() / path.relative_to(copy))
 
 
 @cache

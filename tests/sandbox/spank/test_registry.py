@@ -165,11 +165,11 @@ def test_a_registry_s_image_runs_on_every_node(sandbox: Sandbox, served: Served)
 
 
 def test_the_container_suite_imports_it_on_every_node(
-    sandbox: Sandbox, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, served: Served, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ENROOT_ALLOW_HTTP", "yes")
     plain = yaml.safe_load(sandbox.cluster_file.read_text())
     plain["container"]["images"] = [f"{served.name}#site/tools:1", f"{served.name}#site/nosuch:1"]
+    plain.setdefault("environments", {}).setdefault("default", {})["exports"] = {"ENROOT_ALLOW_HTTP": "yes"}
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(plain))
     suite = ROOT / "suites" / "container" / "test_container.py"
@@ -178,7 +178,7 @@ def test_the_container_suite_imports_it_on_every_node(
         event = next(it for it in run.events if it.get("check") == "container.import" and it["node"] == node)
         assert [found["part"] for found in event["verdicts"][0]["findings"]] == [
             f"{served.name}#site/nosuch:1"
-        ]
+        ], event["message"]
         assert "404" in event["message"]
         measured = {metric["device"] for metric in event["metrics"] if metric["name"] == "import_time"}
         assert f"{served.name}#site/tools:1" in measured

@@ -104,7 +104,13 @@ def test_a_job_that_slurm_forgot() -> None:
 
 def test_words_of_the_matrix() -> None:
     assert matrix.TITLE == "experiment matrix"
-    assert [state.value for state in matrix.State] == ["works", "fails as expected", "BROKEN", "n/a"]
+    assert [state.value for state in matrix.State] == [
+        "works",
+        "fails as expected",
+        "BROKEN",
+        "not checked",
+        "n/a",
+    ]
     part = Finding("MPI without PMI", "x", "y"), Finding("ranks 0", "told nothing", "all")
     settled = matrix.settle("srun", "mpi", Verdict("mpi.world", Outcome.FAILED, part), {}, pmi_required=False)
     assert (settled.state, settled.why) == (matrix.State.EXPECTED, "no PMI support")

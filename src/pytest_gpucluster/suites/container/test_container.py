@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.errors import ConfigError, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit import enroot
@@ -73,7 +74,13 @@ def all_found(
         profiles = {session.nodes[node].profile.gpu is not None for node in nodes}
         gpus = min((session.inventory[node].gpus for node in nodes), default=0) if profiles == {True} else 0
         store = NamedContainers(
-            held.slurm, held, session.need_channel(), deadline=config.deadline, keep=config.keep, report=say
+            held.slurm,
+            held,
+            session.need_channel(),
+            deadline=config.deadline,
+            keep=config.keep,
+            env=variables(environment),
+            report=say,
         )
         stores.append(store)
         try:

@@ -32,7 +32,7 @@ def lines(survey: Survey) -> list[str]:
 def tried(_suite: Suite, section: NcclConfig, found: Software, gpus: int) -> tuple[str, list[str]]:
     """Return the program that would measure, and what is missing."""
     program = (section.command.split() or [PROGRAM])[0]
-    tests = program if program.startswith("/") else found.programs.get(PROGRAM, "")
+    tests = found.programs.get(program if program.startswith("/") else PROGRAM, "")
     if tests and section.runner != "payload" and not tests.rpartition("/")[0].endswith("build"):
         launched = "mpirun" if section.launcher == "mpirun" else f"srun --mpi={section.mpi or 'default'}"
         return f"nccl-tests: {tests}, started by {launched}", []
@@ -43,8 +43,9 @@ def tried(_suite: Suite, section: NcclConfig, found: Software, gpus: int) -> tup
         return words, node_facts.torch_problems(found, gpus)
     if not gpus:
         return "nothing: no GPUs", []
-    wanted = {"nccl-tests": "nccl-tests were", "payload": "torch was"}.get(
-        section.runner, "neither nccl-tests nor torch was"
+    named = program if program.startswith("/") else "nccl-tests"
+    wanted = {"nccl-tests": f"{named} was", "payload": "torch was"}.get(
+        section.runner, f"neither {named} nor torch was"
     )
     built = f" (built in {tests}: nccl.command may name it)" if tests else ""
     where = f"python {found.python}" if found.python else "no python3"
