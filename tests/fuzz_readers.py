@@ -110,7 +110,7 @@ _KUBERNETES = tuple(
 _SECTION = b"\x1e%s\n%s\x1e=0\n"
 BASICS, SURVEY = recorded("os/debian12-basics.txt")[0] + _SECTION % (b"taint", b"12289\n"), _survey()
 # by name of the constant or of the function that makes the probe
-_NETWORK = b"port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;\nnet eth0;up;25000\nnet lo;unknown;\nend\n"
+_NETWORK = b"port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;;;;;\nnet eth0;up;25000\nnet lo;unknown;\nend\n"
 PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "kit.node_facts.SOFTWARE": (
         b"python\tpython3 3.11.2\nsystem\tDebian\ndevices\t8\nprogram srun\t/usr/bin/srun\n"

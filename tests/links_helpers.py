@@ -8,11 +8,11 @@ from pytest_gpucluster.core.probe import Answer
 
 DATA = TESTS / "data" / "h200x8"
 PORTS = """\
-port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;
-port mlx5_1 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;16.0 GT/s PCIe;8;
-port mlx5_2 1;1: DOWN;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;
-port mlx5_3 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;virtual
-port efa_0 1;4: ACTIVE;100 Gb/sec (4X EDR);Unspecified;;;
+port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;;;;;
+port mlx5_1 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;16.0 GT/s PCIe;8;;;;;
+port mlx5_2 1;1: DOWN;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;;;;;
+port mlx5_3 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;virtual;;;;
+port efa_0 1;4: ACTIVE;100 Gb/sec (4X EDR);Unspecified;;;;;;;
 net eno1;up;25000
 net eth1;up;-1
 net ib0;down;400000

@@ -12,7 +12,9 @@ from pytest_gpucluster.kit.node_facts import MACHINE, SOFTWARE, packages, read_h
 
 RECORDED = DATA / "h200x8"
 H100 = "index, uuid, name, memory.total [MiB], mig.mode.current, ecc.mode.current, compute_mode\n"
-PORTS = "port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;\nnet lo;unknown;\nend\n"
+PORTS = (
+    "port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;;;;;\nnet lo;unknown;\nend\n"
+)
 VIRTUAL = "Architecture:     x86_64\nHypervisor vendor:   KVM\n\nQEMU\nend\n"
 
 

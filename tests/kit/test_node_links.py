@@ -47,3 +47,34 @@ def test_what_cannot_be_read_has_its_reason() -> None:
     cut = read_links(h200(topology="!1 nothing"), network())
     assert "topology" in cut.unread
     assert cut.pairs == {}
+
+
+def _row(name: str, board: str, path: str, *, rate: str = "400 Gb/sec (4X NDR)", marks: str = "0;") -> str:
+    return f"port {name} 1;4: ACTIVE;{rate};InfiniBand;32.0 GT/s PCIe;16;;{board};{path};{marks}\n"
+
+
+def _behind(switch: int, device: str) -> str:
+    return f"/sys/devices/pci0000:{switch}0/0000:{switch}0:01.0/0000:{switch}1:00.0/{device}"
+
+
+GPUS = "".join(f"gpu;{_behind(i, f'0000:{i}3:00.0')}\n" for i in (1, 2))
+RAILS = "".join(_row(f"mlx5_{i}", "RAIL", _behind(i, f"0000:{i}2:00.0")) for i in (1, 2))
+STORAGE = _row("mlx5_8", "CARD", "/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0")
+NEAR_STORAGE = _row("mlx5_9", "CARD", _behind(2, "0000:24:00.0"))
+BRIDGES = "".join(
+    _row(f"mlx5_1{i}", "", f"/sys/devices/pci0000:90/0000:90:01.0/0000:91:00.{i}") for i in range(4)
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (GPUS + RAILS + STORAGE + NEAR_STORAGE + BRIDGES, ["mlx5_1", "mlx5_2"]),
+        (RAILS + STORAGE, ["mlx5_1", "mlx5_2", "mlx5_8"]),  # the GPUs are not seen
+        (GPUS + RAILS.partition("\n")[0] + "\n" + STORAGE, ["mlx5_1", "mlx5_8"]),  # one GPU has none
+        (STORAGE + _row("mlx5_3", "", "", marks="1;") + _row("mlx5_4", "", "", marks="0;pf0vf1"), ["mlx5_8"]),
+        (BRIDGES.replace("4: ACTIVE", "1: DOWN", 2) + STORAGE, ["mlx5_8"]),
+    ],
+)
+def test_only_rails_count_where_they_are_known(rows: str, names: list[str]) -> None:
+    assert [adapter.name for adapter in read_network(network(rows + "end\n")).adapters] == names

@@ -7,15 +7,17 @@ testing/sysfs-bus-pci of the Linux kernel. Rates are GB/s in one direction.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.pcie import BRIDGE_FUNCTIONS, REPRESENTOR, pci_path, root_port, served
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 # GB/s per lane after the encoding: 8b/10b up to generation 2, 128b/130b up to 5, flits in 6 (PCI-SIG)
 PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
@@ -33,12 +35,15 @@ _GENERATION = {
     "64": 6,
 }
 _NETWORK = """
-d=/sys/class/infiniband
+d=/sys/class/infiniband b=/sys/bus/pci/drivers/nvidia
+for g in $(ls $b 2>/dev/null); do case $g in *:*) echo "gpu;$(readlink -f $b/$g)" ;; esac; done
 for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do
   v=; [ ! -e $d/$a/device/physfn ] || v=virtual
   echo "port $a $p;$(cat $d/$a/ports/$p/state 2>/dev/null);$(cat $d/$a/ports/$p/rate 2>/dev/null)\
 ;$(cat $d/$a/ports/$p/link_layer 2>/dev/null);$(cat $d/$a/device/current_link_speed 2>/dev/null)\
-;$(cat $d/$a/device/current_link_width 2>/dev/null);$v"
+;$(cat $d/$a/device/current_link_width 2>/dev/null);$v;$(cat $d/$a/board_id 2>/dev/null);$(readlink -f $d/$a/device)\
+;$(grep -acs SW_MNG $d/$a/device/vpd)\
+;$(cat $d/$a/device/net/$(cat $d/$a/ports/$p/gid_attrs/ndevs/0 2>/dev/null)/phys_port_name 2>/dev/null)"
 done; done
 for i in $(ls /sys/class/net 2>/dev/null); do
   echo "net $i;$(cat /sys/class/net/$i/operstate 2>/dev/null);$(cat /sys/class/net/$i/speed 2>/dev/null)"
@@ -48,18 +53,24 @@ echo end
 _GBITS = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 _SPEED = re.compile(r"(\d+(?:\.\d)?) GT/s")
 _NVLINKS = re.compile(r"NV(\d+)")
+PORT_CELLS = 11
 UP = ("up", "unknown")  # virtual interfaces report unknown
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An active port of an adapter; `pcie`: the rate of the adapter's slot, None if unknown."""
+    """An active port of an adapter; `pcie`: the rate of the adapter's slot, None if unknown.
+
+    `board`: its board. `path`: PCI addresses from the root port to the adapter.
+    """
 
     name: str
     port: int
     rate: float
     link_layer: str
     pcie: float | None = None
+    board: str = ""
+    path: tuple[str, ...] = ()
 
     @property
     def usable(self) -> float:
@@ -94,28 +105,56 @@ def pcie_rate(generation: int | None, width: int | None) -> float | None:
 
 
 def read_network(answer: Answer) -> NodeLinks:
-    """Return adapters and interfaces alone; ProbeError if the end of the answer is missing."""
+    """Return adapters and interfaces alone; ProbeError if the end of the answer is missing.
+
+    Of adapters behind the PCIe switches of all GPUs, those on the board that serves most GPUs count alone: others are for
+    storage or management.
+    """
     lines = answer.out.splitlines()
     if "end" not in lines or answer.truncated:
         raise ProbeError("/sys/class/infiniband and /sys/class/net: the answer ended early")
     rows = [[cell.strip() for cell in line.split(";")] for line in lines]
-    adapters = (_adapter(row) for row in rows if row[0].startswith("port ") and len(row) == 7)
+    ports = [row for row in rows if row[0].startswith("port ") and len(row) == PORT_CELLS]
+    # a card for InfiniBand has two ports; only root may read what a bridge to NVSwitches is
+    chips = Counter(_chip(row) for row in ports if row[3] == "InfiniBand" and not row[6])
+    cards = [row for row in ports if not _chip(row) or chips[_chip(row)] < BRIDGE_FUNCTIONS]
+    gpus = Counter(root_port(pci_path(row[1])) for row in rows if row[0] == "gpu" and len(row) > 1)
     interfaces = {
         row[0].removeprefix("net "): int(row[2]) / 8000 if row[2].isdecimal() and int(row[2]) else None
         for row in rows
         if row[0].startswith("net ") and len(row) == 3 and row[1] in UP
     }
-    return NodeLinks(adapters=tuple(filter(None, adapters)), interfaces=interfaces)
+    adapters = list(filter(None, map(_adapter, cards)))
+    return NodeLinks(adapters=_near(adapters, gpus), interfaces=interfaces)
+
+
+def _chip(row: Sequence[str]) -> str:
+    """Return the PCI address of an adapter without its function, '' if unknown."""
+    return "".join(pci_path(row[8])[-1:])[:-2]
+
+
+def _near(adapters: list[Adapter], gpus: Mapping[str, int]) -> tuple[Adapter, ...]:
+    boards: dict[str, list[str]] = {}
+    for adapter in adapters:
+        boards.setdefault(root_port(adapter.path), []).append(adapter.board)
+    near = served(gpus, {root: boards.get(root, []) for root in gpus})
+    rates = {one.board: one.rate for one in sorted(adapters, key=lambda one: one.rate)}
+    board = max(sorted(near), key=lambda board: (near[board], rates[board]), default="")
+    if not gpus or not all(root and board in boards.get(root, ()) for root in gpus):
+        return tuple(adapters)
+    return tuple(one for one in adapters if root_port(one.path) in gpus and one.board == board)
 
 
 def _adapter(row: list[str]) -> Adapter | None:
-    words, state, rate, layer, speed, width, virtual = row[0].split(), *row[1:]
+    words, state, rate, layer, speed, width, virtual, board, link, bridge, name = row[0].split(), *row[1:]
     found = _GBITS.match(rate)
     if len(words) != 3 or not words[2].isdecimal() or not state.endswith("ACTIVE") or virtual or not found:
         return None
+    if bridge not in ("", "0") or REPRESENTOR.fullmatch(name):
+        return None
     generation = (match := _SPEED.match(speed)) and _GENERATION.get(match[1])
     slot = pcie_rate(generation or None, int(width) if width.isdecimal() else None)
-    return Adapter(words[1], int(words[2]), float(found[1]) / 8, layer, slot)
+    return Adapter(words[1], int(words[2]), float(found[1]) / 8, layer, slot, board, pci_path(link))
 
 
 def read_links(survey: Answer, network: Answer) -> NodeLinks:

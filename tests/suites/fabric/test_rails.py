@@ -64,6 +64,7 @@ def rails(**changes: Any) -> list[Port]:
 STORAGE = [other(index) for index in range(4)]
 BRIDGES = [other(index, bridge=True, board=None, rate=25.0) for index in range(4, 8)]
 SOUND = node(*rails())
+CARD = rail(0, device="mlx5_9", path=(*gpu(0)[:2], "0000:05:00.0"), board="CARD")
 LOST = node(*rails()[:3], *STORAGE)
 HALF = [*rails()[:2], rail(2, **DOWN), rail(3, **DOWN)]
 GUIDE = "NVIDIA DGX H100/H200 User Guide, network ports"
@@ -75,6 +76,11 @@ def of_three(sick: Adapters, sound: Adapters = SOUND) -> dict[str, Adapters]:
 
 def count(sick: Adapters, *, peers: bool = True) -> Any:
     fleet = of_three(sick) if peers else {"c": sick}
+    return fabric.hca_count(IB, sick, fabric.active_majority(fleet), rail_majority(fleet))
+
+
+def count_of(sick: Adapters, sound: Adapters) -> Any:
+    fleet = of_three(sick, sound)
     return fabric.hca_count(IB, sick, fabric.active_majority(fleet), rail_majority(fleet))
 
 
@@ -101,6 +107,7 @@ COUNTER_EXAMPLES = [
     CounterExample("fabric.hca_count", "an adapter of another board after a repair", "maintenance of any cluster", PASSED, lambda: count(node(*rails()[:3], rail(3, board="OTHER")))),
     CounterExample("fabric.hca_count", "a node alone that lacks an adapter", GUIDE, CONFIGURE, lambda: count(LOST, peers=False), sick=True),
     CounterExample("fabric.hca_count", "one of three lacks an adapter, storage is up", GUIDE, DRAIN, lambda: count(LOST), sick=True),
+    CounterExample("fabric.hca_count", "one of three lacks the adapter beside a card for storage", GUIDE, DRAIN, lambda: count_of(node(CARD, *rails()[1:]), node(CARD, *rails())), sick=True),
     CounterExample("fabric.port_state", "ports for storage without cables", GUIDE, PASSED, lambda: state(node(*rails(), *[replace(port, **DOWN) for port in STORAGE]))),
     CounterExample("fabric.port_state", "bridges down", "siderolabs/extensions pull request 895", PASSED, lambda: state(node(*rails(), *[replace(port, **DOWN) for port in BRIDGES]))),
     CounterExample(
@@ -212,6 +219,20 @@ def test_two_gpus_share_a_switch_and_a_card_for_storage_stands_beside_them() -> 
     card = rail(0, device="mlx5_7", number=3, hca_type="MT4125", board="CARD", link_layer="Ethernet")
     found = rails_of(Adapters((*near, card), 1.0, shared), IB)
     assert [(one.need, len(one.ports), len(one.gpus)) for one in found] == [(2, 2, 2), (2, 2, 2)]
+
+
+@pytest.mark.parametrize("card", [{"rate": 12.5, "link_layer": "Ethernet"}, {"rate": 12.5}])
+def test_cards_of_two_ports_beside_each_gpu_are_not_the_rails(card: dict[str, Any]) -> None:
+    cards = [
+        rail(index, device=f"mlx5_{10 * number + index}", number=number, board="CARD", **card)
+        for index in range(GPUS)
+        for number in (2, 3)
+    ]
+    found = rails_of(node(*rails(), *cards), IB)
+    assert [[port.board for port in one.ports] for one in found] == [["RAIL"]] * GPUS
+    assert not fabric.rate(IB, node(*rails(), *cards)).findings
+    lost = fabric.hca_count(IB, node(*rails()[:3], *cards))
+    assert [found.part for found in lost.findings] == (["GPU 3 (0000:33:00.0)"] if len(card) == 2 else [])
 
 
 def test_a_gpu_that_is_lost_changes_nothing_for_the_rails_of_the_others() -> None:

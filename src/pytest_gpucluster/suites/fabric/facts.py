@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
+from pytest_gpucluster.kit.pcie import BRIDGE_FUNCTIONS, REPRESENTOR, pci_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-BRIDGE_FUNCTIONS = 4  # of the ConnectX-7 that joins the processor to the NVSwitches of HGX B200 and B300
-_REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+|hpf)")
 # Width in bits as the kernel reads them (PortCounters of IBTA's PMA; drivers/infiniband/core/sysfs.c, PORT_PMA_ATTR);
 # at its maximum a counter stops until it is cleared
 COUNTERS = {
@@ -132,7 +131,7 @@ def parse_adapters(answer: Answer) -> Adapters:
     uptime = re.search(r"^uptime (\d+\.?\d*)", answer.out, re.MULTILINE)
     product = re.search(r"^product (.+)", answer.out, re.MULTILINE)
     paths = {
-        words[1]: _pci_path(words[2])
+        words[1]: pci_path(words[2])
         for line in lines
         if len(words := line.split()) == 3 and words[0] == "path"
     }
@@ -140,18 +139,13 @@ def parse_adapters(answer: Answer) -> Adapters:
     found = [_port(block, mtus) for block in blocks]
     ports = [replace(port, path=paths.get(port.device, ())) for port in found]
     bridges = marked | _many_functions(ports)
-    gpus = {_pci_path(line.split()[1]) for line in lines if re.match(r"gpu \S", line)} - {()}
+    gpus = {pci_path(line.split()[1]) for line in lines if re.match(r"gpu \S", line)} - {()}
     return Adapters(
         tuple(replace(port, bridge=port.device in bridges) for port in ports),
         float(uptime[1]) if uptime else None,
         tuple(sorted(gpus, key=lambda path: path[-1])),
         product[1].strip() if product else "",
     )
-
-
-def _pci_path(link: str) -> tuple[str, ...]:
-    """Return the PCI addresses in /sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0; () if it has none."""
-    return tuple(re.findall(r"(?<=/)[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?=/|$)", link))
 
 
 def _many_functions(ports: Iterable[Port]) -> set[str]:
@@ -171,7 +165,7 @@ def _is_representor(number: int, own: str | None, names: Mapping[str, str]) -> b
 
     The cable's interface has the name p0, a representor pf0vf1, c1pf0sf2 or pf0hpf (kernel: devlink-port.rst).
     """
-    others = {name for name, text in names.items() if _REPRESENTOR.fullmatch(text)}
+    others = {name for name, text in names.items() if REPRESENTOR.fullmatch(text)}
     return own in others if own else bool(others) and number > 1
 
 

@@ -1,20 +1,21 @@
 """Which ports carry the traffic of which GPUs, and what the other ports of a node are. Pure.
 
 A rail is a port that the profile names, else one behind the PCIe switch of a GPU (the same root port: PIX or PXB in
-`nvidia-smi topo -m`), on the board that serves most GPUs: a card for storage may share a GPU's switch. Without such a switch
-(guests, Grace) any port of the profile's link layer may be one, and only their number is known.
+`nvidia-smi topo -m`), on the board of the profile's link layer and rate that serves most GPUs: a card for storage may share a
+GPU's switch. Without such a switch (guests, Grace) any port of the profile's link layer may be one, and only their number is known.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.kit.pcie import root_port, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -94,12 +95,14 @@ def rails_of(
 
 
 def rail_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[str, ...]]]:
-    """Return {PCI address of a GPU: norm of the places of its rails}."""
+    """Return {PCI address of a GPU: norm of the places of the ports behind its switch}."""
     votes: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     for node, adapters in facts.items():
-        for tree in _trees(adapters, ""):
-            for gpu in tree.gpus:
-                votes.setdefault(gpu.address, []).append((node, tuple(port.place for port in tree.ports)))
+        gpus, ports = _by_root(adapters)
+        for root, found in gpus.items():
+            places = tuple(port.place for port in ports.get(root, []))
+            for gpu in found:
+                votes.setdefault(gpu.address, []).append((node, places))
     return {address: norm(pairs) for address, pairs in votes.items()}
 
 
@@ -151,46 +154,63 @@ def _gpus(adapters: Adapters) -> list[Gpu]:
     return [Gpu(index, path[-1]) for index, path in enumerate(adapters.gpus)]
 
 
-def _trees(adapters: Adapters, link_layer: str) -> list[Rails]:
-    """Return the GPUs behind each root port with the ports for their traffic; `need` is not set."""
+def _by_root(adapters: Adapters) -> tuple[dict[str, list[Gpu]], dict[str, list[Port]]]:
+    """Return the GPUs, and the ports beside them, of each root port."""
     gpus: dict[str, list[Gpu]] = {}
     ports: dict[str, list[Port]] = {}
     for gpu, path in zip(_gpus(adapters), adapters.gpus, strict=True):
-        gpus.setdefault(path[0] if len(path) > 1 else gpu.address, []).append(gpu)
+        gpus.setdefault(root_port(path) or gpu.address, []).append(gpu)
     for port in usable(adapters):
-        if len(port.path) > 1 and port.path[0] in gpus:
-            ports.setdefault(port.path[0], []).append(port)
-    board = _board_of_most(gpus, ports)
-    return [
-        Rails(0, _of_board(ports.get(root, []), board, link_layer), tuple(found))
-        for root, found in gpus.items()
-    ]
+        if root_port(port.path) in gpus:
+            ports.setdefault(root_port(port.path), []).append(port)
+    return gpus, ports
 
 
-def _board_of_most(gpus: Mapping[str, list[Gpu]], ports: Mapping[str, list[Port]]) -> str:
-    """Return the board that is near to most GPUs; of several, the one with most ports."""
-    served: Counter[str] = Counter()
-    count: Counter[str] = Counter()
-    for root, found in ports.items():
-        count.update(port.kind for port in found)
-        for kind in {port.kind for port in found}:
-            served[kind] += len(gpus[root])
-    return max(sorted(served), key=lambda kind: (served[kind], count[kind]), default="")
+def _trees(adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]]) -> list[Rails]:
+    """Return the GPUs behind each root port with the ports for their traffic; `need` is not set."""
+    gpus, ports = _by_root(adapters)
+    board, found = _board(gpus, ports, profile), []
+    for root, mine in gpus.items():
+        near = ports.get(root, [])
+        rails = [port for port in near if port.kind == board]
+        # a replaced adapter may be another board; a card for storage is one too, so the slot of a lost adapter must not be empty
+        if not rails and not _absent(mine, near, usual):
+            rails = [port for port in near if port.link_layer in (profile.fabric.link_layer, None)]
+        found.append(Rails(0, tuple(rails), tuple(mine)))
+    return found
 
 
-def _of_board(ports: Iterable[Port], board: str, link_layer: str) -> tuple[Port, ...]:
-    """Return the ports of the board; a replaced adapter may be another board, but has the same link layer."""
-    found = tuple(ports)
-    return tuple(port for port in found if port.kind == board) or tuple(
-        port for port in found if port.link_layer in (link_layer, None)
-    )
+def _absent(
+    gpus: Iterable[Gpu], ports: Iterable[Port], usual: Mapping[str, Norm[tuple[str, ...]]]
+) -> list[str]:
+    """Return the PCI addresses of adapters beside these GPUs that two thirds of the nodes have and this one lacks."""
+    here = {port.place for port in ports}
+    theirs = [usual.get(gpu.address, Norm[tuple[str, ...]]()) for gpu in gpus]
+    places = dict.fromkeys(place for one in theirs for place in one.value or () if place not in here)
+    return list(dict.fromkeys(place.partition(" ")[0] for place in places))
+
+
+def _board(gpus: Mapping[str, list[Gpu]], ports: Mapping[str, list[Port]], profile: Profile) -> str:
+    """Return the board of the rails: of the profile's link layer and rate, near to most GPUs."""
+    numbers = {root: len(found) for root, found in gpus.items()}
+    right = {
+        root: [port for port in found if port.link_layer in (profile.fabric.link_layer, None)]
+        for root, found in ports.items()
+    }
+    near = served(numbers, {root: [port.kind for port in found] for root, found in right.items()})
+    rates: dict[str, float] = {}
+    for port in (port for found in right.values() for port in found if port.state == "ACTIVE"):
+        rates[port.kind] = max(
+            rates.get(port.kind, 0.0), min(port.rate or 0.0, profile.fabric.rate or math.inf)
+        )
+    return max(sorted(near), key=lambda kind: (rates.get(kind, 0.0), near[kind]), default="")
 
 
 def _near(
     adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[str, ...]]]
 ) -> tuple[Rails, ...]:
     """Return the rails behind the PCIe switches of the GPUs; () if the machine has no such switches, or too few ports there."""
-    trees, fabric = _trees(adapters, profile.fabric.link_layer), profile.fabric
+    trees, fabric = _trees(adapters, profile, usual), profile.fabric
     ports = tuple(port for tree in trees for port in tree.ports)
     gpus = max(len(adapters.gpus), profile.gpu.count if profile.gpu else 0)
     if not ports:
@@ -222,11 +242,8 @@ def _missing(
     """Return the adapters that a tree lacks, and whether other nodes show it."""
     if len(tree.ports) >= need:
         return (), False
-    here = {port.place for port in tree.ports}
-    for gpu in tree.gpus:
-        theirs = usual.get(gpu.address, Norm[tuple[str, ...]]())
-        if absent := [place for place in theirs.value or () if place not in here]:
-            return tuple(place.partition(" ")[0] for place in absent), True
+    if absent := _absent(tree.gpus, tree.ports, usual):
+        return tuple(absent), True
     named = {rail.gpu: rail.adapter for rail in profile.fabric.rails}
     return tuple(named[gpu.address] for gpu in tree.gpus if gpu.address in named), False
 

@@ -1,0 +1,43 @@
+"""Where adapters and GPUs are in the PCIe tree, and which interfaces stand for no cable. Pure.
+
+Formats: links of /sys/devices; phys_port_name of /sys/class/net (kernel: devlink-port.rst).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+# the cable's interface has the name p0, a representor of a function pf0vf1, c1pf0sf2 or pf0hpf
+REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+|hpf)")
+BRIDGE_FUNCTIONS = 4  # of the ConnectX-7 that joins the processor to the NVSwitches of HGX B200 and B300
+
+
+def pci_path(link: str) -> tuple[str, ...]:
+    """Return the PCI addresses from root port to device in a link of /sys/devices; () if it has none.
+
+    >>> pci_path("/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0")
+    ('0000:15:01.0', '0000:16:00.0')
+    """
+    return tuple(re.findall(r"(?<=/)[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?=/|$)", link))
+
+
+def root_port(path: Sequence[str]) -> str:
+    """Return the root port above a device, '' if none is seen; devices below the same one are PIX or PXB to each other."""
+    return path[0] if len(path) > 1 else ""
+
+
+def served(gpus: Mapping[str, int], boards: Mapping[str, Iterable[str]]) -> Counter[str]:
+    """Return {board: number of GPUs that are near to it}.
+
+    gpus: {root port: number of GPUs}. boards: {root port: the boards of its ports}.
+    """
+    found: Counter[str] = Counter()
+    for root, names in boards.items():
+        for board in set(names):
+            found[board] += gpus.get(root, 0)
+    return found
