@@ -14,6 +14,7 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdi
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.os_config import MountConfig
+from pytest_gpucluster.kit.peers import norm
 from pytest_gpucluster.suites.os.checks import (
     disks,
     hardware,
@@ -25,7 +26,6 @@ from pytest_gpucluster.suites.os.checks import (
     system,
 )
 from pytest_gpucluster.suites.os.facts import Clock, Load
-from pytest_gpucluster.suites.os.peers import norm
 from pytest_gpucluster.suites.os.software_facts import (
     CommandOutput,
     Processes,

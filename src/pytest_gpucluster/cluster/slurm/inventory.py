@@ -180,6 +180,12 @@ class NodeInfo:
         return "NOT_RESPONDING" not in self.flags and self.state not in {"UNKNOWN", "FUTURE"} and not silent
 
     @property
+    def silenced(self) -> bool:
+        """Slurmctld set the node DOWN since its slurmd did not respond for SlurmdTimeout; no person drained it."""
+        silent = self.state == "DOWN" and bool(_SILENT.search(self.reason))
+        return silent and not self.flags & {"DRAIN", "POWERED_DOWN"}
+
+    @property
     def schedulable(self) -> bool:
         """Jobs may start there once it is idle."""
         return self.in_service and self.stuck is None

@@ -12,6 +12,7 @@ from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit import limits
 from pytest_gpucluster.kit.kernel_log import kernel_log_of
 from pytest_gpucluster.kit.os_config import OsConfig
+from pytest_gpucluster.kit.peers import Peers
 from pytest_gpucluster.suite import asks, asks_of_nodes, checks_as_tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.os import checks
 from pytest_gpucluster.suites.os import facts as basics
@@ -20,7 +21,6 @@ from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
 from pytest_gpucluster.suites.os.checks import network as os_network
 from pytest_gpucluster.suites.os.checks.kernel_log import Stalls
-from pytest_gpucluster.suites.os.peers import Peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.majority import Norm, less, older
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.suite_work import LateCheck
@@ -35,8 +36,14 @@ if TYPE_CHECKING:
     )
 
 # RealMemory is usually a little below the installed memory, for the operating system (Slurm's FAQ on MemSpecLimit)
-MEMORY_SHARE = 0.85
+MEMORY_SHARE, MOST_MEMORY = 0.85, 1.05  # a profile states the nominal memory
+NO_PEERS: Norm[Any] = Norm()
 FORGOTTEN = "Slurm no longer knows the job"
+_PROLOG = r"prolog (error|launch)"  # as Slurm writes it; a person may write of a prolog too
+# jobs of others, limits and reservations hold a job so (man squeue, job reason codes): the queue, not the scheduler
+_IN_QUEUE = re.compile(
+    r"Priority|Resources|ReqNodeNotAvail|Reservation|Licenses|QOS|Assoc|Partition|Nodes_required|Dependency"
+)
 
 
 @check(
@@ -70,7 +77,7 @@ def schedulable(info: NodeInfo | None) -> Judgement:
         yield NotChecked(
             f"the node does not respond, which slurm.responding judges: {info.why_unavailable()}"
         )
-    elif re.match(r"prolog (error|launch)", info.why_out, re.IGNORECASE):
+    elif re.match(_PROLOG, info.why_out, re.IGNORECASE):
         yield NotChecked(f"drained for its prolog, which slurm.prolog judges: {info.why_unavailable()}")
     elif info.in_service and info.stuck:
         yield NotChecked(f"a job does not end there, which slurm.completing judges: {info.stuck}")
@@ -83,22 +90,24 @@ def schedulable(info: NodeInfo | None) -> Judgement:
     cause="slurmd is down, the node is off, or the network to it is cut",
     hint="on the node: systemctl status slurmd munge; scontrol ping",
     action=Action.DRAIN,
-    never_healthy="slurmd left the pings of slurmctld unanswered, which gives the node no job; a node that is off, starts, "
-    "shuts down or never registered is not judged",
+    never_healthy="slurmd left the pings of slurmctld unanswered for longer than SlurmdTimeout, and slurmctld set the node DOWN; one "
+    "that is off, starts, shuts down, is in maintenance, was drained by a person or never registered stays as it is",
     marks=("inventory", "judges_node"),
 )
 def responding(info: NodeInfo | None) -> Judgement:
     """Judge that the node's slurmd responds to the controller."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
-    elif info.away:
+    elif info.away or info.flags & _PASSING:
         yield NotChecked(
-            f"{info.full_state}: the node is off, starts or shuts down: its slurmd cannot respond"
+            f"{info.full_state}: the node is off, starts, shuts down or is in maintenance: its slurmd cannot respond"
         )
     elif not info.responding:
-        # a node that has not registered yet proves nothing by its silence
-        action = Action.MONITOR if info.base_state in {"UNKNOWN", "FUTURE"} else None
+        action = None if info.silenced else Action.MONITOR
         yield Finding("slurmd", info.why_unavailable(), "responding", action)
+
+
+_PASSING = frozenset({"MAINTENANCE", "REBOOT_ISSUED"})
 
 
 @check(
@@ -155,16 +164,20 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     action=Action.CONFIGURE,  # many sites count cores or reserve some; os.cpus judges missing CPUs
     marks=("inventory",),
 )
-def cpus(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
-    """Judge the number of CPUs that Slurm allocates."""
+def cpus(info: NodeInfo | None, node_profile: NodeProfile, usual_cpus: Norm[Any] = NO_PEERS) -> Judgement:
+    """Judge the number of CPUs that Slurm allocates: at most that of the profile, and at least as on the other nodes."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
         return
     yield Metric("slurm_cpus", info.cpus, "CPUs")
     if node_profile.cpus is None:
         yield NotApplicable("the profile states no number of CPUs")
-    elif info.cpus != node_profile.cpus:
+    elif info.cpus > node_profile.cpus:
         yield Finding("CPUs", str(info.cpus), str(node_profile.cpus))
+    else:
+        yield from usual_cpus.judge("CPUs", info.cpus, worse=less)
+        if info.cpus < node_profile.cpus:  # a site may count cores, or reserve some
+            yield Advisory("CPUs", str(info.cpus), str(node_profile.cpus))
 
 
 @check(
@@ -174,21 +187,28 @@ def cpus(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
     action=Action.CONFIGURE,  # it is a setting; os.memory judges missing memory
     marks=("inventory",),
 )
-def memory(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
-    """Judge the memory that Slurm allocates: between 85% and 100% of the installed memory."""
+def memory(info: NodeInfo | None, node_profile: NodeProfile, usual_memory: Norm[Any] = NO_PEERS) -> Judgement:
+    """Judge the memory that Slurm allocates: at most 105% of the profile, and as on the other nodes; below 85% is a warning."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
         return
     yield Metric("slurm_memory", info.memory / 2**30, "GiB")
     if node_profile.memory is None:
         yield NotApplicable("the profile states no memory")
-    elif not MEMORY_SHARE * node_profile.memory <= info.memory <= node_profile.memory:
-        least = units.format_size(MEMORY_SHARE * node_profile.memory)
-        yield Finding(
-            "RealMemory",
-            units.format_size(info.memory),
-            f"{least} to {units.format_size(node_profile.memory)}",
-        )
+        return
+    least, most = (share * node_profile.memory for share in (MEMORY_SHARE, MOST_MEMORY))
+    expected = f"{units.format_size(least)} to {units.format_size(most)}"
+    if info.memory > most:
+        yield Finding("RealMemory", units.format_size(info.memory), expected)
+        return
+    yield from usual_memory.judge(
+        "RealMemory",
+        info.memory,
+        shown=units.format_size,
+        worse=lambda mine, theirs: mine < MEMORY_SHARE * theirs,
+    )
+    if info.memory < least:  # a site may reserve more, or not state it
+        yield Advisory("RealMemory", units.format_size(info.memory), expected)
 
 
 @check(
@@ -198,14 +218,21 @@ def memory(info: NodeInfo | None, node_profile: NodeProfile) -> Judgement:
     action=Action.CONFIGURE,
     marks=("inventory",),
 )
-def version(info: NodeInfo | None, slurm_version: str) -> Judgement:
-    """Judge that slurmd has the controller's version."""
+def version(info: NodeInfo | None, slurm_version: str, usual_version: Norm[Any] = NO_PEERS) -> Judgement:
+    """Judge that slurmd is of no later release than the controller (Slurm's upgrade guide), and no older than most others."""
     if info is None or not info.version:
         yield NotChecked("slurmd has reported no version: it has not registered since the controller started")
     elif not slurm_version:
         yield NotChecked("the controller has reported no version")
-    elif info.version != slurm_version:
+    elif older(_release(slurm_version), _release(info.version)):
         yield Finding("slurmd", info.version, slurm_version)
+    elif info.version != slurm_version:
+        behind = tuple(usual_version.judge("slurmd", info.version, worse=older))
+        yield from behind or (Advisory("slurmd", info.version, slurm_version),)
+
+
+def _release(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 @check(
@@ -364,7 +391,7 @@ def prolog(
     script, found = _script(config, "Prolog"), diagnostic_if_any
     if not script:
         yield NotApplicable("slurm.conf names no Prolog")
-    elif info is not None and re.search(r"prolog", info.why_out, re.IGNORECASE):
+    elif info is not None and re.match(_PROLOG, info.why_out, re.IGNORECASE):
         yield Finding("Prolog", info.why_unavailable(), f"{script} ends with 0")
     elif found is not None and re.search(r"prolog", found.problem + found.state_after, re.IGNORECASE):
         yield Finding("Prolog", found.state_after or found.problem, f"{script} ends with 0")
@@ -392,7 +419,7 @@ def epilog(info: NodeInfo | None, config: Mapping[str, str], released: bool) -> 
         yield NotChecked("the node is not known to Slurm")
     elif info.why_out.startswith(GPUCLUSTER):
         yield NotChecked("this run drained the node, which hides a failure of its epilog: run it by hand")
-    elif re.search(r"epilog|kill task failed", info.why_out, re.IGNORECASE):
+    elif re.match(r"epilog error|kill task failed", info.why_out, re.IGNORECASE):
         yield Finding("Epilog", info.why_unavailable(), f"{script} ends with 0")
     elif not released:
         yield NotChecked(EPILOG_LATER)
@@ -418,8 +445,10 @@ def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
     waited = record.waited() if record else None
     if record is None:
         yield NotChecked(jobs.problem or FORGOTTEN)
+    elif _queued(record):
+        yield NotChecked(_queued(record))
     elif waited is None:
-        yield Finding("job", f"{record.state} ({record.reason})", f"started within {max_job_start:g} s")
+        yield Finding("job", _state(record), f"started within {max_job_start:g} s")
     else:
         yield Metric("job_start", waited, "s", better=NEITHER)  # it depends on the queue
         if waited > max_job_start:
@@ -440,6 +469,8 @@ def array(jobs: JobFacts) -> Judgement:
     for name, record in (("element 0", jobs.requeued), ("element 1", jobs.element)):
         if record is None:
             yield NotChecked(FORGOTTEN)
+        elif _queued(record):
+            yield NotChecked(_queued(record))
         elif not (record.started or record.restarts):  # a requeued element did start
             yield Finding(name, _state(record), "started")
     if jobs.element and jobs.element.started and jobs.element.exit_code != ARRAY_EXIT:
@@ -462,6 +493,8 @@ def dependency(jobs: JobFacts) -> Judgement:
     first, second = jobs.element, jobs.dependent
     if first is None or second is None:
         yield NotChecked(FORGOTTEN)
+    elif _queued(first) or (first.ended and _queued(second)):
+        yield NotChecked(_queued(first) or _queued(second))
     elif not second.ended or second.exit_code != DEPENDENT_EXIT:
         yield Finding("dependent job", _state(second), f"ended with exit {DEPENDENT_EXIT}")
     elif not first.ended or second.started < first.ended:
@@ -499,6 +532,8 @@ def begin(jobs: JobFacts) -> Judgement:
     record = jobs.element
     if record is None:
         yield NotChecked(jobs.problem or FORGOTTEN)
+    elif _queued(record):
+        yield NotChecked(_queued(record))
     elif not record.started:
         yield Finding("job", _state(record), "started after its --begin")
     elif _begin_was_past(jobs.jobs, record):
@@ -593,6 +628,14 @@ def _state(record: JobRecord | None) -> str:
     if record is None:
         return "unknown to Slurm"
     return f"{record.state} ({record.reason})" if record.reason not in {"", "None"} else record.state
+
+
+def _queued(record: JobRecord) -> str:
+    """Return why a job waits that the scheduler cannot start yet; '' if it started, or nothing explains its wait."""
+    waits = not (record.started or record.restarts) and _IN_QUEUE.match(record.reason)
+    return (
+        f"the queue holds the job ({record.reason}): repeat the check on an idle partition" if waits else ""
+    )
 
 
 def _limit(what: str, value: float | str | None) -> str:

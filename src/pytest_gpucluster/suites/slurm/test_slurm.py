@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpucluster.kit.peers import Peers
 from pytest_gpucluster.suite import checks_as_tests, fact
 from pytest_gpucluster.suites.slurm import SUITE, checks
 
@@ -70,6 +71,10 @@ def config(slurm: Slurm) -> dict[str, str]:
 info = fact(lambda node: node.info)
 node_profile = fact(lambda profile: profile.node)
 slurm_version = fact(lambda config: config.get("SLURM_VERSION", ""))
+shown_nodes = fact(scope="session")(Peers)
+usual_cpus = fact(lambda node, shown_nodes: shown_nodes.of(node.peers, "cpus"))
+usual_memory = fact(lambda node, shown_nodes: shown_nodes.of(node.peers, "memory"))
+usual_version = fact(lambda node, shown_nodes: shown_nodes.of(node.peers, "version"))
 virtual = fact(lambda cluster: cluster.sandbox)
 released = fact(lambda: False)  # while items run
 max_job_start = fact(lambda cluster: cluster.slurm.job_start)

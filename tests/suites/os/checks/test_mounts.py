@@ -9,9 +9,9 @@ from pytest_gpucluster.config.models import Group
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome, Verdict
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.kit.os_config import MountConfig
+from pytest_gpucluster.kit.peers import norm
 from pytest_gpucluster.suites.os.checks import mounts as checks
 from pytest_gpucluster.suites.os.facts import Mount
-from pytest_gpucluster.suites.os.peers import norm
 
 
 def test_mounts() -> None:

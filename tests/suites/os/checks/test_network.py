@@ -8,6 +8,7 @@ from os_helpers import ALONE, MOST, PLAIN, failed, not_applicable, passed, peers
 
 from pytest_gpucluster.config.models import Cluster, Group
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
+from pytest_gpucluster.kit.peers import norm
 from pytest_gpucluster.suites.os.checks import network as checks
 from pytest_gpucluster.suites.os.network_facts import (
     REACHED,
@@ -17,7 +18,6 @@ from pytest_gpucluster.suites.os.network_facts import (
     NetworkInterface,
     ReachabilityResult,
 )
-from pytest_gpucluster.suites.os.peers import norm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

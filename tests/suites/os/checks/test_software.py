@@ -4,8 +4,8 @@ from os_helpers import PLAIN, failed, not_applicable, passed, peers
 
 from pytest_gpucluster.config.models import Group
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.kit.peers import Peers, norm
 from pytest_gpucluster.suites.os.checks import software as checks
-from pytest_gpucluster.suites.os.peers import Peers, norm
 from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, ProcessRow, SystemState
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, NotApplicable, check
 from pytest_gpucluster.core.majority import Norm, less
 from pytest_gpucluster.core.units import cpu_list, format_size
+from pytest_gpucluster.kit.peers import Peers, alike, stated_or_alike
 from pytest_gpucluster.suites.os.facts import MemoryParts
-from pytest_gpucluster.suites.os.peers import Peers, alike, stated_or_alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

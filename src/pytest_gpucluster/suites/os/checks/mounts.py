@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.majority import Norm, differs, near
 from pytest_gpucluster.core.units import format_size, parse_size
-from pytest_gpucluster.suites.os.peers import Peers
+from pytest_gpucluster.kit.peers import Peers
 from pytest_gpucluster.suites.os.storage_facts import SCRATCH
 
 if TYPE_CHECKING:

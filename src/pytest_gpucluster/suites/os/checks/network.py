@@ -23,6 +23,7 @@ from pytest_gpucluster.core.check import (
     revised,
 )
 from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.kit.peers import Peers
 from pytest_gpucluster.suites.os.network_facts import (
     REACHED,
     UNKNOWN_NAME,
@@ -31,7 +32,6 @@ from pytest_gpucluster.suites.os.network_facts import (
     NetworkInterface,
     ReachabilityResult,
 )
-from pytest_gpucluster.suites.os.peers import Peers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.check import Action, Finding, Judgement, NotApplicable, check
 from pytest_gpucluster.kit.limits import LIMITS, shown_limit, wanted_limits
 from pytest_gpucluster.kit.os_config import OsConfig
-from pytest_gpucluster.suites.os.peers import Peers, alike
+from pytest_gpucluster.kit.peers import Peers, alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

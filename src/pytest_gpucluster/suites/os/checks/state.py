@@ -19,8 +19,8 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.units import format_duration
+from pytest_gpucluster.kit.peers import alike
 from pytest_gpucluster.suites.os.checks import disks
-from pytest_gpucluster.suites.os.peers import alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

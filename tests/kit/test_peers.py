@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from os_helpers import CPUS, GIB, GROUP, MEMORY
 
-from pytest_gpucluster.suites.os.peers import Peers
+from pytest_gpucluster.kit.peers import Peers
 
 
 def test_peers_are_those_of_the_group() -> None:

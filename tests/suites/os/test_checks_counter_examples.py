@@ -26,6 +26,7 @@ from os_helpers import ALONE, CPUS, GIB, NONE, peers
 from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.os_config import MountConfig, OsConfig
+from pytest_gpucluster.kit.peers import Peers, norm
 from pytest_gpucluster.suites.os import facts
 from pytest_gpucluster.suites.os.checks import (
     disks,
@@ -39,7 +40,6 @@ from pytest_gpucluster.suites.os.checks import (
 )
 from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, MemoryInfo, read_cpus, read_mounts
 from pytest_gpucluster.suites.os.network_facts import Naming, Network, NetworkInterface, ReachabilityResult
-from pytest_gpucluster.suites.os.peers import Peers, norm
 from pytest_gpucluster.suites.os.software_facts import (
     CommandOutput,
     read_failed_units,
