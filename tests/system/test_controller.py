@@ -137,7 +137,6 @@ def test_every_fault_is_found_where_it_is(world: Sandbox, tmp_path: Path) -> Non
     slurm(world, "scancel", "--user=root")
     run = judge(world, tmp_path, max_answer="2s")
     assert ended(run, "failed") == [
-        "errors",
         "load",
         "node_errors[gpu02]",
         "ping",
@@ -148,7 +147,7 @@ def test_every_fault_is_found_where_it_is(world: Sandbox, tmp_path: Path) -> Non
     assert message(run, "ping").endswith("backup controller sandbox-backup: measured DOWN, expected UP")
     assert "ERROR: health check of the sandbox" in message(run, "node_errors[gpu02]")
     assert "prolog failed: measured" in message(run, "reported[gpu04]")
-    assert "authentication: measured" in message(run, "errors")
+    assert "warning: controller.errors on (cluster): authentication: measured" in run.out
     slow = re.search(
         r"request REQUEST_JOB_WILL_RUN: measured (\S+) s on average, expected <= 2 s", message(run, "load")
     )

@@ -53,7 +53,7 @@ def judged(out: str, rc: int = 0, err: str = "") -> Verdict:
 def warned(
     severity: int | None = None, category: int | None = HARDWARE_MEMORY, words: str = "words"
 ) -> dict[str, Any]:
-    fields = {"warning": words, "error_id": 1, "error_severity": severity, "error_category": category}
+    fields = {"warning": words, "error_id": 4711, "error_severity": severity, "error_category": category}
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -384,11 +384,11 @@ def test_how_grave_each_severity_and_category_is() -> None:
     assert {pair for pair, action in found.items() if action is Action.CONFIGURE} == {
         (severity, category)
         for severity, category in mild
-        if severity == 5 or (severity != 2 and category in (3, 4, 6, 7, 8, 16))
+        if severity == 5 or (category in (3, 4, 6, 7, 8, 16) and (severity, category) != (2, 7))
     }
     assert {severity for (severity, _), action in found.items() if action is Action.RESET_GPU} == {6}
     assert found[6, 5] is Action.RESET_GPU
-    assert (found[2, 3], found[3, 5], found[4, 5]) == (Action.DRAIN, Action.MONITOR, Action.MONITOR)
+    assert (found[2, 7], found[3, 5], found[4, 5]) == (Action.DRAIN, Action.MONITOR, Action.MONITOR)
 
 
 def test_a_node_whose_software_alone_fails_the_diagnostic() -> None:
@@ -447,3 +447,35 @@ COUNTER_EXAMPLES = [
 @pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
 def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
     assert_as_expected(machine)
+
+
+@pytest.mark.parametrize(
+    ("code", "action"),
+    [
+        (4, Action.DRAIN),  # VOLATILE_DBE_DETECTED: isolate
+        (85, Action.RESET_GPU),  # PENDING_ROW_REMAP: reset
+        (30, Action.MONITOR),  # LOW_BANDWIDTH: triage
+        (29, Action.CONFIGURE),  # PERSISTENCE_MODE: config
+        (81, Action.DRAIN),  # UNCONTAINED_ERROR: isolate, an Xid
+        (95, Action.DRAIN),  # EUD_TEST_FAILED: the only error of the EUD that is about the hardware
+        (94, Action.CONFIGURE),  # EUD_NON_ZERO_EXIT_CODE
+        (24, Action.CONFIGURE),  # NVML_LIB_BAD: isolate, but a library
+        (122, Action.CONFIGURE),  # IMEX_UNHEALTHY: isolate, but software
+        (126, Action.REBOOT),  # GPU_RECOVERY_REBOOT
+        (4711, Action.DRAIN),  # no code of DCGM 4.6: the test of the hardware failed
+    ],
+)
+def test_a_code_without_severity_has_that_of_dcgms_table(code: int, action: Action) -> None:
+    words = {"warning": "CUDA_VISIBLE_DEVICES" if code != 4711 else "words", "error_id": code}
+    verdict = judged(three("memory", "Fail", [words]))
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
+
+
+def test_the_code_of_a_reboot_counts_beside_a_severity() -> None:
+    found = {"warning": "x", "error_id": 126, "error_severity": 2, "error_category": 18}
+    assert judged(three("memory", "Fail", [found])).action is Action.REBOOT
+    assert judged(three("memory", "Fail", [{**found, "error_id": 120}])).action is Action.DRAIN
+
+
+def test_dcgms_table_is_whole() -> None:
+    assert sorted(dcgm._errors()) == list(range(133))

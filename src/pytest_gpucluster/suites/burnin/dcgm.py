@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check, revised
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.probe import last_line
+from pytest_gpucluster.core.values import Model, Text
+from pytest_gpucluster.kit.known_lines import data_file
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
 
 if TYPE_CHECKING:
@@ -34,8 +37,9 @@ FAILED, SKIPPED = ("fail", "failed", "error"), ("skip", "skipped", "not run", "n
 _ISOLATE, _CONFIG, _RESET = 2, 5, 6
 _MILD = frozenset({0, 1, _CONFIG})
 # dcgmErrorCategory_t: configuration, library, CUDA, EUD, other software, DCGM itself. Their errors are no fault of the
-# hardware, except those with the severity isolate (an EUD that failed)
-_SOFTWARE_CATEGORIES = frozenset({3, 4, 6, 7, 8, 16})
+# hardware, except an EUD (NVIDIA's extended diagnostic) that failed: it has the severity isolate
+_EUD = 7
+_SOFTWARE_CATEGORIES = frozenset({3, 4, 6, _EUD, 8, 16})
 # Results before DCGM 3.3 have no severity. These tests of nvvs/plugin_src/software check software; the others there (page
 # retirement, row remapping, InfoROM) check hardware
 _SOFTWARE_TESTS = frozenset({
@@ -64,6 +68,23 @@ class DcgmWarning:
     text: str
     severity: int | None = None
     category: int | None = None
+    action: Action | None = None  # the one that the error code names, whatever its severity
+
+
+class _Error(Model):
+    """One code of data/dcgm-errors.yaml, which describes the keys."""
+
+    id: int
+    name: Text
+    severity: int
+    category: int
+    action: Literal["reboot"] | None = None
+
+
+@cache
+def _errors() -> dict[int, _Error]:
+    found = data_file("dcgm-errors.yaml", _Error, "pytest_gpucluster.suites.burnin")
+    return {error.id: error for error in found}
 
 
 @dataclass(frozen=True)
@@ -167,11 +188,18 @@ def _result(category: dict[str, Any], test: dict[str, Any], result: dict[str, An
 
 
 def _warning(value: Any) -> DcgmWarning:
-    numbers = (
-        [value.get(name) for name in ("error_severity", "error_category")] if isinstance(value, dict) else []
+    if not isinstance(value, dict):
+        return DcgmWarning(_texts(value))
+    code, severity, category = (
+        number if isinstance(number := value.get(name), int) else None
+        for name in ("error_id", "error_severity", "error_category")
     )
-    severity, category = (it if isinstance(it, int) else None for it in numbers or (None, None))
-    return DcgmWarning(_texts(value), severity, category)
+    known = _errors().get(code) if code is not None else None
+    if known is None:
+        return DcgmWarning(_texts(value), severity, category)
+    if severity is None:  # before DCGM 3.3
+        severity, category = known.severity, known.category
+    return DcgmWarning(_texts(value), severity, category, Action(known.action) if known.action else None)
 
 
 def _where(result: dict[str, Any]) -> list[str]:
@@ -277,7 +305,10 @@ def _action(result: DcgmResult) -> Action | None:
 
 def _warning_action(warning: DcgmWarning) -> Action:
     """Return the action for DCGM's severity; triage, as of a bandwidth below a bound of DCGM, proves no fault."""
-    software = warning.severity != _ISOLATE and warning.category in _SOFTWARE_CATEGORIES
+    if warning.action:
+        return warning.action
+    failed_eud = warning.category == _EUD and warning.severity == _ISOLATE
+    software = warning.category in _SOFTWARE_CATEGORIES and not failed_eud
     if software or warning.severity == _CONFIG:
         return Action.CONFIGURE
     return {_ISOLATE: Action.DRAIN, _RESET: Action.RESET_GPU}.get(warning.severity or 0, Action.MONITOR)
