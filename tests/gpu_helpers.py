@@ -255,7 +255,7 @@ FAULTS: dict[str, tuple[str, str, Callable[[Host], Any]]] = {
     "manager": ("gpu.fabric_manager", "nvidia-fab", lambda h: setattr(h, "service", FabricManager("failed", None))),
     "fabric": ("gpu.fabric_state", "GPU 0", lambda h: h.change(0, fabric_state="In Progress")),
     "brake": ("gpu.throttle", "GPU 0", lambda h: h.change(0, throttle=0x80)),
-    "hot": ("gpu.temperature", "GPU 0", lambda h: h.change(0, temperature=93.0)),
+    "hot": ("gpu.temperature", "GPU 0", lambda h: h.change(0, temperature=96.0)),
     "capped": ("gpu.power_limit", "GPU 0", lambda h: h.change(0, power_limit=500.0)),
     "clocks": ("gpu.clocks", "GPU 0", lambda h: h.change(0, clock_application=1200.0)),
     "leak": ("gpu.idle_memory", "GPU 2", lambda h: h.change(2, memory_used=40_960 * MIB)),

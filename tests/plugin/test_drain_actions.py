@@ -96,6 +96,7 @@ REPAIRS: dict[str, set[str]] = {
     "gpu.nvlink_errors": {"drain"},
     "gpu.nvlink_state": {"drain"},
     "gpu.p2p": {"drain"},
+    "gpu.pcie_gen": {"drain"},
     "gpu.pcie_width": {"drain"},
     "gpu.recovery_action": {"reset gpu", "reboot", "drain"},
     "gpu.remapped_pending": {"reset gpu"},

@@ -228,10 +228,18 @@ def _nvlink_down(node: SimulatedNode, options: Options) -> None:
             node.topology[(min(index, other), max(index, other))] = f"NV{count}"
 
 
-@_fault("gpu.nvlink_errors", "an NVLink replays and shows CRC errors", gpu=4, link=3, count=512)
+@_fault(
+    "gpu.nvlink_errors", "an NVLink replays and shows more CRC errors each second", gpu=4, link=3, rate=200
+)
 def _nvlink_errors(node: SimulatedNode, options: Options) -> None:
-    count = int(options["count"])
-    _linked(node, options).link_errors[int(options["link"])] = (count, 2, count)
+    _linked(node, options).link_errors[int(options["link"])] = (0, 2, 0, int(options["rate"]))
+
+
+@_fault(
+    "gpu.nvlink_errors", "an NVLink had CRC errors in former weeks", harmless=True, gpu=4, link=3, count=143
+)
+def _nvlink_errors_old(node: SimulatedNode, options: Options) -> None:
+    _linked(node, options).link_errors[int(options["link"])] = (0, 0, int(options["count"]), 0)
 
 
 def _linked(node: SimulatedNode, options: Options) -> SimulatedGpu:
@@ -266,7 +274,7 @@ def _throttled(node: SimulatedNode, options: Options) -> None:
     )
 
 
-@_fault("gpu.temperature", "a GPU is hot", gpu=0, celsius=93)
+@_fault("gpu.temperature", "a GPU is hot", gpu=0, celsius=96)
 def _hot(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), temperature__gpu=str(options["celsius"]))
 
@@ -329,15 +337,25 @@ def _driver_drift(node: SimulatedNode, options: Options) -> None:
         _set(gpu, driver_version=options["version"])
 
 
-@_fault("gpu.fabric_manager", "nvidia-fabricmanager is dead")
+@_fault("gpu.fabric_manager", "nvidia-fabricmanager restarts again and again")
 def _fabric_manager_dead(node: SimulatedNode, options: Options) -> None:
     _require(node.spec.nvswitch, "NVSwitch", node)
-    node.services["nvidia-fabricmanager"] = "failed"
+    node.services["nvidia-fabricmanager"] = "activating"
+
+
+@_fault("gpu.fabric_manager", "fabric manager runs in a container, not on the host", harmless=True)
+def _fabric_manager_elsewhere(node: SimulatedNode, options: Options) -> None:
+    node.services["nvidia-fabricmanager"] = "inactive"
     node.processes = [process for process in node.processes if process.comm != "nv-fabricmanage"]
 
 
 @_fault("gpu.fabric_state", "a GPU did not register with the NVLink fabric", gpu=0)
 def _fabric_state(node: SimulatedNode, options: Options) -> None:
+    _set(_gpu(node, options), fabric__state="Completed", fabric__status="Insufficient Resources")
+
+
+@_fault("gpu.fabric_state", "a GPU still registers with the NVLink fabric", gpu=0)
+def _fabric_registering(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), fabric__state="In Progress", fabric__status="N/A")
 
 

@@ -34,7 +34,8 @@ class SimulatedGpu:
     numa_node: int
     fields: dict[str, str]
     links: list[str | None]
-    link_errors: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # replay, recovery, CRC
+    # link -> replay, recovery, CRC errors, and how many more replay and CRC errors come per second
+    link_errors: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     apps: list[SimulatedGpuProcess] = field(default_factory=list)
 
 

@@ -247,7 +247,7 @@ def _gpu_files(node: SimulatedNode) -> dict[str, str]:
 def _link_rows(index: int, gpu: SimulatedGpu) -> list[str]:
     rows = []
     for link, speed in enumerate(gpu.links):
-        errors = gpu.link_errors.get(link, (0, 0, 0))
+        errors = gpu.link_errors.get(link, (0, 0, 0, 0))
         rows.append("\t".join(map(str, (index, link, speed or "-", *errors))))
     return rows
 

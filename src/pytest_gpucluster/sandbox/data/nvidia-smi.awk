@@ -1,5 +1,6 @@
 # nvidia-smi of a node: reads its options, then the required tables of the node, by the name in what:
-# aliases (alias, name), gpus (name, unit, one value per GPU), links (GPU, link, GB/s or "-", replay, recovery, CRC),
+# aliases (alias, name), gpus (name, unit, one value per GPU), links (GPU, link, GB/s or "-", replay, recovery, CRC,
+# further replay and CRC errors per second),
 # apps (GPU, pid, name, MiB), template (of nvidia-smi -q or -q -x). A single process, since it is called very often.
 BEGIN {
   node = @NODES@ "/" ("SLURMD_NODENAME" in ENVIRON ? ENVIRON["SLURMD_NODENAME"] : "none")
@@ -35,7 +36,8 @@ what == "gpus" {
 what == "links" {
   if (!(($1, "n") in links)) links[$1, "n"] = 0
   k = links[$1, "n"]++
-  links[$1, k] = $2; speed[$1, k] = $3; replay[$1, k] = $4; recovery[$1, k] = $5; crc[$1, k] = $6
+  links[$1, k] = $2; speed[$1, k] = $3; more = $7 ? int($7 * uptime()) : 0
+  replay[$1, k] = $4 + more; recovery[$1, k] = $5; crc[$1, k] = $6 + more
   next
 }
 what == "apps" { k = apps++; app_gpu[k] = $1; app_pid[k] = $2; app_name[k] = $3; app_memory[k] = $4; next }
@@ -173,6 +175,11 @@ function query_apps(   n, i, k, row) {
     for (i = 1; i <= n; i++) row = row (i > 1 ? ", " : "") app_cell(requested[i], k)
     print row
   }
+}
+function uptime(   line) {
+  if ((getline line < "/proc/uptime") <= 0) return 0
+  close("/proc/uptime")
+  return line % 100000
 }
 function nvlink(   g, k, l, s, text) {
   for (g = 0; g < count; g++) {

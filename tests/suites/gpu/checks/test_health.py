@@ -236,6 +236,8 @@ COUNTER_EXAMPLES = [
             gpus(0, temperature=91.0, throttle=0x1)),
     example("gpu.temperature", "V100 at work on a host without Slurm", "a process of its own", MONITOR, BUSY,
             gpus(0, temperature=92.0, throttle=0x60)),
+    example("gpu.temperature", "GPU at 97 C without a process, its reasons not readable", "above the limit of every model", DRAIN,
+            gpus(0, temperature=97.0, throttle=None), sick=True),
     example("gpu.temperature", "idle A100 at 93 C that its driver slows", f"{REASONS}: thermal slowdown", DRAIN,
             gpus(0, temperature=93.0, throttle=0x20), sick=True),
     example("gpu.recovery_action", "H200, driver 580", FLAGS, PASSED),

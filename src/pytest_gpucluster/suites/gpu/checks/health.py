@@ -51,6 +51,7 @@ RECOVERY = {
     "Drain P2P": Action.DRAIN,
     "Drain and Reset": Action.RESET_GPU,
 }
+OVERHEATED = 95.0  # C: data centre GPUs of NVIDIA slow down at 83 to 92, graphics cards at 88 to 94
 
 
 def clock_majority(facts: Mapping[str, Gpus]) -> ByModel:
@@ -93,7 +94,8 @@ def throttle(gpus: Gpus) -> Judgement:
     cause="cooling: fans, filters, hot air, a loose heat sink",
     hint="nvidia-smi -q -d TEMPERATURE; ipmitool sdr type fan",
     action=Action.MONITOR,
-    never_healthy="no process uses the GPU, and yet it exceeds its own limit of temperature, so that driver or hardware slow it",
+    never_healthy="no process uses the GPU, and yet it exceeds its own limit of temperature, so that driver or hardware slow it, or 95 C, "
+    "which is above the limit of every model",
 )
 @of_present_gpus
 def temperature(gpus: Gpus, gpu_profile: GpuProfile, apps: Sequence[GpuProcess] = ()) -> Judgement:
@@ -106,7 +108,8 @@ def temperature(gpus: Gpus, gpu_profile: GpuProfile, apps: Sequence[GpuProcess] 
             continue
         yield Metric("temperature", gpu.temperature, "C", str(gpu))
         if gpu.temperature > gpu_profile.max_temperature:
-            overheated = (gpu.throttle or 0) & (SOFT_HEAT | HEAT) and gpu.uuid not in busy
+            too_hot = gpu.temperature >= OVERHEATED or (gpu.throttle or 0) & (SOFT_HEAT | HEAT)
+            overheated = too_hot and gpu.uuid not in busy
             yield Finding(str(gpu), f"{gpu.temperature:g} C", limit, Action.DRAIN if overheated else None)
 
 
@@ -248,5 +251,6 @@ def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile, gpus:
         yield NotApplicable("the profile states no NVSwitch")
     elif fabric_service.state != "active":
         found = Finding("nvidia-fabricmanager", fabric_service.state, "active")
-        # one that failed was in use; one that does not run may not be needed: a container, or a rack, has its own
-        yield found if fabric_service.state == "failed" else unless_it_works(gpus.joined_fabric, found)
+        # where the host's own is not in use, a container or the rack may have one
+        unused = fabric_service.state in ("inactive", "unknown")
+        yield unless_it_works(gpus.joined_fabric, found) if unused else found

@@ -274,14 +274,14 @@ def _narrow(gpus: Gpus) -> set[str]:
         str(gpu)
         for gpu in gpus
         if gpu.pcie_width is not None
-        and gpu.pcie_width < min(gpu.pcie_width_max or 0, _usual_width(gpus, gpu))
+        and gpu.pcie_width < min(gpu.pcie_width_max or 0, _usual(gpus, gpu, "pcie_width"))
     }
 
 
-def _usual_width(gpus: Gpus, gpu: Gpu) -> int:
-    """Return the lanes of most GPUs of this model and performance state on the node; 0 without a majority of three."""
+def _usual(gpus: Gpus, gpu: Gpu, attribute: str) -> int:
+    """Return the number of most GPUs of this model and performance state on the node; 0 without a majority of three."""
     same = (one for one in gpus if (one.name, one.pstate) == (gpu.name, gpu.pstate))
-    alike = norm((str(one), one.pcie_width) for one in same)
+    alike = norm((str(one), getattr(one, attribute)) for one in same)
     return alike.value or 0 if alike.total > MOST_PAIR else 0
 
 
@@ -289,8 +289,9 @@ def _usual_width(gpus: Gpus, gpu: Gpu) -> int:
     "gpu.pcie_gen",
     cause="the slot or the firmware limits the PCIe generation, or the link trained down",
     hint="lspci -vv -d 10de: | grep -i -e lnkcap -e lnksta; BIOS settings; reseat the GPU",
-    # a slot by design, or a link that is idle: burnin.copies measures what a slow link costs
     action=Action.CONFIGURE,
+    never_healthy="most GPUs of the same NVSwitch board, whose slots are alike, report a higher generation that GPU and slot can use; slots "
+    "of cards may differ by design, and the generation in use, which an idle link may lower, takes no node out of service",
 )
 @of_present_gpus
 def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
@@ -308,7 +309,9 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         if gpu.pcie_gen_max is None:
             yield unread(gpus, gpu, "pcie_gen_max", expected, stated=True)
         elif gpu.pcie_gen_max < gpu_profile.pcie_gen:
-            yield Finding(str(gpu), f"at most generation {gpu.pcie_gen_max} in this slot", expected)
+            slower = gpu_profile.nvswitch and gpu.pcie_gen_max < _usual(gpus, gpu, "pcie_gen_max")
+            measured = f"at most generation {gpu.pcie_gen_max} in this slot"
+            yield Finding(str(gpu), measured, expected, Action.DRAIN if slower else None)
         elif gpu.pcie_gen is None:
             yield unread(gpus, gpu, "pcie_gen", expected, stated=True)
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate == "P0":
