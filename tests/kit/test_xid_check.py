@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from counter_examples import PASSED, REBOOT, WARNING, CounterExample, assert_as_expected, name
 from kernel_logs import fold
 from pydantic import ValidationError
 
@@ -18,7 +21,7 @@ from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus
 from pytest_gpucluster.kit.xid import Advice
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from pytest_gpucluster.core.check import Verdict
 
@@ -448,3 +451,36 @@ def test_the_cluster_files_known_lines_decide_first(tmp_path: Path) -> None:
     verdict = checks.xid(log, GPUS, GpuConfig(), (warns, switch))
     assert (verdict.outcome, len(verdict.advisories)) == (Outcome.PASSED, 2)
     assert "riser of this rack (known: ticket 7), last" in verdict.advisories[0].measured
+
+
+# --- machines that were considered
+
+
+def of_log(*lines: str, config: GpuConfig | None = None) -> Callable[[], Verdict]:
+    def judge() -> Verdict:
+        with tempfile.TemporaryDirectory() as folder:
+            return judged(Path(folder), *lines, config=config)
+
+    return judge
+
+
+def event(number: int, text: str) -> str:
+    return f"NVRM: Xid (PCI:0000:43:00): {number}, {text}"
+
+
+CATALOG = "NVIDIA's Xid catalogue"
+COUNTER_EXAMPLES = (
+    CounterExample("gpu.xid", "a job's illegal address", f"{CATALOG}: 13, RESTART_APP", PASSED, of_log(event(13, "pid=7, name=python, Graphics SM Warp Exception"))),
+    CounterExample("gpu.xid", "a job ended with its channel", f"{CATALOG}: 43, IGNORE", PASSED, of_log(event(43, "pid=7, name=python, Ch 00000008"))),
+    CounterExample("gpu.xid", "a page fault of an application", f"{CATALOG}: 31, RESTART_APP", PASSED, of_log(event(31, "pid=7, name=python, Ch 00000010, MMU Fault"))),
+    CounterExample("gpu.xid", "fell off the bus before the driver was loaded again", "driver upgrade", WARNING, of_log(OFF, *["usb 1-1: hello"] * 60, LOADED)),
+    CounterExample("gpu.xid", "a number that the site ignores", "gpu.xid_ignore", WARNING, of_log(event(95, "pid=7, name=python, Uncontained"), config=GpuConfig(xid_ignore=(95,)))),
+    CounterExample("gpu.xid", "a clean log", "dmesg", PASSED, of_log("pci 0000:43:00.0: enabling device")),
+    CounterExample("gpu.xid", "fell off the bus", f"{CATALOG}: 79, RESTART_BM", REBOOT, of_log(OFF), sick=True),
+    CounterExample("gpu.xid", "an uncontained error", f"{CATALOG}: 95, RESET_GPU", Action.RESET_GPU.value, of_log(event(95, "pid=7, name=python, Uncontained")), sick=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_a_machine_gets_the_verdict_of_a_person(machine: CounterExample) -> None:
+    assert_as_expected(machine)

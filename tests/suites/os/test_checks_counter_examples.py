@@ -486,6 +486,7 @@ SICK: tuple[Row, ...] = (
     ("os.architecture", "in the wrong group", "cluster file", CONFIGURE, lambda: system.architecture(CPUS, peers("x86_64", "aarch64"))),
     ("os.uptime", "rebooted by its watchdog", "os.min_uptime", MONITOR, lambda: system.uptime(95, 600, None)),
     ("os.clock", "90 s ahead", "no time service", CONFIGURE, lambda: skew(190.0, (100.0, 100.0))),
+    ("os.memory", "one rank of 32 GiB in 4 TiB missing, EDAC names it", "0.8%", VENDOR, lambda: memory(4001, 4033, missing=("mc3/rank7", 32))),
     ("os.memory", "one DIMM of 64 missing, EDAC names it", "1/64 = 1.6%", VENDOR, lambda: memory(3970, 4033, missing=("CPU1_DIMM_A1", 64))),
     ("os.memory", "one DIMM of 64 missing, no EDAC driver", "1/64 = 1.6%", VENDOR, lambda: memory(3970, 4033)),
     ("os.memory", "one DIMM of 16 missing", "reseat", VENDOR, lambda: memory(945, 1008)),

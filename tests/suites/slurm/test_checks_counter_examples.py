@@ -191,6 +191,8 @@ HEALTHY: tuple[Row, ...] = (
     ("slurm.responding", "slurmd is restarted at the moment of a ping", "IDLE+NOT_RESPONDING: SlurmdTimeout is not reached", MONITOR, lambda: checks.responding(node("IDLE+NOT_RESPONDING"))),
     ("slurm.responding", "20.11: IDLE*", "sinfo idle*", MONITOR, lambda: checks.responding(node("IDLE*"))),
     ("slurm.responding", "drained by an operator and switched off", "RMA", MONITOR, lambda: checks.responding(node("DOWN+DRAIN+NOT_RESPONDING", f"RMA 4711, DIMM {BY_ROOT}"))),
+    ("slurm.responding", "drained and switched off, since 23.02", "Slurm appends to the reason", MONITOR, lambda: checks.responding(node("DOWN+DRAIN+NOT_RESPONDING", f"RMA 4711 : Not responding {BY_ROOT}"))),
+    ("slurm.responding", "a cloud node whose slurmd stopped first", "DOWN+CLOUD+POWERED_DOWN", MONITOR, lambda: checks.responding(node("DOWN+CLOUD+POWERED_DOWN+NOT_RESPONDING", f"Not responding {BY_SLURM}"))),
     ("slurm.responding", "a cloud node that did not start", "DOWN+CLOUD+POWERED_DOWN+NOT_RESPONDING: ResumeTimeout reached", MONITOR, lambda: checks.responding(node("DOWN+CLOUD+POWERED_DOWN+NOT_RESPONDING", f"ResumeTimeout reached {BY_SLURM}"))),
     ("slurm.responding", "slurmctld was restarted", "UNKNOWN", MONITOR, lambda: checks.responding(node("UNKNOWN"))),
     ("slurm.responding", "reboots", "IDLE+REBOOT_ISSUED+NOT_RESPONDING", NOT_CHECKED, lambda: checks.responding(node("IDLE+REBOOT_ISSUED+NOT_RESPONDING"))),

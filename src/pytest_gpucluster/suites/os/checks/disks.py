@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.facts import Mount
 
 SHM = SCRATCH[1]
-LEAST_FREE = (
-    0.1  # of a file system, if that is less than the default of os.min_free_root: a small one is no fault
-)
+# of a file system, if that is less than the default of os.min_free_root: a small one is no fault
+LEAST_FREE = 0.1
 MIN_INODES_FREE = 0.05
 
 
