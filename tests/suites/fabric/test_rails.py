@@ -19,9 +19,10 @@ from counter_examples import (
 from fabric_helpers import answer
 
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile, Rail
-from pytest_gpucluster.core.check import Action, Metric
+from pytest_gpucluster.core.check import Action, Metric, Outcome
+from pytest_gpucluster.kit.nvidia_smi import Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
-from pytest_gpucluster.suites.fabric.facts import Adapters, Port, parse_adapters
+from pytest_gpucluster.suites.fabric.facts import Adapters, GidPort, Port, parse_adapters
 from pytest_gpucluster.suites.fabric.rails import rail_majority, rails_of, role
 
 GPUS = 4
@@ -104,6 +105,11 @@ COUNTER_EXAMPLES = [
             rail_majority(of_three(sound, sound)),
         ),
     ),
+    CounterExample(
+        "fabric.hca_count", "the adapter of one GPU at the processor, on all nodes", "NVIDIA/nccl issue 246", PASSED,
+        lambda: count_of((sound := node(*rails()[:3], STORAGE[0])), sound),
+    ),
+    CounterExample("fabric.hca_count", "the driver of the adapters is not loaded", "openibd stopped", CONFIGURE, lambda: count(node()), sick=True),
     CounterExample("fabric.hca_count", "an adapter of another board after a repair", "maintenance of any cluster", PASSED, lambda: count(node(*rails()[:3], rail(3, board="OTHER")))),
     CounterExample("fabric.hca_count", "a node alone that lacks an adapter", GUIDE, CONFIGURE, lambda: count(LOST, peers=False), sick=True),
     CounterExample("fabric.hca_count", "one of three lacks an adapter, storage is up", GUIDE, DRAIN, lambda: count(LOST), sick=True),
@@ -188,6 +194,21 @@ def test_rails_of_a_shipped_profile_hold_for_its_systems_only() -> None:
     assert [one.ports[0].device for one in rails_of(sound, profile)] == [f"mlx5_{i}" for i in range(GPUS)]
     dgx = replace(sound, product="DGXH100")
     assert [one.ports[0].device for one in rails_of(dgx, profile)] == [f"mlx5_{10 + i}" for i in range(GPUS)]
+    one_moved = named(*HERE[:3], "0000:f9:00.0", systems=("DGX*",))
+    assert [one.ports[0].device for one in rails_of(dgx, one_moved)] == [f"mlx5_{i}" for i in range(GPUS)]
+    (lost,) = fabric.hca_count(one_moved, replace(LOST, product="DGXH100")).findings
+    assert lost.measured == "no rail: adapter 0000:f9:00.0 is not there"
+    (guest,) = rails_of(
+        Adapters(dgx.ports, 1.0, (), "DGXH100"), named(*HERE[:1], *["0000:f1:00.0"] * 3, systems=("DGX*",))
+    )
+    assert guest.need == GPUS, "half of the adapters must be where the profile has them"
+    fewer = named(*HERE[:3], systems=("DGX*",))
+    assert len(rails_of(dgx, fewer)) == GPUS, "the profile asks for more ports than it names"
+    part = rails_of(replace(dgx, gpus=dgx.gpus[:2]), named(*HERE, systems=("DGX*",), hcas=2))
+    assert [(one.need, str(one.gpus[0])) for one in part] == [
+        (1, "GPU 0 (0000:03:00.0)"),
+        (1, "GPU 1 (0000:13:00.0)"),
+    ]
     # another BIOS, other buses: the named adapters are not there, and each GPU has one behind its switch
     other_bios = named("0000:f2:00.0", "0000:f6:00.0", "0000:f9:00.0", HERE[3], systems=("DGX*",))
     assert [one.ports[0].device for one in rails_of(dgx, other_bios)] == [f"mlx5_{i}" for i in range(GPUS)]
@@ -198,6 +219,8 @@ def test_a_site_with_cables_at_some_ports_states_their_number() -> None:
     (pooled,) = rails_of(node(*HALF, *STORAGE), two)
     assert (pooled.need, len(pooled.ports)) == (2, GPUS)
     assert not fabric.port_state(two, node(*HALF, *STORAGE)).findings
+    few = node(*rails()[:2], *STORAGE[:1])
+    assert [(one.need, len(one.ports)) for one in rails_of(few, named(hcas=3))] == [(3, 3)], "all ports"
     three = named(*HERE, hcas=3)
     assert len(fabric.port_state(three, node(*HALF, *STORAGE)).findings) == 2
 
@@ -221,7 +244,10 @@ def test_two_gpus_share_a_switch_and_a_card_for_storage_stands_beside_them() -> 
     assert [(one.need, len(one.ports), len(one.gpus)) for one in found] == [(2, 2, 2), (2, 2, 2)]
 
 
-@pytest.mark.parametrize("card", [{"rate": 12.5, "link_layer": "Ethernet"}, {"rate": 12.5}])
+@pytest.mark.parametrize(
+    "card",
+    [{"rate": 12.5, "link_layer": "Ethernet"}, {"rate": 12.5}, {"rate": 50.0, "link_layer": "Ethernet"}],
+)
 def test_cards_of_two_ports_beside_each_gpu_are_not_the_rails(card: dict[str, Any]) -> None:
     cards = [
         rail(index, device=f"mlx5_{10 * number + index}", number=number, board="CARD", **card)
@@ -232,7 +258,48 @@ def test_cards_of_two_ports_beside_each_gpu_are_not_the_rails(card: dict[str, An
     assert [[port.board for port in one.ports] for one in found] == [["RAIL"]] * GPUS
     assert not fabric.rate(IB, node(*rails(), *cards)).findings
     lost = fabric.hca_count(IB, node(*rails()[:3], *cards))
+    assert [one.ports[0].board for one in rails_of(node(*rails()[:3], *cards), IB)[:3]] == ["RAIL"] * 3
     assert [found.part for found in lost.findings] == (["GPU 3 (0000:33:00.0)"] if len(card) == 2 else [])
+
+
+def test_a_faster_card_beside_one_gpu_is_not_the_rail_of_all() -> None:
+    found = rails_of(node(*rails(), replace(CARD, rate=100.0)), IB)
+    assert [[port.board for port in one.ports] for one in found] == [["RAIL"]] * GPUS
+
+
+def test_a_node_without_any_adapter_may_lack_their_driver() -> None:
+    fleet = {**of_three(SOUND), "d": node()}
+    verdict = fabric.hca_count(IB, node(), fabric.active_majority(fleet), rail_majority(fleet))
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.CONFIGURE)
+
+
+def test_two_nodes_do_not_show_what_a_third_one_lacks() -> None:
+    usual = fabric.active_majority({"a": SOUND, "b": SOUND})
+    assert (
+        fabric.hca_count(IB, LOST, usual, rail_majority({"a": SOUND, "b": SOUND})).action is Action.CONFIGURE
+    )
+
+
+def test_the_path_from_gpu_to_adapter_is_not_judged_while_an_adapter_is_missing() -> None:
+    topology = Topology({}, {0: {"mlx5_0": "PIX"}, 1: dict.fromkeys(("mlx5_1", "mlx5_2", "mlx5_3"), "SYS")})
+    assert fabric.gpu_nic_affinity(IB, topology, SOUND).outcome is Outcome.FAILED
+    verdict = fabric.gpu_nic_affinity(IB, topology, LOST)
+    assert verdict.reason == "the node lacks an adapter (see fabric.hca_count)"
+
+
+def test_only_rails_need_a_gid_of_roce_v2() -> None:
+    roce = IB.model_copy(update={"fabric": FabricProfile(hcas=GPUS, link_layer="Ethernet", rate=50.0)})
+    adapters = node(*rails(link_layer="Ethernet"), *[replace(it, link_layer="Ethernet") for it in STORAGE])
+    table = [GidPort(it.device, 1, "Ethernet", {0: "RoCE v2"}) for it in adapters.ports]
+    table[0] = replace(table[0], types={0: "IB/RoCE v1"})
+    (bad,) = fabric.gid(roce, table, (), adapters).findings
+    assert bad.part == "mlx5_0 port 1"
+
+
+def test_the_firmware_of_bridges_is_compared() -> None:
+    bridge = replace(BRIDGES[0], board="BRIDGE", firmware="28.2")
+    fleet = fabric.firmware_majority(of_three(node(bridge), node(replace(bridge, firmware="28.3"))))
+    assert fabric.firmware(IB, node(bridge), fleet).outcome is Outcome.FAILED
 
 
 def test_a_gpu_that_is_lost_changes_nothing_for_the_rails_of_the_others() -> None:
@@ -286,6 +353,13 @@ def test_a_bridge_is_known_by_its_vital_product_data_or_its_four_functions() -> 
 
     assert functions(4) == [True] * 4
     assert functions(2) == [False] * 2
+    top = [f"path mlx5_{i} /sys/devices/pci0000:04/0000:04:01.0/0000:05:00.{i}" for i in range(5)]
+    guests = [
+        line.replace(" 1", " 1 virtual") if i and line.startswith("port ") else line
+        for i in range(5)
+        for line in port(f"mlx5_{i}", 1)
+    ]
+    assert not any(it.bridge for it in listing(*top, *guests).ports), "functions of SR-IOV"
     assert functions(4, "Ethernet") == [False] * 4, "cards of four ports for Ethernet exist"
 
 
@@ -302,6 +376,8 @@ def test_a_representor_is_no_port() -> None:
         *port("mlx5_0", 3, *nets),
     )
     assert [role(it) for it in found.ports] == ["", "representor of a function", "representor of a function"]
+    unnamed = listing(*port("mlx5_0", 1, *nets))
+    assert role(unnamed.ports[0]) == "", "the cable of a switch, whose interface cannot be read"
     two = listing(*port("mlx4_0", 1, "net ib0 2044 name"), *port("mlx4_0", 2, "net ib0 2044 name"))
     assert [role(it) for it in two.ports] == ["", ""], "two cables at one adapter"
     assert two.ports[0].interfaces == {"ib0": 2044}
