@@ -72,6 +72,37 @@ def test_xml_of_nvidia_smi_gives_counters_names_and_limits() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("margin", "threshold", "expected"),
+    [("49 C", "", 89.0), ("N/A", "90 C", 90.0), ("N/A", "N/A", None)],  # since Hopper, before it, unknown
+)
+def test_the_temperature_from_which_a_gpu_slows_down(
+    margin: str, threshold: str, expected: float | None
+) -> None:
+    text = recorded_xml().replace("<gpu_temp_tlimit>49 C<", f"<gpu_temp_tlimit>{margin}<")
+    own = f"<gpu_temp_slow_threshold>{threshold}</gpu_temp_slow_threshold><gpu_temp_tlimit>"
+    (gpu,) = payload_counters.read_xml(text.replace("<gpu_temp_tlimit>", own))
+    assert gpu["slow_celsius"] == expected
+
+
+def test_ports_have_their_counters_and_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    def output_of(argv: list[str], _: float) -> tuple[int, str, str]:
+        if "ls -d" in argv[-1]:
+            return 0, "/sys/class/infiniband/mlx5_0/ports/1\n/sys/class/infiniband/hfi1/ports/1\n", ""
+        return (
+            0,
+            "400 Gb/sec (4X NDR)\nsymbol_error 7\nlink_downed \n"
+            if "mlx5_0" in argv[-1]
+            else "symbol_error 1\n",
+            "",
+        )
+
+    monkeypatch.setattr(payload_counters, "output_of", output_of)
+    counters = payload_counters.Counters()
+    assert counters._infiniband() == {"mlx5_0/1": {"symbol_error": 7}, "hfi1/1": {"symbol_error": 1}}
+    assert counters.port_rates == {"mlx5_0/1": 50.0}
+
+
 def test_what_nvidia_smi_does_not_tell_is_no_counter() -> None:
     text = recorded_xml().replace("<replay_counter>0<", "<replay_counter>N/A<")
     assert "pcie_replay" not in payload_counters.read_xml(text)[0]["counters"]

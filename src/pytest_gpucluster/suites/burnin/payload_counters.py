@@ -74,7 +74,7 @@ def _read_gpu(index: int, gpu: Any) -> Dict[str, Any]:
         "name": find("product_name") or "",
         "pcie_gen": number(find("pci/pci_gpu_link_info/pcie_gen/max_link_gen")),
         "pcie_width": number((find("pci/pci_gpu_link_info/link_widths/max_link_width") or "").rstrip("x")),
-        "slow_celsius": number(find("temperature/gpu_temp_slow_threshold")),
+        "slow_celsius": _slow_celsius(find),
         "power_limit": number(find("gpu_power_readings/current_power_limit"))
         or number(find("power_readings/power_limit")),
         "power_default": number(find("gpu_power_readings/default_power_limit"))
@@ -85,6 +85,15 @@ def _read_gpu(index: int, gpu: Any) -> Dict[str, Any]:
             for entry in gpu.findall("processes/process_info")
         ],
     }  # fmt: skip
+
+
+def _slow_celsius(find: Callable[[str], Optional[str]]) -> Optional[float]:
+    """Return the temperature from which the GPU slows down; since Hopper nvidia-smi shows margins to its limit instead."""
+    names = ("gpu_temp", "gpu_temp_tlimit", "gpu_temp_slow_tlimit_threshold")
+    now, margin, slow = [number(find("temperature/" + name)) for name in names]
+    if now is None or margin is None or slow is None:
+        return number(find("temperature/gpu_temp_slow_threshold"))
+    return now + margin - slow
 
 
 def _read_counters(find: Callable[[str], Optional[str]]) -> Dict[str, int]:
