@@ -26,7 +26,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.drain.policy import Budget
 from pytest_gpucluster.drain.reason import read_reason
-from pytest_gpucluster.kit import mpi_errors, nccl_log, nccl_tests, node_facts
+from pytest_gpucluster.kit import kernel_log, mpi_errors, nccl_log, nccl_tests, node_facts
 from pytest_gpucluster.kit import mpi_facts as mpi
 from pytest_gpucluster.kit import payload_result as told
 from pytest_gpucluster.kit.nccl_names import NameFilter
@@ -166,7 +166,9 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "kit.kernel_log": (
         b"source dmesg\nclock 1700000000 100.5 1\nfrom\t[    0.000000] Linux\n"
         b"seen\t3\t90\t[  10.500000]\t[  12.250000]\tNVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n"
-        b"end\t900\t0\t0\t1\t[   12.114906]\n",
+        b"ask\tmounts\npci\t0000:1b:00.0\nend\t900\t0\t0\t1\t[   12.114906]\nstate\tread\n"
+        b"state\tmountinfo\t36 22 0:52 / /home rw,relatime shared:9 - nfs4 fs1:/export rw\nstate\tdf\t/home\thung\t\n"
+        b"state\tgpu\t\t0\tGPU 00000000:1B:00.0\nstate\tpci\t0000:c3:00.0 class 0x010802 DRIVER=nvme PCI_ID=144D:A80A\n",
     ),
     "cluster.slurm.mpi_types": recorded("mpi/mpi-list-22.05.txt"),
     "suites.os.software_facts.PROCESSES": (
@@ -212,6 +214,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     ),
 }
 MADE: dict[str, Callable[[], Probe[Any]]] = {
+    "kernel_log_of": lambda: kernel_log.kernel_log_of(()),
     "services": lambda: os_software.services(["slurmd", "munge"]),
     "packages": lambda: os_software.packages(["slurmd", "munge"]),
     "sysctls": lambda: os_software.sysctls(["kernel.pid_max", "vm.swappiness"]),

@@ -118,6 +118,10 @@ ORDINARY = {
 }
 # what a line alone says: the kind, and the action where nothing but a repair ends it
 ALONE = {
+    "Kernel panic - not syncing: VFS: Unable to mount root fs": "lockup",
+    "Internal error: Oops: 96000004 [#1] SMP": "lockup",
+    "general protection fault, probably for non-canonical address 0x78d29c0722bf7aa1: 0000 [#1] SMP NOPTI": "lockup",
+    "BUG: kernel NULL pointer dereference, address: 0000000000000008": "lockup",
     "mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: bd80000000100134": "mce",
     "mce: [Hardware Error]: CPU 12: Machine Check Exception: 5 Bank 1: be00000000800400": "mce",
     "mce: Uncorrected hardware memory error in user-access at 3f8e65c0": "mce",
@@ -142,9 +146,6 @@ QUESTIONS = {
     "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:": "lockup",
     "NMI watchdog: Watchdog detected hard LOCKUP on cpu 12": "lockup",
     "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]": "lockup",
-    "BUG: kernel NULL pointer dereference, address: 0000000000000008": "lockup",
-    "general protection fault, probably for non-canonical address 0x78d29c0722bf7aa1: 0000 [#1] SMP NOPTI": "lockup",
-    "Internal error: Oops: 96000004 [#1] SMP": "lockup",
     "INFO: task python:4711 blocked for more than 120 seconds.": "hung",
     "md/raid1:md0: Disk failure on sda1, disabling device.": "raid",
     "md/raid1:md0: active with 1 out of 2 mirrors": "raid",
@@ -176,7 +177,6 @@ WARNINGS = {
     "nf_conntrack: nf_conntrack: table full, dropping packet": "network",
     "neighbour: arp_cache: neighbor table overflow!": "network",
     "VFS: file-max limit 1000000 reached": "limits",
-    "Kernel panic - not syncing: VFS: Unable to mount root fs": "boot record",
     "NVRM: nvAssertOkFailedNoLog: Assertion failed: Invalid state [NV_ERR_INVALID_STATE] (0x00000040)": "driver",
     "NVRM: API mismatch: the client has the version 535.54.03, but": "driver",
     "mlx5_core 0000:3b:00.0: Port module event[error]: module 0, Cable error, High Temperature": "nic",
@@ -343,7 +343,6 @@ DISK = "blk_update_request: I/O error, dev sda, sector 5 op 0x0:(READ)"
 INIT = "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)"
 FATAL = "nvme 0000:c3:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer"
 HUNG = "INFO: task dd:31415 blocked for more than 120 seconds."
-OOPS = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
 ANSWERED = [  # line, state, action (None: a warning), words
     (NFS, (HOME, "df\t/home\t0\t"), None, "/home can be read now"),
     (NFS, (HOME, "df\t/home\thung\t"), Action.MONITOR, "/home (fs1:/export) cannot be read now: no answer of df"),
@@ -369,8 +368,8 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (DISK, (ROOT.format("rw"), "dd\tsda\thung\t", "disk\tsda /sys/devices/platform/host9/session2/x holders removable 0 x"), None, "not a disk"),
     (DISK, (ROOT.format("rw"), "dd\tsda\thung\t", "disk\tsda /x holders removable 0 Amazon Elastic Block Store"), None, "not a disk"),
     (DISK.replace("sda", "sr0"), (ROOT.format("rw"),), None, "not a disk"),
-    (DISK, ("md\tmd0 : active raid1 sda[1](F) sdb[0]",), Action.DRAIN, "(F)"),
-    ("md/raid1:md0: Disk failure on sda1, x", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/1] [U_]"), Action.DRAIN, "md0 [U_]"),
+    (DISK, ("md\tmd0 : active raid1 sda[1](F) sdb[0]",), Action.MONITOR, "(F)"),
+    ("md/raid1:md0: Disk failure on sda1, x", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/1] [U_]"), Action.MONITOR, "md0 [U_]"),
     ("md/raid1:md0: active with 1 out of 2 mirrors", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/1] [U_]"), Action.MONITOR, "md0 [U_]"),
     ("md/raid1:md0: Disk failure on sda1, x", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/2] [UU]"), None, "no array lacks a disk"),
     (INIT, ("gpu\t\t0\tGPU 00000000:1B:00.0", "gpu\t\t0\t    GPU Recovery Action : None"), None, "nvidia-smi lists this GPU now"),
@@ -391,8 +390,6 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (HUNG, ("task\ttasks 1", "task\t31415 dd voluntary_ctxt_switches: 7"), Action.MONITOR, "waiting now: 31415 dd"),
     (HUNG, ("task\ttasks 0",), None, "not known"),
     (HUNG, ("task\ttasks 1", "task\t31415 dd", HOME.replace("nfs4", "wekafs"), "df\t/home\thung\t"), None, "waits for a file server"),
-    (OOPS, ("taint\t12417",), Action.REBOOT, "bit D"),
-    (OOPS, ("taint\t12289",), None, "did not crash"),
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 # answers of data/kernel-lines.yaml that the node reads
-ASKED = ("mounts", "disks", "gpu", "pci", "tasks", "taint", "rate")
+ASKED = ("mounts", "disks", "gpu", "pci", "tasks", "rate")
 SECONDS = 8  # for df, reads of disks and smartctl
 GPU_SECONDS = 25  # for nvidia-smi, which initializes all GPUs of a node without persistence mode
 MOST = 48  # mounts, disks and PCI functions
@@ -52,7 +52,6 @@ if asks pci || asks rate || asks gpu; then for k in $(of pci); do p=/sys/bus/pci
 if asks pci; then for k in $(ls /sys/class/infiniband 2>/dev/null); do p=/sys/class/infiniband/$k;
  echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p"/ports/*/state 2>/dev/null | tr '\n' ' ')rate $(cat "$p"/ports/*/rate 2>/dev/null | tr '\n' ' ')"; done | put port;
  for k in $(ls /sys/class/net 2>/dev/null); do p=/sys/class/net/$k; echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p/operstate" 2>/dev/null)"; done | put port; fi;
-if asks taint; then cat /proc/sys/kernel/tainted 2>/dev/null | put taint; fi;
 if asks tasks; then waiting() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= 2>/dev/null | awk '{ n++ } $3 ~ /^D/ && $1 != 2 && $2 != 2 { print $1, $6 } END { print "tasks", (n > 0) }' |
  while read -r p c; do echo "$p $c $(cat "/proc/$p/status" 2>/dev/null | grep voluntary | tr -d '\n' | tr '\t' ' ')"; done; };
  waiting >"$d/1"; sleep 2; waiting >"$d/2"; grep -F -x -f "$d/1" "$d/2" | put task; fi;
@@ -166,12 +165,6 @@ class KernelState:
             elif name and (match := re.search(r"\[[U_]*_[U_]*\]", line)):
                 found.setdefault(name, f"{name} {match[0]}")
         return found
-
-    @property
-    def crashed(self) -> bool | None:
-        """Whether the running kernel crashed: bit D (7) of the taint; None if that was not read."""
-        text = "".join(self.lines.get("taint", ()))
-        return bool(int(text) & 1 << 7) if text.isdecimal() else None
 
     @property
     def gpus(self) -> dict[str, str] | None:

@@ -30,7 +30,7 @@ class LogRule(Model):
     kind: Text
     meaning: Text
     source: Text
-    asks: Literal["", "mounts", "disks", "gpu", "pci", "tasks", "taint", "lasting", "rate"] = ""
+    asks: Literal["", "mounts", "disks", "gpu", "pci", "tasks", "lasting", "rate"] = ""
     action: Action = Action.MONITOR
     never_healthy: str = ""
 

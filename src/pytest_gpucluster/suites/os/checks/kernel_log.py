@@ -203,8 +203,7 @@ def _disks(event: Event, log: KernelLog) -> StateAnswer:
     state, name = log.state, _disk(event.device)
     for array, how in state.degraded.items():
         if event.kind == "raid" or (name and (name == array or name in how)):
-            lost = "(F)" in how or "disk failure" in event.text.lower()
-            return StateAnswer(True, f"/proc/mdstat: {how}", Action.DRAIN if lost else Action.MONITOR)
+            return StateAnswer(True, f"/proc/mdstat: {how}", Action.MONITOR)
     if event.kind == "raid":
         return StateAnswer(False, "no array lacks a disk now") if state.lines.get("md") else _UNKNOWN
     if _is_elsewhere(name, log):
@@ -348,13 +347,6 @@ def _tasks(_event: Event, log: KernelLog) -> StateAnswer:
     return StateAnswer(True, f"waiting now: {', '.join(waiting[:3])}")
 
 
-def _taint(_event: Event, log: KernelLog) -> StateAnswer:
-    """Return whether the running kernel is the one that crashed: it may hold locks until the node boots."""
-    crashed = log.state.crashed
-    words = {True: "the taint of the running kernel has bit D", False: "the running kernel did not crash"}
-    return StateAnswer(crashed, words.get(crashed, "") if crashed is not None else "")
-
-
 def _lasting(event: Event, log: KernelLog) -> StateAnswer:
     if event.last is None or log.now is None:
         return _UNKNOWN
@@ -378,7 +370,6 @@ _ANSWERS: Mapping[str, Callable[[Event, KernelLog], StateAnswer]] = {
     "gpu": _gpu,
     "pci": _pci,
     "tasks": _tasks,
-    "taint": _taint,
     "lasting": _lasting,
     "rate": _rate,
 }
