@@ -518,6 +518,8 @@ COUNTER_EXAMPLES = [
             sick=True),
     example("gpu.pcie_gen", "V100 that lowers its link in P0 without load", f"{MAN}: may be reduced when idle", MONITOR,
             gpus(6, pcie_gen=1)),
+    example("gpu.pcie_gen", "all eight idle in P0 at generation 1", f"{MAN}: may be reduced when idle", NOT_CHECKED,
+            gpus(pcie_gen=1, throttle=0x1)),
     example("gpu.pcie_gen", "guest without the generation", "nvidia-smi: [N/A]", NOT_CHECKED,
             gpus(pcie_gen=None, pcie_gen_max=None, unread={"pcie_gen": "[N/A]", "pcie_gen_max": "[N/A]"})),
     example("gpu.topology", "DGX-1: a mesh of NV1 and NV2", "DGX-1 system architecture", CONFIGURE,
