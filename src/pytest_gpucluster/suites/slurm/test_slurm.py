@@ -14,10 +14,11 @@ from pytest_gpucluster.suite import checks_as_tests, fact
 from pytest_gpucluster.suites.slurm import SUITE, checks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.slurm.diagnostic_step import JobFacts, NodeDiagnostic
@@ -63,6 +64,12 @@ def finished(session: ClusterSession) -> JobFacts:
 
 
 @fact(scope="session")
+def shown_nodes(inventory: Mapping[str, NodeInfo]) -> Peers[NodeInfo]:
+    """All nodes as Slurm shows them, for the comparison within a group."""
+    return Peers(inventory)
+
+
+@fact(scope="session")
 def config(slurm: Slurm) -> dict[str, str]:
     """The current configuration of slurmctld."""
     return slurm.config()
@@ -71,7 +78,6 @@ def config(slurm: Slurm) -> dict[str, str]:
 info = fact(lambda node: node.info)
 node_profile = fact(lambda profile: profile.node)
 slurm_version = fact(lambda config: config.get("SLURM_VERSION", ""))
-shown_nodes = fact(scope="session")(Peers)
 usual_cpus = fact(lambda node, shown_nodes: shown_nodes.of(node.peers, "cpus"))
 usual_memory = fact(lambda node, shown_nodes: shown_nodes.of(node.peers, "memory"))
 usual_version = fact(lambda node, shown_nodes: shown_nodes.of(node.peers, "version"))
