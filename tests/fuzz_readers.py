@@ -166,7 +166,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "kit.kernel_log": (
         b"source dmesg\nclock 1700000000 100.5 1\nfrom\t[    0.000000] Linux\n"
         b"seen\t3\t90\t[  10.500000]\t[  12.250000]\tNVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n"
-        b"ask\tmounts\npci\t0000:1b:00.0\nend\t900\t0\t0\t1\t[   12.114906]\nstate\tread\n"
+        b"need\tmounts\npci\t0000:1b:00.0\nend\t900\t0\t0\t1\t[   12.114906]\nstate\tread\n"
         b"state\tmountinfo\t36 22 0:52 / /home rw,relatime shared:9 - nfs4 fs1:/export rw\nstate\tdf\t/home\thung\t\n"
         b"state\tgpu\t\t0\tGPU 00000000:1B:00.0\nstate\tpci\t0000:c3:00.0 class 0x010802 DRIVER=nvme PCI_ID=144D:A80A\n",
     ),

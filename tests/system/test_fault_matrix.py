@@ -89,6 +89,8 @@ REPAIRED = {
     "topology": "drain",
     "memory_missing": "return to vendor",
     "mce": "drain",
+    "file_system_read_only": "drain",
+    "file_server_away": "drain",
     "oops": "reboot",
     "systemd_gone": "reboot",
     "hca_missing": "drain",
@@ -171,7 +173,7 @@ def test_at_least_twenty_kinds() -> None:
 @pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
 def test_fault_is_found_by_its_own_check_alone(run: Run, kind: str) -> None:
     node = run.node_of[kind]
-    assert run.failed.get(node, set()) == {FAULTS[kind].check}, run.text[-2000:]
+    assert run.failed.get(node, set()) == {FAULTS[kind].check, *FAULTS[kind].seen_by}, run.text[-2000:]
 
 
 @pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
@@ -185,7 +187,8 @@ def test_fault_of_the_hardware_takes_its_node_out_and_no_other_does(run: Run, ki
 def test_fault_changes_the_outcome_of_no_other_check(run: Run, kind: str) -> None:
     expected = dict.fromkeys(run.usual().keys() - OF_SLURMCTLD if kind in ACTED else (), "not tested")
     expected |= UNJUDGEABLE.get(kind, {})
-    assert run.differences(run.node_of[kind]) == expected | {FAULTS[kind].check: "failed"}
+    seen = dict.fromkeys((FAULTS[kind].check, *FAULTS[kind].seen_by), "failed")
+    assert run.differences(run.node_of[kind]) == expected | seen
 
 
 @pytest.mark.parametrize("kind", HARMLESS)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
-from pytest_gpucluster.kit.kernel_state import ASKED, STATE_SH, KernelState, read_state
+from pytest_gpucluster.kit.kernel_state import STATE_PARTS, STATE_SH, KernelState, read_state
 from pytest_gpucluster.kit.log_rules import DRIVER, QUIET, LogRule, in_awk, joined, rule_of
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ function fold(words, all, out, n, i, w) {
     out = out " " w }
   return out }
 function tokens(rest, shape, name) {
-  while (match(rest, shape) && asked < 200) {
+  while (match(rest, shape) && names < 200) {
     name = substr(rest, RSTART, RLENGTH); rest = substr(rest, RSTART + RLENGTH);
-    gsub(/[^a-z0-9.:-]/, "", name); if (!(name in named)) { named[name] = 1; asked++; device[asked] = name } } }
+    gsub(/[^a-z0-9.:-]/, "", name); if (!(name in named)) { named[name] = 1; names++; device[names] = name } } }
 { gsub(/\r/, ""); lines++; text = $0; stamp = ""; level = "";
   if (match(text, /\[ *[0-9]+[.][0-9]+\]/) && RSTART < 60) stamp = substr(text, RSTART, RLENGTH);
   else if (text ~ /^ /) stamp = before;
@@ -106,14 +106,14 @@ low ~ /RULES/ || low ~ /DRIVER/ {
   bank = match(low, /bank [0-9]+: (0x)?[0-9a-f]/) ? substr(low, RSTART + RLENGTH - 1, 1) : "";
   errors = match(low, /[0-9]+ [cu]e /) ? substr(low, RSTART, RLENGTH - 4) + 0 : 0;
   note(fold(text, bank != "") bank, sort, NR, stamp, text, errors);
-  ASKS
+  NEEDS
   tokens(low, "[0-9a-f][0-9a-f][0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]:[0-9a-f][0-9a-f][.][0-7]");
   tokens(low, "(^|[^a-z0-9])((nvme|mmcblk)[0-9]+(n[0-9]+)?|(sd|vd|xvd)[a-z]+|(dm-|md)[0-9]+)") }
 END {
   for (i = 0; i < kinds; i++) { k = order[i];
     print "seen\t" count[k] "\t" line[k] "\t" first[k] "\t" last[k] "\t" latest[k] }
-  for (k in asks) print "ask\t" k;
-  if (k != "") for (i = 1; i <= asked; i++) print (device[i] ~ /:/ ? "pci\t" : "disk\t") device[i];
+  for (k in needs) print "need\t" k;
+  if (k != "") for (i = 1; i <= names; i++) print (device[i] ~ /:/ ? "pci\t" : "disk\t") device[i];
   if (quiet) print "quiet\t" quiet;
   print "end\t" lines + 0 "\t" more[0] + 0 "\t" more[1] + 0 "\t" more[2] + 0 "\t" loaded }
 """
@@ -122,10 +122,10 @@ END {
 def _fold(known: tuple[KnownLine, ...]) -> str:
     """Return the program, on one line, with the expressions of the data file and of the cluster file."""
     own = in_awk(entry.pattern for entry in known)
-    asks = " ".join(f'if (low ~ /{joined(asks=name)}/) asks["{name}"] = 1;' for name in ASKED)
+    needs = " ".join(f'if (low ~ /{joined(answered_by=name)}/) needs["{name}"] = 1;' for name in STATE_PARTS)
     program = " ".join(part.strip() for part in _AWK.splitlines())
     for name, value in (
-        ("ASKS", asks),
+        ("NEEDS", needs),
         ("QUIET", joined(kind=QUIET)),
         ("DRIVER", joined(kind=DRIVER)),
         ("RULES", joined(rest=True)),

@@ -1,4 +1,4 @@
-"""The present state of what the kernel log asks about: file systems, disks, GPUs, PCI functions, and waiting tasks.
+"""The present state of what the kernel log raised a question about: file systems, disks, GPUs, PCI functions, and waiting tasks.
 
 The node reads it after the log, in the same command, and only the parts for which the log raised a question. What may
 hang (df of a mount, a read of a disk, nvidia-smi) runs in the background and is left behind after a deadline. Formats:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 # answers of data/kernel-lines.yaml that the node reads
-ASKED = ("mounts", "disks", "gpu", "pci", "tasks", "rate")
+STATE_PARTS = ("mounts", "disks", "gpu", "pci", "tasks", "rate")
 SECONDS = 8  # for df, reads of disks and smartctl
 GPU_SECONDS = 25  # for nvidia-smi, which initializes all GPUs of a node without persistence mode
 MOST = 48  # mounts, disks and PCI functions
@@ -28,31 +28,31 @@ _OWN += "|overlay|rpc_pipefs|nsfs|ramfs|binfmt_misc|selinuxfs|fusectl|squashfs|a
 # put NAME: prints lines with their name. job NAME WORD...: runs in the background, into a folder. A path with an escape is
 # omitted, since df does not accept it.
 _SH = r"""
-t=$(printf '\t'); asks() { case $f in (*"ask$t$1"*) return 0;; esac; return 1; };
+t=$(printf '\t'); needs() { case $f in (*"need$t$1"*) return 0;; esac; return 1; };
 put() { head -n 400 | cut -c 1-300 | awk -v n="$1" '$0 != "" { print "state\t" n "\t" $0 }'; };
 of() { printf '%s\n' "$f" | awk -F "$t" -v n="$1" '$1 == n && c++ < MOST { if ($2 ~ /^nvme[0-9]+$/) $2 = $2 "n1"; print $2 }' | sort -u; };
-case $f in (*"ask$t"*) export LC_ALL=C; echo "state${t}read";
+case $f in (*"need$t"*) export LC_ALL=C; echo "state${t}read";
 n=0; d=; for p in /dev/shm /tmp /var/tmp; do [ -n "$d" ] || d=$(mktemp -d "$p/gpucluster.XXXXXX" 2>/dev/null); done;
 job() { n=$((n+1)); echo "$1$t$2" >"$d/$n.name"; shift 2; ( "$@" </dev/null >"$d/$n.out" 2>&1; echo "$?" >"$d/$n.rc" ) >/dev/null 2>&1 & };
 done_jobs() { set -- "$d"/*.rc; [ -e "$1" ] || shift; [ "$#" -ge "$n" ]; };
-m=; q=; if asks mounts || asks disks || asks tasks; then
+m=; q=; if needs mounts || needs disks || needs tasks; then
  m=$(cat /proc/self/mountinfo 2>/dev/null | grep -v -E " - (OWN) " | grep -v -E "^([^ ]+ ){4}/(proc|sys|run/user)/"); printf '%s\n' "$m" | put mountinfo;
  q=$(cat /proc/mounts 2>/dev/null | grep -v -E "^[^ ]+ [^ ]+ (OWN) "); printf '%s\n' "$q" | put mounts; cat /etc/fstab 2>/dev/null | grep -v "^#" | put fstab; fi;
 s=SECONDS; if [ -n "$d" ]; then
  i=0; { printf '%s\n' "$m" | awk '{ print $5 }'; printf '%s\n' "$q" | awk '{ print $2 }'; } | sort -u >"$d/paths"; while read -r p; do case $p in (*\\*|"") continue;; esac;
  i=$((i+1)); [ "$i" -gt MOST ] || job df "$p" df -P "$p"; done <"$d/paths";
- if asks disks; then for k in $(of disk); do case $k in (md*|dm-*) ;; (*)
+ if needs disks; then for k in $(of disk); do case $k in (md*|dm-*) ;; (*)
  job dd "$k" dd "if=/dev/$k" of=/dev/null bs=4096 count=1 iflag=direct;
  if command -v smartctl >/dev/null; then job smart "$k" smartctl -H "/dev/$k"; fi;; esac; done; fi;
- if asks gpu; then s=GPU_SECONDS; job gpu "" nvidia-smi -q; fi; fi;
-if asks disks || asks mounts; then cat /proc/mdstat 2>/dev/null | put md;
+ if needs gpu; then s=GPU_SECONDS; job gpu "" nvidia-smi -q; fi; fi;
+if needs disks || needs mounts; then cat /proc/mdstat 2>/dev/null | put md;
  for k in $(of disk); do p=$(readlink -f "/sys/class/block/$k" 2>/dev/null); echo "$k $p holders $(ls "/sys/class/block/$k/holders" "/sys/class/block/$k/$k"*/holders 2>/dev/null | grep -v / | tr '\n' ' ')removable $(cat "/sys/class/block/$k/removable" 2>/dev/null) $(cat "/sys/class/block/$k/device/model" 2>/dev/null)"; done | put disk; fi;
-if asks pci || asks rate || asks gpu; then for k in $(of pci); do p=/sys/bus/pci/devices/$k;
+if needs pci || needs rate || needs gpu; then for k in $(of pci); do p=/sys/bus/pci/devices/$k;
  echo "$k class $(cat "$p/class" 2>/dev/null) $(cat "$p/uevent" 2>/dev/null | tr '\n' ' ')"; echo "$k has $(ls "$p" 2>/dev/null | tr '\n' ' ')"; done | put pci; fi;
-if asks pci; then for k in $(ls /sys/class/infiniband 2>/dev/null); do p=/sys/class/infiniband/$k;
+if needs pci; then for k in $(ls /sys/class/infiniband 2>/dev/null); do p=/sys/class/infiniband/$k;
  echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p"/ports/*/state 2>/dev/null | tr '\n' ' ')rate $(cat "$p"/ports/*/rate 2>/dev/null | tr '\n' ' ')"; done | put port;
  for k in $(ls /sys/class/net 2>/dev/null); do p=/sys/class/net/$k; echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p/operstate" 2>/dev/null)"; done | put port; fi;
-if asks tasks; then waiting() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= 2>/dev/null | awk '{ n++ } $3 ~ /^D/ && $1 != 2 && $2 != 2 { print $1, $6 } END { print "tasks", (n > 0) }' |
+if needs tasks; then waiting() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= 2>/dev/null | awk '{ n++ } $3 ~ /^D/ && $1 != 2 && $2 != 2 { print $1, $6 } END { print "tasks", (n > 0) }' |
  while read -r p c; do echo "$p $c $(cat "/proc/$p/status" 2>/dev/null | grep voluntary | tr -d '\n' | tr '\t' ' ')"; done; };
  waiting >"$d/1"; sleep 2; waiting >"$d/2"; grep -F -x -f "$d/1" "$d/2" | put task; fi;
 if [ -n "$d" ]; then w=0; until done_jobs || [ "$w" -ge "$((s*5))" ]; do sleep 0.2; w=$((w+1)); done;
@@ -203,7 +203,7 @@ class KernelState:
 
     @property
     def waiting(self) -> tuple[str, ...] | None:
-        """`PID NAME` of the processes that wait in the kernel (D) and did not go on between two samples; None: unread."""
+        """`PID NAME` of the processes that wait in the kernel (D) and were in the same wait in two samples; None: unread."""
         lines = self.lines.get("task", ())
         if not any(line.startswith("tasks ") and not line.startswith("tasks 0") for line in lines):
             return None

@@ -1,4 +1,4 @@
-"""What the lines of the kernel log ask: data/kernel-lines.yaml, for awk on the node and for Python on the controller."""
+"""What the lines of the kernel log mean: data/kernel-lines.yaml, for awk on the node and for Python on the controller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUIET, DRIVER = "quiet", "driver"
 class LogRule(Model):
     """What a line that contains a pattern means, and what answers the question that it raises.
 
-    `asks`: the part of the present state that decides; '' where the line is a warning at most. `action`: of the failure if
+    `answered_by`: the part of the present state that decides; '' where the line is a warning at most. `action`: of the failure if
     the state confirms the line. `never_healthy`: why the line counts as long as the state does not contradict it.
     """
 
@@ -30,14 +30,14 @@ class LogRule(Model):
     kind: Text
     meaning: Text
     source: Text
-    asks: Literal["", "mounts", "disks", "gpu", "pci", "tasks", "lasting", "rate"] = ""
+    answered_by: Literal["", "mounts", "disks", "gpu", "pci", "tasks", "lasting", "rate"] = ""
     action: Action = Action.MONITOR
     never_healthy: str = ""
 
     @model_validator(mode="after")
     def _is_complete(self) -> LogRule:
         regular_expression(self.expression)
-        if self.action.is_repair and not (self.asks or self.never_healthy):
+        if self.action.is_repair and not (self.answered_by or self.never_healthy):
             raise ValueError(
                 f"an action that takes a node out of service requires never_healthy: {self.pattern!r}"
             )
@@ -73,13 +73,13 @@ def in_awk(expressions: Iterable[str]) -> str:
     return "|".join(expressions).replace("/", r"\/").replace("'", "'\\''")
 
 
-def joined(*, kind: str = "", asks: str = "", rest: bool = False) -> str:
-    """Return one expression for awk: of a kind, of what asks for a state, or of all but `quiet` and `driver`."""
+def joined(*, kind: str = "", answered_by: str = "", rest: bool = False) -> str:
+    """Return one expression for awk: of a kind, of what a part of the state answers, or of all but `quiet` and `driver`."""
     chosen = (
         rule.expression
         for rule in RULES
         if (kind and rule.kind == kind)
-        or (asks and rule.asks == asks)
+        or (answered_by and rule.answered_by == answered_by)
         or (rest and rule.kind not in (QUIET, DRIVER))
     )
     return in_awk(chosen)

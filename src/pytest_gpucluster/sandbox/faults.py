@@ -51,6 +51,7 @@ class Fault:
     change: Change | None = None
     action: str = ""
     harmless: bool = False
+    seen_by: tuple[str, ...] = ()
 
 
 FAULTS: dict[str, Fault] = {}
@@ -58,11 +59,11 @@ _NONE = "[N/A]"  # nvidia-smi's text for unsupported fields
 
 
 def _fault(
-    check: str, description: str, *, harmless: bool = False, **options: Any
+    check: str, description: str, *, harmless: bool = False, seen_by: tuple[str, ...] = (), **options: Any
 ) -> Callable[[Change], Change]:
     def register(change: Change) -> Change:
         name = change.__name__.strip("_")
-        FAULTS[name] = Fault(name, description, check, options, change, harmless=harmless)
+        FAULTS[name] = Fault(name, description, check, options, change, harmless=harmless, seen_by=seen_by)
         return change
 
     return register
@@ -460,6 +461,109 @@ def _mce(node: SimulatedNode, options: Options) -> None:
     node.kernel_log += [
         "[1700000.100100] mce: [Hardware Error]: Machine check events logged",
         "[1700000.100131] mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: be00000000800092",
+    ]
+
+
+_STALL = (
+    "[1799000.100100] nfs: server storage01 not responding, timed out",
+    "[1799180.100131] nfs: server storage01 not responding, timed out",
+)
+_READ_ONLY = (
+    "[1799000.100100] EXT4-fs error (device md0): ext4_find_entry:1455: inode #2: comm ls: reading directory lblock 0",
+    "[1799000.100131] EXT4-fs (md0): Remounting filesystem read-only",
+)
+_BLOCKED = ("[1799000.100100] INFO: task dd:31415 blocked for more than 120 seconds.",)
+_LOST_DISK = ("[1799000.100100] md/raid:md0: Disk failure on nvme3n1, disabling device.",)
+
+
+@_fault("os.kernel_log", "a file server did not answer and is back", harmless=True)
+def _file_server_back(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log += _STALL
+
+
+@_fault("os.kernel_log", "a file server does not answer", seen_by=("os.mount_response",))
+def _file_server_away(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log += _STALL
+    node.away.append("/home")
+
+
+@_fault("os.kernel_log", "a file system was read-only and was repaired", harmless=True)
+def _file_system_repaired(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log += _READ_ONLY
+
+
+@_fault("os.kernel_log", "the kernel made a file system read-only")
+def _file_system_read_only(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log += _READ_ONLY
+    for mount in node.mounts:
+        if mount.source == "/dev/md0":
+            mount.options = mount.options.replace("rw", "ro")
+
+
+@_fault("os.kernel_log", "tasks were blocked and continue", harmless=True)
+def _hung_task_over(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log += _BLOCKED
+
+
+@_fault("os.kernel_log", "a task is blocked", seen_by=("os.dstate",))
+def _hung_task(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log += _BLOCKED
+    _d_state(node, options)
+
+
+@_fault("os.kernel_log", "an array lost a disk and was rebuilt", harmless=True)
+def _array_rebuilt(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log += _LOST_DISK
+
+
+@_fault("os.kernel_log", "an array lacks a disk", disk="nvme3n1")
+def _array_degraded(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log += _LOST_DISK
+    node.failed_disk = str(options["disk"])
+
+
+@_fault("os.kernel_log", "a read of a disk failed once", harmless=True)
+def _disk_error_over(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log.append(
+        "[1799000.100100] blk_update_request: critical medium error, dev nvme3n1, sector 4711 op 0x0:(READ) flags 0x80700"
+    )
+
+
+@_fault("os.kernel_log", "a DIMM corrects errors all the time", count=32_767)
+def _corrected_memory_errors(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log.append(
+        f"[1799000.100100] EDAC MC1: {options['count']} CE memory read error on CPU_SrcID#1_MC#0_Chan#1_DIMM#0 "
+        "(channel:1 slot:0 page:0x4a0d75 offset:0x0 grain:32 syndrome:0x0 -  OVERFLOW area:DRAM)"
+    )
+
+
+@_fault("os.kernel_log", "a GPU was started at the second attempt", harmless=True, gpu=1)
+def _gpu_started_later(node: SimulatedNode, options: Options) -> None:
+    bus = _gpu(node, options).fields["pci.bus_id"][4:].lower()
+    node.kernel_log.append(f"[1799000.100100] NVRM: GPU {bus}: RmInitAdapter failed! (0x62:0x40:2393)")
+
+
+@_fault("os.kernel_log", "the link of a port went down and came back", harmless=True)
+def _link_flapped(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log += [
+        f"[{1_799_000 + at}.100100] mlx5_core 0000:18:00.0 ens1f0np0: Link {'up' if at % 2 else 'down'}"
+        for at in range(6)
+    ]
+
+
+@_fault(
+    "os.kernel_log",
+    "a Wi-Fi card corrects PCIe errors, and the processors were hot for a moment",
+    harmless=True,
+)
+def _harmless_storm(node: SimulatedNode, options: Options) -> None:
+    node.kernel_log += [
+        f"[{1_799_000 + at}.100100] iwlwifi 0000:02:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)"
+        for at in range(150)
+    ]
+    node.kernel_log += [
+        f"[1799200.{cpu:06}] mce: CPU{cpu}: Package temperature above threshold, cpu clock throttled (total events = 1)"
+        for cpu in range(node.spec.cpus.count)
     ]
 
 

@@ -153,6 +153,8 @@ class SimulatedNode:
     kernel_log: list[str] = field(default_factory=list)
     processes: list[SimulatedProcess] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
+    away: list[str] = field(default_factory=list)  # mounts whose file server does not answer
+    failed_disk: str = ""  # of the array md0
     topology: dict[tuple[int, int], str] = field(default_factory=dict)
     uptime: float = 1_903_284.11
     acs: bool = False

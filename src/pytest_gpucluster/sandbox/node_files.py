@@ -492,6 +492,7 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
             for p in node.processes
         ),
         **({} if node.systemd else {"systemd-gone": "\n"}),
+        **({"away": _lines(node.away)} if node.away else {}),
         **({"name-delay": f"{node.name_delay:g}\n"} if node.name_delay else {}),
         "services": _lines(f"{unit} {state}" for unit, state in node.services.items()),
         "packages": _lines(f"{name}\t{version}" for name, version in node.packages.items()),
@@ -574,6 +575,18 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
+def _mdstat(node: SimulatedNode) -> str:
+    disks = ("nvme1n1", "nvme2n1", "nvme3n1", "nvme4n1")
+    members = [f"{name}[{at}]{'(F)' * (name == node.failed_disk)}" for at, name in enumerate(disks)]
+    states = "".join("_" if name == node.failed_disk else "U" for name in disks)
+    return (
+        "Personalities : [raid1] [raid6] [raid5] [raid4]\n"
+        f"md0 : active raid5 {' '.join(reversed(members))}\n"
+        f"      29300000000 blocks super 1.2 level 5, 512k chunk, algorithm 2 [4/{states.count('U')}] [{states}]\n\n"
+        "unused devices: <none>\n"
+    )
+
+
 def _overlay(node: SimulatedNode) -> dict[str, str]:
     """Return the files of /etc, /proc and /sys."""
     release = _lines(
@@ -593,6 +606,12 @@ def _overlay(node: SimulatedNode) -> dict[str, str]:
         "/etc/hostname": f"{node.name}\n",
         "/proc/mounts": mounts,
         "/proc/self/mounts": mounts,
+        # the kernel makes a file system read-only, not its mount
+        "/proc/self/mountinfo": _lines(
+            f"{number} 1 0:{number} / {m.path} rw,relatime shared:1 - {m.fstype} {m.source} {m.options}"
+            for number, m in enumerate(node.mounts, 22)
+        ),
+        "/proc/mdstat": _mdstat(node),
         "/proc/uptime": f"{node.uptime:.2f} {node.uptime * cpus.count * 0.98:.2f}\n",
         "/proc/loadavg": f"{node.load} 2/1893 412345\n",
         "/proc/meminfo": _meminfo(node),

@@ -107,11 +107,11 @@ def _of_devices(log: KernelLog) -> Iterator[Event]:
     """Yield the events; of lines about the same corrected errors of a device the one with the highest count."""
     best: dict[tuple[str, str], Event] = {}
     for event in log.events:
-        if event.rule and event.rule.asks == "rate":
+        if event.rule and event.rule.answered_by == "rate":
             key = (event.kind, event.device)
             best[key] = max(best.get(key, event), event, key=lambda one: one.count)
     for event in log.events:
-        if event.rule is None or event.rule.asks != "rate" or event in best.values():
+        if event.rule is None or event.rule.answered_by != "rate" or event in best.values():
             yield event
 
 
@@ -119,7 +119,7 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
     rule = event.rule
     if rule is None or (event.kind in ("nvrm", "driver") and explains(log, event.line, event.last)):
         return  # gpu.xid judges Xids, and the messages around them
-    answer = _ANSWERS[rule.asks](event, log) if rule.asks else _UNKNOWN
+    answer = _ANSWERS[rule.answered_by](event, log) if rule.answered_by else _UNKNOWN
     part = f"kernel log: {event.kind}"
     if answer.confirmed is None and rule.never_healthy and not _of_earlier(event, log):
         answer = StateAnswer(True, rule.never_healthy)
@@ -136,7 +136,9 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
         expected = "every file server answers" if event.kind == "stall" else f"no {rule.meaning}"
         yield Finding(part, f"{fault}{measured}; {answer.words}", expected, action)
     elif answer is not _ORDINARY:
-        open_question = "the present state is not known" if rule.asks and answer.confirmed is None else ""
+        open_question = (
+            "the present state is not known" if rule.answered_by and answer.confirmed is None else ""
+        )
         words = "".join(f"; {text}" for text in (answer.words or open_question,) if text)
         yield Advisory(part, f"{measured}{words}", rule.meaning)
 
