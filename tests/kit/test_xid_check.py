@@ -475,8 +475,11 @@ COUNTER_EXAMPLES = (
     CounterExample("gpu.xid", "a page fault of an application", f"{CATALOG}: 31, RESTART_APP", PASSED, of_log(event(31, "pid=7, name=python, Ch 00000010, MMU Fault"))),
     CounterExample("gpu.xid", "fell off the bus before the driver was loaded again", "driver upgrade", WARNING, of_log(OFF, *["usb 1-1: hello"] * 60, LOADED)),
     CounterExample("gpu.xid", "a number that the site ignores", "gpu.xid_ignore", WARNING, of_log(event(95, "pid=7, name=python, Uncontained"), config=GpuConfig(xid_ignore=(95,)))),
+    CounterExample("gpu.xid", "the peer's cable has bit errors", "decode sheet: 149 NETIR_BER_EVENT, IGNORE", WARNING, of_log(event(149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)"))),
+    CounterExample("gpu.xid", "the host took the link down", "decode sheet: 149 subcode 101000, Fatal and IGNORE", WARNING, of_log(event(149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 01 (0x02802011 0x00000000)"))),
     CounterExample("gpu.xid", "a clean log", "dmesg", PASSED, of_log("pci 0000:43:00.0: enabling device")),
     CounterExample("gpu.xid", "fell off the bus", f"{CATALOG}: 79, RESTART_BM", REBOOT, of_log(OFF), sick=True),
+    CounterExample("gpu.xid", "the peer of the link failed", "decode sheet: 149 subcode 100001, RESET_GPU", Action.RESET_GPU.value, of_log(event(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 01 (0x021425c6 0x00000000)")), sick=True),
     CounterExample("gpu.xid", "an uncontained error", f"{CATALOG}: 95, RESET_GPU", Action.RESET_GPU.value, of_log(event(95, "pid=7, name=python, Uncontained")), sick=True),
 )  # fmt: skip
 

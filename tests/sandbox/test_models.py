@@ -569,3 +569,20 @@ def test_an_unknown_model_is_refused() -> None:
         SandboxError, match=r"unknown hardware model 'b300' \(known: a100, gb200, h100, h200, t4, v100"
     ):
         models.model("b300")
+
+
+@pytest.mark.parametrize(
+    ("options", "action"),
+    [
+        ({"xid": 119}, "Reset"),
+        ({"xid": 119, "recovered": 1}, "None"),
+        ({"xid": 46}, "None"),  # without an Xid 154
+        ({"xid": 43}, "None"),  # of an application
+    ],
+)
+def test_an_xid_sets_the_recovery_action_that_the_driver_sets(options: dict[str, int], action: str) -> None:
+    node = node_of("h200")
+    faults.apply(node, faults.InjectedFault("xid", "gpu02", options))
+    assert f"): {options['xid']}, pid=" in node.kernel_log[-1]
+    assert node.gpus[5].fields["gpu_recovery_action"] == action
+    assert node.gpus[4].fields["gpu_recovery_action"] == "None"

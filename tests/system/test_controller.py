@@ -70,6 +70,7 @@ def test_a_healthy_slurm_passes_everything(world: Sandbox, tmp_path: Path) -> No
     assert run.rc == 0, run.out
     assert set(run.outcomes.values()) == {"passed"}
     assert len(run.outcomes) == 6 + 2 * 4
+    assert "warning: controller." not in run.out
     metrics = {
         m["name"]: m["value"]
         for e in run.events
