@@ -15,16 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-# awk on the nodes and Python read these differently, or one of them does not know them
+# awk on the nodes and Python read these differently, or one of them has no such thing
 _NOT_COMMON = re.compile(r"\\[A-Za-z0-9]|\(\?|(?<!\\)\{|[*+?][*+?]")
 
 
 def regular_expression(text: str) -> str:
-    """Return an extended regular expression, which awk and Python read alike; ValueError for another or an endless one."""
-    if found := _NOT_COMMON.search(text):
-        raise ValueError(
-            f"must be an extended regular expression as for `grep -E`, without {found[0]!r}; write [0-9] for a digit"
-        )
+    """Return a regular expression of Python; ValueError for a wrong one, or one that occurs in every line."""
     try:
         everywhere = re.compile(text).search("")
     except re.error as error:
@@ -34,13 +30,24 @@ def regular_expression(text: str) -> str:
     return text
 
 
-Pattern = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(regular_expression)]
+def extended_expression(text: str) -> str:
+    """Return an extended regular expression, which awk and Python read alike; ValueError for another one."""
+    if found := _NOT_COMMON.search(text):
+        raise ValueError(
+            f"must be an extended regular expression as for `grep -E`, without {found[0]!r}; write [0-9] for a digit"
+        )
+    return regular_expression(text)
+
+
+_Short = Field(min_length=1, max_length=500)
+Pattern = Annotated[str, _Short, AfterValidator(regular_expression)]
+ExtendedPattern = Annotated[str, _Short, AfterValidator(extended_expression)]
 
 
 class KnownLine(Model):
     """What the lines of a log that contain a pattern mean, and what they require."""
 
-    pattern: Pattern = Field(
+    pattern: ExtendedPattern = Field(
         description="extended regular expression as for `grep -E`, without {n}; a line that contains it is known"
     )
     meaning: Text = Field(description="what the line means, in a few words")

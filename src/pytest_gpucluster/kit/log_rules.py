@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import model_validator
 
 from pytest_gpucluster.core.check import Action
-from pytest_gpucluster.core.known_lines import regular_expression
+from pytest_gpucluster.core.known_lines import extended_expression
 from pytest_gpucluster.core.values import Model, Text
 from pytest_gpucluster.kit.known_lines import data_file
 
@@ -36,7 +36,7 @@ class LogRule(Model):
 
     @model_validator(mode="after")
     def _is_complete(self) -> LogRule:
-        regular_expression(self.expression)
+        extended_expression(self.expression)
         if self.action.is_repair and not (self.answered_by or self.never_healthy):
             raise ValueError(
                 f"an action that takes a node out of service requires never_healthy: {self.pattern!r}"
