@@ -74,6 +74,7 @@ BRIDGES = "".join(
         (GPUS + RAILS.partition("\n")[0] + "\n" + STORAGE, ["mlx5_1", "mlx5_8"]),  # one GPU has none
         (STORAGE + _row("mlx5_3", "", "", marks="1;") + _row("mlx5_4", "", "", marks="0;pf0vf1"), ["mlx5_8"]),
         (BRIDGES.replace(";16;;", ";16;virtual;", 3), ["mlx5_13"]),  # functions of SR-IOV
+        (BRIDGES, ["mlx5_10", "mlx5_11", "mlx5_12", "mlx5_13"]),  # all adapters of a guest in one slot
         (BRIDGES.replace("4: ACTIVE", "1: DOWN", 2) + STORAGE, ["mlx5_8"]),
     ],
 )

@@ -117,7 +117,7 @@ def read_network(answer: Answer) -> NodeLinks:
     ports = [row for row in rows if row[0].startswith("port ") and len(row) == PORT_CELLS]
     # a card for InfiniBand has two ports; only root may read what a bridge to NVSwitches is
     chips = Counter(_chip(row) for row in ports if row[3] == "InfiniBand" and not row[6])
-    cards = [row for row in ports if not _chip(row) or chips[_chip(row)] < BRIDGE_FUNCTIONS]
+    cards = [row for row in ports if not _chip(row) or chips[_chip(row)] != BRIDGE_FUNCTIONS] or ports
     gpus = Counter(root_port(pci_path(row[1])) for row in rows if row[0] == "gpu" and len(row) > 1)
     interfaces = {
         row[0].removeprefix("net "): int(row[2]) / 8000 if row[2].isdecimal() and int(row[2]) else None

@@ -344,23 +344,32 @@ def test_a_bridge_is_known_by_its_vital_product_data_or_its_four_functions() -> 
     marked = listing("/sys/class/infiniband/mlx5_0/device/vpd", *port("mlx5_0", 1), *port("mlx5_1", 1))
     assert [role(it) for it in marked.ports] == ["bridge to NVSwitches", ""]
 
-    def functions(number: int, layer: str = "InfiniBand") -> list[bool]:
+    def functions(
+        number: int, layer: str = "InfiniBand", *, chip: str = "MT4129", more: int = 1
+    ) -> list[bool]:
         paths = [f"path mlx5_{i} /sys/devices/pci0000:04/0000:04:01.0/0000:05:00.{i}" for i in range(number)]
-        lines = [line for i in range(number) for line in port(f"mlx5_{i}", 1)]
+        lines = [
+            line
+            for i in range(number + more)
+            for line in port(f"mlx5_{i}", 1, f"/sys/class/infiniband/mlx5_{i}/hca_type:{chip}")
+        ]
         return [
-            it.bridge for it in listing(*paths, *(line.replace("InfiniBand", layer) for line in lines)).ports
+            it.bridge for it in listing(*paths, *(line.replace("Ethernet", layer) for line in lines)).ports
         ]
 
-    assert functions(4) == [True] * 4
-    assert functions(2) == [False] * 2
-    top = [f"path mlx5_{i} /sys/devices/pci0000:04/0000:04:01.0/0000:05:00.{i}" for i in range(5)]
+    assert functions(4) == [True] * 4 + [False]
+    assert functions(2) == [False] * 3
+    assert functions(8) == [False] * 9, "all adapters of a guest in one slot"
+    assert functions(4, more=0) == [False] * 4, "all adapters of a guest in one slot"
+    assert functions(4, chip="MT4126") == [False] * 5, "virtual functions in a guest"
+    assert functions(4, "Ethernet") == [False] * 5, "cards of four ports for Ethernet exist"
+    top = [f"path mlx5_{i} /sys/devices/pci0000:04/0000:04:01.0/0000:05:00.{i}" for i in range(4)]
     guests = [
-        line.replace(" 1", " 1 virtual") if i and line.startswith("port ") else line
+        line.replace(" 1", " 1 virtual") if i in (1, 2, 3) and line.startswith("port ") else line
         for i in range(5)
-        for line in port(f"mlx5_{i}", 1)
+        for line in (*port(f"mlx5_{i}", 1), f"/sys/class/infiniband/mlx5_{i}/hca_type:MT4129")
     ]
     assert not any(it.bridge for it in listing(*top, *guests).ports), "functions of SR-IOV"
-    assert functions(4, "Ethernet") == [False] * 4, "cards of four ports for Ethernet exist"
 
 
 def test_a_representor_is_no_port() -> None:

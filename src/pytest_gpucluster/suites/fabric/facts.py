@@ -16,8 +16,9 @@ from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.kit.pcie import BRIDGE_FUNCTIONS, REPRESENTOR, pci_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
+_BRIDGE = "MT4129"  # ConnectX-7 (Fabric Manager User Guide)
 # Width in bits as the kernel reads them (PortCounters of IBTA's PMA; drivers/infiniband/core/sysfs.c, PORT_PMA_ATTR);
 # at its maximum a counter stops until it is cleared
 COUNTERS = {
@@ -148,16 +149,17 @@ def parse_adapters(answer: Answer) -> Adapters:
     )
 
 
-def _many_functions(ports: Iterable[Port]) -> set[str]:
-    """Return the adapters that share a chip with three others: a card for InfiniBand has two ports, a bridge four functions.
+def _many_functions(ports: Sequence[Port]) -> set[str]:
+    """Return the adapters that are functions of a ConnectX-7 with four of them for InfiniBand: a card has two ports, a bridge four.
 
-    A user that is not root cannot read the vital product data.
+    A user that is not root cannot read the vital product data. A guest may have all its adapters in one slot.
     """
     chips: dict[str, set[str]] = {}
     for port in ports:
-        if port.path and port.link_layer == "InfiniBand" and not port.virtual:
+        if port.path and not port.virtual and port.hca_type == _BRIDGE and port.link_layer == "InfiniBand":
             chips.setdefault(port.address.rpartition(".")[0], set()).add(port.device)
-    return {device for devices in chips.values() if len(devices) >= BRIDGE_FUNCTIONS for device in devices}
+    bridges = {device for found in chips.values() if len(found) == BRIDGE_FUNCTIONS for device in found}
+    return bridges if any(port.device not in bridges for port in ports) else set()
 
 
 def _is_representor(number: int, own: str | None, names: Mapping[str, str]) -> bool:
