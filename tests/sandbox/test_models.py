@@ -474,10 +474,13 @@ NOTHING_OF_THE_KIND = {
     | {
         "mig_on",
         "fabric_state",
+        "fabric_registering",
         "fabric_manager_dead",
+        "fabric_manager_elsewhere",
         "governor",
         "nvlink_down",
         "nvlink_errors",
+        "nvlink_errors_old",
         "topology",
     }
     | {
@@ -490,10 +493,12 @@ NOTHING_OF_THE_KIND = {
         "rails_down",
     }
     | {"ib_down", "ib_rate", "ib_errors", "ib_flaps", "ib_firmware", "ib_mtu", "ib_link_layer"},
-    "v100": NO_ROWS | {"ecc_aggregate_sram", "fabric_manager_dead", "fabric_state", "mig_on", "topology"},
-    "a100": {"fabric_state"},
+    "v100": NO_ROWS
+    | {"ecc_aggregate_sram", "fabric_manager_dead", "fabric_manager_elsewhere", "fabric_registering"}
+    | {"fabric_state", "mig_on", "topology"},
+    "a100": {"fabric_manager_elsewhere", "fabric_registering", "fabric_state"},
     "h100": {"gpu_name"},  # the default is this model's own name
-    "gb200": {"fabric_manager_dead", "pcie_width"},
+    "gb200": {"fabric_manager_dead", "fabric_manager_elsewhere", "pcie_width"},
 }
 
 

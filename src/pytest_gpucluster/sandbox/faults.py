@@ -346,6 +346,8 @@ def _fabric_manager_dead(node: SimulatedNode, options: Options) -> None:
 
 @_fault("gpu.fabric_manager", "fabric manager runs in a container, not on the host", harmless=True)
 def _fabric_manager_elsewhere(node: SimulatedNode, options: Options) -> None:
+    _require(node.spec.nvswitch, "NVSwitch", node)
+    _set(node.gpus[0], fabric__state="Completed")  # refused where GPUs do not report it
     node.services["nvidia-fabricmanager"] = "inactive"
     node.processes = [process for process in node.processes if process.comm != "nv-fabricmanage"]
 

@@ -467,6 +467,8 @@ COUNTER_EXAMPLES = [
             topology=None, **UNSTATED),
     example("gpu.nvlink_state", "one H200 of eight given to a virtual machine", "healthy-h200-vm-one-of-eight", NOT_APPLICABLE,
             put(gpus=lambda host: replace(host.gpus, devices=host.gpus.devices[:1]), links={}), count=1, nvswitch=False),
+    example("gpu.nvlink_state", "a card for a display beside seven GPUs of a board", "T1000 in a server with HGX", PASSED,
+            gpus(7, name="NVIDIA T1000"), without_links(7), nvswitch=False, **UNSTATED),
     example("gpu.nvlink_state", "L40S without NVLink", "L40S data sheet", NOT_APPLICABLE,
             put(links=lambda host: {key: {} for key in host.links}), nvswitch=False, topology=None, **UNSTATED),
     example("gpu.nvlink_state", "one GPU in MIG mode beside seven", "nvidia-smi nvlink -s: not supported in MIG mode",

@@ -101,9 +101,11 @@ def nvlink_state(
         yield NotApplicable(_NO_NVLINKS)
         return
     most = ", as on most GPUs of the node" if gpu_profile.nvlinks is None else ""
-    board = gpu_profile.nvswitch or _is_board(known_connections)
+    on_board = gpu_profile.nvswitch or _is_board(known_connections)
+    linked = {gpu.name for gpu in gpus if _active(nvlinks, gpu)}
     for gpu in gpus:
         of_gpu = nvlinks.get(_uuid_of(gpu))
+        board = on_board and gpu.name in linked  # no card for a display beside it
         if gpu.mig and not of_gpu:
             yield _in_mig_mode(gpu)
             continue
