@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.known_lines import Pattern, known
+from pytest_gpucluster.core.known_lines import known
 from pytest_gpucluster.core.values import Model, Text
 from pytest_gpucluster.kit.known_lines import data_file
 
@@ -27,12 +29,22 @@ SLURMCTLD: Daemon = "slurmctld"
 SLURMD: Daemon = "slurmd"
 
 
+def _compiles(text: str) -> str:
+    re.compile(text)
+    return text
+
+
+Expression = Annotated[
+    str, AfterValidator(_compiles)
+]  # of Python: these logs are read here, not by awk on the nodes
+
+
 class KnownError(Model):
     """One kind of line; data/slurm-errors.yaml describes the keys."""
 
     daemon: Literal["slurmctld", "slurmd", "both"]
     what: Text
-    pattern: Pattern
+    pattern: Expression
     fails: Literal["drained", "lasting", "running", "never"]
     repeats: int = 0
     cause: Text
@@ -48,7 +60,7 @@ class KnownError(Model):
 
 class _Quiet(Model):
     kind: Literal["job", "user", "peer", "restart", "node", "plugin", "client"]
-    pattern: Pattern
+    pattern: Expression
     why: Text
     source: Text
 
