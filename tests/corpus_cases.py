@@ -459,6 +459,7 @@ class Bench:
                 twins=self.nodes[node].twins,
             ),
             "peers": frozenset(self.nodes[node].peers.names),
+            "inventory": self.slurm.nodes(),
             "node_name": node,
             "profile": group.profile,
             "gpu_profile": gpu_profile,

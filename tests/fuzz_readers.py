@@ -191,7 +191,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     ),
     "suites.os.network_facts.naming": (b"10.1.0.1  gpu01\n10.1.0.2  gpu02\ntook 100.5 100.6 0 gpu01\n",),
     "suites.os.network_facts.reach": (b"peer gpu02 10.1.0.2 1 Connection refused\npeer gpu04 - 2 -\n",),
-    "suites.os.software_facts.services": (b"active\ninactive\n",),
+    "suites.os.software_facts.services": (b"active\nactive\ninactive\ninactive\n",),
     "suites.os.software_facts.packages": (
         b"slurmd\t22.05.8-4\tinstall ok installed\nno packages found matching munge\n",
     ),

@@ -27,7 +27,7 @@ from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.os_config import MountConfig, OsConfig
 from pytest_gpucluster.kit.peers import Peers, norm
-from pytest_gpucluster.suites.os import facts
+from pytest_gpucluster.suites.os import facts, software_facts
 from pytest_gpucluster.suites.os.checks import (
     disks,
     hardware,
@@ -101,7 +101,9 @@ def memory(
     found = hardware.installed(Peers({"n1": info, **others}), {**dict.fromkeys(others, theirs), "n1": own})
     group: Any = SimpleNamespace(nodes="n[1-4]", names=("n1", *others))
     most = found.of(group, "total", hardware.PEER_MEMORY_TOLERANCE)
-    return hardware.memory(info, profile, most, smaller, own, found.of(group, "dimms"))
+    return hardware.memory(
+        info, profile, most, smaller, own, found.of(group, "dimms"), parts.get("cmdline", "")
+    )
 
 
 def lscpu(online: str, off: str = "", threads: int = 2, numa: str = "0-111", more: str = "") -> Cpus:
@@ -149,10 +151,13 @@ def space(
     return disks.free_space(df(**free), mounted(text), config or OsConfig(), writes or {})
 
 
-def inodes(text: str, rows: str) -> Verdict:
-    """Judge `df -Pi` rows of /, /tmp, /dev/shm as TOTAL FREE."""
-    counts = [f"x {total} 0 {free} - /" for total, free in (row.split() for row in rows.split(","))]
-    return disks.inodes(read_disks(mounts.ALWAYS, "\n".join(["x 100 0 50 - /"] * 3 + counts)), mounted(text))
+def inodes(rows: str) -> Verdict:
+    """Judge /, /tmp, /dev/shm with rows of df: blocks that are free, inodes, inodes that are free."""
+    found = [row.split() for row in rows.split(",")]
+    lines = [f"x 100 0 {free} - /" for free, *_ in found] + [
+        f"x {total} 0 {left} - /" for _, total, left in found
+    ]
+    return disks.inodes(read_disks(mounts.ALWAYS, "\n".join(lines)))
 
 
 def ps(*samples: str) -> Verdict:
@@ -282,6 +287,11 @@ def load(one: float, cpus: int, uptime: float = DAY) -> Verdict:
     return state.load(Load(one, 0, 0), cpus, 1.0, uptime)
 
 
+def read_services(service: str, socket: str) -> dict[str, str]:
+    """Read `systemctl is-active ssh ssh.socket`."""
+    return software_facts.services(["ssh"]).parse(said(f"{service}\n{socket}\n", rc=3))
+
+
 def services(found: Mapping[str, str], uptime: float = DAY) -> Verdict:
     return software.services(found, tuple(found), uptime)
 
@@ -330,6 +340,7 @@ HEALTHY: tuple[Row, ...] = (
     ("os.memory", "GH200 in CDMM among NUMA mode", "NVreg_CoherentGPUMemoryMode=driver, R580", PASSED, lambda: memory(473, 568, usual_other=95)),
     ("os.memory", "GH200 in NUMA mode, profile of 480 GiB", "GH200: HBM as a NUMA node", PASSED, lambda: memory(568, None, 480, other=95)),
     ("os.memory", "smaller on purpose, as slurm.conf states", "RealMemory", CONFIGURE, lambda: memory(500, 1000, smaller=True)),
+    ("os.memory", "mem=512G for a test, others 2 TiB", "kernel-parameters.txt", CONFIGURE, lambda: memory(503, 2015, cmdline="mem=512G quiet")),
     ("os.memory", "the only node, no profile", "one node", NOT_APPLICABLE, lambda: memory(500)),
     ("os.memory", "page_owner=on takes 0.8%, all DIMMs there", "mm/page_owner.rst", PASSED, lambda: memory(2000, 2016)),
     ("os.cpus", "nosmt on one node: all cores online", "l1tf.rst, nosmt", WARNING, lambda: cpus(lscpu("0-111", "112-223", 1), WHOLE)),
@@ -423,10 +434,10 @@ HEALTHY: tuple[Row, ...] = (
     ("os.free_space", "composefs root of 6 MiB", "df of RHEL image mode", PASSED, lambda: space(COMPOSEFS, _=(0.006, 0.0), _tmp=(60.0, 50.0))),
     ("os.free_space", "a diskless root on tmpfs of 4 GiB, 0.9 free", "Warewulf", PASSED, lambda: space("none / tmpfs rw 0 0\n", _=(4.0, 0.9), _tmp=(4.0, 0.9))),
     ("os.free_space", "/dev/shm of 64 MiB", "docker run", PASSED, lambda: space("", _dev_shm=(0.0625, 0.0625))),
-    ("os.inodes", "a squashfs root: all inodes are used", "df -i", PASSED, lambda: inodes(SQUASHFS, "45210 0,1000 900,1000 900")),
-    ("os.inodes", "btrfs counts none", "df -i shows 0", NOT_APPLICABLE, lambda: inodes("", "0 0,0 0,0 0")),
-    ("os.inodes", "ext4 with room", "df -i", PASSED, lambda: inodes("", "6553600 6000000,6553600 6000000,1000 900")),
-    ("os.inodes", "erofs and tmpfs", "df -i of erofs", PASSED, lambda: inodes("/dev/dm-0 / erofs ro 0 0\ntmpfs /tmp tmpfs rw 0 0\n", "3100 0,1000 900,1000 900")),
+    ("os.inodes", "a squashfs root: all inodes are used", "df -i", PASSED, lambda: inodes("0 45210 0,50 1000 900,50 1000 900")),
+    ("os.inodes", "btrfs counts none", "df -i shows 0", NOT_APPLICABLE, lambda: inodes("50 0 0,50 0 0,50 0 0")),
+    ("os.inodes", "ext4 with room", "df -i", PASSED, lambda: inodes("50 6553600 6000000,50 6553600 6000000,50 1000 900")),
+    ("os.inodes", "erofs and tmpfs", "df -i of erofs", PASSED, lambda: inodes("0 3100 0,50 1000 900,50 1000 900")),
     # --- software
     ("os.zombies", "a child that its parent reaps between samples", "ps", PASSED, lambda: software.zombies(read_processes(said("7 3 Z 0 root sh\nprocesses 400\nprocesses 400\nprocesses 400\n")), 0)),
     ("os.zombies", "a container without an init, two accepted", "os.max_zombies", PASSED, lambda: zombies("7 3 Z 900 root sh\n8 3 Z 900 root sh", 2)),
@@ -442,6 +453,7 @@ HEALTHY: tuple[Row, ...] = (
     ("os.packages", "none stated", "cluster file", NOT_APPLICABLE, lambda: software.packages({}, {})),
     ("os.services", "reloading", "systemctl(1) is-active", PASSED, lambda: services({"chrony": "reloading"})),
     ("os.services", "activating, booted a minute ago", "systemd", NOT_CHECKED, lambda: services({"slurmd": "activating"}, uptime=60)),
+    ("os.services", "ssh.service starts with its socket", "Ubuntu 22.10: ssh.socket", PASSED, lambda: services(read_services("inactive", "active"))),
     ("os.services", "active", "systemd", PASSED, lambda: services({"munge": "active"})),
     ("os.failed_units", "the session of a user failed", "user@1001.service after the oom-killer", PASSED, lambda: units("user@1001.service loaded failed failed User Manager for UID 1001\n")),
     ("os.failed_units", "a transient unit of systemd-run", "run-rbc3e.scope", PASSED, lambda: units("run-rbc3e.scope loaded failed failed /usr/bin/python3\n")),
@@ -530,11 +542,13 @@ SICK: tuple[Row, ...] = (
     ("os.mount_response", "a stale handle", "ESTALE", REBOOT, lambda: response("/data", NFS, Disk(problem="df: /data: Stale file handle"), elsewhere=True)),
     ("os.free_space", "root is full", "df", CONFIGURE, lambda: space(_=(100.0, 0.2))),
     ("os.free_space", "a small /tmp is full", "df", CONFIGURE, lambda: space("tmpfs /tmp tmpfs rw,size=1048576k 0 0\n", _tmp=(1.0, 0.05))),
-    ("os.inodes", "no inodes left on ext4", "df -i", CONFIGURE, lambda: inodes("", "6553600 100,6553600 100,1000 900")),
+    ("os.inodes", "no inodes left on ext4", "df -i", CONFIGURE, lambda: inodes("50 6553600 100,50 6553600 100,50 1000 900")),
     ("os.zombies", "a daemon does not reap", "ps", MONITOR, lambda: zombies("7 3 Z 900 root sh")),
     ("os.dstate", "a process hangs in a dead mount for two hours", "no switch between samples", MONITOR, lambda: ps(*["@40 80 1 D 7200 ada dd"] * 3)),
     ("os.dstate", "its switch count is not readable", "hidepid", MONITOR, lambda: ps(*["81 1 D 7200 ada dd"] * 3)),
     ("os.packages", "not installed", "dpkg", CONFIGURE, lambda: software.packages({"a": ""}, {"a": ""})),
+    ("os.services", "inactive, without a socket", "systemctl", CONFIGURE, lambda: services(read_services("inactive", "inactive"))),
+    ("os.services", "failed, its socket listens", "systemctl", CONFIGURE, lambda: services(read_services("failed", "active"))),
     ("os.services", "dead", "systemctl", CONFIGURE, lambda: services({"munge": "failed"})),
     ("os.services", "failed, booted a minute ago", "systemctl", CONFIGURE, lambda: services({"munge": "failed"}, uptime=60)),
     ("os.failed_units", "kdump failed", "systemctl --failed", MONITOR, lambda: units("kdump.service loaded failed failed Crash recovery\n")),

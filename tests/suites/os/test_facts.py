@@ -374,7 +374,10 @@ def test_packages_of_this_machine() -> None:
 
 def test_services() -> None:
     probe = os_software.services(["munge", "sssd"])
-    assert probe.parse(Answer("x", 3, b"active\nfailed\n")) == {"munge": "active", "sssd": "failed"}
+    assert probe.parse(Answer("x", 3, b"active\nfailed\ninactive\ninactive\n")) == {
+        "munge": "active",
+        "sssd": "failed",
+    }
     with pytest.raises(NotAvailable, match="bus"):
         probe.parse(Answer("x", 1, b"", b"Failed to connect to bus: Host is down\n"))
 

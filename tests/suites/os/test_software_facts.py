@@ -205,8 +205,10 @@ def test_units_that_failed_are_named() -> None:
 
 def test_services_are_told_one_a_line() -> None:
     probe = probes.services(["a-b", "c"])
-    assert probe.command == "LC_ALL=C systemctl is-active a-b c"
-    assert probe.parse(answer("active\ninactive\n", rc=3)) == {"a-b": "active", "c": "inactive"}
+    assert probe.command == "LC_ALL=C systemctl is-active a-b c a-b.socket c.socket"
+    four = answer("active\ninactive\ninactive\ninactive\n", rc=3)
+    assert probe.parse(four) == {"a-b": "active", "c": "inactive"}
+    assert probe.parse(answer("inactive\nfailed\nactive\nactive\n")) == {"a-b": "active", "c": "failed"}
     for given, words in (
         (answer("active\n"), "^active$"),
         (answer("", rc=1), "^systemctl printed nothing$"),

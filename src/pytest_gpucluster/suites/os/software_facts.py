@@ -283,7 +283,10 @@ def _nothing(name: str) -> Probe[dict[str, str]]:
 
 
 def services(units: Sequence[str]) -> Probe[dict[str, str]]:
-    """Return the probe of {unit: active|inactive|failed|...} of the cluster file's units."""
+    """Return the probe of {unit: active|inactive|failed|...} of the cluster file's units.
+
+    An inactive service whose socket is active starts with the first connection: it is 'active'.
+    """
     if not units:
         return _nothing("services")
     names = tuple(_name(unit, "os.services") for unit in units)
@@ -292,11 +295,14 @@ def services(units: Sequence[str]) -> Probe[dict[str, str]]:
         if answer.rc == NOT_FOUND:
             text_of(answer)
         states = answer.out.split()
-        if len(states) != len(names):  # without systemd there is one error message instead
+        if len(states) != 2 * len(names):  # without systemd there is one error message instead
             raise NotAvailable(last_line(answer.err) or last_line(answer.out) or "systemctl printed nothing")
-        return dict(zip(names, states, strict=True))
+        pairs = zip(states[: len(names)], states[len(names) :], strict=True)
+        listens = (own if own != "inactive" else socket for own, socket in pairs)
+        return dict(zip(names, listens, strict=True))
 
-    command = "LC_ALL=C systemctl is-active " + " ".join(shlex.quote(name) for name in names)
+    sockets = [f"{name.removesuffix('.service')}.socket" for name in names]
+    command = "LC_ALL=C systemctl is-active " + shlex.join((*names, *sockets))
     return Probe("services", command, parse, timeout=15.0, by_hand=f"systemctl status {shlex.join(names)}")
 
 

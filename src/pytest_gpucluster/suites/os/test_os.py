@@ -280,6 +280,16 @@ def shared_folders(
 
 
 @fact
+@asks(lambda _: [basics.UPTIME])
+def uptime_if_known(facts: Callable[[Probe[float]], float]) -> float | None:
+    """Seconds since boot; None where the node cannot report them, which excuses nothing."""
+    try:
+        return facts(basics.UPTIME)
+    except ProbeError:
+        return None
+
+
+@fact
 @asks(lambda _: [os_storage.WRITES])
 def writes(node: Node, gpucluster_session: ClusterSession) -> dict[str, str]:
     """Why no file could be written to /tmp and /dev/shm; an attempt that does not end has a result too."""

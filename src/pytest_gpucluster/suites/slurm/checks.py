@@ -98,7 +98,7 @@ def responding(info: NodeInfo | None) -> Judgement:
     """Judge that the node's slurmd responds to the controller."""
     if info is None:
         yield NotChecked("the node is not known to Slurm")
-    elif info.away or info.flags & _PASSING:
+    elif info.away or (not info.responding and info.flags & _PASSING):
         yield NotChecked(
             f"{info.full_state}: the node is off, starts, shuts down or is in maintenance: its slurmd cannot respond"
         )

@@ -121,19 +121,18 @@ def test_a_write_that_finds_no_room_is_named_once() -> None:
 
 
 def test_inodes() -> None:
-    verdict = checks.inodes(DISKS, {"/": ROOT})
+    verdict = checks.inodes(DISKS)
     passed(verdict)
     assert verdict.metrics == tuple(Metric("free_inodes", 90.0, "%", path) for path in DISKS)
     for path in ("/", "/tmp", "/dev/shm"):
-        passed(checks.inodes({**DISKS, path: replace(DISK, inodes=100, inodes_free=5)}, {"/": ROOT}))
-        few = checks.inodes({**DISKS, path: replace(DISK, inodes=100, inodes_free=4)}, {"/": ROOT})
+        passed(checks.inodes({**DISKS, path: replace(DISK, inodes=100, inodes_free=5)}))
+        few = checks.inodes({**DISKS, path: replace(DISK, inodes=100, inodes_free=4)})
         assert failed(few, path) == "4 of 100 inodes free | at least 5% free"
     uncounted = dict.fromkeys(DISKS, replace(DISK, inodes=0))
     assert (
-        not_applicable(checks.inodes(uncounted, {"/": ROOT}))
-        == "the file systems of /, /tmp and /dev/shm count no inodes"
+        not_applicable(checks.inodes(uncounted)) == "the file systems of /, /tmp and /dev/shm count no inodes"
     )
-    passed(checks.inodes({**uncounted, "/dev/shm": DISK}, {"/": ROOT}))
+    passed(checks.inodes({**uncounted, "/dev/shm": DISK}))
 
 
 def test_shared_storage_blames_the_node_that_does_not_see_it() -> None:
@@ -180,7 +179,7 @@ def test_a_mount_that_hangs_or_is_gone() -> None:
 
 def test_inodes_in_numbers() -> None:
     disks = {"/": Disk(1, 1, 200, 10), "/tmp": Disk(problem="hung"), "/dev/shm": Disk(1, 1, 0, 0)}
-    verdict = checks.inodes(disks, {"/": ROOT})
+    verdict = checks.inodes(disks)
     assert (verdict.outcome, verdict.metrics) == (Outcome.PASSED, (Metric("free_inodes", 5.0, "%", "/"),))
 
 

@@ -65,13 +65,13 @@ def mount_response(
     mounts: Mapping[str, Mount],
     stated_paths: Sequence[str] | None = None,
     answering: Collection[str] = (),
-    uptime: float | None = None,
+    uptime_if_known: float | None = None,
 ) -> Judgement:
     """Df of every stated path, and of other networked mounts, ends within the deadline.
 
     answering: the paths whose df succeeds on any node; if the user has no permission on all nodes, no node is at fault.
     """
-    starts = Situation(uptime).why_not_yet()
+    starts = Situation(uptime_if_known).why_not_yet()
     for path, disk in disks.items():
         mount = mounts.get(without_slash(path))
         source = f" ({mount.fstype} from {mount.source})" if mount else ""
@@ -161,12 +161,13 @@ def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
     hint="df -i; du --inodes -xd1 in the file system",
     action=Action.CONFIGURE,
 )
-def inodes(disks: Mapping[str, Disk], mounts: Mapping[str, Mount]) -> Judgement:
+def inodes(disks: Mapping[str, Disk]) -> Judgement:
     """At least 5% of the inodes of /, /tmp and /dev/shm are free, if the file system counts them."""
     counted = False
     for path in ALWAYS:
         disk = disks[path]
-        if disk.problem or not disk.inodes or is_image(mounts, path):
+        image = path == "/" and not (disk.inodes_free or disk.free)
+        if disk.problem or not disk.inodes or image:
             continue
         counted = True
         share = disk.inodes_free / disk.inodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ def installed(memories: Peers[MemoryInfo], all_parts: Mapping[str, MemoryParts])
     hint="dmidecode -t memory; ipmitool sel list; reseat or replace the DIMM",
     action=Action.CONFIGURE,
     never_healthy="two thirds of the group, with the same processors, have more memory on them, EDAC does not list as many modules "
-    "as there, and slurm.conf states no less memory for this node: one that is smaller on purpose is described as such",
+    "as there, and neither slurm.conf nor a boot parameter limits the memory of this node on purpose",
 )
 def memory(
     memory: MemoryInfo,
@@ -59,6 +60,7 @@ def memory(
     smaller_in_slurm: bool = False,
     memory_parts: MemoryParts = MemoryParts(),  # noqa: B008 (it is frozen)
     usual_dimms: Norm[Any] = Norm(),  # noqa: B008
+    cmdline: str = "",
 ) -> Judgement:
     """The memory of the processors is at least that of the profile less 5%, and of most nodes of the group less 1%.
 
@@ -76,7 +78,8 @@ def memory(
     slack = max(PEER_MEMORY_TOLERANCE * (usual or 0), PEER_MEMORY_BYTES)
     slack = min(slack, sum(gone.values()) / 2) if gone else slack
     complete = bool(expected and memory_parts.dimms and not gone)
-    lost = usual is not None and usual - total > slack and not smaller_in_slurm and not complete
+    limited = complete or smaller_in_slurm or re.search(r"(^| )mem(map)?=", cmdline)  # on purpose
+    lost = usual is not None and usual - total > slack and not limited
     action = Action.VENDOR if lost else None
     without = f" without {', '.join(sorted(gone))}" if gone else ""
     measured = f"{format_size(total)}{without}"

@@ -102,14 +102,14 @@ def _version_matches(version: str, prefix: str) -> bool:
     setting="os.services",
 )
 def services(
-    services: Mapping[str, str], stated_services: Sequence[str], uptime: float | None = None
+    services: Mapping[str, str], stated_services: Sequence[str], uptime_if_known: float | None = None
 ) -> Judgement:
     """Every service of the cluster file is active."""
     if not stated_services:
         yield NotApplicable("the cluster file states no os.services")
     for unit in stated_services:
         if services[unit] not in ("active", "reloading"):
-            starts = Situation(uptime).why_not_yet() if services[unit] == "activating" else ""
+            starts = Situation(uptime_if_known).why_not_yet() if services[unit] == "activating" else ""
             yield from unless_unsettled(starts, iter((Finding(unit, services[unit], "active"),)))
 
 
@@ -135,7 +135,9 @@ def failed_units(failed_units: Iterable[str], stated_services: Iterable[str]) ->
     action=Action.MONITOR,
     never_healthy="systemd answers most nodes of the group, and on this node a call to it does not end",
 )
-def systemd(system_state: SystemState, usual_answers: Norm[Any], uptime: float | None = None) -> Judgement:
+def systemd(
+    system_state: SystemState, usual_answers: Norm[Any], uptime_if_known: float | None = None
+) -> Judgement:
     """Systemd answers if it does on most nodes of the group."""
     if system_state.word == "offline":
         yield NotApplicable("systemd does not run on the node")
@@ -148,7 +150,7 @@ def systemd(system_state: SystemState, usual_answers: Norm[Any], uptime: float |
         found = Finding(
             "systemd", system_state.problem or "no answer", f"answers, {usual_answers.most}", hangs
         )
-        yield from unless_unsettled(Situation(uptime).why_not_yet(), iter((found,)))
+        yield from unless_unsettled(Situation(uptime_if_known).why_not_yet(), iter((found,)))
     elif not system_state.answers:
         yield NotChecked(f"systemctl is-system-running: {system_state.problem or 'no answer'}")
 

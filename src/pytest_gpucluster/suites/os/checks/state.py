@@ -42,13 +42,13 @@ MAX_SILENCE, SILENT_POLLS = 86400.0, 4
     hint="top; loginctl list-sessions; squeue -w NODE; end the leftovers",
     action=Action.MONITOR,
 )
-def load(load: Load, online_cpus: int, max_load: float, uptime: float | None = None) -> Judgement:
+def load(load: Load, online_cpus: int, max_load: float, uptime_if_known: float | None = None) -> Judgement:
     """The 1-minute load per CPU is that of an idle node."""
     yield Metric("load_per_cpu", load.one / online_cpus, "")
     if load.one > max_load * online_cpus:
         measured = f"{load.one:g} over 1 minute on {online_cpus} CPUs"
         found = Finding("load", measured, f"at most {max_load * online_cpus:g}")
-        yield from unless_unsettled(Situation(uptime).why_not_yet(), iter((found,)))
+        yield from unless_unsettled(Situation(uptime_if_known).why_not_yet(), iter((found,)))
 
 
 # Bits of /proc/sys/kernel/tainted that stand for a fault (Documentation/admin-guide/tainted-kernels.rst). NVIDIA's
@@ -163,9 +163,9 @@ def responds(answer: Answer, lost: str | None = None) -> Judgement:
     hint="chronyc sources -v; systemctl enable --now chronyd (or systemd-timesyncd); check UDP port 123",
     action=Action.CONFIGURE,
 )
-def time_sync(time_sync: TimeSync, uptime: float | None = None) -> Judgement:
+def time_sync(time_sync: TimeSync, uptime_if_known: float | None = None) -> Judgement:
     """The clock is synchronised, its offset against the source is small, and the source is still measured."""
-    yield from unless_unsettled(Situation(uptime).why_not_yet(), _time_sync(time_sync))
+    yield from unless_unsettled(Situation(uptime_if_known).why_not_yet(), _time_sync(time_sync))
 
 
 def _time_sync(time_sync: TimeSync) -> Judgement:
