@@ -239,8 +239,8 @@ def link_layer(
     cause="cable, transceiver or switch port; or no subnet manager (INIT)",
     hint="ibstat; ibdiagnet; swap the cable with its neighbour's and check whether the fault moves with it",
     action=Action.CONFIGURE,
-    never_healthy="the port of this name is active on two thirds of the nodes that have it, and physically down here; a link that is "
-    "up without a subnet manager takes no node out of service",
+    never_healthy="the port for GPU traffic at this PCI address is active on two thirds of the nodes that have it, and physically down "
+    "here; a link that is up without a subnet manager takes no node out of service",
 )
 @_networked
 def port_state(
@@ -285,7 +285,7 @@ def _down(part: str, port: Port, active_majority: Mapping[str, Norm[bool]], *, f
     cause="a link trained to a lower rate or fewer lanes: cable or transceiver",
     hint="ibstat; ibdiagnet; reseat or replace the cable",
     action=Action.CONFIGURE,
-    never_healthy="the port of this name runs faster on two thirds of the nodes where it is active",
+    never_healthy="the port for GPU traffic at this PCI address runs faster on two thirds of the nodes where it is active",
 )
 @_networked
 def rate(
