@@ -107,13 +107,16 @@ low ~ /RULES/ || low ~ /DRIVER/ {
   errors = match(low, /[0-9]+ [cu]e /) ? substr(low, RSTART, RLENGTH - 4) + 0 : 0;
   note(fold(text, bank != "") bank, sort, NR, stamp, text, errors);
   NEEDS
+  if (match(low, "dev [a-z0-9]+, sector [0-9]+")) {
+    split(substr(low, RSTART + 4, RLENGTH - 4), word, ", sector "); sector[word[1]] = word[2] }
   tokens(low, "[0-9a-f][0-9a-f][0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]:[0-9a-f][0-9a-f][.][0-7]");
   tokens(low, "(^|[^a-z0-9])((nvme|mmcblk)[0-9]+(n[0-9]+)?|(sd|vd|xvd)[a-z]+|(dm-|md)[0-9]+)") }
 END {
   for (i = 0; i < kinds; i++) { k = order[i];
     print "seen\t" count[k] "\t" line[k] "\t" first[k] "\t" last[k] "\t" latest[k] }
   for (k in needs) print "need\t" k;
-  if (k != "") for (i = 1; i <= names; i++) print (device[i] ~ /:/ ? "pci\t" : "disk\t") device[i];
+  for (i = 1; i <= names; i++) print (device[i] ~ /:/ ? "pci\t" : "disk\t") device[i];
+  for (k in sector) print "sector\t" k "\t" sector[k];
   if (quiet) print "quiet\t" quiet;
   print "end\t" lines + 0 "\t" more[0] + 0 "\t" more[1] + 0 "\t" more[2] + 0 "\t" loaded }
 """

@@ -42,7 +42,7 @@ s=SECONDS; if [ -n "$d" ]; then
  i=0; { printf '%s\n' "$m" | awk '{ print $5 }'; printf '%s\n' "$q" | awk '{ print $2 }'; } | sort -u >"$d/paths"; while read -r p; do case $p in (*\\*|"") continue;; esac;
  i=$((i+1)); [ "$i" -gt MOST ] || job df "$p" df -P "$p"; done <"$d/paths";
  if needs disks; then for k in $(of disk); do case $k in (md*|dm-*) ;; (*)
- job dd "$k" dd "if=/dev/$k" of=/dev/null bs=4096 count=1 iflag=direct;
+ job dd "$k" dd "if=/dev/$k" of=/dev/null bs=4096 count=1 iflag=direct "skip=$(printf '%s\n' "$f" | awk -F "$t" -v k="$k" '$1 == "sector" && $2 == k { n = $3 } END { printf "%d", n / 8 }')";
  if command -v smartctl >/dev/null; then job smart "$k" smartctl -H "/dev/$k"; fi;; esac; done; fi;
  if needs gpu; then s=GPU_SECONDS; job gpu "" nvidia-smi -q; fi; fi;
 if needs disks || needs mounts; then cat /proc/mdstat 2>/dev/null | put md;
@@ -52,7 +52,7 @@ if needs pci || needs rate || needs gpu; then for k in $(of pci); do p=/sys/bus/
 if needs pci; then for k in $(ls /sys/class/infiniband 2>/dev/null); do p=/sys/class/infiniband/$k;
  echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p"/ports/*/state 2>/dev/null | tr '\n' ' ')rate $(cat "$p"/ports/*/rate 2>/dev/null | tr '\n' ' ')"; done | put port;
  for k in $(ls /sys/class/net 2>/dev/null); do p=/sys/class/net/$k; echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p/operstate" 2>/dev/null)"; done | put port; fi;
-if needs tasks; then waiting() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= 2>/dev/null | awk '{ n++ } $3 ~ /^D/ && $1 != 2 && $2 != 2 { print $1, $6 } END { print "tasks", (n > 0) }' |
+if needs tasks && [ -n "$d" ]; then waiting() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= 2>/dev/null | awk '{ n++ } $3 ~ /^D/ && $1 != 2 && $2 != 2 { print $1, $6 } END { print "tasks", (n > 0) }' |
  while read -r p c; do echo "$p $c $(cat "/proc/$p/status" 2>/dev/null | grep voluntary | tr -d '\n' | tr '\t' ' ')"; done; };
  waiting >"$d/1"; sleep 2; waiting >"$d/2"; grep -F -x -f "$d/1" "$d/2" | put task; fi;
 if [ -n "$d" ]; then w=0; until done_jobs || [ "$w" -ge "$((s*5))" ]; do sleep 0.2; w=$((w+1)); done;

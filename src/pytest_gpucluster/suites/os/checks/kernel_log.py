@@ -201,7 +201,7 @@ _VOLUME = re.compile(r"elastic block store|virtual.disk|persistentdisk|nvme_card
 
 
 def _disks(event: Event, log: KernelLog) -> StateAnswer:
-    """Return whether a disk of the node that is in use fails now: its array, SMART, a read of its first block, or of its mounts."""
+    """Return whether a disk of the node that is in use fails now: its array, SMART, a read of the block that failed, or of its mounts."""
     state, name = log.state, _disk(event.device)
     for array, how in state.degraded.items():
         if event.kind == "raid" or (name and (name == array or name in how)):
@@ -242,7 +242,7 @@ def _in_use(name: str, log: KernelLog) -> bool:
 
 
 def _failing(name: str, log: KernelLog) -> str:
-    """Return how a disk fails now, by SMART or by a read of its first block; '' if it does not, or that is not known."""
+    """Return how a disk fails now, by SMART or by a read of the block that failed; '' if it does not, or that is not known."""
     smart, read = log.state.jobs.get(("smart", name)), log.state.jobs.get(("dd", name))
     if smart and re.search(r"FAILED|FAILING|Health Status: (?!OK)", smart.text):
         return "SMART reports that the disk fails"
