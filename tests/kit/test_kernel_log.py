@@ -438,7 +438,7 @@ def test_a_port_that_was_up_fails_while_it_is_down(
 
 @pytest.mark.parametrize(
     ("nodes", "away", "action"),
-    [(1, 1, Action.MONITOR), (2, 1, Action.DRAIN), (2, 2, Action.CONFIGURE), (4, 2, Action.DRAIN), (4, 3, Action.CONFIGURE)],
+    [(1, 1, Action.MONITOR), (2, 1, Action.REBOOT), (2, 2, Action.CONFIGURE), (4, 2, Action.REBOOT), (4, 3, Action.CONFIGURE)],
 )  # fmt: skip
 def test_a_server_that_most_nodes_cannot_read_drains_none(nodes: int, away: int, action: Action) -> None:
     sick = logged(NFS, HOME, "df\t/home\thung\t")

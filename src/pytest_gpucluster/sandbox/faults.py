@@ -494,7 +494,7 @@ def _file_system_repaired(node: SimulatedNode, options: Options) -> None:
     node.kernel_log += _READ_ONLY
 
 
-@_fault("os.kernel_log", "the kernel made a file system read-only")
+@_fault("os.kernel_log", "the kernel made a file system read-only", seen_by=("os.mounts", "os.root_writable"))
 def _file_system_read_only(node: SimulatedNode, options: Options) -> None:
     node.kernel_log += _READ_ONLY
     for mount in node.mounts:

@@ -132,7 +132,7 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
         )
         action = Action.CONFIGURE if where else answer.action or rule.action
         if event.kind == "stall" and not where and stalls.nodes > 1:
-            action = Action.DRAIN  # other nodes can read the mount, or do not need it
+            action = Action.REBOOT  # other nodes can read the mount, as os.mount_response
         expected = "every file server answers" if event.kind == "stall" else f"no {rule.meaning}"
         yield Finding(part, f"{fault}{measured}; {answer.words}", expected, action)
     elif answer is not _ORDINARY:
