@@ -236,9 +236,7 @@ def _nvlink_errors(node: SimulatedNode, options: Options) -> None:
     _linked(node, options).link_errors[int(options["link"])] = (0, 2, 0, int(options["rate"]))
 
 
-@_fault(
-    "gpu.nvlink_errors", "an NVLink had CRC errors in former weeks", harmless=True, gpu=4, link=3, count=143
-)
+@_fault("gpu.nvlink_errors", "old CRC errors of an NVLink", harmless=True, gpu=4, link=3, count=143)
 def _nvlink_errors_old(node: SimulatedNode, options: Options) -> None:
     _linked(node, options).link_errors[int(options["link"])] = (0, 0, int(options["count"]), 0)
 

@@ -71,14 +71,14 @@ def _alone_fails(burnin: BurninResult, node: str, load: str) -> bool:
         if kind == load and not _process_ended(load, text)
     }
     if load == "nccl":
-        return go_on(len({name for name, _ in failing}), len(burnin.nodes))
+        return most_continue(len({name for name, _ in failing}), len(burnin.nodes))
     used = {(name, part) for name, totals in burnin.nodes.items() for part in totals.used}
     beside = any(name == node for name, _ in used - failing)
-    return load in GPU_LOADS and beside and go_on(len(failing), len(used))
+    return load in GPU_LOADS and beside and most_continue(len(failing), len(used))
 
 
-def go_on(failing: int, total: int) -> bool:
-    """Return whether at least as many parts go on as fail: then the failing ones are at fault, not what all share."""
+def most_continue(failing: int, total: int) -> bool:
+    """Return whether at least as many parts continue as fail: then the failing ones are at fault, not what all share."""
     return total > 1 and 2 * failing <= total
 
 
@@ -255,7 +255,7 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
     totals = burnin.nodes[node_name]
     yield Metric("burnin_rounds", totals.rounds, "rounds")
     if totals.lost:
-        others = go_on(sum(bool(other.lost) for other in burnin.nodes.values()), len(burnin.nodes))
+        others = most_continue(sum(bool(other.lost) for other in burnin.nodes.values()), len(burnin.nodes))
         action = None if others and not ENDED.search(totals.lost) else Action.MONITOR
         yield Finding(
             "node", f"lost after {totals.rounds} rounds: {totals.lost}", "answers to the end", action
