@@ -113,7 +113,7 @@ low ~ /RULES/ || low ~ /DRIVER/ {
   tokens(low, "(^|[^a-z0-9])((nvme|mmcblk)[0-9]+(n[0-9]+)?|(sd|vd|xvd)[a-z]+|(dm-|md)[0-9]+)") }
 END {
   for (i = 0; i < kinds; i++) { k = order[i];
-    print "seen\t" count[k] "\t" line[k] "\t" first[k] "\t" last[k] "\t" latest[k] }
+    print "seen\t" count[k] "\t" line[k] "\t" first[k] "\t" last[k] "\t" substr(latest[k], 1, 500) }
   for (k in needs) print "need\t" k;
   for (i = 1; i <= names; i++) print (device[i] ~ /:/ ? "pci\t" : "disk\t") device[i];
   for (k in sector) print "sector\t" k "\t" sector[k];

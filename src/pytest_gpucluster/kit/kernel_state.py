@@ -29,7 +29,7 @@ _OWN += "|overlay|rpc_pipefs|nsfs|ramfs|binfmt_misc|selinuxfs|fusectl|squashfs|a
 # omitted, since df does not accept it.
 _SH = r"""
 t=$(printf '\t'); needs() { case $f in (*"need$t$1"*) return 0;; esac; return 1; };
-put() { head -n 400 | cut -c 1-300 | awk -v n="$1" '$0 != "" { print "state\t" n "\t" $0 }'; };
+put() { head -n 200 | cut -c 1-300 | awk -v n="$1" '$0 != "" { print "state\t" n "\t" $0 }'; };
 of() { printf '%s\n' "$f" | awk -F "$t" -v n="$1" '$1 == n && c++ < MOST { if ($2 ~ /^nvme[0-9]+$/) $2 = $2 "n1"; print $2 }' | sort -u; };
 case $f in (*"need$t"*) export LC_ALL=C; echo "state${t}read";
 n=0; d=; for p in /dev/shm /tmp /var/tmp; do [ -n "$d" ] || d=$(mktemp -d "$p/gpucluster.XXXXXX" 2>/dev/null); done;
