@@ -588,6 +588,7 @@ def test_an_unknown_model_is_refused() -> None:
 def test_an_xid_sets_the_recovery_action_that_the_driver_sets(options: dict[str, int], action: str) -> None:
     node = node_of("h200")
     faults.apply(node, faults.InjectedFault("xid", "gpu02", options))
-    assert f"): {options['xid']}, pid=" in node.kernel_log[-1]
+    bus = node.gpus[5].fields["pci.bus_id"].lower()
+    assert f"Xid (PCI:{bus[4:].partition('.')[0]}): {options['xid']}, pid=" in node.kernel_log[-1]
     assert node.gpus[5].fields["gpu_recovery_action"] == action
     assert node.gpus[4].fields["gpu_recovery_action"] == "None"

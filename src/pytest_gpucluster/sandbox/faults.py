@@ -314,7 +314,7 @@ def _stray_process(node: SimulatedNode, options: Options) -> None:
 @_fault("gpu.xid", "the driver reports an Xid", xid=46, gpu=5, recovered=0)
 def _xid(node: SimulatedNode, options: Options) -> None:
     gpu, entry = _gpu(node, options), xids.lookup(int(options["xid"]))
-    line = f"NVRM: Xid (PCI:{gpu.fields['pci.bus_id'][4:12].lower()}): {entry.number}, pid='<unknown>', name=<unknown>"
+    line = f"NVRM: Xid (PCI:{gpu.fields['pci.bus_id'][4:14].lower()}): {entry.number}, pid='<unknown>', name=<unknown>"
     node.kernel_log.append(f"[1802114.551208] {line}, {entry.meaning}")
     if entry.recovery and entry.fails and not int(options["recovered"]):
         _set(gpu, gpu_recovery_action="Reset")
