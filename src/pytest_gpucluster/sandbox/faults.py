@@ -412,6 +412,26 @@ def _clock_skew(node: SimulatedNode, options: Options) -> None:
     node.clock_offset = float(options["seconds"])
 
 
+@_fault("os.memory", "the node has more memory than the others", harmless=True, gib=512)
+def _memory_added(node: SimulatedNode, options: Options) -> None:
+    node.mem_total_kb += int(options["gib"]) * GIB_KB
+
+
+@_fault("os.dstate", "the kernel resynchronises an array", harmless=True)
+def _array_resync(node: SimulatedNode, options: Options) -> None:
+    node.processes.append(SimulatedProcess(812, 2, "D", 7_200, "root", "md0_resync", "[md0_resync]"))
+
+
+@_fault("os.taint", "a soft lockup is over", harmless=True)
+def _soft_lockup_over(node: SimulatedNode, options: Options) -> None:
+    node.taint |= 1 << 14
+
+
+@_fault("os.time_sync", "chrony lost its servers ten days ago", days=10)
+def _time_server_lost(node: SimulatedNode, options: Options) -> None:
+    node.time_lost_days = float(options["days"])
+
+
 @_fault("os.time_sync", "the clock is not synchronised")
 def _time_not_synchronised(node: SimulatedNode, options: Options) -> None:
     node.time_synchronised = False

@@ -162,6 +162,7 @@ class SimulatedNode:
     load: str = "0.42 0.35 0.31"
     clock_offset: float = 0.0
     time_synchronised: bool = True
+    time_lost_days: float = 0.0  # since the last measurement of a time server
     mtus: dict[str, int] = field(default_factory=dict)  # {interface: wrong MTU}
     address_of: str = ""  # the node whose address it has
     name_delay: float = 0.0

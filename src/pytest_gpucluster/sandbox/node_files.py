@@ -508,13 +508,13 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
                 f"NTPSynchronized={'yes' if sync else 'no'}",
             )
         ),
-        "chronyc-tracking-csv": _CHRONY_CSV if sync else _CHRONY_CSV_OFF,
+        "chronyc-tracking-csv": _CHRONY_CSV.format(node.time_lost_days * 86_400) if sync else _CHRONY_CSV_OFF,
         "chronyc-tracking": _CHRONY if sync else _CHRONY.replace("Normal", "Not synchronised"),
     }
 
 
 _CHRONY_CSV = (
-    "0A000001,10.0.0.1,3,@NOW@.123456789,0.000012345,-0.000001234,0.000023456,-12.345,-0.001,0.012,"
+    "0A000001,10.0.0.1,3,@{:.0f},0.000012345,-0.000001234,0.000023456,-12.345,-0.001,0.012,"
     "0.000512345,0.000123456,64.2,Normal\n"
 )
 _CHRONY_CSV_OFF = (
