@@ -116,5 +116,5 @@ def decode(number: int, words: str) -> Decoded | None:
 
 
 def worth_a_warning(found: Decoded) -> bool:
-    """Return whether an error without an immediate action has a cause outside of the GPU, like a cable or the peer."""
-    return found.action == "IGNORE" and found.investigate in _WORTH_A_WARNING
+    """Return whether the sheet names a cause outside of the GPU, like a cable or the peer: a warning if no reset is due."""
+    return found.investigate in _WORTH_A_WARNING
