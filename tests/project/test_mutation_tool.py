@@ -17,7 +17,6 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from typing import TYPE_CHECKING
 
-
 from mutants import changes, mutants  # found by the path above
 
 if TYPE_CHECKING:
