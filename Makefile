@@ -71,7 +71,7 @@ corpus: $(VENV)/.ready
 first-night: $(VENV)/.ready slurm $(FRAMEWORKS)/.ready
 	@$(BIN)/python tools/first_night.py $(SITES)
 
-# PACKAGES: below src/pytest_gpucluster, as `checks kit/xid.py`; the first run measures the tests, which takes minutes
+# PACKAGES: below src/pytest_gpucluster, as `drain kit/xid.py`; the first run measures the tests, which takes minutes
 COUNT ?= 160
 MINUTES ?= 10
 mutation: $(VENV)/.ready

@@ -1,7 +1,7 @@
 """Change the source a little, see whether a fast unit test fails: python tools/mutation.py [--seed 1] [PATH ...]
 
 Prints each change that no test notices (a survivor) and the score of each package. PATH: packages or modules below
-the package's folder, as `checks` or `plugin/plan.py`. Nothing in the working tree is edited: the changed module is
+the package's folder, as `drain` or `suites/*/checks.py`. Nothing in the working tree is edited: the changed module is
 compiled in the process that tests it.
 
 A test is fast if it passes in SLOW seconds and starts no process but a shell. Which tests reach which line is measured
@@ -50,8 +50,16 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "pytest_gpucluster"
-TARGETS = ("checks", "probes", "drain", "report", "plugin/plan.py", "config/loader.py", "cluster/slurm/inventory.py",
-           "redact.py", "printable.py")  # fmt: skip
+# patterns of what judges, and of what acts on a cluster
+TARGETS = (
+    "core",
+    "drain",
+    "kit/*.py",
+    "suites/*/*checks*",
+    "plugin/plan.py",
+    "config/loader.py",
+    "cluster/slurm/inventory.py",
+)
 LIBRARIES = (
     "pytest", "_pytest.assertion.rewrite", "_pytest.junitxml", "xdist.plugin", "testinfra.plugin", "testinfra", "yaml",
     "pydantic", "jinja2", "fabric", "paramiko", "junitparser", "hypothesis", "tabulate", "ClusterShell.NodeSet",
@@ -91,10 +99,11 @@ class Project:
         """Return the modules of these packages, as paths below the package's folder."""
         found: list[Path] = []
         for target in targets:
-            path = self.source / target
-            if not path.exists():
-                sys.exit(f"mutation: {path} does not exist; name a package or a module below {self.source}")
-            found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+            paths = sorted(self.source.glob(target))
+            if not paths:
+                sys.exit(f"mutation: {target} does not exist; name a package or a module below {self.source}")
+            for path in paths:
+                found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
         return [path.relative_to(self.source).as_posix() for path in dict.fromkeys(found)]
 
     def importers(self) -> dict[str, set[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import re
 import subprocess
@@ -21,6 +22,7 @@ from mutants import changes, mutants  # found by the path above
 if TYPE_CHECKING:
     from pathlib import Path
 
+mutation = importlib.import_module("mutation")  # found by the path above
 MEMBERS = {"Action": ["DRAIN", "REBOOT"]}
 
 OPERATORS = {
@@ -133,6 +135,11 @@ def run(project: Path, *options: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert not done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("target", mutation.TARGETS)
+def test_each_default_target_exists(target: str) -> None:
+    assert mutation.Project(ROOT, mutation.PACKAGE).files([target])
 
 
 def test_survivors_are_printed_and_killed_changes_are_not(project: Path) -> None:
