@@ -484,7 +484,7 @@ ELSEWHERE = {
 }
 # modules of probes: their readers are fuzzed as the probe's parse
 _OF_PROBES = (
-    "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.node_facts", "kit.node_links",
+    "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.kernel_state", "kit.node_facts", "kit.node_links",
     "kit.nvidia_smi", "suites.fabric.facts",
     "suites.isolation.pam", "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",

@@ -854,7 +854,7 @@ def test_what_begins_a_log(first: str, lines: int, *, good: bool) -> None:
         ("raid5: Disk failure on sda", "raid"), ("nvme nvmex: device not ready", ""), ("nvme nvme1: device not ready", "io"),
         ("nfs: server  not responding", ""), ("Connection to  (x) was lost", ""), ("EDAC MC0: xCE", ""), ("EDAC MC0: 2 UE", "edac"),
         ("pci 0000:05:00.0: AER: broadcast error_detected message", "quiet"), ("QUEUE", ""), ("mlx5_core 1: terror", ""),
-        ("BTRFS info (device sda2): bdev /dev/sda2 errs: wr 0, rd 4", "quiet"), ("usb 1-1: device failed", ""),
+        ("BTRFS info (device sda2): bdev /dev/sda2 errs: wr 0, rd 4", "quiet"), ("usb 1-1: device failed", ""), ("smpboot: #startup loops: 2", ""),
         ("CPU 0: Machine Check: 0 Bank 7: 8c00004000010090", "mce"), ("traps: python[7] general protection fault ip:7f0", ""),
     ],
 )  # fmt: skip

@@ -224,7 +224,7 @@ def read_state(lines: Iterable[str]) -> KernelState:
             name, rc, text = (*rest, "", "", "")[:3]
             before = jobs.get((part, name))
             whole = "\n".join(filter(None, (before.text if before else "", text)))
-            jobs[part, name] = JobResult(int(rc) if rc.isdecimal() else None, whole)
+            jobs[part, name] = JobResult(int(rc) if re.fullmatch(r"[0-9]{1,3}", rc) else None, whole)
         else:
             parts[part].append("\t".join(rest))
     return KernelState(jobs, {part: tuple(found) for part, found in parts.items()})

@@ -560,7 +560,7 @@ def _corrected_memory_errors(node: SimulatedNode, options: Options) -> None:
 @_fault("os.kernel_log", "a GPU was started at the second attempt", harmless=True, gpu=1)
 def _gpu_started_later(node: SimulatedNode, options: Options) -> None:
     bus = _gpu(node, options).fields["pci.bus_id"][4:].lower()
-    node.kernel_log.append(f"[1799000.100100] NVRM: GPU {bus}: RmInitAdapter failed! (0x62:0x40:2393)")
+    node.kernel_log.append("[1799000.100100] NVRM: GPU " + bus + ": RmInitAdapter failed! (0x62:0x40:2393)")
 
 
 @_fault("os.kernel_log", "the link of a port went down and came back", harmless=True)
