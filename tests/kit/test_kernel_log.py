@@ -174,6 +174,12 @@ WARNINGS = {
     "mce: CPU7: Package temperature above threshold, cpu clock throttled (total events = 1)": "mce",
     "Out of memory: Killed process 4711 (python) total-vm:9900kB, anon-rss:900kB, UID:1000": "oom",
     "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0-1,global_oom,task=python,pid=9": "oom",
+    "mce: CPU12: Core temperature is above threshold, cpu clock is throttled (total events = 118203)": "mce",
+    "BUG: Bad page state in process python3  pfn:3f1a2b": "lockup",
+    "BUG kmalloc-64 (Tainted: G    B): Redzone overwritten": "lockup",
+    "ceph: mds0 rejected session: blocklisted": "driver",
+    "WARNING: Pool 'tank' has encountered an uncorrectable I/O failure and has been suspended.": "driver",
+    "ice 0000:4b:00.0: Firmware recovery mode detected. Limiting functionality.": "driver",
     "nf_conntrack: nf_conntrack: table full, dropping packet": "network",
     "neighbour: arp_cache: neighbor table overflow!": "network",
     "VFS: file-max limit 1000000 reached": "limits",
@@ -340,6 +346,7 @@ HOME = "mountinfo\t36 22 0:52 / /home rw,relatime shared:9 - nfs4 fs1:/export rw
 OTHER = "mountinfo\t37 22 0:53 / /data rw,relatime shared:9 - nfs4 fs2:/export rw,soft"
 ROOT = "mountinfo\t22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/sda2 {}"
 DISK = "blk_update_request: I/O error, dev sda, sector 5 op 0x0:(READ)"
+REMOVED = "nvme nvme2: Removing after probe failure status: -19"
 INIT = "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)"
 FATAL = "nvme 0000:c3:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer"
 HUNG = "INFO: task dd:31415 blocked for more than 120 seconds."
@@ -369,6 +376,9 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (DISK, (ROOT.format("rw"), "dd\tsda\thung\t", "disk\tsda /x holders removable 0 Amazon Elastic Block Store"), None, "not a disk"),
     (DISK.replace("sda", "sr0"), (ROOT.format("rw"),), None, "not a disk"),
     (DISK, ("md\tmd0 : active raid1 sda[1](F) sdb[0]",), Action.MONITOR, "(F)"),
+    (REMOVED, ("dd\tnvme2n1\t1\tdd: failed to open '/dev/nvme2n1': No such file or directory",), Action.MONITOR, "absent now"),
+    (REMOVED, ("dd\tnvme2n1\t0\t",), None, "the disk can be read now"),
+    (DISK, ("dd\tsda\t1\tdd: failed to open '/dev/sda': No such file or directory",), None, "not mounted"),  # a volume may be detached
     ("md/raid1:md0: Disk failure on sda1, x", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/1] [U_]"), Action.MONITOR, "md0 [U_]"),
     ("md/raid1:md0: active with 1 out of 2 mirrors", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/1] [U_]"), Action.MONITOR, "md0 [U_]"),
     ("md/raid1:md0: Disk failure on sda1, x", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/2] [UU]"), None, "no array lacks a disk"),
@@ -381,6 +391,7 @@ ANSWERED = [  # line, state, action (None: a warning), words
     ("NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.", ("gpu\t\t0\tGPU 00000000:1B:00.0",), None, "lists this GPU"),
     (FATAL, (), Action.DRAIN, "broke in this boot"),
     (FATAL, ("pci\t0000:c3:00.0 class 0x010802 DRIVER=nvme PCI_ID=144D:A80A",), Action.DRAIN, "broke in this boot"),
+    (FATAL, ("pci\t0000:c3:00.0 class  ", "pci\t0000:c3:00.0 has "), Action.DRAIN, "broke in this boot"),  # it is gone
     (FATAL, ("pci\t0000:c3:00.0 class 0x010802 PCI_ID=144D:A80A",), None, "no driver uses it now"),
     (FATAL, ("pci\t0000:c3:00.0 class 0x028000 DRIVER=iwlwifi",), None, "neither a GPU"),
     (FATAL, ("pci\t0000:c3:00.0 class 0x030000 DRIVER=ast PCI_ID=1A03:2000",), None, "neither a GPU"),

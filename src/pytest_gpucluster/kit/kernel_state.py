@@ -190,7 +190,7 @@ class KernelState:
             if at != address:
                 continue
             if what == "has":
-                found["has"] = " ".join(rest)
+                found["has"] = " ".join(filter(None, rest))
             else:
                 found["class"] = rest[0]
                 found |= dict(word.split("=", 1) for word in rest[1:] if "=" in word)

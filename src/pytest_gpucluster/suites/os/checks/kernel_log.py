@@ -218,8 +218,14 @@ def _disks(event: Event, log: KernelLog) -> StateAnswer:
             else StateAnswer(False, f"{failing}; it is not in use")
         )
     read = state.jobs.get(("dd", name))
+    if _GIVEN_UP.search(event.text) and read and "No such file" in read.text:
+        return StateAnswer(True, "the disk is absent now", Action.MONITOR)
     readable = "the disk can be read now" if read and read.rc == 0 else _all_read(mounts, log)
     return StateAnswer(False, readable) if read or mounts else _UNKNOWN
+
+
+# drivers/nvme/host/pci.c: the driver has removed the disk
+_GIVEN_UP = re.compile(r"removing after probe|disabling device after", re.IGNORECASE)
 
 
 def _row(name: str, log: KernelLog) -> str:
