@@ -166,7 +166,7 @@ def test_what_only_looks_right() -> None:
 
 
 def test_the_files_of_an_adapter_are_asked_for() -> None:
-    assert infiniband._OF_DEVICE == ("fw_ver", "hca_type", "board_id")
+    assert infiniband._OF_DEVICE == ("fw_ver", "hca_type", "board_id", "sys_image_guid")
     assert infiniband._OF_PORT[:4] == ("state", "phys_state", "rate", "link_layer")
 
 

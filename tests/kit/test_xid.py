@@ -14,6 +14,7 @@ from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.kit import port_errors, xid
 from pytest_gpucluster.kit import xid_check as xid_checks
 from pytest_gpucluster.kit.kernel_log import KernelLog
+from pytest_gpucluster.kit.pcie import NEAR
 from pytest_gpucluster.kit.xid import Advice
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.facts import Interfaces
@@ -90,7 +91,7 @@ def test_the_tables_of_the_fabric() -> None:
         ("symbol_error", "local_link_integrity_errors"),
     )
     assert {"nvidia_peermem", "nv_peer_mem", "efa_nv_peermem"} == fabric.PEER_MODULES
-    assert (fabric.LINK_UP, fabric.NEAR) == (("LinkUp", "<unknown>", None), ("PIX", "PXB"))
+    assert (fabric.LINK_UP, NEAR) == (("LinkUp", "<unknown>", None), ("PIX", "PXB"))
     assert pytest.approx(0.016) == port_errors.ERRORS_PER_GB
     assert set(fabric.RULES) == {
         "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "UCX_NET_DEVICES",

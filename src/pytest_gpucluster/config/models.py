@@ -253,7 +253,7 @@ class FabricProfile(Model):
 
     hcas: Count = Field(0, description="number of ports for GPU traffic")
     link_layer: Literal["InfiniBand", "Ethernet", "none"] = Field(
-        "none", description="Ethernet: RoCE; none: neither"
+        "none", description="Ethernet: RoCE; none: neither; if left out, `hcas` counts EFA devices"
     )
     rate: Bandwidth | None = Field(None, gt=0, description="rate of one port; 400 Gb/s is stored as 50.0")
     peer_memory: bool = Field(
@@ -271,10 +271,15 @@ class FabricProfile(Model):
         description="names of machines (product_name of DMI, like DGXH100*) that have these `rails`; default: any",
     )
 
+    @property
+    def has_adapters(self) -> bool:
+        """Whether the node has ports of InfiniBand, RoCE or EFA; an explicit `link_layer: none` means that none is judged."""
+        return self.link_layer != "none" or (self.hcas > 0 and "link_layer" not in self.model_fields_set)
+
     @model_validator(mode="after")
     def _ports_have_a_link_layer(self) -> FabricProfile:
-        if "link_layer" not in self.model_fields_set and (self.hcas or self.rate or self.mtu):
-            raise ValueError("hcas, rate and mtu have no effect without link_layer: InfiniBand or Ethernet")
+        if "link_layer" not in self.model_fields_set and (self.rate or self.mtu):
+            raise ValueError("rate and mtu have no effect without link_layer: InfiniBand or Ethernet")
         if self.systems and not self.rails:
             raise ValueError("systems has no effect without rails")
         return self

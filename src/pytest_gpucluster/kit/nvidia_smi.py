@@ -580,7 +580,11 @@ def _of_gpus(rows: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[int, Mappi
 
 def parse_topology(answer: Answer) -> Topology:
     """Return the topology from `topo -m`."""
-    text = section(answer, "topology", "nvidia-smi topo -m")
+    return topology_of(section(answer, "topology", "nvidia-smi topo -m"))
+
+
+def topology_of(text: str) -> Topology:
+    """Return the topology from the text that `nvidia-smi topo -m` prints."""
     rows = matrix(text, "nvidia-smi topo -m")
     names = dict(_LEGEND.findall(_ANSI.sub("", text)))
     nics = {

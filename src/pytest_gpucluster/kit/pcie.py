@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # the cable's interface has the name p0, a representor of a function pf0vf1, c1pf0sf2 or pf0hpf
 REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+|hpf)")
+NEAR = ("PIX", "PXB")  # the same PCIe switch: no traffic through the CPU (NCCL: GPUDirect RDMA)
 BRIDGE_FUNCTIONS = 4  # of the ConnectX-7 that joins the processor to the NVSwitches of HGX B200 and B300
 
 
@@ -29,6 +30,22 @@ def pci_path(link: str) -> tuple[str, ...]:
 def root_port(path: Sequence[str]) -> str:
     """Return the root port above a device, '' if none is seen; devices below the same one are PIX or PXB to each other."""
     return path[0] if len(path) > 1 else ""
+
+
+def made_up_paths(near: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, str]]:
+    """Return paths with a common root for devices that share a PCIe switch, where the real paths are not known.
+
+    near: {device: the devices below its switch}, as PIX and PXB of `nvidia-smi topo -m` show them.
+
+    >>> made_up_paths({"GPU0": ["mlx5_0"], "GPU1": []})
+    {'GPU0': ('switch of GPU0', 'GPU0'), 'mlx5_0': ('switch of GPU0', 'mlx5_0'), 'GPU1': ('switch of GPU1', 'GPU1')}
+    """
+    trees: list[set[str]] = []
+    for device, others in near.items():
+        tree = {device, *others}
+        joined = [one for one in trees if one & tree]
+        trees = [one for one in trees if not one & tree] + [tree.union(*joined)]
+    return {device: (f"switch of {min(tree)}", device) for tree in trees for device in sorted(tree)}
 
 
 def served(gpus: Mapping[str, int], boards: Mapping[str, Iterable[str]]) -> Counter[str]:

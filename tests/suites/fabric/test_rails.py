@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import (
@@ -22,8 +24,11 @@ from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile, 
 from pytest_gpucluster.core.check import Action, Metric, Outcome
 from pytest_gpucluster.kit.nvidia_smi import Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
-from pytest_gpucluster.suites.fabric.facts import Adapters, GidPort, Port, parse_adapters
-from pytest_gpucluster.suites.fabric.rails import rail_majority, rails_of, role
+from pytest_gpucluster.suites.fabric.facts import ADAPTERS, Adapters, GidPort, Port, parse_adapters
+from pytest_gpucluster.suites.fabric.rails import _by_card, rail_majority, rails_of, role
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GPUS = 4
 RAIL = Port("mlx5_0", 1, "28.1", "MT4129", "RAIL", "ACTIVE", "LinkUp", 50.0, "InfiniBand")
@@ -401,3 +406,206 @@ def test_the_same_place_is_compared_although_names_move_up() -> None:
     assert verdict.action is Action.DRAIN
     assert not fabric.port_state(IB, moved, fabric.active_majority(fleet), rail_majority(fleet)).findings
     assert Metric("hca_ports", 3, "ports") in verdict.metrics
+
+
+# --- nodes without PCI paths -------------------------------------------------------------------------------------
+
+NEW = """\tGPU0\tGPU1\tNIC0\tNIC1\tNIC2\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tNODE\tPIX\tSYS\t0-55\t0
+GPU1\tNV18\t X \tSYS\tSYS\tPXB\t56-111\t1
+NIC0\tNODE\tSYS\t X \tNODE\tSYS
+NIC1\tPIX\tSYS\tNODE\t X \tSYS
+NIC2\tSYS\tPXB\tSYS\tSYS\t X
+
+Legend:
+
+  X    = Self
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_4
+  NIC2: mlx5_bond_0
+"""
+# nccl-tests issue 78: the names stand in the header; copied from a terminal
+OLD = """        GPU0    GPU1    GPU2    mlx5_0  mlx5_1  CPU Affinity
+GPU0     X      NV6     NV6     PIX     NODE    0-23,48-71
+GPU1    NV6      X      NV6     PXB     NODE    0-23,48-71
+GPU2    NV6     NV6      X      NODE    PIX     0-23,48-71
+mlx5_0  PIX     PXB     NODE     X      NODE
+mlx5_1  NODE    NODE    PIX     NODE     X
+"""
+
+
+def without_paths(topology: str, *names: str, **changes: str) -> Adapters:
+    """Return what is read of ports without a link to their PCI device."""
+    files = {"link_layer": "InfiniBand", "state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)"}
+    blocks = [
+        f"path {name} /sys/class/infiniband/{name}/device\nport {name} 1\n"
+        + "".join(f"/sys/class/infiniband/{name}/ports/1/{file}:{text}\n" for file, text in files.items())
+        + "".join(f"/sys/class/infiniband/{name}/{file}:{text}\n" for file, text in changes.items())
+        for name in names
+    ]
+    return parse_adapters(answer(f"uptime 1.0 1.0\n{''.join(blocks)}topology\n{topology}end\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        (NEW, {"mlx5_0": "", "mlx5_4": "GPU0", "mlx5_bond_0": "GPU1"}),
+        (
+            NEW.replace("\t", "    ").replace(" X ", "X"),
+            {"mlx5_0": "", "mlx5_4": "GPU0", "mlx5_bond_0": "GPU1"},
+        ),
+        (OLD, {"mlx5_0": "GPU0 GPU1", "mlx5_1": "GPU2"}),
+    ],
+)
+def test_topo_m_shows_which_adapters_share_a_switch_with_a_gpu(text: str, near: dict[str, str]) -> None:
+    found = without_paths(text, *near)
+    assert [path[-1] for path in found.gpus] == [f"GPU{index}" for index in range(len(found.gpus))]
+    assert {
+        port.device: " ".join(path[-1] for path in found.gpus if port.path and path[0] == port.path[0])
+        for port in found.ports
+    } == near
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver\n",
+        NEW.partition("GPU1\tNV18")[0],
+    ],
+)
+def test_topo_m_that_fails_or_is_cut_shows_nothing(text: str) -> None:
+    found = without_paths(text, "mlx5_0")
+    assert (found.gpus, [port.path for port in found.ports]) == ((), [()])
+
+
+def test_more_than_ten_gpus_keep_their_order() -> None:
+    header = "".join(f"\tGPU{index}" for index in range(12))
+    rows = [f"GPU{row}" + "\t X " * 12 for row in range(12)]
+    found = without_paths("\n".join([header, *rows]) + "\n", "mlx5_0")
+    assert [path[-1] for path in found.gpus] == [f"GPU{index}" for index in range(12)]
+
+
+def test_a_rail_from_topo_m_is_named_by_gpu_and_adapter() -> None:
+    rows = [f"\t{chr(9).join(f'GPU{n}' for n in range(GPUS))}\tmlx5_0\tmlx5_1\tmlx5_2"]
+    for at in range(GPUS):
+        cells = ["PIX" if nic == at else "SYS" for nic in range(3)]
+        rows.append("\t".join([f"GPU{at}", *([" X "] * GPUS), *cells]))
+    sick = without_paths("\n".join(rows) + "\n", "mlx5_0", "mlx5_1", "mlx5_2")
+    found = fabric.hca_count(IB, sick).findings
+    assert [(one.part, one.measured) for one in found] == [
+        ("GPU 3", "no rail: no adapter is behind its PCIe switch")
+    ]
+    down = replace(sick, ports=(*sick.ports[:2], replace(sick.ports[2], **DOWN)))
+    assert [one.part for one in fabric.port_state(IB, down).findings] == ["mlx5_2 port 1, rail of GPU 2"]
+
+
+@pytest.mark.parametrize(("link", "asked"), [("", 1), ("pci0000:15/0000:15:01.0", 0)])
+def test_nvidia_smi_runs_only_if_no_adapter_has_a_pci_path(tmp_path: Path, link: str, asked: int) -> None:
+    device, tools = tmp_path / "sys/class/infiniband/mlx5_0", tmp_path / "bin"
+    (device / "ports/1").mkdir(parents=True)
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text('#!/bin/sh\necho asked for "$@"\n')
+    (tools / "nvidia-smi").chmod(0o755)
+    if link:
+        (tmp_path / link).mkdir(parents=True)
+        (device / "device").symlink_to(tmp_path / link)
+    command = ADAPTERS.command.replace("/sys/class", f"{tmp_path}/sys/class")
+    path = f"{tools}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", command], env={"PATH": path}, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout.count("asked for topo -m"), done.stdout.splitlines()[-1]) == (asked, "end")
+
+
+def card(number: int, guid: int | None, board: str = "A", **changes: Any) -> Port:
+    name = "" if guid is None else f"0:{guid}"
+    port = replace(RAIL, device=f"mlx5_{number}", card=name or None, board=board, path=())
+    return replace(port, **changes)
+
+
+SINGLES = [card(index, index) for index in range(8)]
+PAIR = [card(8, 8), card(9, 8)]
+
+
+@pytest.mark.parametrize(
+    ("ports", "need"),
+    [
+        ([*SINGLES, *PAIR], 8),
+        ([*SINGLES[:7], *PAIR], 7),
+        # healthy, or not certain: the number decides
+        ([*SINGLES[:7], PAIR[0], replace(PAIR[1], **DOWN)], 0),  # replaced by a card of two ports
+        ([*SINGLES[:7], card(7, 7, "B"), *PAIR], 0),  # replaced by another board
+        ([*SINGLES[:6], *PAIR], 0),  # mixed: six cards of one port, one of two
+        (
+            [card(index, index // 2) for index in range(8)] + [card(8, 8), card(9, 9)],
+            0,
+        ),  # rails on cards of two ports
+        ([card(index, None) for index in range(10)], 0),  # no GUIDs
+        ([*SINGLES, card(8, 8)], 0),  # nine cards of one port
+        ([*SINGLES[:7], replace(SINGLES[7], device="mlx5_bond_0"), *PAIR], 0),
+        (SINGLES, 0),  # a guest
+        ([card(index, 1) for index in range(17)], 0),  # virtual functions have the GUID of their adapter
+    ],
+)
+def test_cards_show_the_rails_where_that_is_certain(ports: list[Port], need: int) -> None:
+    found = _by_card(Adapters(tuple(ports), 1.0), eight())
+    assert (0 if found is None else len(found.ports)) == need
+    assert found is None or all(port in SINGLES for port in found.ports)
+
+
+def eight(name: str = "site") -> Profile:
+    gpu_profile = GpuProfile(name="NVIDIA H100 80GB HBM3", count=8)
+    return IB.model_copy(
+        update={
+            "name": name,
+            "gpu": gpu_profile,
+            "fabric": FabricProfile(hcas=8, link_layer="InfiniBand", rate=50.0),
+        }
+    )
+
+
+H100 = {0, 3, 4, 5, 6, 9, 10, 11}
+
+
+@pytest.mark.parametrize(
+    ("profile", "product", "number", "guid", "named"),
+    [
+        ("dgx-h100", "", 12, None, True),
+        ("dgx-h100", "DGXH100", 12, None, True),
+        ("dgx-h100", "PowerEdge XE9680", 12, None, False),
+        ("h200-8", "", 12, None, False),
+        ("h200-8", "DGXH200", 12, None, True),
+        ("dgx-h100", "", 11, None, False),
+        ("dgx-h100", "", 12, 1, False),  # the GUIDs contradict the guide
+    ],
+)
+def test_names_of_the_guide_hold_for_a_whole_dgx(
+    profile: str, product: str, number: int, guid: int | None, named: bool
+) -> None:
+    found = _by_card(Adapters(tuple(card(n, guid) for n in range(number)), 1.0, (), product), eight(profile))
+    assert (found is not None and {int(port.device[5:]) for port in found.ports} == H100) is named
+
+
+def test_names_of_the_guide_need_one_board() -> None:
+    ports = [card(n, None, "A" if n < 8 else "B") for n in range(12)]
+    assert _by_card(Adapters(tuple(ports), 1.0), eight("dgx-h100")) is None
+
+
+def test_hcas_alone_count_efa_devices_and_none_switches_them_off() -> None:
+    profile = IB.model_copy(update={"fabric": FabricProfile(hcas=2)})
+    ports = [replace(RAIL, device=f"rdmap{n}s0", link_layer="Unknown", card=None) for n in (79, 80)]
+    other_port = replace(RAIL, device="mlx5_0")
+    assert not fabric.hca_count(profile, node(*ports, other_port)).findings
+    assert [one.measured for one in fabric.hca_count(profile, node(ports[0], other_port)).findings] == [
+        "1 ports (rdmap79s0)"
+    ]
+    assert not fabric.port_state(profile, node(*ports)).findings
+    assert [
+        one.part for one in fabric.port_state(profile, node(ports[0], replace(ports[1], **DOWN))).findings
+    ] == ["rdmap80s0 port 1"]
+    assert not FabricProfile(hcas=2, link_layer="none").has_adapters
+    assert not FabricProfile().has_adapters

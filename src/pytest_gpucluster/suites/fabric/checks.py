@@ -14,6 +14,7 @@ from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.nccl_names import NameFilter
+from pytest_gpucluster.kit.pcie import NEAR
 from pytest_gpucluster.kit.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
 from pytest_gpucluster.suites.fabric.facts import COUNTERS
 from pytest_gpucluster.suites.fabric.rails import NO_PEERS, rails_of, role, usable
@@ -47,7 +48,6 @@ NONE_ACTIVE = "no port is active (see fabric.port_state)"
 LINK_UP = ("LinkUp", "<unknown>", None)
 ROCE_V2 = "RoCE v2"
 GID_BY_NCCL = "-1"  # NCCL 2.21 and later choose the index themselves
-NEAR = ("PIX", "PXB")  # the same PCIe switch: no traffic through the CPU (NCCL: GPUDirect RDMA)
 
 PAIR = 2  # nodes; of two that differ neither is known to be at fault
 
@@ -70,9 +70,25 @@ def _networked(
     return judged
 
 
+def _with_adapters(
+    judge: Callable[Concatenate[Profile, P], Judgement],
+) -> Callable[Concatenate[Profile, P], Judgement]:
+    """Make a check not applicable to nodes whose profile has no adapters: EFA is neither InfiniBand nor RoCE."""
+
+    @functools.wraps(judge)
+    def judged(network: Profile, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
+        if network.fabric.has_adapters:
+            yield from judge(network, *args, **kwargs)
+        else:
+            yield NotApplicable(f"profile {network.name} has no InfiniBand or RoCE")
+
+    return judged
+
+
 def _of_layer(ports: Iterable[Port], profile: Profile) -> list[Port]:
     """Return the ports of the profile's link layer; a host may have others, for storage or management."""
-    return [port for port in ports if port.link_layer in (profile.fabric.link_layer, None)]
+    layer = profile.fabric.link_layer
+    return [port for port in ports if layer == "none" or port.link_layer in (layer, None)]
 
 
 def _active(ports: Iterable[Port], profile: Profile) -> list[Port]:
@@ -160,7 +176,7 @@ def _registers_dmabufs(kernel: str | None) -> bool:
     never_healthy="two thirds of the nodes have an adapter at this PCI address, and the slot is empty here: the profile asks for more "
     "ports than the GPUs of this node have",
 )
-@_networked
+@_with_adapters
 def hca_count(
     network: Profile,
     adapters: Adapters,
@@ -242,7 +258,7 @@ def link_layer(
     never_healthy="the port for GPU traffic at this PCI address is active on two thirds of the nodes that have it, and physically down "
     "here; a link that is up without a subnet manager takes no node out of service",
 )
-@_networked
+@_with_adapters
 def port_state(
     network: Profile,
     adapters: Adapters,

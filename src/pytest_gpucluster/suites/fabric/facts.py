@@ -2,6 +2,7 @@
 
 Formats: Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel, ibv_devinfo(1), lspci(8). Files are read
 with one `grep` per port, which prints `path:content`; a file that is absent, empty or unreadable has no content.
+`nvidia-smi topo -m` is read only if no adapter has a PCI path.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
-from pytest_gpucluster.kit.pcie import BRIDGE_FUNCTIONS, REPRESENTOR, pci_path
+from pytest_gpucluster.kit.nvidia_smi import topology_of
+from pytest_gpucluster.kit.pcie import BRIDGE_FUNCTIONS, NEAR, REPRESENTOR, made_up_paths, pci_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +34,7 @@ COUNTERS = {
     "excessive_buffer_overrun_errors": 4,
     "VL15_dropped": 16,
 }
-_OF_DEVICE = ("fw_ver", "hca_type", "board_id")
+_OF_DEVICE = ("fw_ver", "hca_type", "board_id", "sys_image_guid")
 _NETDEV = "gid_attrs/ndevs/0"  # the network interface of the port
 _OF_PORT = ("state", "phys_state", "rate", "link_layer", _NETDEV, *(f"counters/{name}" for name in COUNTERS))
 
@@ -42,8 +44,9 @@ _ADAPTERS = " ".join(
         "echo product $(cat /sys/class/dmi/id/product_name 2>/dev/null);",
         # the links show the bridges between the processor and a device
         "b=/sys/bus/pci/drivers/nvidia; for g in $(ls $b 2>/dev/null); do",
-        "case $g in *:*) echo gpu $(readlink -f $b/$g);; esac; done; f=;",
-        'for a in $(ls $d 2>/dev/null); do echo path $a $(readlink -f $d/$a/device); f="$f $d/$a/device/vpd"; done;',
+        "case $g in *:*) echo gpu $(readlink -f $b/$g);; esac; done; f=; t=;",
+        "for a in $(ls $d 2>/dev/null); do l=$(readlink -f $d/$a/device); echo path $a $l;",
+        'case $l in *:*) t=known;; esac; f="$f $d/$a/device/vpd"; done;',
         # vital product data of a bridge to NVSwitches (Fabric Manager User Guide); only root may read it
         '[ -z "$f" ] || grep -al SW_MNG $f 2>/dev/null;',
         "for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do",
@@ -54,7 +57,8 @@ _ADAPTERS = " ".join(
         'grep -H . "$@" 2>/dev/null;',
         "for n in $(ls $d/$a/device/net 2>/dev/null); do echo net $n $(cat $d/$a/device/net/$n/mtu 2>/dev/null)",
         "name $(cat $d/$a/device/net/$n/phys_port_name 2>/dev/null); done;",
-        "done; done; ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:; echo end",
+        "done; done; ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:;",
+        '[ -z "$f" ] || [ -n "$t" ] || { echo topology; timeout -k 5 20 nvidia-smi topo -m 2>/dev/null; }; echo end',
     )
 )
 
@@ -66,7 +70,7 @@ class Port:
     `counters` holds those that are numbers, `garbled` the text of the others ('N/A (no PMA)'). `virtual`: of a virtual
     function whose physical adapter is in this host too. `path`: PCI addresses from the root port to the adapter, () if
     unknown. `representor`: it stands for a function of the adapter's own switch (switchdev mode), not for a cable.
-    `bridge`: it is wired to NVSwitches.
+    `bridge`: it is wired to NVSwitches. `card`: the system image GUID, which the functions of one card share; None if unknown.
     """
 
     device: str
@@ -86,6 +90,7 @@ class Port:
     path: tuple[str, ...] = ()
     representor: bool = False
     bridge: bool = False
+    card: str | None = None
 
     def __str__(self) -> str:
         """The name of the part: mlx5_0 port 1."""
@@ -141,12 +146,33 @@ def parse_adapters(answer: Answer) -> Adapters:
     ports = [replace(port, path=paths.get(port.device, ())) for port in found]
     bridges = marked | _many_functions(ports)
     gpus = {pci_path(line.split()[1]) for line in lines if re.match(r"gpu \S", line)} - {()}
+    in_order = tuple(sorted(gpus, key=lambda path: path[-1]))
+    ports = [replace(port, bridge=port.device in bridges) for port in ports]
+    if "topology" in lines and (near := _near(answer.out.partition("\ntopology\n")[2])):
+        ports = [replace(port, path=near.get(port.device, ())) for port in ports]
+        in_order = tuple(path for name, path in near.items() if re.fullmatch(r"GPU\d+", name))
     return Adapters(
-        tuple(replace(port, bridge=port.device in bridges) for port in ports),
+        tuple(ports),
         float(uptime[1]) if uptime else None,
-        tuple(sorted(gpus, key=lambda path: path[-1])),
+        in_order,
         product[1].strip() if product else "",
     )
+
+
+def _near(text: str) -> dict[str, tuple[str, ...]]:
+    """Return made-up paths of GPUs (in their order) and adapters from `nvidia-smi topo -m`; {} if it shows none."""
+    try:
+        found = topology_of(text)
+    except (NotAvailable, ProbeError):
+        return {}
+    cells = {
+        f"GPU{gpu}": {**found.nics[gpu], **{f"GPU{other}": cell for other, cell in links.items()}}
+        for gpu, links in sorted(found.links.items())
+    }
+    paths = made_up_paths(
+        {gpu: [other for other, cell in row.items() if cell in NEAR] for gpu, row in cells.items()}
+    )
+    return {**{gpu: paths[gpu] for gpu in cells}, **paths}  # GPU10 after GPU9
 
 
 def _many_functions(ports: Sequence[Port]) -> set[str]:
@@ -194,6 +220,7 @@ def _port(block: list[str], mtus: Mapping[tuple[str, int], int]) -> Port:
         mtus.get((device, int(number))),
         {name: text[:40] for name, text in counters.items() if not text.isdecimal()},
         virtual=bool(virtual),
+        card=guid if (guid := values.get("sys_image_guid")) and guid.strip("0:") else None,
         representor=_is_representor(int(number), values.get(_NETDEV), names),
     )
 

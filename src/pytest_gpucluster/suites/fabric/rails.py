@@ -3,12 +3,19 @@
 A rail is a port that the profile names, else one behind the PCIe switch of a GPU (the same root port: PIX or PXB in
 `nvidia-smi topo -m`), on the board of the profile's link layer and rate that serves most GPUs: a card for storage may share a
 GPU's switch. Without such a switch (guests, Grace) any port of the profile's link layer may be one, and only their number is known.
+
+Where not even PCI addresses are known, the names of a whole DGX or the cards decide (`_by_card`). A healthy machine must not fail by
+this, so the number decides as before wherever it is not certain: rails on dual-port cards or as many ports there as GPUs, a
+lost rail that a port of another board or of a dual-port card may replace, bonds, missing or zero GUIDs, virtual functions (they
+share the GUID of their adapter), fewer or more rails than GPUs, names that the driver has moved up or that udev has changed. A
+machine without a name in DMI is the DGX that its profile states.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -36,6 +43,8 @@ class Gpu:
 
     def __str__(self) -> str:
         """Name it: GPU 3 (0000:61:00.0)."""
+        if self.address == f"GPU{self.index}":  # its PCI address is not known
+            return f"GPU {self.index}"
         return f"GPU {self.index} ({self.address})" if self.index is not None else f"GPU at {self.address}"
 
 
@@ -59,7 +68,7 @@ class Rails:
 
     def part(self, port: Port) -> str:
         """Name a port by adapter and GPU: 'mlx5_5 port 1 (0000:5e:00.0), rail of GPU 3 (0000:61:00.0)'."""
-        where = f" ({port.address})" if port.address else ""
+        where = f" ({port.address})" if port.address not in ("", port.device) else ""
         return f"{port}{where}, rail of {self.owners}" if self.gpus else str(port)
 
 
@@ -86,12 +95,16 @@ def rails_of(
 
     Where a shipped profile names an adapter that is not there, a sound tree decides: a BIOS may number the buses differently.
     """
+    if profile.fabric.link_layer == "none":  # EFA
+        ports = usable(adapters)
+        efa = [port for port in ports if port.link_layer not in ("InfiniBand", "Ethernet")]
+        return (Rails(profile.fabric.hcas, tuple(efa or ports)),)
     named = _named(adapters, profile)
     if named and (not profile.fabric.systems or all(one.ports for one in named)):
         return named
     near = _near(adapters, profile, usual)
     sound = near and all(len(one.ports) >= one.need for one in near)
-    return (near if sound else named or near) or (_counted(adapters, profile),)
+    return (near if sound else named or near) or (_by_card(adapters, profile) or _counted(adapters, profile),)
 
 
 def rail_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[str, ...]]]:
@@ -243,9 +256,67 @@ def _missing(
     if len(tree.ports) >= need:
         return (), False
     if absent := _absent(tree.gpus, tree.ports, usual):
-        return tuple(absent), True
+        return tuple(name for name in absent if ":" in name), True  # other names move up
     named = {rail.gpu: rail.adapter for rail in profile.fabric.rails}
     return tuple(named[gpu.address] for gpu in tree.gpus if gpu.address in named), False
+
+
+# --- by card -----------------------------------------------------------------------------------------------------
+
+# {profile: functions of a whole system, numbers N of its rails mlx5_N}. 2026-11: user guides of DGX A100 and DGX H100/H200 (network
+# port mapping; nccl issue 1505); B200: topo -m in sglang issue 26541, bridges in siderolabs/extensions pull request 895
+_A100, _H100 = ((10, 12), (0, 1, 2, 3, 6, 7, 8, 9)), ((12,), (0, 3, 4, 5, 6, 9, 10, 11))
+_SYSTEMS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "dgx-a100": _A100,
+    "dgx-a100-40gb": _A100,
+    "dgx-h100": _H100,
+    "h200-8": _H100,
+    "dgx-b200": ((16,), (4, 7, 8, 9, 10, 13, 14, 15)),
+}
+
+
+def _by_card(adapters: Adapters, profile: Profile) -> Rails | None:
+    """Return the rails of a node without PCI addresses; None if it is not certain which they are.
+
+    They are the rails by name of a whole DGX, else the cards of one port on the board with most of them, beside cards of two ports.
+    """
+    ports, fabric, dgx = usable(adapters), profile.fabric, adapters.product.upper().startswith("DGX")
+    odd = any(port.path or "bond" in port.device for port in ports)
+    if odd or profile.gpu is None or fabric.hcas != profile.gpu.count:
+        return None
+    is_known = dgx or (not adapters.product and profile.name.startswith("dgx"))
+    wholes, numbers = _SYSTEMS.get(profile.name, ((), ())) if is_known else ((), ())
+    right = [port for port in ports if port.link_layer in (fabric.link_layer, None)]
+    cards: dict[str | None, list[Port]] = {}
+    for port in ports:
+        cards.setdefault(port.card, []).append(port)
+    named = [port for port in right if port.device in {f"mlx5_{number}" for number in numbers}]
+    alone = [port for port in right if port.card and len(cards[port.card]) == 1]
+    names = {f"mlx5_{number}" for number in range(len(ports))}
+    whole = len(ports) in wholes and {port.device for port in ports} == names and len(named) == fabric.hcas
+    if (
+        whole
+        and len({port.kind for port in named}) == 1
+        and (None in cards or all(port in alone for port in named))
+    ):
+        return Rails(fabric.hcas, tuple(named))
+    found = right if None in cards else alone
+    boards = Counter(port.kind for port in found)
+    rails = [port for port in found if port.kind == boards.most_common(1)[0][0]]
+    lost = fabric.hcas - len(rails)
+    if lost < 0 or 2 * lost >= fabric.hcas:
+        return None
+    if lost and len(ports) - len(rails) in {functions - fabric.hcas for functions in wholes}:
+        return Rails(fabric.hcas, tuple(rails))
+    pairs = [card for card in cards.values() if len(card) == 2]  # a bridge to NVSwitches has four functions
+    beside = sum(port in right for card in pairs for port in card)
+    if None in cards or not pairs or beside >= fabric.hcas:
+        return None
+    # a rail that was replaced: another board, or one port of a card with two
+    replaced = any(port not in rails for port in alone) or any(
+        sum(port.state == "ACTIVE" for port in card) == 1 for card in pairs
+    )
+    return Rails(fabric.hcas, tuple(rails)) if not lost or (lost == 1 and not replaced) else None
 
 
 # --- by number ---------------------------------------------------------------------------------------------------

@@ -52,8 +52,8 @@ def adapters_later(facts: Callable[[Probe[Adapters]], Adapters]) -> Adapters:
 
 @fact
 def network(profile: Profile) -> Profile:
-    """The profile of a node with InfiniBand or RoCE; no command is sent to other nodes."""
-    if profile.fabric.link_layer == "none":
+    """The profile of a node with InfiniBand, RoCE or EFA; no command is sent to other nodes."""
+    if not profile.fabric.has_adapters:
         pytest.skip(f"{NOT_APPLICABLE}profile {profile.name} has no InfiniBand or RoCE")
     return profile
 
