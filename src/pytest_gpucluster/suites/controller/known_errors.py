@@ -81,7 +81,9 @@ def _quiet() -> re.Pattern[str]:
 
 # log.c: the level follows the time and, in lines of slurmstepd, the step; lines of other levels may hold these words
 _LEVEL = re.compile(r"(?:\[\S+\] )?(?:error|fatal|internal error): ")
-_OF_INFO = re.compile(r"reason set to: Kill task failed|unexpectedly rebooted")  # printed as plain information
+_OF_INFO = re.compile(
+    r"reason set to: Kill task failed|unexpectedly rebooted"
+)  # printed as plain information
 _NAMED = re.compile(r"\b[Nn]odes?(?:\(s\))?[ =](?P<nodes>[A-Za-z0-9][\w.,\[\]-]*)")
 
 
