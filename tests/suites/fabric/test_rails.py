@@ -544,6 +544,10 @@ PAIR = [card(8, 8), card(9, 8)]
             [card(index, index // 2) for index in range(8)] + [card(8, 8), card(9, 9)],
             0,
         ),  # rails on cards of two ports
+        (
+            [*SINGLES[:7], *(card(index, index // 2 * 2) for index in range(8, 16))],
+            0,
+        ),  # as many ports there as GPUs
         ([card(index, None) for index in range(10)], 0),  # no GUIDs
         ([*SINGLES, card(8, 8)], 0),  # nine cards of one port
         ([*SINGLES[:7], replace(SINGLES[7], device="mlx5_bond_0"), *PAIR], 0),
