@@ -78,8 +78,9 @@ def verdict(
     found = (Finding(part, "bad", "good"),) if part else ()
     metrics, advisories = (Metric("speed", 1.0, "GB/s", part),), (Advisory(part, "odd", "usual"),)
     return Verdict(
-        "x.y", outcome, found, metrics, reason, f"cause {part}", f"hint {part}", action, advisories
-    )
+        "x.y", outcome, found, metrics, reason, f"cause {part}", f"hint {part}", action, advisories,
+        never_healthy="no healthy machine is bad",
+    )  # fmt: skip
 
 
 def test_one_verdict_is_what_it_is() -> None:

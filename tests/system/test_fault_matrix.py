@@ -38,6 +38,7 @@ MARKED = "(os or gpu or slurm or fabric) and not controller"
 
 # How checks end that a fault makes unjudgeable, beside the failure of its own check, and why.
 UNJUDGEABLE = {
+    "mig_on": {"gpu.p2p": "not applicable"},  # instances have no peers
     # which GPUs are near to the missing one cannot be told
     "hca_missing": {"fabric.gpu_nic_affinity": "not checked"},
     "rail_replaced": {"fabric.gpu_nic_affinity": "not checked"},

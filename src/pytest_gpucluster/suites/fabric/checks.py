@@ -413,7 +413,7 @@ def gid(
     if network.fabric.link_layer != "Ethernet":
         yield NotApplicable(f"profile {network.name} has InfiniBand: GID types are for RoCE")
         return
-    rails = rails_of(adapters, network, rail_majority) if adapters else ()
+    rails = rails_of(adapters, network, rail_majority) if adapters and adapters.ports else ()
     names = {str(port) for of_gpus in rails for port in of_gpus.ports}
     ports = [port for port in gids if port.link_layer == "Ethernet" and (not names or str(port) in names)]
     if not ports:
@@ -472,7 +472,7 @@ def gpu_nic_affinity(
             f"nvidia-smi topo -m lists {len(names)} of {network.fabric.hcas} adapters (see hca_count)"
         )
         return
-    rails = rails_of(adapters, network, rail_majority) if adapters else ()
+    rails = rails_of(adapters, network, rail_majority) if adapters and adapters.ports else ()
     if any(len(of_gpus.ports) < of_gpus.need for of_gpus in rails):
         yield NotChecked("the node lacks an adapter (see fabric.hca_count)")
         return
