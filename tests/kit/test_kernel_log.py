@@ -829,7 +829,7 @@ def test_every_value_of_an_answer() -> None:
     lustre = folded(ROW.format("Lustre: a: Connection to fs-OST0 (at x) was lost"))
     assert [(it.kind, it.server) for it in lustre.events] == [("stall", "fs-OST0")]
     assert Event("io", 1, None, None, "x").server == ""
-    probe = probes.KERNEL_LOG
+    probe = probes.kernel_log_of(())
     assert (probe.name, probe.root, probe.timeout, probe.by_hand) == (
         "kernel log", True, 60, "dmesg || journalctl -k -b"
     )  # fmt: skip

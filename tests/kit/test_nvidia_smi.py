@@ -478,7 +478,11 @@ def read_log(tmp_path: Path, dmesg: str, journalctl: str = "exit 1") -> Answer:
         tool.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["sh", "-c", kernel_log.KERNEL_LOG.command], capture_output=True, env=env, timeout=60, check=False
+        ["sh", "-c", kernel_log.kernel_log_of(()).command],
+        capture_output=True,
+        env=env,
+        timeout=60,
+        check=False,
     )
     return Answer("gpu01", done.returncode, done.stdout, done.stderr)
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_gpucluster.cluster.transport.local import LocalTransport
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.kernel_log import KERNEL_LOG
+from pytest_gpucluster.kit.kernel_log import kernel_log_of
 from pytest_gpucluster.sandbox import hardware, models
 from pytest_gpucluster.sandbox import node_files as render
 from pytest_gpucluster.sandbox.faults import FAULTS, resolve_options
@@ -49,9 +49,9 @@ def judged(folder: Path, kind: str, model: str = "h100") -> Verdict:
         path.write_text(text)
     env = {"PATH": f"{layout.simbin}:{os.environ['PATH']}", "SLURMD_NODENAME": "gpu01"}
     done = subprocess.run(
-        ["sh", "-c", KERNEL_LOG.command], env=env, capture_output=True, timeout=60, check=True
+        ["sh", "-c", kernel_log_of(()).command], env=env, capture_output=True, timeout=60, check=True
     )
-    return kernel_log(KERNEL_LOG.parse(Answer("gpu01", 0, done.stdout, done.stderr)))
+    return kernel_log(kernel_log_of(()).parse(Answer("gpu01", 0, done.stdout, done.stderr)))
 
 
 def test_every_lasting_fault_is_judged_here() -> None:

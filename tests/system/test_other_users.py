@@ -330,11 +330,11 @@ def test_hidden_processes_are_no_healthy_ones() -> None:
 
 
 def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
-    answer = shell_as(ALICE, kernel_log.KERNEL_LOG.command)
+    answer = shell_as(ALICE, kernel_log.kernel_log_of(()).command)
     if answer.rc == 0:
         pytest.skip("this machine shows its kernel log to everybody (kernel.dmesg_restrict=0)")
     with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file"):
-        kernel_log.KERNEL_LOG.parse(answer)
+        kernel_log.kernel_log_of(()).parse(answer)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
 )
 def test_a_sudo_that_is_not_ours_is_named(said: str) -> None:
     with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file needs NOPASSWD"):
-        kernel_log.KERNEL_LOG.parse(Answer("x", 1, b"", said.encode()))
+        kernel_log.kernel_log_of(()).parse(Answer("x", 1, b"", said.encode()))
 
 
 def test_a_mount_in_a_folder_of_somebody_else_is_not_down(homes: Mapping[str, Path]) -> None:

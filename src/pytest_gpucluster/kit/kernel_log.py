@@ -398,6 +398,3 @@ def kernel_log_of(known: tuple[KnownLine, ...]) -> Probe[KernelLog]:
     return Probe(
         "kernel log", command(known), parse, root=True, timeout=60, by_hand="dmesg || journalctl -k -b"
     )
-
-
-KERNEL_LOG = kernel_log_of(())

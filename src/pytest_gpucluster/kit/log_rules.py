@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import model_validator
@@ -54,18 +54,17 @@ class LogRule(Model):
         return re.compile(self.expression)
 
 
-def _entries() -> tuple[LogRule, ...]:
+@cache
+def rules() -> tuple[LogRule, ...]:
+    """Return the entries in the order in which they are tried; the file is read at the first use, not at the start of pytest."""
     found = data_file("kernel-lines.yaml", LogRule)
     return tuple(sorted(found, key=lambda rule: rule.kind != QUIET))
-
-
-RULES = _entries()
 
 
 def rule_of(text: str) -> LogRule | None:
     """Return the first entry that matches a line, None without one."""
     low = text.lower()
-    return next((rule for rule in RULES if rule.compiled.search(low)), None)
+    return next((rule for rule in rules() if rule.compiled.search(low)), None)
 
 
 def in_awk(expressions: Iterable[str]) -> str:
@@ -77,7 +76,7 @@ def joined(*, kind: str = "", answered_by: str = "", rest: bool = False) -> str:
     """Return one expression for awk: of a kind, of what a part of the state answers, or of all but `quiet` and `driver`."""
     chosen = (
         rule.expression
-        for rule in RULES
+        for rule in rules()
         if (kind and rule.kind == kind)
         or (answered_by and rule.answered_by == answered_by)
         or (rest and rule.kind not in (QUIET, DRIVER))

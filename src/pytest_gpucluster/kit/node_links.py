@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.kit.pcie import BRIDGE_FUNCTIONS, REPRESENTOR, pci_path, root_port, served
+from pytest_gpucluster.kit.pcie import REPRESENTOR, bridges, pci_path, root_port, served
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,8 +116,11 @@ def read_network(answer: Answer) -> NodeLinks:
     rows = [[cell.strip() for cell in line.split(";")] for line in lines]
     ports = [row for row in rows if row[0].startswith("port ") and len(row) == PORT_CELLS]
     # a card for InfiniBand has two ports; only root may read what a bridge to NVSwitches is
-    chips = Counter(_chip(row) for row in ports if row[3] == "InfiniBand" and not row[6])
-    cards = [row for row in ports if not _chip(row) or chips[_chip(row)] != BRIDGE_FUNCTIONS] or ports
+    functions = {
+        _device(row): "".join(pci_path(row[8])[-1:]) for row in ports if row[3] == "InfiniBand" and not row[6]
+    }
+    unused = bridges(functions)
+    cards = [row for row in ports if _device(row) not in unused] or ports
     gpus = Counter(root_port(pci_path(row[1])) for row in rows if row[0] == "gpu" and len(row) > 1)
     interfaces = {
         row[0].removeprefix("net "): int(row[2]) / 8000 if row[2].isdecimal() and int(row[2]) else None
@@ -128,9 +131,8 @@ def read_network(answer: Answer) -> NodeLinks:
     return NodeLinks(adapters=_near(adapters, gpus), interfaces=interfaces)
 
 
-def _chip(row: Sequence[str]) -> str:
-    """Return the PCI address of an adapter without its function, '' if unknown."""
-    return "".join(pci_path(row[8])[-1:])[:-2]
+def _device(row: Sequence[str]) -> str:
+    return "".join(row[0].split()[1:2])
 
 
 def _near(adapters: list[Adapter], gpus: Mapping[str, int]) -> tuple[Adapter, ...]:

@@ -27,6 +27,20 @@ def pci_path(link: str) -> tuple[str, ...]:
     return tuple(re.findall(r"(?<=/)[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?=/|$)", link))
 
 
+def bridges(functions: Mapping[str, str]) -> set[str]:
+    """Return the adapters on a chip with four functions for InfiniBand, as a bridge to NVSwitches has; a card has two.
+
+    functions: {adapter for InfiniBand: its PCI address, '' if unknown}.
+
+    >>> sorted(bridges({"mlx5_0": "0000:05:00.0", **{f"mlx5_{n}": f"0000:c4:00.{n}" for n in (1, 2, 3, 4)}}))
+    ['mlx5_1', 'mlx5_2', 'mlx5_3', 'mlx5_4']
+    """
+    chips: dict[str, set[str]] = {}
+    for name, address in functions.items():
+        chips.setdefault(address.rpartition(".")[0] or name, set()).add(name)
+    return {name for found in chips.values() if len(found) == BRIDGE_FUNCTIONS for name in found}
+
+
 def root_port(path: Sequence[str]) -> str:
     """Return the root port above a device, '' if none is seen; devices below the same one are PIX or PXB to each other."""
     return path[0] if len(path) > 1 else ""

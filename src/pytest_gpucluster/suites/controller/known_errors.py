@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.known_lines import known
+from pytest_gpucluster.core.known_lines import known, regular_expression
 from pytest_gpucluster.core.values import Model, Text
 from pytest_gpucluster.kit.known_lines import data_file
 
@@ -29,14 +29,8 @@ SLURMCTLD: Daemon = "slurmctld"
 SLURMD: Daemon = "slurmd"
 
 
-def _compiles(text: str) -> str:
-    re.compile(text)
-    return text
-
-
-Expression = Annotated[
-    str, AfterValidator(_compiles)
-]  # of Python: these logs are read here, not by awk on the nodes
+# of Python: these logs are read here, not by awk on the nodes
+Expression = Annotated[str, AfterValidator(regular_expression)]
 
 
 class KnownError(Model):

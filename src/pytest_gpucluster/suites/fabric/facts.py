@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.kit.nvidia_smi import topology_of
-from pytest_gpucluster.kit.pcie import BRIDGE_FUNCTIONS, NEAR, REPRESENTOR, made_up_paths, pci_path
+from pytest_gpucluster.kit.pcie import NEAR, REPRESENTOR, bridges, made_up_paths, pci_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -180,12 +180,14 @@ def _many_functions(ports: Sequence[Port]) -> set[str]:
 
     A user that is not root cannot read the vital product data. A guest may have all its adapters in one slot.
     """
-    chips: dict[str, set[str]] = {}
-    for port in ports:
-        if port.path and not port.virtual and port.hca_type == _BRIDGE and port.link_layer == "InfiniBand":
-            chips.setdefault(port.address.rpartition(".")[0], set()).add(port.device)
-    bridges = {device for found in chips.values() if len(found) == BRIDGE_FUNCTIONS for device in found}
-    return bridges if any(port.device not in bridges for port in ports) else set()
+    found = bridges(
+        {
+            port.device: port.address
+            for port in ports
+            if port.path and not port.virtual and port.hca_type == _BRIDGE and port.link_layer == "InfiniBand"
+        }
+    )
+    return found if any(port.device not in found for port in ports) else set()
 
 
 def _is_representor(number: int, own: str | None, names: Mapping[str, str]) -> bool:
