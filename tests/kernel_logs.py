@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.kit.kernel_log import KernelLog
 
-# the state of the machine that runs the tests is not asked for
+# without the commands that read the state of the machine that runs the tests
 LOG_ALONE = kernel_log.kernel_log_of(()).command.removesuffix(STATE_SH)
 START = "Linux version 5.15.0-1061-nvidia (buildd@lcy02) #62-Ubuntu SMP"
 
