@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_gpucluster.config.models import Profile
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.suites.kubernetes import checks
@@ -14,6 +15,11 @@ from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
 from pytest_gpucluster.suites.kubernetes.facts import Condition, Container, KubeFacts, KubeNode, Pod, Taint
 
 NOW = 100_000.0
+KIND = {"description": "a node", "source": "made up"}
+WITHOUT = Profile.model_validate({"name": "plain", **KIND})
+WITH_ADAPTERS = Profile.model_validate(
+    {"name": "roce", **KIND, "fabric": {"hcas": 8, "link_layer": "Ethernet"}}
+)
 CONFIG = KubernetesConfig()
 GPU = {"nvidia.com/gpu": "8"}
 
@@ -171,13 +177,22 @@ def test_devices_for_rdma_must_be_as_on_the_other_nodes(
 ) -> None:
     mine = node(capacity={RESOURCE: capacity}, allocatable={RESOURCE: allocatable}, created=created)
     usual = {RESOURCE: norm([("gpu01", capacity), ("gpu02", "1k"), ("gpu03", "1k")])}
-    assert checks.rdma(mine, KubeFacts(now=NOW), usual).outcome.value == outcome
+    assert checks.rdma(mine, KubeFacts(now=NOW), usual, WITH_ADAPTERS).outcome.value == outcome
 
 
 def test_node_without_the_resource_of_the_others_fails() -> None:
     usual = {"vpc.amazonaws.com/efa": norm([("gpu01", "0"), ("gpu02", "4"), ("gpu03", "4")])}
-    assert checks.rdma(node(), KubeFacts(now=NOW), usual).outcome is Outcome.FAILED
-    assert checks.rdma(node(), KubeFacts(now=NOW), {}).outcome is Outcome.NOT_APPLICABLE
+    assert checks.rdma(node(), KubeFacts(now=NOW), usual, WITH_ADAPTERS).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("profile", "outcome"), [(WITH_ADAPTERS, Outcome.NOT_CHECKED), (WITHOUT, Outcome.NOT_APPLICABLE)]
+)
+def test_what_is_not_installed_is_not_applicable_only_where_the_profile_has_no_adapters(
+    profile: Profile, outcome: Outcome
+) -> None:
+    assert checks.rdma(node(), KubeFacts(now=NOW), {}, profile).outcome is outcome
+    assert checks.network_operator(node(), (), KubeFacts(now=NOW), CONFIG, profile).outcome is outcome
 
 
 @pytest.mark.parametrize(

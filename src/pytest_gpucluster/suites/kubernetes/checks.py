@@ -33,7 +33,7 @@ from pytest_gpucluster.suites.kubernetes.facts import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpucluster.config.models import GpuProfile
+    from pytest_gpucluster.config.models import GpuProfile, Profile
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
     from pytest_gpucluster.suites.kubernetes.facts import KubeFacts, KubeNode, Pod
@@ -283,10 +283,15 @@ def gpu_operator(
     action=Action.MONITOR,
 )
 def network_operator(
-    kube_node: KubeNode | None, kube_pods: tuple[Pod, ...], seen: KubeFacts, config: KubernetesConfig
+    kube_node: KubeNode | None,
+    kube_pods: tuple[Pod, ...],
+    seen: KubeFacts,
+    config: KubernetesConfig,
+    profile: Profile,
 ) -> Judgement:
     """The pods of the network operator run on the node and do not restart."""
-    yield from _operator(kube_node, kube_pods, seen, config, NETWORK_COMPONENTS, "network operator", ())
+    pods = _operator(kube_node, kube_pods, seen, config, NETWORK_COMPONENTS, "network operator", ())
+    yield from _unless_no_adapters(pods, profile)
 
 
 @check(
@@ -295,13 +300,19 @@ def network_operator(
     hint="kubectl describe nodes; kubectl logs of the RDMA, SR-IOV or EFA device plugin there; ibv_devinfo on the node",
     action=Action.MONITOR,
 )
-def rdma(kube_node: KubeNode | None, seen: KubeFacts, usual_rdma: Mapping[str, Norm[str]]) -> Judgement:
+def rdma(
+    kube_node: KubeNode | None, seen: KubeFacts, usual_rdma: Mapping[str, Norm[str]], profile: Profile
+) -> Judgement:
     """The node offers the same devices for RDMA as the other nodes of its group, and all can be allocated."""
     if kube_node is None:
         yield from _unseen(seen)
         return
     if not usual_rdma:
-        yield NotApplicable("no node of the group offers devices for RDMA")
+        none = NotChecked(
+            "no node of the group offers devices for RDMA: install a device plugin for its adapters, or list the check"
+            " under `not_applicable`"
+        )
+        yield from _unless_no_adapters(iter([none]), profile)
         return
     if not has_rdma(kube_node) and (why := starting(kube_node, seen)):
         yield NotChecked(f"no devices yet, {why}")
@@ -503,6 +514,13 @@ def _agents(node: KubeNode) -> Iterator[Finding | Advisory]:
         yield kind(name, f"{found.status}: {found.reason} ({found.message})", normal)
 
 
+def _unless_no_adapters(judged: Judgement, profile: Profile) -> Judgement:
+    """Yield what was judged; nothing for the network is missing where the profile has no network for GPUs."""
+    why = NotApplicable(f"profile {profile.name} has no adapters for GPU traffic")
+    for found in judged:
+        yield why if isinstance(found, NotChecked) and not profile.fabric.has_adapters else found
+
+
 def _operator(
     node: KubeNode | None,
     pods: tuple[Pod, ...],
@@ -519,11 +537,6 @@ def _operator(
     there = {pod.daemonset for pod, _ in mine.values()}
     sets = [(it, name) for it in seen.daemonsets if (name := component_of(it.name, known))]
     expected = {name for it, name in sets if it.belongs_on(node)}
-    if not mine and not expected and known is NETWORK_COMPONENTS:
-        yield NotApplicable(
-            "no network operator selects this node: kubernetes.rdma judges what the node offers"
-        )
-        return
     if not mine and not expected and not required:
         yield NotChecked(
             f"no DaemonSet of the {operator} selects this node: install it, or list the check under `not_applicable`"
