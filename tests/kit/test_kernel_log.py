@@ -134,9 +134,7 @@ ALONE = {
 }
 # a question that the present state answers; without it a warning
 QUESTIONS = {
-    "EXT4-fs (sda1): Remounting filesystem read-only": "filesystem",
     "EXT4-fs (sda1): warning: mounting fs with errors, running e2fsck is recommended": "filesystem",
-    "XFS (nvme1n1): Corruption of in-memory data detected.  Shutting down filesystem": "filesystem",
     "BTRFS error (device sda2): bdev /dev/sda2 errs: wr 1, rd 0, flush 0, corrupt 0, gen 0": "filesystem",
     "nfs: server fs1 not responding, timed out": "stall",
     "nfs: server fs1 not responding, still trying": "stall",
@@ -147,10 +145,7 @@ QUESTIONS = {
     "NMI watchdog: Watchdog detected hard LOCKUP on cpu 12": "lockup",
     "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]": "lockup",
     "INFO: task python:4711 blocked for more than 120 seconds.": "hung",
-    "md/raid1:md0: Disk failure on sda1, disabling device.": "raid",
     "md/raid1:md0: active with 1 out of 2 mirrors": "raid",
-    "mlx5_core 0000:1a:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count": "nic",
-    "mlx5_core: probe of 0000:03:00.0 failed with error -22": "nic",
     "mlx5_core 0000:1a:00.0: wait_func:1137:(pid 9): CREATE_CQ(0x400) timeout. Will cause a leak": "nic",
     "NETDEV WATCHDOG: ens1 (mlx5_core): transmit queue 3 timed out": "nic",
     "nvme nvme4: I/O tag 22 (2016) opcode 0x2 (Admin Cmd) QID 0 timeout, reset controller": "io",
@@ -159,9 +154,19 @@ QUESTIONS = {
     "print_req_error: critical medium error, dev sdb, sector 8736552": "io",
     "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0x10": "io",
     "blk_update_request: I/O error, dev sda, sector 5": "io",
-    "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)": "nvrm",
     "NVRM: The NVIDIA probe routine failed for 1 device(s).": "nvrm",
+}
+# the kernel gave a device up: a failure without a repair where the state is not read
+GAVE_UP = {
+    "EXT4-fs (sda1): Remounting filesystem read-only": "filesystem",
+    "XFS (nvme1n1): Corruption of in-memory data detected.  Shutting down filesystem": "filesystem",
+    "md/raid1:md0: Disk failure on sda1, disabling device.": "raid",
+    "mlx5_core 0000:1a:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count": "nic",
+    "mlx5_core: probe of 0000:03:00.0 failed with error -22": "nic",
+    "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)": "nvrm",
     "NVRM: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7": "nvrm",
+    "WARNING: Pool 'tank' has encountered an uncorrectable I/O failure and has been suspended.": "filesystem",
+    "nvme nvme4: Disabling device after reset failure: -19": "io",
 }
 # never more than a warning
 WARNINGS = {
@@ -178,7 +183,6 @@ WARNINGS = {
     "BUG: Bad page state in process python3  pfn:3f1a2b": "lockup",
     "BUG kmalloc-64 (Tainted: G    B): Redzone overwritten": "lockup",
     "ceph: mds0 rejected session: blocklisted": "driver",
-    "WARNING: Pool 'tank' has encountered an uncorrectable I/O failure and has been suspended.": "driver",
     "ice 0000:4b:00.0: Firmware recovery mode detected. Limiting functionality.": "driver",
     "nf_conntrack: nf_conntrack: table full, dropping packet": "network",
     "neighbour: arp_cache: neighbor table overflow!": "network",
@@ -230,6 +234,24 @@ def test_a_question_without_an_answer_is_a_warning(tmp_path: Path, line: str) ->
         f"kernel log: {QUESTIONS[line]}: {line[:160]} (1 times, last 62 s after boot)"
     )
     assert "the present state is not known" in warned(verdict)[0]
+
+
+@pytest.mark.parametrize("line", GAVE_UP)
+def test_what_the_kernel_gave_up_fails_without_a_repair(tmp_path: Path, line: str) -> None:
+    verdict = judged(fold(tmp_path, *late(line)))
+    assert [it.part for it in verdict.findings] == [f"kernel log: {GAVE_UP[line]}"]
+    assert verdict.action is Action.MONITOR
+    assert "the present state is not known" in verdict.findings[0].measured
+
+
+@pytest.mark.parametrize(
+    ("again", "bad"),
+    [("md: md0: recovery done.", False), ("md: md1: recovery done.", True), ("usb 1-1: new device", True)],
+)
+def test_a_device_that_is_used_again_was_not_given_up(tmp_path: Path, again: str, *, bad: bool) -> None:
+    lost = "md/raid1:md0: Disk failure on sda1, disabling device."
+    assert bool(findings(tmp_path, lost, again)) is bad
+    assert findings(tmp_path, again, lost) == ["raid"]
 
 
 @pytest.mark.parametrize("line", WARNINGS)
@@ -349,6 +371,7 @@ DISK = "blk_update_request: I/O error, dev sda, sector 5 op 0x0:(READ)"
 REMOVED = "nvme nvme2: Removing after probe failure status: -19"
 INIT = "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)"
 FATAL = "nvme 0000:c3:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer"
+POOL = "WARNING: Pool 'tank' has encountered an uncorrectable I/O failure and has been suspended."
 HUNG = "INFO: task dd:31415 blocked for more than 120 seconds."
 ANSWERED = [  # line, state, action (None: a warning), words
     (NFS, (HOME, "df\t/home\t0\t"), None, "/home can be read now"),
@@ -385,8 +408,11 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (INIT, ("gpu\t\t0\tGPU 00000000:1B:00.0", "gpu\t\t0\t    GPU Recovery Action : None"), None, "nvidia-smi lists this GPU now"),
     (INIT, ("gpu\t\t0\tGPU 00000000:1C:00.0",), Action.REBOOT, "nvidia-smi does not list this GPU now"),
     (INIT, ("gpu\t\t0\tGPU 00000000:1C:00.0", "pci\t0000:1b:00.0 class 0x030200 DRIVER=vfio-pci"), None, "driver vfio-pci uses it"),
-    (INIT, ("gpu\t\thung\t",), None, "not known"),
-    (INIT, ("gpu\t\t127\tnvidia-smi: not found",), None, "not known"),
+    (INIT, ("gpu\t\thung\t",), Action.MONITOR, "not known"),
+    (INIT, ("gpu\t\t127\tnvidia-smi: not found",), Action.MONITOR, "not known"),
+    (POOL, ("pool\ttank ONLINE",), None, "the pool is ONLINE now"),
+    (POOL, ("pool\ttank SUSPENDED",), Action.MONITOR, "the pool is SUSPENDED now"),
+    (POOL, ("pool\tdata ONLINE",), Action.MONITOR, "not known"),
     ("NVRM: The NVIDIA probe routine failed for 1 device(s).", ("gpu\t\t9\tNo devices were found",), Action.MONITOR, "no GPU"),
     ("NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.", ("gpu\t\t0\tGPU 00000000:1B:00.0",), None, "lists this GPU"),
     (FATAL, (), Action.DRAIN, "broke in this boot"),

@@ -37,7 +37,8 @@ job() { n=$((n+1)); echo "$1$t$2" >"$d/$n.name"; shift 2; ( "$@" </dev/null >"$d
 done_jobs() { set -- "$d"/*.rc; [ -e "$1" ] || shift; [ "$#" -ge "$n" ]; };
 m=; q=; if needs mounts || needs disks || needs tasks; then
  m=$(cat /proc/self/mountinfo 2>/dev/null | grep -v -E " - (OWN) " | grep -v -E "^([^ ]+ ){4}/(proc|sys|run/user)/"); printf '%s\n' "$m" | put mountinfo;
- q=$(cat /proc/mounts 2>/dev/null | grep -v -E "^[^ ]+ [^ ]+ (OWN) "); printf '%s\n' "$q" | put mounts; cat /etc/fstab 2>/dev/null | grep -v "^#" | put fstab; fi;
+ q=$(cat /proc/mounts 2>/dev/null | grep -v -E "^[^ ]+ [^ ]+ (OWN) "); printf '%s\n' "$q" | put mounts; cat /etc/fstab 2>/dev/null | grep -v "^#" | put fstab;
+ for k in $(ls -d /proc/spl/kstat/zfs/*/state 2>/dev/null); do p=${k%/state}; echo "${p##*/} $(cat "$k" 2>/dev/null)"; done | put pool; fi;
 s=SECONDS; if [ -n "$d" ]; then
  i=0; { printf '%s\n' "$m" | awk '{ print $5 }'; printf '%s\n' "$q" | awk '{ print $2 }'; } | sort -u >"$d/paths"; while read -r p; do case $p in (*\\*|"") continue;; esac;
  i=$((i+1)); [ "$i" -gt MOST ] || job df "$p" df -P "$p"; done <"$d/paths";
@@ -165,6 +166,11 @@ class KernelState:
             elif name and (match := re.search(r"\[[U_]*_[U_]*\]", line)):
                 found.setdefault(name, f"{name} {match[0]}")
         return found
+
+    @property
+    def pools(self) -> dict[str, str]:
+        """{ZFS pool: ONLINE, SUSPENDED, ...} of the pools that are imported now."""
+        return dict(words for line in self.lines.get("pool", ()) if len(words := line.split()) == 2)
 
     @property
     def gpus(self) -> dict[str, str] | None:

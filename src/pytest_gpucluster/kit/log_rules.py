@@ -16,14 +16,15 @@ from pytest_gpucluster.kit.known_lines import data_file
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-QUIET, DRIVER = "quiet", "driver"
+QUIET, DRIVER, RECOVERED = "quiet", "driver", "recovered"
 
 
 class LogRule(Model):
     """What a line that contains a pattern means, and what answers the question that it raises.
 
     `answered_by`: the part of the present state that decides; '' where the line is a warning at most. `action`: of the failure if
-    the state confirms the line. `never_healthy`: why the line counts as long as the state does not contradict it.
+    the state confirms the line. `never_healthy`: why the line counts as long as the state does not contradict it. `gave_up`: what the
+    kernel no longer uses until a person acts; the line fails, with MONITOR, where the state was not read.
     """
 
     pattern: Text
@@ -33,6 +34,7 @@ class LogRule(Model):
     answered_by: Literal["", "mounts", "disks", "gpu", "pci", "tasks", "lasting", "rate"] = ""
     action: Action = Action.MONITOR
     never_healthy: str = ""
+    gave_up: str = ""
 
     @model_validator(mode="after")
     def _is_complete(self) -> LogRule:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check
 from pytest_gpucluster.core.known_lines import known
+from pytest_gpucluster.kit.log_rules import RECOVERED
 from pytest_gpucluster.kit.xid_check import explains
 
 if TYPE_CHECKING:
@@ -117,12 +118,18 @@ def _of_devices(log: KernelLog) -> Iterator[Event]:
 
 def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iterator[Finding | Advisory]:
     rule = event.rule
-    if rule is None or (event.kind in ("nvrm", "driver") and explains(log, event.line, event.last)):
+    if (
+        rule is None
+        or rule.kind == RECOVERED
+        or (event.kind in ("nvrm", "driver") and explains(log, event.line, event.last))
+    ):
         return  # gpu.xid judges Xids, and the messages around them
     answer = _ANSWERS[rule.answered_by](event, log) if rule.answered_by else _UNKNOWN
     part = f"kernel log: {event.kind}"
     if answer.confirmed is None and rule.never_healthy and not _of_earlier(event, log):
         answer = StateAnswer(True, rule.never_healthy)
+    if answer.confirmed is None and rule.gave_up and not _is_used_again(event, log):
+        answer = StateAnswer(True, f"{rule.gave_up}; the present state is not known", Action.MONITOR)
     if answer.confirmed:
         where = stalls.of_server(event.server) if event.kind == "stall" else ""
         fault = (
@@ -150,14 +157,28 @@ def _of_earlier(event: Event, log: KernelLog) -> bool:
     return event.kind == "nvrm" and log.reloaded_after(event)
 
 
+def _is_used_again(event: Event, log: KernelLog) -> bool:
+    """Return whether a later line says that the driver of GPUs, or a device that the event names, works again."""
+    later = (one for one in log.of(RECOVERED) if one.line > event.line)
+    return log.reloaded_after(event) or any(
+        one.device and re.search(rf"\b{re.escape(one.device)}\b", event.text.lower()) for one in later
+    )
+
+
 # --- what the state answers
 
 _ORDINARY = StateAnswer(False, "ordinary")  # no warning either
 
 
+_POOL = re.compile(r"[Pp]ool '(\S+)' has .* suspended")
+
+
 def _mounts(event: Event, log: KernelLog) -> StateAnswer:
     """Return whether a mount of the file server, or of the disk, cannot be read now or was made read-only."""
     state = log.state
+    if pool := _POOL.search(event.text):
+        now = state.pools.get(pool[1], "")
+        return StateAnswer(now == "SUSPENDED", f"the pool is {now} now") if now else _UNKNOWN
     if not state.mounts:
         return _UNKNOWN
     mounts = state.of_server(event.server) if event.kind == "stall" else _mounts_of(event.device, log)
