@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.known_lines import KnownLine
     from pytest_gpucluster.kit.kernel_log import Event, KernelLog
-    from pytest_gpucluster.kit.kernel_state import MountState
+    from pytest_gpucluster.kit.kernel_state import JobResult, MountState
 
 SHOWN = 160  # characters of a message that a finding quotes
 # Corrected errors of one device per day; fewer are ordinary. mcelog.conf(5) gives up a page after 10 in 24 hours.
@@ -238,15 +238,17 @@ def _disks(event: Event, log: KernelLog) -> StateAnswer:
             if _in_use(name, log)
             else StateAnswer(False, f"{failing}; it is not in use")
         )
-    read = state.jobs.get(("dd", name))
-    if _GIVEN_UP.search(event.text) and read and "No such file" in read.text:
+    read = _read_of(name, log)
+    if event.rule and event.rule.gave_up and read and "No such file" in read.text:
         return StateAnswer(True, "the disk is absent now", Action.MONITOR)
     readable = "the disk can be read now" if read and read.rc == 0 else _all_read(mounts, log)
     return StateAnswer(False, readable) if read or mounts else _UNKNOWN
 
 
-# drivers/nvme/host/pci.c: the driver has removed the disk
-_GIVEN_UP = re.compile(r"removing after probe|disabling device after", re.IGNORECASE)
+def _read_of(name: str, log: KernelLog) -> JobResult | None:
+    """Return how a read of a disk ended, None if the node could not try."""
+    read = log.state.jobs.get(("dd", name))
+    return None if read is None or read.rc in (126, 127) else read
 
 
 def _row(name: str, log: KernelLog) -> str:
@@ -270,7 +272,7 @@ def _in_use(name: str, log: KernelLog) -> bool:
 
 def _failing(name: str, log: KernelLog) -> str:
     """Return how a disk fails now, by SMART or by a read of the block that failed; '' if it does not, or that is not known."""
-    smart, read = log.state.jobs.get(("smart", name)), log.state.jobs.get(("dd", name))
+    smart, read = log.state.jobs.get(("smart", name)), _read_of(name, log)
     if smart and re.search(r"FAILED|FAILING|Health Status: (?!OK)", smart.text):
         return "SMART reports that the disk fails"
     if read and (read.rc is None or (read.rc and "Input/output error" in read.text)):
