@@ -16,7 +16,13 @@ from pytest_gpucluster.suites.controller.checks import ControllerLog, Controller
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.facts import ControllerState, Load, LogLine, Scheduler, parse_sdiag
 from pytest_gpucluster.suites.controller.jobs import BurstFacts, OrderedJob, OrderFacts, parse_jobs, room
-from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, LogError, sorted_errors
+from pytest_gpucluster.suites.controller.known_errors import (
+    SLURMCTLD,
+    SLURMD,
+    Daemon,
+    LogError,
+    sorted_errors,
+)
 
 CONFIG = ControllerConfig()
 LOAD = parse_sdiag((ROOT / "tests" / "data" / "controller" / "sdiag-22.05.8.txt").read_text())
@@ -134,6 +140,7 @@ def errors(text: str, age: float | None) -> tuple[LogError, ...]:
 
 PROLOG = "error: validate_node_specs: Prolog or job env setup failure on node gpu02, draining the node"
 CONF = "error: Node gpu02 appears to have a different slurm.conf than the slurmctld."
+MISMATCH = "error: Node registration response identity mismatch: expected gpu02, got gpu03"
 SILENT = "error: Nodes gpu02 not responding, setting DOWN"
 
 
@@ -145,8 +152,9 @@ SILENT = "error: Nodes gpu02 not responding, setting DOWN"
         (PROLOG, 5.0, IDLE, True),  # during the run
         (PROLOG, None, IDLE, False),
         (PROLOG, None, None, True),
-        (CONF, 2000.0, IDLE, True),  # slurmd registers every 2000 s at the latest
-        (CONF, 2001.0, DRAINED, False),
+        (MISMATCH, 2000.0, IDLE, True),  # slurmd registers every 2000 s at the latest
+        (MISMATCH, 2001.0, DRAINED, False),
+        (CONF, 9.0, IDLE, False),
         (CONF, None, IDLE, False),
         ("fatal: Unable to use slurm.conf of node gpu02", 1.0, DRAINED, False),  # it runs again
         ("error: Can't save state, create file /x/job_state.new error Permission denied", 300.0, IDLE, True),
@@ -167,13 +175,35 @@ def test_when_a_line_is_a_failure(text: str, age: float | None, info: NodeInfo |
 
 
 @pytest.mark.parametrize("text", [SILENT, "error: Munge something of node gpu02"])
-def test_what_is_quiet_or_unknown_is_neither_failure_nor_warning(text: str) -> None:
-    found = errors(text, 1.0)
-    verdict = checks.reported(ControllerLog({"gpu02": found}, run_age=10.0), "gpu02", DRAINED, CONFIG)
-    assert (verdict.outcome, verdict.findings, verdict.advisories) == (Outcome.PASSED, (), ())
-    assert [(remark.text, remark.count) for remark in verdict.remarks] == [
-        (text.removeprefix("error: "), 1) for _ in found
-    ]
+def test_what_is_quiet_or_unknown_only_says_why_a_node_is_out_of_service(text: str) -> None:
+    log = ControllerLog({"gpu02": errors(text, 1.0)}, run_age=10.0)
+    healthy, drained = (checks.reported(log, "gpu02", info, CONFIG) for info in (IDLE, DRAINED))
+    assert (healthy.outcome, healthy.findings, healthy.advisories) == (Outcome.PASSED, (), ())
+    assert [one.measured for one in drained.advisories] == [f"1 s ago: {text.removeprefix('error: ')}"]
+    assert (drained.outcome, drained.findings) == (Outcome.PASSED, ())
+
+
+def test_of_the_quiet_lines_the_last_is_shown_and_none_beside_a_known_one() -> None:
+    later = SILENT.replace(", setting DOWN", "")
+    for texts, shown in (([SILENT, later], [later]), ([SILENT, PROLOG, later], [PROLOG])):
+        found = tuple(one for text in texts for one in errors(text, 5000.0))
+        verdict = checks.reported(ControllerLog({"gpu02": found}, run_age=10.0), "gpu02", DRAINED, CONFIG)
+        parts = [one.measured for one in (verdict.findings or verdict.advisories)]
+        assert [one.partition(": ")[2] for one in parts] == [it.removeprefix("error: ") for it in shown]
+
+
+@pytest.mark.parametrize(
+    ("daemon", "info", "outcome"),
+    [(SLURMD, DRAINED, "failed"), (SLURMD, IDLE, "passed"), (SLURMCTLD, DRAINED, "passed")],
+)
+@pytest.mark.parametrize("why", ["can't stat gres.conf file /dev/nvidia0: No such file or directory", "odd"])
+def test_a_daemon_that_ended_is_a_failure_while_its_node_is_out_of_service(
+    why: str, daemon: Daemon, info: NodeInfo, outcome: str
+) -> None:
+    line = LogLine(60.0, f"fatal: {why}")
+    verdict = checks.node_errors(tuple(sorted_errors([line], daemon, window=HOUR)), 5.0, info, CONFIG)
+    assert verdict.outcome.value == outcome
+    assert len(verdict.findings) + len(verdict.advisories) == 1
 
 
 def test_known_lines_of_the_cluster_file_decide_first() -> None:

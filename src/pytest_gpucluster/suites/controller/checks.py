@@ -27,7 +27,7 @@ from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, SLURMD, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.suites.controller.config import ControllerConfig
@@ -265,12 +265,17 @@ def _judged(
     errors: Iterable[LogError], run_age: float, config: ControllerConfig, *, in_service: bool
 ) -> Judgement:
     kinds: dict[str, list[LogError]] = defaultdict(list)
-    for one in errors:
+    for one in _telling(tuple(errors), in_service=in_service):
         kinds[_part(one)].append(one)
     for what, found in kinds.items():
         known = found[-1].known
         age = min((one.line.age for one in found if one.line.age is not None), default=None)
-        if known is None:
+        if known is None and found[-1].ended:
+            fails = _does_not_run(found[-1], in_service=in_service)
+            yield (Finding if fails else Advisory)(what, _shown(found, age), "a daemon that runs")
+        elif known is None and not in_service:
+            yield Advisory(what, _shown(found, age), "no error before Slurm took the node out of service")
+        elif known is None:
             yield Remark(found[-1].line.text.partition(": ")[2][:SHOWN], len(found))
         elif isinstance(known, KnownLine):
             words = f"{_shown(found, age)}; {known.words}"
@@ -280,14 +285,32 @@ def _judged(
                 else Advisory(what, words, "no such line")
             )
         else:
-            fails = _fails(known, age, run_age, config, in_service=in_service)
+            fails = _does_not_run(found[-1], in_service=in_service) or _fails(
+                known, age, run_age, config, in_service=in_service
+            )
             yield (Finding if fails else Advisory)(what, _shown(found, age), "no such line")
 
 
+def _telling(errors: Sequence[LogError], *, in_service: bool) -> Iterator[LogError]:
+    """Yield the lines that are not quiet; of a node out of service without a known one, the last line too."""
+    explains = any(one.known or one.ended for one in errors)
+    for position, one in enumerate(errors, 1):
+        last = position == len(errors) and not in_service and not explains
+        if one.ended or last or not one.quiet:
+            yield one
+
+
 def _part(one: LogError) -> str:
+    if one.known is None and one.ended:
+        return "the daemon ended"
     if one.known is None:
         return re.sub(r"\d+", "#", one.line.text)
     return one.known.meaning if isinstance(one.known, KnownLine) else one.known.what
+
+
+def _does_not_run(one: LogError, *, in_service: bool) -> bool:
+    """Return whether a slurmd ended and its node is out of service; slurmctld answers, so that it runs again."""
+    return one.ended and one.daemon == SLURMD and not in_service
 
 
 def _fails(

@@ -25,11 +25,12 @@ _RPC_TITLE = "Remote Procedure Call statistics by message type"
 _NO_LOG = 3  # exit status of the command for a log that cannot be read
 # [2026-11-23T14:46:17.151], also with a zone and without the fraction; journalctl -o short-iso has no brackets
 _ISO = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?(?:\]| )\s*")
-_SHORT = re.compile(r"\[([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)[^\]]*\]\s*")  # LogTimeFormat=short, thread_id
+# LogTimeFormat=short, thread_id; without brackets as syslog writes it
+_SHORT = re.compile(r"(?P<open>\[)?(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?(open)[^\]]*\]|(?= ))\s*")
 _UNDATED = re.compile(r"\[\d+\]\s+")  # LogTimeFormat=clock
 _JOURNAL = re.compile(r"^\S+ \S+\[\d+\]: ")  # HOST slurmd[PID]:
-_DAEMON = re.compile(r"^slurm(?:ctld|d|stepd|scriptd): (?=error: |fatal: )")
-_SELECTED = "error: |fatal: |reason set to: Kill task failed"
+_DAEMON = re.compile(r"^slurm(?:ctld|d|stepd|scriptd)(?:-[\w.-]+)?: (?=error: |fatal: )")
+_SELECTED = "error: |fatal: |reason set to: Kill task failed|unexpectedly rebooted"
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def _line(text: str, epoch: int, local: dt.datetime) -> LogLine:
     if match := _ISO.match(text):
         age = _age(match[1], match[2] or "", epoch, local)
     elif match := _SHORT.match(text):
-        age = _age_of_short(match[1], local)
+        age = _age_of_short(match["time"], local)
     else:
         match = _UNDATED.match(text)
     rest = text[match.end() :] if match else text

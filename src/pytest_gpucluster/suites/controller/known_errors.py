@@ -1,7 +1,8 @@
 """What the error lines of slurmctld's and slurmd's logs mean. Pure.
 
 data/slurm-errors.yaml has the lines with a known meaning, data/slurm-quiet.yaml the classes of lines that mean nothing for
-the daemon, both with their source in Slurm and its versions. A line of neither is unknown: no failure and no warning.
+the daemon, both with their source in Slurm and its versions. A line of neither is unknown. What an unknown or quiet line means
+is answered by the present state of the node: it says why a node is out of service, and nothing of one in service.
 """
 
 from __future__ import annotations
@@ -68,9 +69,10 @@ def table(daemon: Daemon) -> tuple[KnownError, ...]:
 
 
 @cache
-def _quiet() -> re.Pattern[str]:
+def _quiet(*kinds: str) -> re.Pattern[str]:
+    """Return one expression of the classes of these kinds, of all without one."""
     found = data_file("slurm-quiet.yaml", _Quiet, "pytest_gpucluster.suites.controller")
-    return re.compile("|".join(one.pattern for one in found))
+    return re.compile("|".join(one.pattern for one in found if one.kind in kinds or not kinds))
 
 
 # log.c: the level follows the time and, in lines of slurmstepd, the step; lines of other levels may hold these words
@@ -83,14 +85,21 @@ _NAMED = re.compile(r"\b[Nn]odes?(?:\(s\))?[ =](?P<nodes>[A-Za-z0-9][\w.,\[\]-]*
 
 @dataclass(frozen=True)
 class LogError:
-    """A line that is not quiet. `known`: its meaning, from the tables or from the cluster file; None: unknown.
+    """A line of a daemon. `known`: its meaning, from the tables or from the cluster file; None: unknown.
 
-    `nodes` are those that it names.
+    `nodes` are those that it names. `quiet`: it means nothing for a node that is in service.
     """
 
     known: KnownError | KnownLine | None
     line: LogLine
     nodes: tuple[str, ...] = ()
+    quiet: bool = False
+    daemon: Daemon = SLURMCTLD
+
+    @property
+    def ended(self) -> bool:
+        """Whether the daemon ended with this line (log.c: fatal() exits)."""
+        return self.line.text.startswith("fatal: ")
 
 
 def sorted_errors(
@@ -102,7 +111,7 @@ def sorted_errors(
     of_site: Collection[KnownLine] = (),
     nodes: Collection[str] = (),
 ) -> Iterator[LogError]:
-    """Yield the lines within the window that are not quiet, with the nodes of `nodes` that they name.
+    """Yield the lines within the window but those of jobs and users, with the nodes of `nodes` that they name.
 
     `of_site`: the known lines of the cluster file, which decide first.
     """
@@ -121,10 +130,12 @@ def _sorted(line: LogLine, daemon: Daemon, nodes: Collection[str]) -> Iterator[L
     for entry in table(daemon):
         if match := entry.compiled.search(line.text):
             named = {name: text for name, text in match.groupdict().items() if text}
-            yield LogError(entry, line, _members(named.get("nodes") or named.get("host", ""), nodes))
+            members = _members(named.get("nodes") or named.get("host", ""), nodes)
+            yield LogError(entry, line, members, daemon=daemon)
             return
-    if not _quiet().search(line.text):
-        yield LogError(None, line, _named(line.text, nodes))
+    found = LogError(None, line, _named(line.text, nodes), bool(_quiet().search(line.text)), daemon)
+    if found.ended or not (found.quiet and _quiet("job", "user", "client").search(line.text)):
+        yield found
 
 
 def _named(text: str, nodes: Collection[str]) -> tuple[str, ...]:
