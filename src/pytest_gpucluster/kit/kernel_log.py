@@ -78,7 +78,7 @@ function tokens(rest, shape, name) {
   sub(/^([^ []+ )?kernel: */, "", text);
   low = tolower(text) }
 NR == 1 { print "from\t" $0 }
-text ~ /^([^ []+ )?[^][ :]+\[[0-9]+\]: / { next }
+text ~ /^([^ []+ )?[^][ :]+\[[0-9]+\]: / && text !~ /systemd\[1\]: Freezing execution/ { next }
 text ~ /NVRM: loading NVIDIA/ { loaded = stamp }
 text ~ /Xid [(]/ && match(text, /(NVRM: |nvidia-nvswitch[^ ]* S)Xid [(][^)]*[)]: [0-9]+/) {
   key = substr(text, RSTART, RLENGTH); rest = substr(low, RSTART + RLENGTH);

@@ -503,8 +503,15 @@ def test_a_rail_from_topo_m_is_named_by_gpu_and_adapter() -> None:
     assert [one.part for one in fabric.port_state(IB, down).findings] == ["mlx5_2 port 1, rail of GPU 2"]
 
 
-@pytest.mark.parametrize(("link", "asked"), [("", 1), ("pci0000:15/0000:15:01.0", 0)])
-def test_nvidia_smi_runs_only_if_no_adapter_has_a_pci_path(tmp_path: Path, link: str, asked: int) -> None:
+BRIDGE = "pci0000:15/0000:15:01.0"
+
+
+@pytest.mark.parametrize(
+    ("link", "gpu", "asked"), [("", "", 1), ("", BRIDGE, 1), (BRIDGE, "", 1), (BRIDGE, BRIDGE, 0)]
+)
+def test_nvidia_smi_runs_only_if_no_adapter_or_no_gpu_has_a_pci_path(
+    tmp_path: Path, link: str, gpu: str, asked: int
+) -> None:
     device, tools = tmp_path / "sys/class/infiniband/mlx5_0", tmp_path / "bin"
     (device / "ports/1").mkdir(parents=True)
     tools.mkdir()
@@ -513,7 +520,12 @@ def test_nvidia_smi_runs_only_if_no_adapter_has_a_pci_path(tmp_path: Path, link:
     if link:
         (tmp_path / link).mkdir(parents=True)
         (device / "device").symlink_to(tmp_path / link)
-    command = ADAPTERS.command.replace("/sys/class", f"{tmp_path}/sys/class")
+    driver = tmp_path / "sys/bus/pci/drivers/nvidia"
+    driver.mkdir(parents=True)
+    if gpu:
+        (tmp_path / gpu).mkdir(parents=True, exist_ok=True)
+        (driver / "0000:16:00.0").symlink_to(tmp_path / gpu)
+    command = ADAPTERS.command.replace("/sys/", f"{tmp_path}/sys/")
     path = f"{tools}:{os.environ['PATH']}"
     done = subprocess.run(
         ["sh", "-c", command], env={"PATH": path}, capture_output=True, text=True, check=True

@@ -2,7 +2,7 @@
 
 Formats: Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel, ibv_devinfo(1), lspci(8). Files are read
 with one `grep` per port, which prints `path:content`; a file that is absent, empty or unreadable has no content.
-`nvidia-smi topo -m` is read only if no adapter has a PCI path.
+`nvidia-smi topo -m` is read only if no adapter, or no GPU, has a PCI path.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _ADAPTERS = " ".join(
         "d=/sys/class/infiniband; echo uptime $(cat /proc/uptime);",
         "echo product $(cat /sys/class/dmi/id/product_name 2>/dev/null);",
         # the links show the bridges between the processor and a device
-        "b=/sys/bus/pci/drivers/nvidia; for g in $(ls $b 2>/dev/null); do",
-        "case $g in *:*) echo gpu $(readlink -f $b/$g);; esac; done; f=; t=;",
+        "b=/sys/bus/pci/drivers/nvidia; u=; for g in $(ls $b 2>/dev/null); do",
+        "case $g in *:*) echo gpu $(readlink -f $b/$g); u=known;; esac; done; f=; t=;",
         "for a in $(ls $d 2>/dev/null); do l=$(readlink -f $d/$a/device); echo path $a $l;",
         'case $l in *:*) t=known;; esac; f="$f $d/$a/device/vpd"; done;',
         # vital product data of a bridge to NVSwitches (Fabric Manager User Guide); only root may read it
@@ -58,7 +58,7 @@ _ADAPTERS = " ".join(
         "for n in $(ls $d/$a/device/net 2>/dev/null); do echo net $n $(cat $d/$a/device/net/$n/mtu 2>/dev/null)",
         "name $(cat $d/$a/device/net/$n/phys_port_name 2>/dev/null); done;",
         "done; done; ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:;",
-        '[ -z "$f" ] || [ -n "$t" ] || { echo topology; timeout -k 5 20 nvidia-smi topo -m 2>/dev/null; }; echo end',
+        '[ -z "$f" ] || [ -n "$t" ] && [ -n "$u" ] || { echo topology; timeout -k 5 20 nvidia-smi topo -m 2>/dev/null; }; echo end',
     )
 )
 

@@ -336,4 +336,10 @@ def _counted(adapters: Adapters, profile: Profile) -> Rails:
         if len(found) >= max(1, fabric.hcas)
         and 2 * sum(port.state == "ACTIVE" and (port.rate or 0) >= least for port in found) >= fabric.hcas
     ]
-    return Rails(fabric.hcas, tuple(enough[0] if len(enough) == 1 else ports))
+    found = enough[0] if len(enough) == 1 else ports
+    # a port that is up at a lower rate is of another network, where enough others are rails or may be
+    slower = [port for port in found if port.state == "ACTIVE" and port.rate and port.rate < least]
+    rest = [port for port in found if port not in slower]
+    fast = sum(port.state == "ACTIVE" for port in rest)
+    narrowed = len(rest) >= fabric.hcas and 2 * fast >= fabric.hcas
+    return Rails(fabric.hcas, tuple(rest if narrowed else found))
