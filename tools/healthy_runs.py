@@ -3,12 +3,14 @@
 python tools/healthy_runs.py [RUNS] [--models t4,h100] [--nodes 2] [--marks EXPRESSION]
 
 RUNS (default: 12) are dealt out to the models in turn. Each model's sandbox is started once. The first run of a model
-has the burn-in too. Prints a line for each run, and the sum; exit status 1 where a check failed or a run broke.
+has the burn-in too. In each run the kernel log of each node has the lines of another healthy machine of tests/corpus. Prints a
+line for each run, its warnings, and the sum; exit status 1 where a check failed or a run broke.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
+import corpus_cases  # found by the path above
 from plugin_helpers import sandbox_folder  # found by the path above
 
 from pytest_gpucluster.report.events import read_events
@@ -65,8 +68,13 @@ def _runs(model: str, runs: int, nodes: int, marks: str) -> Iterator[tuple[Count
     with sandbox_folder() as folder:
         sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=nodes, model=model, gpus="simulated")
+        noise = _noise()
+        own = (sandbox.layout.root / "base/dmesg").read_text()
         for number in range(runs):
             start = time.monotonic()
+            for node in sandbox.nodes:
+                sandbox.layout.node(node).mkdir(exist_ok=True)
+                (sandbox.layout.node(node) / "dmesg").write_text(own + next(noise))
             chosen = f"{marks} or burnin" if number == 0 else marks
             ends, alarms, rc, text = _run(sandbox, folder / f"run{number}", chosen)
             said = ", ".join(f"{count} {end}" for end, count in ends.most_common())
@@ -79,6 +87,23 @@ def _runs(model: str, runs: int, nodes: int, marks: str) -> Iterator[tuple[Count
             if rc and not alarms:
                 print("  " + "\n  ".join(text.splitlines()[-20:]))
             yield ends, alarms, rc
+
+
+_place = itertools.count()  # of the next log, over all models
+
+
+def _noise() -> Iterator[str]:
+    """Yield the kernel logs of healthy machines without a warning, again and again."""
+    quiet = [
+        section.text
+        for case in corpus_cases.all_cases()
+        if case.path.parent.name == "kernel_log"
+        and all(wanted == {"outcome": "passed"} for _, _, wanted in case.expected)
+        for section in case.sections
+        if section.what == "dmesg"
+    ]
+    while True:
+        yield quiet[next(_place) % len(quiet)]
 
 
 def _run(sandbox: Sandbox, reports: Path, marks: str) -> tuple[Counter[str], list[str], int, str]:

@@ -23,6 +23,7 @@ import importlib
 import importlib.machinery
 import itertools
 import json
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -152,7 +153,8 @@ def _no_process(event: str, args: tuple[Any, ...]) -> None:
 
 def _pytest(folder: str, modules: Sequence[str], *plugins: object) -> int:
     options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=short", "--no-header"]
-    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # the libraries were imported before
+    # pytest would load the package itself, from its files, to rewrite what it asserts
+    options += ["--assert=plain"]
     options += [f"--basetemp={folder}/t-{os.getpid()}", "--hypothesis-seed=1"]
     return int(pytest.main([*options, *modules], plugins=[*plugins]))
 
@@ -427,11 +429,30 @@ class Trial(Task):
         sys.meta_path.insert(
             0, _Changed(self.project.module(self.mutant.path), path, self.mutant.applied(path.read_bytes()))
         )
-        for batch in self.batches:
-            modules = dict.fromkeys(test.partition("::")[0] for test in batch)
-            if _pytest(folder, [*modules], _Only(batch)):
-                os._exit(1)
-        os._exit(0)
+        os._exit(int(any(not _passes(folder, batch, self.proof(folder)) for batch in self.batches)))
+
+    def proof(self, folder: str) -> Path:
+        """Return the file that names the test that failed."""
+        return Path(folder) / f"proof-{id(self)}"
+
+
+class Control(Task):
+    """Run one test alone without a change: exit status 0 says that it passes."""
+
+    limit = 60.0
+
+    def __init__(self, project: Project, test: str) -> None:
+        self.project, self.test = project, test
+
+    def run(self, folder: str) -> None:
+        _quiet_start(folder, self.project)
+        os._exit(int(not _passes(folder, [self.test], Path(folder) / f"proof-{id(self)}")))
+
+
+def _passes(folder: str, tests: list[str], proof: Path) -> bool:
+    """Run tests; write the name of the one that fails, nothing where pytest itself fails."""
+    modules = dict.fromkeys(test.partition("::")[0] for test in tests)
+    return _pytest(folder, [*modules], _Only(tests), _Proof(proof)) == 0
 
 
 class _Changed(importlib.machinery.SourceFileLoader):
@@ -451,6 +472,17 @@ class _Changed(importlib.machinery.SourceFileLoader):
 
     def get_code(self, _name: str) -> Any:
         return compile(self.source, self.path, "exec", dont_inherit=True)
+
+
+class _Proof:
+    """A plugin of pytest: writes the name of a test that fails."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.path.write_text(report.nodeid, encoding="utf-8")
 
 
 class _Only:
@@ -564,6 +596,7 @@ def _tried(
     project: Project, chosen: list[Mutant], reached: Reached, *, jobs: int, folder: str, deadline: float
 ) -> tuple[list[Mutant], list[Mutant]]:
     killed, survived, trials = [], [], []
+    proofs: dict[str, list[Mutant]] = {}
     for mutant in chosen:
         batches = reached.tests(mutant)
         if batches:
@@ -576,9 +609,28 @@ def _tried(
         if status == 0:
             survived.append(trial.mutant)
             print(f"SURVIVED {_told(project, trial.mutant)}", flush=True)
-        else:
+        elif status is None or status < 0:  # an endless loop, or the process died
             killed.append(trial.mutant)
-    return killed, survived
+        else:
+            proof = trial.proof(folder)
+            proofs.setdefault(proof.read_text(encoding="utf-8") if proof.exists() else "", []).append(
+                trial.mutant
+            )
+    return killed + _proved(project, proofs, jobs=jobs, folder=folder), survived
+
+
+def _proved(project: Project, proofs: dict[str, list[Mutant]], *, jobs: int, folder: str) -> list[Mutant]:
+    """Return the changes that a test noticed which passes alone without a change; print the others."""
+    killed = list(proofs.pop("", ()))  # the changed module cannot be imported
+    controls = [Control(project, test) for test in proofs]
+    for control, status in _in_turn(jobs, controls, folder, math.inf):
+        if status == 0:
+            killed += proofs[control.test]
+        else:
+            print(
+                f"NOT COUNTED: {len(proofs[control.test])} changes: {control.test} fails alone without a change"
+            )
+    return killed
 
 
 def _told(project: Project, mutant: Mutant) -> str:

@@ -118,6 +118,9 @@ ORDINARY = {
 }
 # what a line alone says: the kind, and the action where nothing but a repair ends it
 ALONE = {
+    "LustreError: 3341:0:(osc_cache.c:1014:osc_extent_truncate()) LBUG": "lockup",
+    "PANIC at zfs_quota.c:89:zpl_get_file_info()": "lockup",
+    "systemd[1]: Freezing execution.": "lockup",
     "Kernel panic - not syncing: VFS: Unable to mount root fs": "lockup",
     "Internal error: Oops: 96000004 [#1] SMP": "lockup",
     "general protection fault, probably for non-canonical address 0x78d29c0722bf7aa1: 0000 [#1] SMP NOPTI": "lockup",
@@ -167,6 +170,15 @@ GAVE_UP = {
     "NVRM: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7": "nvrm",
     "WARNING: Pool 'tank' has encountered an uncorrectable I/O failure and has been suspended.": "filesystem",
     "nvme nvme4: Disabling device after reset failure: -19": "io",
+    "nvme nvme4: Removing controller...": "io",
+    "bcache: bch_cached_dev_error() stop bcache0: stopping bcache0: too many IO errors on backing device sdb": "io",
+    "igb 0000:03:00.0 enp3s0: PCIe link lost": "device",
+    "hpsa 0000:43:00.0: controller lockup detected: 0x00150000 after 30": "device",
+    "ice 0000:17:00.0: Rebuild failed, unload and reload driver": "device",
+    "sfc 0000:17:00.0 ens3f0np0: has been disabled": "nic",
+    "cxgb4 0000:81:00.4: encountered fatal error, adapter stopped": "nic",
+    "gfs2: fsid=clu1:home.2: File system withdrawn": "filesystem",
+    "nvidia-nvswitch: unrecoverable error in ISR": "nvswitch",
 }
 # never more than a warning
 WARNINGS = {
@@ -408,6 +420,8 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (INIT, ("gpu\t\t0\tGPU 00000000:1B:00.0", "gpu\t\t0\t    GPU Recovery Action : None"), None, "nvidia-smi lists this GPU now"),
     (INIT, ("gpu\t\t0\tGPU 00000000:1C:00.0",), Action.REBOOT, "nvidia-smi does not list this GPU now"),
     (INIT, ("gpu\t\t0\tGPU 00000000:1C:00.0", "pci\t0000:1b:00.0 class 0x030200 DRIVER=vfio-pci"), None, "driver vfio-pci uses it"),
+    (INIT, ("pci\t0000:1b:00.0 class 0x030200 PCI_ID=10DE:2331",), Action.REBOOT, "no driver uses this GPU now"),
+    (INIT, ("pci\t0000:1b:00.0 class 0x030000 PCI_ID=10DE:1C03", "gpu\t\t0\tGPU 00000000:1B:00.0"), None, "lists this GPU"),
     (INIT, ("gpu\t\thung\t",), Action.MONITOR, "not known"),
     (INIT, ("gpu\t\t127\tnvidia-smi: not found",), Action.MONITOR, "not known"),
     (POOL, ("pool\ttank ONLINE",), None, "the pool is ONLINE now"),

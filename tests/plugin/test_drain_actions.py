@@ -248,6 +248,7 @@ def test_the_table_lists_exactly_the_checks_that_may_take_a_node_out_of_service(
     assert {name: actions for name, actions in found.items() if actions} == REPAIRS
 
 
+@pytest.mark.usefixtures("registered")
 def test_each_of_these_checks_states_in_a_sentence_why_no_healthy_node_fails_so() -> None:
     stated = {name: about.never_healthy for name, about in CHECKS.items() if about.never_healthy}
     assert stated.keys() == REPAIRS.keys() | OF_A_PERSON

@@ -104,6 +104,8 @@ def test_a_change_says_where_it_stands() -> None:
 def project(tmp_path: Path) -> Path:
     """A package whose tests notice a change of `fits` and none of `loose`."""
     files = {
+        # pytest rewrites the assertions of plugins, and so would load the package from its files
+        "conftest.py": 'pytest_plugins = ["toy"]\n',
         "src/toy/__init__.py": "",
         "src/toy/limits.py": "def fits(a):\n    return a < 7\n\n\ndef loose(a):\n    return a > 3\n",
         "tests/test_limits.py": """
@@ -160,6 +162,21 @@ def test_survivors_are_printed_and_killed_changes_are_not(project: Path) -> None
     assert int(total[2]) - int(total[1]) == len(survivors)
     assert sorted(project.rglob("*.py")) == before
     assert (project / "src/toy/limits.py").read_text().startswith("def fits(a):\n    return a < 7\n")
+
+
+def test_a_test_that_fails_alone_proves_nothing(project: Path) -> None:
+    tests = project / "tests/test_limits.py"
+    first = "import sys\nsys.modules['once'] = sys.modules.get('once', 0)\n"
+    tests.write_text(
+        first
+        + tests.read_text().replace(
+            "def test_fits():",
+            "def test_first():\n    sys.modules['once'] = 1\n    fits(1)\n\ndef test_fits():\n    assert sys.modules['once']",
+        )
+    )
+    said = run(project, "--count", "20")
+    assert "test_fits fails alone without a change" in said
+    assert "NOT COUNTED" in said
 
 
 def test_a_harmless_change_is_subtracted(project: Path) -> None:

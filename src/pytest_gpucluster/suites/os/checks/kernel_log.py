@@ -286,15 +286,25 @@ def _disk(device: str) -> str:
     return re.sub(r"^(nvme\d+n\d+)p\d+$|^((?:sd|vd|xvd)[a-z]+)\d+$", r"\1\2", name)
 
 
+def _other_driver(function: Mapping[str, str]) -> StateAnswer | None:
+    """Return the answer for a GPU that NVIDIA's driver does not use; a display card (class 0x0300) may go without one."""
+    driver = function.get("DRIVER", "")
+    if driver not in ("", "nvidia"):
+        return StateAnswer(False, f"driver {driver} uses it")
+    accelerator = function.get("class", "").startswith("0x0302") and function.get("PCI_ID", "").startswith(
+        "10DE"
+    )
+    return StateAnswer(True, "no driver uses this GPU now") if accelerator and not driver else None
+
+
 def _gpu(event: Event, log: KernelLog) -> StateAnswer:
     """Return whether nvidia-smi does not list the GPU of a line now, or recommends an action for it."""
     gpus = log.state.gpus
     address = event.device.partition(".")[0][-10:]
     address = address if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}", address) else ""
-    if gpus is None:
-        return _UNKNOWN
-    if (driver := log.state.pci(f"{address}.0").get("DRIVER", "nvidia")) != "nvidia":
-        return StateAnswer(False, f"driver {driver} uses it")
+    other = _other_driver(log.state.pci(f"{address}.0"))
+    if other or gpus is None:
+        return other or _UNKNOWN
     if address and address not in gpus:
         return StateAnswer(True, "nvidia-smi does not list this GPU now")
     if not gpus:
