@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -422,9 +423,10 @@ def burnin_of(
 def test_every_round_has_every_load_and_partners_change() -> None:
     burnin = burnin_of(4)
     first, second = burnin._loads(0), burnin._loads(1)
-    assert [one["load"] for one in first] == ["dcgm", "matmul", "hbm", "copies", "peer", "memory", "storage"]
-    assert [one["load"] for one in second] == ["matmul", "hbm", "copies", "peer", "memory", "storage"]
-    assert first[1]["beside"][0]["load"] == "cpu"
+    assert [one["load"] for one in first] == ["dcgm", "matmul", "hbm", "copies", "peer"]
+    assert [one["load"] for one in second] == ["matmul", "hbm", "copies", "peer"]
+    assert [one["load"] for one in first[1]["beside"]] == ["cpu", "memory", "storage"]
+    assert sum(one["seconds"] for one in first[1]["beside"]) == pytest.approx(first[1]["seconds"])
     met = set()
     for number in range(3):
         alone, pairs = burnin._collectives(number)
@@ -452,8 +454,15 @@ def test_a_node_that_lacks_a_gpu_is_in_no_collective() -> None:
 
 def test_without_gpus_the_host_is_loaded() -> None:
     burnin = burnin_of(2, gpus=0)
-    assert [one["load"] for one in burnin._loads(1)] == ["memory", "storage", "cpu"]
+    assert [one["load"] for one in burnin._loads(1)] == ["cpu", "memory", "storage"]
     assert burnin._collectives(1) == []
+
+
+def test_only_a_quiet_round_pauses_the_products_for_copies_of_one_gpu() -> None:
+    burnin = burnin_of(2)
+    assert [one["load"] for one in burnin._loads(5, quiet=False)] == ["matmul", "peer"]
+    alone = burnin_of(2, loads=("hbm", "copies"))
+    assert [one["load"] for one in alone._loads(5, quiet=False)] == ["hbm", "copies"]
 
 
 def test_gpus_that_no_load_uses_need_not_work() -> None:
@@ -1144,3 +1153,31 @@ def test_nodes_whose_tasks_run_outside_of_the_container_leave_before_the_first_l
     burnin.environment = EnvironmentConfig()
     burnin._remove_misplaced()
     assert len(asked) == 1, "no container is stated"
+
+
+def test_a_gpu_burns_on_between_two_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    burnt = 0
+
+    def burn() -> bool:
+        nonlocal burnt
+        burnt += 1
+        if burnt == 3:  # the next command comes
+            os.write(write, b'{"id": 2}\n')
+            os.close(write)
+        return True
+
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        os.write(write, b'{"id": 1}\n')
+        commands = payload.commands_of(burn)
+        assert next(commands) == {"id": 1}
+        assert burnt == 0, "nothing burns before the first load"
+        assert next(commands) == {"id": 2}
+        assert burnt >= 3
+        assert list(commands) == []
+
+
+def test_a_gpu_that_cannot_burn_waits_for_the_next_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"id": 1}\n{"id": 2}\n'))
+    assert [one["id"] for one in payload.commands_of(lambda: False)] == [1, 2]

@@ -32,7 +32,7 @@ import sys
 import threading
 import time
 import zlib
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from pytest_gpucluster.kit.payloads.prelude import exit_now, low_limits_hint, node_name, say
 from pytest_gpucluster.suites.burnin.payload_counters import (
@@ -77,13 +77,13 @@ class WorkerProcess:
         self.name, self.argv, self.env = name, list(argv), dict(env)
         self.about = []  # type: List[Dict[str, Any]]
         self.broken, self.restarts = "", -1
-        self.busy = False  # runs a load
+        self.busy = 0  # loads that have not ended
         self.pids: Set[int] = set()  # of all its processes so far
         self.start()
 
     def start(self) -> None:
         """Start the process, or start it again."""
-        self.restarts += 1
+        self.restarts, self.busy = self.restarts + 1, 0
         self.lines = queue.Queue()  # type: queue.Queue[Optional[Dict[str, Any]]]
         self.process = subprocess.Popen(
             self.argv,
@@ -105,7 +105,7 @@ class WorkerProcess:
                 continue  # output of a library
             if isinstance(found, dict):
                 lines.put(found)
-                self.busy = self.busy and "end" not in found
+                self.busy = max(0, self.busy - ("end" in found))
         lines.put(None)
 
     def wait_ready(self, end: float) -> None:
@@ -130,7 +130,7 @@ class WorkerProcess:
     def send(self, command: Mapping[str, Any]) -> None:
         """Start a load."""
         assert self.process.stdin is not None
-        self.busy = True
+        self.busy += 1
         with contextlib.suppress(OSError):  # `results` reports a worker that ended
             self.process.stdin.write((json.dumps(command) + "\n").encode())
             self.process.stdin.flush()
@@ -430,10 +430,27 @@ class Agent:
         return [{"load": "dcgm", "rc": rc, "out": out[: 1 << 18], "err": err[-2000:]}]
 
 
-def serve(worker: Any) -> None:
-    """Run the loads that stdin names, until its end."""
-    for line in sys.stdin:
-        command = json.loads(line)
+def commands_of(burn: Optional[Callable[[], bool]]) -> Iterator[Dict[str, Any]]:
+    """Yield the commands of stdin until its end; call `burn` from the first one on until the next one comes, while it returns True."""
+    lines = queue.Queue()  # type: queue.Queue[str]
+    threading.Thread(target=_copy, args=(sys.stdin, lines), daemon=True).start()
+    line = lines.get()
+    while line:
+        yield json.loads(line)
+        while burn and lines.empty() and burn():
+            pass
+        line = lines.get()
+
+
+def _copy(source: Iterable[str], lines: "queue.Queue[str]") -> None:
+    for line in source:
+        lines.put(line)
+    lines.put("")
+
+
+def serve(worker: Any, burn: Optional[Callable[[], bool]] = None) -> None:
+    """Run the loads that stdin names, until its end, and `burn` between them."""
+    for command in commands_of(burn):
         try:
             for found in worker.loads(command):
                 say(id=command["id"], **found)
@@ -456,7 +473,7 @@ def main(argv: Sequence[str]) -> int:
         say(broken=reason_of(error) + low_limits_hint())
         return 1
     say(ready=[worker.about()] if argv[0] == "gpu" else [])
-    serve(worker)
+    serve(worker, getattr(worker, "burn", None))
     return 0
 
 

@@ -49,6 +49,8 @@ class GpuWorker:
         # results are the same bit by bit only on equal hardware under equal libraries
         self.alike = "%s/%d/%s/%s" % (self.name, self.sms, torch.__version__, torch.version.cuda)
         torch.zeros(1, device=self.device)
+        self.fire = None  # type: Any
+        self.times = 1
 
     def about(self) -> Dict[str, Any]:
         """Return index, names and data types of the GPU, as the agent reports them."""
@@ -96,6 +98,18 @@ class GpuWorker:
         except Exception as error:
             found.setdefault("problem", reason_of(error))
         return found
+
+    def burn(self) -> bool:
+        """Keep the GPU hot for a tenth of a second between two loads; return whether it can."""
+        try:
+            if self.fire is None:
+                dtype = "bf16" if "bf16" in self.dtypes() else "fp16"
+                self.fire = self.product(dtype, self.matrix(4096, dtype, 1), self.matrix(4096, dtype, 2))
+                self.times = max(1, min(1000, int(0.1 / max(self.clock(self.fire, 3) / 3, 1e-6))))
+            self.clock(self.fire, self.times)
+        except Exception:  # the next load reports what is wrong with the GPU
+            return False
+        return True
 
     # --- products of matrices
 

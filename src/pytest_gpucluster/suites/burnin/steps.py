@@ -229,13 +229,17 @@ class Burnin:
     def _rounds(self) -> None:
         if not self._wait(lambda: all(map(self._has_started, self.live)), STARTING, "start"):
             return
+        longest = 0.0
         while self.live and not self._over:
-            number = self.result.rounds
-            if not self._command(self._loads(number), self._work_seconds()):
+            number, began = self.result.rounds, time.monotonic()
+            # figures of single parts need a quiet GPU: they are taken before the heat and after it
+            quiet = not longest or self.end - began < 2 * longest
+            if not self._command(self._loads(number, quiet=quiet), self._work_seconds()):
                 return
             collectives = self._collectives(number)
             if collectives and not self._command(collectives, 2 * self.load_seconds):
                 return
+            longest = max(longest, time.monotonic() - began)
             self.result.rounds += 1
             for node in self.live:
                 self._recent[node].rounds += 1
@@ -251,28 +255,34 @@ class Burnin:
 
     # --- the loads of a round
 
-    def _loads(self, number: int) -> list[dict[str, Any]]:
-        """Return the loads of a round, without the collectives."""
+    def _loads(self, number: int, *, quiet: bool = True) -> list[dict[str, Any]]:
+        """Return the loads of a round, without the collectives; only a quiet one pauses the products for copies of one GPU."""
         config, seconds, seed = self.config, self.load_seconds, number % SEEDS
         made = []
-        for load in ("dcgm", "matmul", "hbm", "copies", "peer", "memory", "storage"):
+        beside = self._beside(4 * seconds, seed)
+        for load in ("dcgm", "matmul", "hbm", "copies", "peer"):
             if load not in config.loads or (load == "dcgm" and number):
                 continue
             if load in GPU_LOADS and not self.gpus:
+                continue
+            if load in ("hbm", "copies") and "matmul" in config.loads and not quiet:
                 continue
             one: dict[str, Any] = {"load": load, "seconds": seconds, "seed": seed}
             if load == "dcgm":
                 one |= {"level": config.dcgm, "timeout": config.dcgm_timeout}
             if load == "matmul":
-                one |= {"seconds": 4 * seconds, "dtypes": list(config.dtypes)}
-                if "cpu" in config.loads:  # the CPUs are idle while the GPUs multiply
-                    one["beside"] = [{"load": "cpu", "seconds": 4 * seconds, "seed": seed}]
+                one |= {"seconds": 4 * seconds, "dtypes": list(config.dtypes), "beside": beside}
             if load == "peer":
                 one["pairs"] = _pairs(self.gpus, number)
             made.append(one)
-        if "cpu" in config.loads and ("matmul" not in config.loads or not self.gpus):
-            made.append({"load": "cpu", "seconds": seconds, "seed": seed})
+        if "matmul" not in config.loads or not self.gpus:
+            made += [{**one, "seconds": seconds} for one in beside]
         return made
+
+    def _beside(self, seconds: float, seed: int) -> list[dict[str, Any]]:
+        """Return the loads of the host, one after the other, which run while the GPUs multiply for `seconds`."""
+        chosen = [load for load in ("cpu", "memory", "storage") if load in self.config.loads]
+        return [{"load": load, "seconds": seconds / len(chosen), "seed": seed} for load in chosen]
 
     def _work_seconds(self) -> float:
         first = self.config.dcgm_timeout if not self.result.rounds and "dcgm" in self.config.loads else 0.0
