@@ -22,6 +22,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.values import Model, Text
+from pytest_gpucluster.kit.known_lines import data_file
 from pytest_gpucluster.kit.pcie import root_port, served
 
 if TYPE_CHECKING:
@@ -263,16 +265,20 @@ def _missing(
 
 # --- by card -----------------------------------------------------------------------------------------------------
 
-# {profile: functions of a whole system, numbers N of its rails mlx5_N}. 2026-11: user guides of DGX A100 and DGX H100/H200 (network
-# port mapping; nccl issue 1505); B200: topo -m in sglang issue 26541, bridges in siderolabs/extensions pull request 895
-_A100, _H100 = ((10, 12), (0, 1, 2, 3, 6, 7, 8, 9)), ((12,), (0, 3, 4, 5, 6, 9, 10, 11))
-_SYSTEMS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    "dgx-a100": _A100,
-    "dgx-a100-40gb": _A100,
-    "dgx-h100": _H100,
-    "h200-8": _H100,
-    "dgx-b200": ((16,), (4, 7, 8, 9, 10, 13, 14, 15)),
-}
+
+class _System(Model):
+    """One kind of machine; data/systems.yaml describes the keys."""
+
+    profiles: tuple[Text, ...]
+    functions: tuple[int, ...]
+    rails: tuple[int, ...]
+    source: Text
+
+
+def _system(profile: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the functions of a whole machine of this profile and the numbers of its rails, empty if not known."""
+    systems = data_file("systems.yaml", _System, "pytest_gpucluster.suites.fabric")
+    return next(((one.functions, one.rails) for one in systems if profile in one.profiles), ((), ()))
 
 
 def _by_card(adapters: Adapters, profile: Profile) -> Rails | None:
@@ -285,7 +291,7 @@ def _by_card(adapters: Adapters, profile: Profile) -> Rails | None:
     if odd or profile.gpu is None or fabric.hcas != profile.gpu.count:
         return None
     is_known = dgx or (not adapters.product and profile.name.startswith("dgx"))
-    wholes, numbers = _SYSTEMS.get(profile.name, ((), ())) if is_known else ((), ())
+    wholes, numbers = _system(profile.name) if is_known else ((), ())
     right = [port for port in ports if port.link_layer in (fabric.link_layer, None)]
     cards: dict[str | None, list[Port]] = {}
     for port in ports:
