@@ -330,3 +330,29 @@ def test_squeues_columns_are_read() -> None:
     assert parse_jobs(f"{line}\n") == {"1018": HELD}
     assert HELD.span is None
     assert ran("10", "13").span is not None
+
+
+def test_the_words_and_figures_of_findings() -> None:
+    """What an operator reads: expected values, units, and the age of the last cycle."""
+    (down,) = checks.ping(controllers(False), CONFIG).findings
+    assert (down.part, down.measured, down.expected) == ("primary controller ctl0", "DOWN", "UP")
+    mean = next(metric for metric in judged().metrics if metric.name == "main_scheduler")
+    assert LOAD.main.mean is not None
+    assert mean.unit == "ms"
+    assert mean.value == pytest.approx(1000 * LOAD.main.mean)
+    (rests,) = judged(pending=3, backfilled=LOAD.now - 601).advisories
+    assert rests.measured == "last ran 10 min 1 s ago; 3 jobs are pending"
+    log = ControllerLog({"gpu02": errors(PROLOG, 5.0)}, run_age=10.0)
+    assert [one.expected for one in checks.reported(log, "gpu02", IDLE, CONFIG).findings] == ["no such line"]
+
+
+def test_two_singletons_at_once_and_a_limit_of_jobs() -> None:
+    both = OrderedJob("COMPLETED", "None", "2026-11-24T10:00:00", "2026-11-24T10:00:09")
+    (found,) = job_checks.singleton(OrderFacts(singletons=(both, both))).findings
+    assert (found.part, found.expected) == ("two singletons", "one after the other")
+    limit = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    full = BurstFacts(requested=200, accepted=100, refused={limit: 100}, seconds=1.0)
+    (advice,) = job_checks.burst(full, CONFIG).advisories
+    assert (advice.measured, advice.expected) == ("100 were accepted before a limit of jobs", "200")
+    none = job_checks.burst(BurstFacts(requested=200, seconds=1.0), CONFIG)
+    assert (none.outcome, none.reason) == (Outcome.NOT_CHECKED, "no submission was accepted")
