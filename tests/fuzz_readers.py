@@ -371,6 +371,11 @@ OTHERS: dict[str, Reader] = {
             b'{"items": [{"metadata": {"name": "gpucluster-gpus-1-0", "uid": "1", "labels": {"a": "b"}}, "spec": '
             b'{"ttlSecondsAfterFinished": 300}, "status": {"conditions": [{"type": "Failed", "status": "True", '
             b'"lastTransitionTime": "2026-11-23T09:00:00Z"}]}}]}',)),
+        Reader("suites.kubernetes.facts.read_job_pods", _both(kubernetes.read_job_pods), (
+            b'{"items": [{"metadata": {"name": "gpucluster-nccl-1-0-x", "labels": {"gpucluster-job": "gpucluster-nccl-1"}, '
+            b'"annotations": {"batch.kubernetes.io/job-completion-index": "0"}}, "spec": {"nodeName": "gpu01"}, "status": '
+            b'{"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 1, "message": "x"}}}]}}]}',)),
+        Reader("suites.kubernetes.facts.read_uid", _both(kubernetes.read_uid), (b'{"metadata": {"uid": "1"}}',), VALUE),
         Reader("suites.kubernetes.facts.version_of", _both(kubernetes.version_of), (b"v1.31.1-eks-ce1d5eb",)),
         Reader("suites.kubernetes.facts.read_time", _both(kubernetes.read_time), (b"2026-11-23T09:00:00.5Z",), VALUE),
         Reader("suites.accounting.facts.parse_associations", _both(

@@ -127,6 +127,49 @@ def test_fault_and_heal_take_hostlists(sandbox: Sandbox) -> None:
     assert faulty(sandbox) == []
 
 
+def test_slow_link_of_two_nodes_is_the_link_between_them(sandbox: Sandbox) -> None:
+    nodes = set(sandbox.nodes)
+    assert sandbox.fault("slow_link", "gpu02,gpu04", factor=0.5) == ("gpu02",)
+    (active,) = sandbox.status()["faults"]
+    assert active == {"kind": "slow_link", "node": "gpu02", "options": {"peer": "gpu04", "factor": 0.5}}
+    slow = {name: sandbox_bandwidth(sandbox, "gpu02", name) for name in sorted(nodes - {"gpu02"})}
+    assert slow["gpu04"] == pytest.approx(slow["gpu01"] / 2, rel=0.1)
+    assert slow["gpu03"] == pytest.approx(slow["gpu01"], rel=0.1)
+
+
+def sandbox_bandwidth(sandbox: Sandbox, *nodes: str) -> float:
+    argv = (
+        "srun",
+        "-Q",
+        f"-w{','.join(nodes)}",
+        "-N2",
+        "--mpi=pmi2",
+        "all_reduce_perf",
+        "-b",
+        "1G",
+        "-e",
+        "1G",
+    )
+    return float(run(sandbox, *argv).rpartition("Avg bus bandwidth    : ")[2].split()[0])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options"),
+    [
+        ("gpu01", {}),  # to itself: the default of peer is gpu01
+        ("gpu[01-03]", {}),
+        ("gpu[02-03]", {"peer": "gpu03"}),
+        ("gpu02", {"peer": "gpu99"}),
+    ],
+)
+def test_slow_link_without_another_end_is_refused(
+    sandbox: Sandbox, nodes: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(SandboxError, match="names no link: use `slow_link A B`"):
+        sandbox.fault("slow_link", nodes, **options)
+    assert sandbox.status()["faults"] == []
+
+
 @pytest.mark.parametrize("nodes", ["gpu[01-05]", "gpu[01", "gpu01,,login", ""])
 def test_hostlist_with_an_unknown_node_injects_no_fault(sandbox: Sandbox, nodes: str) -> None:
     with pytest.raises(SandboxError, match=r"gpu05|not a hostlist|login|no node"):

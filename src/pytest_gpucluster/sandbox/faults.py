@@ -20,6 +20,8 @@ from pytest_gpucluster.sandbox.hardware import GIB_KB, SimulatedGpuProcess, Simu
 from pytest_gpucluster.sandbox.models import healthy_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pytest_gpucluster.sandbox.hardware import SimulatedGpu, SimulatedHca, SimulatedNode
     from pytest_gpucluster.sandbox.models import NodeModel
 
@@ -55,6 +57,7 @@ class Fault:
 
 
 FAULTS: dict[str, Fault] = {}
+SLOW_LINK, LINK_ENDS = "slow_link", 2
 _NONE = "[N/A]"  # nvidia-smi's text for unsupported fields
 
 
@@ -96,6 +99,26 @@ def resolve_options(fault: Fault, options: Options, spec: NodeModel | None = Non
         require_applicable(fault, spec)
         defaults = {name: _fit_default(name, value, spec, gpus) for name, value in defaults.items()}
     return {**defaults, **options}
+
+
+def placed(
+    fault: Fault, names: tuple[str, ...], options: Options, known: Collection[str]
+) -> tuple[tuple[str, ...], Options]:
+    """Return the nodes to change and the options: two nodes of slow_link without `peer` are the ends of one link.
+
+    SandboxError for a link without another end among the nodes of the sandbox, `known`.
+    """
+    if fault.name != SLOW_LINK:
+        return names, options
+    if "peer" not in options and len(names) == LINK_ENDS:
+        return names[:1], {**options, "peer": names[1]}
+    peer = options.get("peer", fault.options["peer"])
+    if ("peer" not in options and len(names) > LINK_ENDS) or peer in names or peer not in known:
+        raise SandboxError(
+            f"fault {SLOW_LINK} on {hostlist.fold(names)} with peer={peer} names no link: use `{SLOW_LINK} A B`, "
+            "or peer=NODE for another node of the sandbox"
+        )
+    return names, options
 
 
 def require_applicable(fault: Fault, spec: NodeModel) -> None:

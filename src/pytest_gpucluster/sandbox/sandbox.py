@@ -485,8 +485,8 @@ class Sandbox:
         with self._locked():
             state = self._running_state()
             spec = models.model(state.model) if state.gpus == "simulated" else None
+            names, options = faults.placed(fault, _named(state, nodes), options, state.nodes)
             resolved = faults.resolve_options(fault, options, spec, state.gpus_per_node)
-            names = _named(state, nodes)
             if fault.change is not None and state.gpus == "real":
                 raise SandboxError(
                     f"fault {kind} needs simulated GPUs: gpucluster sandbox up --gpus simulated"

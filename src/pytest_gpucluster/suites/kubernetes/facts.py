@@ -5,6 +5,7 @@ Fields: https://kubernetes.io/docs/reference/kubernetes-api/ (v1 Node and Pod, a
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 from collections import defaultdict
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +61,8 @@ NETWORK_COMPONENTS = {
 # networking.gke.io.networks/rdma-0, nvidia.com/hostdev
 RDMA = ("rdma/*", "*/*rdma*", "*/efa", "*/*hostdev*", "*/*mlnx*")
 _MINOR = re.compile(r"v?(\d{1,4})\.(\d{1,4})")
-_COUNT = re.compile(r"[0-9]{1,9}")
+_COUNT, _NUMBER = re.compile(r"[0-9]{1,9}"), re.compile(r"-?[0-9]{1,10}")
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
@@ -203,6 +206,21 @@ class Job:
 
 
 @dataclass(frozen=True)
+class JobPod:
+    """A pod of a Job. `index`: of an Indexed Job; `node`: its name in Kubernetes; `rc`: None while its container runs."""
+
+    name: str
+    job: str
+    index: int | None = None
+    node: str = ""
+    ended: bool = False
+    rc: int | None = None
+    message: str = ""
+    problem: str = ""
+    """Why it does not run, as far as Kubernetes states it."""
+
+
+@dataclass(frozen=True)
 class KubeFacts:
     """What the API server answered. A `..._problem` is the reason if there are no facts of that kind.
 
@@ -236,32 +254,37 @@ def version_of(text: str) -> Version | None:
 
 def read_objects(text: str) -> tuple[list[KubeNode], list[Pod], list[DaemonSet]]:
     """Read a List of nodes, pods and DaemonSets; ProbeError where an object has another form."""
-    items = _json(text, "kubectl get").get("items")
-    if not isinstance(items, list):
-        raise ProbeError("kubectl get: the answer has no items")
     nodes, pods, sets = [], [], []
-    try:
-        for item in items:
+    with _understood("kubectl get"):
+        for item in _items(text, "kubectl get"):
             if item["kind"] == "Node":
                 nodes.append(_node(item))
             elif item["kind"] == "Pod":
                 pods.append(_pod(item))
             elif item["kind"] == "DaemonSet":
                 sets.append(_daemonset(item))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProbeError(f"kubectl get: an object is not understood ({error!r})") from error
     return nodes, pods, sets
 
 
 def read_jobs(text: str) -> list[Job]:
     """Read a List of Jobs; ProbeError where one has another form."""
-    items = _json(text, "kubectl get jobs").get("items")
-    if not isinstance(items, list):
-        raise ProbeError("kubectl get jobs: the answer has no items")
-    try:
-        return [_job(item) for item in items]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProbeError(f"kubectl get jobs: a Job is not understood ({error!r})") from error
+    with _understood("kubectl get jobs"):
+        return [_job(item) for item in _items(text, "kubectl get jobs")]
+
+
+def read_job_pods(text: str) -> list[JobPod]:
+    """Read a List of the pods of Jobs; ProbeError where one has another form."""
+    with _understood("kubectl get pods"):
+        return [_job_pod(item) for item in _items(text, "kubectl get pods")]
+
+
+def read_uid(text: str) -> str:
+    """Read the uid of a created object; ProbeError without one."""
+    with _understood("kubectl create"):
+        uid = _json(text, "kubectl create")["metadata"]["uid"]
+    if not isinstance(uid, str) or not uid:
+        raise ProbeError("kubectl create: the answer has no uid")
+    return uid
 
 
 def matched(nodes: Iterable[KubeNode], known: Mapping[str, str]) -> dict[str, str]:
@@ -349,6 +372,36 @@ def _job(item: Mapping[str, Any]) -> Job:
         keep=int(item.get("spec", {}).get("ttlSecondsAfterFinished", 0)),
         deleting="deletionTimestamp" in meta,
     )
+
+
+def _job_pod(item: Mapping[str, Any]) -> JobPod:
+    meta, status = item["metadata"], item.get("status") or {}
+    states = [it.get("state") or {} for it in status.get("containerStatuses") or ()]
+    done = next((it["terminated"] for it in states if it.get("terminated") is not None), None)
+    waiting = next((_line(it["waiting"].get("reason")) for it in states if it.get("waiting") is not None), "")
+    conditions = [_line(it.get("message")) for it in status.get("conditions") or ()]
+    phase, index = _line(status.get("phase")), (meta.get("annotations") or {}).get(COMPLETION_INDEX)
+    return JobPod(
+        name=str(meta["name"]),
+        job=str(meta["labels"]["gpucluster-job"]),
+        index=None if index is None else _number(index),
+        node=str((item.get("spec") or {}).get("nodeName") or ""),
+        ended=phase in _ENDED,
+        rc=None if done is None else _number(done["exitCode"]),
+        message="" if done is None else str(done.get("message") or ""),
+        problem=": ".join(
+            filter(
+                None,
+                (phase, waiting or _line(status.get("reason")), next(filter(None, conditions), "")),
+            )
+        ),
+    )
+
+
+def _number(value: object) -> int:
+    if not _NUMBER.fullmatch(str(value)):
+        raise ValueError(f"{one_line(value, 40)} is not a whole number")
+    return int(str(value))
 
 
 def _pod(item: Mapping[str, Any]) -> Pod:
@@ -448,6 +501,21 @@ def _texts(found: object) -> dict[str, str]:
 
 def _line(text: object) -> str:
     return " ".join(str(text or "").split())
+
+
+@contextlib.contextmanager
+def _understood(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ProbeError(f"{what}: an object is not understood ({error!r})") from error
+
+
+def _items(text: str, what: str) -> list[Any]:
+    items = _json(text, what).get("items")
+    if not isinstance(items, list):
+        raise ProbeError(f"{what}: the answer has no items")
+    return items
 
 
 def _json(text: str, what: str) -> dict[str, Any]:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.kubernetes.jobs import JobFacts
 
 GPU = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-[0-9A-Za-z-]+)\)", re.MULTILINE)
-RANK = re.compile(r"^# rank (\d+): node (\S+) ", re.MULTILINE)  # each rank's own word: the payload's header
+RANK = re.compile(
+    r"^# rank ([0-9]{1,9}): node (\S+) ", re.MULTILINE
+)  # each rank's own word: the payload's header
 OFF = "the cluster file does not set kubernetes.jobs: true"
 
 

@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.transport.local import kill_group
-from pytest_gpucluster.core import run_mark, safe_json
-from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core import run_mark
+from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, sent
-from pytest_gpucluster.suites.kubernetes.facts import whole
+from pytest_gpucluster.suites.kubernetes.facts import read_job_pods, read_uid, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
-    from pytest_gpucluster.suites.kubernetes.facts import KubeFacts
+    from pytest_gpucluster.suites.kubernetes.facts import JobPod, KubeFacts
     from pytest_gpucluster.suites.kubernetes.steps import Kubectl
 
 LABEL = "pytest-gpucluster/run"
@@ -176,19 +176,21 @@ class _Work:
         name = f"gpucluster-nccl-{self.token}"
         text, problem = self.create(self.nccl_job(name, nodes, gpus))
         if not problem:
-            owner = safe_json.loads(text)["metadata"]
-            _, problem = self.create(self.service(name, owner["uid"]))
+            try:
+                _, problem = self.create(self.service(name, read_uid(text)))
+            except ProbeError as error:
+                problem = str(error)
         if problem:
             return JobFacts(nccl_problem=problem)
         ended = self.wait({name: len(nodes)})
         by_name = {self.seen.nodes[node].name: node for node in nodes}
         pods = [ended.get((name, index)) for index in range(len(nodes))]
-        where = [by_name.get((pod or {}).get("spec", {}).get("nodeName", ""), "?") for pod in pods]
+        where = [by_name.get(pod.node if pod else "", "?") for pod in pods]
         results = tuple(self.result(node, pod) for node, pod in zip(where, pods, strict=True))
         log = ""
         if results[0].pod:
             log, problem = self.kubectl.ask("logs", f"--namespace={self.config.namespace}", results[0].pod)
-        hosts = tuple(str((pod or {}).get("spec", {}).get("nodeName", "?")) for pod in pods)
+        hosts = tuple((pod.node if pod else "") or "?" for pod in pods)
         return JobFacts(
             nccl=results, nccl_hosts=hosts, nccl_log=log, nccl_problem=problem, gpus_per_node=gpus
         )
@@ -291,50 +293,51 @@ class _Work:
         )
         return self.kubectl.ask(*words, stdin=json.dumps(found))
 
-    def wait(self, wanted: Mapping[str, int]) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return {(Job, index): pod} as soon as all pods have ended, or what there is at the deadline."""
+    def wait(self, wanted: Mapping[str, int]) -> dict[tuple[str, int], JobPod]:
+        """Return {(Job, index): pod} as soon as all pods have ended, or what there is at the deadline.
+
+        GpuClusterError if the pods cannot be read, or one has an index that its Job does not have.
+        """
         deadline = time.monotonic() + self.config.job_pull + self.config.job_time
         total, pause = sum(wanted.values()), POLL[0]
-        found: dict[tuple[str, int], dict[str, Any]] = {}
+        found: dict[tuple[str, int], JobPod] = {}
         while True:
             time.sleep(pause)
             pause = min(POLL[1], 2 * pause)
             # with those seen before: Kubernetes deletes the pods of a Job at its deadline
-            found |= {key: pod for key, pod in self.pods() if key[0] in wanted}
-            ended = [
-                pod for pod in found.values() if pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-            ]
-            if len(ended) == total or time.monotonic() > deadline:
+            found |= {
+                (pod.job, _index(pod, wanted[pod.job])): pod for pod in self.pods() if pod.job in wanted
+            }
+            if sum(pod.ended for pod in found.values()) == total or time.monotonic() > deadline:
                 return found
 
-    def pods(self) -> Iterator[tuple[tuple[str, int], dict[str, Any]]]:
-        """Yield the pods of this run."""
+    def pods(self) -> list[JobPod]:
+        """Return the pods of this run; GpuClusterError if they cannot be read."""
         words = ("get", "pods", f"--namespace={self.config.namespace}", f"--selector={LABEL}={self.mark}")
         text, problem = self.kubectl.ask(*words, "-o", "json")
+        try:
+            found = [] if problem else read_job_pods(text)
+        except ProbeError as error:
+            problem = str(error)
         if problem:
             raise GpuClusterError(f"the pods of the Jobs cannot be read: {problem}")
-        for pod in safe_json.loads(text)["items"]:
-            index = (
-                pod["metadata"].get("annotations", {}).get("batch.kubernetes.io/job-completion-index", "0")
-            )
-            yield (pod["metadata"]["labels"]["gpucluster-job"], int(index)), pod
+        return found
 
-    def result(self, node: str, pod: dict[str, Any] | None) -> PodResult:
+    def result(self, node: str, pod: JobPod | None) -> PodResult:
         """Return how a pod ended."""
         if pod is None:
             return PodResult(
                 node, problem="the Job has no pod: quota, admission or its deadline (kubectl describe job)"
             )
-        name, status = str(pod["metadata"]["name"]), pod.get("status", {})
-        states = [it.get("state", {}) for it in status.get("containerStatuses", ())]
-        done = next((it["terminated"] for it in states if "terminated" in it), None)
-        if done is not None:
-            return PodResult(node, str(done.get("message", "")), int(done["exitCode"]), pod=name)
-        waiting = next((it["waiting"].get("reason", "") for it in states if "waiting" in it), "")
-        unscheduled = next(
-            (str(it.get("message")) for it in status.get("conditions", ()) if it.get("message")), ""
-        )
-        why = ": ".join(
-            filter(None, (str(status.get("phase", "")), waiting or status.get("reason"), unscheduled))
-        )
-        return PodResult(node, problem=f"pod {name} did not run in time: {why}")
+        if pod.rc is not None:
+            return PodResult(node, pod.message, pod.rc, pod=pod.name)
+        return PodResult(node, problem=f"pod {pod.name} did not run in time: {pod.problem}")
+
+
+def _index(pod: JobPod, pods: int) -> int:
+    """Return the index of a pod in a Job of so many pods; a Job of one pod is not Indexed."""
+    index = 0 if pod.index is None and pods == 1 else pod.index
+    if index is None or not 0 <= index < pods:
+        shown = "no completion index" if index is None else f"completion index {index}, of {pods} pods"
+        raise GpuClusterError(f"the pods of the Jobs cannot be read: pod {pod.name} has {shown}")
+    return index
