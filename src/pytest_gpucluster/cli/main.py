@@ -32,7 +32,7 @@ from pytest_gpucluster.core import hostlist, redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.core.secure_tempfile import group_id
+from pytest_gpucluster.core.secure_tempfile import group_id, temporary_folder
 from pytest_gpucluster.report.atomic_write import write_whole
 
 if TYPE_CHECKING:
@@ -163,7 +163,10 @@ def _from_nodes(nodes: str | None, known: Survey, draft: Callable[[Survey], str]
     """Return what is known with what one node per group shows; `every`: also what most nodes have in common."""
     from pytest_gpucluster.cli.node_survey import read_nodes, survey  # only here
 
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        contextlib.closing(temporary_folder()) as place,
+        tempfile.TemporaryDirectory(dir=place.path) as folder,
+    ):
         path = Path(folder, "draft.yaml")
         path.write_text(draft(known))
         cluster = config.load_cluster(path)

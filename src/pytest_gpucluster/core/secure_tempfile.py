@@ -216,6 +216,17 @@ def open_own(name: str) -> tuple[Path, int]:
         raise GpuClusterError(f"{path}: cannot be opened ({error.strerror or error}): {_REMEDY}") from error
 
 
+def temporary_folder() -> Folder:
+    """Open the folder for temporary files; GpuClusterError if other users can replace files there."""
+    path = Path(tempfile.gettempdir())
+    try:
+        return Folder(path)
+    except OSError as error:
+        raise GpuClusterError(
+            f"TMPDIR={path}: {error.strerror or error}: set TMPDIR to a folder of your own"
+        ) from error
+
+
 def _trusted() -> tuple[int, int]:
     return os.geteuid(), 0
 

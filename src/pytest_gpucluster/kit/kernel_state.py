@@ -13,6 +13,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.kit.own_folder import OWN_SH
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -32,7 +34,8 @@ t=$(printf '\t'); needs() { case $f in (*"need$t$1"*) return 0;; esac; return 1;
 put() { head -n 200 | cut -c 1-300 | awk -v n="$1" '$0 != "" { print "state\t" n "\t" $0 }'; };
 of() { printf '%s\n' "$f" | awk -F "$t" -v n="$1" '$1 == n && c++ < MOST { if ($2 ~ /^nvme[0-9]+$/) $2 = $2 "n1"; print $2 }' | sort -u; };
 case $f in (*"need$t"*) export LC_ALL=C; echo "state${t}read";
-n=0; d=; for p in /dev/shm /tmp /var/tmp; do [ -n "$d" ] || d=$(mktemp -d "$p/gpucluster.XXXXXX" 2>/dev/null); done;
+OWN_SH
+n=0; d=; for p in /dev/shm /tmp /var/tmp; do [ -n "$d" ] || d=$(own "$p" 2>/dev/null); done;
 job() { n=$((n+1)); echo "$1$t$2" >"$d/$n.name"; shift 2; ( "$@" </dev/null >"$d/$n.out" 2>&1; echo "$?" >"$d/$n.rc" ) >/dev/null 2>&1 & };
 done_jobs() { set -- "$d"/*.rc; [ -e "$1" ] || shift; [ "$#" -ge "$n" ]; };
 m=; q=; if needs mounts || needs disks || needs tasks; then
@@ -63,6 +66,7 @@ if [ -n "$d" ]; then w=0; until done_jobs || [ "$w" -ge "$((s*5))" ]; do sleep 0
 """
 STATE_SH = (
     " ".join(part.strip() for part in _SH.splitlines())
+    .replace("OWN_SH", OWN_SH.strip())
     .replace("GPU_SECONDS", str(GPU_SECONDS))
     .replace("SECONDS", str(SECONDS))
     .replace("MOST", str(MOST))

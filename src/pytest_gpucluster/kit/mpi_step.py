@@ -17,7 +17,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_request, run_step
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, StepError, StepMisplaced, StepTimeout
-from pytest_gpucluster.kit import mpi_errors
+from pytest_gpucluster.kit import mpi_errors, own_folder
 from pytest_gpucluster.kit import mpi_facts as reading
 from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_config import MpiConfig
@@ -103,7 +103,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
 
     def _make_folder(self) -> None:
         self._made = True
-        for node, answer in self._channel.ask(f"mkdir -m 700 -p {shlex.quote(self._folder)}").items():
+        for node, answer in self._channel.ask(own_folder.make_command(self._folder)).items():
             if node in self.nodes and answer.rc != 0:
                 why = answer.problem or answer.err.strip() or f"exit {answer.rc}"
                 raise GpuClusterError(f"{node}: {self._folder} cannot be created: {why}; set mpi.scratch")
@@ -111,7 +111,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
     def clean_up(self) -> None:
         """Remove the program from the nodes."""
         if self._made:
-            self._channel.ask(f"rm -rf -- {shlex.quote(self._folder)}")
+            self._channel.ask(own_folder.remove_command(shlex.quote(self._folder)))
 
     # --- runs
 

@@ -18,7 +18,7 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.core.secure_tempfile import Folder, group_id
+from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
 from pytest_gpucluster.core.units import parse_option_time, share_of
 from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
@@ -75,6 +75,10 @@ def register(config: pytest.Config) -> None:
     refuse_words(config.option)
     signals.catch()
     try:
+        if getattr(config.option, "dist", "no") != "no" or hasattr(
+            config, "workerinput"
+        ):  # the folder of the socket
+            temporary_folder().close()
         reports = Reports(group_id(config.option.report_group))
         session, log = open_session(config, reports)
         if session.slurm is not None and runs_tests(config.option):

@@ -123,13 +123,17 @@ def test_private_and_nothing_left(fleet: Fleet) -> None:
 
 
 def test_a_long_folder_for_temporary_files_leaves_room_for_the_socket(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(runmark, "name_of_run", lambda suffix: f"gpucluster-{suffix}")
-    room = 107 - len("/gpucluster-1234/s")
-    longest, too_long = "/scratch".ljust(room, "x"), "/scratch".ljust(room + 1, "x")
+    room = 107 - len("/gpucluster-0123456789abcdef/s")
+    tmp_path = tmp_path.resolve()
+    longest, too_long = (str(tmp_path / "x").ljust(size, "x") for size in (room, room + 1))
+    for path in (longest, too_long):
+        Path(path).mkdir()
     for usual, chosen in ((longest, longest), (too_long, "/tmp")):
         monkeypatch.setattr(tempfile, "tempdir", usual)
-        folder = relay._folder_of_run()
-        assert str(folder.parent) == chosen
-        assert re.fullmatch("gpucluster-[0-9a-f]{4}", folder.name)
+        place, name = relay._folder_of_run()
+        place.close()
+        assert str(place.path) == chosen
+        assert re.fullmatch("gpucluster-[0-9a-f]{16}", name)

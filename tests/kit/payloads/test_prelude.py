@@ -38,6 +38,7 @@ C_LIBRARY = PRELUDE.with_name("c_library.py")
 # parts that use nothing of the prelude
 WITHOUT_PRELUDE = {
     C_LIBRARY,
+    PRELUDE.with_name("own_folder.py"),
     PRELUDE.with_name("tensor_bits.py"),
     SOURCE / "suites" / "training" / "payload_model.py",
 }

@@ -225,10 +225,20 @@ def test_nccl_tests_is_compiled_once_saved_and_used_again(steps: list[StepReques
 
 
 @pytest.mark.parametrize(("cleanup", "removed"), [(True, True), (False, False)])
-def test_clean_up_deletes_what_was_compiled_if_asked(cleanup: bool, removed: bool) -> None:  # columns
+def test_clean_up_deletes_what_was_compiled_if_asked(
+    steps: list[StepRequest], cleanup: bool, removed: bool
+) -> None:  # columns
     made: Any = runner(**COMPILE, cleanup=cleanup)
+    made.prepare_image()
     made.clean_up()
     assert ("rm -f -- /s/nt.sqsh" in made._channel.asked) is removed
+
+
+def test_an_image_that_an_earlier_run_saved_is_not_deleted() -> None:
+    made: Any = runner(("test -s /s/nt.sqsh",), **COMPILE, cleanup=True)
+    assert "re-used" in made.prepare_image()
+    made.clean_up()
+    assert not any(command.startswith("rm") for command in made._channel.asked)
 
 
 def test_an_image_that_was_not_compiled_here_is_never_deleted() -> None:

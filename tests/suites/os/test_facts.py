@@ -287,7 +287,7 @@ def test_shared_files_are_written_seen_and_removed(tmp_path: Path) -> None:
     assert again[str(good)]  # never overwrites
     Path(files.path(str(good))).write_text("old\n")
     assert "old" in os_storage.read_seen(run(files.read_command()), files)[str(good)]
-    assert run(files.remove_command()).rc == 0
+    assert run(files.remove_command([str(good)])).rc == 0
     assert list(good.iterdir()) == []
 
 

@@ -17,6 +17,7 @@ from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit import mpi_facts as mpi
 from pytest_gpucluster.kit.containers import ImageImport
 from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRank, MpiWorld, RankPair, Version
+from pytest_gpucluster.kit.own_folder import OWN_SH
 from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.os import facts as os
 from pytest_gpucluster.suites.os import network_facts as os_network
@@ -317,7 +318,7 @@ READ: list[tuple[Callable[[], object], object]] = [
         {"/a": "full", "/b": "timed out"},
     ),
     (lambda: SharedFiles(("/s/",), "t").path("/s/"), "/s/.gpucluster-t"),
-    (lambda: SharedFiles(("/s", "/b c"), "t").remove_command(), "rm -f /s/.gpucluster-t '/b c/.gpucluster-t'"),
+    (lambda: SharedFiles(("/s", "/b c"), "t").remove_command(("/s", "/b c")), "rm -f /s/.gpucluster-t '/b c/.gpucluster-t'"),
     (
         lambda: SharedFiles(("/s", "/t"), "t").read_command(),
         os.SECTIONS_SH
@@ -660,8 +661,8 @@ def test_the_deadlines_of_df_and_the_mounts_that_it_is_asked_about() -> None:
 
 
 def test_a_file_is_tried_in_each_scratch_folder() -> None:
-    assert os_storage.WRITES.command == os.SECTIONS_SH + (
-        'put() { f=$(mktemp "$1/gpucluster.XXXXXX") || return; head -c 8192 /dev/zero >"$f"; r=$?; rm -f "$f"; '
+    assert os_storage.WRITES.command == os.SECTIONS_SH + OWN_SH + (
+        'put() { safe "$1" || return; f=$(mktemp "$1/gpucluster.XXXXXX") || return; head -c 8192 /dev/zero >"$f"; r=$?; rm -f "$f"; '
         'return "$r"; }; s /tmp put /tmp; s /dev/shm put /dev/shm'
     )
 
@@ -698,7 +699,7 @@ def test_the_first_node_that_is_there_writes_all_read_and_the_writer_removes() -
     assert fleet.asked == [
         ("n2", files.write_command(), 20.0, True),
         (files.read_command(), 20.0),
-        ("n2", files.remove_command(), 20.0, True),
+        ("n2", files.remove_command(["/a"]), 20.0, True),
     ]
 
 

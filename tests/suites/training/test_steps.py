@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core.run_mark import mark_in
 from pytest_gpucluster.kit.payload_result import PayloadResult
 from pytest_gpucluster.suites.training.config import TrainingConfig
+from pytest_gpucluster.suites.training.payload import FOLDER
 from pytest_gpucluster.suites.training.steps import Training
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def runner(
 
     def run(_: Training, request: StepRequest) -> PayloadResult:
         requests.append(request)
-        return NONE if request.argv[0] == "rm" else answer(request)
+        return NONE if request.argv[-1] == "remove" else answer(request)
 
     monkeypatch.setattr(Training, "run", run)
     monkeypatch.setattr(Training, "fit_nodes", NODES)
@@ -45,11 +47,12 @@ def recorded_step(request: StepRequest) -> PayloadResult:
 def test_step_that_removed_its_checkpoint_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     steps, requests = runner(monkeypatch, recorded_step)
     assert steps.widest.ntasks == 4
-    alone, together = ([*request.argv[3:]] for request in requests)
-    assert (alone[0], together[0], "--folder" in alone) == ("alone", "together", False)
-    folder = together[together.index("--folder") + 1]
-    assert folder.startswith("/shared/")
+    alone, together = requests
+    assert (alone.argv[3], together.argv[3], FOLDER in alone.env) == ("alone", "together", False)
+    folder = together.env[FOLDER]
+    assert re.fullmatch(r"/shared/gpucluster-training-.*-[0-9a-f]{32}", folder)
     assert mark_in(folder.removeprefix("/shared/")), "gpucluster clean must recognise it"
+    assert not any(folder in word for word in together.argv), "other users can read a command line"
 
 
 @pytest.mark.parametrize("stop", [True, False])
@@ -72,8 +75,8 @@ def test_checkpoint_of_a_stopped_or_killed_step_is_removed(
     else:
         assert steps.together.ntasks == 4
     *_, together, removal = requests
-    folder = together.argv[together.argv.index("--folder") + 1]
-    assert (removal.argv, removal.nodes) == (("rm", "-rf", "--", folder), ("gpu01",))
+    assert (removal.argv[3:], removal.nodes) == (("remove",), ("gpu01",))
+    assert removal.env[FOLDER] == together.env[FOLDER]
 
 
 def test_node_with_wrong_results_does_not_train_with_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import socket
-import tempfile
 import threading
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
@@ -23,6 +22,7 @@ from pytest_gpucluster.cluster.channel.node_lock import NodeLocks
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import TransportError
+from pytest_gpucluster.core.secure_tempfile import Folder, temporary_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,11 +36,13 @@ SOCKET = "s"
 _GONE = (EOFError, OSError, AuthenticationError)
 
 
-def _folder_of_run() -> Path:
-    """Return the path of this run's temporary folder, in /tmp if the path of its socket would be too long."""
-    name = runmark.name_of_run(suffix=secrets.token_hex(2))
-    usual = Path(tempfile.gettempdir(), name)
-    return usual if len(os.fsencode(usual / SOCKET)) <= MAX_PATH else Path("/tmp", name)  # of mode 0700
+def _folder_of_run() -> tuple[Folder, str]:
+    """Return a checked folder and the new name of this run in it: in /tmp if the path of its socket would be too long."""
+    place, name = temporary_folder(), runmark.name_of_run(suffix=secrets.token_hex(8))
+    if len(os.fsencode(place.path / name / SOCKET)) <= MAX_PATH:
+        return place, name
+    place.close()
+    return Folder(Path("/tmp")), name
 
 
 class FleetServer:
@@ -58,14 +60,20 @@ class FleetServer:
     ) -> None:
         self._channel, self._also, self._abandoned = channel, dict(also or {}), abandoned
         self._locks = NodeLocks()
-        self._folder = _folder_of_run()
+        self._place, self._name = _folder_of_run()
         # before mkdir: it removes the folder when the pipe closes, at any end of this process
         self._reaper = LocalTransport().spawn(
-            ("/bin/sh", "-c", 'read -r _; exec rm -rf -- "$0"', str(self._folder))
+            (
+                "/bin/sh",
+                "-c",
+                'cd -P -- "$0" || exit; read -r _; exec rm -rf -- "$1"',
+                str(self._place.path),
+                self._name,
+            )
         )
-        self._folder.mkdir(mode=0o700)
+        os.mkdir(self._place.reach(self._name), 0o700)  # noqa: PTH102 - fails if the name exists
         key = secrets.token_bytes(32)
-        path = str(self._folder / SOCKET)
+        path = str(self._place.path / self._name / SOCKET)
         self._listener = Listener(path, "AF_UNIX", backlog=128, authkey=key)
         self.address = (path, key.hex())
         self._closing = threading.Event()
@@ -141,7 +149,8 @@ class FleetServer:
             left = list(self._open)
         for connection in left:
             _hang_up(connection)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._place.reach(self._name), ignore_errors=True)
+        self._place.close()
         kill_group(self._reaper)
 
 

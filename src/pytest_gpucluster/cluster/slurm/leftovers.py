@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
+from pytest_gpucluster.core.secure_tempfile import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -57,14 +58,17 @@ def jobs(slurm: Slurm) -> list[Leftover]:
 def folders(*more: Path) -> list[Leftover]:
     """Return the folders of this user's ended runs, in the temporary folders of this machine and in `more`.
 
-    A run makes the folder of its socket in one of the two temporary folders (channel_server.py).
+    A run makes the folder of its socket in one of the two temporary folders (channel_server.py). Where other users can
+    rename folders, a name proves nothing: no run creates a folder there, and nothing is removed.
     """
     judged = []
     for place in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"), *more)):  # see _is_own_folder
-        for path in sorted((*place.glob(f"{runmark.PREFIX}-*"), *place.glob(f".{runmark.PREFIX}-*"))):
-            name = path.name.removeprefix(".")
-            if runmark.mark_in(name) and _is_own_folder(path):
-                judged.append(leftover_of(f"folder {path}", name, partial(_remove_folder, path)))
+        with contextlib.suppress(OSError), contextlib.closing(Folder(place)) as checked:
+            for found in checked.names():
+                name = found.removeprefix(".")
+                if runmark.mark_in(name) and _is_own_folder(checked, found):
+                    remove = partial(_remove_folder, place, found)
+                    judged.append(leftover_of(f"folder {place / found}", name, remove))
     return [one for one in judged if one is not None]
 
 
@@ -124,14 +128,15 @@ def _queue(slurm: Slurm) -> list[tuple[str, str, str]]:
     return [(words[0], words[1], words[2]) for words in lines if len(words) == 3]  # a job may have no name
 
 
-def _remove_folder(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):  # the shell of that run removes it too (channel_server.py)
-        shutil.rmtree(path)
+def _remove_folder(place: Path, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError), contextlib.closing(Folder(place)) as checked:
+        if _is_own_folder(checked, name):
+            shutil.rmtree(checked.reach(name))  # the shell of that run removes it too (channel_server.py)
 
 
-def _is_own_folder(path: Path) -> bool:
+def _is_own_folder(place: Folder, name: str) -> bool:
     try:
-        about = path.lstat()
+        about = os.stat(place.reach(name), follow_symlinks=False)  # noqa: PTH116 - below a descriptor
     except OSError:  # its run ends now
         return False
     return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()

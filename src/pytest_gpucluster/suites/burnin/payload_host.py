@@ -5,7 +5,7 @@ import json
 import math
 import mmap
 import os
-import tempfile
+import secrets
 import time
 import zlib
 from typing import Any, Callable, Dict, Iterator, List, Mapping
@@ -129,9 +129,13 @@ def burn_storage(folder: str, size: int, seconds: float, seed: int) -> Dict[str,
     if free < 2 * size:
         need = "%s has %d MiB free, twice %d MiB are needed" % (folder, free // MIB, size // MIB)
         return {"lacks": need + ": free some, or set burnin.storage or burnin.storage_size"}
-    handle, name = tempfile.mkstemp(prefix="burnin-", dir=folder)
+    name, place = "gpucluster-" + secrets.token_hex(8), os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.unlink(name)
+        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=place)  # follows no link
+        os.unlink(name, dir_fd=place)
+    finally:
+        os.close(place)
+    try:
         block, count = random_block(seed, 4 * MIB - 8), 0
         begin = time.monotonic()
         while count * 4 * MIB < size and (count == 0 or time.monotonic() - begin < seconds):

@@ -16,7 +16,7 @@ from pytest_gpucluster.cluster.slurm.pyxis import NOT_SAVED, PyxisOptions, expla
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
-from pytest_gpucluster.kit import enroot
+from pytest_gpucluster.kit import enroot, own_folder
 from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, messages_of, why_failed
 from pytest_gpucluster.kit.payload_step import source_of
 from pytest_gpucluster.suites.container.facts import (
@@ -63,6 +63,9 @@ class ContainerSteps:
     gpus: int = 0
     commands: list[str] = field(default_factory=list)
     nonce: str = field(default_factory=lambda: secrets.token_hex(6))
+    secret: str = field(
+        default_factory=lambda: secrets.token_hex(8)
+    )  # on no command line before the folder exists
 
     @cached_property
     def found(self) -> dict[str, ContainerFacts]:
@@ -258,15 +261,15 @@ class ContainerSteps:
 
     @property
     def _folder(self) -> str:
-        return f"{self.config.scratch.rstrip('/')}/gpucluster-{self.nonce}"
+        return f"{self.config.scratch.rstrip('/')}/gpucluster-{self.secret}"
 
     def _prepare(self) -> None:
         lines = (
             f"folder={shlex.quote(self._folder)}",
-            'mkdir -p -m 700 "$folder"',
+            f"( {own_folder.make_command(self._folder)}; ) || exit",
             f'echo {self.nonce} > "$folder/token"',
             ': > "$folder/node-$SLURMD_NODENAME"',
-            f': > "$HOME/.gpucluster-{self.nonce}"',
+            f'set -C; : > "$HOME/.gpucluster-{self.nonce}"',  # follows no link
         )
         self.containers.ask("\n".join(lines), self.nodes)
 
@@ -283,7 +286,8 @@ class ContainerSteps:
 
     def _clean_up(self) -> None:
         self.containers.ask(
-            f'rm -rf {shlex.quote(self._folder)} "$HOME/.gpucluster-{self.nonce}"', self.nodes
+            f'rm -f "$HOME/.gpucluster-{self.nonce}"; {own_folder.remove_command(shlex.quote(self._folder))}',
+            self.nodes,
         )
 
 

@@ -64,6 +64,7 @@ class NcclRunner(NcclStep):
     """Runs the collectives in an allocation, as set in the section `nccl` of the cluster file."""
 
     paired: tuple[TaskResult, ...] = ()  # the tasks of the last rounds of pairs
+    _saved = False  # whether this run saved `nccl.container`
 
     @cached_property
     def can_re_form(self) -> bool:
@@ -231,11 +232,12 @@ class NcclRunner(NcclStep):
                 rc=result.rc,
                 stderr=result.stderr,
             )
+        self._saved = True
         return f"compiled nccl-tests in {config.base_container} and saved it as {config.container}"
 
     def clean_up(self) -> None:
-        """Delete the image that `compile` saved if `nccl.cleanup` is set."""
-        if self.config.compile and self.config.cleanup and self.config.container:
+        """Delete the image that this run saved if `nccl.cleanup` is set."""
+        if self._saved and self.config.cleanup and self.config.container:
             remove = f"rm -f -- {shlex.quote(self.config.container)}"
             self._channel.ask_node(self._allocation.nodes[0], remove, fresh=True)
 

@@ -18,7 +18,8 @@ import tempfile
 import time
 from typing import Dict, List
 
-from pytest_gpucluster.kit.payloads.prelude import Failure, reporter
+from pytest_gpucluster.kit.payloads.own_folder import make_folder, remove_folder
+from pytest_gpucluster.kit.payloads.prelude import Failure, error_text, reporter
 
 CMAKE = """cmake_minimum_required(VERSION 3.18)
 project(gpucluster_nccl_example LANGUAGES CXX CUDA)
@@ -166,11 +167,15 @@ def main(tools: str, limit: str, execute: str, example: str) -> int:
     """Compile with every tool in a folder of its own, which is removed also when Slurm ends the step."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     for tool in tools.split(","):
-        folder = tempfile.mkdtemp(prefix="gpucluster-nccl-")
+        try:
+            folder = make_folder(tempfile.gettempdir(), "gpucluster-nccl-")
+        except OSError as error:
+            report("built", tool=tool, error=error_text(error), what="folder")
+            continue
         try:
             make(tool, folder, example, float(limit), execute=execute == "1")
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
     report("done")
     return 0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
+from pytest_gpucluster.kit.own_folder import OWN_SH
 from pytest_gpucluster.suites.os.facts import SECTIONS_SH, CommandSection, sections
 
 if TYPE_CHECKING:
@@ -40,9 +41,10 @@ _NETWORKED_SH = (
 _DISKS_SH = (
     SECTIONS_SH
     + _NETWORKED_SH
+    + OWN_SH
     + "d=; for p in /dev/shm ${TMPDIR-} /tmp /var/tmp ${HOME-}; do "
-    + '[ -n "$d" ] || d=$(mktemp -d "$p/gpucluster.XXXXXX" 2>/dev/null); done; '
-    + '[ -n "$d" ] || { mktemp -d; exit 1; }; n=0; t=0; k=0; '
+    + '[ -n "$d" ] || d=$(own "$p" 2>/dev/null); done; '
+    + '[ -n "$d" ] || { own "${TMPDIR:-/tmp}"; exit 1; }; n=0; t=0; k=0; '
     + 'ask() { ( trap "kill -9 \\$c; exit" TERM; df -Pk "$@" & c=$!; '
     + 'wait "$c" && { df -Pi "$@" & c=$!; wait "$c"; }; echo "$?" >"$d/$n.rc" ) '
     + '</dev/null >"$d/$n.out" 2>&1 & pids="$pids $!"; }; '
@@ -130,7 +132,8 @@ def read_writes(answer: Answer) -> dict[str, str]:
 WRITES: Probe[dict[str, str]] = Probe(
     "writes",
     SECTIONS_SH
-    + 'put() { f=$(mktemp "$1/gpucluster.XXXXXX") || return; '
+    + OWN_SH
+    + 'put() { safe "$1" || return; f=$(mktemp "$1/gpucluster.XXXXXX") || return; '
     + 'head -c 8192 /dev/zero >"$f"; r=$?; rm -f "$f"; return "$r"; }; '
     + "; ".join(f"s {path} put {path}" for path in SCRATCH),
     read_writes,
@@ -196,9 +199,9 @@ class SharedFiles:
         body = 'i=0; until cat "$1"; do i=$((i+1)); [ "$i" -lt 4 ] || return 1; sleep 1; done'
         return SECTIONS_SH + self._each("get", body)
 
-    def remove_command(self) -> str:
-        """Return the command that removes the files."""
-        return "rm -f " + " ".join(shlex.quote(self.path(folder)) for folder in self.folders)
+    def remove_command(self, written: Iterable[str]) -> str:
+        """Return the command that removes the files of these folders."""
+        return "rm -f " + " ".join(shlex.quote(self.path(folder)) for folder in written)
 
     def _each(self, name: str, body: str, second: str = "") -> str:
         calls = (
@@ -278,9 +281,9 @@ def read(fleet: FleetChannel, files: SharedFiles, writer: str, written: Mapping[
 
 
 def remove(fleet: FleetChannel, files: SharedFiles, writer: str, written: Mapping[str, str]) -> None:
-    """Remove the files."""
-    if any(not problem for problem in written.values()):
-        fleet.ask_node(writer, files.remove_command(), timeout=SHARED_SECONDS, fresh=True)
+    """Remove the files that were written: another name is not of this run."""
+    if done := [folder for folder, problem in written.items() if not problem]:
+        fleet.ask_node(writer, files.remove_command(done), timeout=SHARED_SECONDS, fresh=True)
 
 
 def read_written(answer: Answer, files: SharedFiles) -> dict[str, str]:

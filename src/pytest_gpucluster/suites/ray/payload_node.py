@@ -17,7 +17,6 @@ import contextlib
 import ctypes
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +25,7 @@ import threading
 import time
 from typing import Any, Dict, List, Tuple
 
+from pytest_gpucluster.kit.payloads.own_folder import make_folder, remove_folder
 from pytest_gpucluster.kit.payloads.prelude import (
     Failure,
     address_of,
@@ -177,8 +177,8 @@ class Daemons:
     """The Ray processes of this task: their folder, their marker, and `ray start --block`, their parent."""
 
     def __init__(self, plan: Dict[str, Any], role: str) -> None:
-        # short: the path of a socket in it may have 107 characters
-        self.temp = os.path.join(plan["temp"], "r%s%s%s" % (plan["marker"][:6], role[0], node_name()))
+        self.place, self.prefix = plan["temp"], "r%s%s" % (plan["marker"][:6], role[0])
+        self.temp = self.log = ""
         self.mark = "%s/%s/%s" % (plan["marker"], role, node_name())
         self.env = {**os.environ, MARK: self.mark, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
         # by default a worker tries to reach its head for a minute; it must give up before the deadline
@@ -186,8 +186,12 @@ class Daemons:
         self.env.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         if self.env.get("RAY_AUTH_TOKEN"):
             self.env["RAY_AUTH_MODE"] = "token"
-        self.log = self.temp + ".log"
         self.process = None  # type: Any
+
+    def make_folder(self) -> None:
+        """Create the folder; its path is short, since that of a socket in it may have 107 characters."""
+        self.temp = make_folder(self.place, self.prefix)
+        self.log = os.path.join(self.temp, "start.log")
 
     def mine(self) -> List[int]:
         """Return the processes of this task, without zombies.
@@ -197,16 +201,14 @@ class Daemons:
         mark = ("%s=%s" % (MARK, self.mark)).encode()
         found = []
         for pid in pids():
-            inside = any(path.startswith(self.temp + "/") for path in open_files(pid))
+            inside = self.temp and any(path.startswith(self.temp + "/") for path in open_files(pid))
             if inside or mark in read("/proc/%d/environ" % pid).split(b"\0"):
                 found.append(pid)
         return [pid for pid in found if b") Z " not in read("/proc/%d/stat" % pid)]
 
     def start(self, words: List[str]) -> None:
         """Start `ray start --block` with these options."""
-        os.makedirs(self.temp, 0o700)
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
-        # O_EXCL: the name may be a link of another user
         own = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(own, "wb") as log:
             self.process = subprocess.Popen(
@@ -260,9 +262,8 @@ class Daemons:
             for pid in left:
                 signal_to(pid, signal.SIGKILL)
             time.sleep(0.1)
-        shutil.rmtree(self.temp, ignore_errors=True)
-        if os.path.exists(self.log):
-            os.unlink(self.log)
+        if self.temp:
+            remove_folder(self.temp)
         return outlived
 
 
@@ -425,6 +426,7 @@ def main(argv: List[str]) -> int:
     watch.start()
     code = 0
     try:
+        daemons.make_folder()
         if args.role == "worker":
             follow(plan, daemons)
         else:

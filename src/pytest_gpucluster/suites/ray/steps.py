@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import SlurmError
+from pytest_gpucluster.kit import own_folder
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
 from pytest_gpucluster.suites.ray.config import RayConfig
@@ -38,7 +39,7 @@ for p in /proc/[0-9]*; do
     echo "process ${p#/proc/} $(tr '\\0' ' ' 2>/dev/null < $p/cmdline | cut -c1-120)"
   fi
 done
-for f in {stem}*; do [ ! -e "$f" ] || echo "folder $f"; done
+for f in {stem}*; do [ -L "$f" ] || [ ! -O "$f" ] || echo "folder $f"; done
 """
 
 
@@ -183,7 +184,7 @@ def leftovers_command(marker: str, stem: str) -> str:
 def remove_command(pids: Iterable[int], stem: str) -> str:
     """Return the command that ends these processes and removes the folders."""
     kill = "".join(f"kill -9 {pid} 2>/dev/null; " for pid in pids)
-    return f"{kill}rm -rf -- {shlex.quote(stem)}*"
+    return kill + own_folder.remove_command(f"{shlex.quote(stem)}*")
 
 
 def _facts(result: PayloadResult, node: str) -> NodeFacts:

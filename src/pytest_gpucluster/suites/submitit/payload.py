@@ -3,7 +3,7 @@
 
 Runs where pytest runs, under the python that the cluster file names, by -c (SOURCE: `payload_step.sent`):
 
-    python3 -c SOURCE '{"folder": "/shared/x", "parameters": {"slurm_partition": "batch"}}'
+    python3 -c SOURCE '{"place": "/shared", "prefix": ".x-", "parameters": {"slurm_partition": "batch"}}'
 
 It submits the jobs, prints their ids, waits for them, cancels the one that does not end by itself, prints the results
 and removes its folder. When its stdin closes, it cancels its jobs and ends.
@@ -14,7 +14,6 @@ Each fact is one line of JSON that starts with {"submitit": ; the kind of a resu
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+from pytest_gpucluster.kit.payloads.own_folder import make_folder, remove_folder
 from pytest_gpucluster.kit.payloads.prelude import say
 
 TASKS = 3
@@ -106,18 +106,22 @@ class Driver:
 
     def __init__(
         self,
-        folder: str,
         parameters: Dict[str, Any],
         wait: float,
         *,
         accounting: bool,
         requeue: Optional[float],
     ) -> None:
-        self.folder, self.requeue = Path(folder), requeue
-        self.mark, self.half = self.folder / "linger.runs", self.folder / "steps.half"
+        self.requeue = requeue
+        self.folder = self.mark = self.half = None  # type: Any
         self.parameters, self.until = parameters, time.monotonic() + wait
         self.accounting = accounting
         self.jobs: Dict[str, List[Any]] = {}
+
+    def make_folder(self, place: str, prefix: str) -> None:
+        """Create the folder of the run; only then clear() has one to remove."""
+        self.folder = Path(make_folder(place, prefix))
+        self.mark, self.half = self.folder / "linger.runs", self.folder / "steps.half"
 
     def submit(self) -> None:
         """Submit all jobs; an array is one submission."""
@@ -217,7 +221,8 @@ class Driver:
                 time.sleep(pause)  # scancel misses a job that is being requeued
                 with contextlib.suppress(OSError):
                     subprocess.call(["scancel", "--quiet", *self.ids()], stderr=subprocess.DEVNULL)
-        shutil.rmtree(str(self.folder), ignore_errors=True)
+        if self.folder:
+            remove_folder(str(self.folder))
 
 
 def watch_over(driver: Driver) -> None:
@@ -231,11 +236,11 @@ def main(text: str) -> int:
     """Run the driver; return the exit code."""
     given = json.loads(text)
     options = {key: given[key] for key in ("accounting", "requeue")}
-    driver = Driver(given["folder"], given["parameters"], given["wait"], **options)
+    driver = Driver(given["parameters"], given["wait"], **options)
     threading.Thread(target=watch_over, args=(driver,), daemon=True).start()
     phase = "submit"
     try:
-        driver.folder.mkdir(mode=0o700)
+        driver.make_folder(given["place"], given["prefix"])
         driver.submit()
         phase = "collect"
         driver.collect()

@@ -11,7 +11,6 @@ import contextlib
 import json
 import queue
 import re
-import secrets
 import subprocess
 import threading
 import time
@@ -55,7 +54,7 @@ class SubmititDriver(Submission):
     """The driver of one run. ConfigError if the cluster file lacks a shared folder or names a container."""
 
     def __init__(self, slurm: Slurm, cluster: Cluster, config: SubmititConfig) -> None:
-        self.folder = shared_folder(cluster, config)
+        place = shared_folder(cluster, config)
         environment = environment_named(cluster, config.environment, KEY)
         if environment and environment.in_container and config.environment:
             raise ConfigError(
@@ -77,7 +76,8 @@ class SubmititDriver(Submission):
         self._result: SubmititResult | None = None
         self._lock = threading.Lock()
         options = {
-            "folder": str(self.folder),
+            "place": place,
+            "prefix": f".{runmark.name_of_run('submitit')}-",  # the driver adds what nobody can guess
             "parameters": parameters(cluster),
             "wait": self.wait,
             "accounting": self.accounting,
@@ -168,15 +168,15 @@ def storage(cluster: Cluster, config: SubmititConfig) -> str | None:
     return config.folder or next(iter(cluster.section(OsConfig).shared_storage), None)
 
 
-def shared_folder(cluster: Cluster, config: SubmititConfig) -> Path:
-    """Return a folder of this run on storage that the nodes share; ConfigError if the cluster file names none."""
+def shared_folder(cluster: Cluster, config: SubmititConfig) -> str:
+    """Return the storage that the nodes share; ConfigError if the cluster file names none."""
     base = storage(cluster, config)
     if base is None:
         raise ConfigError(
             f"cluster {cluster.name}: submitit needs a folder that all nodes share: name one as submitit.folder "
             "or under os.shared_storage"
         )
-    return Path(base) / f".{runmark.name_of_run('submitit', secrets.token_hex(4))}"
+    return base
 
 
 def folders(cluster: Cluster) -> list[Path]:

@@ -4,11 +4,12 @@ Runs on the nodes, one process per rank, under the python of the site or of a co
 
     srun --ntasks-per-node=1 python3 -c SOURCE find
     srun --ntasks-per-node=8 python3 -c SOURCE alone --per-node 8
-    srun --ntasks-per-node=8 python3 -c SOURCE together --per-node 8 --address 10.0.0.1 --folder /shared/NAME
+    srun --ntasks-per-node=8 python3 -c SOURCE together --per-node 8 --address 10.0.0.1
 
 `find` reports whether torch is installed. `alone` has one process group per node. It replays the first steps with
 deterministic algorithms, then trains without collectives (plain), with DistributedDataParallel and with FSDP.
-`together` trains with one group of all ranks. With a folder the FSDP state is written, and read by another node.
+`together` trains with one group of all ranks. With a folder in FOLDER of the environment, which other users cannot read,
+the FSDP state is written, and read by another node. `remove` removes the folder that a dead step left.
 
 Each fact is one line of JSON that starts with {"training": . Exit codes: 0 done, 1 failed, 4 deadline.
 """
@@ -26,6 +27,7 @@ import subprocess
 import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
+from pytest_gpucluster.kit.payloads.own_folder import checked_folder, remove_folder
 from pytest_gpucluster.kit.payloads.prelude import (
     Failure,
     Watch,
@@ -53,6 +55,7 @@ RATE = 3e-4  # of AdamW
 REPLAYS = 2
 MPS = "nvidia-cuda-mps-server"  # where a site runs it, it has a context on every GPU
 SEEN = 10.0  # seconds for a file of another node to appear: NFS caches folders
+FOLDER = "GPUCLUSTER_CHECKPOINT"  # the folder that is created for the checkpoint and removed
 
 report = reporter("training")
 
@@ -141,7 +144,7 @@ class Trainer:
             self.train("plain")
         self.train("ddp")
         state = self.train("fsdp")
-        if self.args.folder:
+        if FOLDER in os.environ:
             self.checkpoint(state)
         self.watch.enter("leave the group")
         self.dist.barrier()
@@ -319,7 +322,7 @@ class Trainer:
             losses=[round(float(loss), 6) for loss in losses], before=start,
             after="" if mode == "fsdp" else self.digest(inner), seconds=self.watch.took(),
         )  # fmt: skip
-        return {"model": model, "optimizer": optimizer} if self.args.folder and mode == "fsdp" else {}
+        return {"model": model, "optimizer": optimizer} if FOLDER in os.environ and mode == "fsdp" else {}
 
     def free(self) -> None:
         """Return the memory of the last model to the GPU."""
@@ -355,25 +358,27 @@ class Trainer:
     def checkpoint(self, state: Dict[str, Any]) -> None:
         """Write this rank's part of the FSDP state, and restore that of a rank of the next node, bit by bit."""
         self.watch.enter("checkpoint")
-        folder, size = self.args.folder, self.size
+        folder, size = os.environ[FOLDER], self.size
+        self.storage = Storage(folder)
         tensors = list(self.limited(local_tensors(self.torch, state), self.args.checkpoint_size // size))
         mine = self.digest_all(iter(tensors))
         partner = (self.rank + self.args.per_node) % size
         facts = {"bytes": sum(it.numel() * it.element_size() for it in tensors)}  # type: Dict[str, Any]
         try:
             self.together(lambda: self.make_folder(folder))
-            facts["write"] = self.together(lambda: self.write(self.file(self.rank), tensors))
+            self.together(self.storage.enter)
+            facts["write"] = self.together(lambda: self.write(self.rank, tensors))
             digests = [None] * size  # type: List[Any]
             self.dist.all_gather_object(digests, mine)
             restored = []  # type: List[Any]
-            facts["read"] = self.together(lambda: restored.extend(self.read(self.file(partner))))
+            facts["read"] = self.together(lambda: restored.extend(self.read(partner)))
             facts.update(
                 written=digests[partner], restored=self.digest_all(iter(restored)), of=partner, problem=""
             )
         except Failure as error:
             facts["problem"] = str(error)
         finally:
-            facts["removed"] = self.remove(folder)
+            facts["removed"] = self.remove()
         report("checkpoint", **dict(facts, folder=folder, seconds=self.watch.took()))
 
     def together(self, work: Any) -> float:
@@ -400,11 +405,7 @@ class Trainer:
             raise OSError(
                 "less than twice the size of the checkpoint is free in %s" % os.path.dirname(folder)
             )
-        os.mkdir(folder, 0o700)
-
-    def file(self, rank: int) -> str:
-        """Return the path of a rank's part."""
-        return os.path.join(self.args.folder, "rank%d.pt" % rank)
+        self.storage.make()
 
     def limited(self, tensors: Iterator[Any], limit: int) -> Iterator[Any]:
         """Yield copies of tensors with at most `limit` bytes together."""
@@ -414,31 +415,88 @@ class Trainer:
             if count:
                 yield tensor.detach().reshape(-1)[:count].to("cpu", copy=True)
 
-    def write(self, path: str, tensors: List[Any]) -> None:
+    def write(self, rank: int, tensors: List[Any]) -> None:
         """Write tensors to storage, not only to the cache of this node."""
-        with open(path, "wb") as file:
+        with self.storage.new_file(rank) as file:
             self.torch.save(tensors, file)
             file.flush()
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def read(self, path: str) -> Any:
-        """Return the tensors of a file, which another node may have written just now."""
-        until = time.monotonic() + SEEN
-        while not os.path.exists(path) and time.monotonic() < until:
-            time.sleep(0.2)
-        return self.torch.load(path, map_location="cpu", weights_only=True)
+    def read(self, rank: int) -> Any:
+        """Return the tensors of a rank's part, which another node may have written just now."""
+        with self.storage.file(rank) as file:
+            return self.torch.load(file, map_location="cpu", weights_only=True)
 
-    def remove(self, folder: str) -> bool:
+    def remove(self) -> bool:
         """Remove this rank's file, then the folder; return whether nothing of this rank is left."""
         self.dist.barrier()
-        with contextlib.suppress(OSError):
-            os.remove(self.file(self.rank))
-        left = os.path.exists(self.file(self.rank))
+        gone = self.storage.remove_files()
         self.dist.barrier()
-        with contextlib.suppress(OSError):
-            os.rmdir(folder)  # the last rank succeeds: NFS may show files of others for a while
-        return not left
+        self.storage.remove()
+        return gone
+
+
+class Storage:
+    """The folder of a checkpoint: reached by descriptors, and only what this rank created is removed."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.name = os.path.split(path)
+        self.place = self.folder = -1
+        self.created, self.made = False, []  # type: bool, List[str]
+
+    def make(self) -> None:
+        """Create the folder, on one rank."""
+        self.place = checked_folder(self.path)
+        os.mkdir(self.name, 0o700, dir_fd=self.place)
+        self.created = True
+
+    def enter(self) -> None:
+        """Open the folder, which another node may have created just now."""
+        if self.place < 0:
+            self.place = checked_folder(self.path)
+        options = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+        self.folder = self.awaited(lambda: os.open(self.name, options, dir_fd=self.place))
+
+    def new_file(self, rank: int) -> Any:
+        """Create a rank's part."""
+        name = "rank%d.pt" % rank
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self.folder)
+        self.made.append(name)
+        return os.fdopen(handle, "wb")
+
+    def file(self, rank: int) -> Any:
+        """Open a rank's part."""
+        options = os.O_RDONLY | os.O_NOFOLLOW
+        return os.fdopen(self.awaited(lambda: os.open("rank%d.pt" % rank, options, dir_fd=self.folder)), "rb")
+
+    @staticmethod
+    def awaited(opened: Any) -> int:
+        """Return the descriptor of something that appears within SEEN seconds."""
+        until = time.monotonic() + SEEN
+        while True:
+            try:
+                return int(opened())
+            except FileNotFoundError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+    def remove_files(self) -> bool:
+        """Remove what this rank created; return whether nothing of it is left."""
+        for name in list(self.made):
+            with contextlib.suppress(OSError):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=self.folder)
+                self.made.remove(name)
+        return not self.made
+
+    def remove(self) -> None:
+        """Remove the folder, if this step created it."""
+        if self.created or self.folder >= 0:
+            with contextlib.suppress(OSError):
+                # the last rank succeeds: NFS may show files of others for a while
+                os.rmdir(self.name, dir_fd=self.place)
 
 
 def fully_shard_of() -> Any:
@@ -463,7 +521,7 @@ def local_tensors(torch: Any, state: Dict[str, Any]) -> Iterator[Any]:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the payload; return the exit code."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("mode", choices=("find", "alone", "together"))
+    parser.add_argument("mode", choices=("find", "alone", "together", "remove"))
     parser.add_argument("--per-node", type=int, default=1, help="ranks per node")
     parser.add_argument("--gpus", action="store_true", help="one GPU per rank, and NCCL")
     parser.add_argument("--address", default="127.0.0.1", help="address of the first node")
@@ -471,12 +529,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--replay-steps", type=int, default=3)
-    parser.add_argument("--folder", default="", help="folder that is created for the checkpoint and removed")
     parser.add_argument("--checkpoint-size", type=int, default=1 << 32)
     parser.add_argument("--deadline", type=float, default=60, help="seconds per phase")
     args = parser.parse_args(argv)
     if args.mode == "find":
         report("found", **installed("torch"))
+        return 0
+    if args.mode == "remove":
+        remove_folder(os.environ[FOLDER])
         return 0
     watch = Watch(args.deadline, report)
     return run_phases(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.nccl_transport import LOGGED
 from pytest_gpucluster.suites.training import checks
 from pytest_gpucluster.suites.training.config import TrainingConfig
+from pytest_gpucluster.suites.training.payload import FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,10 +93,11 @@ class Training(FrameworkStepRunner[TrainingConfig]):
         gpus = self.real_gpus
         argv += ["--gpus"] if gpus else []
         folder = self._folder() if write else ""
-        argv += ["--folder", folder] if folder else []
         options: dict[str, Any] = {
             "nodes": tuple(nodes), "ntasks_per_node": self.ranks_per_node, "gpus_per_node": gpus or None,
-            "env": {**self.one_thread, **(LOGGED if gpus and mode == "together" else {})},
+            "env": {
+                **self.one_thread, **(LOGGED if gpus and mode == "together" else {}), **_environment(folder)
+            },
         }  # fmt: skip
         removed = not folder
         try:
@@ -107,16 +110,20 @@ class Training(FrameworkStepRunner[TrainingConfig]):
         return result
 
     def _folder(self) -> str:
-        """Return the folder of this run and allocation, which `gpucluster clean` recognises; '' without a checkpoint."""
+        """Return a new folder of this run, which `gpucluster clean` recognises; '' without a checkpoint.
+
+        Nobody can guess it, and no command line has it before it exists: others may write to the same place.
+        """
         if self.config.checkpoint is None:
             return ""
-        return str(
-            Path(self.config.checkpoint) / run_mark.name_of_run("training", f"{self.allocation.job_id:x}")
-        )
+        return str(Path(self.config.checkpoint) / run_mark.name_of_run("training", secrets.token_hex(16)))
 
     def _remove(self, node: str, folder: str) -> None:
         with contextlib.suppress(StepError, SlurmError):
-            request = self.request(
-                ("rm", "-rf", "--", folder), nodes=(node,), timeout=REMOVAL, ntasks_per_node=1
-            )
-            self.run(request)
+            options: dict[str, Any] = {"nodes": (node,), "timeout": REMOVAL, "env": _environment(folder)}
+            self.run(self.request(self.payload("remove"), ntasks_per_node=1, **options))
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """Return the variable that names the folder: other users can read a command line, not an environment."""
+    return {FOLDER: folder} if folder else {}
