@@ -435,6 +435,30 @@ def test_a_report_folder_that_others_have_prepared_is_refused(
         assert list(mine.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (0o1777, "the folder belongs to another user ({bob}): set TMPDIR to a folder of your own"),
+        (0o777, "all users may replace files in this folder (mode 0777): set TMPDIR to a folder of your own"),
+    ],
+)
+def test_a_temporary_folder_that_others_control_is_refused_with_workers(
+    homes: Mapping[str, Path], mode: int, said: str
+) -> None:
+    home, (alice, bob) = homes[ALICE], (pwd.getpwnam(name).pw_uid for name in (ALICE, BOB))
+    temporary = home.parent / "tmp"
+    temporary.mkdir()
+    os.chown(temporary, alice if mode == 0o777 else bob, -1)
+    temporary.chmod(mode)
+    run = run_as(
+        ALICE, home, "pytest", "--cluster=local", "-n", "2", "-m", "os", str(HERE.suites), TMPDIR=str(temporary)
+    )
+    assert run.rc == 4, run.out
+    (line,) = run.errors
+    assert f"TMPDIR={temporary}: {said.format(bob=bob)}" in line
+    assert list(temporary.iterdir()) == []
+
+
 def test_the_link_of_another_user_in_a_shared_folder_is_left_and_reported(homes: Mapping[str, Path]) -> None:
     home, (alice, bob) = homes[ALICE], (pwd.getpwnam(name).pw_uid for name in (ALICE, BOB))
     precious, reports = home / "precious", home.parent / "reports"

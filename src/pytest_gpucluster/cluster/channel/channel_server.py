@@ -71,7 +71,12 @@ class FleetServer:
                 self._name,
             )
         )
-        os.mkdir(self._place.reach(self._name), 0o700)  # noqa: PTH102 - fails if the name exists
+        try:
+            os.mkdir(self._place.reach(self._name), 0o700)  # noqa: PTH102 - fails if the name exists
+        except BaseException:
+            kill_group(self._reaper)  # which must not remove what another process created
+            self._place.close()
+            raise
         key = secrets.token_bytes(32)
         path = str(self._place.path / self._name / SOCKET)
         self._listener = Listener(path, "AF_UNIX", backlog=128, authkey=key)

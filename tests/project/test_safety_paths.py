@@ -1,0 +1,302 @@
+"""Paths in folders that other users can write to: docs/safety.md lists them all, and none of them hurts a victim."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import secrets
+import subprocess
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paths import ROOT
+
+from pytest_gpucluster.cluster.channel.channel_server import FleetServer
+from pytest_gpucluster.cluster.slurm import leftovers
+from pytest_gpucluster.core import run_mark
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.secure_tempfile import open_own, temporary_folder
+from pytest_gpucluster.kit import kernel_state, own_folder
+from pytest_gpucluster.kit.mpi_step import Mpi
+from pytest_gpucluster.suites.burnin import payload_host
+from pytest_gpucluster.suites.container.config import ContainerConfig
+from pytest_gpucluster.suites.container.steps import ContainerSteps
+from pytest_gpucluster.suites.nccl_examples import payload_compile
+from pytest_gpucluster.suites.os import storage_facts
+from pytest_gpucluster.suites.ray.payload_node import Daemons
+from pytest_gpucluster.suites.ray.steps import remove_command
+from pytest_gpucluster.suites.submitit.payload import Driver
+from pytest_gpucluster.suites.training.payload import Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SOURCE = ROOT / "src" / "pytest_gpucluster"
+BOB = "_apt"  # another user
+GUESS = "0123456789abcdef"  # what another user knows only here
+MARK = "gpucluster-training-1a2b3c4d-12-34-5e"
+ROW = re.compile(r"^\| `([^|]+)` \|[^|]*\| `src/pytest_gpucluster/([\w/.]+)`", re.MULTILINE)
+# calls and commands that create or remove something
+WRITES = re.compile(
+    r"mkdtemp|mkstemp|mktemp|TemporaryDirectory|os\.mkdir|makedirs|mkdir -|make_folder\(|O_CREAT|rmtree|os\.remove"
+    r"|os\.unlink|\.unlink\(|rm -[rf]|open_own\(|noclobber|set -C|\bown \"\$|make_command\(|write_text\("
+)
+# their own state folder, the reports (docs/safety.md above the list), names that the user gives, or in a listed folder
+ELSEWHERE = ("sandbox/", "report/", "drain/", "cli/examples.py", "core/secure_tempfile.py", "kit/own_folder.py",
+             "kit/payloads/own_folder.py", "kit/payloads/mpi/", "suites/container/payload", "suites/nccl/baseline.py",
+             "suites/kubernetes/", "suites/ray/payload_driver.py")  # fmt: skip
+
+
+def listed() -> list[tuple[str, str]]:
+    """Return (path, source file) of each row of the list."""
+    return ROW.findall((ROOT / "docs" / "safety.md").read_text())
+
+
+def test_the_list_has_every_file_that_writes_where_others_can() -> None:
+    found = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*")
+        if path.suffix in {".py", ".sh"} and WRITES.search(path.read_text())
+    }
+    assert {path for path in found if not path.startswith(ELSEWHERE)} == {source for _, source in listed()}
+
+
+def sh(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+
+
+def channel(place: Path, _: pytest.MonkeyPatch) -> None:
+    FleetServer(None).close()  # type: ignore[arg-type] - it answers nothing
+
+
+def users_file(place: Path, _: pytest.MonkeyPatch) -> None:
+    os.close(open_own(f"gpucluster-{GUESS}")[1])
+
+
+def draft(place: Path, _: pytest.MonkeyPatch) -> None:
+    temporary_folder().close()
+
+
+def clean(place: Path, _: pytest.MonkeyPatch) -> None:
+    """A dead run's name, with which another user waits for `gpucluster clean`."""
+    if (place / f"gpucluster-{GUESS}").exists():
+        (place / f"gpucluster-{GUESS}").rename(place / MARK)
+    else:
+        (place / MARK).mkdir()  # root's, moved here by another user
+        (place / MARK / "precious").write_text("root's")
+    for one in leftovers.folders(place):
+        if str(place) in one.what and one.remove:
+            one.remove()
+    if (place / MARK).is_symlink():
+        (place / MARK).rename(place / f"gpucluster-{GUESS}")
+    else:
+        assert (place / MARK / "precious").read_text() == "root's"
+        raise PermissionError("nothing was removed")
+
+
+def checkpoint(place: Path, _: pytest.MonkeyPatch) -> None:
+    storage = Storage(f"{place}/gpucluster-{GUESS}")
+    try:
+        storage.make()
+        storage.enter()
+        storage.new_file(0).close()
+    finally:
+        storage.remove_files()
+        storage.remove()
+        sh_remove(f"{place}/gpucluster-{GUESS}")
+
+
+def sh_remove(path: str) -> None:
+    from pytest_gpucluster.kit.payloads.own_folder import remove_folder  # a payload's part
+
+    remove_folder(path)
+
+
+def submitit(place: Path, _: pytest.MonkeyPatch) -> None:
+    driver = Driver({}, 1.0, accounting=False, requeue=None)
+    try:
+        driver.make_folder(str(place), "gpucluster-")
+    finally:
+        driver.clear()
+
+
+def shared_file(place: Path, _: pytest.MonkeyPatch) -> None:
+    files = storage_facts.SharedFiles((str(place),), GUESS)
+    (place / f"gpucluster-{GUESS}").rename(files.path(str(place))) if (
+        place / f"gpucluster-{GUESS}"
+    ).is_symlink() else None
+    wrote = "\x1e=0" in sh(files.write_command()).stdout
+    if wrote:
+        assert sh(files.remove_command([str(place)])).returncode == 0
+    elif Path(files.path(str(place))).is_symlink():
+        Path(files.path(str(place))).rename(place / f"gpucluster-{GUESS}")
+        raise PermissionError("refused")
+
+
+def write_trial(place: Path, _: pytest.MonkeyPatch) -> None:
+    done = sh(storage_facts.WRITES.command.replace("put /tmp", f"put {place}"))
+    assert (re.search(r"\x1e=(\d+)", done.stdout) or [""])[1] in "01"
+    if "may replace" in done.stdout + done.stderr or "belongs to" in done.stdout + done.stderr:
+        raise PermissionError(done.stdout)
+
+
+def own(place: Path, _: pytest.MonkeyPatch) -> None:
+    done = sh(f'{own_folder.OWN_SH} d=$(own "{place}") && rm -rf "$d"')
+    if done.returncode:
+        raise PermissionError(done.stderr)
+
+
+def kernel(place: Path, patch: pytest.MonkeyPatch) -> None:
+    assert own_folder.OWN_SH.strip() in kernel_state.STATE_SH
+    own(place, patch)
+
+
+def burnin(place: Path, _: pytest.MonkeyPatch) -> None:
+    payload_host.burn_storage(str(place), 1 << 20, 1.0, 1)
+
+
+def on_channel(commands: list[str]) -> Any:
+    def ask(command: str, *_: object) -> dict[str, Any]:
+        commands.append(command)
+        done = sh(f"SLURMD_NODENAME=x; {command}")
+        return {"x": SimpleNamespace(rc=done.returncode, err=done.stderr, out=done.stdout, problem="")}
+
+    return SimpleNamespace(ask=ask)
+
+
+def mpi(place: Path, _: pytest.MonkeyPatch) -> None:
+    runner: Any = object.__new__(Mpi)
+    runner._channel, runner._folder, runner.nodes = on_channel([]), f"{place}/gpucluster-{GUESS}", ("x",)
+    try:
+        runner._make_folder()
+    finally:
+        runner.clean_up()
+
+
+def container(place: Path, patch: pytest.MonkeyPatch) -> None:
+    config = ContainerConfig(image="x", scratch=str(place))
+    steps: Any = ContainerSteps(Any, Any, on_channel([]), config, "x", ("x",))
+    patch.setenv("HOME", str(place))
+    try:
+        steps._prepare()
+        made = not Path(steps._folder).is_symlink() and Path(steps._folder, "token").exists()
+    finally:
+        steps._clean_up()
+    if not made:
+        raise PermissionError("refused")
+
+
+def ray(place: Path, _: pytest.MonkeyPatch) -> None:
+    daemons = Daemons({"temp": str(place), "marker": "0123456789ab", "leave": 1}, "head")
+    daemons.prefix = "gpucluster-"
+    try:
+        daemons.make_folder()
+    finally:
+        daemons.clean()
+        sh(remove_command((), f"{place}/gpucluster-"))
+
+
+def compiled(place: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(payload_compile, "make", lambda *_, **__: None)
+    reports: list[dict[str, str]] = []
+    patch.setattr(payload_compile, "report", lambda _, **facts: reports.append(facts))
+    payload_compile.main("nvcc", "1", "0", "")
+    if reports[0]:
+        raise PermissionError(reports[0]["error"])
+
+
+SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
+    "TMPDIR/gpucluster-MARK-RANDOM/": channel,
+    "TMPDIR/gpucluster-UID-JOB-HASH.users": users_file,
+    "TMPDIR/tmpRANDOM/": draft,
+    "gpucluster-MARK of an ended run": clean,
+    "training.checkpoint/gpucluster-training-MARK-RANDOM/": checkpoint,
+    "submitit.folder/.gpucluster-submitit-MARK-RANDOM/": submitit,
+    "os.shared_storage/.gpucluster-RANDOM": shared_file,
+    "/tmp/gpucluster.RANDOM": write_trial,
+    "/dev/shm/gpucluster.RANDOM/": kernel,
+    "burnin.storage/gpucluster-RANDOM": burnin,
+    "mpi.scratch/gpucluster-mpi.RANDOM/": mpi,
+    "container.scratch/gpucluster-RANDOM/": container,
+    "ray.temp/rRANDOM/": ray,
+    "TMPDIR/gpucluster-nccl-RANDOM/": compiled,
+    "nccl.container": lambda *_: None,  # a name of the user's: tests/suites/nccl/test_stages.py
+}
+# they follow no link and leave no name behind, so that another owner of the folder does no harm
+ANYWHERE = {"os.shared_storage/.gpucluster-RANDOM", "burnin.storage/gpucluster-RANDOM", "nccl.container"}
+UNGUESSED = {"/tmp/gpucluster.RANDOM", "/dev/shm/gpucluster.RANDOM/", "TMPDIR/tmpRANDOM/"}  # mktemp's names
+
+
+def test_every_row_of_the_list_is_walked() -> None:
+    assert {path for path, _ in listed()} == set(SCENARIOS)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in which every temporary file of this process is."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to another user")
+    with tempfile.TemporaryDirectory(prefix="safe-") as around:
+        Path(around).chmod(0o755)
+        folder = Path(around, "place")
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        monkeypatch.setattr(secrets, "token_hex", lambda *_: GUESS)
+        monkeypatch.setattr(run_mark, "name_of_run", lambda *_, **__: f"gpucluster-{GUESS}")
+        monkeypatch.setattr(run_mark, "is_running", lambda _: False)
+        yield folder
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): str(path.readlink())
+        if path.is_symlink()
+        else (path.is_file() and path.read_text()) or ""
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("path", SCENARIOS)
+def test_link_of_another_user_under_a_guessed_name_is_not_followed(
+    place: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    victim, bob = place.parent / "victim", pwd.getpwnam(BOB).pw_uid
+    victim.mkdir()
+    for name in ("rank0.pt", "token", "s", "start.log", "example.cu"):
+        (victim / name).write_text("precious")
+    place.chmod(0o1777)
+    for name in (f"gpucluster-{GUESS}", f"gpucluster-nccl-{GUESS}"):
+        (place / name).symlink_to(victim)
+        os.chown(place / name, bob, -1, follow_symlinks=False)
+    before = tree(place.parent)
+    try:
+        SCENARIOS[path](place, monkeypatch)
+    except (OSError, GpuClusterError):
+        pass
+    else:
+        assert path in {*UNGUESSED, "nccl.container", "gpucluster-MARK of an ended run"}, (
+            "a guessed name must be refused"
+        )
+    assert tree(place.parent) == before
+
+
+@pytest.mark.parametrize("kind", ["open", "foreign"])
+@pytest.mark.parametrize("path", SCENARIOS)
+def test_folder_in_which_another_user_can_rename_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch, path: str, kind: str
+) -> None:
+    if kind == "open":
+        place.chmod(0o777)
+    else:
+        os.chown(place, pwd.getpwnam(BOB).pw_uid, -1)
+    try:
+        SCENARIOS[path](place, monkeypatch)
+    except (OSError, GpuClusterError):
+        assert path not in ANYWHERE
+    else:
+        assert path in ANYWHERE
+    assert [name for name in os.listdir(place) if name != MARK] == []
