@@ -451,7 +451,16 @@ def test_a_temporary_folder_that_others_control_is_refused_with_workers(
     os.chown(temporary, alice if mode == 0o777 else bob, -1)
     temporary.chmod(mode)
     run = run_as(
-        ALICE, home, "pytest", "--cluster=local", "-n", "2", "-m", "os", str(HERE.suites), TMPDIR=str(temporary)
+        ALICE,
+        home,
+        "pytest",
+        "--cluster=local",
+        "-n",
+        "2",
+        "-m",
+        "os",
+        str(HERE.suites),
+        TMPDIR=str(temporary),
     )
     assert run.rc == 4, run.out
     (line,) = run.errors
