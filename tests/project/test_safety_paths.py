@@ -70,7 +70,7 @@ def sh(command: str) -> subprocess.CompletedProcess[str]:
 
 
 def channel(place: Path, _: pytest.MonkeyPatch) -> None:
-    FleetServer(None).close()  # type: ignore[arg-type] - it answers nothing
+    FleetServer(None).close()  # type: ignore[arg-type] # it answers nothing
 
 
 def users_file(place: Path, _: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,8 @@ def mpi(place: Path, _: pytest.MonkeyPatch) -> None:
 
 def container(place: Path, patch: pytest.MonkeyPatch) -> None:
     config = ContainerConfig(image="x", scratch=str(place))
-    steps: Any = ContainerSteps(Any, Any, on_channel([]), config, "x", ("x",))
+    nothing: Any = None
+    steps: Any = ContainerSteps(nothing, nothing, on_channel([]), config, "x", ("x",))
     patch.setenv("HOME", str(place))
     try:
         steps._prepare()
