@@ -1,7 +1,8 @@
 """A SIMULATED Kubernetes API server: it serves given objects over TLS on loopback, as far as kubectl asks for them.
 
 The objects are those of a recorded cluster (tests/corpus/kubernetes). Created Jobs are run by `kubelet`, a function of the
-test. No scheduler, no admission and no watch: what needs those is not shown by it.
+test. `trouble` makes requests slow or fail. Time passes by `pass_time`: then Jobs end at their deadline, ended Jobs go after
+their TTL, and what belongs to a Job goes with it. No scheduler, no admission and no watch: what needs those is not shown.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import json
 import ssl
 import subprocess
 import threading
+import time
 import urllib.parse
 import uuid
 from collections import defaultdict
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TOKEN = "simulated"
+LABEL = "pytest-gpucluster/run"
 # path of the group -> the resources that discovery names: (plural, kind, namespaced)
 GROUPS = {
     "/api/v1": [("nodes", "Node", False), ("pods", "Pod", True), ("services", "Service", True)],
@@ -34,14 +38,71 @@ GROUPS = {
 VERBS = ["get", "list", "create", "delete"]
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """What happens to a request: seconds until it is processed, and the status that replaces the answer, 0 for none.
+
+    `processed`: it takes effect before the status is sent.
+    """
+
+    delay: float = 0.0
+    code: int = 0
+    processed: bool = False
+
+
 class Objects:
-    """The objects of the cluster by resource, and the requests that came in."""
+    """The objects of the cluster by resource, the requests that came in, and the number of those without an answer."""
 
     def __init__(self, version: str, **kinds: list[dict[str, Any]]) -> None:
         self.version, self.requests, self.lock = version, list[str](), threading.Lock()
         self.kinds: dict[str, list[dict[str, Any]]] = defaultdict(list, kinds)
         self.logs: dict[str, str] = {}
         self.kubelet: Callable[[Objects, dict[str, Any]], None] = lambda _objects, _job: None
+        self.trouble: Callable[[str, str], Trouble] = lambda _method, _path: Trouble()
+        self.open, self.ahead = 0, 0.0
+        self.born: dict[str, float] = {}  # uid of a created Job -> seconds
+
+    def left(self) -> list[str]:
+        """Return the names of the objects that runs created."""
+        with self.lock:
+            self._collect()
+            made = [*self.kinds["jobs"], *self.kinds["services"], *self.kinds["pods"]]
+            return [it["metadata"]["name"] for it in made if LABEL in it["metadata"].get("labels", {})]
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the controllers find that so much time is over."""
+        self.ahead += seconds
+
+    def add(self, plural: str, made: dict[str, Any]) -> None:
+        """Create an object."""
+        with self.lock:
+            self.kinds[plural].append(made)
+            self.born[made["metadata"]["uid"]] = time.monotonic() + self.ahead
+            self._collect()
+
+    def _collect(self) -> None:
+        """Do what the TTL controller and the garbage collector do."""
+        now, jobs = time.monotonic() + self.ahead, self.kinds["jobs"]
+        self.kinds["jobs"] = jobs = [it for it in jobs if now < self._removed_at(it)]
+        gone = True
+        while gone:  # also what belongs to what belongs to a Job
+            alive = {it["metadata"]["uid"] for it in jobs}
+            gone = False
+            for plural, found in self.kinds.items():
+                kept = [it for it in found if not (owners := _owning_jobs(it)) or owners & alive]
+                gone = gone or len(kept) < len(found)
+                self.kinds[plural] = kept
+            jobs = self.kinds["jobs"]
+
+    def _removed_at(self, job: dict[str, Any]) -> float:
+        """Return when the TTL of a Job is over. One whose pods ended is taken for active until its deadline."""
+        spec, born = job["spec"], self.born.get(job["metadata"]["uid"])
+        if born is None or "ttlSecondsAfterFinished" not in spec:
+            return float("inf")
+        if spec.get("suspend"):  # activeDeadlineSeconds does not apply
+            return float("inf")
+        active = 0 if spec.get("completions") == 0 else spec.get("activeDeadlineSeconds", float("inf"))
+        return float(born + active + spec["ttlSecondsAfterFinished"])
 
     def node(self, name: str) -> dict[str, Any]:
         """Return a node, to change it."""
@@ -61,12 +122,40 @@ class Handler(BaseHTTPRequestHandler):
 
     objects: ClassVar[Objects]
     protocol_version = "HTTP/1.1"
+    trouble = Trouble()
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing."""
 
     def do_GET(self) -> None:
-        path, query = self.begin()
+        self.answer(self.get)
+
+    def do_POST(self) -> None:
+        self.answer(self.create)
+
+    def do_DELETE(self) -> None:
+        self.answer(self.delete)
+
+    def answer(self, process: Callable[[str, dict[str, str], bytes], None]) -> None:
+        """Process the request as its trouble allows."""
+        (path, query), body, objects = self.begin(), self.body(), self.objects
+        with objects.lock:
+            objects.open += 1
+        try:
+            self.trouble = objects.trouble(self.command, path)
+            time.sleep(self.trouble.delay)
+            if self.trouble.code and not self.trouble.processed:
+                self.reply("")
+            else:
+                process(path, query, body)
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLError):  # the client is dead
+            self.close_connection = True
+        finally:
+            with objects.lock:
+                objects.open -= 1
+
+    def get(self, path: str, query: dict[str, str], _body: bytes) -> None:
+        """Answer a GET."""
         if path == "/version":
             major, minor = self.objects.version.lstrip("v").split(".")[:2]
             self.reply({"major": major, "minor": minor, "gitVersion": self.objects.version})
@@ -102,22 +191,21 @@ class Handler(BaseHTTPRequestHandler):
             version = base.removeprefix("/apis/").removeprefix("/api/")
             self.reply({"kind": f"{kind}List", "apiVersion": version, "metadata": {}, "items": found})
 
-    def do_POST(self) -> None:
-        path, _ = self.begin()
+    def create(self, path: str, _query: dict[str, str], body: bytes) -> None:
+        """Create an object, and have the kubelet run a Job with pods."""
         _, namespace, plural, _ = _place(path)
-        made = json.loads(self.body())
+        made = json.loads(body)
         made["metadata"] |= {"namespace": namespace, "uid": str(uuid.uuid4())}
         if "generateName" in made["metadata"]:
             made["metadata"]["name"] = made["metadata"]["generateName"] + made["metadata"]["uid"][:5]
-        with self.objects.lock:
-            self.objects.kinds[plural].append(made)
-        if plural == "jobs":
+        self.objects.add(plural, made)
+        if plural == "jobs" and made["spec"].get("completions") != 0:
             threading.Thread(target=self.objects.kubelet, args=(self.objects, made), daemon=True).start()
         self.reply(made, 201)
 
-    def do_DELETE(self) -> None:
-        path, _ = self.begin()
-        options = json.loads(self.body() or b"{}")
+    def delete(self, path: str, _query: dict[str, str], body: bytes) -> None:
+        """Delete an object, and what belongs to it."""
+        options = json.loads(body or b"{}")
         _, namespace, plural, name = _place(path)
         uid = options.get("preconditions", {}).get("uid")
         with self.objects.lock:
@@ -139,9 +227,7 @@ class Handler(BaseHTTPRequestHandler):
             ]
             for one in gone:
                 self.objects.kinds[plural].remove(one)
-                owned = {one["metadata"]["uid"]}  # what the garbage collector does
-                for kind, others in self.objects.kinds.items():
-                    self.objects.kinds[kind] = [it for it in others if not _owners(it) & owned]
+            self.objects._collect()
         self.status(200 if gone else 404, "Success" if gone else "NotFound", f"{plural} {name}")
 
     def begin(self) -> tuple[str, dict[str, str]]:
@@ -181,6 +267,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, body: object, code: int = 200) -> None:
         """Send an object as JSON, or a text."""
+        if self.trouble.code:
+            code, why = self.trouble.code, "the server is not ready"
+            reason = "Forbidden" if code == 403 else ""
+            body = {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "status": "Failure",
+                "reason": reason,
+                "message": why,
+                "code": code,
+            }
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Type", "text/plain" if isinstance(body, str) else "application/json")
@@ -230,8 +327,9 @@ def _selected(item: dict[str, Any], namespace: str, query: dict[str, str]) -> bo
     )
 
 
-def _owners(item: dict[str, Any]) -> set[str]:
-    return {it.get("uid", "") for it in item["metadata"].get("ownerReferences", ())}
+def _owning_jobs(item: dict[str, Any]) -> set[str]:
+    owners = item["metadata"].get("ownerReferences", ())
+    return {it.get("uid", "") for it in owners if it.get("kind") == "Job"}
 
 
 @contextmanager

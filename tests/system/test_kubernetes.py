@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import json
+import os
+import signal
 import subprocess
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from corpus_cases import CORPUS, load
 from kubernetes_kubelet import Kubelet
-from kubernetes_server import Objects, serving
-from plugin_helpers import command, environment, names, run_pytest, wait_for
+from kubernetes_server import Objects, Trouble, serving
+from plugin_helpers import command, environment, names, processes, run_pytest, wait_for
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cluster.slurm import leftovers as slurm_leftovers
@@ -198,6 +202,9 @@ def test_healthy_cluster_passes_and_its_jobs_prove_ranks_and_are_removed(
     assert {it["name"]: it["value"] for it in result["metrics"]}["job_nodes"] == 2
     assert found.kinds["jobs"] == found.kinds["services"] == []
     assert [it["spec"]["ttlSecondsAfterFinished"] for it in kubelet.jobs] == [300] * 3
+    assert all(
+        it["metadata"]["ownerReferences"][0]["name"].startswith("gpucluster-run-") for it in kubelet.jobs
+    )
     assert all(it["spec"]["activeDeadlineSeconds"] == 300 for it in kubelet.jobs)
     assert found.requests.count("POST /api/v1/namespaces/default/services") == 1
     assert {"POST", "DELETE"} == {it.split()[0] for it in found.requests} - {"GET"}
@@ -235,17 +242,42 @@ def job_names(found: Objects) -> list[str]:
     return sorted(it["metadata"]["name"] for it in found.kinds["jobs"])
 
 
+JOBS = "POST /apis/batch/v1/namespaces/default/jobs"
+
+
+@contextmanager
+def run_of_jobs(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a run of Jobs whose pods never end."""
+    with subprocess.Popen(
+        ["env", "--default-signal=TERM", *command(*SUITE, "-k", "job_gpus")], cwd=folder, text=True,
+        env=environment(MARK=str(folder)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as run:  # fmt: skip
+        try:
+            yield run
+        finally:
+            run.kill()
+
+
+def shells(folder: Path) -> list[int]:
+    return [pid for pid, words in processes(f"MARK={folder}") if words.startswith("sh ")]
+
+
+def nothing_is_left(found: Objects, folder: Path) -> None:
+    """Fail unless all objects go, also those of requests under way, and then the processes."""
+    wait_for(lambda: not found.open, "all requests were answered", 30)
+    wait_for(lambda: not list(processes(f"MARK={folder}")), "all processes ended", 30)
+    assert found.left() == []
+
+
 def test_jobs_of_a_killed_run_are_removed_by_its_shell_or_by_clean(
     cleaned: tuple[Objects, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, folder = cleaned  # its pods never end: no kubelet runs them
-    with subprocess.Popen(
-        command(*SUITE, "-k", "job_gpus"), cwd=folder, env=environment(), stdout=subprocess.DEVNULL
-    ) as run:
-        wait_for(lambda: len(found.kinds["jobs"]) == 2, "the Jobs were created")
+    with run_of_jobs(folder) as run:
+        wait_for(lambda: len(found.kinds["jobs"]) == 3, "the Jobs and their owner were created")
         left = copy.deepcopy(found.kinds["jobs"])
         run.kill()
-    wait_for(lambda: not found.kinds["jobs"], "the Jobs were deleted", 30)
+    nothing_is_left(found, folder)
     found.kinds["jobs"] += left  # as if the shell had been killed too
     found.requests.clear()
     killed = job_names(found)
@@ -269,12 +301,103 @@ def test_jobs_of_a_killed_run_are_removed_by_its_shell_or_by_clean(
     assert "default/unmarked (active) of a run without a mark" in listed
     assert "live" not in listed
     assert "theirs" not in listed
-    assert "3 found: " in listed
+    assert "4 found: " in listed
     assert not [it for it in found.requests if it.startswith("DELETE")]
     assert cli.main([*arguments, "--yes"]) == 0
     assert job_names(found) == ["elsewhere", "elsewhere-just-ended", "live", "theirs", "unmarked"]
     deleted = [it.rpartition("/")[2] for it in found.requests if it.startswith("DELETE")]
     assert sorted(deleted) == sorted([*killed, "elsewhere-ended"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("slow", [1, 2], ids=["owner", "job"])
+def test_an_object_whose_creation_is_in_flight_at_the_end_of_the_run_is_removed(
+    cleaned: tuple[Objects, Path], slow: int, number: signal.Signals
+) -> None:
+    found, folder = cleaned
+    found.trouble = lambda *request: (
+        Trouble(delay=3) if " ".join(request) == JOBS and found.requests.count(JOBS) == slow else Trouble()
+    )
+    with run_of_jobs(folder) as run:
+        wait_for(lambda: found.requests.count(JOBS) == slow, "the creation is in flight")
+        run.send_signal(number)
+        assert run.wait(30) == (2 if number == signal.SIGTERM else -number)
+    nothing_is_left(found, folder)
+    assert found.requests.count(JOBS) == slow
+
+
+def test_jobs_of_a_killed_run_go_as_soon_as_the_api_server_recovers(cleaned: tuple[Objects, Path]) -> None:
+    found, folder = cleaned
+    with run_of_jobs(folder) as run:
+        wait_for(lambda: len(found.kinds["jobs"]) == 3, "the Jobs were created")
+        recovery = time.monotonic() + 4
+        found.trouble = lambda *_: Trouble(code=503 if time.monotonic() < recovery else 0)
+        run.kill()
+    wait_for(lambda: not found.left(), "the Jobs were deleted", 30)
+    nothing_is_left(found, folder)
+
+
+def test_a_stopped_run_reports_jobs_that_it_cannot_delete_yet(cleaned: tuple[Objects, Path]) -> None:
+    found, folder = cleaned
+    text = (folder / "k8s.yaml").read_text()
+    (folder / "k8s.yaml").write_text(text.replace("  jobs: true\n", "  jobs: true\n  timeout: 3s\n"))
+    with run_of_jobs(folder) as run:
+        wait_for(lambda: len(found.kinds["jobs"]) == 3, "the Jobs were created")
+        found.trouble = lambda method, _: Trouble(code=500 if method == "DELETE" else 0)
+        run.terminate()
+        printed, _ = run.communicate(timeout=60)
+    assert run.returncode == 2
+    assert "Jobs of this run may be left in namespace default until Kubernetes removes them: " in printed
+    assert "the server is not ready; after 3 s process" in printed
+    assert len(shells(folder)) == 1
+    assert len(found.left()) == 3
+    found.trouble = lambda *_: Trouble()
+    wait_for(lambda: not found.left(), "the Jobs were deleted", 30)
+    nothing_is_left(found, folder)
+
+
+def test_a_run_whose_shell_was_killed_deletes_its_jobs(cleaned: tuple[Objects, Path]) -> None:
+    found, folder = cleaned
+    with run_of_jobs(folder) as run:
+        wait_for(lambda: len(found.kinds["jobs"]) == 3, "the Jobs were created")
+        (shell,) = shells(folder)
+        os.kill(shell, signal.SIGKILL)
+        run.terminate()
+        printed, _ = run.communicate(timeout=60)
+    assert "may be left" not in printed
+    nothing_is_left(found, folder)
+
+
+def test_kubernetes_removes_everything_by_the_deadline_if_all_processes_are_dead(
+    cleaned: tuple[Objects, Path],
+) -> None:
+    found, folder = cleaned
+    found.trouble = lambda *request: Trouble(
+        delay=2 if " ".join(request) == JOBS and found.requests.count(JOBS) == 3 else 0
+    )
+    with run_of_jobs(folder) as run:
+        wait_for(lambda: found.requests.count(JOBS) == 3, "the last creation is in flight")
+        for pid in (*shells(folder), run.pid):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (*shells(folder), run.pid):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not found.open, "all requests were answered", 30)
+    found.kinds["jobs"][-1]["spec"]["suspend"] = True  # by a queue: no deadline applies to it
+    assert len(found.left()) == 3
+    found.pass_time(60 + 240 + 300)  # job_pull, job_time, keep_finished
+    assert len(found.left()) == 2  # the owner, and the Job that did not start
+    found.pass_time(2 * (60 + 240 + 3 * 60) + 300)
+    assert found.left() == []
+
+
+def test_a_refused_owner_is_the_reason_and_nothing_is_waited_for(cleaned: tuple[Objects, Path]) -> None:
+    found, folder = cleaned
+    found.trouble = lambda method, _: Trouble(code=403 if method == "POST" else 0)
+    run = run_pytest(folder, *SUITE, "-k", "job_gpus or job_nccl", where=())
+    assert len(names(run.outcomes, "not checked")) == 3, run.out
+    assert "kubectl create: Error from server (Forbidden)" in run.out
+    assert "may be left" not in run.out
+    assert not [it for it in found.requests if it.startswith("DELETE")]
 
 
 def test_clean_removes_no_other_job_of_the_same_name(cleaned: tuple[Objects, Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -98,6 +99,26 @@ def test_damaged_pods_of_a_job_are_one_clear_error(answer: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("problem", "noted"),
+    [
+        ("", b"yes\n"),
+        ("kubectl create: Error from server (Forbidden): jobs.batch is forbidden: exceeded quota", b"no\n"),
+        ('kubectl create: The Job "x" is invalid: spec.template', b"no\n"),
+        ("kubectl create: admission webhook denied the request", b"no\n"),
+        ("kubectl create: Error from server (InternalError): timeout", b"unknown\n"),
+        ("kubectl create: Error from server (AlreadyExists): jobs.batch already exists", b"unknown\n"),
+        ("kubectl: not finished after 65 s: does its server respond?", b"unknown\n"),
+    ],
+)
+def test_a_creation_counts_as_refused_only_where_the_answer_excludes_it(problem: str, noted: bytes) -> None:
+    kubectl = Mock()
+    kubectl.config = KubernetesConfig()
+    kubectl.argv.return_value = ("kubectl",)
+    jobs.Guard(kubectl, "x", 60, Mock()).note(problem)
+    kubectl.transport.spawn.return_value.stdin.write.assert_called_once_with(noted)
+
+
+@pytest.mark.parametrize(
     ("index", "shown"),
     [
         (..., "pod pod-0 has no completion index"),
@@ -117,9 +138,9 @@ def test_pod_without_an_index_of_its_job_is_one_clear_error(index: object, shown
 def test_created_job_without_a_uid_is_one_clear_error(answer: str) -> None:
     with pytest.raises(ProbeError, match=r"^kubectl create: "):
         read_uid(answer)
-    found = work({"items": []}, answer).nccl(["gpu01", "gpu02"])
-    assert found.nccl_problem.startswith("kubectl create: ")
-    assert not found.nccl
+    guard = Mock()
+    assert work({"items": []}, answer).own(guard, "gpu01").startswith("kubectl create: ")
+    guard.note.assert_called_once_with("")  # it was created
 
 
 def test_null_stands_for_what_is_absent() -> None:

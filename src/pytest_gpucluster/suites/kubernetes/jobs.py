@@ -1,8 +1,9 @@
 """Jobs of Kubernetes: `nvidia-smi -L` on each GPU node, then one NCCL Job on all of them. Only where `jobs: true`.
 
-Every object has a label of this run. They are removed by that label at the end, also where this process is killed: a shell
-reads a pipe from it and deletes when the pipe closes. If the shell is killed at the same time, Kubernetes ends the Jobs by
-activeDeadlineSeconds and removes them by ttlSecondsAfterFinished; the Service belongs to its Job (ownerReferences).
+A Job without pods, `gpucluster-run-...`, is created first and owns all other objects (ownerReferences): once it is deleted,
+Kubernetes removes them, also those whose creation was still in flight. It is deleted at the end, also where this process is
+killed: a shell reads a pipe from it and deletes when the pipe closes. If the shell is killed at the same time, Kubernetes
+ends the Jobs by activeDeadlineSeconds, and removes them and their owner by ttlSecondsAfterFinished.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import secrets
 import subprocess
 import time
@@ -17,14 +19,14 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cluster.transport.local import kill_group
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, sent
 from pytest_gpucluster.suites.kubernetes.facts import read_job_pods, read_uid, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
 
     from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
     from pytest_gpucluster.suites.kubernetes.facts import JobPod, KubeFacts
@@ -44,8 +46,31 @@ while [ "$local" -lt "$GPUS" ]; do
 done
 rc=0; for pid in $pids; do wait "$pid" || rc=$?; done; exit "$rc"
 """
-# a line means release(); at end of file the output has no reader any more, and a write would end kubectl
-_DELETE = 'read -r _ || exec "$@" > /dev/null 2>&1; exec "$@"'
+SERVER_TIMEOUT = 60  # seconds: --request-timeout of kube-apiserver; no request takes effect later
+# answers after which nothing was created; any other failure, as a timeout or 5xx, leaves that open
+_REFUSED = re.compile(
+    r"\((?:Forbidden|Invalid|BadRequest|Unauthorized|NotFound)\)|is invalid|denied the request"
+)
+# First line: whether the owner was created. End of file instead means that this process died during the creation, which may
+# still take effect. A deleted object counts as gone at the answer NotFound.
+_DELETE = """settled=$1 lifetime=$2 options=$3 pause=0; shift 3
+clock() { read -r now _ < /proc/uptime; now=${now%.*}; }
+trap '' PIPE
+read -r created || created=unknown
+[ "$created" != no ] || exit 0
+[ "$created" != yes ] || read -r _
+clock; settled=$((now + settled)) end=$((now + settled + lifetime))
+while :; do
+  answer=$(printf %s "$options" | "$@" 2>&1 > /dev/null) && created=yes
+  clock
+  case $answer in
+    *"(NotFound)"*) [ "$created" != yes ] && [ "$now" -lt "$settled" ] || exit 0 ;;
+    ?*) printf '%s\n' "$answer" >&2 ;;
+  esac
+  [ "$now" -lt "$end" ] || exit 1
+  sleep "$pause"; pause=$((pause < 2 ? 2 * pause + 1 : 3))
+done
+"""
 _UNPACK = "import base64, os, zlib; exec(zlib.decompress(base64.b64decode(os.environ['PAYLOAD'])))"
 
 
@@ -78,50 +103,98 @@ class JobFacts:
 
 
 class Guard:
-    """Deletes the labelled objects at any end of this process. Make it before the first object."""
+    """Deletes the owner of all objects at any end of this process. Make it before the first object.
 
-    def __init__(self, kubectl: Kubectl, mark: str) -> None:
-        words = (
-            "delete",
-            "jobs,services",
-            f"--namespace={kubectl.config.namespace}",
-            f"--selector={LABEL}={mark}",
-        )
-        delete = kubectl.argv(*words, "--ignore-not-found", "--wait=false")
-        self._process = kubectl.transport.spawn(("sh", "-c", _DELETE, "sh", *delete))
+    The shell retries until the API server answers that the owner is gone, or until its TTL has passed. `report` receives
+    why objects may be left at the end of the run.
+    """
 
-    def release(self, patience: float) -> str:
-        """Delete now; return why that failed, '' if it did not."""
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            out, err = self._process.communicate(b"\n", patience)
-            if self._process.returncode == 0:
-                return ""
-            return (err or out).decode(errors="replace").strip().rpartition("\n")[2]
-        kill_group(self._process)
-        return f"kubectl delete did not end within {patience:g} s"
+    def __init__(self, kubectl: Kubectl, owner: str, lifetime: int, report: Callable[[str], None]) -> None:
+        words, options = deletion(kubectl.config.namespace, owner)
+        # kubectl's own limit, and then that of the server
+        settled = int(kubectl.config.timeout) + SERVER_TIMEOUT
+        limits = str(settled), str(lifetime)
+        self._argv = ("sh", "-c", _DELETE, "sh", *limits, options, *kubectl.argv(*words))
+        self._kubectl, self._report, self._created = kubectl, report, b""
+        self._process = kubectl.transport.spawn(self._argv)
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left = "the run was stopped before the API server confirmed their deletion"
+        try:
+            left = self._release(self._kubectl.config.timeout)
+        finally:
+            if left:
+                self._report(left)
+
+    def note(self, problem: str) -> None:
+        """Record the result of the creation of the owner: `problem` is '' if it succeeded."""
+        self._created = b"no\n" if _REFUSED.search(problem) else b"unknown\n" if problem else b"yes\n"
+        self._send()
+
+    def _send(self) -> None:
+        with contextlib.suppress(OSError):  # the shell was killed: _release starts another
+            assert self._process.stdin is not None
+            self._process.stdin.write(self._created)
+            self._process.stdin.flush()
+
+    def _release(self, patience: float) -> str:
+        """Delete now; return why that failed, '' if it did not. The shell continues if `patience` is over."""
+        try:
+            _, err = self._process.communicate(timeout=patience)
+            if self._process.returncode != 0:  # the shell was killed: another one takes its place
+                self._process = self._kubectl.transport.spawn(self._argv)
+                self._send()
+                _, err = self._process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired as late:
+            why = _last_line(late.stderr or b"") or "the API server has not confirmed their deletion"
+            return f"{why}; after {patience:g} s process {self._process.pid} continues to delete them"
+        rc = self._process.returncode
+        return "" if rc == 0 else _last_line(err) or f"the shell that deletes them ended with {rc}"
+
+
+def _last_line(output: bytes) -> str:
+    return output.decode(errors="replace").strip().rpartition("\n")[2]
+
+
+def deletion(namespace: str, job: str, **options: object) -> tuple[tuple[str, ...], str]:
+    """Return the words of a kubectl command that deletes a Job and what it owns, and the command's stdin."""
+    words = ("delete", f"--raw=/apis/batch/v1/namespaces/{namespace}/jobs/{job}", "--filename=-")
+    kind = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    return words, json.dumps({**kind, **options})
 
 
 def run_jobs(
-    kubectl: Kubectl, seen: KubeFacts, nodes: Sequence[str], busy: Mapping[str, str]
-) -> tuple[JobFacts, str]:
-    """Run the Jobs on the nodes that are free; return the facts, and why objects may be left, '' if none are."""
-    left_out = {node: why for node in nodes if (why := busy.get(node) or why_not(seen, node, kubectl.config))}
+    kubectl: Kubectl,
+    seen: KubeFacts,
+    nodes: Sequence[str],
+    busy: Mapping[str, str],
+    report: Callable[[str], None],
+) -> JobFacts:
+    """Run the Jobs on the nodes that are free. `report` receives why objects may be left at the end."""
+    config = kubectl.config
+    left_out = {node: why for node in nodes if (why := busy.get(node) or why_not(seen, node, config))}
     free = [node for node in nodes if node not in left_out]
     if not free:
-        return JobFacts(left_out=left_out, nccl_problem="no node is free for a Job"), ""
-    mark, token = run_mark.name_of_run("kube", secrets.token_hex(4)), secrets.token_hex(4)
-    guard = Guard(kubectl, mark)
-    try:
-        work = _Work(kubectl, seen, mark, token)
+        return JobFacts(left_out=left_out, nccl_problem="no node is free for a Job")
+    work = _Work(kubectl, seen, run_mark.name_of_run("kube", secrets.token_hex(4)), secrets.token_hex(4))
+    with Guard(kubectl, work.owner["name"], lifetime(config), report) as guard:
+        if problem := work.own(guard, free[0]):
+            gpus = {node: PodResult(node, problem=problem) for node in free}
+            return JobFacts(gpus=gpus, left_out=left_out, nccl_problem=problem)
         gpus = work.list_gpus(free)
         good = [node for node in free if gpus[node].rc == 0]
-        facts = (
-            work.nccl(good) if kubectl.config.nccl else JobFacts(nccl_problem="`kubernetes.nccl` is false")
-        )
-        facts = JobFacts(**{**vars(facts), "gpus": gpus, "left_out": left_out})
-    finally:
-        left = guard.release(kubectl.config.timeout)
-    return facts, left
+        facts = work.nccl(good) if config.nccl else JobFacts(nccl_problem="`kubernetes.nccl` is false")
+    return JobFacts(**{**vars(facts), "gpus": gpus, "left_out": left_out})
+
+
+def lifetime(config: KubernetesConfig) -> int:
+    """Return the seconds after which Kubernetes removes the owner: both rounds of Jobs and their kubectl commands end before."""
+    return int(2 * (config.job_pull + config.job_time + 3 * config.timeout) + config.keep_finished)
 
 
 def why_not(seen: KubeFacts, node: str, config: KubernetesConfig) -> str:
@@ -150,6 +223,28 @@ class _Work:
     def __init__(self, kubectl: Kubectl, seen: KubeFacts, mark: str, token: str) -> None:
         self.kubectl, self.seen, self.mark, self.token = kubectl, seen, mark, token
         self.config = kubectl.config
+        self.owner = {"apiVersion": "batch/v1", "kind": "Job", "name": f"gpucluster-run-{token}"}
+
+    def own(self, guard: Guard, node: str) -> str:
+        """Create the owner of all other objects; return why that failed, '' if it did not.
+
+        It has the form of the other Jobs, which passes the same admission, and ends at once: it needs no completion.
+        """
+        job = self.job(self.owner["name"], [node], _gpus(self.seen, node, self.config), ["true"])
+        del job["metadata"]["ownerReferences"]
+        job["spec"] |= {
+            "completions": 0,
+            "parallelism": 0,
+            "ttlSecondsAfterFinished": lifetime(self.config),
+        }
+        text, problem = self.create(job)
+        guard.note(problem)
+        if not problem:
+            try:
+                self.owner["uid"] = read_uid(text)
+            except ProbeError as error:
+                problem = str(error)
+        return problem
 
     def list_gpus(self, nodes: Sequence[str]) -> dict[str, PodResult]:
         """Run nvidia-smi -L on each node, all at once."""
@@ -174,12 +269,8 @@ class _Work:
             )
         (gpus,) = counts
         name = f"gpucluster-nccl-{self.token}"
-        text, problem = self.create(self.nccl_job(name, nodes, gpus))
-        if not problem:
-            try:
-                _, problem = self.create(self.service(name, read_uid(text)))
-            except ProbeError as error:
-                problem = str(error)
+        made = [self.service(name), self.nccl_job(name, nodes, gpus)]
+        _, problem = self.create({"apiVersion": "v1", "kind": "List", "items": made})
         if problem:
             return JobFacts(nccl_problem=problem)
         ended = self.wait({name: len(nodes)})
@@ -256,7 +347,7 @@ class _Work:
         return {
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": {"name": name, "labels": labels},
+            "metadata": {"name": name, "labels": labels, "ownerReferences": [self.owner]},
             "spec": {
                 "backoffLimit": 0,
                 "activeDeadlineSeconds": int(config.job_pull + config.job_time),
@@ -265,13 +356,12 @@ class _Work:
             },
         }
 
-    def service(self, name: str, owner: str) -> dict[str, Any]:
-        """Return the headless Service, which Kubernetes removes together with its Job."""
-        reference = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": owner}
+    def service(self, name: str) -> dict[str, Any]:
+        """Return the headless Service."""
         return {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": {"name": name, "labels": {LABEL: self.mark}, "ownerReferences": [reference]},
+            "metadata": {"name": name, "labels": {LABEL: self.mark}, "ownerReferences": [self.owner]},
             "spec": {
                 "clusterIP": "None",
                 "publishNotReadyAddresses": True,
@@ -282,16 +372,8 @@ class _Work:
 
     def create(self, found: dict[str, Any]) -> tuple[str, str]:
         """Create objects; return what the API server made of them, and why it refused."""
-        words = (
-            "create",
-            f"--namespace={self.config.namespace}",
-            "--validate=false",
-            "-f",
-            "-",
-            "-o",
-            "json",
-        )
-        return self.kubectl.ask(*words, stdin=json.dumps(found))
+        words = ("create", f"--namespace={self.config.namespace}", "--validate=false", "--filename=-")
+        return self.kubectl.ask(*words, "--output=json", stdin=json.dumps(found))
 
     def wait(self, wanted: Mapping[str, int]) -> dict[tuple[str, int], JobPod]:
         """Return {(Job, index): pod} as soon as all pods have ended, or what there is at the deadline.

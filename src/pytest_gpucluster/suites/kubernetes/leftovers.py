@@ -6,7 +6,6 @@ ended: the process of the label's mark no longer exists on this machine, or Kube
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
 from pytest_gpucluster.suites.kubernetes.facts import read_jobs
-from pytest_gpucluster.suites.kubernetes.jobs import LABEL
+from pytest_gpucluster.suites.kubernetes.jobs import LABEL, deletion
 from pytest_gpucluster.suites.kubernetes.steps import Kubectl
 
 if TYPE_CHECKING:
@@ -71,14 +70,8 @@ def _leftover(kubectl: Kubectl, job: Job, now: float) -> Leftover | None:
 
 
 def _delete(kubectl: Kubectl, job: Job) -> None:
-    """Delete a Job, its pods and its Service; another Job of the same name stays, with GpuClusterError."""
-    options = {
-        "apiVersion": "v1",
-        "kind": "DeleteOptions",
-        "preconditions": {"uid": job.uid},
-        "propagationPolicy": "Background",
-    }
-    path = f"/apis/batch/v1/namespaces/{kubectl.config.namespace}/jobs/{job.name}"
-    _, problem = kubectl.ask("delete", f"--raw={path}", "--filename=-", stdin=json.dumps(options))
+    """Delete a Job and what it owns; another Job of the same name stays, with GpuClusterError."""
+    words, options = deletion(kubectl.config.namespace, job.name, preconditions={"uid": job.uid})
+    _, problem = kubectl.ask(*words, stdin=options)
     if problem and GONE not in problem:
         raise GpuClusterError(problem)

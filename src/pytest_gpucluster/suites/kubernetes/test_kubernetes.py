@@ -131,12 +131,13 @@ def job_facts(
     busy = {
         node: "jobs of Slurm use the node" for node, info in infos.items() if info.busy and node not in held
     }
-    found, left = run_jobs(Kubectl(config), seen, nodes, busy)
-    if left:
+
+    def report(why: str) -> None:
         session.messages.append(
-            f"Jobs of this run may be left in namespace {config.namespace} until Kubernetes removes them: {left}"
+            f"Jobs of this run may be left in namespace {config.namespace} until Kubernetes removes them: {why}"
         )
-    return found
+
+    return run_jobs(Kubectl(config), seen, nodes, busy, report)
 
 
 @pytest.fixture(scope="session")
