@@ -15,7 +15,16 @@ from drain_helpers import summed
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
-from pytest_gpucluster.drain import Budget, DrainExecutor, Grounds, Limits, lock_path, locked, why_no_rights
+from pytest_gpucluster.drain import (
+    Budget,
+    DrainExecutor,
+    Grounds,
+    Limits,
+    LockError,
+    lock_path,
+    locked,
+    why_no_rights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -690,14 +699,17 @@ def test_one_run_at_a_time_holds_the_lock(tmp_path: Path) -> None:
     finally:
         leave.set()
         other.join(60)
-    with locked(path, patience=10) as alone:
-        assert alone
+    with locked(path, patience=10):
+        pass
 
 
-def test_where_no_file_can_be_there_is_no_lock(tmp_path: Path) -> None:
+def test_where_no_file_can_be_nothing_happens_under_the_lock(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with locked(tmp_path / "file" / "lock") as alone:
-        assert not alone
+    path = tmp_path / "file" / "lock"
+    with pytest.raises(LockError, match="cannot be locked") as caught, locked(path):
+        pytest.fail("there is no lock")
+    assert str(caught.value).startswith(f"{path}: cannot be locked (")
+    assert str(caught.value).endswith("): no node is changed; XDG_STATE_HOME names another folder")
 
 
 def test_the_lock_lies_below_the_state_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -718,22 +730,21 @@ def test_a_user_without_a_home_has_no_lock(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr("pytest_gpucluster.drain.lock.Path.home", homeless)
     assert lock_path("x") is None
-    with locked(None) as alone:
-        assert alone is False
+    with pytest.raises(LockError, match="no node is changed; set XDG_STATE_HOME"), locked(None):
+        pytest.fail("there is no lock")
 
 
 def test_the_lock_is_free_again_after_it_was_held_and_is_the_users_alone(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "locks" / "x.lock"
     for _ in range(2):
-        with locked(path, patience=0) as alone:
-            assert alone is True
+        with locked(path, patience=0):  # noqa: SIM117
             with path.open() as other, pytest.raises(BlockingIOError):
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(ValueError, match="inside"), locked(path):
         raise ValueError("inside")
-    with locked(path, patience=0) as alone:
-        assert alone
+    with locked(path, patience=0):
+        pass
 
 
 def test_a_file_system_without_locks_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -741,8 +752,8 @@ def test_a_file_system_without_locks_has_none(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("pytest_gpucluster.drain.lock.fcntl.flock", no_locks)
-    with locked(tmp_path / "x.lock") as alone:
-        assert alone is False
+    with pytest.raises(LockError, match="No locks available"), locked(tmp_path / "x.lock"):
+        pytest.fail("there is no lock")
 
 
 def test_a_lock_is_waited_for_as_long_as_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -756,7 +767,7 @@ def test_a_lock_is_waited_for_as_long_as_said(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("pytest_gpucluster.drain.lock.time.sleep", sleep)
     with path.open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        message = f"{path}: another run has been draining for 60 s: nothing is drained"
+        message = f"{path}: another run has been draining for 60 s: no node is changed"
         with pytest.raises(GpuClusterError) as caught, locked(path):
             pytest.fail("the lock is held by two")
     assert str(caught.value) == message

@@ -537,7 +537,10 @@ def test_a_node_is_ours_while_it_is_drained_with_our_reason(
     ("info", "why"),
     [
         (node("IDLE", "DRAIN", reason=OURS), ""),
-        (node("DOWN", "DRAIN", "NOT_RESPONDING", reason=OURS), ""),
+        (
+            node("DOWN", "DRAIN", "NOT_RESPONDING", reason=OURS),
+            "its state is DOWN+DRAIN+NOT_RESPONDING: an administrator must check it",
+        ),
         (None, "Slurm does not know this node"),
         (node("IDLE"), "it is not drained any more"),
         (node("IDLE", reason=OURS), "it is not drained any more"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_state
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
 from pytest_gpucluster.drain import Trial
@@ -25,16 +25,17 @@ SCONTROL = """#!/bin/sh
 cd "$WORLD" || exit 1
 echo "$*" >>ran
 if [ "$1" = show ]; then node=$4; else node=${2#NodeName=}; fi
-n=$(cat "$node.broken" 2>/dev/null || echo 0)
+n=0; [ -e "$node.broken" ] && n=$(cat "$node.broken")
 if [ "$n" -gt 0 ]; then echo $((n - 1)) >"$node.broken"; exit 1; fi
 if [ "$1" = show ]; then
-  echo "NodeName=$node Arch=x86_64 State=$(cat "$node.state") Reason=$(cat "$node.reason") [root@2026-11-21T08:53:55]"
+  read -r state <"$node.state"; read -r reason <"$node.reason"
+  echo "NodeName=$node Arch=x86_64 State=$state CPUs=8${reason:+ Reason=$reason [root@2026-11-21T08:53:55]} Comment=a Reason=b"
   exit 0
 fi
 [ -e "$node.refused" ] && exit 1
 [ -e "$node.kills" ] && { rm "$node.kills"; kill -9 $PPID; }
 case "$3" in
-  State=UNDRAIN) echo IDLE >"$node.state"; : >"$node.reason" ;;
+  State=UNDRAIN) echo IDLE >"$node.state"; echo >"$node.reason" ;;
   State=DRAIN) echo IDLE+DRAIN >"$node.state"; echo "${4#Reason=}" >"$node.reason" ;;
 esac
 """
@@ -91,7 +92,7 @@ class World:
         found = {}
         for path in self.folder.glob("*.state"):
             state, reason = self.told(path.stem)
-            base, *flags = state.split("+")
+            base, flags = parse_state(state)
             quiet = ["NOT_RESPONDING"] if path.stem in self.silent and "DRAIN" not in flags else []
             found[path.stem] = NodeInfo(path.stem, base, frozenset([*flags, *quiet]), reason=reason)
         return found
@@ -113,7 +114,7 @@ def world(tmp_path: Path) -> World:
 def a_trial(world: Any, *nodes: str, lock: Path | None = None) -> tuple[Trial, Log]:
     log = Log()
     reasons = dict.fromkeys(nodes or ("gpu01", "gpu02"), OURS)
-    return Trial(world, reasons, log.write, lock), log
+    return Trial(world, reasons, log.write, lock or world.folder / "x.lock"), log
 
 
 def test_what_is_kept_stays_and_the_others_are_drained_again_with_their_reason(world: World) -> None:
@@ -225,6 +226,68 @@ def test_a_node_that_slurm_does_not_undrain_is_refused_and_stays_as_it_was(world
     assert [event.get("result") for event in log] == [None, None, "refused", "undrained"]
     assert run.end() == []
     assert run.ended == {"gpu01": "drained", "gpu02": "drained"}
+
+
+@pytest.mark.parametrize(
+    ("change", "result", "why"),
+    [
+        (("IDLE", ""), "changed", "another user changed it directly before its trial"),
+        (("IDLE+DRAIN", "bob: bad cable"), "changed", "another user changed it directly before its trial"),
+        (("IDLE", "broken"), "unread", "its state could not be read directly before its trial"),
+    ],
+)
+def test_a_node_that_changes_directly_before_its_trial_is_not_on_trial_and_the_shell_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], result: str, why: str
+) -> None:
+    before = world.nodes()
+    world.put("gpu01", *change)
+    if result == "unread":
+        world.mark("gpu01", "broken", "1")
+    run, log = a_trial(world, "gpu01")
+    monkeypatch.setattr(world, "nodes", lambda: before)
+    run.begin()
+    assert (run.refused, run.running, run.end()) == ({"gpu01": why}, (), [])
+    assert log[-1] == {"event": "node_result", "node": "gpu01", "result": result}
+    shell: Any = run._shell
+    assert shell.wait(30) == 0
+    assert world.told("gpu01") == change
+
+
+def test_without_a_lock_no_node_goes_on_trial(world: World) -> None:
+    (world.folder / "file").touch()
+    run, log = a_trial(world, lock=world.folder / "file" / "x.lock")
+    run.begin()
+    assert all("no node is changed" in why for why in run.refused.values())
+    assert list(run.refused) == [event["node"] for event in log] == ["gpu01", "gpu02"]
+    assert (run.end(), world.ran, world.ours) == ([], [], [])
+
+
+@pytest.mark.parametrize("state", ["DOWN", "IDLE+FAIL", "IDLE+DRAIN"])
+@pytest.mark.parametrize("passed", [True, False])
+def test_what_a_person_sets_during_a_trial_stands_whether_the_node_passed_or_not(
+    world: World, state: str, *, passed: bool
+) -> None:
+    run, _ = a_trial(world, "gpu01")
+    run.begin()
+    assert not passed or run.keep("gpu01")
+    world.put("gpu01", state, "bob: bad cable")
+    assert run.end() == []
+    assert run.ended == {"gpu01": "left"}
+    assert run.left["gpu01"].endswith(': "bob: bad cable"')
+    assert world.told("gpu01") == (state, "bob: bad cable")
+
+
+def test_a_node_that_failed_and_that_a_person_keeps_in_service_is_reported(world: World) -> None:
+    run, _ = a_trial(world, "gpu01")
+    run.begin()
+    world.put("gpu01", "IDLE", "bob: mine")
+    assert run.end() == [
+        (
+            "gpu01: did not pass its trial and is in service: another user changed it meanwhile "
+            f'(its reason has changed: "bob: mine"); if necessary, run: {TYPED}'
+        )
+    ]
+    assert world.told("gpu01") == ("IDLE", "bob: mine")
 
 
 def test_a_node_that_somebody_drained_meanwhile_keeps_that_reason(world: World) -> None:
@@ -359,7 +422,7 @@ def test_a_shell_whose_scontrol_fails_for_good_leaves_it_to_the_run(world: World
     world.mark("gpu01", "broken", "200")
     assert run.end() == []
     assert run.ended == {"gpu01": "drained"}
-    assert sum(line.startswith("show node") for line in world.ran) == 200
+    assert sum(line.startswith("show node") for line in world.ran) == 1 + 200
     assert world.ours == [DRAIN]
 
 
@@ -566,7 +629,7 @@ def test_a_full_log_keeps_no_node_in_service(world: Any) -> None:
         if len(written) > 4:
             raise GpuClusterError("no space left")
 
-    run = Trial(world, dict.fromkeys(("gpu01", "gpu02"), OURS), full, None)
+    run = Trial(world, dict.fromkeys(("gpu01", "gpu02"), OURS), full, world.folder / "x.lock")
     run.begin()
     assert run.end() == []
     assert {world.told(node) for node in ("gpu01", "gpu02")} == {("IDLE+DRAIN", OURS)}
@@ -692,7 +755,7 @@ def test_a_hostile_reason_is_one_word_to_the_shell(world: Any) -> None:
     hostile = "gpucluster:gpu.count 7<8 $(touch pwned) ; touch pwned run=old"
     world.put("gpu01", reason=hostile)
     log = Log()
-    run = Trial(world, {"gpu01": hostile}, log.write, None)
+    run = Trial(world, {"gpu01": hostile}, log.write, world.folder / "x.lock")
     run.begin()
     run.end()
     assert world.told("gpu01") == ("IDLE+DRAIN", hostile)

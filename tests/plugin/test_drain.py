@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pytest
 from drain.test_executor import Client, Log, World, drained, grounds
@@ -14,7 +15,7 @@ from drain_helpers import summed
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.drain import Budget
+from pytest_gpucluster.drain import Budget, policy
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, trial_reasons
 from pytest_gpucluster.plugin.rerun import is_repeatable
@@ -41,6 +42,7 @@ class Trial:
         self.world, self.open, self.kept = world, list(nodes), list[str]()
         self.ended: dict[str, str] = {}
         self.refused: dict[str, str] = {}
+        self.left: dict[str, str] = {}
         self.stuck: tuple[str, ...] = ()
         self.gone = False
         self.ends = 0
@@ -65,8 +67,9 @@ class Trial:
             elif node in self.stuck:
                 self.ended[node] = "failed"
                 problems.append(f"{node}: could not be drained again")
-            elif "DRAIN" in self.world.nodes[node].flags:
+            elif policy.why_not_drain_again(self.world.nodes[node], reason_of(node)):
                 self.ended[node] = "left"
+                self.left[node] = self.world.nodes[node].why_unavailable()
             else:
                 self.world.put(node, "DRAIN", reason_of(node))
                 self.ended[node] = "drained"
@@ -219,7 +222,7 @@ def test_a_run_that_was_stopped_early_ends_its_trials_before_its_reports(a_run: 
 
 
 def test_trials_end_also_where_the_acts_cannot_be_done(a_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def held(_path: object) -> contextlib.AbstractContextManager[bool]:
+    def held(_path: object) -> contextlib.AbstractContextManager[None]:
         raise GpuClusterError("another run has been draining for 60 s")
 
     monkeypatch.setattr("pytest_gpucluster.drain.locked", held)
@@ -229,6 +232,35 @@ def test_trials_end_also_where_the_acts_cannot_be_done(a_run: Any, monkeypatch: 
     assert finish(run) == 1
     assert drained(world_of(run)) == ["gpu02", "gpu03"]
     assert run.session.messages == ["drain: another run has been draining for 60 s"]
+
+
+def test_without_a_lock_nothing_is_drained_or_resumed_and_the_terminal_says_so(
+    a_run: Any, tmp_path: Path
+) -> None:
+    run = a_run(budget=Budget(5))
+    run._all_grounds = lambda _write: grounds("gpu05")
+    (tmp_path / "file").touch()
+    run._lock = path = tmp_path / "file" / "x.lock"
+    log = act(run)
+    (message,) = run.session.messages
+    assert message.startswith(f"drain: {path}: cannot be locked (")
+    assert "no node is changed" in message
+    assert log[-1] == {"event": "drain_unlocked", "why": message.removeprefix("drain: ")}
+    assert (world_of(run).ran, run.lines, finish(run)) == ([], ANY, 1)
+    assert drained(world_of(run)) == ["gpu02", "gpu03"]  # the end of their trial needs no lock
+
+
+@pytest.mark.parametrize(("state", "flags"), [("DOWN", ()), ("IDLE", ("FAIL",))])
+def test_a_node_that_somebody_took_out_of_service_during_its_trial_is_not_kept(
+    a_run: Any, state: str, flags: tuple[str, ...]
+) -> None:
+    run = a_run()
+    world_of(run).nodes["gpu02"] = theirs = NodeInfo("gpu02", state, frozenset(flags), reason="bob: keep out")
+    act(run)
+    assert trial_of(run).kept == []
+    assert world_of(run).nodes["gpu02"] == theirs
+    label = "+".join((state, *flags))
+    assert run.lines[0] == f'gpu02 is left as another user set it during its trial: {label}: "bob: keep out"'
 
 
 def test_a_node_that_was_not_undrained_stays_drained(a_run: Any) -> None:
@@ -242,8 +274,8 @@ def test_a_node_that_somebody_drained_during_its_trial_stays_that_persons(a_run:
     run = a_run()
     world_of(run).put("gpu02", "DRAIN", "bob: bad cable")
     act(run)
-    why = 'it was drained during its trial: "bob: bad cable"'
-    assert run.lines[0] == f"gpu02 stays drained: another user drained it during its trial: {why}"
+    left = 'DRAINING: "bob: bad cable"'
+    assert run.lines[0] == f"gpu02 is left as another user set it during its trial: {left}"
     assert world_of(run).nodes["gpu02"].reason == "bob: bad cable"
     assert finish(run) == 0
 

@@ -8,7 +8,7 @@
 """
 
 from pytest_gpucluster.drain.executor import DrainExecutor, Limits, why_no_rights
-from pytest_gpucluster.drain.lock import lock_path, locked
+from pytest_gpucluster.drain.lock import LockError, lock_path, locked
 from pytest_gpucluster.drain.policy import Budget, Grounds, why_not_resume
 from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
 from pytest_gpucluster.drain.retest import Trial, fit_for_trial
@@ -20,6 +20,7 @@ __all__ = [
     "DrainExecutor",
     "Grounds",
     "Limits",
+    "LockError",
     "Reason",
     "Trial",
     "fit_for_trial",

@@ -152,7 +152,7 @@ class DrainExecutor:
             self.commands.append(self.shown(argv))
             return False
         assert info is not None  # else there is a why
-        return self._update(node, argv, info, lambda now: "DRAIN" not in now.flags, "resumed") == "resumed"
+        return self._update(node, argv, info, lambda now: _is_resumed(now, reason), "resumed") == "resumed"
 
     def decide_resume(self, node: str, why: str, reason: str, **fields: Any) -> None:
         """Write the decision about a node that gpucluster drained; `why` it stays drained, '' to resume it."""
@@ -246,3 +246,7 @@ def why_no_rights(slurm: Slurm) -> str:
 
 def _is_drained(info: NodeInfo, reason: str) -> bool:
     return "DRAIN" in info.flags and info.reason == reason
+
+
+def _is_resumed(info: NodeInfo, reason: str) -> bool:
+    return not policy.why_not_drain_again(info, reason)

@@ -1,7 +1,8 @@
 """Which nodes may be drained or resumed, and why others are spared. Pure.
 
 Grounds are failed checks whose action is at least the one of --drain-on, and that failed again on a fresh attempt. A node
-with a reason of another user or program is never changed.
+is changed only in a state and with a reason that gpucluster wrote last or slurmctld sets by itself: Slurm's DRAIN and UNDRAIN
+replace the state FAIL and the reason of another user (tested on 22.05.8).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action
-from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
+from pytest_gpucluster.drain.reason import PREFIX, SILENT, Reason, read_reason, write_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,21 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 
 ACTIONS = tuple(Action)  # from mild to hard
+IN_SERVICE = frozenset({"IDLE", "ALLOCATED", "MIXED"})
+# flags that slurmctld sets by itself, and those of reservations; unlike FAIL, reboots and the way to power down
+FLAGS_OF_SLURM = frozenset(
+    {
+        "MAINTENANCE",
+        "RESERVED",
+        "PLANNED",
+        "COMPLETING",
+        "BLOCKED",
+        "PERFCTRS",
+        "NOT_RESPONDING",
+        "INVALID_REG",
+    }
+    | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "POWERED_DOWN", "POWERING_UP"}
+)
 NAMES = {action.value.replace(" ", "-"): action for action in ACTIONS if action.is_repair}
 
 
@@ -111,9 +127,7 @@ def why_not_drain(info: NodeInfo | None) -> str:
         return f'it has another reason: "{info.reason}"{_by(info)}'
     if "DRAIN" in info.flags:
         return "another user drained it without a reason"
-    if info.state not in {"IDLE", "ALLOCATED", "MIXED"} or {"FAIL", "REBOOT_REQUESTED"} & info.flags:
-        return f"its state is {info.full_state}: an administrator must check it"
-    return ""
+    return _foreign_state(info)
 
 
 def why_not_resume(info: NodeInfo | None, reason: str) -> str:
@@ -124,7 +138,36 @@ def why_not_resume(info: NodeInfo | None, reason: str) -> str:
         return "it is not drained any more"
     if info.reason != reason:
         return f'its reason has changed: "{info.reason}"{_by(info)}'
-    return ""
+    return _foreign_state(info, flags=frozenset({"DRAIN"}))
+
+
+def why_not_drain_again(info: NodeInfo | None, reason: str) -> str:
+    """Return why a node that was undrained for a test must be left; '' if it is as UNDRAIN left it.
+
+    `reason`: the former one, which old versions of Slurm keep. A node that slurmctld set DOWN since its slurmd does not
+    respond goes back into service by itself (ReturnToService), and one is UNKNOWN while slurmctld starts.
+    """
+    if info is None:
+        return "Slurm does not know this node"
+    if info.reason not in {"", reason, SILENT, f"{reason} : {SILENT}"}:
+        return f'its reason has changed: "{info.reason}"{_by(info)}'
+    return _foreign_state(
+        info, states=frozenset({"UNKNOWN", "DOWN"} if info.reason.endswith(SILENT) else {"UNKNOWN"})
+    )
+
+
+def _foreign_state(
+    info: NodeInfo, *, flags: frozenset[str] = frozenset(), states: frozenset[str] = frozenset()
+) -> str:
+    """Return a message unless slurmctld alone made the state; `flags` and `states` are allowed as well."""
+    if info.state in IN_SERVICE | states and info.flags <= FLAGS_OF_SLURM | flags:
+        return ""
+    return f"its state is {info.full_state}: an administrator must check it"
+
+
+def takes_jobs(info: NodeInfo) -> bool:
+    """Return whether Slurm may start jobs on the node, now or once its reboot or power saving ends."""
+    return info.state in IN_SERVICE and not info.flags & {"DRAIN", "FAIL"}
 
 
 def why_not_passed(reason: Reason, outcomes: Mapping[str, Sequence[str]], worse: Iterable[str]) -> str:

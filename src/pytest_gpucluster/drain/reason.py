@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 PREFIX = "gpucluster:"
+SILENT = "Not responding"  # slurmctld's reason for a node whose slurmd does not respond
 LIMIT = (
     255  # slurmdbd stores a node's reason as TINYTEXT (as_mysql_cluster.c); slurmctld itself sets no limit
 )

@@ -4,7 +4,7 @@ Slurm allocates a drained node to no job, not even to one of a maintenance reser
 undrained inside a reservation is available to jobs of that reservation only. A shell that reads a pipe of this process
 undrains and drains: when the process ends, for any reason, the pipe closes, and the shell drains every node that did not
 pass again, with its former reason. If the shell dies, this process drains the nodes at once. The result of a trial is
-the state in Slurm afterwards.
+the state in Slurm afterwards. Both read a node directly before a change, and leave one that another user has changed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cluster.slurm.inventory import names_of_flags
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
 from pytest_gpucluster.drain import policy
-from pytest_gpucluster.drain.lock import locked
-from pytest_gpucluster.drain.reason import bare
+from pytest_gpucluster.drain.lock import LockError, locked
+from pytest_gpucluster.drain.reason import SILENT, bare
 
 if TYPE_CHECKING:
     import subprocess
@@ -38,24 +39,53 @@ END_WITHIN = (
     30.0  # seconds until this process drains itself; without a controller the shell tries for 10 minutes
 )
 
-# Arguments: NODE REASON pairs. Lines in: `keep NODE`. Lines out: `undrained|refused|drained|left|lost NODE`.
+# Arguments: NODE REASON pairs. Lines in: `keep NODE`.
+# Lines out: `undrained|changed|unread|refused|drained|left|lost NODE`.
+# It decides as policy.why_not_resume and why_not_drain_again do.
 _SHELL = r"""
 trap '' HUP INT TERM PIPE
+look() {
+  shown=$(scontrol show node -o "$1" </dev/null) || return 1
+  case "$shown" in *" State="*) ;; *) return 1 ;; esac
+  state=${shown#* State=}; state=${state%% *}
+  shown=${shown%% Comment=*}; shown=${shown%% Extra=*}
+  case "$shown" in *" Reason="*) ;; *) reason=''; return ;; esac
+  reason=${shown#* Reason=}; mark=${reason##* \[}
+  case "${mark#*]}" in ''|' '|' '[A-Z]*) reason=${reason% \[*} ;; esac  # else a second line follows
+}
+made_by_slurm() {
+  words=$state+
+  while [ -n "$words" ]; do
+    word=${words%%+*}; words=${words#*+}
+    case "$word" in *[*~#\$-]) word=${word%?} ;; esac
+    case "$word" in STATES|$1) ;; *) return 1 ;; esac
+  done
+}
+drained_with() {
+  case "$state" in *DRAIN*) [ "$reason" = "$1" ] && made_by_slurm DRAIN ;; *) return 1 ;; esac
+}
+undrained_from() {
+  case "$reason" in
+    ''|"$1") made_by_slurm UNKNOWN ;;
+    "SILENT"|"$1 : SILENT") made_by_slurm UNKNOWN || made_by_slurm DOWN ;;
+    *) return 1 ;;
+  esac
+}
 undrain() {
   while [ $# -gt 0 ]; do
-    if scontrol update NodeName="$1" State=UNDRAIN </dev/null; then echo "undrained $1"; else echo "refused $1"; fi
+    if ! look "$1"; then finished="$finished$1 "; echo "unread $1"
+    elif ! drained_with "$2"; then finished="$finished$1 "; echo "changed $1"
+    elif scontrol update NodeName="$1" State=UNDRAIN </dev/null; then echo "undrained $1"
+    else echo "refused $1"; fi
     shift 2
   done
 }
 drain_again() {
   tries=0
   while [ $tries -lt 200 ]; do
-    if shown=$(scontrol show node -o "$1" </dev/null); then
-      state=${shown#* State=}
-      case "${state%% *}" in
-        *DRAIN*) echo "left $1"; return ;;
-        *) scontrol update NodeName="$1" State=DRAIN Reason="$2" </dev/null && { echo "drained $1"; return; } ;;
-      esac
+    if look "$1"; then
+      undrained_from "$2" || { echo "left $1"; return; }
+      scontrol update NodeName="$1" State=DRAIN Reason="$2" </dev/null && { echo "drained $1"; return; }
     fi
     tries=$((tries + 1)); sleep 3
   done
@@ -63,21 +93,24 @@ drain_again() {
 }
 drain_others() {
   while [ $# -gt 0 ]; do
-    case "$resumed" in *" $1 "*) ;; *) drain_again "$1" "$2" ;; esac
+    case "$finished" in *" $1 "*) ;; *) drain_again "$1" "$2" ;; esac
     shift 2
   done
 }
 exec 2>/dev/null
+finished=' '
 undrain "$@"
-resumed=' '
-while read -r word node; do resumed="$resumed$node "; done
+while read -r word node; do finished="$finished$node "; done
 drain_others "$@"
-"""
+""".replace("STATES", "|".join(sorted(policy.IN_SERVICE | names_of_flags(policy.FLAGS_OF_SLURM)))).replace(
+    "SILENT", SILENT
+)
 
 
 def fit_for_trial(info: NodeInfo) -> bool:
-    """Return whether gpucluster drained the node, and the node is idle and not down."""
-    return policy.own_reason(info) is not None and info.state == "IDLE" and not info.busy
+    """Return whether gpucluster drained the node, and the node is idle and in no state that another user set."""
+    mine = policy.own_reason(info) is not None and not policy.why_not_resume(info, info.reason)
+    return mine and info.state == "IDLE" and not info.busy
 
 
 @dataclass
@@ -89,8 +122,9 @@ class Trial:
     write: Write
     lock: Path | None
     refused: dict[str, str] = field(default_factory=dict)  # node -> why it is not on trial
-    # node -> drained, resumed, left (another user drained it), failed, unknown
+    # node -> drained, resumed, left (another user changed it), failed, unknown
     ended: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)  # node -> what another user has changed
     _shell: subprocess.Popen[bytes] | RemoteProcess | None = None
     _gone: bool = False  # the shell has ended
     _reports: dict[str, str] = field(default_factory=dict)  # node -> the last report of the shell
@@ -106,18 +140,25 @@ class Trial:
             return tuple(node for node in self._open if node not in self._resumed)
 
     def begin(self) -> None:
-        """Undrain the nodes whose reason has not changed, and wait until they respond. SlurmError."""
-        with locked(self.lock), self._news:
-            self._undrain()
+        """Undrain the nodes that have not changed, and wait until they respond; none without the lock. SlurmError."""
+        try:
+            with locked(self.lock), self._news:
+                self._undrain()
+        except LockError as error:
+            for node in self.reasons:
+                self._refuse(node, str(error))
         self._wait_responding(set(self.running))
+
+    def _refuse(self, node: str, why: str) -> None:
+        self.refused[node] = why
+        self.write("trial_refused", node=node, why=why)
 
     def _undrain(self) -> None:
         nodes, chosen = self._nodes(), {}
         for node, reason in self.reasons.items():
             why = policy.why_not_resume(nodes.get(node), reason)
             if why:
-                self.refused[node] = why
-                self.write("trial_refused", node=node, why=why)
+                self._refuse(node, why)
             else:
                 chosen[node] = reason
                 self.write(
@@ -142,7 +183,11 @@ class Trial:
             self.slurm.transport.count("scontrol")
             self.write("node_result", node=node, result=result)
             if result != "undrained" or self._gone:
-                self.refused[node] = _REFUSED if result == "refused" else _NOT_UNDRAINED
+                self.refused[node] = _REFUSALS.get(result, _NOT_UNDRAINED)
+            if result in {"changed", "unread"}:
+                del self._open[node]
+        if not self._open and self._shell.stdin is not None:
+            self._shell.stdin.close()
 
     def keep(self, node: str) -> bool:
         """Leave a node that has passed undrained; False if its trial is over and it is drained."""
@@ -201,9 +246,10 @@ class Trial:
             return {}, str(error)
 
     def _must_drain(self, node: str, info: NodeInfo) -> bool:
-        """Return whether a node is in service and the shell has not drained it; else another user resumed it."""
+        """Return whether a node is as it was undrained and the shell has not drained it; else another user resumed it."""
         by_shell = self._reports.get(node) in {"drained", "left"}
-        return "DRAIN" not in info.flags and node not in self._resumed and not by_shell
+        changed = policy.why_not_drain_again(info, self._open[node])
+        return not changed and node not in self._resumed and not by_shell
 
     def _drain(self, node: str, reason: str) -> tuple[NodeInfo | None, str]:
         """Drain a node that the shell has not drained; return its state afterwards, and the error."""
@@ -227,9 +273,13 @@ class Trial:
     def _conclude(self, node: str, reason: str, info: NodeInfo | None, why: str) -> None:
         result = self.ended[node] = self._result(node, reason, info)
         del self._open[node]
-        wanted = "resumed" if node in self._resumed else "drained"
+        wanted = {"resumed"} if node in self._resumed else {"drained"}
+        if result == "left" and info is not None:
+            self.left[node] = info.why_unavailable() or policy.why_not_drain_again(info, reason)
+        if info is None or node in self._resumed or not policy.takes_jobs(info):
+            wanted.add("left")
         problem = ""
-        if result not in {wanted, "left"}:
+        if result not in wanted:
             problem = why or f"Slurm shows {info.full_state if info else 'no such node'}"
             self._problems.append(self._for_people(node, reason, result, problem))
         state, now = (info.full_state, info.reason) if info else (None, None)
@@ -239,9 +289,9 @@ class Trial:
         if info is None:
             reported = self._reports.get(node, "")
             return reported if reported in {"drained", "left"} else "unknown"
-        if "DRAIN" not in info.flags:
+        if not policy.why_not_drain_again(info, reason):
             return "resumed" if node in self._resumed else "failed"
-        return "drained" if bare(info.reason) == bare(reason) else "left"
+        return "drained" if "DRAIN" in info.flags and bare(info.reason) == bare(reason) else "left"
 
     def _for_people(self, node: str, reason: str, result: str, problem: str) -> str:
         passed = node in self._resumed
@@ -251,6 +301,11 @@ class Trial:
             return (
                 f"{node}: whether it is {wanted} after its trial is not known ({problem}){tries}: check "
                 f"scontrol show node {node}; if necessary, run: {shlex.join(argv)}"
+            )
+        if result == "left":
+            return (
+                f"{node}: did not pass its trial and is in service: another user changed it meanwhile "
+                f"({self.left[node]}); if necessary, run: {shlex.join(argv)}"
             )
         return f"{node}: could not be {wanted} after its trial ({problem}); run: {shlex.join(argv)}"
 
@@ -299,7 +354,11 @@ class Trial:
             self._settle()  # no node is open after a regular end
 
 
-_REFUSED = "it could not be undrained: are you Slurm's administrator?"
+_REFUSALS = {
+    "refused": "it could not be undrained: are you Slurm's administrator?",
+    "changed": "another user changed it directly before its trial",
+    "unread": "its state could not be read directly before its trial",
+}
 _NOT_UNDRAINED = "it was not undrained in time: the shell for that has ended, or Slurm does not answer"
 
 

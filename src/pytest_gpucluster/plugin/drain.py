@@ -273,15 +273,15 @@ class Drainage:
         )
         try:
             grounds = self._all_grounds(write)
-            with drain.locked(self._lock) as alone:
-                if not alone:
-                    write("drain_unlocked", why="no file can be locked below the home folder")
+            with drain.locked(self._lock):
                 if self.options.resume:
                     self._resume(actor, self.session)
                     self._end_trial()
                 if grounds:  # now that the budget counts what is drained again
                     actor.drain(grounds, self._limits(), spared=self._spared(grounds))
         except Exception as error:  # noqa: BLE001 - after any error reports are written and nodes released
+            if isinstance(error, drain.LockError):
+                log.write("drain_unlocked", why=str(error))
             self._loud(f"drain: {clean(str(error))}")
         self._say(actor, log)
 
@@ -339,7 +339,7 @@ class Drainage:
             assert reason is not None  # start has read it
             on_trial = trial is not None and node in trial.running
             why = self._not_passed(node, reason) or (
-                self._drained_meanwhile(actor, node, text) if on_trial else ""
+                self._changed_meanwhile(actor, node, text) if on_trial else ""
             )
             if why or on_trial:
                 self._why[node] = why
@@ -359,13 +359,14 @@ class Drainage:
             return f"it was not tested: {problem.text}{hint}"
         return policy.why_not_passed(reason, self._ends.get(node, {}), self._worse.get(node, ()))
 
-    def _drained_meanwhile(self, actor: drain.DrainExecutor, node: str, reason: str) -> str:
+    def _changed_meanwhile(self, actor: drain.DrainExecutor, node: str, reason: str) -> str:
         now = actor.current(node)
         if now is None:
             return "its state cannot be read"
-        # with this reason we have drained it, for the shell that would do it was killed
-        foreign = "DRAIN" in now.flags and now.reason != reason
-        return f'it was drained during its trial: "{now.reason}"' if foreign else ""
+        changed = policy.why_not_drain_again(now, reason)
+        if not changed or not policy.why_not_resume(now, reason):
+            return ""  # drained with its reason: the run did it, since the shell was killed
+        return f"it was changed during its trial: {now.why_unavailable() or changed}"
 
     def _end_trial(self) -> None:
         """Drain again the nodes that were not resumed, and report the state of each as Slurm shows it."""
@@ -383,7 +384,9 @@ class Drainage:
                 word = "stays drained" if node in trial.refused else "is drained again"
                 self.lines.append(f"{node} {word}: {why}")
             elif result == "left":
-                self.lines.append(f"{node} stays drained: another user drained it during its trial: {why}")
+                left = trial.left.get(node, "")
+                more = f" ({why})" if why and left not in why else ""
+                self.lines.append(f"{node} is left as another user set it during its trial: {left}{more}")
 
     # --- what people see
 

@@ -410,6 +410,11 @@ def parse_state(text: str) -> tuple[str, frozenset[str]]:
     return base, frozenset(found.union(filter(None, words[1:])))
 
 
+def names_of_flags(flags: Collection[str]) -> set[str]:
+    """Return all names of flags, also the older and shorter ones."""
+    return {*flags, *(short for short, name in _FLAG_NAMES.items() if name in flags)}
+
+
 def parse_gres(text: str) -> dict[str, int]:
     """Read 'gpu:h200:8(S:0-1),shard:32' as {'gpu:h200': 8, 'shard': 32}.
 
