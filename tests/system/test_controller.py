@@ -141,13 +141,13 @@ def test_every_fault_is_found_where_it_is(world: Sandbox, tmp_path: Path) -> Non
         "load",
         "node_errors[gpu02]",
         "ping",
-        "reported[gpu03]",
         "reported[gpu04]",
     ], run.out
     assert ended(run, "not tested") == ["node_errors[gpu04]"]
     assert message(run, "ping").endswith("backup controller sandbox-backup: measured DOWN, expected UP")
     assert "ERROR: health check of the sandbox" in message(run, "node_errors[gpu02]")
     assert "prolog failed: measured" in message(run, "reported[gpu04]")
+    assert "warning: controller.reported on gpu03: other slurm.conf: measured" in run.out
     assert "warning: controller.errors on (cluster): authentication: measured" in run.out
     slow = re.search(
         r"request REQUEST_JOB_WILL_RUN: measured (\S+) s on average, expected <= 2 s", message(run, "load")
