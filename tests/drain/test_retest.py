@@ -283,7 +283,7 @@ def test_a_node_that_failed_and_that_a_person_keeps_in_service_is_reported(world
     world.put("gpu01", "IDLE", "bob: mine")
     assert run.end() == [
         (
-            "gpu01: did not pass its trial and is in service: another user changed it meanwhile "
+            "gpu01: failed its trial and is in service: another user changed it meanwhile "
             f'(its reason has changed: "bob: mine"); if necessary, run: {TYPED}'
         )
     ]

@@ -304,7 +304,7 @@ class Trial:
             )
         if result == "left":
             return (
-                f"{node}: did not pass its trial and is in service: another user changed it meanwhile "
+                f"{node}: failed its trial and is in service: another user changed it meanwhile "
                 f"({self.left[node]}); if necessary, run: {shlex.join(argv)}"
             )
         return f"{node}: could not be {wanted} after its trial ({problem}); run: {shlex.join(argv)}"
