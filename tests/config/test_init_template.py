@@ -250,10 +250,10 @@ def test_simulated_gpus_are_called_so(tmp_path: Path) -> None:
 
 
 def test_odd_names_stay_what_they_are(tmp_path: Path) -> None:
-    login = Login('log"in: #1', "no")
+    login = Login("no", 'log"in: #1')
     cluster = loaded(draft("no", [DraftNode("a", "my part: #1")], origin="a\nb: c", login=login), tmp_path)
     assert (cluster.name, cluster.slurm.partition) == ("no", "my part: #1")
-    assert (cluster.transport.host, cluster.transport.user) == ('log"in: #1', "no")
+    assert (cluster.transport.host, cluster.transport.user) == ("no", 'log"in: #1')
 
 
 def test_the_notes_of_a_draft_are_valid_themselves(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_an_inventory_of_no_use_is_told(here: Path) -> None:
         "site/prod.yaml:1: inventory: site/hosts has no hosts in group all (there are: )"
     )
     (here / "site/prod.yaml").write_text("inventory: nowhere\n")
-    assert told("site/prod.yaml") == "site/nowhere: there is no such file"
+    assert told("site/prod.yaml") == "site/prod.yaml:1: inventory: site/nowhere: there is no such file"
     assert refusal(here, "gpu_01/x\n").startswith(
         "site/prod.yaml:1: inventory: names no nodes as Slurm does: "
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import html
 import json
 import re
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+from xml.sax.saxutils import quoteattr
 
 import pytest
 from hypothesis import given
@@ -17,6 +21,9 @@ from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.plugin.item_result import clean, clean_all, is_clean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 S, R = "hunter2", "<redacted>"  # no shape of a secret: only what stands before it tells
 LONG = "a1B2" * 8
@@ -175,6 +182,93 @@ def test_endless_text_is_redacted_too() -> None:
     assert redact.text(f"{filler}A_TOKEN={S} {filler}") == f"{filler}A_TOKEN={R} {filler}"
 
 
+# --- escapes: what counts is the text as it will be read
+
+
+@pytest.mark.parametrize("token", [
+    f"hf_{'x' * 16}", f"ghp_{'x' * 16}", "AKIAABCDEFGHIJKLMNOP", "eyJabcdefgh.abcdefgh.sig", f"nvapi-{'x' * 16}",
+])  # fmt: skip
+@pytest.mark.parametrize("before", [
+    "\\n", "\\t", "\\r", "\\\\n", "\\\\\\\\n", "\\x0b", "\\u000a", "\\U0000000a", "\\012", "\\b", "\\f", "\\v", "\\a", "\\e",
+    "\\x1b[0m", "\\033[1;32m", "\\u001b[0m", "\\\\x1b[0m", "&#10;", "&#xA;", "&#27;[0m", "&amp;#10;", "%0A", "%0a", "%250A",
+    "%1B%5B0m", "\x1b[0m", "?[32m", "%5Cn", "&#92;n",
+])  # fmt: skip
+def test_token_behind_an_escape_is_taken_out(before: str, token: str) -> None:
+    assert redact.text(f"assert 'login ok{before}{token}' == ''") == f"assert 'login ok{before}{R}' == ''"
+    assert redact.is_secret("X", f"login{before}{token}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"a?x=1&amp;password%3D{S}%26n=1", f"a?x=1&amp;password%3D{R}"),  # to the end of the word
+        (f"https%3A%2F%2Fme%3A{S}%40x%2F", f"https%3A%2F%2Fme%3A{R}%40x%2F"),
+        (f"https:\\/\\/me:{S}@x\\/", f"https:\\/\\/me:{R}@x\\/"),
+        (f"&quot;password&quot;: &quot;{S} {S}&quot;, b", f"&quot;password&quot;: {R}, b"),
+        ("-----BEGIN+PRIVATE+KEY-----%0AMII%0A-----END+PRIVATE+KEY-----%0Ab", f"{R}%0Ab"),
+        ("\\x68\\x66_" + "x" * 16 + "\\nb", f"{R}\\nb"),
+        ("%68%66_" + "x" * 16, R),
+        ("&#104;f_" + "x" * 16, R),
+        # no escape: the text stays
+        (
+            "95% of C:\\new\\ghost_x &c. 100%; %zz \\xzz &nope;",
+            "95% of C:\\new\\ghost_x &c. 100%; %zz \\xzz &nope;",
+        ),
+        ("\\U00110000 \\ud83d &#0; &#x110000; token", "\\U00110000 \\ud83d &#0; &#x110000; token"),
+    ],
+)
+def test_escapes_around_a_secret_stay(text: str, expected: str) -> None:
+    assert redact.text(text) == expected
+    assert redact.text(expected) == expected
+
+
+def _json(text: str) -> str:
+    return json.dumps(text).replace("/", "\\/")  # as PHP and some loggers write it
+
+
+def _each(form: str) -> Callable[[str], str]:
+    return lambda text: "".join(form.format(ord(char)) if char.isascii() else char for char in text)
+
+
+WRAPPED: list[Callable[[str], str]] = [
+    repr, ascii, json.dumps, _json, html.escape, quoteattr, partial(quote, safe=""), quote, quote_plus,
+    _each("\\x{:02x}"), _each("\\u{:04x}"), _each("\\{:03o}"), _each("&#{};"), _each("%{:02X}"),
+]  # fmt: skip
+VALUES = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=16, max_size=30)
+PLANTED = [
+    "hf_{}", "ghp_{}", "github_pat_{}", "nvapi-{}", "sk-{}", "xoxb-{}", "eyJhbGciOiJI.{}.x", "A_TOKEN={}", "password: {}",
+    '{{"api_key": "{}"}}', "curl --token {}", "https://me:{}@host/x", "Bearer {}", "Authorization: Basic {}\n",
+    "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----",
+]  # fmt: skip
+AROUND = st.sampled_from(
+    ["", " ", "login ok\n", "a\tb\t", "\r\n", "\x1b[32m", '"', "'", "\\", "/", "é ", "=", "&", "\x07"]
+)
+
+
+@given(VALUES, st.sampled_from(PLANTED), AROUND, AROUND, st.lists(st.sampled_from(WRAPPED), max_size=3))
+def test_no_wrapping_hides_a_secret(
+    value: str, planted: str, before: str, after: str, wrappings: list[Callable[[str], str]]
+) -> None:
+    text = before + planted.format(value) + after
+    for wrap in wrappings:
+        text = wrap(f"exit 0 {text}")
+    shown = clean(text)
+    for wrap in wrappings[::-1]:
+        assert value not in shown, (text, shown)
+        shown = _read(shown, wrap)
+    assert value not in shown, (text, shown)
+    assert clean(clean(text)) == clean(text)
+
+
+def _read(text: str, wrap: Callable[[str], str]) -> str:
+    """Return a text as a reader without error messages sees it, one wrapping less."""
+    if wrap in (html.escape, quoteattr) or "&#" in wrap("x"):
+        return html.unescape(text)
+    if "%" in wrap("\n"):
+        return unquote_plus(text) if wrap is quote_plus else unquote(text)
+    return re.sub(r"\\(?:x..|u....|[0-7]{3}|.)", lambda found: redact._unescape(found[0]), text)
+
+
 # --- one variable
 
 
@@ -313,8 +407,9 @@ def test_what_the_first_look_lets_pass_has_no_secret(text: str, part: str) -> No
     """`text` leaves a text alone where no word of a secret is in it: all patterns have to agree."""
     given = text + part + text
     through = given
-    for pattern, instead in redact._PATTERNS:
-        through = pattern.sub(instead, through)
+    for pattern in redact._PATTERNS:
+        through = redact._replaced(through, (match.span("secret") for match in pattern.finditer(through)))
+    through = redact._replaced(through, redact._escaped_secrets(through, redact._NESTED))
     assert redact.text(given) == through
     assert redact.is_suspect(given) or through == given
 

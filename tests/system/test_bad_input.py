@@ -495,3 +495,23 @@ def test_a_log_of_anything_is_no_traceback_for_the_burnin(tmp_path: Path) -> Non
                 SimpleNamespace(burnin_resume=str(path), numprocesses=None, burnin_time=None), read_log
             )
         assert "\n" not in str(caught.value)
+
+
+TOKENS = ("hf_" + "x7" * 10, "ghp_" + "x7" * 10, "AKIA" + "X7" * 8, "eyJ" + "x7" * 8 + "." + "x7" * 8)
+LOGIN = r"""
+def test_login(host):
+    found = host.run("printf 'login ok\\n%s\\t%s\\n%s\\n%s\\n' h''f_{0} g''hp_{0} A''KIA{1} ey''J{2}").stdout
+    assert found == "login ok"
+"""
+
+
+def test_no_report_holds_a_token_behind_an_escape(tmp_path: Path) -> None:
+    text = LOGIN.replace("{0}", "x7" * 10).replace("{1}", "X7" * 8).replace("{2}", "x7" * 8 + "." + "x7" * 8)
+    files = {"test_login.py": text, "c.yaml": "nodes: localhost\nslurm: {scheduler: none}\n"}
+    done = run_pytest(tmp_path, "--cluster=c.yaml", "-vv", "--junitxml=own.xml", files=files)
+    assert done.rc == 1, done.out + done.err
+    written = {path.name: path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"events.jsonl", "junit.xml", "report.html", "own.xml"} <= written.keys()
+    shown = {**written, "terminal": done.out + done.err}
+    assert "login ok" in shown["terminal"]
+    assert [(name, token) for name, text in shown.items() for token in TOKENS if token in text] == []

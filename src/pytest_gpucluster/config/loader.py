@@ -208,7 +208,11 @@ def _inventory_hosts(source: Source, written: ClusterFile) -> dict[str, HostAddr
     if written.inventory is None:
         return {}
     path = Path(source.label).parent / Path(written.inventory).expanduser()
-    inventory = read_inventory(_existing(path))
+    try:
+        _existing(path)
+    except ConfigError as error:
+        raise source.error(("inventory",), str(error)) from None
+    inventory = read_inventory(path)
     group = written.inventory_group or ("slurm-node" if inventory.hosts("slurm-node") else "all")
     hosts = inventory.hosts(group) or (inventory.every_host() if group == "all" else ())
     if not hosts:

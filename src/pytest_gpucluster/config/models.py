@@ -33,6 +33,7 @@ from pytest_gpucluster.core.values import (
     Duration,
     FolderPath,
     Image,
+    LocalPath,
     Model,
     NamedNodes,
     Nodes,
@@ -40,9 +41,11 @@ from pytest_gpucluster.core.values import (
     PassedVariable,
     PciAddress,
     Port,
+    Program,
     SallocOption,
     Section,
     Size,
+    SshAddress,
     SuiteSection,
     Text,
     Variable,
@@ -79,14 +82,16 @@ class SshConfig(Model):
 
     user: Text | None = Field(None, description="default: that of the SSH configuration")
     port: Port | None = Field(None, description="default: that of the SSH configuration, or 22")
-    key_file: Text | None = Field(
+    key_file: LocalPath | None = Field(
         None, description="private key; a key with a passphrase must be in the agent"
     )
-    jump: Text | None = Field(None, description="[USER@]HOST[:PORT] of a jump host, as ProxyJump")
-    config_file: Text | None = Field(
+    jump: SshAddress | None = Field(None, description="[USER@]HOST[:PORT] of a jump host, as ProxyJump")
+    config_file: LocalPath | None = Field(
         None, description="SSH configuration, instead of ~/.ssh/config and /etc/ssh/ssh_config"
     )
-    known_hosts: Text | None = Field(None, description="file of host keys, instead of ~/.ssh/known_hosts")
+    known_hosts: LocalPath | None = Field(
+        None, description="file of host keys, instead of ~/.ssh/known_hosts"
+    )
     connect_timeout: Duration = Field(10, description="how long to wait for the SSH server to answer")
     alive: Duration = Field(
         60, description="both ends close a connection that received nothing for this time"
@@ -97,7 +102,7 @@ class TransportConfig(SshConfig):
     """Where Slurm's commands run: this machine, or a login node over SSH."""
 
     kind: Literal["local", "ssh"] = Field("local", description="local: Slurm's commands run on this machine")
-    host: Text | None = Field(None, description="the login node, for ssh")
+    host: SshAddress | None = Field(None, description="the login node, for ssh")
     workdir: Text | None = Field(
         None, description="working folder on the login node; default: the home folder"
     )
@@ -156,13 +161,13 @@ class EnvironmentConfig(Model):
     container_mount_home: bool | None = Field(None, description="--[no-]container-mount-home")
     container_remap_root: bool | None = Field(None, description="--[no-]container-remap-root")
     container_writable: bool | None = Field(None, description="--container-writable or --container-readonly")
-    modules: tuple[Text, ...] = Field((), description="names for `module load`, in this order")
-    conda: Text | None = Field(None, description="name or prefix of a conda environment")
+    modules: tuple[Program, ...] = Field((), description="names for `module load`, in this order")
+    conda: Program | None = Field(None, description="name or prefix of a conda environment")
     exports: dict[Variable, str] = Field({}, description="environment variables of every task")
     pass_env: tuple[PassedVariable, ...] = Field(
         (), description="variables of the shell that runs pytest for every task: NAME or PREFIX_*"
     )
-    python: Text = Field("python3", description="the interpreter for payloads")
+    python: Program = Field("python3", description="the interpreter for payloads")
     mpi: Text | None = Field(None, description="srun --mpi=TYPE")
     srun_args: tuple[str, ...] = Field((), description="further srun options, passed unchanged")
 
@@ -437,9 +442,11 @@ class ClusterSettings(_AccessAndSections):
         default=False,
         description="the nodes belong to a sandbox: it is started when needed, and reports are marked SIMULATED",
     )
-    history: Text | None = Field(None, description="SQLite file that stores the runs, as pytest's --history")
+    history: LocalPath | None = Field(
+        None, description="SQLite file that stores the runs, as pytest's --history"
+    )
     settings: dict[str, Any] = Field({}, description="keys for a site's own suites")
-    suites: tuple[Text, ...] = Field(
+    suites: tuple[LocalPath, ...] = Field(
         (),
         description="folders of the site's own suites, which run beside the shipped ones; relative to this file",
     )
@@ -557,7 +564,7 @@ class ClusterFile(ClusterSettings, defer_build=False):
 
     name: str | None = Field(None, description="name of the cluster; default: the name of the file")
     nodes: NamedNodes | None = Field(None, description="Slurm hostlist, for nodes of one kind")
-    inventory: str | None = Field(
+    inventory: LocalPath | None = Field(
         None, description="Ansible inventory: addresses of the nodes, and their names if `nodes` is left out"
     )
     inventory_group: str | None = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,15 +34,21 @@ def warnings(written: ClusterFile, cluster: Cluster, data: dict[str, Any]) -> It
     yield from _empty(data, ())
 
 
+def _sources(cluster: Cluster) -> Iterator[str]:
+    """Yield the sources of the site's own suites; a file that cannot be read is left out."""
+    for folder in cluster.suites:
+        for path in Path(folder).rglob("*.py"):
+            with contextlib.suppress(OSError):
+                yield path.read_text(errors="replace")
+
+
 def _environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     used = {DEFAULT_ENVIRONMENT} | {
         getattr(section, key, None)
         for section in cluster.sections().values()
         for key in section.environment_keys
     }
-    own = [
-        path.read_text(errors="replace") for folder in cluster.suites for path in Path(folder).rglob("*.py")
-    ]
+    own = [*_sources(cluster)] if cluster.environments.keys() - used else []
     for name, environment in cluster.environments.items():
         at: Loc = ("environments", name)
         in_own = any(f"{quote}{name}{quote}" in text for text in own for quote in "'\"")

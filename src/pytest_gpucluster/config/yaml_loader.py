@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 2**19
 MAX_VALUES = 50_000
+MAX_TEXT = 2**15  # characters; one word of a command may have 128 KiB: execve(2), MAX_ARG_STRLEN
 
 Loc = tuple["str | int", ...]
 
@@ -159,7 +160,7 @@ class _Builder:
         self.source.lines.setdefault(loc, node.start_mark.line + 1)
         self._bound(node, loc)
         if isinstance(node, yaml.ScalarNode):
-            self._refuse_control(node, loc)
+            self._refuse_text(node, loc)
             return self._scalar(node, typed=bool(loc) and loc[0] in self.typed)
         self.open.add(id(node))
         built = self._mapping(node, loc) if isinstance(node, yaml.MappingNode) else self._list(node, loc)
@@ -175,8 +176,10 @@ class _Builder:
         if node.tag not in _PLAIN_TAGS and node.tag != "!":
             raise self.source.error(loc, f"the tag {clip(node.tag)} is not supported; write the plain value")
 
-    def _refuse_control(self, node: yaml.ScalarNode, loc: Loc) -> None:
+    def _refuse_text(self, node: yaml.ScalarNode, loc: Loc) -> None:
         r"""YAML's "\e" and "\uD800" would reach terminals, commands and reports."""
+        if len(node.value) > MAX_TEXT:
+            raise self.source.error(loc, f"has {len(node.value)} characters, more than {MAX_TEXT}")
         found = _CONTROL.search(node.value)
         if found:
             raise self.source.error(loc, f"holds the character {found[0]!a}; it is not text")

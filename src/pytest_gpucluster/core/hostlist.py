@@ -53,7 +53,7 @@ def expand(hostlist: str) -> tuple[str, ...]:
     except _REFUSALS as error:
         raise ValueError(f"not a hostlist: {hostlist[:80]!r} ({error})") from error
     for node in nodes:
-        if not _NAME.fullmatch(node):
+        if not is_name(node):
             raise ValueError(f"not a hostlist: {hostlist[:80]!r} ({node[:40]!r} is no node name)")
     return nodes
 

@@ -7,8 +7,11 @@ is not recognised. Words of this package's own messages are not taken for values
 from __future__ import annotations
 
 import errno
+import html
 import os
 import re
+import sys
+from bisect import bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -65,42 +68,43 @@ _MESSAGE = (
 )
 _NAME = rf"(?<![A-Za-z0-9_])[A-Za-z0-9_]{{0,80}}?{_WORD}[A-Za-z0-9_-]{{0,80}}"
 _SWITCH = rf"(?:true|false|yes|no|on|off|none|null|0|1|{REDACTED})"
-_HARMLESS = rf"(?!{_SWITCH}(?:$|[\s\"',;)}}\]\\\x1b]))"
+_HARMLESS = rf"(?!\+{{0,9}}{_SWITCH}(?:$|[\s\"',;)}}\]\\\x1b]))"
 _QUOTE = r"\\{0,3}['\"]"  # also escaped, as in a repr or in JSON
 _ESCAPED = r"\\{1,3}\"[^\"\\\n]*(?:\\{1,3}\")?"  # JSON in a text of JSON
 _SGR = r"(?:\x1b\[[\d;]{0,20}m){0,4}"  # colours of a log for terminals, around name and value
 _VALUE = rf"{_HARMLESS}{_SGR}(?:{_ESCAPED}|\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;)}}\]]+)"
-_IS = rf"{_SGR}\\{{0,3}}[\"']?{_SGR}\s{{0,9}}[=:]\s{{0,9}}"
-_PEM = r"-----{} [A-Z ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----"
-_OPTION = r"--[\w-]{0,80}?(?:password|passwd|token|secret|api-?key|access-?key)[\w-]{0,80} +"
-_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        re.compile(rf"{_PEM.format('BEGIN')}.*?(?:{_PEM.format('END')}|\Z)", re.DOTALL),
-        REDACTED,
+_IS = rf"{_SGR}\\{{0,3}}[\"']?{_SGR}[\s+]{{0,9}}[=:][\s+]{{0,9}}"
+_COLOUR = r"[\x1b?]\[[\d;?]{0,20}[A-Za-z]"  # it ends with a letter, also where its first character became '?'
+_PEM = r"-----{}[ +][A-Z +]{{0,40}}PRIVATE[ +]KEY(?:[ +]BLOCK)?-----"
+_OPTION = r"--[\w-]{0,80}?(?:password|passwd|token|secret|api-?key|access-?key)[\w-]{0,80}[ +]+"
+# the group `secret` of a match is replaced; a + stands for a space in a URL
+_PATTERNS: tuple[re.Pattern[str], ...] = (
+    re.compile(rf"(?P<secret>{_PEM.format('BEGIN')}.*?(?:{_PEM.format('END')}|\Z))", re.DOTALL),
+    re.compile(
+        rf"(?:\b|{_COLOUR})(?:Authorization[\"']?\s{{0,9}}[:=]|Cookie[\"']?\s{{0,9}}:)\s{{0,9}}(?P<secret>[^\n]+)",
+        re.IGNORECASE,
     ),
-    (
-        re.compile(r"(\b(?:Authorization[\"']?\s{0,9}[:=]|Cookie[\"']?\s{0,9}:)\s{0,9})[^\n]+", re.IGNORECASE),
-        rf"\1{REDACTED}",
+    re.compile(rf"(?:\b|{_COLOUR})Bearer[\s+]{{1,9}}(?P<secret>[\w.~+/=-]{{8,}})", re.IGNORECASE),
+    re.compile(r"://[^/\s:@]{0,200}:(?P<secret>[^/\s]{1,500})@"),
+    re.compile(
+        rf"(?P<quote>{_QUOTE}){_NAME}=(?P<secret>(?:[^'\"\\\n]|(?!{_QUOTE})\\)*)(?P=quote)", re.IGNORECASE
     ),
-    (re.compile(r"(\bBearer\s{1,9})[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{REDACTED}"),
-    (re.compile(r"(://[^/\s:@]{0,200}):[^/\s]{1,500}@"), rf"\1:{REDACTED}@"),
-    (
-        re.compile(rf"(?P<quote>{_QUOTE})({_NAME}=)(?:[^'\"\\\n]|(?!{_QUOTE})\\)*(?P=quote)", re.IGNORECASE),
-        rf"\g<quote>\2{REDACTED}\g<quote>",
+    re.compile(rf"{_NAME}{_MESSAGE}{_IS}(?P<secret>{_VALUE})", re.IGNORECASE),
+    re.compile(rf"{_OPTION}(?!-)(?P<secret>{_VALUE})"),
+    re.compile(
+        rf"(?:(?<![A-Za-z0-9_-])|{_COLOUR})"
+        r"(?P<secret>(?:gh[opsur]_|github_pat_|glpat-|xox[abprs]-|sk-|hf_|nvapi-|ya29\.|npm_|pypi-|"
+        r"dop_v1_)[\w-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
     ),
-    (re.compile(rf"({_NAME}{_MESSAGE}{_IS}){_VALUE}", re.IGNORECASE), rf"\1{REDACTED}"),
-    (
-        re.compile(rf"({_OPTION})(?!-){_VALUE}"),
-        rf"\1{REDACTED}",
-    ),
-    (
-        re.compile(
-            r"(?<![A-Za-z0-9_-])(?:(?:gh[opsur]_|github_pat_|glpat-|xox[abprs]-|sk-|hf_|nvapi-|ya29\.|npm_|pypi-|dop_v1_)"
-            r"[\w-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
-        ),
-        REDACTED,
-    ),
-)  # fmt: skip
+)
+# escapes of repr and shells, JSON, XML and URLs
+_HEX_2, _HEX_4 = r"[0-9A-Fa-f]{2}", r"[0-9A-Fa-f]{4}"
+_ESCAPE = re.compile(
+    rf"\\(?:x{_HEX_2}|u{_HEX_4}|U{_HEX_4}{_HEX_4}|[0-3][0-7]{{2}}|[abefnrtv\\/'\"])|"
+    rf"%{_HEX_2}|&(?:#[0-9]{{1,7}}|#[xX][0-9A-Fa-f]{{1,6}}|amp|lt|gt|quot|apos|nbsp);"
+)
+_PLAIN = {"a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_NESTED = 5  # escapes within escapes: JSON in a repr in a URL
 # Few texts contain any of these: one search finds out. Lower case takes an eighth of the time of IGNORECASE.
 _WORDS = (
     r"token|secret|passw|passphrase|credential|jwt|cookie|webhook|string|key|_pass|_pat|_dsn|_auth|_pwd|bearer|authoriz|"
@@ -115,7 +119,9 @@ def is_secret(name: str, value: str) -> bool:
     """Return whether a variable holds a secret, by its name or by the form of its value."""
     if len(value) > _LONGEST or _SECRET_NAME.search(name):
         return True
-    return bool(_SECRET_VALUE.search(value) or _HEX.search(value) or any(map(_is_dense, _RUN.findall(value))))
+    if _SECRET_VALUE.search(value) or _HEX.search(value) or any(map(_is_dense, _RUN.findall(value))):
+        return True
+    return text(value) != value  # behind an escape
 
 
 def _is_dense(run: str) -> bool:
@@ -132,12 +138,17 @@ def variables(given: Iterable[str]) -> dict[str, str]:
 
 
 def is_suspect(given: str) -> bool:
-    """Return whether a text may hold a secret; `text` changes no other text.
+    """Return whether a text may hold a secret, also behind escapes; `text` changes no other text.
 
     No pattern spans the `=` between a key and its value.
     """
-    found = _ANY_LOWER.search(given.lower()) if given.isascii() else _ANY.search(given)
-    return found is not None
+    for _ in range(_NESTED):
+        if (_ANY_LOWER.search(given.lower()) if given.isascii() else _ANY.search(given)) is not None:
+            return True
+        given, steps = _unescaped(given)
+        if not steps:
+            return False
+    return False
 
 
 _cached_is_suspect = lru_cache(_CACHE_SIZE)(is_suspect)
@@ -148,12 +159,72 @@ def _is_suspect(given: str) -> bool:
 
 
 def text(given: str) -> str:
-    """Return a text without the secrets in it: NAME=value, 'name: value', --name value, URLs, tokens, private keys."""
+    """Return a text without the secrets in it: NAME=value, 'name: value', --name value, URLs, tokens, private keys.
+
+    Secrets behind escapes of repr, JSON, XML and URLs are found too; the text around them stays as it is.
+    """
     if not _is_suspect(given):
         return given
-    for pattern, instead in _PATTERNS:
-        given = pattern.sub(instead, given)
-    return given
+    for pattern in _PATTERNS:
+        given = _replaced(given, (match.span("secret") for match in pattern.finditer(given)))
+    return _replaced(given, _escaped_secrets(given, _NESTED))
+
+
+def _replaced(given: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return a text with these parts replaced; parts that overlap become one."""
+    pieces, done = [], 0
+    for start, end in sorted(spans):
+        if start >= done:
+            pieces += [given[done:start], REDACTED]
+        done = max(done, end)
+    return "".join([*pieces, given[done:]])
+
+
+def _escaped_secrets(given: str, depth: int) -> list[tuple[int, int]]:
+    """Return where secrets stand in a text that can be seen only when its escapes are undone."""
+    inner, steps = _unescaped(given)
+    if not steps or depth == 0:
+        return []
+    found = [match.span("secret") for pattern in _PATTERNS for match in pattern.finditer(inner)]
+    found = [span for span in found if not inner.startswith(REDACTED, span[0])]
+    found += _escaped_secrets(inner, depth - 1)
+    return [(_before(steps, start), _before(steps, end)) for start, end in found]
+
+
+def _unescaped(given: str) -> tuple[str, list[tuple[int, int]]]:
+    """Return a text with one layer of escapes undone, and (its place, place in the given text) at each end of an escape."""
+    if "\\" not in given and "%" not in given and "&" not in given:
+        return given, []
+    pieces: list[str] = []
+    steps: list[tuple[int, int]] = []
+    at = done = 0
+    for match in _ESCAPE.finditer(given):
+        char = _unescape(match[0])
+        pieces += [given[done : match.start()], char]
+        before = at + match.start() - done
+        at, done = before + len(char), match.end()
+        steps += [(before, match.start()), (at, done)]
+    return "".join([*pieces, given[done:]]), steps
+
+
+def _before(steps: list[tuple[int, int]], place: int) -> int:
+    """Return where a place of the text without escapes stood before: ends of escapes, and what lies between them."""
+    index = bisect_right(steps, (place, sys.maxsize))
+    new, old = steps[index - 1] if index else (0, 0)
+    return old + place - new
+
+
+def _unescape(escape: str) -> str:
+    """Return what one escape stands for; a character that does not exist becomes '?'."""
+    if escape[0] == "&" and escape[1] != "#":
+        return html.unescape(escape)
+    digits = escape.strip("\\%&#xXuU;")
+    if escape[0] == "\\" and len(escape) == len("\\n"):
+        return _PLAIN.get(escape[1], escape[1])
+    octal = escape[0] == "\\" and escape[1].isdecimal()
+    decimal = escape[0] == "&" and escape[2].isdecimal()
+    code = int(digits, 8 if octal else 10 if decimal else 16)
+    return chr(code) if code <= sys.maxunicode else "?"
 
 
 def words(argv: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -23,13 +24,59 @@ if TYPE_CHECKING:
 
 # slurm.conf(5) of Slurm 20.11 to 26.05: MaxTasksPerNode "may not exceed 65533"
 MAX_TASKS = 65_533
+MAX_PORT = 65_535
+MAX_PATH, MAX_NAME = 4095, 255  # bytes: limits.h of Linux, PATH_MAX with its NUL, and NAME_MAX
 
 
 def absolute(path: str) -> str:
     """Return a path that means the same file in every folder; ValueError for a relative one."""
     if not path.startswith("/"):
         raise ValueError(f"must be an absolute path, which begins with /, not {path!r}")
+    return bounded_path(path)
+
+
+def bounded_path(path: str) -> str:
+    """Return a path that a file system can hold; ValueError for a longer one."""
+    if len(path.encode()) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in path.split("/")):
+        raise ValueError(
+            f"is no path: longer than {MAX_PATH} bytes, or {MAX_NAME} between two /: {path[:40]!r}..."
+        )
     return path
+
+
+def local_path(path: str) -> str:
+    """Return a path on this machine, which may begin with ~; ValueError if it cannot exist."""
+    try:
+        Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(f"must be a path; this machine does not know the user of {path[:40]!r}") from None
+    return bounded_path(path)
+
+
+def program(text: str) -> str:
+    """Return the name or path of a program, or another word of a command; ValueError for what would be an option."""
+    if text.startswith("-") or not text.strip():
+        raise ValueError(f"must be a name or a path, not an option or blanks: {text[:40]!r}")
+    return bounded_path(text)
+
+
+def ssh_address(text: str) -> str:
+    """Return [USER@]HOST[:PORT], where HOST may be an IPv6 address; ValueError for anything else."""
+    found = re.fullmatch(
+        r"(?:[^\s@]+@)?(?:\w[\w.%-]*|\[[0-9A-Fa-f:.]*[0-9A-Fa-f][\w:.%-]*\])(?::([0-9]{1,5}))?|"
+        r"(?:[^\s@]+@)?(?:[0-9A-Fa-f]*:){2,}[0-9A-Fa-f:.]*[0-9A-Fa-f](?:%\w+)?",
+        text,
+    )
+    if not found or int(found[1] or 0) > MAX_PORT:
+        raise ValueError(f"must be [USER@]HOST[:PORT], not {text[:60]!r}")
+    return text
+
+
+def system_name(name: str) -> str:
+    """Return the name of a unit, package or sysctl; ValueError for one that no node can have."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9@:_.+/\\*-]*", name) or ".." in name or len(name) > MAX_NAME:
+        raise ValueError(f"{name[:80]!r}: invalid name (allowed: letters, digits and @:_.+/\\*-)")
+    return name
 
 
 def container_mount(text: str) -> str:
@@ -112,9 +159,13 @@ Bandwidth = Annotated[
 Count = Annotated[int, Field(ge=0)]
 Nodes = Annotated[int, Field(ge=1, le=MAX_NODES)]
 Tasks = Annotated[int, Field(ge=1, le=MAX_TASKS)]
-Port = Annotated[int, Field(ge=1, le=65_535)]
+Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Text = Annotated[str, Field(min_length=1)]
 PciAddress = Annotated[str, Field(pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")]
+LocalPath = Annotated[str, Field(min_length=1), AfterValidator(local_path)]
+Program = Annotated[str, Field(min_length=1), AfterValidator(program)]
+SshAddress = Annotated[str, AfterValidator(ssh_address)]
+SystemName = Annotated[str, AfterValidator(system_name)]
 FolderPath = Annotated[str, AfterValidator(absolute)]
 ContainerMount = Annotated[str, AfterValidator(container_mount)]
 SallocOption = Annotated[str, AfterValidator(salloc_option)]

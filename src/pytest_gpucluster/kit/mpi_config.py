@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Bandwidth, FolderPath, Text
+from pytest_gpucluster.core.values import Bandwidth, FolderPath, Program, Text
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 
 Launcher = Annotated[str, Field(pattern=r"^(mpirun|srun( --mpi=[\w.]+)?)$")]
@@ -28,8 +28,8 @@ class MpiConfig(FrameworkConfig):
     languages: tuple[Literal["c", "python"], ...] = Field(
         ("c",), min_length=1, description="c: compiled on the nodes or in the image; python: mpi4py"
     )
-    compiler: Text = Field("mpicc", description="name or path of the compiler")
-    mpirun: Text = Field("mpirun", description="name or path of mpirun")
+    compiler: Program = Field("mpicc", description="name or path of the compiler")
+    mpirun: Program = Field("mpirun", description="name or path of mpirun")
     mpirun_args: tuple[str, ...] = Field((), description="further mpirun options, passed unchanged")
     implementation: Text | None = Field(
         None, description="version string of the library or its beginning, like 'Open MPI v4.1'"

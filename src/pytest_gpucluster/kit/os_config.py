@@ -6,7 +6,18 @@ from typing import Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import AnyDuration, Count, Duration, FolderPath, Model, Section, Size, Text
+from pytest_gpucluster.core.values import (
+    AnyDuration,
+    Count,
+    Duration,
+    FolderPath,
+    Model,
+    Program,
+    Section,
+    Size,
+    SystemName,
+    Text,
+)
 
 
 class MountConfig(Model):
@@ -43,8 +54,8 @@ class OsConfig(Section):
     governor: Text | None = Field(None, description="CPU frequency governor, like performance")
     hugepages: Count | None = Field(None, description="HugePages_Total")
     limits: dict[str, str] = Field({}, description="lowest ulimit values in a step, like memlock: unlimited")
-    sysctls: dict[str, str] = Field({}, description="sysctl name: exact value")
-    interfaces: dict[Text, Count] = Field(
+    sysctls: dict[SystemName, str] = Field({}, description="sysctl name: exact value")
+    interfaces: dict[Program, Count] = Field(
         {}, description="network interface: its MTU in bytes; the interface must be up"
     )
     mounts: tuple[MountConfig, ...] = Field((), description="file systems that must be mounted on every node")
@@ -53,8 +64,8 @@ class OsConfig(Section):
         description="free space on / and /tmp; on /dev/shm, and without this key, 1 GiB or a tenth, whichever is less",
     )
     shared_storage: tuple[FolderPath, ...] = Field((), description="writable folders that all nodes share")
-    packages: dict[str, str] = Field({}, description="package: version prefix, or '' for any")
-    services: tuple[Text, ...] = Field((), description="systemd units that must be active")
+    packages: dict[SystemName, str] = Field({}, description="package: version prefix, or '' for any")
+    services: tuple[SystemName, ...] = Field((), description="systemd units that must be active")
     max_load_per_cpu: float = Field(1.0, gt=0, description="1-minute load of an idle node, per CPU")
     max_zombies: Count = Field(0, description="accepted number of zombie processes")
     drift: tuple[Text, ...] = Field(

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Count, Duration, Section, Size, Text
+from pytest_gpucluster.core.known_lines import Pattern
+from pytest_gpucluster.core.values import Count, Duration, Section, Size
 
 MOST_SUBMISSIONS = 1000
 
@@ -39,7 +40,7 @@ class ControllerConfig(Section):
         "this time",
     )
     log_size: Size = Field(4 << 20, description="how much of the end of a log is read")
-    ignored_errors: tuple[Text, ...] = Field(
+    ignored_errors: tuple[Pattern, ...] = Field(
         (), description="regular expressions; lines of the logs with a match do not count"
     )
     submissions: Annotated[int, Field(ge=1, le=MOST_SUBMISSIONS)] = Field(

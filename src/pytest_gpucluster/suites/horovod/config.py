@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Text
+from pytest_gpucluster.core.values import Program, Text
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 
 
@@ -32,7 +32,7 @@ class HorovodConfig(FrameworkConfig):
         min_length=1,
         description="launchers that must start jobs; default: srun, and horovodrun with gloo where ssh works between nodes",
     )
-    interface: Text | None = Field(
+    interface: Program | None = Field(
         None, description="network interface; default: the interface between the nodes"
     )
     mpi: Text = Field("pmix", description="srun --mpi=TYPE of the MPI controller")

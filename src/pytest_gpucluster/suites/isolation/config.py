@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, FolderPath, Section, Size, Text
+from pytest_gpucluster.core.values import Duration, FolderPath, Program, Section, Size, Text
 
 _DEFAULT = "; default: what Slurm's configuration states"
 
@@ -26,7 +26,7 @@ class IsolationConfig(Section):
     private_folders: tuple[FolderPath, ...] = Field(
         ("/tmp", "/dev/shm"), min_length=1, description="folders that each job has for itself"
     )
-    device_files: tuple[Text, ...] = Field(
+    device_files: tuple[FolderPath, ...] = Field(
         ("/dev/nvidia[0-9]*",), min_length=1, description="patterns of device files, one file per GPU"
     )
     step_memory: Size = Field(
@@ -35,5 +35,5 @@ class IsolationConfig(Section):
     ssh_options: tuple[Text, ...] = Field(
         (), description="further options of ssh for logins to the nodes, like [-i, ~/.ssh/id_test]"
     )
-    python: Text = Field("python3", description="Python of the nodes, 3.6 or later")
+    python: Program = Field("python3", description="Python of the nodes, 3.6 or later")
     deadline: Duration = Field(60, description="time limit of one step, for a small number of nodes")

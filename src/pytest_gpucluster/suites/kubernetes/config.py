@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, Field
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.values import Duration, Image, NamedNodes, OptionalSection, Size, Text, Version
+from pytest_gpucluster.core.values import (
+    Duration,
+    Image,
+    LocalPath,
+    NamedNodes,
+    OptionalSection,
+    Program,
+    Size,
+    Text,
+    Version,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +50,7 @@ class KubernetesConfig(OptionalSection):
     order = 14
 
     context: Text | None = Field(None, description="context of the kubeconfig; default: the current one")
-    kubeconfig: Text | None = Field(None, description="file; default: KUBECONFIG, else ~/.kube/config")
+    kubeconfig: LocalPath | None = Field(None, description="file; default: KUBECONFIG, else ~/.kube/config")
     namespace: Annotated[str, AfterValidator(one_namespace)] = Field(
         "default", description="namespace of the Jobs"
     )
@@ -87,7 +97,7 @@ class KubernetesConfig(OptionalSection):
         max_length=2,
         description="smallest and largest message of the NCCL Job; the step is factor 4",
     )
-    python: Text = Field("python3", description="interpreter in the image")
+    python: Program = Field("python3", description="interpreter in the image")
     job_pull: Duration = Field(600, description="how long pods may wait for GPUs and for the image")
     job_time: Duration = Field(
         600, description="time limit of a Job from the start of its pods (added to job_pull)"

@@ -417,7 +417,7 @@ class _Work:
 
 
 def _index(pod: JobPod, pods: int) -> int:
-    """Return the index of a pod in a Job of so many pods; a Job of one pod is not Indexed."""
+    """Return the index of a pod in a Job with this number of pods; a Job of one pod is not Indexed."""
     index = 0 if pod.index is None and pods == 1 else pod.index
     if index is None or not 0 <= index < pods:
         shown = "no completion index" if index is None else f"completion index {index}, of {pods} pods"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line, text_of
+from pytest_gpucluster.core.values import system_name
 from pytest_gpucluster.suites.os.facts import SECTIONS_SH, sections
 
 if TYPE_CHECKING:
@@ -377,9 +378,10 @@ def _proc_path(name: str) -> str:
 
 
 def _name(name: str, key: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9@:_.+/\\*-]*", name) or ".." in name:
-        raise ConfigError(f"{key}: {name!r}: invalid name (allowed: letters, digits and @:_.+/\\*-)")
-    return name
+    try:
+        return system_name(name)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
 
 
 @dataclass(frozen=True)

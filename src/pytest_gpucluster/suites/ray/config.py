@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, FolderPath, Text
+from pytest_gpucluster.core.values import Duration, FolderPath, Program
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 
 
@@ -16,7 +16,7 @@ class RayConfig(FrameworkConfig):
 
     cpus: int | None = Field(None, ge=1, description="CPUs for Ray per node; default: those of Slurm")
     gpus: int | None = Field(None, ge=0, description="GPUs for Ray per node; default: those of Slurm")
-    interface: Text | None = Field(
+    interface: Program | None = Field(
         None, description="network interface; default: the interface between the nodes"
     )
     port: int | None = Field(

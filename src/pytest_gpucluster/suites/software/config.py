@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
 
-from pytest_gpucluster.core.values import Duration, FolderPath, Model, OptionalSection, Text
+from pytest_gpucluster.core.values import Duration, FolderPath, Model, OptionalSection, Program, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,9 +57,9 @@ class CondaEnvironmentConfig(Model):
 class CondaConfig(Model):
     """Conda environments."""
 
-    command: Text = Field("conda", description="name or path of conda")
+    command: Program = Field("conda", description="name or path of conda")
     modules: tuple[ModuleNames, ...] = Field((), description="modules that provide conda, loaded first")
-    environments: dict[Text, CondaEnvironmentConfig] = Field(
+    environments: dict[Program, CondaEnvironmentConfig] = Field(
         min_length=1, description="name or path of each environment"
     )
     max_activation_time: Duration | None = Field(

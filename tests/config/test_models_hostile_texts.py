@@ -1,0 +1,166 @@
+"""Each text of a cluster file, hostile or odd: refused at load with file and line, or all that is made of it can be made."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import typing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from plugin_helpers import run_pytest
+from pydantic import BaseModel
+
+from pytest_gpucluster.cli.main import main
+from pytest_gpucluster.cluster.transport import ssh_connect
+from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.config.models import ClusterFile
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.values import ssh_address
+from pytest_gpucluster.plugin.settings import refused_values
+from pytest_gpucluster.suite import probes_of
+from pytest_gpucluster.suites.controller.config import ControllerConfig
+from pytest_gpucluster.suites.controller.known_errors import sorted_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpucluster.config.models import Cluster
+
+EXAMPLES = int(os.environ.get("GPUCLUSTER_FUZZ_EXAMPLES", "400"))
+KEY = "<key>"
+ODD = [
+    "", " ", "a b", "vm swappiness", "-x", "--help", "-oProxyCommand=true", "..", "../../etc", "/", "//", "/a b", "~", "~/x",
+    "~no-such-user/x", "*", "[", "(", "a{", "\\", "'", '"', "`id`", "$(id)", "$HOME", ";id", "a|b", "a&b", "%", "%s", "{}", "{0}",
+    "é", "\u202e", "x" * 300, "/" + "x" * 300, "/x" * 3000, "x" * 40_000, "1", "null", "=", ":", ",", "a=b", "a,b", "#", "\t", "\n",
+]  # fmt: skip
+
+
+def texts_of(annotation: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the place of each text that a model can hold; `[]` is a list, KEY a key of a mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            yield from texts_of(field.annotation, (*path, name))
+    elif annotation is str:
+        yield path
+    elif typing.get_origin(annotation) is dict:
+        keys, values = typing.get_args(annotation)
+        yield from texts_of(keys, (*path, KEY))
+        yield from texts_of(values, (*path, "name"))
+    else:
+        listed = typing.get_origin(annotation) is tuple
+        for one in typing.get_args(annotation):
+            if one is not Ellipsis and not isinstance(one, str):
+                yield from texts_of(one, (*path, "[]") if listed else path)
+
+
+# `settings` is the site's own, profiles are tested with their files
+PLACES = sorted({path for path in texts_of(ClusterFile) if path[0] != "settings" and "profile" not in path})
+
+
+def placed(path: tuple[str, ...], text: str) -> Any:
+    """Return plain data with a text at a place."""
+    if not path:
+        return text
+    first, *rest = path
+    if first == KEY:
+        return {text: 1}
+    inner = placed(tuple(rest), text)
+    return [inner] if first == "[]" else {first: inner}
+
+
+def use(cluster: Cluster) -> None:
+    """Make what a run makes of a cluster before its nodes answer."""
+    for suite in suites():
+        module = importlib.import_module(f"{suite.package}.test_{suite.name}")
+        for function in vars(module).values():
+            for probe in probes_of(function, cluster, ["gpu01"]):
+                assert probe.command
+    [*refused_values(cluster)]
+    errors = cluster.section(ControllerConfig).ignored_errors
+    [*sorted_errors([], "slurmctld", window=1, ignored=errors)]
+    for reached in (cluster.transport, cluster.ssh):
+        with contextlib.suppress(GpuClusterError):
+            ssh_connect._prepared(cluster.transport.host or "gpu01", reached, None)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(st.sampled_from(PLACES), st.sampled_from(ODD) | st.text(max_size=30))
+def test_text_of_each_key_is_refused_with_file_and_line_or_can_be_used(
+    tmp_path: Path, place: tuple[str, ...], text: str
+) -> None:
+    check(tmp_path, place, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("os: {sysctls: {vm swappiness: '10'}}", "os.sysctls.vm swappiness: 'vm swappiness': invalid name"),
+        ("controller: {ignored_errors: ['[']}", "controller.ignored_errors[0]: must be a regular expression"),
+        ("history: ~no-such-user/x", "history: must be a path; this machine does not know the user of"),
+        ("ssh: {known_hosts: '~no-such-user/x'}", "ssh.known_hosts: must be a path"),
+        (
+            "environments: {default: {python: --help}}",
+            "environments.default.python: must be a name or a path, not",
+        ),
+    ],
+)
+def test_hostile_text_ends_the_run_with_4_and_the_check_of_the_file_with_1(
+    tmp_path: Path, text: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.yaml").write_text(f"nodes: localhost\nslurm: {{scheduler: none}}\n{text}\n")
+    done = run_pytest(tmp_path, "--cluster=c.yaml", "-m", "os")
+    assert done.rc == 4, done.out + done.err
+    assert f"c.yaml:3: {shown}" in done.out + done.err
+    assert main(["check", str(tmp_path / "c.yaml")]) != 0
+    assert f"c.yaml:3: {shown}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "login",
+        "u@login:22",
+        "10.0.0.1",
+        "fe80::1",
+        "[fe80::1%eth0]:22",
+        "::1",
+        "u@[::1]:22",
+        "a.b-c",
+        "é.org",
+    ],
+)
+def test_address_of_each_form_is_accepted(text: str) -> None:
+    assert ssh_address(text) == text
+
+
+@pytest.mark.parametrize("text", ["", ":", "a b", "-x", "@a", "a@", "a:99999", "a:", ":22", "a;id", "$(id)"])
+def test_text_that_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must be \[USER@\]HOST\[:PORT\]"):
+        ssh_address(text)
+
+
+def check(folder: Path, place: tuple[str, ...], text: str) -> None:
+    file = folder / "c.yaml"
+    data = {"nodes": "gpu[01-02]"} | placed(place, text)
+    if place[0] == "transport":
+        data["transport"]["kind"] = "ssh"
+        data["transport"].setdefault("host", "login")
+    file.write_text(yaml.safe_dump(data, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+    try:
+        cluster = load_cluster(file)
+    except ConfigError as error:
+        assert re.match(rf"{re.escape(str(file))}(:\d+: |: )", str(error)), (place, text, error)
+        assert "\n" not in str(error)
+        return
+    try:
+        use(cluster)
+    except Exception as error:
+        raise AssertionError((place, text)) from error
