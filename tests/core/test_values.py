@@ -103,7 +103,7 @@ SETTINGS = {
     "not_applicable: {gpu.xid: ''}": "not_applicable.gpu.xid: must be text, not ''",
     "required: ['']": "required[0]: must be text, not ''",
     "nccl: {pair_busbw: 0}": "nccl.pair_busbw: must be greater than 0, not '0'",
-    "nccl: {exports: {A B: x}}": "nccl.exports.A B.[key]: must be the name of an environment variable, like NCCL_DEBUG, not 'A B'",
+    "nccl: {exports: {A B: x}}": "nccl.exports.A B: must be the name of an environment variable, like NCCL_DEBUG, not 'A B'",
     "nccl: {collectives: []}": "nccl.collectives: is empty; name at least one",
     "thresholds: [{size: 0, busbw: 1, source: x}]": "thresholds[0].size: must be greater than 0, not '0'",
     "thresholds: [{size: 1, busbw: 1, source: x, gpus_per_node: 0}]": "thresholds[0].gpus_per_node: must be greater than or equal to 1, not '0'",
