@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ACTIONS = tuple(Action)  # from mild to hard
 IN_SERVICE = frozenset({"IDLE", "ALLOCATED", "MIXED"})
-# flags that slurmctld sets by itself, and those of reservations; unlike FAIL, reboots and the way to power down
+# flags that slurmctld sets by itself, and those of reservations; unlike FAIL, reboots and the steps to power down
 FLAGS_OF_SLURM = frozenset(
     {
         "MAINTENANCE",

@@ -44,7 +44,7 @@ END_WITHIN = (
 # It decides as policy.why_not_resume and why_not_drain_again do.
 _SHELL = r"""
 trap '' HUP INT TERM PIPE
-look() {
+read_node() {
   shown=$(scontrol show node -o "$1" </dev/null) || return 1
   case "$shown" in *" State="*) ;; *) return 1 ;; esac
   state=${shown#* State=}; state=${state%% *}
@@ -73,7 +73,7 @@ undrained_from() {
 }
 undrain() {
   while [ $# -gt 0 ]; do
-    if ! look "$1"; then finished="$finished$1 "; echo "unread $1"
+    if ! read_node "$1"; then finished="$finished$1 "; echo "unread $1"
     elif ! drained_with "$2"; then finished="$finished$1 "; echo "changed $1"
     elif scontrol update NodeName="$1" State=UNDRAIN </dev/null; then echo "undrained $1"
     else echo "refused $1"; fi
@@ -83,7 +83,7 @@ undrain() {
 drain_again() {
   tries=0
   while [ $tries -lt 200 ]; do
-    if look "$1"; then
+    if read_node "$1"; then
       undrained_from "$2" || { echo "left $1"; return; }
       scontrol update NodeName="$1" State=DRAIN Reason="$2" </dev/null && { echo "drained $1"; return; }
     fi

@@ -77,7 +77,7 @@ class SubmititDriver(Submission):
         self._lock = threading.Lock()
         options = {
             "place": place,
-            "prefix": f".{runmark.name_of_run('submitit')}-",  # the driver adds what nobody can guess
+            "prefix": f".{runmark.name_of_run('submitit')}-",  # the driver adds a random part
             "parameters": parameters(cluster),
             "wait": self.wait,
             "accounting": self.accounting,

@@ -112,7 +112,7 @@ class Training(FrameworkStepRunner[TrainingConfig]):
     def _folder(self) -> str:
         """Return a new folder of this run, which `gpucluster clean` recognises; '' without a checkpoint.
 
-        Nobody can guess it, and no command line has it before it exists: others may write to the same place.
+        It is random, and no command line has it before it exists: others may write to the same place.
         """
         if self.config.checkpoint is None:
             return ""
