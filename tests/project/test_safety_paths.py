@@ -94,7 +94,7 @@ def clean(place: Path, _: pytest.MonkeyPatch) -> None:
     if (place / MARK).is_symlink():
         (place / MARK).rename(place / f"gpucluster-{GUESS}")
     else:
-        assert (place / MARK / "precious").read_text() == "root's"
+        assert (place / MARK / "precious").exists()  # an OSError would count as a refusal
         raise PermissionError("nothing was removed")
 
 
