@@ -173,7 +173,7 @@ def test_source_of_a_mount_is_left_out_where_nodes_differ(known: dict[str, Any],
 
 
 def test_whole_draft_with_odd_values_loads(known: dict[str, Any], tmp_path: Path) -> None:
-    odd = {"munge": "1:0.5~rc1+b2", "yes": "no", "x-#": "a: b # c", "n": "null"}
+    odd = {"munge": "1:0.5~rc1+b2", "yes": "no", "libc6:i386": "a: b # c", "n": "null"}
     known |= {draft.PACKAGES.name: odd, draft.SYSCTLS.name: {"kernel.core_pattern": "|/bin/x -p%p '\"\\"}}
     text = whole_draft("lab", [DraftNode(node) for node in NODES], origin="sinfo", survey=SURVEY)
     path = tmp_path / "lab.yaml"
