@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import chaos_kubernetes
+
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.drain import write_reason
 from pytest_gpucluster.report.junit import RUN_SUITE
@@ -155,6 +157,8 @@ class Running:
     )
     at_end: bool = False  # it was stopped while it lived, before its last hook
     uncancelled: bool = False  # scancel hangs: jobs of the exam end by themselves, after minutes
+    site: chaos_kubernetes.Site | None = None
+    dead: bool = False  # no process is left to delete objects in Kubernetes
     patience: float = 45.0
     grace: float = 20.0  # seconds for nodes and processes to be back afterwards
 
@@ -176,7 +180,7 @@ def role_of(process: DaemonProcess, main: int) -> str:  # a table
         return "pytest"
     if name in {"salloc", "srun"}:
         return name
-    if "exec 3<&0" in text:
+    if "exec 3<&0" in text or (name == "sh" and "--raw=" in text):
         return "guard"
     if "drain_again" in text:
         return "helper"
@@ -214,6 +218,10 @@ class Campaign:
         self.files.mkdir()
         (self.files / "test_chaos_suite.py").write_text(SUITE.replace("GPUS", str(gpus)))
         (self.files / "conftest.py").write_text(WITNESS)
+        self.kubernetes_files = folder / "kubernetes"
+        self.kubernetes_files.mkdir()
+        (self.kubernetes_files / "test_kubernetes_suite.py").write_text(chaos_kubernetes.SUITE)
+        (self.kubernetes_files / "conftest.py").write_text(WITNESS)
         self.bin = folder / "bin"
         self.bin.mkdir()
         (self.bin / "sitecustomize.py").write_text(CLOCK)
@@ -235,23 +243,29 @@ class Campaign:
         kind = rng.choice(self.kinds)
         if kind == "slurmctld":
             time.sleep(6)  # by then it has saved the end of the run before, which a kill would have it forget
-        workers = rng.random() < 0.3
+        workers = rng.random() < 0.3 and kind != "kubernetes"  # with -n Jobs need Slurm or SSH too
         told = Told(number, kind, "")
         folder = self.folder / f"run{number}"
         folder.mkdir()
         options = self._put_on_trial() if kind == "helper" else ()
-        with self._started(folder, workers, *before(kind, rng, folder), options=options) as run:
+        with contextlib.ExitStack() as stack:
+            site = None
+            if kind == "kubernetes":
+                site = stack.enter_context(chaos_kubernetes.site(folder, rng))
+            with self._started(
+                folder, workers, *before(kind, rng, folder), options=options, site=site
+            ) as run:
+                try:
+                    told.what = TROUBLES[kind](self, run, rng)
+                    self._wait(run, told)
+                finally:
+                    run.process.kill() if run.process.poll() is None else None
+            told.rc, told.seconds = run.process.returncode, time.monotonic() - run.began
             try:
-                told.what = TROUBLES[kind](self, run, rng)
-                self._wait(run, told)
+                self._judge(run, told)
             finally:
-                run.process.kill() if run.process.poll() is None else None
-        told.rc, told.seconds = run.process.returncode, time.monotonic() - run.began
-        try:
-            self._judge(run, told)
-        finally:
-            if (folder / "reports").is_mount():
-                subprocess.run(["umount", str(folder / "reports")], check=True)
+                if (folder / "reports").is_mount():
+                    subprocess.run(["umount", str(folder / "reports")], check=True)
         self.told.append(told)
         say(line_of(told))
         if not told.faults:
@@ -275,12 +289,19 @@ class Campaign:
             shutil.rmtree(folder)
 
     @contextlib.contextmanager
-    def _started(self, folder: Path, workers: bool, *prefix: str, options: tuple[str, ...] = ()) -> Any:
+    def _started(
+        self,
+        folder: Path,
+        workers: bool,
+        *prefix: str,
+        options: tuple[str, ...] = (),
+        site: chaos_kubernetes.Site | None = None,
+    ) -> Any:
         mark = f"CHAOS_MARK={uuid.uuid4()}"
         (folder / "tmp").mkdir()
         (folder / "hangs").mkdir()
         args = [
-            f"--cluster={self.sandbox.cluster_file}",
+            f"--cluster={site.cluster_file if site else self.sandbox.cluster_file}",
             "-n2" if workers else "-n0",
             f"--report-dir={folder / 'reports'}",
             *options,
@@ -308,7 +329,7 @@ class Campaign:
                 "-p",
                 "no:cacheprovider",
                 *args,
-                str(self.files),
+                str(self.kubernetes_files if site else self.files),
             ],
             cwd=folder,
             env={
@@ -332,7 +353,7 @@ class Campaign:
             start_new_session=True,
         )
         out.close()
-        run = Running(process, mark, folder, workers, time.monotonic())
+        run = Running(process, mark, folder, workers, time.monotonic(), site=site)
         try:
             yield run
         finally:
@@ -389,7 +410,8 @@ class Campaign:
                 s.split() for s in self.client("sinfo", "-N", "-h", "-p", "batch", "-o", "%N %t") or ["? ?"]
             )
             away = [f"{node} is {state}" for node, state in states.items() if state != "idle"]
-            if not (jobs or alive or away) or time.monotonic() > deadline:
+            objects = run.site.left(dead=run.dead) if run.site else []
+            if not (jobs or alive or away or objects) or time.monotonic() > deadline:
                 break
             time.sleep(0.15)
         temporary = [
@@ -407,6 +429,7 @@ class Campaign:
         if away:
             self._mend()
         found = [f"job {job}" for job in jobs or []]
+        found += [f"{name} in Kubernetes" for name in objects]
         return [*found, *(f"process {p}" for p in alive), *(f"file {t}" for t in temporary), *away]
 
     def _was_forgotten(self, job: str) -> bool:
@@ -527,7 +550,7 @@ class Campaign:
         for word in ("INTERNALERROR", "Traceback (most recent"):
             if word in out and events:  # before that it is Python or pytest that a signal has met
                 told.fault("wrong", f"{word} in what it printed")
-        if told.rc == 0:
+        if told.rc == 0 and not run.site:  # no node of Kubernetes is faulty
             told.fault("wrong", "ends green")
         if (
             told.rc is not None and told.rc < 0 and events
@@ -543,8 +566,9 @@ class Campaign:
                 told.fault("lost", f"finish events say {said}, exit {told.rc}")
         self._judge_reports(run, told, out, begun=begun)
         ends = [event for event in results if not event["nodeid"].startswith(f"{RUN_SUITE}::")]
-        if told.rc == 1 and len(ends) != NODES * len(TESTS) and "worker died as it started" not in out:
-            told.fault("lost", f"{len(ends)} of {NODES * len(TESTS)} items have an end")
+        items = len(chaos_kubernetes.TESTS) if run.site else NODES * len(TESTS)
+        if told.rc == 1 and len(ends) != items and "worker died as it started" not in out:
+            told.fault("lost", f"{len(ends)} of {items} items have an end")
         if run.strict and not (
             told.rc == 1 and sum(e["outcome"] == "passed" for e in results) == NODES * len(TESTS) - 1
         ):
@@ -826,6 +850,33 @@ def network(campaign: Campaign, run: Running, rng: random.Random) -> str:
     return f"{node} cut off at {at:.1f}"
 
 
+def kubernetes(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """End a run with Jobs while they are created, waited for or deleted; its API server is slow and fails."""
+    assert run.site is not None
+    name = rng.choice(("KILL", "KILL", "TERM", "TERM", "KILL guard", "KILL of all", "no signal"))
+    run.patience, run.grace = 90.0, chaos_kubernetes.GRACE
+    run.site.wait_for_jobs(lambda: run.process.poll() is not None)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        run.process.wait(run.site.at)
+    at = time.monotonic() - run.began
+    what = f"{name} at {at:.1f}; {run.site.what}"
+    if run.process.poll() is not None:
+        return f"{what}: it was over"
+    if name == "KILL guard":
+        for shell in run.victims("guard"):
+            shell.send(signal.SIGKILL)
+    elif name == "KILL of all":
+        victims = [one for one in run.own() if one.alive]
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none sees the end of another
+            for victim in victims:
+                victim.send(number)
+        run.killed = run.dead = True
+    elif name != "no signal":
+        run.process.send_signal(signal.Signals[f"SIG{name}"])
+        run.killed = name == "KILL"
+    return what
+
+
 TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "signal": signalled,
     "holder": holder,
@@ -838,8 +889,9 @@ TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "hang": hang,
     "helper": helper,
     "network": network,
+    "kubernetes": kubernetes,
 }
-ONCE = ("holder", "slurmd", "slurmctld", "full", "full", "clock", "hang", "helper")
+ONCE = ("holder", "slurmd", "slurmctld", "full", "full", "clock", "hang", "helper", "kubernetes")
 USUAL = ("signal",) * 13 + ("double", "double", "end", "end", *ONCE)
 
 

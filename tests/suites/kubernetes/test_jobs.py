@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
 from typing import Any
 from unittest.mock import Mock
 
@@ -165,3 +166,12 @@ def test_ended_pod_is_read_with_its_exit_status_and_message() -> None:
 
 def test_rank_of_endless_digits_is_no_rank() -> None:
     assert RANK.findall(f"# rank {'9' * 5000}: node gpu01 \n# rank 7: node gpu02 \n") == [("7", "gpu02")]
+
+
+@pytest.mark.parametrize("created", ["yes", "unknown"])
+def test_the_shell_gives_up_once_the_ttl_has_passed(created: str) -> None:
+    refused = ("sh", "-c", "cat > /dev/null; echo 'Error from server (InternalError)' >&2; exit 1")
+    argv = ("sh", "-c", jobs._DELETE, "sh", "1", "1", "{}", *refused)
+    done = subprocess.run(argv, input=f"{created}\n", capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error from server (InternalError)\n")

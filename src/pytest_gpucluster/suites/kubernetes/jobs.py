@@ -59,7 +59,7 @@ trap '' PIPE
 read -r created || created=unknown
 [ "$created" != no ] || exit 0
 [ "$created" != yes ] || read -r _
-clock; settled=$((now + settled)) end=$((now + settled + lifetime))
+clock; settled=$((now + settled)); end=$((settled + lifetime))
 while :; do
   answer=$(printf %s "$options" | "$@" 2>&1 > /dev/null) && created=yes
   clock
