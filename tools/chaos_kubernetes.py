@@ -24,7 +24,7 @@ import kubernetes_server  # found by the path above
 from kubernetes_server import Objects, Trouble
 
 NODES = ("kube01", "kube02", "kube03")
-TIMEOUT, JOB_PULL, JOB_TIME, KEEP = 5, 4, 2, 20  # seconds, of the cluster file
+TIMEOUT, JOB_PULL, JOB_TIME, KEEP = 5, 4, 2, 3600  # seconds, of the cluster file; no TTL passes by itself
 DEADLINE = 2 * (JOB_PULL + JOB_TIME + 3 * TIMEOUT) + KEEP  # docs/suites/kubernetes.md
 GRACE = 100.0  # an owner that never appears is waited for TIMEOUT + 60 s
 TESTS = ("job_gpus",) * len(NODES) + ("job_nccl",)
@@ -86,7 +86,7 @@ def site(folder: Path, rng: random.Random) -> Iterator[Site]:
 def _put_trouble(objects: Objects, rng: random.Random, at: float) -> str:
     """Make requests for Jobs slow, and let them fail for some seconds around `at`; return what was chosen."""
     slowest = rng.choice((0.0, 1.0, TIMEOUT + 2.0))
-    begin, length = at - rng.uniform(-0.5, 1), rng.choice((0.0, 3.0, 10.0))
+    begin, length = at - rng.uniform(-0.3, 0.5), rng.choice((0.0, 4.0, 10.0))
     lock, first = threading.Lock(), list[float]()
 
     def trouble(_method: str, path: str) -> Trouble:
