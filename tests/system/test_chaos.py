@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         ("slurmd", 5),
         ("full", 6),
         ("clock", 7),
-        ("kubernetes", 1),
+        ("kubernetes", 110),  # SIGKILL while the API server fails
     ],
 )
 def test_a_run_that_meets_trouble(sandbox: Sandbox, tmp_path: Path, kind: str, number: int) -> None:
