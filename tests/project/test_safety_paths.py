@@ -228,7 +228,12 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     "nccl.container": lambda *_: None,  # a name of the user's: tests/suites/nccl/test_stages.py
 }
 # they follow no link and leave no name behind, so that another owner of the folder does no harm
-ANYWHERE = {"os.shared_storage/.gpucluster-RANDOM", "burnin.storage/gpucluster-RANDOM", "nccl.container"}
+ANYWHERE = {
+    "os.shared_storage/.gpucluster-RANDOM",
+    "/tmp/gpucluster.RANDOM",
+    "burnin.storage/gpucluster-RANDOM",
+    "nccl.container",
+}
 UNGUESSED = {"/tmp/gpucluster.RANDOM", "/dev/shm/gpucluster.RANDOM/", "TMPDIR/tmpRANDOM/"}  # mktemp's names
 
 

@@ -75,9 +75,8 @@ def register(config: pytest.Config) -> None:
     refuse_words(config.option)
     signals.catch()
     try:
-        if getattr(config.option, "dist", "no") != "no" or hasattr(
-            config, "workerinput"
-        ):  # the folder of the socket
+        # with -n, this folder has a socket
+        if hasattr(config, "workerinput") or getattr(config.option, "dist", "no") != "no":
             temporary_folder().close()
         reports = Reports(group_id(config.option.report_group))
         session, log = open_session(config, reports)
