@@ -72,7 +72,7 @@ HOSTILE = {HOSTILE!r}
 SECRET = {SECRET!r}
 shown = probed(Probe("shown", r"printf '\\033[31m%s\\033[0m\\000 <x>]]> MY_TOKEN={SECRET} end' red", text_of))
 flood = probed(Probe("flood", "head -c 104857600 /dev/zero", text_of, timeout=120))
-endless = probed(Probe("endless", "yes {SECRET}", text_of, timeout=2))
+endless = probed(Probe("endless", "yes {SECRET}", text_of, timeout=60))  # ends at the cap
 garbled = probed(Probe("garbled", "printf '\\377\\376'; exit 0", lambda answer: int(text_of(answer))))
 
 

@@ -570,10 +570,16 @@ def test_limits_of_jobs_cost_the_checks_of_jobs_at_most(
     finally:
         account(site, "modify", "user", ALICE, "set", f"{limit.partition('=')[0]}=-1")
     assert run.rc == 0, run.out[-3000:] + run.err
-    unseen = "MaxSubmitJobLimit" in run.out
-    assert unseen == (limit in {"MaxSubmitJobs=1", "MaxSubmitJobs=2", "MaxSubmitJobs=3"})
-    ends = {name: end for name, end in run.outcomes.items() if "array" in name or "requeue" in name}
-    assert set(ends.values()) == ({"not checked"} if unseen else {"passed"})
+    ends = {end for name, end in run.outcomes.items() if "array" in name or "requeue" in name}
+    if limit in {"MaxSubmitJobs=1", "MaxSubmitJobs=2"}:
+        assert ends == {"not checked"}
+        assert "MaxSubmitJobLimit" in run.out
+    elif limit == "MaxSubmitJobs=3":  # which of the jobs are there at once depends on the machine
+        assert ends <= {"passed", "not checked"}
+        assert "MaxSubmitJobLimit" in run.out
+    else:
+        assert ends == {"passed"}
+        assert "MaxSubmitJobLimit" not in run.out
     assert "test_step[gpu01]" in names(run.outcomes, "passed")
 
 

@@ -273,7 +273,7 @@ class Drainage:
         )
         try:
             grounds = self._all_grounds(write)
-            with drain.locked(self._lock):
+            with self._locked():
                 if self.options.resume:
                     self._resume(actor, self.session)
                     self._end_trial()
@@ -284,6 +284,16 @@ class Drainage:
                 log.write("drain_unlocked", why=str(error))
             self._loud(f"drain: {clean(str(error))}")
         self._say(actor, log)
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        if not self.options.dry:
+            return drain.locked(self._lock)
+        try:  # a dry run changes nothing and needs no lock, and says what --drain=apply would meet
+            with drain.locked(self._lock, patience=0):
+                pass
+        except drain.LockError as error:
+            self.lines.append(f"drain: {clean(str(error))}")
+        return contextlib.nullcontext()
 
     def _all_grounds(self, write: Callable[..., None]) -> list[policy.Grounds]:
         if self.options.mode == "off":
