@@ -147,6 +147,17 @@ def test_a_link_of_another_user_is_refused_on_the_way(
     assert list((tmp_path / "a").iterdir()) == []
 
 
+def test_a_new_folder_inside_that_of_another_user_is_accepted(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", OTHER, -1)
+    said = f"the folder belongs to another user ({OTHER})"
+    assert why_not(tmp_path / "theirs", create=True) == (errno.EPERM, said)
+    Folder(tmp_path / "theirs" / "new", create=True).close()
+    assert (tmp_path / "theirs" / "new").stat().st_uid == 0
+
+
 @pytest.mark.parametrize(
     ("rights", "refused"), [(0o777, True), (0o1777, False), (0o770, False), (0o702, True)]
 )
@@ -352,7 +363,8 @@ def test_the_folder_stays_the_one_that_was_checked(tmp_path: Path) -> None:
         folder.replace("x", [b""])
         os.close(folder.open("y"))
         folder.make("z")
-    assert sorted(path.name for path in (tmp_path / "moved").iterdir()) == ["x", "y", "z"]
+        Path(folder.reach("w")).touch()
+    assert sorted(path.name for path in (tmp_path / "moved").iterdir()) == ["w", "x", "y", "z"]
     assert list((tmp_path / "evil").iterdir()) == []
 
 

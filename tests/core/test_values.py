@@ -35,6 +35,18 @@ if TYPE_CHECKING:
         ),
         (values.FolderPath, ["/", "/scratch"], ["", "scratch", "./scratch", "~/scratch", "$HOME"]),
         (
+            values.FolderPath,
+            ["/" + "x" * 255, "/x" * 2047 + "/"],
+            ["/" + "x" * 256, "/" + "\u00e9" * 128, "/x" * 2048],
+        ),
+        (values.LocalPath, ["~/x", "x"], ["~no-such-user/x", "x" * 256]),
+        (
+            values.SystemName,
+            ["sshd.service", "a@b:c_d.e+f/g\\h*-i", "vm.swappiness"],
+            ["", "vm swappiness", "a..b", "-x", ".x", "a;b", "\u00e9"],
+        ),
+        (values.Program, ["python3", "/opt/x", "a b"], ["", " ", "-x", "--help"]),
+        (
             values.Image,
             ["ubuntu:24.04", "nvcr.io#a/b:1", "/i/a.sqsh", "a.squash"],
             ["", "i/a.sqsh", "a.squashfs"],
@@ -114,6 +126,8 @@ SETTINGS = {
     "horovod: {launchers: []}": "horovod.launchers: is empty; name at least one",
     "slurm: {extra_args: [--no-shell]}": "slurm.extra_args[0]: --no-shell would leave the nodes allocated after the run: leave it out",
     "slurm: {bin: bin}": "slurm.bin: must be an absolute path, which begins with /, not 'bin'",
+    "isolation: {device_files: [dev/x]}": "isolation.device_files[0]: must be an absolute path, which begins with /, not 'dev/x' (and 1 more)",
+    "controller: {ignored_errors: ['x*']}": "controller.ignored_errors[0]: must not match the empty line, since it would match every line: 'x*'",
     "gpu: {xid_ignore: [1000]}": "gpu.xid_ignore[0]: must be an Xid (1 to 999) or an SXid (10000 to 99999), not 1000",
 }
 

@@ -566,6 +566,7 @@ def test_only_what_our_reason_left_is_resumed(info: NodeInfo | None, why: str) -
         ({"gpu.count": ["passed", "failed"], "gpu.names": ["passed"]}, [], "gpu.count ended as failed"),
         ({"gpu.count": ["not checked"], "gpu.names": ["passed"]}, [], "gpu.count ended as not checked"),
         ({"gpu.count": ["not applicable"], "gpu.names": ["passed"]}, [], "gpu.count ended as not applicable"),
+        ({"gpu.count": ["waived"], "gpu.names": ["passed"]}, [], "gpu.count ended as waived"),
         ({"gpu.count": ["passed"], "gpu.names": []}, [], "gpu.names did not run"),
         ({"gpu.count": ["passed"], "gpu.names": ["failed", "error"]}, [], "gpu.names ended as failed"),
         ({"gpu.count": ["passed"], "gpu.names": ["passed"], "os.x": ["failed"]}, [], ""),  # did not drain it
@@ -677,3 +678,20 @@ def test_reservations_are_read_and_its_members_seen_from_inside() -> None:
     nodes = {name: node("IDLE", "MAINTENANCE", "RESERVED", name=name) for name in ("gpu01", "gpu02", "gpu03")}
     inside = seen_from_inside(nodes, found.nodes)
     assert [name for name, info in inside.items() if info.available] == ["gpu01", "gpu02"]
+
+
+# --- docs/drain.md
+
+PAGE = " ".join((ROOT / "docs" / "drain.md").read_text().split())
+
+
+def test_the_page_lists_the_states_that_slurm_sets_by_itself() -> None:
+    states, flags = re.search(r"In service is ([A-Z, or]+) with flags [^:]+: ([A-Z_, ]+)\.", PAGE).groups()  # type: ignore[union-attr] # the page has it
+    assert set(re.findall(r"[A-Z_]+", states)) == policy.IN_SERVICE
+    assert set(flags.split(", ")) == policy.FLAGS_OF_SLURM
+
+
+def test_the_reasons_of_the_page_are_those_of_gpucluster() -> None:
+    reasons = re.findall(r"gpucluster:gpu\.\w+ .*? sum=[0-9a-f]{8}", PAGE)
+    found = [read_reason(f"gpu{number:02}", text) for number, text in enumerate(reasons, 1)]
+    assert [one.checks for one in found if one] == [("gpu.count",), ("gpu.nvlink_state", "gpu.count")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,13 +13,16 @@ from unittest.mock import ANY
 import pytest
 from drain.test_executor import Client, Log, World, drained, grounds
 from drain_helpers import summed
+from paths import ROOT
 
+from pytest_gpucluster import plugin
+from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget, policy
 from pytest_gpucluster.plugin.controller import Controller
-from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, trial_reasons
+from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, little_patience, trial_reasons
 from pytest_gpucluster.plugin.rerun import is_repeatable
 from pytest_gpucluster.plugin.suite_jobs import SuiteJobs
 from pytest_gpucluster.report.events import logs_below
@@ -250,6 +255,19 @@ def test_without_a_lock_nothing_is_drained_or_resumed_and_the_terminal_says_so(
     assert drained(world_of(run)) == ["gpu02", "gpu03"]  # the end of their trial needs no lock
 
 
+def test_a_dry_run_needs_no_lock_and_says_where_it_would_get_none(a_run: Any, tmp_path: Path) -> None:
+    run = a_run(mode="dry-run", budget=Budget(5))
+    run._all_grounds = lambda _write: grounds("gpu05")
+    (tmp_path / "file").touch()
+    run._lock = path = tmp_path / "file" / "x.lock"
+    run.session.trial = None  # a dry run undrains nothing
+    act(run)
+    assert run.lines[0].startswith(f"drain: {path}: cannot be locked (")
+    assert "would be drained: gpu05" in run.lines
+    assert (run.session.messages, finish(run)) == ([], 0)
+    assert world_of(run).ran == []
+
+
 @pytest.mark.parametrize(("state", "flags"), [("DOWN", ()), ("IDLE", ("FAIL",))])
 def test_a_node_that_somebody_took_out_of_service_during_its_trial_is_not_kept(
     a_run: Any, state: str, flags: tuple[str, ...]
@@ -441,3 +459,89 @@ def test_items_on_jobs_before_the_allocation_are_not_repeated(
 ) -> None:
     item: Any = SimpleNamespace(fixturenames=fixtures)
     assert is_repeatable(item) is repeatable
+
+
+# --- repetitions
+
+
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [
+        (("failed", "failed", "failed"), ""),
+        (("passed",), "fresh attempt 1 ended as passed"),
+        (("failed", "passed"), "fresh attempt 2 ended as passed"),
+        (("failed", "failed", "error"), "fresh attempt 3 ended as error"),
+    ],
+)
+def test_a_node_is_drained_only_if_every_repetition_fails(
+    a_run: Any, monkeypatch: pytest.MonkeyPatch, ends: tuple[str, ...], why: str
+) -> None:
+    run, asked = a_run(retries=3), list[int]()
+    item: Any = SimpleNamespace(nodeid="x", fixturenames=[])
+    run._items = {"x": item}
+    run._deciding = lambda _result: True
+
+    def again(items: list[Any], _session: object, attempt: int) -> dict[str, tuple[str, dict[str, Any]]]:
+        asked.append(attempt)
+        return {one.nodeid: (ends[attempt - 1], {}) for one in items}
+
+    monkeypatch.setattr("pytest_gpucluster.plugin.drain.run_again", again)
+    run._confirm()
+    assert run._confirmed == {"x": why}
+    assert asked == list(range(1, len(ends) + 1))
+
+
+def test_one_command_may_take_20_seconds() -> None:
+    transport: Any = None
+    patient = little_patience(Slurm(transport, timeout=300.0))
+    assert (patient.timeout, patient.retry_for) == (20.0, 5.0)
+
+
+# --- docs/drain.md
+
+PAGE = (ROOT / "docs" / "drain.md").read_text()
+
+
+def test_the_page_states_the_defaults_of_the_options() -> None:
+    defaults: dict[str, str] = {}
+    recorder: Any = SimpleNamespace(
+        getgroup=lambda *_names: recorder,
+        addoption=lambda *names, **attributes: defaults.update(
+            {names[0]: attributes.get("default") or "off"}
+        ),
+    )
+    plugin.pytest_addoption(recorder)
+    plugin.add_options(recorder)
+    stated = re.findall(
+        r"^\| `(--(?:drain|resume)[\w-]*).*?\| ([^| ]*) *(?:<!--.*-->)? *\|$", PAGE, re.MULTILINE
+    )
+    assert len(stated) == 5
+    assert {name: default or "off" for name, default in stated} == {
+        name: defaults[name] for name, _ in stated
+    }
+
+
+def fields_of_events() -> dict[str, set[str]]:
+    """Return the fields of each event that the source writes about drains."""
+    found: dict[str, set[str]] = {}
+    source = Path(plugin.__file__).parents[1]
+    for path in (*(source / "drain").glob("*.py"), source / "plugin" / "drain.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            calls = [one for one in ast.walk(function) if isinstance(one, ast.Call) and one.args]
+            for call in calls:
+                event, keys = call.args[0], {word.arg or "command" for word in call.keywords}  # **fields
+                if isinstance(event, ast.Constant) and re.match(
+                    r"(drain|node|resume|trial)_[a-z_]+$", str(event.value)
+                ):
+                    found[event.value] = found.get(event.value, set()) | keys
+    return found
+
+
+def test_the_page_lists_the_fields_of_each_event() -> None:
+    rows = re.findall(
+        r"^\| `((?:drain|node|resume|trial)_\w+)` \|[^|]*\| ([^|]*?) *(?:<!--.*-->)? *\|$", PAGE, re.MULTILINE
+    )
+    stated = {event: set(re.sub(r" \([^)]*\)", "", fields).split(", ")) for event, fields in rows}
+    assert stated == fields_of_events()

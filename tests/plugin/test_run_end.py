@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from pytest_gpucluster.plugin.run_end import RunEnd
 from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog, read_events
+from pytest_gpucluster.report.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -268,6 +270,27 @@ def test_a_disk_that_is_full_at_the_end_leaves_nothing_of_yesterday(tmp_path: Pa
     assert [path.name for path in tmp_path.rglob(".*")] == []
 
 
+JUNITXML = """
+import os
+def test_whole(cluster):
+    os.remove('own/own.xml')
+    os.mkdir('own/own.xml')
+"""
+
+
+def test_a_file_of_junitxml_that_cannot_be_written_costs_the_summary_and_no_other_report(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own").mkdir()
+    options = ("--cluster=local", "--junitxml=own/own.xml", "-p", "no:cacheprovider")
+    run = run_pytest(tmp_path, *options, files={"test_x.py": JUNITXML})
+    assert run.rc == 1
+    assert "IsADirectoryError" in run.out + run.err
+    assert "coverage:" not in run.out
+    names = {path.name for path in (tmp_path / "reports" / "latest").iterdir()}
+    assert {"events.jsonl", "junit.xml", "metrics.prom", "report.html"} <= names
+
+
 SIGNALS = """
 import os, signal
 
@@ -335,3 +358,6 @@ def test_signals_at_the_end_of_a_run(tmp_path: Path, at: str, name: str) -> None
     assert [path.name for path in tmp_path.rglob(".*")] == []
     said = "stopped by Ctrl-C" if name == "SIGINT" else "stopped by SIGTERM"
     assert said in run.out
+    if at in {"pytest_terminal_summary", "pytest_unconfigure"}:  # after the history was written
+        with contextlib.closing(History(tmp_path / "h.db")) as history:
+            assert [past.exit for past in history.runs("local")] == [0]

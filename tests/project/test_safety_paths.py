@@ -290,6 +290,45 @@ def test_link_of_another_user_under_a_guessed_name_is_not_followed(
     assert tree(place.parent) == before
 
 
+# what a run reaches by a descriptor of the folder itself: a folder above it may be replaced
+BY_DESCRIPTOR = {
+    "TMPDIR/gpucluster-MARK-RANDOM/",
+    "TMPDIR/gpucluster-UID-JOB-HASH.users",
+    "TMPDIR/tmpRANDOM/",
+    "training.checkpoint/gpucluster-training-MARK-RANDOM/",
+}
+
+
+@pytest.mark.parametrize("path", [path for path in SCENARIOS if path != "gpucluster-MARK of an ended run"])
+def test_folder_below_one_in_which_another_user_can_rename_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    place.parent.chmod(0o777)
+    try:
+        SCENARIOS[path](place, monkeypatch)
+    except (OSError, GpuClusterError):
+        assert path not in BY_DESCRIPTOR | ANYWHERE
+        assert os.listdir(place) == []
+    else:
+        assert path in BY_DESCRIPTOR | ANYWHERE
+
+
+def test_random_names_of_paths_have_64_bits() -> None:
+    calls = {
+        (str(path.relative_to(SOURCE)), int(found))
+        for path in SOURCE.rglob("*.py")
+        for found in re.findall(r"secrets\.token_hex\((\d+)\)", path.read_text())
+    }
+    short = {file for file, count in calls if 8 * count < 64}
+    assert short == {
+        "cluster/slurm/job_cleanup.py",  # the name of jobs
+        "suites/container/steps.py",  # NONCE of docs/safety.md
+        "suites/kubernetes/jobs.py",  # the name of Jobs
+        "suites/ray/steps.py",  # a mark of processes
+        "suites/slurm/diagnostic_step.py",  # a word of an environment
+    }
+
+
 @pytest.mark.parametrize("kind", ["open", "foreign"])
 @pytest.mark.parametrize("path", SCENARIOS)
 def test_folder_in_which_another_user_can_rename_is_refused(

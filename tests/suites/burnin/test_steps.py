@@ -266,6 +266,15 @@ def test_storage_is_read_back_and_leaves_nothing(tmp_path: Path, monkeypatch: py
     found = payload_host.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)
     assert (found["bytes"], found["wrong"]) == (8 * MIB, 0)
     assert list(tmp_path.iterdir()) == []
+    true_block, seen = payload_host.random_block, list[int]()
+
+    def noted(seed: int, size: int) -> bytes:  # called before data are written
+        seen.append(len(list(tmp_path.iterdir())))
+        return true_block(seed, size)
+
+    monkeypatch.setattr(payload_host, "random_block", noted)
+    payload_host.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)
+    assert seen == [0]
     true_read = payload_host.read_block
     monkeypatch.setattr(payload_host, "read_block", lambda handle, size: true_read(handle, size)[:-1] + b"?")
     assert payload_host.burn_storage(str(tmp_path), 8 * MIB, 5.0, 1)["wrong"] == 2

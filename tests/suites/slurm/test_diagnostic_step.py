@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.config.models import SlurmConfig
 from pytest_gpucluster.core.check import Advisory, Outcome
 from pytest_gpucluster.core.errors import StepError
 from pytest_gpucluster.suites.slurm import checks
@@ -46,6 +47,21 @@ def steps(monkeypatch: pytest.MonkeyPatch, *reports: dict[str, int] | StepError)
     monkeypatch.setattr(diagnostic, "run_step", run_step)
     monkeypatch.setattr(diagnostic, "reproduce_command", lambda *_: "srun sh")
     return ran
+
+
+def test_each_batch_job_has_a_time_limit_of_a_minute() -> None:
+    ran: list[tuple[str, ...]] = []
+
+    def run(*argv: str, **_: object) -> str:
+        ran.append(argv)
+        return "7\n"
+
+    slurm: Any = SimpleNamespace(run=run)
+    diagnostic.submit_jobs(slurm, SlurmConfig())
+    submitted = [argv for argv in ran if argv[0] == "sbatch"]
+    assert len(submitted) == 2
+    assert all("--time=1" in argv for argv in submitted)
+    assert sum("--array=0-1" in argv for argv in submitted) == 1  # three jobs in all
 
 
 def test_a_complete_step_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
