@@ -154,6 +154,7 @@ class Running:
     frozen: DaemonProcess | None = (
         None  # a worker that was stopped: as it starts, xdist does not know it and cannot kill it
     )
+    output: subprocess.Popen[bytes] | None = None  # copies what the run prints; a frozen worker keeps it open
     at_end: bool = False  # it was stopped while it lived, before its last hook
     uncancelled: bool = False  # scancel hangs: jobs of the exam end by themselves, after minutes
     site: chaos_kubernetes.Site | None = None
@@ -352,7 +353,7 @@ class Campaign:
             start_new_session=True,
         )
         out.close()
-        run = Running(process, mark, folder, workers, time.monotonic(), site=site)
+        run = Running(process, mark, folder, workers, time.monotonic(), site=site, output=cat)
         try:
             yield run
         finally:
@@ -391,6 +392,8 @@ class Campaign:
         """Return what is left behind once the grace is over, and take it away."""
         if run.frozen is not None:
             run.frozen.send(signal.SIGKILL)
+            if run.output is not None:
+                run.output.wait(5)
         if run.cleaned:
             self._clean(run)
         deadline = time.monotonic() + run.grace

@@ -21,6 +21,7 @@ FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(\]\(|^\[[^\]]+\]: )([^)\s#]*)", re.MULTILINE)
 ROW = re.compile(r"^\|.*", re.MULTILINE)
 CODE = re.compile(r"`[^`\n]+`")
+COMMENT = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)  # for maintainers: tests/project/test_promises.py
 
 
 def on_config(config: Any) -> None:
@@ -43,13 +44,14 @@ def on_page_markdown(markdown: str, page: Any, **_unused: Any) -> str:
 
 
 def adapted(markdown: str, page: str) -> str:
-    """Return the text of a page of the site, given by its name there.
+    """Return the text of a page of the site, given by its name there, without its comments.
 
     Links lead to pages of the site or to files on GitHub. A bar in the code of a table loses its backslash, which
     GitHub removes and Python-Markdown prints.
     """
     pages = {there: here for here, there in OUTSIDE.items()}
     source = pages.get(page, f"docs/{page}")
+    markdown = COMMENT.sub("", markdown)
 
     def prose(text: str) -> str:
         text = LINK.sub(lambda link: link[1] + target(link[2], source, page), text)

@@ -44,6 +44,7 @@ def test_every_suite_is_in_the_navigation() -> None:
         ("ci.md", "```\n[a](../LICENSE)\n```", "```\n[a](../LICENSE)\n```"),
         ("ci.md", r"| `a\|b` \| c |", r"| `a|b` \| c |"),
         ("ci.md", r"`a\|b`", r"`a\|b`"),
+        ("ci.md", "a\n\n<!-- b\n\n`c`\n-->\n", "a\n\n"),
     ],
 )
 def test_a_page_is_adapted_to_the_site(page: str, text: str, on_the_site: str) -> None:

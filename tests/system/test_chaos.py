@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     ("kind", "number"),
     [
         *(("signal", number) for number in (3, 6, 12, 17, 27)),  # holder, srun, pytest -n2, agent, pytest
+        ("signal", 48),  # pytest stopped and continued
+        ("signal", 54),  # a worker stopped
+        ("signal", 77),  # salloc killed
+        ("signal", 161),  # the shell around salloc killed
         ("holder", 1),  # -n2
         ("double", 28),
         ("end", 1),

@@ -385,6 +385,7 @@ def test_a_channel_that_was_killed_accuses_no_node_of_not_answering(sandbox: San
     )
     assert names(run.outcomes, "failed") == []
     assert names(run.outcomes, "error") == ["test_available[gpu01]", "test_available[gpu02]"]
+    assert names(run.outcomes, "not tested") == ["test_responds[gpu01]", "test_responds[gpu02]"]
     assert "gpu01 was lost: srun ended (exit -9)" in run.out
 
 

@@ -717,3 +717,28 @@ def test_containers_of_a_killed_run_go_with_the_next(sandbox: Sandbox, tmp_path:
     )
     assert done.rc == 0, done.out
     assert cleaned("--yes") == "No leftovers of killed runs\n"
+
+
+def test_clean_searches_the_folder_of_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[tuple[Path, ...]] = []
+    monkeypatch.setattr(leftovers, "folders", lambda *more: searched.append(more) or [])
+    monkeypatch.setattr(containers, "stale_user_files", list)
+    monkeypatch.setattr(leftovers, "jobs", lambda _slurm: [])
+    for text, more in (("training: {checkpoint: /a}", (Path("/a"),)), ("training: {}", ())):
+        (tmp_path / "c.yaml").write_text(f"nodes: gpu01\n{text}\n")
+        assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 0
+        assert searched.pop() == more
+
+
+def test_a_run_clears_what_dead_runs_left_before_it_requests_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    controller = controller_of(None, started=False)
+    controller.channel, controller.trial = None, None
+    controller.cluster = cast("Any", SimpleNamespace(access="slurm"))
+    controller.plan = cast("Any", SimpleNamespace(testable=("gpu01",)))
+    controller.jobs = cast("Any", SimpleNamespace(ids=tuple, refresh_later=lambda: None))
+    monkeypatch.setattr(Controller, "_clear_dead_runs", lambda *_: done.append("clear"))
+    monkeypatch.setattr(Controller, "_open_others", lambda *_: done.append("request"))
+    monkeypatch.setattr(Controller, "_left_out_fallen", lambda *_: False)
+    controller.allocate(done.append, ())
+    assert done == ["clear", "request"]
