@@ -21,7 +21,8 @@ FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(\]\(|^\[[^\]]+\]: )([^)\s#]*)", re.MULTILINE)
 ROW = re.compile(r"^\|.*", re.MULTILINE)
 CODE = re.compile(r"`[^`\n]+`")
-COMMENT = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)  # for maintainers: tests/project/test_promises.py
+# for maintainers: tests/project/test_promises.py
+COMMENT = re.compile(r"^<!--.*?-->\n", re.DOTALL | re.MULTILINE)
 
 
 def on_config(config: Any) -> None:

@@ -535,7 +535,7 @@ def fields_of_events() -> dict[str, set[str]]:
                 if isinstance(event, ast.Constant) and re.match(
                     r"(drain|node|resume|trial)_[a-z_]+$", str(event.value)
                 ):
-                    found[event.value] = found.get(event.value, set()) | keys
+                    found[str(event.value)] = found.get(str(event.value), set()) | keys
     return found
 
 

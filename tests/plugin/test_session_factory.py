@@ -106,7 +106,8 @@ def test_sqlite_opens_a_history_below_the_checked_folder(
 
     def noted(name: Any, **options: Any) -> sqlite3.Connection:
         opened.append(str(name))
-        return connect(name, **options)
+        made: sqlite3.Connection = connect(name, **options)
+        return made
 
     monkeypatch.setattr("pytest_gpucluster.report.history_file.sqlite3.connect", noted)
     History(tmp_path / "h.db", create=True).close()

@@ -721,7 +721,12 @@ def test_containers_of_a_killed_run_go_with_the_next(sandbox: Sandbox, tmp_path:
 
 def test_clean_searches_the_folder_of_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[tuple[Path, ...]] = []
-    monkeypatch.setattr(leftovers, "folders", lambda *more: searched.append(more) or [])
+
+    def folders(*more: Path) -> list[Leftover]:
+        searched.append(more)
+        return []
+
+    monkeypatch.setattr(leftovers, "folders", folders)
     monkeypatch.setattr(containers, "stale_user_files", list)
     monkeypatch.setattr(leftovers, "jobs", lambda _slurm: [])
     for text, more in (("training: {checkpoint: /a}", (Path("/a"),)), ("training: {}", ())):
