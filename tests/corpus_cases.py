@@ -54,6 +54,7 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.kit.nvidia_smi import PAUSE
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
 from pytest_gpucluster.suite import probe_for
 
@@ -300,6 +301,7 @@ class Machine:
 
     def _run(self, command: str) -> Answer:
         """Run a command as it is, but for where the recorded tools and files are."""
+        command = command.replace(f"sleep {PAUSE};", "")  # a recording does not change
         command = _PATHS.sub(lambda match: f"{self.root}{match[0]}", command)
         env = {"PATH": str(self.bin), "HOME": "/root", "LC_ALL": "C", "TZ": "UTC"}
         done = subprocess.run(

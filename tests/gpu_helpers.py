@@ -85,6 +85,7 @@ class Host:
     service: Any = field(default_factory=lambda: FabricManager("active", "580.159.04"))
     log: Any = field(default_factory=lambda: KernelLog("dmesg", 9, 0.0, None))
     later: Any = None  # NVLink counters of a second reading; those of the first one
+    throttle_later: Any = None  # {UUID: reasons of every later reading}; those of the first reading
     uptime: float | None = 22 * 86400.0
     uptime_later: float | None = 22 * 86400.0 + 30
     also: Any = field(default_factory=dict)  # {another node that lists the same GPUs: its host}
@@ -127,6 +128,7 @@ def judge(host: Host, profile: GpuProfile = PROFILE, only: str = "") -> dict[str
         "rows": host.rows, "apps": host.apps, "nvlinks": host.links, "known_nvlinks": host.links,
         "nvlink_counters": {key: replace(one, at=host.uptime) for key, one in host.errors.items()},
         "nvlink_later": {key: replace(one, at=host.uptime_later) for key, one in (host.later or host.errors).items()},
+        "throttle_later": host.throttle_later or {gpu.uuid: gpu.throttle or 0 for gpu in host.gpus},
         "known_connections": host.topology, "connections": host.topology, "peer_access": host.p2p, "files": host.files,
         "fabric_service": host.service, "kernel_log": host.log,
         "info": host.info, "hosts": host.also,

@@ -37,13 +37,13 @@ def survey(**texts: str) -> Answer:
     return Answer("gpu01", 0, "".join(parts).encode())
 
 
-def run_survey(tmp_path: Path, body: str) -> Answer:
-    """Run the survey in a real shell, with a nvidia-smi of this body first on the PATH."""
+def run_survey(tmp_path: Path, body: str, command: str = "") -> Answer:
+    """Run the survey, or another command, in a real shell, with a nvidia-smi of this body first on the PATH."""
     tool = tmp_path / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\nr() {{ sed -e 1d -e '/^rc=0$/d' {DATA}/$1; }}\n{body}")
     tool.chmod(0o755)
     done = subprocess.run(
-        ["sh", "-c", nvidia_smi.SURVEY],
+        ["sh", "-c", command or nvidia_smi.SURVEY],
         capture_output=True,
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         timeout=120,
@@ -86,6 +86,19 @@ def test_the_survey_of_the_recorded_host_in_a_real_shell(tmp_path: Path) -> None
     assert nvidia_smi.parse_topology(answer).links[3][5] == "NV18"
     assert nvidia_smi.parse_p2p(answer)[0][1] == "OK"
     assert len(answer.stdout) < 12_000
+
+
+def test_the_clock_reasons_that_last_are_those_of_every_later_reading(tmp_path: Path) -> None:
+    body = """case $* in *uuid,clocks_*csv) ;; *) exit 3;; esac; echo x >>"$0.n"; n=$(grep -c x "$0.n")
+echo 'uuid, clocks_event_reasons.active'
+case $n in 2) echo 'GPU-a, 0x0000000000000040';; *) echo 'GPU-a, 0x0000000000000048';; esac
+echo 'GPU-b, 0x0000000000000081'; [ "$n" = 3 ] || echo 'GPU-c, 0x0000000000000001'; echo 'GPU-d, [N/A]'
+"""
+    command = nvidia_smi.CLOCKS_LATER.command.replace(f"sleep {nvidia_smi.PAUSE}", "sleep 0")
+    answer = run_survey(tmp_path, body, command)
+    assert nvidia_smi.parse_lasting(answer) == {"GPU-a": 0x40, "GPU-b": 0x81}
+    with pytest.raises(NotAvailable):
+        nvidia_smi.parse_lasting(run_survey(tmp_path, "echo 'No devices were found'; exit 6", command))
 
 
 @pytest.mark.parametrize(

@@ -368,6 +368,19 @@ def _cuda(header: SurveySection | None) -> str | None:
     return match[1] if match else None
 
 
+def parse_lasting(answer: Answer) -> dict[str, int]:
+    """Return {UUID: the clock event reasons of every later reading} of CLOCKS_LATER; {} for a GPU that gave none."""
+    lasting: dict[str, int] = {}
+    for reading in range(1, READINGS + 1):
+        table = read_csv(section(answer, f"clocks{reading}", "nvidia-smi, later readings"), "uuid")
+        found = {row["uuid"][0]: read_cell(row, _FIELDS["throttle"][0], bit_mask)[0] for row in table.rows}
+        before = lasting or dict.fromkeys(found, -1)
+        lasting = {
+            uuid: mask & before[uuid] for uuid, mask in found.items() if mask is not None and uuid in before
+        }
+    return lasting
+
+
 # --- row remapping, processes ------------------------------------------------------------------------------------
 
 
@@ -644,6 +657,18 @@ NVLINK_ERRORS_LATER = Probe(
     timeout=_TIMEOUT,
     alone=True,
     by_hand="nvidia-smi nvlink -e",
+)
+READINGS, PAUSE = 3, 5  # later readings of the clock event reasons, and the seconds between two
+# Every driver reports the reasons; how long each lasted (clocks_event_reasons_counters) only 570 and later, and not for
+# "hardware slowdown".
+CLOCKS_LATER = Probe(
+    "clock event reasons, later readings",
+    f"for i in {' '.join(map(str, range(1, READINGS + 1)))}; do sleep {PAUSE}; o=$(nvidia-smi --query-gpu=uuid,{_FIELDS['throttle'][0]} --format=csv "
+    '2>&1); echo "@@ clocks$i $?"; printf "%s\\n" "$o"; done',
+    parse_lasting,
+    timeout=_TIMEOUT + READINGS * PAUSE,
+    alone=True,
+    by_hand="nvidia-smi -q -d PERFORMANCE; sleep 5; nvidia-smi -q -d PERFORMANCE",
 )
 TOPOLOGY = Probe(
     "GPU topology", SURVEY, parse_topology, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi topo -m"

@@ -62,6 +62,12 @@ def nvlink_later(
     return {} if gpu_profile.nvlinks == 0 else facts(nvidia_smi.NVLINK_ERRORS_LATER)
 
 
+@fact
+def throttle_later(facts: Callable[[object], dict[str, int]], gpus: nvidia_smi.Gpus) -> dict[str, int]:
+    """The clock event reasons that last, of a node whose first reading has a slowdown; no command where it has none."""
+    return facts(nvidia_smi.CLOCKS_LATER) if any(map(checks.health.slowed, gpus)) else {}
+
+
 @fact(scope="session")
 @asks(lambda _: (nvidia_smi.GPUS, nvidia_smi.TOPOLOGY))
 def numa_majorities(

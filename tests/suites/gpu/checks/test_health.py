@@ -44,6 +44,27 @@ def test_clocks_that_the_hardware_has_halved_drain(mask: int, measured: str, act
     assert (finding.expected, verdict.action) == ("no slowdown", action)
 
 
+def test_a_slowdown_fails_only_if_every_later_reading_has_it() -> None:
+    host = Host()
+    host.change(3, throttle=0x48)
+    for later, outcome, action, measured in (
+        (0x48, Outcome.FAILED, Action.DRAIN, "hardware slowdown, hardware thermal slowdown"),
+        (0x40, Outcome.FAILED, Action.MONITOR, "hardware thermal slowdown"),
+    ):
+        verdict = checks.throttle(host.gpus, {uuid(host, 3): later})
+        assert (verdict.outcome, verdict.action) == (outcome, action)
+        assert [finding.measured for finding in verdict.findings] == [measured]
+    ended = checks.throttle(host.gpus, {uuid(host, 3): 0x4})
+    assert (ended.outcome, ended.advisories[0].measured) == (
+        Outcome.PASSED, "hardware slowdown, hardware thermal slowdown, which ended within 15 s"
+    )  # fmt: skip
+    alone = checks.throttle(host.gpus)
+    assert alone.outcome is Outcome.NOT_CHECKED
+    assert alone.reason == (
+        f"{host.gpus.devices[3]}: hardware slowdown, hardware thermal slowdown in one reading; later readings have no result"
+    )
+
+
 def test_harmless_and_unknown_clock_reasons_fail_nothing() -> None:
     host = Host()
     host.change(3, throttle=0x117)
@@ -99,7 +120,7 @@ def test_memory_in_use_where_a_display_is_active_is_no_leak() -> None:
 def test_the_bits_of_clock_reasons_are_those_of_nvml() -> None:
     host = Host()
     host.change(0, throttle=0x1FF)
-    verdict = checks.throttle(host.gpus)
+    verdict = judge(host)["gpu.throttle"]
     assert verdict.findings == (
         Finding(
             str(host.gpus.devices[0]),
@@ -223,6 +244,8 @@ COUNTER_EXAMPLES = [
     example("gpu.throttle", "clocks locked by the site, sync boost", REASONS, PASSED, gpus(throttle=0x12)),
     example("gpu.throttle", "H100 sampled while its performance state changes", f"{REASONS}: HW slowdown", MONITOR,
             gpus(3, throttle=0x8)),
+    example("gpu.throttle", "H100 read as a burst of another job ends", REASONS, WARNING, gpus(3, throttle=0x48),
+            put(throttle_later=lambda host: {uuid(host, 3): 0x1})),
     example("gpu.throttle", "B200 in a warm aisle, slowed by the driver", REASONS, MONITOR, gpus(3, throttle=0x20)),
     example("gpu.throttle", "GeForce in a guest, reasons not supported", "healthy-titan-v-driver-560", NOT_APPLICABLE,
             gpus(throttle=None, unread={"throttle": "[N/A]"})),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
@@ -12,7 +13,7 @@ from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, differs
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.gpu_processes import unexpected_processes
-from pytest_gpucluster.kit.nvidia_smi import MAKES_UVM, Gpus
+from pytest_gpucluster.kit.nvidia_smi import MAKES_UVM, PAUSE, READINGS, Gpus
 from pytest_gpucluster.suites.gpu.readings import ByModel, by_model, of_present_gpus, states, unread
 
 if TYPE_CHECKING:
@@ -65,26 +66,46 @@ def _highest_clocks(gpu: Gpu) -> str | None:
     return f"SM {gpu.clock_sm_max:g} MHz, memory {gpu.clock_memory_max:g} MHz"
 
 
+def slowed(gpu: Gpu) -> int:
+    """Return the bits of the clock event reasons that are no ordinary ones."""
+    return (gpu.throttle or 0) & functools.reduce(int.__or__, SLOW_REASONS)
+
+
+def _reasons(mask: int) -> str:
+    return ", ".join(name for bit, name in SLOW_REASONS.items() if mask & bit)
+
+
 @check(
     "gpu.throttle",
     cause="the GPU is too hot, or its power supply or the system limits it",
     hint="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; fans, filters, power supplies, BMC log",
     action=Action.DRAIN,
-    never_healthy="the hardware halves the clocks and states heat or the power brake as the cause; halved clocks without a cause come "
-    "with a change of the performance state, and idleness, power limits and locked clocks set other bits",
+    never_healthy="in every reading for 10 seconds and longer the hardware halves the clocks and states heat or the power brake as the "
+    "cause; a burst ends within that time, halved clocks without a cause come with a change of the performance state, and idleness, "
+    "power limits and locked clocks set other bits",
 )
 @of_present_gpus
-def throttle(gpus: Gpus) -> Judgement:
-    """Only idleness, a power cap or a setting limits the clocks."""
+def throttle(gpus: Gpus, throttle_later: Mapping[str, int] = MappingProxyType({})) -> Judgement:
+    """Only idleness, a power cap or a setting limits the clocks for longer than a burst.
+
+    throttle_later: {UUID: the reasons that later readings all have}, of a node whose first reading has a slowdown.
+    """
     for gpu in gpus:
         if gpu.throttle is None:
             yield unread(gpus, gpu, "throttle", "readable clock event reasons", stated=False)
             continue
-        if bad := [name for bit, name in SLOW_REASONS.items() if gpu.throttle & bit]:
-            # halved for a cause: either bit alone comes and goes with the load or with a change of the state
-            halved = gpu.throttle & HALVED and gpu.throttle & (HEAT | BRAKE)
-            action = None if halved else Action.MONITOR
-            yield Finding(str(gpu), ", ".join(bad), "no slowdown", action)
+        if bad := slowed(gpu):
+            later = throttle_later.get(gpu.uuid or "")
+            if later is None:
+                yield NotChecked(f"{gpu}: {_reasons(bad)} in one reading; later readings have no result")
+            elif lasting := bad & later:
+                # halved for a cause: either bit alone comes and goes with the load or with a change of the state
+                halved = lasting & HALVED and lasting & (HEAT | BRAKE)
+                yield Finding(str(gpu), _reasons(lasting), "no slowdown", None if halved else Action.MONITOR)
+            else:
+                yield Advisory(
+                    str(gpu), f"{_reasons(bad)}, which ended within {READINGS * PAUSE} s", "no slowdown"
+                )
         if unknown := gpu.throttle & ~functools.reduce(int.__or__, (*FINE_REASONS, *SLOW_REASONS)):
             yield Advisory(str(gpu), f"clock event reason {unknown:#x}", "a reason that this release knows")
 
