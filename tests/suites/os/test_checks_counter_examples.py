@@ -201,11 +201,24 @@ def ntpq(text: str) -> Verdict:
     return timed(f"\x1echronyc\n\x1e=127\n\x1entpq\n{text}\n\x1e=0\n")
 
 
+HUNG = Disk(problem="no answer within 8 s", hung=True)
+
+
 def response(
-    path: str, line: str, disk: Disk, *, elsewhere: bool, stated: bool = True, uptime: float = DAY
+    path: str,
+    line: str,
+    disk: Disk,
+    *,
+    elsewhere: bool,
+    stated: bool = True,
+    uptime: float = DAY,
+    later: Disk | None = None,
+    stuck: int = 1,
 ) -> Verdict:
+    responses = disks.Responses({path: 3} if elsewhere else {}, {path: stuck})
+    again = {path: later or disk}
     return disks.mount_response(
-        {path: disk}, mounted(line), (path,) if stated else (), {path} if elsewhere else (), uptime
+        {path: disk}, mounted(line), (path,) if stated else (), responses, uptime, again
     )
 
 
@@ -428,6 +441,8 @@ HEALTHY: tuple[Row, ...] = (
     ("os.mount_response", "an unmounted path of a stated mount is not there", "os.mounts judges it", PASSED, lambda: response("/data", "", Disk(problem="df: /data: No such file or directory"), elsewhere=True)),
     ("os.mount_response", "a sshfs of a user, hidden by permission", "fuse.sshfs", PASSED, lambda: response("/home/ada/m", "x /home/ada/m fuse.sshfs rw 0 0\n", Disk(problem="df: Permission denied"), elsewhere=False, stated=False)),
     ("os.mount_response", "the file server is down for all nodes", "server reboots", CONFIGURE, lambda: response("/data", NFS, Disk(problem="no answer within 8 s", hung=True), elsewhere=False)),
+    ("os.mount_response", "a busy server answers at the second reading", "backup window", WARNING, lambda: response("/data", NFS, HUNG, elsewhere=True, later=Disk(9, 9))),
+    ("os.mount_response", "one of two servers fails over, and two nodes of many wait", "Lustre OST failover", CONFIGURE, lambda: response("/data", NFS, HUNG, elsewhere=True, stuck=2)),
     ("os.mount_response", "booted a minute ago: the mount still starts", "remote-fs.target", NOT_CHECKED, lambda: response("/data", NFS, Disk(problem="no answer within 8 s", hung=True), elsewhere=True, uptime=60)),
     ("os.free_space", "an empty /tmp of 1 GiB", "tmp.mount size=1G", PASSED, lambda: space("tmpfs /tmp tmpfs rw,size=1048576k 0 0\n", _tmp=(1.0, 0.999))),
     ("os.free_space", "a squashfs root has no free space", "df of a read-only image", PASSED, lambda: space(SQUASHFS, _=(1.2, 0.0), _tmp=(1.0, 0.999))),
@@ -539,6 +554,7 @@ SICK: tuple[Row, ...] = (
     ("os.time_sync", "ntpd lost its servers: 15 ppm in ten days", "rootdisp in ms", CONFIGURE, lambda: ntpq("associd=0 status=0615 leap_none, sync_ntp,\nstratum=3, rootdelay=1.2, rootdisp=12960.5, offset=-0.21")),
     ("os.sysctls", "another value", "sysctl", CONFIGURE, lambda: state.sysctls({"a": "1"}, {"a": "0"})),
     ("os.mount_response", "its own client hangs", "another node answers", REBOOT, lambda: response("/data", NFS, Disk(problem="no answer within 8 s", hung=True), elsewhere=True)),
+    ("os.mount_response", "its own disk hangs", "a path inside the node", REBOOT, lambda: response("/data", "/dev/sdb1 /data xfs rw 0 0\n", HUNG, elsewhere=False)),
     ("os.mount_response", "a stale handle", "ESTALE", REBOOT, lambda: response("/data", NFS, Disk(problem="df: /data: Stale file handle"), elsewhere=True)),
     ("os.free_space", "root is full", "df", CONFIGURE, lambda: space(_=(100.0, 0.2))),
     ("os.free_space", "a small /tmp is full", "df", CONFIGURE, lambda: space("tmpfs /tmp tmpfs rw,size=1048576k 0 0\n", _tmp=(1.0, 0.05))),

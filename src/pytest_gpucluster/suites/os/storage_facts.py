@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # A file system without an answer of df within this time hangs; one deadline for all file systems together
 DISK_SECONDS = 8
+LATER_SECONDS = 30  # of the second reading: longer than a busy server or a client that connects anew takes
 
 # Mounts of these types are tested in addition to the stated paths: every access hangs if their server is gone
 NETWORKED = (
@@ -86,11 +87,11 @@ class Disk:
         return "Permission denied" in self.problem
 
 
-def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
-    """Return the probe that runs df on every path and every networked mount within DISK_SECONDS."""
+def disks(paths: Iterable[str], seconds: int = DISK_SECONDS) -> Probe[dict[str, Disk]]:
+    """Return the probe that runs df on every path and every networked mount within `seconds`."""
     wanted = tuple(dict.fromkeys(paths))
     quoted = " ".join(shlex.quote(absolute(path)) for path in wanted)
-    ticks = DISK_SECONDS * 10
+    ticks = seconds * 10
     command = (
         _DISKS_SH.replace("@FIRST@", str(int(ticks * _FIRST)))
         .replace("@TICKS@", str(ticks))
@@ -106,13 +107,13 @@ def disks(paths: Iterable[str]) -> Probe[dict[str, Disk]]:
         missing = [path for path in paths if path not in found]
         if missing:
             raise ProbeError(f"df: no answer about {missing[0]}")
-        return {path: read_disk(found[path]) for path in paths}
+        return {path: read_disk(found[path], seconds) for path in paths}
 
     return Probe(
-        "disks",
+        "disks" if seconds == DISK_SECONDS else "disks, second reading",
         command,
         parse,
-        timeout=DISK_SECONDS + 20.0,
+        timeout=seconds + 20.0,
         by_hand=f"df -h {quoted}; df -i {quoted}",
     )
 
@@ -149,10 +150,10 @@ def absolute(path: str) -> str:
     return path
 
 
-def read_disk(part: CommandSection) -> Disk:
+def read_disk(part: CommandSection, seconds: int = DISK_SECONDS) -> Disk:
     """Read `df -Pk` and `df -Pi` of one path; '-': the file system does not count inodes."""
     if part.rc == _HUNG:
-        return Disk(problem=f"no answer within {DISK_SECONDS} s", hung=True)
+        return Disk(problem=f"no answer within {seconds} s", hung=True)
     if part.rc != 0:
         return Disk(problem=last_line(part.text) or f"df: exit {part.rc}")
     return read_disks(("",), part.text)[""]

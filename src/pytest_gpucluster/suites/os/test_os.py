@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.os.facts import Mount
     from pytest_gpucluster.suites.os.network_facts import Network, ReachabilityResult
     from pytest_gpucluster.suites.os.software_facts import CommandOutput, TimeSync
-    from pytest_gpucluster.suites.os.storage_facts import SharedFolder
+    from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
     Results = tuple[ReachabilityResult, ...]
 
@@ -71,10 +71,11 @@ mounts = probed(basics.MOUNTS)
 all_writable = fleet_probed(basics.MOUNTS, checks.mounts.writable_of_all)
 scratches = fleet_probed(basics.MOUNTS, checks.mounts.ScratchMounts.of_all)
 disks = probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))
-answering = fleet_probed(
-    lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))),
-    checks.disks.answering,
+all_disks = fleet_probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))
+responses = fact(scope="session")(
+    lambda all_disks, all_later_disks: checks.disks.Responses.of_all({**all_disks, **all_later_disks})
 )
+later_disks = fact(lambda node_name, all_later_disks: all_later_disks.get(node_name, {}))
 processes = probed(os_software.PROCESSES)
 failed_units = probed(os_software.FAILED_UNITS)
 kernel_log = probed(lambda cluster: kernel_log_of(cluster.known))
@@ -287,6 +288,20 @@ def uptime_if_known(facts: Callable[[Probe[float]], float]) -> float | None:
         return facts(basics.UPTIME)
     except ProbeError:
         return None
+
+
+@fact(scope="session")
+def all_later_disks(
+    cluster: Cluster,
+    all_disks: dict[str, dict[str, Disk]],
+    fleet_facts: Callable[[Probe[dict[str, Disk]]], dict[str, dict[str, Disk]]],
+) -> dict[str, dict[str, Disk]]:
+    """A second, longer reading on all nodes if df hung on any of them, else {}."""
+    if not any(disk.hung for disks in all_disks.values() for disk in disks.values()):
+        return {}
+    return fleet_facts(
+        os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig)), os_storage.LATER_SECONDS)
+    )
 
 
 @fact

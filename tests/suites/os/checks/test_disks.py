@@ -12,6 +12,47 @@ from pytest_gpucluster.suites.os.facts import Mount
 from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
 CONFIG = OsConfig()
+HOME_ELSEWHERE = checks.Responses(answering={"/home": 3}, stuck={"/home": 1})
+HUNG, STILL = (
+    Disk(problem="no answer within 8 s", hung=True),
+    Disk(problem="no answer within 30 s", hung=True),
+)
+LOCAL = Mount("/dev/nvme0n1p1", "/home", "xfs", ("rw",))
+NBD = Mount("/dev/nbd0", "/home", "ext4", ("rw",))
+
+
+@pytest.mark.parametrize(
+    ("mount", "later", "elsewhere", "action"),
+    [
+        (HOME, DISK, HOME_ELSEWHERE, None),  # a slow server
+        (HOME, STILL, HOME_ELSEWHERE, Action.REBOOT),
+        (HOME, None, HOME_ELSEWHERE, Action.CONFIGURE),  # the second reading failed
+        (HOME, STILL, checks.Responses({"/home": 90}, {"/home": 2}), Action.CONFIGURE),  # several nodes
+        (HOME, STILL, checks.Responses({}, {"/home": 1}), Action.CONFIGURE),  # all nodes that mount it
+        (HOME, Disk(problem="df: /home: Stale file handle"), HOME_ELSEWHERE, Action.REBOOT),
+        (
+            HOME,
+            Disk(problem="df: /home: Stale file handle"),
+            checks.Responses({"/home": 1}, {"/home": 2}),
+            Action.CONFIGURE,
+        ),
+        (LOCAL, DISK, checks.Responses(), None),
+        (LOCAL, STILL, checks.Responses({"/home": 1}, {"/home": 3}), Action.REBOOT),
+        (LOCAL, STILL, checks.Responses(), Action.REBOOT),
+        (NBD, STILL, checks.Responses(), Action.CONFIGURE),
+    ],
+)
+def test_a_mount_that_hangs_takes_its_node_out_only_if_it_lasts_and_is_the_nodes_own(
+    mount: Mount, later: Disk | None, elsewhere: checks.Responses, action: Action | None
+) -> None:
+    verdict = checks.mount_response(
+        {"/home": HUNG}, {"/home": mount}, None, elsewhere, None, {"/home": later} if later else {}
+    )
+    if action is None:
+        passed(verdict)
+        assert [one.measured for one in verdict.advisories] == ["no answer within 8 s, and an answer later"]
+    else:
+        assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +70,7 @@ def test_a_networked_mount_that_nobody_stated_fails_where_its_server_is_gone(
     found, disks = {"/": ROOT, "/home": HOME}, {**DISKS, "/home": disk}
     verdict = checks.mount_response(disks, found, ("/", "/tmp"))
     assert (verdict.outcome is Outcome.FAILED) is fails
-    told = checks.mount_response(disks, found, ("/", "/tmp", "/home"), {"/home"})
+    told = checks.mount_response(disks, found, ("/", "/tmp", "/home"), HOME_ELSEWHERE)
     failed(told, "/home (nfs4 from fs1:/home)")
     passed(checks.free_space(disks, found, OsConfig()))
 
@@ -39,8 +80,9 @@ def test_a_hung_mount_fails_one_check_and_names_the_server() -> None:
     disks = {**DISKS, "/home": Disk(problem="no answer within 8 s", hung=True)}
     alone = checks.mount_response(disks, found)  # the server may be down: no node answers
     assert alone.action is Action.CONFIGURE
-    hung = checks.mount_response(disks, found, answering={"/home"})
-    assert failed(hung, "/home (nfs4 from fs1:/home)") == "no answer within 8 s | df answers"
+    again = {**DISKS, "/home": Disk(problem="no answer within 30 s", hung=True)}
+    hung = checks.mount_response(disks, found, responses=HOME_ELSEWHERE, later_disks=again)
+    assert failed(hung, "/home (nfs4 from fs1:/home)") == "no answer within 30 s | df answers"
     assert hung.action is Action.REBOOT
     failed(checks.mount_response({"/gone": disks["/home"]}, found, ("/gone",)), "/gone")
     config = OsConfig(mounts=(MountConfig(path="/home", min_free=2**40),))
@@ -155,7 +197,7 @@ def test_what_our_user_may_not_touch_is_not_checked_and_no_fault_of_the_node() -
     for verdict in (checks.mount_response(disks, found, ("/home",)), checks.free_space(disks, found, config)):
         assert verdict.outcome is Outcome.NOT_CHECKED
         assert verdict.reason == "df: /home: Permission denied: the user of the run has no permission there"
-    on_another = checks.answering({"n1": disks, "n2": {"/home": DISK}})
+    on_another = checks.Responses.of_all({"n1": disks, "n2": {"/home": DISK}})
     failed(checks.mount_response(disks, found, ("/home",), on_another), "/home (nfs4 from fs1:/home)")
 
 
@@ -170,11 +212,18 @@ def test_a_mount_that_hangs_or_is_gone() -> None:
     )  # os.mounts says that it is not there
     denied = Disk(problem="df: /h: Permission denied")
     assert checks.mount_response({"/h": denied}, found, ()).outcome is Outcome.PASSED
-    assert checks.mount_response({"/h": denied}, found, None, {"/h"}).outcome is Outcome.FAILED
-    assert checks.answering({"a": {"/x": Disk(1), "/y": denied}, "b": {"/y": denied, "/z": Disk(1)}}) == {
-        "/x",
-        "/z",
-    }
+    assert (
+        checks.mount_response({"/h": denied}, found, None, checks.Responses({"/h": 1})).outcome
+        is Outcome.FAILED
+    )
+    stale = Disk(problem="df: /z: Stale file handle")
+    assert checks.Responses.of_all(
+        {
+            "a": {"/x": Disk(1), "/y": denied},
+            "b": {"/y": denied, "/z": Disk(1)},
+            "c": {"/x": Disk(1), "/z": stale, "/y": HUNG},
+        }
+    ) == checks.Responses({"/x": 2, "/z": 1}, {"/z": 1, "/y": 1})
 
 
 def test_inodes_in_numbers() -> None:

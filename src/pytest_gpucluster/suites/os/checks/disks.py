@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Judgement,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+)
 from pytest_gpucluster.core.fault_rules import Situation, floor, unless_unsettled
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_SPACE, is_image, without_slash
 from pytest_gpucluster.suites.os.storage_facts import SCRATCH, Disk, SharedFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.kit.os_config import OsConfig
     from pytest_gpucluster.suites.os.facts import Mount
@@ -52,43 +63,74 @@ def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -
 _GONE = "Stale|not connected"  # ESTALE and ENOTCONN, as libc prints them
 
 
+@dataclass(frozen=True)
+class Responses:
+    """{path: number of nodes} where df answers, and where it does not end or has lost the file system."""
+
+    answering: Mapping[str, int] = field(default_factory=dict)
+    stuck: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_all(cls, fleet: Mapping[str, Mapping[str, Disk]]) -> Responses:
+        """Count from the df of all nodes."""
+        found = [(path, disk) for disks in fleet.values() for path, disk in disks.items()]
+        return cls(
+            Counter(path for path, disk in found if not disk.problem),
+            Counter(path for path, disk in found if _stuck(disk)),
+        )
+
+    def only_one(self, path: str) -> bool:
+        """Whether a single node gets no answer, and others do; otherwise the server may be at fault."""
+        return self.answering.get(path, 0) > 0 and self.stuck.get(path, 0) <= 1
+
+
+def _stuck(disk: Disk) -> bool:
+    return disk.hung or bool(re.search(_GONE, disk.problem))
+
+
 @check(
     "os.mount_response",
     cause="the file server is down or unreachable: every process that accesses the mount hangs",
     hint="ping the server; dmesg | grep 'not responding'; umount -f -l; reboot where processes hang in it",
     action=Action.CONFIGURE,
-    never_healthy="another node gets an answer from the same path, while the node's own client hangs or has lost its handle of the "
-    "file system",
+    never_healthy="two readings in a row, the second of 30 s, get no answer from a disk of the node, or from a file system over the network "
+    "that answers other nodes while no other node hangs; or this node alone has lost its handle of the file system",
 )
 def mount_response(
     disks: Mapping[str, Disk],
     mounts: Mapping[str, Mount],
     stated_paths: Sequence[str] | None = None,
-    answering: Collection[str] = (),
+    responses: Responses = Responses(),
     uptime_if_known: float | None = None,
+    later_disks: Mapping[str, Disk] = MappingProxyType({}),
 ) -> Judgement:
-    """Df of every stated path, and of other networked mounts, ends within the deadline.
+    """Df of every stated path, and of other networked mounts, ends within the deadline; a server that is only slow is a warning.
 
-    answering: the paths whose df succeeds on any node; if the user has no permission on all nodes, no node is at fault.
+    later_disks: a second reading with a longer deadline, where df hung on a node. If the user has no permission on all nodes,
+    no node is at fault.
     """
     starts = Situation(uptime_if_known).why_not_yet()
-    for path, disk in disks.items():
+    for path, first in disks.items():
+        disk = later_disks.get(path, first) if first.hung else first
         mount = mounts.get(without_slash(path))
-        source = f" ({mount.fstype} from {mount.source})" if mount else ""
+        part = f"{path} ({mount.fstype} from {mount.source})" if mount else path
         stated = stated_paths is None or path in stated_paths
         # a later mount or missing permission may hide another networked mount
         problem = disk.problem if stated else re.search(_GONE, disk.problem)
-        if stated and disk.forbidden and path not in answering:
+        if stated and disk.forbidden and path not in responses.answering:
             yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
         elif disk.hung or (problem and mount):
-            stuck = path in answering and (disk.hung or re.search(_GONE, disk.problem))
-            found = Finding(f"{path}{source}", disk.problem, "df answers", Action.REBOOT if stuck else None)
-            yield from unless_unsettled(starts, iter((found,)))
+            lasts = not disk.hung or path in later_disks
+            at_fault = (disk.hung and mount and is_local(mount)) or responses.only_one(path)
+            action = Action.REBOOT if _stuck(disk) and lasts and at_fault else None
+            yield from unless_unsettled(starts, iter((Finding(part, disk.problem, "df answers", action),)))
+        elif first.hung:
+            yield Advisory(part, f"{first.problem}, and an answer later", "df answers")
 
 
-def answering(fleet: Mapping[str, Mapping[str, Disk]]) -> frozenset[str]:
-    """Return the paths whose df succeeds on any node."""
-    return frozenset(path for disks in fleet.values() for path, disk in disks.items() if not disk.problem)
+def is_local(mount: Mount) -> bool:
+    """Return whether a file system is on a disk of the node or in its memory; what is unknown may be on a server."""
+    return mount.fstype in ("tmpfs", "zfs") or bool(re.match(r"/dev/(?!nbd|rbd|drbd)", mount.source))
 
 
 def disk_paths(config: OsConfig) -> tuple[str, ...]:

@@ -64,6 +64,10 @@ class Stalls:
         away = self.servers.get(server, 0)
         return f"{away} of {self.nodes} nodes" if away > 1 and 2 * away > self.nodes else ""
 
+    def only_one(self, server: str) -> bool:
+        """Whether other nodes' logs were read, and none of them cannot read the server's mounts."""
+        return self.nodes > 1 and self.servers.get(server, 0) <= 1
+
 
 @check(
     "os.kernel_log",
@@ -138,7 +142,7 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
             else ""
         )
         action = Action.CONFIGURE if where else answer.action or rule.action
-        if event.kind == "stall" and not where and stalls.nodes > 1:
+        if event.kind == "stall" and answer.action is None and stalls.only_one(event.server):
             action = Action.REBOOT  # other nodes can read the mount, as os.mount_response
         expected = "every file server answers" if event.kind == "stall" else f"no {rule.meaning}"
         yield Finding(part, f"{fault}{measured}; {answer.words}", expected, action)
@@ -186,7 +190,10 @@ def _mounts(event: Event, log: KernelLog) -> StateAnswer:
         if mount.read_only and event.kind == "filesystem" and _made_read_only(mount, event):
             return StateAnswer(True, f"{mount.path} is read-only now")
         if problem := _unreadable(mount, log):
-            return StateAnswer(True, problem)
+            read = log.state.reads(mount)
+            # a server may be slow for some seconds: os.mount_response reads a second time
+            slow = event.kind == "stall" and read is not None and read.rc is None
+            return StateAnswer(True, problem, Action.MONITOR if slow else None)
     return StateAnswer(False, _all_read(mounts, log))
 
 
