@@ -64,7 +64,8 @@ def test_the_process_of_an_xid_is_no_word_of_the_driver() -> None:
 def test_what_an_advice_asks_for(tmp_path: Path) -> None:
     assert not xid_checks.explains(fold(tmp_path, "usb 1-1: hello"), 1, None)
     assert xid_checks.ACTIONS == {
-        Advice.RESET: Action.RESET_GPU, Advice.REBOOT: Action.REBOOT, Advice.SUPPORT: Action.DRAIN
+        Advice.SUPPORT: Action.MONITOR, Advice.RESET: Action.RESET_GPU, Advice.REBOOT: Action.REBOOT,
+        Advice.INSPECT: Action.DRAIN,
     }  # fmt: skip
 
 

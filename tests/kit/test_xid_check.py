@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from counter_examples import PASSED, REBOOT, WARNING, CounterExample, assert_as_expected, name
+from counter_examples import DRAIN, MONITOR, PASSED, REBOOT, WARNING, CounterExample, assert_as_expected, name
 from kernel_logs import fold
 from pydantic import ValidationError
 
@@ -53,7 +53,7 @@ ADVICE = {
     "RESTART_BM": Advice.REBOOT,
     "RESTART_VM": Advice.REBOOT,
     "CONTACT_SUPPORT": Advice.SUPPORT,
-    "CHECK_MECHANICALS": Advice.SUPPORT,
+    "CHECK_MECHANICALS": Advice.INSPECT,
     "UPDATE_SWFW": Advice.SOFTWARE,
     "CHECK_UVM": Advice.SOFTWARE,
     "WORKFLOW_XID_45": Advice.APPLICATION,
@@ -97,6 +97,7 @@ def test_a_number_that_the_catalogue_lacks_is_unknown(number: int) -> None:
         (Advice.RESET, True, False),
         (Advice.REBOOT, True, False),
         (Advice.SUPPORT, True, False),
+        (Advice.INSPECT, True, False),
     ],
 )
 def test_what_fails_and_what_warns(advice: Advice, fails: bool, warns: bool) -> None:  # a table
@@ -130,7 +131,7 @@ def test_what_fails_and_what_warns(advice: Advice, fails: bool, warns: bool) -> 
         (13, "RST: Yes", Advice.APPLICATION),
         (154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", Advice.RESET),
         (154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", Advice.REBOOT),
-        (154, "GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", Advice.SUPPORT),
+        (154, "GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", Advice.INSPECT),
         (154, "GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", Advice.RESET),
         (154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", Advice.IGNORE),
         (154, "GPU recovery action changed from 0x0 (None) to 0x9 (Something Else)", Advice.UNKNOWN),
@@ -203,7 +204,14 @@ def test_a_finding_says_what_the_xid_asks_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "action"),
-    [(119, Action.RESET_GPU), (79, Action.REBOOT), (61, Action.DRAIN), (109, Action.RESET_GPU)],
+    [
+        (119, Action.RESET_GPU),
+        (79, Action.REBOOT),
+        (61, Action.MONITOR),
+        (142, Action.MONITOR),
+        (54, Action.DRAIN),
+        (109, Action.RESET_GPU),
+    ],
 )
 def test_the_action_is_the_catalogues(tmp_path: Path, number: int, action: Action) -> None:
     verdict = judged(tmp_path, f"NVRM: Xid (PCI:0000:43:00): {number}, pid=1, name=a, x")
@@ -477,6 +485,9 @@ COUNTER_EXAMPLES = (
     CounterExample("gpu.xid", "a number that the site ignores", "gpu.xid_ignore", WARNING, of_log(event(95, "pid=7, name=python, Uncontained"), config=GpuConfig(xid_ignore=(95,)))),
     CounterExample("gpu.xid", "the peer's cable has bit errors", "decode sheet: 149 NETIR_BER_EVENT, IGNORE", WARNING, of_log(event(149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)"))),
     CounterExample("gpu.xid", "the host took the link down", "decode sheet: 149 subcode 101000, Fatal and IGNORE", WARNING, of_log(event(149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 01 (0x02802011 0x00000000)"))),
+    CounterExample("gpu.xid", "a KVM switch at the display of an old driver", f"{CATALOG}: 56, Unused, CONTACT_SUPPORT", MONITOR, of_log(event(56, "pid='<unknown>', name=<unknown>, CMDre 00000000"))),
+    CounterExample("gpu.xid", "an error of the video encoder", f"{CATALOG}: 142, CONTACT_SUPPORT", MONITOR, of_log(event(142, "pid=7, name=ffmpeg"))),
+    CounterExample("gpu.xid", "a power cable is not plugged", f"{CATALOG}: 54, CHECK_MECHANICALS", DRAIN, of_log(event(54, "GPU is not powered")), sick=True),
     CounterExample("gpu.xid", "a clean log", "dmesg", PASSED, of_log("pci 0000:43:00.0: enabling device")),
     CounterExample("gpu.xid", "fell off the bus", f"{CATALOG}: 79, RESTART_BM", REBOOT, of_log(OFF), sick=True),
     CounterExample("gpu.xid", "the peer of the link failed", "decode sheet: 149 subcode 100001, RESET_GPU", Action.RESET_GPU.value, of_log(event(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 01 (0x021425c6 0x00000000)")), sick=True),

@@ -30,9 +30,10 @@ class Advice(str, enum.Enum):
     APPLICATION = "restart the application"
     UNKNOWN = "no action known"
     SOFTWARE = "update or check software"
+    SUPPORT = "contact support"
     RESET = "reset the GPU"
     REBOOT = "restart the node"
-    SUPPORT = "contact support"
+    INSPECT = "inspect the node"
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Xid:
 
     @property
     def fails(self) -> bool:
-        """Whether the GPU needs a repair; a number without a known action does not prove a fault."""
-        return self.advice in (Advice.RESET, Advice.REBOOT, Advice.SUPPORT)
+        """Whether the GPU needs a repair, or a person must ask NVIDIA; a number without a known action proves no fault."""
+        return self.advice in (Advice.SUPPORT, Advice.RESET, Advice.REBOOT, Advice.INSPECT)
 
     @property
     def warns(self) -> bool:
@@ -89,7 +90,7 @@ _ADVICE = {
     "RESTART_BM": Advice.REBOOT,
     "UPDATE_SWFW": Advice.SOFTWARE,
     "CHECK_UVM": Advice.SOFTWARE,  # a reset only if UVM or vGPU is in use; the driver then prints a 154
-    "CHECK_MECHANICALS": Advice.SUPPORT,
+    "CHECK_MECHANICALS": Advice.INSPECT,
     "CONTACT_SUPPORT": Advice.SUPPORT,
 }
 
@@ -112,7 +113,7 @@ RECOVERY = {
     "None": Advice.IGNORE,
     "GPU Reset Required": Advice.RESET,
     "Node Reboot Required": Advice.REBOOT,
-    "Drain P2P": Advice.SUPPORT,  # no job may use NVLink until all that do have ended: the node must be drained
+    "Drain P2P": Advice.INSPECT,  # no job may use NVLink until all that do have ended: the node must be drained
     "Drain and Reset": Advice.RESET,
     "Recover IMEX Domain": Advice.SOFTWARE,  # of several nodes: no repair of this one
 }

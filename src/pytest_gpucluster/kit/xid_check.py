@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus
 
 ACTIONS = {
+    Advice.SUPPORT: Action.MONITOR,  # support must first say what it means: gpu.recovery_action and gpu.count judge the state
     Advice.RESET: Action.RESET_GPU,
     Advice.REBOOT: Action.REBOOT,
-    Advice.SUPPORT: Action.DRAIN,
+    Advice.INSPECT: Action.DRAIN,
 }
 
 
@@ -32,7 +33,7 @@ ACTIONS = {
     cause="the driver reported an error for which NVIDIA requires a reset, a reboot or a repair",
     hint="dmesg | grep -e Xid -e SXid; follow NVIDIA's Xid catalogue; return the GPU if the error recurs",
     action=Action.DRAIN,
-    never_healthy="NVIDIA's Xid catalogue demands a reset, a reboot or support for the Xid, and since then the driver was neither "
+    never_healthy="NVIDIA's Xid catalogue demands a reset, a reboot or an inspection for the Xid, and since then the driver was neither "
     "reloaded nor does it state that this GPU needs no recovery",
 )
 def xid(

@@ -310,7 +310,8 @@ def test_no_counter_that_could_be_read_is_never_a_pass() -> None:
     [
         ("xid_48", "Xid 48: double-bit ECC error (reset the GPU)", Action.RESET_GPU),
         ("xid_79", "Xid 79: GPU has fallen off the bus (restart the node)", Action.REBOOT),
-        ("xid_54", "Xid 54: auxiliary power is not connected (contact support)", Action.DRAIN),
+        ("xid_142", "Xid 142: video encoder error (contact support)", Action.MONITOR),
+        ("xid_54", "Xid 54: auxiliary power is not connected (inspect the node)", Action.DRAIN),
         (
             "xid_154:to_0x2_(Node_Reboot_Required)",
             "Xid 154: the recovery action of the GPU changed to Node Reboot Required (restart the node)",

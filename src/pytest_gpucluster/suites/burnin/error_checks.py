@@ -158,7 +158,7 @@ def _proves_fault(counter: str, rises: Mapping[str, int]) -> bool:
     cause="the driver reported an error of the GPU under load",
     hint="dmesg | grep -i xid; NVIDIA's Xid catalogue; reset the GPU or reboot; return the GPU if the error recurs",
     action=Action.DRAIN,
-    never_healthy="NVIDIA's Xid catalogue demands a reset, a reboot or support for the Xid, and it came while the loads ran",
+    never_healthy="NVIDIA's Xid catalogue demands a reset, a reboot or an inspection for the Xid, and it came while the loads ran",
 )
 def xid(burnin: BurninResult, node_name: str) -> Judgement:
     """The driver reports no Xid of the hardware while the loads run."""
