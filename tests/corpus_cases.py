@@ -369,7 +369,11 @@ class Bench:
         peers, twins = (peer_groups(places, image=image) for image in (False, True))
         return {
             name: SimpleNamespace(
-                group=self.cluster.group_of(name), peers=peers[name], twins=twins[name], info=known.get(name)
+                group=(group := self.cluster.group_of(name)),
+                profile=group.profile,
+                peers=peers[name],
+                twins=twins[name],
+                info=known.get(name),
             )
             for name in self.case.nodes
         }

@@ -21,7 +21,7 @@ from counter_examples import (
 from fabric_helpers import answer
 
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile, Rail
-from pytest_gpucluster.core.check import Action, Metric, Outcome
+from pytest_gpucluster.core.check import Action, Check, Metric, Outcome
 from pytest_gpucluster.kit.nvidia_smi import Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.facts import ADAPTERS, Adapters, GidPort, Port, parse_adapters
@@ -82,22 +82,24 @@ def of_three(sick: Adapters, sound: Adapters = SOUND) -> dict[str, Adapters]:
 
 def count(sick: Adapters, *, peers: bool = True) -> Any:
     fleet = of_three(sick) if peers else {"c": sick}
-    return fabric.hca_count(IB, sick, fabric.active_majority(fleet), rail_majority(fleet))
+    return fabric.hca_count(IB, sick, fabric.active_majority(fleet), rails_of(sick, IB, rail_majority(fleet)))
 
 
 def count_of(sick: Adapters, sound: Adapters) -> Any:
     fleet = of_three(sick, sound)
-    return fabric.hca_count(IB, sick, fabric.active_majority(fleet), rail_majority(fleet))
+    return fabric.hca_count(IB, sick, fabric.active_majority(fleet), rails_of(sick, IB, rail_majority(fleet)))
 
 
 def state(sick: Adapters, *, peers: bool = True) -> Any:
     fleet = of_three(sick) if peers else {"c": sick}
-    return fabric.port_state(IB, sick, fabric.active_majority(fleet), rail_majority(fleet))
+    return fabric.port_state(
+        IB, sick, fabric.active_majority(fleet), rails_of(sick, IB, rail_majority(fleet))
+    )
 
 
 def rate(sick: Adapters) -> Any:
     fleet = of_three(sick)
-    return fabric.rate(IB, sick, fabric.rate_majority(fleet), rail_majority(fleet))
+    return fabric.rate(IB, sick, fabric.rate_majority(fleet), rails_of(sick, IB, rail_majority(fleet)))
 
 
 COUNTER_EXAMPLES = [
@@ -107,7 +109,7 @@ COUNTER_EXAMPLES = [
         "fabric.hca_count", "adapters of all nodes at the processor, two near", "NVIDIA/nccl issue 246", PASSED,
         lambda: fabric.hca_count(
             IB, (sound := node(*rails()[:2], *STORAGE[:2])), fabric.active_majority(of_three(sound, sound)),
-            rail_majority(of_three(sound, sound)),
+            rails_of(sound, IB, rail_majority(of_three(sound, sound))),
         ),
     ),
     CounterExample(
@@ -274,14 +276,17 @@ def test_a_faster_card_beside_one_gpu_is_not_the_rail_of_all() -> None:
 
 def test_a_node_without_any_adapter_may_lack_their_driver() -> None:
     fleet = {**of_three(SOUND), "d": node()}
-    verdict = fabric.hca_count(IB, node(), fabric.active_majority(fleet), rail_majority(fleet))
+    verdict = fabric.hca_count(
+        IB, node(), fabric.active_majority(fleet), rails_of(node(), IB, rail_majority(fleet))
+    )
     assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.CONFIGURE)
 
 
 def test_two_nodes_do_not_show_what_a_third_one_lacks() -> None:
     usual = fabric.active_majority({"a": SOUND, "b": SOUND})
     assert (
-        fabric.hca_count(IB, LOST, usual, rail_majority({"a": SOUND, "b": SOUND})).action is Action.CONFIGURE
+        fabric.hca_count(IB, LOST, usual, rails_of(LOST, IB, rail_majority({"a": SOUND, "b": SOUND}))).action
+        is Action.CONFIGURE
     )
 
 
@@ -401,10 +406,14 @@ def test_the_same_place_is_compared_although_names_move_up() -> None:
     """One adapter is missing, so the driver numbers the others from one less."""
     moved = node(rail(0), rail(1), rail(3, device="mlx5_2"))
     fleet = of_three(moved)
-    verdict = fabric.hca_count(IB, moved, fabric.active_majority(fleet), rail_majority(fleet))
+    verdict = fabric.hca_count(
+        IB, moved, fabric.active_majority(fleet), rails_of(moved, IB, rail_majority(fleet))
+    )
     assert verdict.findings[0].measured == "no rail: adapter 0000:22:00.0 is not there"
     assert verdict.action is Action.DRAIN
-    assert not fabric.port_state(IB, moved, fabric.active_majority(fleet), rail_majority(fleet)).findings
+    assert not fabric.port_state(
+        IB, moved, fabric.active_majority(fleet), rails_of(moved, IB, rail_majority(fleet))
+    ).findings
     assert Metric("hca_ports", 3, "ports") in verdict.metrics
 
 
@@ -625,3 +634,12 @@ def test_hcas_alone_count_efa_devices_and_none_switches_them_off() -> None:
     ] == ["rdmap80s0 port 1"]
     assert not FabricProfile(hcas=2, link_layer="none").has_adapters
     assert not FabricProfile().has_adapters
+
+
+def test_the_checks_share_the_rails_of_a_node() -> None:
+    own = [one for one in vars(fabric).values() if isinstance(one, Check)]
+    assert [one.name for one in own if "rail_majority" in one.facts] == []
+    assert len([one for one in own if "node_rails" in one.facts]) == 7
+    # what the fact gives goes before what the check could compute
+    assert fabric.hca_count(IB, LOST, {}, rails_of(SOUND, IB)).outcome is Outcome.PASSED
+    assert fabric.hca_count(IB, LOST).outcome is Outcome.FAILED

@@ -17,7 +17,7 @@ from pytest_gpucluster.kit.nccl_names import NameFilter
 from pytest_gpucluster.kit.pcie import NEAR
 from pytest_gpucluster.kit.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
 from pytest_gpucluster.suites.fabric.facts import COUNTERS
-from pytest_gpucluster.suites.fabric.rails import NO_PEERS, rails_of, role, usable
+from pytest_gpucluster.suites.fabric.rails import rails_of, role, usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -181,10 +181,10 @@ def hca_count(
     network: Profile,
     adapters: Adapters,
     active_majority: Mapping[str, Norm[bool]] = MappingProxyType({}),
-    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+    node_rails: tuple[Rails, ...] = (),
 ) -> Judgement:
     """The ports for GPU traffic that the profile has are there: by name, by the PCIe switch of each GPU, else by number."""
-    rails = rails_of(adapters, network, rail_majority)
+    rails = node_rails or rails_of(adapters, network)
     counted = {port.place for of_gpus in rails for port in of_gpus.ports}
     yield Metric("hca_ports", len(counted), "ports")
     for port in adapters.ports:
@@ -231,10 +231,10 @@ def _usual_places(active_majority: Mapping[str, Norm[bool]]) -> set[str]:
 def link_layer(
     network: Profile,
     adapters: Adapters,
-    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+    node_rails: tuple[Rails, ...] = (),
 ) -> Judgement:
     """Enough ports have the profile's link layer."""
-    expected, rails = network.fabric.link_layer, rails_of(adapters, network, rail_majority)
+    expected, rails = network.fabric.link_layer, node_rails or rails_of(adapters, network)
     if not any(of_gpus.ports for of_gpus in rails):
         yield NotChecked(NO_PORT)
     for of_gpus in rails:
@@ -263,10 +263,10 @@ def port_state(
     network: Profile,
     adapters: Adapters,
     active_majority: Mapping[str, Norm[bool]] = MappingProxyType({}),
-    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+    node_rails: tuple[Rails, ...] = (),
 ) -> Judgement:
     """As many ports for GPU traffic as the profile has are ACTIVE and LinkUp."""
-    rails = rails_of(adapters, network, rail_majority)
+    rails = node_rails or rails_of(adapters, network)
     active = {str(port) for of_gpus in rails for port in _active(of_gpus.ports, network)}
     yield Metric("hca_ports_active", len(active), "ports")
     if not any(_of_layer(of_gpus.ports, network) for of_gpus in rails):
@@ -308,14 +308,14 @@ def rate(
     network: Profile,
     adapters: Adapters,
     rate_majority: Mapping[str, Norm[float]] = MappingProxyType({}),
-    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+    node_rails: tuple[Rails, ...] = (),
 ) -> Judgement:
     """Active ports for GPU traffic run at the profile's rate; fabric.port_state judges ports that are down."""
     expected = network.fabric.rate
     if expected is None:
         yield NotApplicable("the profile states no rate")
         return
-    rails = rails_of(adapters, network, rail_majority)
+    rails = node_rails or rails_of(adapters, network)
     if not any(_active(of_gpus.ports, network) for of_gpus in rails):
         yield NotChecked(NONE_ACTIVE)
     for of_gpus in rails:
@@ -366,14 +366,14 @@ def firmware(
 def mtu(
     network: Profile,
     adapters: Adapters,
-    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+    node_rails: tuple[Rails, ...] = (),
 ) -> Judgement:
     """As many active ports as the profile has use its MTU: the active MTU (InfiniBand) or the interface's (RoCE)."""
     expected = network.fabric.mtu
     if expected is None:
         yield NotApplicable("the profile states no MTU")
         return
-    rails = rails_of(adapters, network, rail_majority)
+    rails = node_rails or rails_of(adapters, network)
     active = [port for of_gpus in rails for port in _active(of_gpus.ports, network)]
     if not active:
         yield NotChecked(NONE_ACTIVE)
@@ -404,7 +404,7 @@ def gid(
     gids: Sequence[GidPort],
     gid_exports: Sequence[tuple[str, str]] = (),
     adapters: Adapters | None = None,
-    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+    node_rails: tuple[Rails, ...] = (),
 ) -> Judgement:
     """Ports of RoCE have a GID of RoCE v2, and an exported NCCL_IB_GID_INDEX is the index of one.
 
@@ -413,7 +413,7 @@ def gid(
     if network.fabric.link_layer != "Ethernet":
         yield NotApplicable(f"profile {network.name} has InfiniBand: GID types are for RoCE")
         return
-    rails = rails_of(adapters, network, rail_majority) if adapters and adapters.ports else ()
+    rails = (node_rails or rails_of(adapters, network)) if adapters and adapters.ports else ()
     names = {str(port) for of_gpus in rails for port in of_gpus.ports}
     ports = [port for port in gids if port.link_layer == "Ethernet" and (not names or str(port) in names)]
     if not ports:
@@ -454,7 +454,7 @@ def gpu_nic_affinity(
     network: Profile,
     topology: Topology,
     adapters: Adapters | None = None,
-    rail_majority: Mapping[str, Norm[tuple[str, ...]]] = NO_PEERS,
+    node_rails: tuple[Rails, ...] = (),
 ) -> Judgement:
     """Every GPU has an adapter behind its own PCIe switch (PIX or PXB), if the machine has such switches.
 
@@ -472,7 +472,7 @@ def gpu_nic_affinity(
             f"nvidia-smi topo -m lists {len(names)} of {network.fabric.hcas} adapters (see hca_count)"
         )
         return
-    rails = rails_of(adapters, network, rail_majority) if adapters and adapters.ports else ()
+    rails = (node_rails or rails_of(adapters, network)) if adapters and adapters.ports else ()
     if any(len(of_gpus.ports) < of_gpus.need for of_gpus in rails):
         yield NotChecked("the node lacks an adapter (see fabric.hca_count)")
         return

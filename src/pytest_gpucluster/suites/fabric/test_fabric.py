@@ -14,7 +14,7 @@ from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
-from pytest_gpucluster.suite import checks_as_tests, fact, peer_probed, probed
+from pytest_gpucluster.suite import asks, checks_as_tests, fact, peer_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
 from pytest_gpucluster.suites.fabric import rails
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.core.probe import Probe
+    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.suites.fabric.facts import Adapters
 
 pytestmark = pytest.mark.fabric
@@ -37,11 +38,31 @@ interfaces = probed(infiniband.INTERFACES)
 iommu_state = probed(infiniband.IOMMU)
 acs_state = probed(infiniband.ACS)
 fabric_service = probed(fabric_manager_probe.FABRIC_MANAGER)
-rail_majority = peer_probed(infiniband.ADAPTERS, rails.rail_majority)
 active_majority = peer_probed(infiniband.ADAPTERS, fabric.active_majority)
 rate_majority = peer_probed(infiniband.ADAPTERS, fabric.rate_majority)
 firmware_majority = peer_probed(infiniband.ADAPTERS, fabric.firmware_majority)
 fabric_config = fact(lambda cluster: cluster.fabric)
+
+
+@fact(scope="session")
+@asks(lambda _: (infiniband.ADAPTERS,))
+def all_rails(
+    fleet_facts: Callable[[object], dict[str, Adapters]], gpucluster_session: ClusterSession
+) -> dict[str, tuple[rails.Rails, ...]]:
+    """Return {node: its rails}, made once for all checks."""
+    found, nodes = fleet_facts(infiniband.ADAPTERS), gpucluster_session.nodes
+    usual = {
+        peers.nodes: rails.rail_majority({name: found[name] for name in peers.names if name in found})
+        for peers in {nodes[name].peers for name in found}
+    }
+    return {
+        name: rails.rails_of(adapters, nodes[name].profile, usual[nodes[name].peers.nodes])
+        for name, adapters in found.items()
+        if nodes[name].profile.fabric.has_adapters
+    }
+
+
+node_rails = fact(lambda node_name, all_rails: all_rails.get(node_name, ()))
 
 
 @fact
