@@ -1,16 +1,19 @@
-"""Rates, mechanisms beside functions, states that pass, floors and parts by name."""
+"""Rates, mechanisms beside functions, states that pass, and floors."""
 
 from __future__ import annotations
 
-import pytest
+import re
 
+import pytest
+from paths import ROOT
+
+from pytest_gpucluster.core import fault_rules
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked
 from pytest_gpucluster.core.fault_rules import (
     SETTLED,
     Allowance,
     Situation,
     floor,
-    missing,
     unless_it_works,
     unless_unsettled,
 )
@@ -70,9 +73,23 @@ def test_a_state_that_will_pass_is_not_checked(situation: Situation, words: str)
     assert judged == [metric, expected]
 
 
-def test_floors_follow_the_size_and_parts_are_named() -> None:
+def test_floors_follow_the_size() -> None:
     assert floor(5 << 30, 1 << 30, 0.1) == 0.1 * (1 << 30)
     assert floor(5 << 30, 1 << 40, 0.1) == 5 << 30
-    assert list(
-        missing({"DIMM_A1", "DIMM_X"}, {"DIMM_A1", "DIMM_B1"}, "as on 3 of 4 nodes", Action.VENDOR)
-    ) == [Finding("DIMM_B1", "absent", "present, as on 3 of 4 nodes", Action.VENDOR)]
+
+
+def test_every_helper_has_a_caller() -> None:
+    own = {
+        name
+        for name, it in vars(fault_rules).items()
+        if getattr(it, "__module__", "") == fault_rules.__name__
+    }
+    files = (
+        path for name in ("suites", "kit") for path in (ROOT / "src/pytest_gpucluster" / name).rglob("*.py")
+    )
+    imports = [
+        found
+        for path in files
+        for found in re.findall(r"fault_rules import ([^\n(]+|\([^)]+\))", path.read_text())
+    ]
+    assert own - set(re.findall(r"\w+", " ".join(imports))) == set()

@@ -9,7 +9,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, NotChecked
 from pytest_gpucluster.core.units import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
     from pytest_gpucluster.core.check import Judgement
 
@@ -83,14 +83,3 @@ def unless_unsettled(why: str, judgement: Judgement) -> Judgement:
 def floor(least: float, size: float, share: float) -> float:
     """Return the least free amount of something of this size: `least`, or `share` of a small one."""
     return min(least, share * size)
-
-
-def missing(
-    parts: Collection[str], expected: Collection[str], why: str, action: Action | None = None
-) -> Iterator[Finding]:
-    """Yield a finding for each expected part, by its name, that is not among `parts`; further parts are no fault.
-
-    why: what expects them: 'the profile', 'as on 3 of 4 nodes'.
-    """
-    for name in sorted(set(expected).difference(parts)):
-        yield Finding(name, "absent", f"present, {why}", action)
