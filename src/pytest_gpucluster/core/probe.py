@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -114,10 +115,18 @@ def text_of(answer: Answer) -> str:
     return answer.out
 
 
+# dash, bash and busybox, alone and in a batch: `sh: 1: eval: ip: not found`, `environment: line 1: exec: ip: not found`
+_ABSENT = re.compile(
+    r"(?:\S*sh: |\S+: (?=line \d))(?:(?:line )?\d+: )?(?:(?:eval|exec): )?(.+?): (?:command )?not found"
+)
+
+
 def last_line(text: str) -> str:
-    """Return the last line that is not blank."""
+    """Return the last line that is not blank; of a shell that lacks a command, the same words of all shells."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    last = lines[-1] if lines else ""
+    absent = _ABSENT.fullmatch(last)
+    return f"{absent[1]}: command not found" if absent else last
 
 
 def with_root(command: str) -> str:

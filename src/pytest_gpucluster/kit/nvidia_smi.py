@@ -353,6 +353,7 @@ def _gpu(row: Mapping[str, tuple[str, str]]) -> Gpu:
 
 def _driver_problem(found: SurveySection, devices: tuple[Gpu, ...]) -> str:
     message = " ".join(found.text.split())[:200] or "no message"
+    message = last_line(found.text)[:200] if found.rc == NOT_FOUND else message
     if found.rc in _HUNG:
         return f"nvidia-smi {NO_ANSWER} within {HANG} s"
     if devices or found.rc == 0:

@@ -18,7 +18,7 @@ from paths import ROOT
 
 from pytest_gpucluster.cluster.channel.batch import Batch, batched
 from pytest_gpucluster.cluster.channel.channel import Fleet
-from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.core.probe import Answer, last_line
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
@@ -111,6 +111,18 @@ def test_a_plain_command_answers_in_a_batch_as_it_does_alone(shell: str) -> None
         alone = subprocess.run([*argv, command], capture_output=True, check=False)
         assert (answers[command].rc, answers[command].stdout) == (alone.returncode, alone.stdout), command
     assert answers["times"].rc == 0
+
+
+@pytest.mark.parametrize("shell", [name for name in ("dash", "bash", "busybox") if shutil.which(name)])
+def test_an_absent_command_reads_alike_in_all_shells_alone_and_in_a_batch(shell: str) -> None:
+    argv = [shell, "sh", "-c"] if shell == "busybox" else [shell, "-c"]
+    commands = ("systemctl-x is-active a", "systemctl-x is-active a 2>&1")
+    batch = Batch(tuple((command, 5) for command in commands))
+    for command, told in [(batch.command, batch), *((command, None) for command in commands)]:
+        done = subprocess.run([*argv, command], capture_output=True, check=False)
+        answer = Answer("n1", done.returncode, done.stdout, done.stderr)
+        for one in told.split(answer).values() if told else [answer]:
+            assert last_line(one.err or one.out) == "systemctl-x: command not found"
 
 
 def test_a_program_in_a_batch_is_a_child_of_its_shell_and_of_no_subshell(tmp_path: Path) -> None:
