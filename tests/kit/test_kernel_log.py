@@ -207,6 +207,11 @@ WARNINGS = {
 }
 
 
+def kind(part: str) -> str:
+    """Return the kind of a part like `0000:3b:00.0 ens1 (kernel log: nic)`."""
+    return part.partition("kernel log: ")[2].rstrip(")")
+
+
 def judged(log: KernelLog, stalls: Stalls | None = None, known: tuple[KnownLine, ...] = ()) -> Verdict:
     return checks.kernel_log(log, stalls or Stalls(), known)
 
@@ -217,7 +222,7 @@ def warned(verdict: Verdict) -> list[str]:
 
 def findings(tmp_path: Path, *lines: str) -> list[str]:
     """Return the kinds of lines for which a node without a readable state fails."""
-    return [found.part.removeprefix("kernel log: ") for found in judged(fold(tmp_path, *lines)).findings]
+    return [kind(found.part) for found in judged(fold(tmp_path, *lines)).findings]
 
 
 @pytest.mark.parametrize("what", ORDINARY)
@@ -234,7 +239,7 @@ def late(*lines: str) -> list[str]:
 def test_what_a_repair_alone_ends_fails_among_ordinary_lines(tmp_path: Path, line: str) -> None:
     ordinary = [one for lines in ORDINARY.values() for one in lines]
     verdict = judged(fold(tmp_path, *late(*ordinary, line)))
-    assert [it.part for it in verdict.findings] == [f"kernel log: {ALONE[line]}"]
+    assert [kind(it.part) for it in verdict.findings] == [ALONE[line]]
     assert verdict.action.is_repair
 
 
@@ -242,16 +247,15 @@ def test_what_a_repair_alone_ends_fails_among_ordinary_lines(tmp_path: Path, lin
 def test_a_question_without_an_answer_is_a_warning(tmp_path: Path, line: str) -> None:
     verdict = judged(replace(fold(tmp_path, *late(line)), now=None))
     assert (verdict.outcome, len(verdict.advisories)) == (Outcome.PASSED, 1)
-    assert warned(verdict)[0].startswith(
-        f"kernel log: {QUESTIONS[line]}: {line[:160]} (1 times, last 62 s after boot)"
-    )
+    assert kind(verdict.advisories[0].part) == QUESTIONS[line]
+    assert verdict.advisories[0].measured.startswith(f"{line[:160]} (1 times, last 62 s after boot)")
     assert "the present state is not known" in warned(verdict)[0]
 
 
 @pytest.mark.parametrize("line", GAVE_UP)
 def test_what_the_kernel_gave_up_fails_without_a_repair(tmp_path: Path, line: str) -> None:
     verdict = judged(fold(tmp_path, *late(line)))
-    assert [it.part for it in verdict.findings] == [f"kernel log: {GAVE_UP[line]}"]
+    assert [kind(it.part) for it in verdict.findings] == [GAVE_UP[line]]
     assert verdict.action is Action.MONITOR
     assert "the present state is not known" in verdict.findings[0].measured
 
@@ -270,7 +274,7 @@ def test_a_device_that_is_used_again_was_not_given_up(tmp_path: Path, again: str
 def test_what_says_nothing_of_the_present_is_a_warning(tmp_path: Path, line: str) -> None:
     verdict = judged(fold(tmp_path, *late(line)))
     assert (verdict.outcome, verdict.findings) == (Outcome.PASSED, ())
-    assert [it.part for it in verdict.advisories] == [f"kernel log: {WARNINGS[line]}"]
+    assert [kind(it.part) for it in verdict.advisories] == [WARNINGS[line]]
 
 
 def test_a_machine_check_of_the_first_minute_is_of_the_boot_before(tmp_path: Path) -> None:
@@ -466,6 +470,37 @@ def test_a_lockup_fails_while_the_kernel_prints_it(now: float | None, *, bad: bo
 
 UP, DOWN = "mlx5_core 0000:3b:00.0 ens1: Link up", "mlx5_core 0000:3b:00.0 ens1: Link down"
 PORT = "port\tens1 PCI_SLOT_NAME=0000:3b:00.0 state {}"
+
+
+SDA2 = "mountinfo\t22 1 259:2 / /scratch ro,relatime shared:1 - ext4 /dev/sda2 ro"
+
+
+@pytest.mark.parametrize(
+    ("line", "lines", "part"),
+    [
+        (FATAL, ("pci\t0000:c3:00.0 class 0x010802 DRIVER=nvme",), "0000:c3:00.0 (kernel log: pcie)"),
+        ("mlx5_core 0000:3b:00.0: poll_health:800:(pid 0): device's health compromised", (PORT.format("up"),),
+         "0000:3b:00.0 ens1 (kernel log: nic)"),
+        (DISK, (), "sda (kernel log: io)"),
+        (REMOVED, (), "nvme2n1 (kernel log: io)"),
+        ("EXT4-fs (sda2): Remounting filesystem read-only", (SDA2,), "/scratch sda2 (kernel log: filesystem)"),
+        ("EXT4-fs (sda2): Remounting filesystem read-only", (), "sda2 (kernel log: filesystem)"),
+        (NFS, (HOME, OTHER, "df\t/home\thung\t", "df\t/data\t0\t"), "/home (kernel log: stall)"),
+        (NFS, (HOME, "df\t/home\t0\t"), "fs1 (kernel log: stall)"),
+        (INIT, ("gpu\t\t0\tGPU 00000000:1C:00.0",), "0000:1b:00.0 (kernel log: nvrm)"),
+        ("md/raid1:md0: Disk failure on sda1, disabling device.", (), "sda (kernel log: raid)"),
+        ("EDAC MC0: 1 UE memory scrubbing error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0", (),
+         "cpu_srcid#0_mc#0_chan#1_dimm#0 (kernel log: edac)"),
+        ("BUG: kernel NULL pointer dereference, address: 0000000000000008", (), "kernel log: lockup"),
+        (HUNG, (), "kernel log: hung"),
+        ("NETDEV WATCHDOG: ens1 (mlx5_core): transmit queue 3 timed out", (), "ens1 (kernel log: nic)"),
+    ],
+)  # fmt: skip
+def test_a_finding_names_the_mount_the_disk_the_function_or_the_module(
+    line: str, lines: tuple[str, ...], part: str
+) -> None:
+    verdict = judged(logged(line, *lines))
+    assert [one.part for one in (*verdict.findings, *verdict.advisories)] == [part]
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,7 @@ _SENDER = re.compile(rf"(?:from|received:) ({_PCI})")
 _DEVICES = (
     _SENDER,
     re.compile(rf"\b({_PCI})"),
+    re.compile(r"NETDEV WATCHDOG: (\w[\w.-]*)"),
     re.compile(r"PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"),
     re.compile(r"GPU ?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\b"),
     re.compile(r"\((?:device )?([a-z][\w-]*\d?)\):"),

@@ -95,13 +95,13 @@ def kernel_log(
     for event in _of_devices(kernel_log):
         measured = f"{event.text[:SHOWN]} ({event.count} times, last {kernel_log.when(event.last)})"
         if entry := known(known_lines, event.text):
-            yield from _known(event, measured, entry)
+            yield from _known(_part(event, kernel_log), measured, entry)
         else:
             yield from _judged(event, measured, kernel_log, stalls)
 
 
-def _known(event: Event, measured: str, entry: KnownLine) -> Iterator[Finding | Advisory]:
-    part, expected = f"kernel log: {event.kind}", "no such line"
+def _known(part: str, measured: str, entry: KnownLine) -> Iterator[Finding | Advisory]:
+    expected = "no such line"
     if entry.failure:
         yield Finding(part, f"{measured}; {entry.words}", expected, entry.failure, setting="known")
     elif entry.action == "warn":
@@ -129,7 +129,7 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
     ):
         return  # gpu.xid judges Xids, and the messages around them
     answer = _ANSWERS[rule.answered_by](event, log) if rule.answered_by else _UNKNOWN
-    part = f"kernel log: {event.kind}"
+    part = _part(event, log)
     if answer.confirmed is None and rule.never_healthy and not _of_earlier(event, log):
         answer = StateAnswer(True, rule.never_healthy)
     if answer.confirmed is None and rule.gave_up and not _is_used_again(event, log):
@@ -152,6 +152,29 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
         )
         words = "".join(f"; {text}" for text in (answer.words or open_question,) if text)
         yield Advisory(part, f"{measured}{words}", rule.meaning)
+
+
+_OF_NO_DEVICE = ("lockup", "hung", "oom", "limits", "network", "boot record")
+
+
+def _part(event: Event, log: KernelLog) -> str:
+    """Name the mount, the disk, the PCI function with its ports, or the memory module of a line, and the kind of the line."""
+    if event.kind == "stall":
+        lost = [mount.path for mount in log.state.of_server(event.server) if _unreadable(mount, log)]
+        names = lost[:3] or [event.server]
+    elif event.kind in _OF_NO_DEVICE:
+        names = []
+    elif re.fullmatch(_PCI_FUNCTION, event.device):
+        names = [event.device, *(port.split()[0] for port in log.state.ports(event.device))]
+    elif event.kind == "filesystem":
+        names = [*(mount.path for mount in log.state.of_device(event.device) if event.device), event.device]
+    else:
+        names = [_disk(event.device)]
+    named = " ".join(filter(None, dict.fromkeys(names)))
+    return f"{named} (kernel log: {event.kind})" if named else f"kernel log: {event.kind}"
+
+
+_PCI_FUNCTION = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?"
 
 
 def _of_earlier(event: Event, log: KernelLog) -> bool:
