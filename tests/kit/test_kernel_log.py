@@ -500,7 +500,8 @@ def test_a_finding_names_the_mount_the_disk_the_function_or_the_module(
     line: str, lines: tuple[str, ...], part: str
 ) -> None:
     verdict = judged(logged(line, *lines))
-    assert [one.part for one in (*verdict.findings, *verdict.advisories)] == [part]
+    named = [one.part for one in verdict.findings] + [one.part for one in verdict.advisories]
+    assert named == [part]
 
 
 @pytest.mark.parametrize(

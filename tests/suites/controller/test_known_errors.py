@@ -17,6 +17,7 @@ from pytest_gpucluster.suites.controller.facts import LogLine
 from pytest_gpucluster.suites.controller.known_errors import (
     SLURMCTLD,
     SLURMD,
+    SLURMDBD,
     Daemon,
     LogError,
     sorted_errors,
@@ -188,7 +189,7 @@ def test_old_and_ignored_lines_do_not_count() -> None:
 
 
 def test_every_known_error_has_a_hint_a_cause_and_a_source() -> None:
-    for known in (*table(SLURMCTLD), *table(SLURMD)):
+    for known in (*table(SLURMCTLD), *table(SLURMD), *table(SLURMDBD)):
         assert known.cause, known
         assert known.hint, known
         assert known.source, known

@@ -1,4 +1,4 @@
-"""Checks of slurmctld, its backups, its load and of the logs of slurmctld and slurmd. Pure.
+"""Checks of slurmctld, its backups, its load and of the logs of slurmctld, slurmdbd and slurmd. Pure.
 
 No check drains: what a log shows of the past proves nothing about the node now.
 """
@@ -24,7 +24,7 @@ from pytest_gpucluster.core.check import (
     revised,
 )
 from pytest_gpucluster.core.known_lines import KnownLine
-from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, SLURMD, table
+from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, SLURMD, SLURMDBD, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,9 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class ControllerLog:
-    """The errors of slurmctld's log, by node; '' has those that name no node. `problem`: why it was not read.
+    """The errors of slurmctld's log, by node; '' has those that name no node, and those of slurmdbd's log.
+
+    `problem`: why slurmctld's was not read. Whether slurmdbd's was depends on where it runs.
 
     `run_age`: seconds since the start of the run when the log was read.
     """
@@ -202,7 +204,7 @@ def _backfill_limit(parameters: str) -> float:
 
 def explained(verdict: Verdict, *_: Any) -> Verdict:
     """Return a failure with cause and hint of its first known error."""
-    causes = {one.what: one for one in (*table(SLURMD), *table(SLURMCTLD))}
+    causes = {one.what: one for one in (*table(SLURMD), *table(SLURMDBD), *table(SLURMCTLD))}
     known = next((causes[one.part] for one in verdict.findings if one.part in causes), None)
     return replace(verdict, cause=known.cause, hint=known.hint) if known else verdict
 
@@ -210,17 +212,16 @@ def explained(verdict: Verdict, *_: Any) -> Verdict:
 @revised(explained)
 @check(
     "controller.errors",
-    cause="slurmctld reports an error",
-    hint="slurmctld's log (SlurmctldLogFile; journalctl -u slurmctld)",
+    cause="slurmctld or slurmdbd reports an error",
+    hint="slurmctld's log (SlurmctldLogFile; journalctl -u slurmctld); slurmdbd's (LogFile of slurmdbd.conf)",
     action=Action.MONITOR,
     never_healthy="only a line of `known` in the cluster file, which a person wrote, can require a repair here",
     marks=("inventory",),
 )
 def errors(controller_log: ControllerLog, config: ControllerConfig) -> Judgement:
-    """The log of slurmctld shows no known error without a node."""
+    """The log of slurmctld, and that of slurmdbd where it runs beside it, show no known error without a node."""
     if controller_log.problem:
         yield NotChecked(controller_log.problem)
-        return
     yield from _judged(controller_log.errors.get("", ()), controller_log.run_age, config, in_service=True)
 
 
@@ -330,4 +331,5 @@ def _shown(found: Sequence[LogError], age: float | None) -> str:
     times = "" if len(found) == 1 else f"{len(found)} lines, "
     last = f"{units.format_duration(max(0, round(age)))} ago" if age is not None else "at an unknown time"
     text = found[-1].line.text.removeprefix("error: ")[:SHOWN]
+    text = f"{SLURMDBD}: {text}" if found[-1].daemon == SLURMDBD else text
     return f"{times}last {last}: {text}" if times else f"{last}: {text}"

@@ -153,6 +153,12 @@ def log_command(path: str, unit: str, size: int, window: float) -> str:
     )
 
 
+def dbd_log(text: str) -> str:
+    """Return LogFile of slurmdbd.conf, '' if it is not stated: then slurmdbd writes to syslog. Keys have no case."""
+    found = re.findall(r"^[ \t]*LogFile[ \t]*=[ \t]*(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    return found[-1] if found else ""
+
+
 def _shell_path(path: str) -> str:
     """Return slurm.conf's path as a word of the shell: %n is the name of the node, %h its hostname."""
     shown = {"%n": '"$node"', "%h": '"$(hostname -s)"'}

@@ -1,4 +1,4 @@
-"""What the error lines of slurmctld's and slurmd's logs mean. Pure.
+"""What the error lines of the logs of slurmctld, slurmd and slurmdbd mean. Pure.
 
 data/slurm-errors.yaml has the lines with a known meaning, data/slurm-quiet.yaml the classes of lines that mean nothing for
 the daemon, both with their source in Slurm and its versions. A line of neither is unknown. What an unknown or quiet line means
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.known_lines import KnownLine
     from pytest_gpucluster.suites.controller.facts import LogLine
 
-Daemon = Literal["slurmctld", "slurmd"]
+Daemon = Literal["slurmctld", "slurmd", "slurmdbd"]
 SLURMCTLD: Daemon = "slurmctld"
 SLURMD: Daemon = "slurmd"
+SLURMDBD: Daemon = "slurmdbd"
 
 
 # of Python: these logs are read here, not by awk on the nodes
@@ -37,7 +38,7 @@ Expression = Annotated[str, AfterValidator(regular_expression)]
 class KnownError(Model):
     """One kind of line; data/slurm-errors.yaml describes the keys."""
 
-    daemon: Literal["slurmctld", "slurmd", "both"]
+    daemon: Literal["slurmctld", "slurmd", "slurmdbd", "any"]
     what: Text
     pattern: Expression
     fails: Literal["drained", "lasting", "running", "never"]
@@ -65,7 +66,7 @@ def table(daemon: Daemon) -> tuple[KnownError, ...]:
     """Return the known lines of one daemon, in the order of their rank."""
     package = "pytest_gpucluster.suites.controller"
     found = data_file("slurm-errors.yaml", KnownError, package)
-    return tuple(one for one in found if one.daemon in (daemon, "both"))
+    return tuple(one for one in found if one.daemon in (daemon, "any"))
 
 
 @cache

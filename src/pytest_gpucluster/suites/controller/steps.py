@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shlex
 import time
 from collections import defaultdict
+from functools import partial
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import ProbeError, SlurmError, TransportError
 from pytest_gpucluster.core.probe import Answer, with_root
 from pytest_gpucluster.suites.controller import facts
 from pytest_gpucluster.suites.controller.checks import ControllerLog, Controllers, Diagnostics, is_high
-from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, LogError, sorted_errors
+from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, SLURMDBD, LogError, sorted_errors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -60,31 +64,52 @@ def query_controller_log(
     started: float,
     sudo: bool,
 ) -> ControllerLog:
-    """Read the end of slurmctld's log on the machine of Slurm's commands. `started`: begin of the run (Unix time)."""
+    """Read the end of slurmctld's log, and of slurmdbd's, on the machine of Slurm's commands. `started`: begin of the run (Unix time)."""
     path = settings.get("SlurmctldLogFile", "")
-    command = facts.log_command(path, "slurmctld", config.log_size, config.log_window)
-    command = with_root(command) if sudo else command
-    try:
-        done = slurm.transport.run(("sh", "-c", command), timeout=TIMEOUT, env=slurm.env)
-        tail = facts.read_log(Answer("", done.rc, done.stdout.encode(), done.stderr.encode()))
-    except (TransportError, ProbeError) as error:
-        return ControllerLog(problem=f"slurmctld's log: {error}")
-    if tail.idle is not None and tail.idle > config.log_window:
-        # a running slurmctld logs every job, at least those of this run: it writes on another machine
-        return ControllerLog(
-            problem=f"slurmctld's log: {path} was not written within the last {config.log_window / 3600:g} h"
-        )
-    found: dict[str, list[LogError]] = defaultdict(list)
-    for one in sorted_errors(
-        tail.lines,
-        SLURMCTLD,
+    read = partial(_tail, slurm, config, sudo=sudo)
+    errors = partial(
+        sorted_errors,
         window=config.log_window,
         ignored=config.ignored_errors,
         of_site=known_lines,
         nodes=nodes,
-    ):
+    )
+    found: dict[str, list[LogError]] = defaultdict(list)
+    problem = ""
+    try:
+        tail = read(path, "slurmctld")
+    except (TransportError, ProbeError) as error:
+        tail, problem = facts.LogTail(()), f"slurmctld's log: {error}"
+    if tail.idle is not None and tail.idle > config.log_window:
+        # a running slurmctld logs every job, at least those of this run: it writes on another machine
+        hours = f"{config.log_window / 3600:g} h"
+        tail, problem = facts.LogTail(()), f"slurmctld's log: {path} was not written within the last {hours}"
+    for one in errors(tail.lines, SLURMCTLD):
         for node in one.nodes or ("",):
             found[node].append(one)
+    # slurmdbd may run elsewhere: then its configuration is not here
+    with contextlib.suppress(TransportError, ProbeError):
+        found[""] += errors(read(_dbd_log(slurm, settings, sudo=sudo), "slurmdbd").lines, SLURMDBD)
     return ControllerLog(
-        {node: tuple(lines) for node, lines in found.items()}, max(0.0, time.time() - started)
+        {node: tuple(lines) for node, lines in found.items()}, max(0.0, time.time() - started), problem
     )
+
+
+def _dbd_log(slurm: Slurm, settings: Mapping[str, str], *, sudo: bool) -> str:
+    """Return the path of slurmdbd's log from slurmdbd.conf, which only its owner can read; ProbeError without it."""
+    conf = PurePosixPath(settings.get("SLURM_CONF", "")).with_name("slurmdbd.conf")
+    command = f"cat {shlex.quote(str(conf))}"
+    done = slurm.transport.run(
+        ("sh", "-c", with_root(command) if sudo else command), timeout=TIMEOUT, env=slurm.env
+    )
+    if done.rc != 0:
+        raise ProbeError(f"{conf} cannot be read")
+    return facts.dbd_log(done.stdout)
+
+
+def _tail(slurm: Slurm, config: ControllerConfig, path: str, unit: str, *, sudo: bool) -> facts.LogTail:
+    """Return the error lines at the end of a log on the machine of Slurm's commands."""
+    command = facts.log_command(path, unit, config.log_size, config.log_window)
+    command = with_root(command) if sudo else command
+    done = slurm.transport.run(("sh", "-c", command), timeout=TIMEOUT, env=slurm.env)
+    return facts.read_log(Answer("", done.rc, done.stdout.encode(), done.stderr.encode()))
