@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -19,7 +20,7 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import kernel_log as probes
 from pytest_gpucluster.kit.kernel_log import Event, KernelLog, XidEvent, parse
 from pytest_gpucluster.kit.kernel_state import KernelState, read_state
-from pytest_gpucluster.kit.log_rules import rule_of
+from pytest_gpucluster.kit.log_rules import rule_of, rules
 from pytest_gpucluster.suites.os.checks import kernel_log as checks
 from pytest_gpucluster.suites.os.checks.kernel_log import Stalls
 
@@ -470,6 +471,11 @@ def test_a_lockup_fails_while_the_kernel_prints_it(now: float | None, *, bad: bo
 
 UP, DOWN = "mlx5_core 0000:3b:00.0 ens1: Link up", "mlx5_core 0000:3b:00.0 ens1: Link down"
 PORT = "port\tens1 PCI_SLOT_NAME=0000:3b:00.0 state {}"
+
+
+def test_each_line_that_may_fail_a_node_names_the_file_that_prints_it() -> None:
+    failing = [rule for rule in rules() if rule.answered_by or rule.never_healthy or rule.gave_up]
+    assert [rule.source for rule in failing if not re.search(r"\w\.[ch]\b", rule.source)] == []
 
 
 SDA2 = "mountinfo\t22 1 259:2 / /scratch ro,relatime shared:1 - ext4 /dev/sda2 ro"
