@@ -121,6 +121,12 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "core.probe": (b"",),
     "suites.os.facts": (BASICS,),
     "kit.nvidia_smi": (SURVEY,),
+    "kit.nvidia_smi.CLOCKS_LATER": (
+        b"".join(
+            b"@@ clocks%d 0\nuuid, clocks_event_reasons.active\nGPU-1, 0x0000000000000048\n" % n
+            for n in (1, 2, 3)
+        ),
+    ),
     "kit.nvidia_smi.DEVICE_FILES": (b"nvidia0\nnvidiactl\nentries 2\n",),
     "kit.enroot.PYXIS": (
         b"so /usr/lib/slurm/spank_pyxis.so\npyxis: version v0.20.0\n",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # A file system without an answer of df within this time hangs; one deadline for all file systems together
 DISK_SECONDS = 8
-LATER_SECONDS = 30  # of the second reading: longer than a busy server or a client that connects anew takes
+LATER_SECONDS = 30  # of the second reading: longer than a busy server, or a client that connects again, takes
 
 # Mounts of these types are tested in addition to the stated paths: every access hangs if their server is gone
 NETWORKED = (
