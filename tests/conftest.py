@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 from paths import TESTS
 from plugin_helpers import left_behind, queue, sandbox_folder
 
@@ -37,6 +38,11 @@ LONGEST = (
     "system/test_container", "project/test_architecture", "system/test_software",
     "suites/nccl/test_stages", "system/test_known_cause", "cluster/slurm/test_step",
 )  # fmt: skip
+
+
+# how long an example takes is no property of the code
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -469,6 +469,8 @@ def test_with_the_controller_away_nothing_is_known(
 ) -> None:
     monkeypatch.setattr(trial, "END_WITHIN", 0.0)
     run, log = a_trial(world, "gpu01")
+    # a real pause: else the shell's tries may be over before this test goes on
+    (world.folder / "bin" / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.1\n")
     run.begin()
     world.away = "no controller"
     world.mark("gpu01", "broken", "1000000")

@@ -38,8 +38,9 @@ FAULTY: Faults = {
         "burn_hot": {"gpu": 3},
         "burn_replay": {"gpu": 2},
         "burn_dcgm": {"gpu": 5},
+        "burn_low_power": {"gpu": 4},
     },
-    "gpu02": {"burn_corruption": {"gpu": 2}},
+    "gpu02": {"burn_corruption": {"gpu": 2}, "burn_gpu_memory": {"gpu": 6}},
     "gpu03": {"burn_storage": {}},
     "gpu04": {"burn_node_lost": {"loads": 6}},
 }
@@ -192,7 +193,7 @@ def burn_until_gone(
 
 @pytest.fixture(scope="module")
 def faulty(_session_sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One burn-in of four nodes with eight faults."""
+    """One burn-in of four nodes with ten faults."""
     gone = {"gpu02", "gpu03", "gpu04"}
     folder = tmp_path_factory.mktemp("faulty")
     return burn_until_gone(_session_sandbox, folder, FAULTY, "--burnin-time=200s", gone=gone, terminal=False)
@@ -264,7 +265,7 @@ def test_ctrl_c_ends_it_and_what_was_found_is_judged(stopped: Run, sandbox: Sand
     assert "ERROR: burn-in: it ended early: stopped by Ctrl-C" in stopped.out
     assert failed(stopped) == expected(STOPPED)
     assert {"test_survived[gpu01]", "test_corruption[gpu01]"} <= set(names(stopped.outcomes, "passed"))
-    assert len(stopped.outcomes) == 60, "every item has its verdict"
+    assert len(stopped.outcomes) == 64, "every item has its verdict"
     assert left_in_queue(sandbox) == []
 
 
@@ -374,4 +375,4 @@ def test_without_being_asked_for_it_does_not_run(sandbox: Sandbox, tmp_path: Pat
     run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE), str(tiny)])
     assert run.rc == 0
     assert names(run.outcomes, "passed") == [f"test_named[gpu0{number}]" for number in range(1, 5)]
-    assert "60 deselected" in run.out
+    assert "64 deselected" in run.out

@@ -52,7 +52,7 @@ _WORD = (
 # Only that word would be redacted, not the rest of a sentence. tests/core/test_redact.py compares this list with all messages.
 _PROSE = (
     r"a|absent|all|an|another|ansible_port|apt-get|bad|baseline|baselines|belongs|bus|cannot|check|choose|"
-    r"compared|correct|could|cut|damaged|does|drain|environment|every|exists|exit|failed|generation|give|"
+    r"command|compared|correct|could|cut|damaged|does|drain|environment|every|exists|exit|failed|generation|give|"
     r"gpucluster|has|have|holds|HTTP|in|index|install|is|it|its|judge|key|key_file|killed|load|logs|look|make|"
     r"measured|more|must|name|names|nccl-tests|nccl\.command|needs|neither|node|node_exporter|not|not_applicable|"
     r"nothing|nvidia-smi|one|only|output|partition|printed|PrivateData|Prometheus|raise|Rank|ranks|removed|repair|"

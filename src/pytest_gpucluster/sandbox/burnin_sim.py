@@ -125,6 +125,10 @@ class SimulatedGpus:
                     "checked": 100,
                     "tflops": self.rate(self.load["tflops"][dtype], self.of("slow", gpu)),
                 }
+        elif load == "gpu_memory":
+            wrong = int(self.of("bits", gpu, 0.0))
+            first = "at address 0x7f2c40000000: read 0x00000004, expected 0x00000000" if wrong else ""
+            yield {"bytes": 1, "tested": 0.95, "wrong": wrong, "first": first}
         elif load == "hbm":
             yield {"gbs": self.rate(self.load["hbm"], self.of("hbm", gpu)), "wrong": 0}
         elif load == "copies":
@@ -156,7 +160,7 @@ class SimulatedGpus:
         for gpu in range(len(self.uuids)):
             hot = self.of("hot", gpu, 0.0)
             table["temperature.gpu"][gpu] = f"{hot or self.load['celsius'] + gpu % 4:.0f}"
-            table["power.draw"][gpu] = f"{self.load['watts'] - gpu * 0.1:.2f}"
+            table["power.draw"][gpu] = f"{self.load['watts'] * self.of('weak', gpu) - gpu * 0.1:.2f}"
             table["clocks.current.sm"][gpu] = (
                 f"{self.load['mhz'] * (0.5 if hot else self.of('slow', gpu)):.0f}"
             )

@@ -835,6 +835,18 @@ def _burn_corruption(node: SimulatedNode, options: Options) -> None:
     node.burn.corrupt[str(options["gpu"])] = 1
 
 
+@_fault("burnin.gpu_memory", "the memory of a GPU loses bits without an ECC error", gpu=2, words=3)
+def _burn_gpu_memory(node: SimulatedNode, options: Options) -> None:
+    _gpu(node, options)
+    node.burn.bits[str(options["gpu"])] = int(options["words"])
+
+
+@_fault("burnin.stragglers", "a GPU draws less power than the others under the same load", gpu=4, factor=0.6)
+def _burn_low_power(node: SimulatedNode, options: Options) -> None:
+    _gpu(node, options)
+    node.burn.weak[str(options["gpu"])] = float(options["factor"])
+
+
 @_fault("burnin.counters", "uncorrectable ECC errors occur under load", gpu=2, count=1)
 def _burn_ecc(node: SimulatedNode, options: Options) -> None:
     _gpu(node, options)

@@ -118,6 +118,8 @@ class BurninFaults:
     slow: dict[str, float] = field(default_factory=dict)  # factor on matrix multiplication
     hbm: dict[str, float] = field(default_factory=dict)  # factor on memory bandwidth
     corrupt: dict[str, int] = field(default_factory=dict)  # results differ
+    bits: dict[str, int] = field(default_factory=dict)  # wrong words of GPU memory
+    weak: dict[str, float] = field(default_factory=dict)  # factor of the power
     ecc: dict[str, int] = field(default_factory=dict)  # uncorrectable errors per load
     replay: dict[str, int] = field(default_factory=dict)  # PCIe replays per load
     xid: dict[str, int] = field(default_factory=dict)  # Xid that the driver reports each load

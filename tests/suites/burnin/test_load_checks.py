@@ -407,6 +407,22 @@ def test_some_loads_of_several_were_run() -> None:
     )
 
 
+def test_the_first_wrong_word_of_a_gpus_memory_has_its_address() -> None:
+    whole = fleet(2)
+    for line in (
+        load("a", "gpu_memory"),
+        load("a", "gpu_memory", own={1: {"wrong": 3, "first": FIRST}, 2: {"tested": 0.5}}),
+        load("a", "gpu_memory", own={1: {"wrong": 1, "first": "later"}, 2: {"tested": 0.5}}),
+    ):
+        whole.nodes["a"].add(line)
+    verdict = load_checks.gpu_memory(whole, "a", CONFIG)
+    assert failed(verdict) == [f"{GPU_1}: 4 wrong words of 4 bytes, the first {FIRST}"]
+    assert verdict.action is Action.VENDOR
+    assert [it.measured for it in verdict.advisories] == ["50% of the free memory was tested"]
+    unread = load_checks.gpu_memory(whole, "b", CONFIG)
+    reason(unread, NotChecked("gpu_memory was not run in the available time"))
+
+
 def test_results_of_the_host_are_no_corruption_of_a_gpu() -> None:
     found_by = {"a": "x", "b": "y", "c": "y"}
     whole = BurninResult(
@@ -812,7 +828,7 @@ def test_a_finding_on_results_that_differ_shows_four_of_them() -> None:
 
 def test_constants_of_the_collectives() -> None:
     assert load_checks.PARTNERS == 3
-    assert GPU_LOADS == ("matmul", "hbm", "copies", "peer", "nccl")
+    assert GPU_LOADS == ("matmul", "gpu_memory", "hbm", "copies", "peer", "nccl")
 
 
 def test_a_node_outside_of_the_stated_container_fails_without_a_repair() -> None:
@@ -878,6 +894,7 @@ SLOW_LOADS = {
     "peer": (load_checks.peer, {"gbs": 5.0}, DRAIN),
 }
 WITH_LIMIT = BurninConfig(expect={"peer": 300.0})
+FIRST = "at address 0x7f2c40000014: read 0x00000004, expected 0x00000000"
 COUNTER_EXAMPLES = [
     row
     for kind, (check, rate, repair) in SLOW_LOADS.items()
@@ -941,6 +958,14 @@ COUNTER_EXAMPLES = [
             added(host("cpu")), added(host("cpu"), node="b")),
     example(load_checks.cpu, "a core that computes something else", "silent data corruption", VENDOR, added(host("cpu", wrong=1)),
             sick=True),
+    example(load_checks.gpu_memory, "another process holds most of the memory", "cudaMemGetInfo", PASSED,
+            added(load("a", "gpu_memory"))),
+    example(load_checks.gpu_memory, "a GPU whose memory another process took meanwhile", "CUDA: out of memory", MONITOR,
+            *everywhere("gpu_memory", NO_MEMORY)),
+    example(load_checks.gpu_memory, "torch without kernels for this GPU on all nodes", "torch: no kernel image", MONITOR,
+            *everywhere("gpu_memory", NO_KERNEL)),
+    example(load_checks.gpu_memory, "a word that lost a bit", "healthy memory keeps it", VENDOR,
+            added(load("a", "gpu_memory", own={1: {"wrong": 1, "first": FIRST}})), sick=True),
     example(load_checks.memory, "a job with a small memory limit", "MemoryError, ENOMEM", MONITOR,
             trouble("memory", "OSError: [Errno 12] Cannot allocate memory")),
     example(load_checks.memory, "one NUMA node is slower", "GB/s", PASSED, added(host("memory", rate=2.0))),

@@ -19,6 +19,7 @@ def test_units_of_rates() -> None:
         **dict.fromkeys(
             ("hbm", "h2d", "d2h", "peer", "memory", "storage_write", "storage_read", "nccl_alone", "nccl_pairs"), "GB/s"
         ),
+        "power": "W", "checking": "of the time", "tested": "of the free memory",
         "cpu": "units/s", "bf16": "TFLOP/s", "fp64": "TFLOP/s",
     }  # fmt: skip
     assert (burnin_told.MAX_PROBLEMS, burnin_told.MAX_STRANGERS, burnin_told.HOST) == (50, 8, "")

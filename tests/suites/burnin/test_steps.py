@@ -34,10 +34,13 @@ from pytest_gpucluster.suites.burnin import (
     load_checks,
     payload,
     payload_counters,
+    payload_gpu,
     payload_host,
     payload_process,
+    payload_sensors,
     removal,
     steps,
+    stragglers,
 )
 from pytest_gpucluster.suites.burnin import options as burnin_options
 from pytest_gpucluster.suites.burnin.config import BurninConfig
@@ -130,8 +133,9 @@ def test_a_warning_of_nvidia_smi_hides_no_counter(tmp_path: Path, monkeypatch: p
     assert found["parts"][uuid]["nvlink_replay_errors"] == 3
     assert found["parts"][uuid]["ecc_uncorrected_volatile"] == 0
     assert counters.unread.keys() <= {"xid"}
-    sensors = payload_counters.Sensors(1.0)
-    sensors._sample()
+    sensors = payload_sensors.Sensors(1.0)
+    sensors.begin()
+    sensors.sample()
     assert sensors.summary()[uuid]["slow"] == {"hw_slowdown": 1.0}
 
 
@@ -306,7 +310,8 @@ exec(compile(sys.stdin.read(), "burnin.py", "exec"), module.__dict__)
 import time, torch
 torch.set_num_threads(1)
 torch.cuda.synchronize = torch.cuda.empty_cache = lambda *a: None
-torch.cuda.mem_get_info = lambda device: (48 << 20, 1 << 30)
+torch.cuda.mem_get_info = lambda device: (256 << 20, 1 << 30)
+module.CHUNK = 1 << 20
 class Event:
     def __init__(self, enable_timing): pass
     def record(self): self.at = time.perf_counter()
@@ -315,7 +320,7 @@ class Event:
 torch.cuda.Event = Event
 gpu = module.GpuWorker.__new__(module.GpuWorker)
 gpu.torch, gpu.index, gpu.device, gpu.uuid, gpu.alike = torch, 0, torch.device("cpu"), "GPU-a", "cpu"
-gpu.capability = (9, 0)
+gpu.capability, gpu.hottest, gpu.fire, gpu.copier, gpu.integrated = (9, 0), "fp32", None, None, False
 for lie in (False, True):
     if lie:
         true, calls = gpu.product, []
@@ -331,6 +336,19 @@ for lie in (False, True):
         gpu.product = product
     for found in gpu.loads({"load": "matmul", "dtypes": ["fp64", "fp32", "int8"], "seconds": 0.3, "seed": 3, "n": 64}):
         module.say(lie=lie, **found)
+for lie in (False, True):
+    if lie:
+        pattern, made = gpu.pattern, []
+        true_xor = torch.bitwise_xor
+        def xor(unit, number, out):
+            true_xor(unit, number, out=out)
+            made.append(1)
+            if len(made) == 2:
+                out[5] ^= 4
+        torch.bitwise_xor = xor
+    module.say(lie=lie, **list(gpu.loads({"load": "gpu_memory", "seconds": 0.05, "seed": 1}))[0])
+begin = time.time()
+module.say(lie=False, **list(gpu.loads({"load": "bursts", "seconds": 1.0, "period": 0.25, "n": 64}))[0], took=time.time() - begin)
 module.say(lie=False, **list(gpu.loads({"load": "hbm", "seconds": 0.05, "seed": 1}))[0])
 module.say(lie=False, **list(gpu.loads({"load": "nonsense", "seconds": 0.05}))[0])
 """
@@ -353,9 +371,85 @@ def test_products_are_compared_bit_by_bit() -> None:
     lying = [it for it in found if it.get("load") == "matmul" and it["lie"]]
     assert any(it["wrong"] > 0 for it in lying)
     assert {it["hash"] for it in honest} == {it["hash"] for it in lying}, "the first product is right in both"
+    assert all(0 < it["checking"] < 1 and it["window"][0] < it["window"][1] for it in honest)
+    right, wrong = (it for it in found if it.get("load") == "gpu_memory")
+    assert (right["wrong"], right["first"]) == (0, "")
+    assert right["tested"] > 0.9
+    assert wrong["wrong"] == 1
+    address, words = wrong["first"].removeprefix("at address 0x").split(": ")
+    assert int(address, 16) > 0
+    assert int(words.split()[1].strip(","), 0) ^ int(words.split()[3], 0) == 4
+    (bursts,) = (it for it in found if it.get("load") == "bursts")
+    assert 4 <= bursts["bursts"] <= 6
+    assert bursts["took"] < 3
     assert found[-2]["wrong"] == 0
     assert found[-2]["gbs"] > 0
     assert "AttributeError" in found[-1]["problem"]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "hottest", "expected"),
+    [
+        (["bf16"], "bf16", {"bf16": 8.0}),
+        (["bf16", "fp64", "fp32"], "bf16", {"bf16": 4.0, "fp64": 2.0, "fp32": 2.0}),
+        (["fp64", "fp32"], "bf16", {"fp64": 4.0, "fp32": 4.0}),  # the cluster file leaves the hottest out
+    ],
+)
+def test_the_hottest_products_have_half_of_the_time(
+    dtypes: list[str], hottest: str, expected: dict[str, float]
+) -> None:
+    assert payload_gpu.shares(8.0, dtypes, hottest) == expected
+
+
+def rows_of(sensors: payload_sensors.Sensors, *watts: int, uuid: str = "GPU-a", mask: str = "0x0") -> None:
+    """Readings a second apart, from 100 s on."""
+    sensors.rows.setdefault(uuid, []).extend(
+        payload_sensors.Row(100.0 + at, ("60", "70", str(it), "1755", "99", mask), loaded=True)
+        for at, it in enumerate(watts)
+    )
+
+
+def test_the_record_of_a_load_is_a_histogram_with_seconds_of_throttling_and_the_sum_of_the_node() -> None:
+    sensors = payload_sensors.Sensors(2.0)
+    rows_of(sensors, 100, 701, 699, mask="0x4")
+    rows_of(sensors, 300, 700, 500, uuid="GPU-b")
+    assert sensors.watts_between("GPU-a", 100, 102) == 700.0, "the first second is left out"
+    assert sensors.watts_between("GPU-c", 0, 200) is None
+    found = sensors.summary()
+    assert found["GPU-a"]["held"] == {
+        "celsius": {"60": 3}, "watts": {"100": 1, "700": 2}, "sm_mhz": {"1755": 3}, "busy": {"99": 3},
+    }  # fmt: skip
+    assert found["GPU-a"]["slowed"] == {"sw_power_cap": 6.0}
+    assert (found["GPU-a"]["slow"], found["GPU-a"]["usual_watts"]) == ({}, 699.0)
+    assert found[""] == {"held": {"watts": {"400": 1, "1400": 1, "1200": 1}}}
+    assert sensors.summary() == {}, "each reading counts once"
+
+
+def test_power_between_two_loads_is_in_the_record_and_in_no_load() -> None:
+    sensors = payload_sensors.Sensors(2.0)
+    rows_of(sensors, 690)
+    sensors.rows["GPU-a"].append(
+        payload_sensors.Row(103.0, ("60", "70", "120", "300", "0", "0x80"), loaded=False)
+    )
+    found = sensors.summary()["GPU-a"]
+    assert (found["samples"], found["usual_watts"], found["slow"]) == (1, 690.0, {})
+    assert found["held"]["watts"] == {"690": 1, "120": 1}
+
+
+def test_the_data_type_that_draws_most_is_found_once_all_are_known() -> None:
+    agent = payload.Agent({}, "")
+    rows_of(agent.sensors, 500, 500, 690, 690, 600, 600)
+    results = [
+        {"dtype": dtype, "uuid": "GPU-a", "window": [100.0 + at, 101.0 + at]}
+        for dtype, at in (("fp64", 0), ("bf16", 2), ("int8", 4))
+    ]
+    unknown = {"dtype": "fp8", "uuid": "GPU-a", "window": [300.0, 301.0]}
+    agent._find_hottest([dict(it) for it in [*results, unknown]])
+    assert agent.hottest == ""
+    agent._find_hottest(results)
+    assert agent.hottest == "bf16"
+    assert all("window" not in it for it in results)
+    assert agent._load_of_node({"load": "matmul"}, 1) == {"load": "matmul", "id": 1, "hottest": "bf16"}
 
 
 # --- sums ----------------------------------------------------------------------------------------------------------
@@ -380,6 +474,75 @@ def test_sums_survive_the_event_log_and_add_up() -> None:
     assert both.peaks[gpu_of("a", 0)].samples == 20
     assert both.peaks[gpu_of("a", 0)].slow == {"hw_slowdown": 6}
     assert both.problems == [("nccl", "", "hung (a b)")]
+
+
+def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
+    def seen(node: str, gpu: int, watts: int) -> dict[str, Any]:
+        counts = {"watts": {str(watts): 19, "100": 1}}
+        return {
+            gpu_of(node, gpu): {
+                "samples": 20,
+                "usual_watts": watts,
+                "held": counts,
+                "slowed": {"sw_power_cap": 8.0},
+            }
+        }
+
+    whole = fleet(4)
+    for name, totals in whole.nodes.items():
+        for gpu in range(4):
+            totals.add(
+                load(name, "matmul", sensors=seen(name, gpu, 400 if (name, gpu) == ("b", 2) else 690 + gpu))
+            )
+            totals.add(load(name, "hbm", sensors=seen(name, gpu, 200)))
+    found = {name: stragglers.stragglers(whole, name, CONFIG) for name in whole.nodes}
+    assert failed(found["b"]) == ["GPU 2 (GPU-b-2, 0000:20:00.0): power 400 W, 42% below"]
+    assert all(verdict.outcome is Outcome.PASSED for name, verdict in found.items() if name != "b")
+    again = NodeTotals.from_dict(json.loads(json.dumps(whole.nodes["a"].as_dict())))
+    metrics = {(it.name, it.device): it.value for it in error_checks.temperature(whole, "a", CONFIG).metrics}
+    part = whole.nodes["a"].part(gpu_of("a", 0))
+    assert again.held == whole.nodes["a"].held
+    assert metrics["burnin_watts_mean", part] == 660.5
+    assert metrics["burnin_watts_p95", part] == 690
+    assert metrics["burnin_slowed_sw_power_cap", part] == 8.0, "not those of hbm"
+
+
+def test_a_gpu_that_multiplied_nothing_has_no_power_to_compare() -> None:
+    seen = {gpu_of("a", 0): {"samples": 20, "usual_watts": 80, "held": {"watts": {"80": 20}}}}
+    idle = NodeTotals("a", hello={**hello("a"), "devices": []})
+    idle.add({"load": "matmul", "results": [{"load": "matmul", "lacks": "no torch"}], "sensors": seen})
+    assert "power" not in idle.rates
+    assert idle.held == {}
+
+
+def test_cycles_let_the_gpus_cool_after_the_stated_heat(monkeypatch: pytest.MonkeyPatch) -> None:
+    burnin = burnin_of(1, profile="cycles", cycle_heat=100, cycle_idle=50)
+    now, sent_loads = [1000.0], list[tuple[str, float]]()
+
+    def run_loads(loads: list[dict[str, Any]], _seconds: float) -> bool:
+        sent_loads.extend(
+            (one["load"], round(one["seconds"])) for one in loads if one["load"] in ("matmul", "idle")
+        )
+        now[0] += sum(one["seconds"] for one in loads)
+        return now[0] < 1400
+
+    monkeypatch.setattr("pytest_gpucluster.suites.burnin.steps.time.monotonic", lambda: now[0])
+    burnin.started, burnin.end = 1000.0, 2000.0
+    burnin._step = object()  # type: ignore[assignment]
+    monkeypatch.setattr(burnin, "_wait", lambda *_: True)
+    monkeypatch.setattr(burnin, "_command", run_loads)
+    monkeypatch.setattr(burnin, "_collectives", lambda _: [])
+    monkeypatch.setattr(burnin, "_write_totals", lambda _: None)
+    burnin._rounds()
+    assert [name for name, _ in sent_loads[:6]] == ["matmul", "matmul", "idle", "matmul", "matmul", "idle"]
+    assert ("idle", 50) in sent_loads
+
+
+def test_bursts_are_a_load_of_each_round_only_where_they_are_chosen() -> None:
+    chosen = burnin_of(1, profile="bursts", burst_period=0.5)
+    (burst,) = (one for one in chosen._loads(1) if one["load"] == "bursts")
+    assert burst["period"] == 0.5
+    assert "bursts" not in [one["load"] for one in burnin_of(1)._loads(1)]
 
 
 def test_strangers_survive_the_event_log_and_add_up() -> None:
@@ -432,8 +595,8 @@ def burnin_of(
 def test_every_round_has_every_load_and_partners_change() -> None:
     burnin = burnin_of(4)
     first, second = burnin._loads(0), burnin._loads(1)
-    assert [one["load"] for one in first] == ["dcgm", "matmul", "hbm", "copies", "peer"]
-    assert [one["load"] for one in second] == ["matmul", "hbm", "copies", "peer"]
+    assert [one["load"] for one in first] == ["dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer"]
+    assert [one["load"] for one in second] == ["matmul", "gpu_memory", "hbm", "copies", "peer"]
     assert [one["load"] for one in first[1]["beside"]] == ["cpu", "memory", "storage"]
     assert sum(one["seconds"] for one in first[1]["beside"]) == pytest.approx(first[1]["seconds"])
     met = set()
@@ -469,7 +632,10 @@ def test_without_gpus_the_host_is_loaded() -> None:
 
 def test_only_a_quiet_round_pauses_the_products_for_copies_of_one_gpu() -> None:
     burnin = burnin_of(2)
+    assert [one["load"] for one in burnin._loads(5, quiet=False)] == ["matmul", "gpu_memory", "peer"]
+    burnin.started -= 3601
     assert [one["load"] for one in burnin._loads(5, quiet=False)] == ["matmul", "peer"]
+    assert "gpu_memory" in [one["load"] for one in burnin._loads(5)], "once more at the end"
     alone = burnin_of(2, loads=("hbm", "copies"))
     assert [one["load"] for one in alone._loads(5, quiet=False)] == ["hbm", "copies"]
 

@@ -8,14 +8,17 @@ from pydantic import Field
 
 from pytest_gpucluster.core.values import Duration, FolderPath, Model, Section, Size
 
-Load = Literal["dcgm", "matmul", "hbm", "copies", "peer", "cpu", "memory", "storage", "nccl"]
+Load = Literal["dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer", "cpu", "memory", "storage", "nccl"]
+Shape = Literal["steady", "cycles", "bursts"]
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 Metric = Literal[
     "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "hbm", "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs",
     "cpu", "memory", "storage_write", "storage_read",
 ]  # fmt: skip
-ALL: tuple[Load, ...] = ("dcgm", "matmul", "hbm", "copies", "peer", "cpu", "memory", "storage", "nccl")
-GPU_LOADS: tuple[Load, ...] = ("matmul", "hbm", "copies", "peer", "nccl")
+ALL: tuple[Load, ...] = (
+    "dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer", "cpu", "memory", "storage", "nccl"
+)  # fmt: skip
+GPU_LOADS: tuple[Load, ...] = ("matmul", "gpu_memory", "hbm", "copies", "peer", "nccl")
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 GPU_METRICS: tuple[str, ...] = (*DTYPES, "hbm")
 HOST_METRICS: tuple[str, ...] = (
@@ -53,6 +56,16 @@ class BurninConfig(Section):
         10, description="duration of one load; shorter if fewer than three rounds would fit into the time"
     )
     loads: tuple[Load, ...] = Field(ALL, min_length=1, description="loads to run")
+    profile: Shape = Field(
+        "steady",
+        description="how the GPUs are loaded over time, --burnin-profile overrides it: `steady` heat; `cycles` of heat and "
+        "idle; `bursts` that switch all GPUs of all nodes together",
+    )
+    cycle_heat: Duration = Field(600, description="heat of a cycle; whole rounds")
+    cycle_idle: Duration = Field(300, description="idle time of a cycle")
+    burst_period: float = Field(
+        2.0, ge=0.1, le=60, description="seconds of a burst and the pause after it, which are equally long"
+    )
     dtypes: tuple[Dtype, ...] = Field(
         DTYPES,
         min_length=1,

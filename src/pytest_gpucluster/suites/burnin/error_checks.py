@@ -23,6 +23,7 @@ from pytest_gpucluster.kit.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, 
 from pytest_gpucluster.kit.xid_check import ACTIONS
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
+from pytest_gpucluster.suites.burnin.results import held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,6 +50,7 @@ RATES = {
     "nvlink_crc_data_errors": _CRC,
 }
 USUAL_RATE = 50.0  # GB/s of a port whose rate cannot be read: NDR
+UNITS = {"celsius": "C", "watts": "W", "sm_mhz": "MHz", "busy": "%"}
 SMI = "nvidia-smi"  # the part for a failure of the tool itself
 # reasons of Sensors: the driver slows a GPU for heat; the hardware does, for a cause that has a reason of its own
 SOFT_HEAT, HALVED = "sw_thermal_slowdown", "hw_slowdown"
@@ -211,9 +213,23 @@ def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> J
         ):
             if value is not None:
                 yield Metric(f"burnin_{name}", value, unit, part)
+    yield from _record(totals)
     for found in heat_findings(totals, config):
         room = found.measured.startswith(SOFT_HEAT) and not _others_are_cool(burnin, config)
         yield replace(found, action=Action.MONITOR) if room else found
+
+
+def _record(totals: NodeTotals) -> Iterator[Metric]:
+    """Yield mean and 95th percentile of what was held under the hot loads, and the seconds of each reason of throttling."""
+    for uuid, quantities in sorted(totals.held.items()):
+        part = totals.part(uuid) if uuid else ""
+        for quantity in quantities:
+            mean, high = held(totals, uuid, quantity) or (0.0, 0.0)
+            yield Metric(f"burnin_{quantity}_mean", round(mean, 1), UNITS[quantity], part)
+            yield Metric(f"burnin_{quantity}_p95", high, UNITS[quantity], part)
+    for uuid, reasons in sorted(totals.slowed.items()):
+        for reason, seconds in sorted(reasons.items()):
+            yield Metric(f"burnin_slowed_{reason}", round(seconds, 1), "s", totals.part(uuid))
 
 
 def _others_are_cool(burnin: BurninResult, config: BurninConfig) -> bool:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 PARTNERS = 3
+TESTED = 0.9  # of the free memory of a GPU
 STOPPED = "process is stopped by a signal"  # text of the payload for a load that hangs
 STARVED = "by the OOM killer"  # text of the payload, from the kernel log
 # a person, a program or Slurm sends HUP, INT, TERM and KILL; hardware causes others. Slurm kills the agents of a node that died
@@ -45,6 +46,7 @@ _SECONDARY = re.compile(
     r"[Tt]imed? ?out|[Cc]onnection (?:closed|reset|refused|was)|[Bb]roken pipe|[Rr]emote ?(?:[Ee]rror|process)|"
     r"(?:did not answer in time|not end(?:ed)? after [\w ]+?)(?: \(|$)"
 )
+_NAMES = {"beside": "copies beside the products"}
 GPUS = "GPUs"  # the part for all GPUs of a node
 
 
@@ -290,15 +292,21 @@ def corruption(burnin: BurninResult, node_name: str, config: BurninConfig | None
     """The same seeded input gives the same bits in every repetition, on every GPU and in every round."""
     totals = burnin.nodes[node_name]
     yield from unmeasured(totals, "matmul", "hbm", "copies", "peer", config=config)
-    for load in ("matmul", "hbm", "copies", "peer"):
+    for load in ("matmul", "beside", "hbm", "copies", "peer"):
         for part, count in totals.wrong.get(load, {}).items():
             if count:
-                yield Finding(totals.part(part), f"{load}: {count} wrong elements", "bit by bit the same")
+                yield Finding(
+                    totals.part(part),
+                    f"{_NAMES.get(load, load)}: {count} wrong elements",
+                    "bit by bit the same",
+                )
     for (other, part), mismatches in burnin.corrupt_gpus().items():
         if other == node_name and part != HOST:
             yield _mismatch_finding(totals.part(part), mismatches, "GPUs")
     checked = sum(totals.checked.get("matmul", {}).values())
     yield Metric("burnin_products_checked", checked, "products")
+    for part, share in burnin.median("checking", node_name).items():
+        yield Metric("burnin_checking", share, unit_of("checking"), totals.part(part))
 
 
 @_excused_by_processes("matmul")
@@ -314,6 +322,37 @@ def matmul(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgem
     """Products of matrices reach the GPU's hard limit in every data type that it has."""
     yield from _problems(burnin, node_name, "matmul", config)
     yield from _rates(burnin, node_name, DTYPES, config, "TFLOP/s")
+
+
+@_excused_by_processes()
+@check(
+    "burnin.gpu_memory",
+    cause="the memory of a GPU returns other data than were written, without an ECC error",
+    hint="take the GPU out of service; dcgmi diag -r 3, nvidia-smi -q -d ECC,ROW_REMAPPER; return the GPU",
+    action=Action.VENDOR,
+    never_healthy="healthy memory returns what was written to it; a test that cannot run drains a node only while it runs on another GPU of "
+    "the node and on half of the run",
+)
+def gpu_memory(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """A pattern and its inverse over nearly all free memory of each GPU are read back unchanged."""
+    totals = burnin.nodes[node_name]
+    yield from _problems(burnin, node_name, "gpu_memory", config)
+    shares = burnin.median("tested", node_name)
+    yield from _left_out(totals, {"tested": shares})
+    for part, count in totals.wrong.get("gpu_memory", {}).items():
+        if count:
+            first = totals.first_wrong.get(part, "")
+            yield Finding(
+                totals.part(part), f"{count} wrong words of 4 bytes, the first {first}", "what was written"
+            )
+    for part, share in shares.items():
+        yield Metric("burnin_gpu_memory_tested", share, unit_of("tested"), totals.part(part))
+        if share < TESTED:
+            yield Advisory(
+                totals.part(part),
+                f"{share:.0%} of the free memory was tested",
+                f"at least {TESTED:.0%} of it",
+            )
 
 
 @_excused_by_processes("hbm")

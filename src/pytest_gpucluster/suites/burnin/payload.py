@@ -39,13 +39,13 @@ from pytest_gpucluster.suites.burnin.payload_counters import (
     SMI,
     SMI_LATE,
     Counters,
-    Sensors,
     deltas,
     other_processes,
 )
 from pytest_gpucluster.suites.burnin.payload_gpu import GpuWorker
 from pytest_gpucluster.suites.burnin.payload_host import HostWorker
 from pytest_gpucluster.suites.burnin.payload_process import die_with_parent, output_of, reason_of
+from pytest_gpucluster.suites.burnin.payload_sensors import Sensors
 
 # The source is compressed: an argument of a command, and a whole command over SSH, has at most 128 KiB
 BOOT = "import base64, sys, zlib; exec(compile(zlib.decompress(base64.b64decode(sys.argv[1])), 'burnin.py', 'exec'))"
@@ -212,6 +212,8 @@ class Agent:
         self.options, self.source = options, source
         self.node = node_name()
         self.counters = Counters(bool(options.get("sudo")))
+        self.sensors = Sensors(options.get("sample", 2.0))
+        self.hottest = ""  # the data type whose products draw the most power
         self.commands = queue.Queue()  # type: queue.Queue[Optional[Dict[str, Any]]]
         self.stopped = threading.Event()
         self.at = "starting"
@@ -234,6 +236,8 @@ class Agent:
         threading.Thread(target=self._beat, daemon=True).start()
         self._start_workers()
         self._hello()
+        if not self.stopped.is_set():
+            self.sensors.start()
         while not self.stopped.is_set():
             command = self.commands.get()
             if command is None:
@@ -366,15 +370,17 @@ class Agent:
     def _run_load(self, load: Mapping[str, Any], command: Mapping[str, Any]) -> None:
         self.at = "round %s %s" % (command["round"], load["load"])
         begin = time.monotonic()
-        with Sensors(self.options.get("sample", 2.0)) as sensors:
-            results = self._dcgm(load) if load["load"] == "dcgm" else self._on_workers(load, command)
+        self.sensors.begin()
+        results = self._dcgm(load) if load["load"] == "dcgm" else self._on_workers(load, command)
+        self._find_hottest(results)
+        sensors = self.sensors.summary()
         seconds = time.monotonic() - begin
         if self.stopped.is_set():
             return  # the results of a killed load prove nothing
         after = self.counters.snapshot()
         self.report(
             "load", round=command["round"], load=load["load"], seconds=round(seconds, 2), results=results,
-            sensors=sensors.summary(), deltas=deltas(self.before, after), unread=self.counters.unread,
+            sensors=sensors, deltas=deltas(self.before, after), unread=self.counters.unread,
             strangers=other_processes(after["gpus"], {pid for worker in self.workers for pid in worker.pids}),
         )  # fmt: skip
         if after["gpus"] or not self.before["gpus"]:
@@ -402,6 +408,19 @@ class Agent:
         self.waiting = []
         return results
 
+    def _find_hottest(self, results: Sequence[Dict[str, Any]]) -> None:
+        """Find the data type whose products draw the most power on this node, if it is known of all."""
+        watts = {}  # type: Dict[str, List[Optional[float]]]
+        for result in results:
+            begin, end = result.pop("window", (0.0, 0.0))
+            if end:
+                watts.setdefault(result["dtype"], []).append(
+                    self.sensors.watts_between(result["uuid"], begin, end)
+                )
+        known = {dtype: [it for it in values if it is not None] for dtype, values in watts.items()}
+        if known and all(known.values()):
+            self.hottest = max(known, key=lambda dtype: sum(known[dtype]) / len(known[dtype]))
+
     def _workers_of(self, load: str) -> List[WorkerProcess]:
         if load in ("cpu", "memory", "storage"):
             return [self.host] if self.host else []
@@ -411,6 +430,8 @@ class Agent:
         """Return the load in the form that the workers of this node read; None if the node has no part in it."""
         node_load = {key: value for key, value in load.items() if key not in ("beside", "groups")}
         node_load["id"] = command_id
+        if load["load"] in ("matmul", "bursts") and self.hottest:
+            node_load["hottest"] = self.hottest
         if load["load"] == "nccl":
             group = next((group for group in load["groups"] if self.node in group["members"]), None)
             if group is None:

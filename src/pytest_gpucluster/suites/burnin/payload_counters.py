@@ -1,12 +1,10 @@
-"""What a node counts and measures during a burn-in: error counters, Xids, temperatures, clocks.
+"""What a node counts and measures during a burn-in: error counters and Xids.
 
 Python 3.6 and the standard library only.
 """
 
 import os
 import re
-import statistics
-import threading
 import time
 import xml.etree.ElementTree as ET
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
@@ -15,13 +13,6 @@ from pytest_gpucluster.suites.burnin.payload_process import output_of
 
 SMI_LATE = 60.0  # seconds without an answer of nvidia-smi: longer than any driver takes, also under load
 SMI_WARNING = 14  # exit status of nvidia-smi(1): complete output, with a warning of a corrupted InfoROM
-# Bits of clocks_event_reasons.active that stand for heat or the power brake (nvml.h)
-SLOW_BITS = {
-    0x8: "hw_slowdown",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake",
-}
 IB_ERRORS = (
     "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors",
     "port_xmit_discards", "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped",
@@ -290,68 +281,3 @@ def other_processes(gpus: Sequence[Mapping[str, Any]], own: Set[int]) -> Dict[st
         for uuid, entries in seen.items()
     }
     return {uuid: names[:8] for uuid, names in found.items() if names}
-
-
-class Sensors:
-    """Samples temperature, power, clocks and throttling of the GPUs in a thread while a load runs."""
-
-    FIELDS = "uuid,temperature.gpu,temperature.memory,power.draw,clocks.sm,utilization.gpu,"
-
-    def __init__(self, every: float) -> None:
-        self.every, self.reasons = every, "clocks_event_reasons.active"
-        self.rows = {}  # type: Dict[str, List[List[Optional[float]]]]
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> "Sensors":  # Python 3.6 has no Self
-        self.thread.start()
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.over.set()
-        self.thread.join(30)
-
-    def _watch(self) -> None:
-        while not self.over.wait(min(self.every, 1.0) if not self.rows else self.every):
-            self._sample()
-
-    def _sample(self) -> None:
-        rc, out, _ = self._query()
-        if rc not in (0, SMI_WARNING) and self.reasons.startswith("clocks_event"):
-            self.reasons = "clocks_throttle_reasons.active"  # before driver 535
-            rc, out, _ = self._query()
-        if rc not in (0, SMI_WARNING):
-            return
-        for line in out.splitlines():
-            cells = [cell.strip() for cell in line.split(",")]
-            if len(cells) == 7:  # the fields
-                mask = int(cells[6], 16) if re.match(r"0x[0-9a-fA-F]+$", cells[6]) else None
-                self.rows.setdefault(cells[0], []).append([number(cell) for cell in cells[1:6]] + [mask])
-
-    def _query(self) -> Tuple[int, str, str]:
-        query = "--query-gpu=" + self.FIELDS + self.reasons
-        return SMI.query(query, "--format=csv,noheader,nounits", timeout=30)
-
-    def summary(self) -> Dict[str, Dict[str, Any]]:
-        """Return {UUID: peaks, median clock, share of samples with each reason of throttling}."""
-        found = {}
-        for uuid, rows in self.rows.items():
-            columns = [
-                [value for value in column if value is not None] for column in zip(*rows)
-            ]  # Python 3.6 has no strict
-            celsius, memory, watts, clock, busy, masks = columns
-            slow = {
-                name: round(sum(bool(int(mask) & bit) for mask in masks) / len(masks), 3)
-                for bit, name in SLOW_BITS.items()
-                if any(int(mask) & bit for mask in masks)
-            }
-            found[uuid] = {
-                "samples": len(rows),
-                "celsius": max(celsius) if celsius else None,
-                "memory_celsius": max(memory) if memory else None,
-                "watts": max(watts) if watts else None,
-                "sm_mhz": statistics.median(clock) if clock else None,
-                "busy": statistics.median(busy) if busy else None,
-                "slow": slow,
-            }
-        return found

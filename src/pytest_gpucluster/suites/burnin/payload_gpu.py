@@ -43,6 +43,7 @@ class GpuWorker:
         torch.cuda.set_device(self.device)
         about = torch.cuda.get_device_properties(index)
         self.capability = torch.cuda.get_device_capability(index)
+        self.integrated = bool(getattr(about, "is_integrated", False))  # its memory is the host's
         self.sms, known = about.multi_processor_count, gpu_facts(about)
         self.name, self.uuid = known["name"], known["uuid"]
         self.bus = known["bus"] and known["bus"] + ".0"
@@ -51,6 +52,8 @@ class GpuWorker:
         torch.zeros(1, device=self.device)
         self.fire = None  # type: Any
         self.times = 1
+        self.hottest = "bf16" if "bf16" in self.dtypes() else "fp16"  # until the agent has measured the power
+        self.copier = None  # type: Any
 
     def about(self) -> Dict[str, Any]:
         """Return index, names and data types of the GPU, as the agent reports them."""
@@ -76,14 +79,19 @@ class GpuWorker:
         base = {"load": load, "gpu": self.index, "uuid": self.uuid}
         if "members" in command:
             base["members"] = command["members"]  # a problem names its group as well
+        if command.get("hottest") in self.dtypes() and command["hottest"] != self.hottest:
+            self.hottest, self.fire = command["hottest"], None
         if load == "matmul":
             known = self.dtypes()
             dtypes = [dtype for dtype in command.get("dtypes") or SIZES if dtype in known]
+            seconds = shares(float(command["seconds"]), dtypes, self.hottest)
+            self.copier = Copier(self) if command.get("copies") else None
             for dtype in dtypes:
-                found = self.result_of(
-                    lambda dtype=dtype: self.matmul(dtype, command, float(command["seconds"]) / len(dtypes))  # type: ignore[misc]
-                )
+                found = self.result_of(lambda dtype=dtype: self.matmul(dtype, command, seconds[dtype]))  # type: ignore[misc]
                 yield dict(base, dtype=dtype, **found)
+            if self.copier:
+                copier, self.copier = self.copier, None
+                yield dict(base, load="beside", **self.result_of(copier.result))
         else:
             yield dict(base, **self.result_of(lambda: getattr(self, load)(command)))
 
@@ -103,8 +111,9 @@ class GpuWorker:
         """Keep the GPU hot for a tenth of a second between two loads; return whether it can."""
         try:
             if self.fire is None:
-                dtype = "bf16" if "bf16" in self.dtypes() else "fp16"
-                self.fire = self.product(dtype, self.matrix(4096, dtype, 1), self.matrix(4096, dtype, 2))
+                self.fire = self.product(
+                    self.hottest, *(self.matrix(SIZES[self.hottest], self.hottest, it) for it in (1, 2))
+                )
                 self.times = max(1, min(1000, int(0.1 / max(self.clock(self.fire, 3) / 3, 1e-6))))
             self.clock(self.fire, self.times)
         except Exception:  # the next load reports what is wrong with the GPU
@@ -162,13 +171,17 @@ class GpuWorker:
         right, wrong = bits(torch, first), torch.zeros((), dtype=torch.int64, device=self.device)
         checked, timed, products, begin = 0, 0.0, 0, time.monotonic()
         while products == 0 or time.monotonic() - begin < seconds:
+            if self.copier:
+                self.copier.feed()
             timed += self.clock(multiply, batch)
             products += batch
             for _ in range(max(1, batch // 4)):
                 wrong += (bits(torch, multiply()) != right).sum()
                 checked += 1
             torch.cuda.synchronize(self.device)
+        end = time.monotonic()
         return {
+            "window": [begin, end], "checking": 1.0 - timed / (end - begin),
             "n": n, "key": "%s/%d/%d/%s" % (dtype, n, seed, self.alike), "hash": digest_of(torch, first),
             "wrong": int(wrong.item()), "checked": checked, "products": products + checked,
             "tflops": 2.0 * n**3 * products / timed / 1e12,
@@ -249,6 +262,60 @@ class GpuWorker:
         equal = digest_of(torch, source) == digest_of(torch, target)
         return {"bytes": nbytes, "partner": partner, "gbs": rate, "wrong": 0 if equal else 1}
 
+    def gpu_memory(self, command: Mapping[str, Any]) -> Dict[str, Any]:
+        """Write a pattern and its inverse over the free memory of the GPU and read both back."""
+        torch, self.fire = self.torch, None
+        torch.cuda.empty_cache()
+        free = self.torch.cuda.mem_get_info(self.device)[0]
+        unit = self.pattern(4 * CHUNK, int(command.get("seed", 0)))
+        blocks = self.blocks(int((0.5 if self.integrated else 0.96) * free), unit.numel())
+        wrong, first = 0, ""
+        for flip in (0, -1):
+            for place, block in enumerate(blocks):
+                torch.bitwise_xor(unit, place ^ flip, out=block)
+            counts = torch.stack(
+                [(block != unit ^ (place ^ flip)).sum() for place, block in enumerate(blocks)]
+            )
+            bad = [place for place, count in enumerate(counts.tolist()) if count]
+            wrong += int(counts.sum().item())
+            if bad and not first:
+                first = where_wrong(torch, blocks[bad[0]], unit ^ (bad[0] ^ flip))
+        nbytes = 4 * unit.numel() * len(blocks)
+        return {"bytes": nbytes, "tested": nbytes / free, "wrong": wrong, "first": first}
+
+    def blocks(self, nbytes: int, size: int) -> List[Any]:
+        """Return blocks of `size` int32 that together have at most `nbytes` bytes, fewer if another process takes memory."""
+        found = []  # type: List[Any]
+        while 4 * size * (len(found) + 1) <= nbytes:
+            try:
+                found.append(self.torch.empty(size, dtype=self.torch.int32, device=self.device))
+            except RuntimeError:  # out of memory
+                break
+        return found
+
+    # --- changing load
+
+    def idle(self, command: Mapping[str, Any]) -> Dict[str, Any]:
+        """Leave the GPU alone, so that it cools down."""
+        time.sleep(float(command["seconds"]))
+        return {}
+
+    def bursts(self, command: Mapping[str, Any]) -> Dict[str, Any]:
+        """Multiply in the first half of each period of the clock, in step with all GPUs of all nodes; count the periods."""
+        period, n = float(command["period"]), int(command.get("n") or 2048)
+        multiply = self.product(self.hottest, *(self.matrix(n, self.hottest, it) for it in (1, 2)))
+        self.clock(multiply, 3)
+        times = max(1, int(period / 50 / max(self.clock(multiply, 10) / 10, 1e-6)))
+        seen, end = set(), time.monotonic() + float(command["seconds"])
+        while time.monotonic() < end:
+            now = time.time()
+            if now % period < period / 2:
+                seen.add(now // period)
+                self.clock(multiply, times)
+            else:
+                time.sleep(max(0.0, period - time.time() % period))
+        return {"bursts": len(seen)}
+
     # --- NCCL
 
     def nccl(self, command: Mapping[str, Any]) -> Dict[str, Any]:
@@ -284,6 +351,60 @@ class GpuWorker:
             "members": command["members"], "rank": rank, "busbw": rate, "wrong": wrong, "bytes": nbytes,
             "ranks": size,
         }  # fmt: skip
+
+
+def shares(seconds: float, dtypes: List[str], hottest: str) -> Dict[str, float]:
+    """Return the seconds of each data type: half of the time for the one that draws the most power."""
+    others = len(dtypes) - (hottest in dtypes)
+    one = seconds / 2 / others if others and hottest in dtypes else seconds / max(1, len(dtypes))
+    return {dtype: seconds / 2 if dtype == hottest and others else one for dtype in dtypes}
+
+
+def where_wrong(torch: Any, block: Any, right: Any) -> str:
+    """Return address and words of the first wrong word of a block, which is read a second time."""
+    places = torch.nonzero(block != right)
+    if not places.numel():
+        return "right when it was read a second time"
+    at = int(places[0].item())
+    read, expected = int(block[at].item()) & 0xFFFFFFFF, int(right[at].item()) & 0xFFFFFFFF
+    return "at address 0x%x: read 0x%08x, expected 0x%08x" % (block.data_ptr() + 4 * at, read, expected)
+
+
+class Copier:
+    """Copies between the GPU and pinned host memory on a stream of its own, while the GPU multiplies."""
+
+    SIZE = 64 * MIB
+
+    def __init__(self, worker: "GpuWorker") -> None:
+        torch = worker.torch
+        self.worker, self.stream = worker, torch.cuda.Stream(worker.device)
+        self.source = worker.pattern(self.SIZE, 1)
+        self.host = torch.empty(self.source.numel(), dtype=self.source.dtype, pin_memory=True)
+        self.back = torch.zeros_like(self.source)
+        torch.cuda.synchronize(worker.device)
+        begin = time.monotonic()
+        self.times = 1
+        self.done = self.feed()
+        self.done.synchronize()
+        self.times = max(1, min(200, int(0.1 / max(time.monotonic() - begin, 1e-4))))
+
+    def feed(self) -> Any:
+        """Queue copies for a tenth of a second if the last ones have ended; return the event of their end."""
+        torch, last = self.worker.torch, getattr(self, "done", None)
+        if last is not None and not last.query():
+            return last
+        with torch.cuda.stream(self.stream):
+            for _ in range(self.times):
+                self.host.copy_(self.source, non_blocking=True)
+                self.back.copy_(self.host, non_blocking=True)
+            self.done = torch.cuda.Event()
+            self.done.record(self.stream)
+        return self.done
+
+    def result(self) -> Dict[str, Any]:
+        """Return the number of words that came back changed."""
+        self.done.synchronize()
+        return {"wrong": int((self.back != self.source).sum().item())}
 
 
 def collective() -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.majority import norm
@@ -16,7 +17,7 @@ from pytest_gpucluster.kit.gpu_processes import EXPECTED_PROCESSES
 from pytest_gpucluster.suites.burnin.config import HOST_METRICS, BurninLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.config.models import Profile
 
@@ -35,8 +36,19 @@ _RATES = {
     "cpu": {"rate": "cpu"},
     "memory": {"rate": "memory"},
     "storage": {"write": "storage_write", "read": "storage_read"},
+    "matmul": {"checking": "checking"},
+    "gpu_memory": {"tested": "tested"},
 }
-UNITS: dict[str, str] = {**dict.fromkeys(("hbm", *HOST_METRICS), "GB/s"), "cpu": "units/s"}
+UNITS: dict[str, str] = {
+    **dict.fromkeys(("hbm", *HOST_METRICS), "GB/s"),
+    "cpu": "units/s",
+    "power": "W",
+    "checking": "of the time",
+    "tested": "of the free memory",
+}
+# loads that need a quiet GPU, or leave it alone: the record of power is without them
+_COOL = ("dcgm", "hbm", "copies", "idle")
+_FEW = 3  # samples of a load from which on its power is compared
 
 
 @dataclass(frozen=True)
@@ -105,11 +117,16 @@ class NodeTotals:
         default_factory=dict
     )  # metric -> part -> value of each round
     wrong: dict[str, dict[str, int]] = field(default_factory=dict)  # load -> part -> wrong results
+    first_wrong: dict[str, str] = field(default_factory=dict)  # part -> its first wrong word of GPU memory
     checked: dict[str, dict[str, int]] = field(default_factory=dict)  # load -> part -> results compared
     hashes: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # key -> part -> distinct hashes
     rose: dict[str, dict[str, int]] = field(default_factory=dict)  # part -> counter -> increase
     rose_in: dict[str, list[str]] = field(default_factory=dict)  # 'part counter' -> loads
     peaks: dict[str, Peaks] = field(default_factory=dict)
+    held: dict[str, dict[str, dict[str, int]]] = field(
+        default_factory=dict
+    )  # part -> quantity -> value -> samples of the hot loads
+    slowed: dict[str, dict[str, float]] = field(default_factory=dict)  # part -> reason -> seconds
     skips: dict[str, str] = field(
         default_factory=dict
     )  # load -> why the hardware or the cluster file leaves it out
@@ -191,19 +208,39 @@ class NodeTotals:
         for part, counters in line.get("deltas", {}).items():
             for counter, count in counters.items():
                 self._add_increase(part, counter, count, [load])
-        for uuid, seen in line.get("sensors", {}).items():
-            peaks = self.peaks.setdefault(uuid, Peaks())
-            samples = int(seen.get("samples", 0))
-            peaks.add(samples, seen)
-            peaks.slow.update({name: round(share * samples) for name, share in seen.get("slow", {}).items()})
-            if load == "matmul" and seen.get("sm_mhz") is not None:
-                peaks.sm_mhz.append(seen["sm_mhz"])
+        multiplied = {it.get("uuid") for it in line.get("results", ()) if "tflops" in it}
+        self._add_sensors(load, line.get("sensors", {}), multiplied)
         for uuid, names in line.get("strangers", {}).items():
             if foreign := _foreign(names):
                 self._add_strangers(uuid, foreign)
                 _count(self.shared, uuid, load, 1)
         if "unread" in line:
             self._add_unread(line["unread"])
+
+    def _add_sensors(self, load: str, sensors: Mapping[str, Line], multiplied: Container[object]) -> None:
+        for uuid, seen in sensors.items():
+            if load not in _COOL and self.used:
+                self._add_held(uuid, seen.get("held", {}), seen.get("slowed", {}))
+            if uuid == HOST:
+                continue
+            if uuid in multiplied and seen.get("usual_watts") is not None and seen["samples"] >= _FEW:
+                self.rates.setdefault("power", {}).setdefault(uuid, []).append(seen["usual_watts"])
+            peaks = self.peaks.setdefault(uuid, Peaks())
+            samples = int(seen.get("samples", 0))
+            peaks.add(samples, seen)
+            peaks.slow.update({name: round(share * samples) for name, share in seen.get("slow", {}).items()})
+            if load == "matmul" and seen.get("sm_mhz") is not None:
+                peaks.sm_mhz.append(seen["sm_mhz"])
+
+    def _add_held(
+        self, part: str, held: Mapping[str, Mapping[str, int]], slowed: Mapping[str, float]
+    ) -> None:
+        for quantity, counts in held.items():
+            for value, count in counts.items():
+                _count(self.held.setdefault(part, {}), quantity, value, count)
+        reasons = self.slowed.setdefault(part, {}) if slowed else {}
+        for reason, seconds in slowed.items():
+            reasons[reason] = reasons.get(reason, 0.0) + seconds
 
     def _add_unread(self, unread: Mapping[str, str]) -> None:
         """Add the sources that could not be read; if nvidia-smi answers again, the driver does not hang."""
@@ -238,6 +275,8 @@ class NodeTotals:
     def _add_measured(self, load: str, part: str, result: Line) -> None:
         _count(self.wrong, load, part, int(result.get("wrong", 0)))
         _count(self.checked, load, part, int(result.get("checked", 1)))
+        if result.get("first") and load == "gpu_memory":
+            self.first_wrong.setdefault(part, str(result["first"]))
         for hash_ in [result["hash"]] if "hash" in result else result.get("hashes", ()):
             known = self.hashes.setdefault(str(result["key"]), {}).setdefault(part, [])
             if hash_ not in known and len(known) < MAX_PROBLEMS:
@@ -269,6 +308,9 @@ class NodeTotals:
             peaks.add(seen.samples, vars(seen))
             peaks.sm_mhz.extend(seen.sm_mhz)
             peaks.slow.update(seen.slow)
+        for part in other.held.keys() | other.slowed.keys():
+            self._add_held(part, other.held.get(part, {}), other.slowed.get(part, {}))
+        self.first_wrong = {**other.first_wrong, **self.first_wrong}
         for uuid, names in other.strangers.items():
             self._add_strangers(uuid, names)
         for uuid, times in other.shared.items():
@@ -379,6 +421,19 @@ class BurninResult:
                 for part, hashes in parts.items():
                     votes.setdefault(key, {})[node, part] = hashes
         return votes
+
+
+def held(totals: NodeTotals, part: str, quantity: str) -> tuple[float, float] | None:
+    """Return mean and 95th percentile of a quantity (watts, celsius, sm_mhz, busy) of a part under the hot loads."""
+    counts = sorted(
+        (float(value), count) for value, count in totals.held.get(part, {}).get(quantity, {}).items()
+    )
+    total = sum(count for _, count in counts)
+    if not total:
+        return None
+    sums = accumulate(count for _, count in counts)
+    high = next(value for (value, _), below in zip(counts, sums, strict=True) if below >= 0.95 * total)
+    return sum(value * count for value, count in counts) / total, high
 
 
 def _foreign(names: Iterable[str]) -> tuple[str, ...]:

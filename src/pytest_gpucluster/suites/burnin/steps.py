@@ -41,6 +41,7 @@ RESERVE = 60.0  # seconds of the allocation that remain for the verdicts and the
 ROUND_SLACK = (
     300.0  # seconds beyond the time of its loads after which a round continues without the late nodes
 )
+MEMORY_TESTS = 3600.0  # seconds in which each round tests the memory of the GPUs
 SEEDS = 4  # inputs, used in turn so that rounds can be compared
 
 
@@ -157,7 +158,7 @@ class Burnin:
         why = self._limit_to_allocation()
         write_event(
             what="begin", requested=self.result.requested, seconds=self.before.seconds, rounds=self.result.rounds,
-            nodes=list(self.result.nodes), loads=list(self.config.loads),
+            nodes=list(self.result.nodes), loads=list(self.config.loads), profile=self.config.profile,
         )  # fmt: skip
         try:
             self._remove_misplaced()
@@ -229,7 +230,7 @@ class Burnin:
     def _rounds(self) -> None:
         if not self._wait(lambda: all(map(self._has_started, self.live)), STARTING, "start"):
             return
-        longest = 0.0
+        longest, heated = 0.0, time.monotonic()
         while self.live and not self._over:
             number, began = self.result.rounds, time.monotonic()
             # figures of single parts need a quiet GPU: they are taken before the heat and after it
@@ -245,6 +246,16 @@ class Burnin:
                 self._recent[node].rounds += 1
                 self.result.nodes[node].rounds += 1
                 self._write_totals(node)
+            if self.config.profile == "cycles" and time.monotonic() - heated >= self.config.cycle_heat:
+                if not self._cool(2 * longest):
+                    return
+                heated = time.monotonic()
+
+    def _cool(self, needed: float) -> bool:
+        """Leave the GPUs alone, but not in the last `needed` seconds; return False if the burn-in ended before."""
+        seconds = min(self.config.cycle_idle, self.end - time.monotonic() - needed)
+        idle = [{"load": "idle", "seconds": seconds}] if seconds > 0 and self.gpus else []
+        return self._command(idle, seconds)
 
     @property
     def _over(self) -> bool:
@@ -260,24 +271,36 @@ class Burnin:
         config, seconds, seed = self.config, self.load_seconds, number % SEEDS
         made = []
         beside = self._beside(4 * seconds, seed)
-        for load in ("dcgm", "matmul", "hbm", "copies", "peer"):
-            if load not in config.loads or (load == "dcgm" and number):
-                continue
-            if load in GPU_LOADS and not self.gpus:
-                continue
-            if load in ("hbm", "copies") and "matmul" in config.loads and not quiet:
+        for load in ("dcgm", "matmul", "bursts", "gpu_memory", "hbm", "copies", "peer"):
+            if not self._wanted(load, number, quiet):
                 continue
             one: dict[str, Any] = {"load": load, "seconds": seconds, "seed": seed}
             if load == "dcgm":
                 one |= {"level": config.dcgm, "timeout": config.dcgm_timeout}
             if load == "matmul":
                 one |= {"seconds": 4 * seconds, "dtypes": list(config.dtypes), "beside": beside}
+                one["copies"] = "copies" in config.loads
+            if load == "bursts":
+                one |= {"seconds": 4 * seconds, "period": config.burst_period}
             if load == "peer":
                 one["pairs"] = _pairs(self.gpus, number)
             made.append(one)
         if "matmul" not in config.loads or not self.gpus:
             made += [{**one, "seconds": seconds} for one in beside]
         return made
+
+    def _wanted(self, load: str, number: int, quiet: bool) -> bool:
+        """Return whether a round has a load."""
+        config = self.config
+        if load == "bursts":
+            return config.profile == "bursts" and bool(self.gpus)
+        if load not in config.loads or (load in GPU_LOADS and not self.gpus):
+            return False
+        if load == "dcgm":
+            return not number
+        if load == "gpu_memory":
+            return quiet or self.elapsed <= MEMORY_TESTS
+        return quiet or load not in ("hbm", "copies") or "matmul" not in config.loads
 
     def _beside(self, seconds: float, seed: int) -> list[dict[str, Any]]:
         """Return the loads of the host, one after the other, which run while the GPUs multiply for `seconds`."""
@@ -286,7 +309,7 @@ class Burnin:
 
     def _work_seconds(self) -> float:
         first = self.config.dcgm_timeout if not self.result.rounds and "dcgm" in self.config.loads else 0.0
-        return first + 12 * self.load_seconds
+        return first + (16 if self.config.profile == "bursts" else 12) * self.load_seconds
 
     def _collectives(self, number: int) -> list[dict[str, Any]]:
         if "nccl" not in self.config.loads:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 
+# Equal GPUs below their power limit differ by up to a tenth for leakage and temperature
+POWER = 0.2
+
+
 @check(
     "burnin.stragglers",
     cause="slower than others of its kind: heat, power, settings, a neighbour, or another process",
@@ -30,12 +34,12 @@ if TYPE_CHECKING:
 def stragglers(
     burnin: BurninResult, node_name: str, config: BurninConfig, peers: Collection[str] | None = None
 ) -> Judgement:
-    """No GPU and no node is far below the median of its kind in the fleet (median and MAD).
+    """No GPU and no node is far below the median of its kind in the fleet (median and MAD), nor draws far less power.
 
     A rate below its hard limit is judged by the check of its load, not here again.
     """
     totals, compared, notes = burnin.nodes[node_name], 0, []
-    for metric in (*GPU_METRICS, *HOST_METRICS):
+    for metric in (*GPU_METRICS, "power", *HOST_METRICS):
         if metric == "nccl_pairs" and len(totals.partners) < PARTNERS:
             continue  # a slow partner would slow the median too
         for values in _by_kind(burnin, metric, peers).values():
@@ -44,7 +48,7 @@ def stragglers(
             named = {f"{owner}\n{part}": value for (owner, part), value in values.items()}
             found = outliers(
                 named,
-                min_relative=config.min_relative if metric in GPU_METRICS else config.min_relative_host,
+                min_relative=_least_distance(metric, config),
             )
             if found.note:
                 notes.append(f"{metric}: {found.note}")
@@ -58,13 +62,20 @@ def stragglers(
         yield NotChecked(notes[0] if notes else "nothing was measured that could be compared")
 
 
+def _least_distance(metric: str, config: BurninConfig) -> float:
+    if metric == "power":
+        return POWER
+    return config.min_relative if metric in GPU_METRICS else config.min_relative_host
+
+
 def _slower(totals: NodeTotals, rate: Rate, fleet: Outliers, among: int) -> Finding | None:
     """Return the finding on a rate that is an outlier of its kind, or belongs to the slow half of two."""
     name, unit = f"{rate.node}\n{rate.part}", unit_of(rate.metric)
     # with few GPUs the partner is always the same, and either of the two may be slow
     shared = rate.metric == "peer" and len(totals.used) <= PARTNERS
     part = totals.part(rate.part) + (" or its partner" if shared else "")
-    measured = f"{rate.metric} {rate.value:.4g} {unit}"
+    capped = gpu.capped if (gpu := totals.gpus.get(rate.part)) else ""
+    measured = f"{rate.metric} {rate.value:.4g} {unit}{', ' * bool(capped)}{capped}"
     if name in fleet.low:
         return Finding(
             part,
@@ -99,6 +110,6 @@ def _by_kind(
         gpu = totals.gpus.get(part)
         host = f"{(totals.hello or {}).get('cpus')} CPUs, {len(totals.used)} GPUs"
         kinds.setdefault(
-            gpu.name if gpu and metric in GPU_METRICS else f"{gpu.name if gpu else ''} {host}", {}
+            gpu.name if gpu and metric in (*GPU_METRICS, "power") else f"{gpu.name if gpu else ''} {host}", {}
         )[owner, part] = value
     return kinds
