@@ -20,6 +20,7 @@ LOST = "error: mysql_real_connect failed: 2002 Can't connect to local server thr
 
 def run(argv: tuple[str, ...], **_: Any) -> SimpleNamespace:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert "secret" not in done.stdout + done.stderr
     return SimpleNamespace(rc=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
@@ -38,7 +39,9 @@ def read(
 
 
 def test_the_log_of_slurmdbd_beside_slurmctld_is_judged_by_the_same_rules(tmp_path: Path) -> None:
-    found = read(tmp_path, LOST, "error: Something of a later version", conf="# x\n logfile = {}\n")
+    found = read(
+        tmp_path, LOST, "error: Something of a later version", conf="# x\n logfile = {}\nStoragePass=secret\n"
+    )
     verdict = checks.errors(found, CONFIG)
     (finding,) = verdict.findings
     assert finding.part == "database not reached"
