@@ -96,7 +96,7 @@ past && text ~ /^\[Hardware Error\]/ { next }
 match(low, /event severity: [a-z]+/) { severity = substr(low, RSTART + 16, RLENGTH - 16) }
 low ~ /hardware error.*error_type:/ { text = text " (severity " severity ")"; low = low " (severity " severity ")" }
 KNOWN
-low ~ /QUIET/ { quiet++; next }
+low ~ /QUIET/ && low !~ /GRAVE/ { quiet++; next }
 low ~ /RULES/ || low ~ /DRIVER/ {
   sort = low ~ /RULES/ ? 0 : 2;
   if (sort == 2 && level != "" && level > 4) next;
@@ -130,6 +130,7 @@ def _fold(known: tuple[KnownLine, ...]) -> str:
     for name, value in (
         ("NEEDS", needs),
         ("QUIET", joined(kind=QUIET)),
+        ("GRAVE", joined(grave=True)),
         ("DRIVER", joined(kind=DRIVER)),
         ("RULES", joined(rest=True)),
         ("COMPLAINTS", str(COMPLAINTS)),
@@ -212,7 +213,7 @@ _DEVICES = (
     re.compile(r"NETDEV WATCHDOG: (\w[\w.-]*)"),
     re.compile(r"PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"),
     re.compile(r"GPU ?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\b"),
-    re.compile(r"\((?:device )?([a-z][\w-]*\d?)\):"),
+    re.compile(r"\((?:device )?([a-z][\w-]*\d?)(?:: state \w+)?\):"),
     re.compile(r"\bdev(?:ice)?:? ([a-z][\w/-]*)"),
     re.compile(r"failure on ([a-z]\w*)"),
     re.compile(r"\[([a-z]{3}\w?)\]"),

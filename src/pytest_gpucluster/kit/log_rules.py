@@ -45,6 +45,11 @@ class LogRule(Model):
             )
         return self
 
+    @property
+    def is_grave(self) -> bool:
+        """Whether the line alone, without the present state, fails the node."""
+        return bool(self.never_healthy or self.gave_up)
+
     @cached_property
     def expression(self) -> str:
         """The pattern with its ends of words, for awk and for Python."""
@@ -60,7 +65,7 @@ class LogRule(Model):
 def rules() -> tuple[LogRule, ...]:
     """Return the entries in the order in which they are tried; the file is read at the first use, not at the start of pytest."""
     found = data_file("kernel-lines.yaml", LogRule)
-    return tuple(sorted(found, key=lambda rule: rule.kind != QUIET))
+    return tuple(sorted(found, key=lambda rule: (not rule.is_grave, rule.kind != QUIET)))
 
 
 def rule_of(text: str) -> LogRule | None:
@@ -74,13 +79,14 @@ def in_awk(expressions: Iterable[str]) -> str:
     return "|".join(expressions).replace("/", r"\/").replace("'", "'\\''")
 
 
-def joined(*, kind: str = "", answered_by: str = "", rest: bool = False) -> str:
-    """Return one expression for awk: of a kind, of what a part of the state answers, or of all but `quiet` and `driver`."""
+def joined(*, kind: str = "", answered_by: str = "", rest: bool = False, grave: bool = False) -> str:
+    """Return one expression for awk: of a kind, of what a part of the state answers, of what fails alone, or of all but `quiet` and `driver`."""
     chosen = (
         rule.expression
         for rule in rules()
         if (kind and rule.kind == kind)
         or (answered_by and rule.answered_by == answered_by)
+        or (grave and rule.is_grave)
         or (rest and rule.kind not in (QUIET, DRIVER))
     )
     return in_awk(chosen)

@@ -115,6 +115,7 @@ RECOVERY = {
     "Node Reboot Required": Advice.REBOOT,
     "Drain P2P": Advice.INSPECT,  # no job may use NVLink until all that do have ended: the node must be drained
     "Drain and Reset": Advice.RESET,
+    "PF FLR": Advice.RESET,  # a reset of the PCIe function, of drivers since 610
     "Recover IMEX Domain": Advice.SOFTWARE,  # of several nodes: no repair of this one
 }
 _RECOVERY = re.compile(r"to 0x[0-9a-f]+ \(([^)]*)\)", re.IGNORECASE)
