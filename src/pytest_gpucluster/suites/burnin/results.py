@@ -46,8 +46,8 @@ UNITS: dict[str, str] = {
     "checking": "of the time",
     "tested": "of the free memory",
 }
-# loads that need a quiet GPU, or leave it alone: the record of power is without them
-_COOL = ("dcgm", "hbm", "copies", "idle")
+# loads that need a quiet GPU, or leave it alone for a time: the record of power is without them
+_COOL = ("dcgm", "hbm", "copies", "idle", "bursts")
 _FEW = 3  # samples of a load from which on its power is compared
 
 
