@@ -94,7 +94,7 @@ text ~ /^BERT: .*previous boot/ { past = 1; note("bert", 0, NR, stamp, text, 1);
 past && text ~ /^\[Hardware Error\]/ { next }
 { past = 0 }
 match(low, /event severity: [a-z]+/) { severity = substr(low, RSTART + 16, RLENGTH - 16) }
-low ~ /hardware error.*error_type:/ { text = text " (severity " severity ")"; low = low " (severity " severity ")" }
+low ~ /hardware error.*(error_type:|section_type: memory)/ { text = text " (severity " severity ")"; low = low " (severity " severity ")" }
 KNOWN
 low ~ /QUIET/ && low !~ /GRAVE/ { quiet++; next }
 low ~ /RULES/ || low ~ /DRIVER/ {

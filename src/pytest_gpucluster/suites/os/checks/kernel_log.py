@@ -144,7 +144,9 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
         action = Action.CONFIGURE if where else answer.action or rule.action
         if event.kind == "stall" and answer.action is None and stalls.only_one(event.server):
             action = Action.REBOOT  # other nodes can read the mount, as os.mount_response
-        expected = "every file server answers" if event.kind == "stall" else f"no {rule.meaning}"
+        clause = re.match(r"(an?|the) ", rule.meaning)
+        none = f"no such line: {rule.meaning}" if clause else f"no {rule.meaning}"
+        expected = "every file server answers" if event.kind == "stall" else none
         yield Finding(part, f"{fault}{measured}; {answer.words}", expected, action)
     elif answer is not _ORDINARY:
         open_question = (
@@ -369,6 +371,9 @@ def _of_jobs(event: Event, log: KernelLog) -> bool:
     )
 
 
+_ADAPTERS = ("0x02", "0x0108")  # classes of network adapters and NVMe disks
+
+
 def _pci(event: Event, log: KernelLog) -> StateAnswer:
     """Return whether a broken function is one that jobs need and that a driver uses, or lost its driver or its link."""
     function = log.state.pci(event.device)
@@ -380,8 +385,8 @@ def _pci(event: Event, log: KernelLog) -> StateAnswer:
     ports = log.state.ports(event.device)
     if re.search(r"link (is )?(up|down)", event.text, re.IGNORECASE):
         return _link(event, log, ports)
-    if function.get("class", "").startswith("0x02") and not driver:
-        return StateAnswer(True, "no driver uses this adapter now")
+    if function.get("class", "").startswith(_ADAPTERS) and not driver:
+        return StateAnswer(True, "no driver uses this device now")
     return StateAnswer(False, ", ".join(ports)) if function else _UNKNOWN
 
 
