@@ -334,7 +334,7 @@ for lie in (False, True):
                 return out
             return sometimes
         gpu.product = product
-    for found in gpu.loads({"load": "matmul", "dtypes": ["fp64", "fp32", "int8"], "seconds": 0.3, "seed": 3, "n": 64}):
+    for found in gpu.loads({"load": "matmul", "dtypes": ["fp64", "fp32", "int8"], "seconds": 0.3, "seed": 3, "n": 64, "copies": True}):
         module.say(lie=lie, **found)
 for lie in (False, True):
     if lie:

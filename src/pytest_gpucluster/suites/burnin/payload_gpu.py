@@ -85,7 +85,7 @@ class GpuWorker:
             known = self.dtypes()
             dtypes = [dtype for dtype in command.get("dtypes") or SIZES if dtype in known]
             seconds = shares(float(command["seconds"]), dtypes, self.hottest)
-            self.copier = Copier(self) if command.get("copies") else None
+            self.copier = self.copies_beside() if command.get("copies") else None
             for dtype in dtypes:
                 found = self.result_of(lambda dtype=dtype: self.matmul(dtype, command, seconds[dtype]))  # type: ignore[misc]
                 yield dict(base, dtype=dtype, **found)
@@ -106,6 +106,13 @@ class GpuWorker:
         except Exception as error:
             found.setdefault("problem", reason_of(error))
         return found
+
+    def copies_beside(self) -> Any:
+        """Return the copies beside the products; None where they cannot begin, which the load `copies` reports."""
+        try:
+            return Copier(self)
+        except Exception:
+            return None
 
     def burn(self) -> bool:
         """Keep the GPU hot for a tenth of a second between two loads; return whether it can."""
