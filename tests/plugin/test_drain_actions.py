@@ -70,6 +70,7 @@ def test_an_unknown_action_never_drains(action: str) -> None:
 REPAIRS: dict[str, set[str]] = {
     "burnin.copies": {"drain"},
     "burnin.corruption": {"return to vendor"},
+    "burnin.gpu_memory": {"return to vendor"},
     "burnin.counters": {"drain"},
     "burnin.cpu": {"return to vendor"},
     "burnin.dcgm": {"reset gpu", "drain"},
