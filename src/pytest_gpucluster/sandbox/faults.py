@@ -817,64 +817,94 @@ def _rank_mixup(node: SimulatedNode, options: Options) -> None:
 # -- under load: detected by the burn-in ---------------------------------------------------------------------
 
 
-@_fault("burnin.matmul", "a GPU's clocks are limited: matrix multiplication is slow", gpu=1, factor=0.3)
-def _burn_slow_gpu(node: SimulatedNode, options: Options) -> None:
-    _gpu(node, options)
-    node.burn.slow[str(options["gpu"])] = float(options["factor"])
+def _burn_fault(
+    name: str, check: str, description: str, table: str, value: type[float | str], **options: Any
+) -> None:
+    """Register a fault of one GPU under load: a value in a table of BurninFaults; the option beside `gpu` is the value, else 1."""
+
+    def change(node: SimulatedNode, given: Options) -> None:
+        _gpu(node, given)
+        chosen = next((given[key] for key in options if key != "gpu"), 1)
+        getattr(node.burn, table)[str(given["gpu"])] = value(chosen)
+
+    FAULTS[name] = Fault(name, description, check, options, change)
 
 
-@_fault("burnin.memory_bandwidth", "the memory of a GPU is slow", gpu=1, factor=0.4)
-def _burn_slow_memory(node: SimulatedNode, options: Options) -> None:
-    _gpu(node, options)
-    node.burn.hbm[str(options["gpu"])] = float(options["factor"])
-
-
-@_fault("burnin.corruption", "a GPU computes wrong values without an error", gpu=2)
-def _burn_corruption(node: SimulatedNode, options: Options) -> None:
-    _gpu(node, options)
-    node.burn.corrupt[str(options["gpu"])] = 1
-
-
-@_fault("burnin.gpu_memory", "the memory of a GPU loses bits without an ECC error", gpu=2, words=3)
-def _burn_gpu_memory(node: SimulatedNode, options: Options) -> None:
-    _gpu(node, options)
-    node.burn.bits[str(options["gpu"])] = int(options["words"])
-
-
-@_fault("burnin.stragglers", "a GPU draws less power than the others under the same load", gpu=4, factor=0.6)
-def _burn_low_power(node: SimulatedNode, options: Options) -> None:
-    _gpu(node, options)
-    node.burn.weak[str(options["gpu"])] = float(options["factor"])
-
-
-@_fault("burnin.counters", "uncorrectable ECC errors occur under load", gpu=2, count=1)
-def _burn_ecc(node: SimulatedNode, options: Options) -> None:
-    _gpu(node, options)
-    node.burn.ecc[str(options["gpu"])] = int(options["count"])
-
-
-@_fault("burnin.counters", "the PCIe link of a GPU replays under load", gpu=3, count=500)
-def _burn_replay(node: SimulatedNode, options: Options) -> None:
-    _gpu(node, options)
-    node.burn.replay[str(options["gpu"])] = int(options["count"])
-
-
-@_fault("burnin.xid", "the driver reports an Xid under load", gpu=3, xid=48)
-def _burn_xid(node: SimulatedNode, options: Options) -> None:
-    _gpu(node, options)
-    node.burn.xid[str(options["gpu"])] = int(options["xid"])
-
-
-@_fault("burnin.temperature", "a GPU gets too hot under load and slows down", gpu=0, celsius=96)
-def _burn_hot(node: SimulatedNode, options: Options) -> None:
-    _gpu(node, options)
-    node.burn.hot[str(options["gpu"])] = float(options["celsius"])
-
-
-@_fault("burnin.dcgm", "a test of dcgmi diag fails", gpu=0, warning="GPU 0: memory test found errors")
-def _burn_dcgm(node: SimulatedNode, options: Options) -> None:
-    _gpu(node, options)
-    node.burn.dcgm[str(options["gpu"])] = str(options["warning"])
+_burn_fault(
+    "burn_slow_gpu",
+    "burnin.matmul",
+    "a GPU's clocks are limited: matrix multiplication is slow",
+    "slow",
+    float,
+    gpu=1,
+    factor=0.3,
+)
+_burn_fault(
+    "burn_slow_memory",
+    "burnin.memory_bandwidth",
+    "the memory of a GPU is slow",
+    "hbm",
+    float,
+    gpu=1,
+    factor=0.4,
+)
+_burn_fault(
+    "burn_corruption",
+    "burnin.corruption",
+    "a GPU computes wrong values without an error",
+    "corrupt",
+    int,
+    gpu=2,
+)
+_burn_fault(
+    "burn_gpu_memory",
+    "burnin.gpu_memory",
+    "the memory of a GPU loses bits without an ECC error",
+    "bits",
+    int,
+    gpu=2,
+    words=3,
+)
+_burn_fault(
+    "burn_low_power",
+    "burnin.stragglers",
+    "a GPU draws less power than the others under the same load",
+    "weak",
+    float,
+    gpu=4,
+    factor=0.6,
+)
+_burn_fault(
+    "burn_ecc", "burnin.counters", "uncorrectable ECC errors occur under load", "ecc", int, gpu=2, count=1
+)
+_burn_fault(
+    "burn_replay",
+    "burnin.counters",
+    "the PCIe link of a GPU replays under load",
+    "replay",
+    int,
+    gpu=3,
+    count=500,
+)
+_burn_fault("burn_xid", "burnin.xid", "the driver reports an Xid under load", "xid", int, gpu=3, xid=48)
+_burn_fault(
+    "burn_hot",
+    "burnin.temperature",
+    "a GPU gets too hot under load and slows down",
+    "hot",
+    float,
+    gpu=0,
+    celsius=96,
+)
+_burn_fault(
+    "burn_dcgm",
+    "burnin.dcgm",
+    "a test of dcgmi diag fails",
+    "dcgm",
+    str,
+    gpu=0,
+    warning="GPU 0: memory test found errors",
+)
 
 
 @_fault("burnin.storage", "storage returns other data than was written")
