@@ -1,4 +1,4 @@
-"""What a node counts and measures during a burn-in: error counters and Xids.
+"""What a node counts during a burn-in: errors of GPUs, links and ports, and Xids.
 
 Python 3.6 and the standard library only.
 """

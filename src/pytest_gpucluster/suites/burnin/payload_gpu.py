@@ -273,7 +273,7 @@ class GpuWorker:
         """Write a pattern and its inverse over the free memory of the GPU and read both back."""
         torch, self.fire = self.torch, None
         torch.cuda.empty_cache()
-        free = self.torch.cuda.mem_get_info(self.device)[0]
+        free = torch.cuda.mem_get_info(self.device)[0]
         unit = self.pattern(4 * CHUNK, int(command.get("seed", 0)))
         blocks = self.blocks(int((0.5 if self.integrated else 0.96) * free), unit.numel())
         wrong, first = 0, ""
@@ -390,23 +390,25 @@ class Copier:
         self.back = torch.zeros_like(self.source)
         torch.cuda.synchronize(worker.device)
         begin = time.monotonic()
-        self.times = 1
-        self.done = self.feed()
+        self.done = self.queue(1)
         self.done.synchronize()
         self.times = max(1, min(200, int(0.1 / max(time.monotonic() - begin, 1e-4))))
 
-    def feed(self) -> Any:
-        """Queue copies for a tenth of a second if the last ones have ended; return the event of their end."""
-        torch, last = self.worker.torch, getattr(self, "done", None)
-        if last is not None and not last.query():
-            return last
+    def queue(self, times: int) -> Any:
+        """Queue copies to the host and back; return the event of their end."""
+        torch = self.worker.torch
         with torch.cuda.stream(self.stream):
-            for _ in range(self.times):
+            for _ in range(times):
                 self.host.copy_(self.source, non_blocking=True)
                 self.back.copy_(self.host, non_blocking=True)
-            self.done = torch.cuda.Event()
-            self.done.record(self.stream)
-        return self.done
+            done = torch.cuda.Event()
+            done.record(self.stream)
+        return done
+
+    def feed(self) -> None:
+        """Queue copies for a tenth of a second if the last ones have ended."""
+        if self.done.query():
+            self.done = self.queue(self.times)
 
     def result(self) -> Dict[str, Any]:
         """Return the number of words that came back changed."""
