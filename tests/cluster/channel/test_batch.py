@@ -118,10 +118,10 @@ def test_an_absent_command_reads_alike_in_all_shells_alone_and_in_a_batch(shell:
     argv = [shell, "sh", "-c"] if shell == "busybox" else [shell, "-c"]
     commands = ("systemctl-x is-active a", "systemctl-x is-active a 2>&1")
     batch = Batch(tuple((command, 5) for command in commands))
-    for command, told in [(batch.command, batch), *((command, None) for command in commands)]:
+    for command, sent in [(batch.command, batch), *((command, None) for command in commands)]:
         done = subprocess.run([*argv, command], capture_output=True, check=False)
         answer = Answer("n1", done.returncode, done.stdout, done.stderr)
-        for one in told.split(answer).values() if told else [answer]:
+        for one in sent.split(answer).values() if sent else [answer]:
             assert last_line(one.err or one.out) == "systemctl-x: command not found"
 
 
