@@ -249,7 +249,6 @@ def _profile(
             f"Slurm has {count} GPUs there (Gres), and {node} shows {found}: one of the two is wrong"
         )
     wanted = found if mig else max(count, found)
-    stated = {"gres_type": quoted(kind, in_flow=True)} if kind and "," not in kind and not mig else {}
     fits = fitting(hardware, wanted)
     stated = {"gres_type": quoted(kind, in_flow=True)} if kind and "," not in kind and not mig else {}
     if fits:

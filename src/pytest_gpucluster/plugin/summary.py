@@ -143,16 +143,14 @@ def advisory_lines(run: Run) -> list[str]:
 
 def coverage(run: Run) -> str:
     """Say in a line how many checks were really judged."""
-    items = sum(
-        counter.total()
-        for suites in run.counts.values()
-        for suite, counter in suites.items()
-        if suite != RUN_SUITE  # an entry of a node is no check
-    ) - sum(result.check == f"{result.suite}.{ENGINE_CHECK}" for result in run.results)
-    parts = [f"{run.totals['passed'] + run.totals['failed']} of {items} checks judged"]
-    parts += [
-        f"{count} {kind}" for kind in (*_SKIPS.values(), "error", "skipped") if (count := run.totals[kind])
-    ]
+    ends = Counter[str]()
+    for suites in run.counts.values():
+        for suite, counter in suites.items():
+            if suite != RUN_SUITE:  # an entry of a node is no check
+                ends.update(counter)
+    ends["error"] -= sum(one.check == f"{one.suite}.{ENGINE_CHECK}" for one in run.results)  # no check either
+    parts = [f"{ends['passed'] + ends['failed']} of {ends.total()} checks judged"]
+    parts += [f"{count} {kind}" for kind in (*_SKIPS.values(), "error", "skipped") if (count := ends[kind])]
     return f"coverage: {', '.join(parts)}"
 
 
