@@ -89,3 +89,18 @@ def identity(name: str) -> dict[str, Any]:
     """Return the arguments of subprocess that become this user."""
     user = pwd.getpwnam(name)
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": (), "umask": 0o077}
+
+
+@contextlib.contextmanager
+def acting_as(name: str, *groups: int) -> Iterator[None]:
+    """Root's own process as another user, a member of these groups, and so are the commands that it starts."""
+    user, before = pwd.getpwnam(name), os.getgroups()
+    os.setgroups(groups)
+    os.setresgid(user.pw_gid, user.pw_gid, 0)
+    os.setresuid(user.pw_uid, user.pw_uid, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+        os.setresgid(0, 0, 0)
+        os.setgroups(before)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
+from user_helpers import acting_as
 
 from pytest_gpucluster.cluster.channel.channel_server import FleetServer
 from pytest_gpucluster.cluster.slurm import leftovers
@@ -22,6 +23,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import open_own, temporary_folder
 from pytest_gpucluster.kit import kernel_state, own_folder
 from pytest_gpucluster.kit.mpi_step import Mpi
+from pytest_gpucluster.kit.payloads.own_folder import checked_folder, remove_named
 from pytest_gpucluster.suites.burnin import payload_host
 from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.steps import ContainerSteps
@@ -37,13 +39,14 @@ if TYPE_CHECKING:
 
 SOURCE = ROOT / "src" / "pytest_gpucluster"
 BOB = "_apt"  # another user
+ALICE, PROJECT = "nobody", 64001  # a user, and the group of a project whose leader is Bob
 GUESS = "0123456789abcdef"  # what another user knows only here
 MARK = "gpucluster-training-1a2b3c4d-12-34-5e"
 ROW = re.compile(r"^\| `([^|]+)` \|[^|]*\| `src/pytest_gpucluster/([\w/.]+)`", re.MULTILINE)
 # calls and commands that create or remove something
 WRITES = re.compile(
     r"mkdtemp|mkstemp|mktemp|TemporaryDirectory|os\.mkdir|makedirs|mkdir -|make_folder\(|O_CREAT|rmtree|os\.remove"
-    r"|os\.unlink|\.unlink\(|rm -[rf]|open_own\(|noclobber|set -C|\bown \"\$|make_command\(|write_text\("
+    r"|os\.unlink|\.unlink\(|rm -[rf]|open_own\(|noclobber|set -C|\bown \"\$|make_command\(|write_text\(|remove_folder\("
 )
 # their own state folder, the reports (docs/safety.md above the list), names that the user gives, or in a listed folder
 ELSEWHERE = ("sandbox/", "report/", "drain/", "cli/examples.py", "core/secure_tempfile.py", "kit/own_folder.py",
@@ -107,13 +110,7 @@ def checkpoint(place: Path, _: pytest.MonkeyPatch) -> None:
     finally:
         storage.remove_files()
         storage.remove()
-        sh_remove(f"{place}/gpucluster-{GUESS}")
-
-
-def sh_remove(path: str) -> None:
-    from pytest_gpucluster.kit.payloads.own_folder import remove_folder  # a payload's part
-
-    remove_folder(path)
+        remove_named(checked_folder(str(place)), f"gpucluster-{GUESS}")
 
 
 def submitit(place: Path, _: pytest.MonkeyPatch) -> None:
@@ -272,7 +269,7 @@ def test_link_of_another_user_under_a_guessed_name_is_not_followed(
 ) -> None:
     victim, bob = place.parent / "victim", pwd.getpwnam(BOB).pw_uid
     victim.mkdir()
-    for name in ("rank0.pt", "token", "s", "start.log", "example.cu"):
+    for name in (f"gpucluster-{GUESS}.rank0.pt", "token", "s", "start.log", "example.cu"):
         (victim / name).write_text("precious")
     place.chmod(0o1777)
     for name in (f"gpucluster-{GUESS}", f"gpucluster-nccl-{GUESS}"):
@@ -345,3 +342,115 @@ def test_folder_in_which_another_user_can_rename_is_refused(
     else:
         assert path in ANYWHERE
     assert [name for name in os.listdir(place) if name != MARK] == []
+
+
+@pytest.fixture
+def project(place: Path) -> Path:
+    """The folder of a project: its leader's, and writable by its members."""
+    os.chown(place, pwd.getpwnam(BOB).pw_uid, PROJECT)
+    place.chmod(0o2770)
+    return place
+
+
+# what the run reaches by descriptors, in a folder that the cluster file names
+IN_PROJECTS = ANYWHERE | {"training.checkpoint/gpucluster-training-MARK-RANDOM/"}
+
+
+@pytest.mark.parametrize("path", SCENARIOS)
+def test_project_folder_of_another_user_is_used_by_descriptors_only(
+    project: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    with acting_as(ALICE, PROJECT):
+        try:
+            SCENARIOS[path](project, monkeypatch)
+        except (OSError, GpuClusterError):
+            assert path not in IN_PROJECTS
+        else:
+            assert path in IN_PROJECTS
+    assert [name for name in os.listdir(project) if name != MARK] == []
+
+
+@pytest.mark.parametrize("kind", ["link", "folder of the leader", "folder of the user"])
+@pytest.mark.parametrize("when", ["made", "entered", "dead", "cleaned"])
+def test_leader_of_a_project_who_replaces_a_folder_gains_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch, kind: str, when: str
+) -> None:
+    part = f"{MARK}.rank0.pt"
+    with acting_as(ALICE, PROJECT):
+        data = project / "data"
+        data.mkdir(0o700)
+        (data / "rank0.pt").write_text("precious")
+        storage = Storage(str(project / MARK))
+        storage.make()
+        if when != "made":
+            storage.enter()
+            storage.new_file(0).close()
+    with acting_as(BOB, PROJECT):
+        (project / MARK).rename(project / "away")
+        with pytest.raises(PermissionError):
+            os.listdir(project / "away")
+        if kind == "link":
+            (project / MARK).symlink_to(data)
+        elif kind == "folder of the leader":
+            (project / MARK).mkdir(0o777)
+            (project / MARK).chmod(0o777)
+            (project / MARK / part).write_text("the leader's")
+        else:
+            data.rename(project / MARK)
+    before = tree(project)
+    with acting_as(ALICE, PROJECT):
+        if when == "made" and kind != "folder of the user":
+            with pytest.raises(OSError, match=r"Not a directory|symbolic|another user"):
+                storage.enter()
+        elif when == "made":
+            storage.enter()
+            storage.new_file(0).close()
+        if when in {"made", "entered"}:
+            assert storage.remove_files()
+            storage.remove()
+        elif when == "dead":
+            remove_named(checked_folder(str(project)), MARK)
+        else:
+            monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+            leftovers.remove(leftovers.folders(project), lambda _: None)
+    if when == "entered":  # what this run created is gone, under whatever name
+        assert before.pop(f"away/{part}") == ""
+    assert tree(project) == before
+
+
+@pytest.mark.parametrize("when", ["dead", "cleaned"])
+def test_checkpoint_of_a_dead_step_in_the_folder_of_another_user_is_removed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    with acting_as(ALICE, PROJECT):
+        storage = Storage(str(project / MARK))
+        storage.make()
+        storage.enter()
+        storage.new_file(0).close()
+        if when == "dead":
+            remove_named(checked_folder(str(project)), MARK)
+        else:
+            said: list[str] = []
+            assert leftovers.remove(leftovers.folders(project), said.append)
+            assert [line.rpartition(": ")[2] for line in said] == ["removed"]
+    assert os.listdir(project) == []
+
+
+def test_part_of_a_checkpoint_that_another_user_wrote_is_not_read(place: Path) -> None:
+    place.chmod(0o1777)
+    with acting_as(ALICE):
+        storage = Storage(str(place / MARK))
+        storage.make()
+        storage.enter()
+    (place / MARK / storage.file_name(1)).write_text("root's")
+    with acting_as(ALICE), pytest.raises(OSError, match="another user"):
+        storage.file(1)
+
+
+def test_root_removes_nothing_in_the_folder_of_another_user(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    (project / MARK).mkdir(0o700)  # root's, moved here by its owner
+    assert leftovers.folders(project) == []

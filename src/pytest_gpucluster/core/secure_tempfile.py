@@ -12,6 +12,7 @@ import errno
 import grp
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 from pathlib import Path, PurePosixPath
@@ -33,12 +34,15 @@ _REMEDY = "remove it, or set TMPDIR to a folder of your own"
 class Folder:
     """An open folder of this user's or root's. Every method raises OSError with the full path."""
 
-    def __init__(self, path: Path, *, create: bool = False, group: int | None = None) -> None:
+    def __init__(
+        self, path: Path, *, create: bool = False, group: int | None = None, foreign: bool = False
+    ) -> None:
         """Open it. `create`: make it and missing parents, with mode 0700.
 
         `group`: the id of a group that may read new files (0750, 0640); None: only this user may.
+        `foreign`: unless this user is root, it may belong to another user, who can rename what is in it.
         """
-        self.path, self.group = path, group
+        self.path, self.group, self._foreign = path, group, foreign and os.geteuid() != 0
         self._handle = _walk(path, create=create, group=group)
         self._check()
 
@@ -49,7 +53,7 @@ class Folder:
     def folder(self, name: str, *, create: bool = False) -> Folder:
         """Open a folder in this one; a link is refused, even one of this user."""
         inner = object.__new__(Folder)
-        inner.path, inner.group = self.path / name, self.group
+        inner.path, inner.group, inner._foreign = self.path / name, self.group, False
         with _naming(inner.path):
             try:
                 inner._handle = _enter(self._handle, name, create=create, group=self.group)
@@ -61,7 +65,7 @@ class Folder:
     def _check(self) -> None:
         found = os.fstat(self._handle)
         problem = ""
-        if found.st_uid not in _trusted():
+        if found.st_uid not in _trusted() and not self._foreign:
             problem = f"the folder belongs to another user ({found.st_uid})"
         elif found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
             problem = f"all users may replace files in this folder (mode {stat.S_IMODE(found.st_mode):04o})"
@@ -177,6 +181,22 @@ class Folder:
         """Remove a file or link, if it exists."""
         with _naming(self.path / name), contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._handle)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder with all that is in it.
+
+        Of another user's folder, who can move any folder of this user here: only files that begin with the name, and
+        the folder if it is empty then.
+        """
+        if os.fstat(self._handle).st_uid in _trusted():
+            shutil.rmtree(self.reach(name))
+            return
+        with contextlib.closing(self.folder(name)) as inner:
+            for found in inner.names():
+                if found.startswith(name):
+                    inner.remove(found)
+        with _naming(self.path / name):
+            os.rmdir(name, dir_fd=self._handle)
 
     def _share(self, handle: int) -> None:
         """Set the permissions of a file: 0600, or 0640 and the group."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 import tempfile
 import time
@@ -59,15 +58,17 @@ def folders(*more: Path) -> list[Leftover]:
     """Return the folders of this user's ended runs, in the temporary folders of this machine and in `more`.
 
     A run makes the folder of its socket in one of the two temporary folders (channel_server.py). Where other users can
-    rename folders, a name proves nothing: no run creates a folder there, and nothing is removed.
+    rename folders, a name proves nothing: see Folder.remove_folder.
     """
     judged = []
-    for place in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"), *more)):  # see _is_own_folder
-        with contextlib.suppress(OSError), contextlib.closing(Folder(place)) as checked:
+    temporary = (Path(tempfile.gettempdir()), Path("/tmp"))
+    for place in dict.fromkeys((*temporary, *more)):  # see _is_own_folder
+        opened = partial(Folder, place, foreign=place not in temporary)
+        with contextlib.suppress(OSError), contextlib.closing(opened()) as checked:
             for found in checked.names():
                 name = found.removeprefix(".")
                 if runmark.mark_in(name) and _is_own_folder(checked, found):
-                    remove = partial(_remove_folder, place, found)
+                    remove = partial(_remove_folder, opened, found)
                     judged.append(leftover_of(f"folder {place / found}", name, remove))
     return [one for one in judged if one is not None]
 
@@ -128,10 +129,10 @@ def _queue(slurm: Slurm) -> list[tuple[str, str, str]]:
     return [(words[0], words[1], words[2]) for words in lines if len(words) == 3]  # a job may have no name
 
 
-def _remove_folder(place: Path, name: str) -> None:
-    with contextlib.suppress(FileNotFoundError), contextlib.closing(Folder(place)) as checked:
+def _remove_folder(place: Callable[[], Folder], name: str) -> None:
+    with contextlib.suppress(FileNotFoundError), contextlib.closing(place()) as checked:
         if _is_own_folder(checked, name):
-            shutil.rmtree(checked.reach(name))  # the shell of that run removes it too (channel_server.py)
+            checked.remove_folder(name)  # the shell of that run removes it too (channel_server.py)
 
 
 def _is_own_folder(place: Folder, name: str) -> bool:

@@ -27,7 +27,7 @@ import subprocess
 import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from pytest_gpucluster.kit.payloads.own_folder import checked_folder, remove_folder
+from pytest_gpucluster.kit.payloads.own_folder import checked_folder, own_descriptor, remove_named
 from pytest_gpucluster.kit.payloads.prelude import (
     Failure,
     Watch,
@@ -438,7 +438,10 @@ class Trainer:
 
 
 class Storage:
-    """The folder of a checkpoint: reached by descriptors, and only what this rank created is removed."""
+    """The folder of a checkpoint: reached by descriptors, and only what its ranks created is removed.
+
+    Each file has the name of the folder: the owner of the place may move another folder of this user here.
+    """
 
     def __init__(self, path: str) -> None:
         self.path, self.name = os.path.split(path)
@@ -455,20 +458,24 @@ class Storage:
         """Open the folder, which another node may have created just now."""
         if self.place < 0:
             self.place = checked_folder(self.path)
-        options = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-        self.folder = self.awaited(lambda: os.open(self.name, options, dir_fd=self.place))
+        options = os.O_RDONLY | os.O_DIRECTORY
+        self.folder = self.awaited(lambda: own_descriptor(self.place, self.name, options))
 
     def new_file(self, rank: int) -> Any:
         """Create a rank's part."""
-        name = "rank%d.pt" % rank
+        name = self.file_name(rank)
         handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self.folder)
         self.made.append(name)
         return os.fdopen(handle, "wb")
 
     def file(self, rank: int) -> Any:
         """Open a rank's part."""
-        options = os.O_RDONLY | os.O_NOFOLLOW
-        return os.fdopen(self.awaited(lambda: os.open("rank%d.pt" % rank, options, dir_fd=self.folder)), "rb")
+        name = self.file_name(rank)
+        return os.fdopen(self.awaited(lambda: own_descriptor(self.folder, name, os.O_RDONLY)), "rb")
+
+    def file_name(self, rank: int) -> str:
+        """Return the name of a rank's part."""
+        return "%s.rank%d.pt" % (self.name, rank)
 
     @staticmethod
     def awaited(opened: Any) -> int:
@@ -536,7 +543,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         report("found", **installed("torch"))
         return 0
     if args.mode == "remove":
-        remove_folder(os.environ[FOLDER])
+        place, name = os.path.split(os.environ[FOLDER])
+        remove_named(checked_folder(place), name)
         return 0
     watch = Watch(args.deadline, report)
     return run_phases(
