@@ -21,6 +21,7 @@ from pytest_gpucluster.suites.controller.known_errors import (
     Daemon,
     LogError,
     sorted_errors,
+    subjects,
     table,
 )
 
@@ -193,6 +194,52 @@ def test_every_known_error_has_a_hint_a_cause_and_a_source() -> None:
         assert known.cause, known
         assert known.hint, known
         assert known.source, known
+
+
+# --- subjects
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("error: Invalid SchedulerParameters bf_max_job_test: -4", "a setting"),
+        ("error: nonstop.conf: Ignoring invalid HotSpare (8)", "a setting"),
+        ("error: power_save: program exit status of 127", "a program of the site"),
+        ("[4.extern] error: namespace_g_join(JobId=4): Permission denied", "a plugin at work"),
+    ],
+)
+def test_what_a_line_is_about_decides_without_a_known_line(text: str, what: str) -> None:
+    (found,) = judged(text, SLURMD)
+    assert getattr(found.known, "what", None) == what
+    verdict = checks.node_errors((found,), 5.0, None, ControllerConfig())
+    assert verdict.outcome is not Outcome.FAILED
+    assert [one.part for one in verdict.advisories] == [what]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "error: Job request for SchedulerParameters bf_max_job_test: invalid",  # a user's request
+        "error: The option SchedulerParameters=defer_batch is invalid and defunct",
+        "[4.0] error: --task-prolog failed status=127",  # the program of a user
+        "error: power_save: program exit status of 1",  # its own answer
+        "error: cannot create job_container context for job_container/tmpfs",  # a plugin that is not loaded
+    ],
+)
+def test_a_user_a_setting_without_effect_and_a_plugin_not_loaded_are_no_subject(text: str) -> None:
+    assert not any(one.matches(text) for one in subjects())
+
+
+def test_each_subject_excludes_lines_and_names_its_source() -> None:
+    assert len(subjects()) == 3
+    assert all(one.unless and one.source and one.cause and one.hint for one in subjects())
+
+
+def test_a_warning_about_a_subject_names_the_node_of_the_line() -> None:
+    (found,) = judged(
+        "error: fwd_tree_thread: can't find address for host gpu02, check slurm.conf", SLURMCTLD
+    )
+    assert found.nodes == ("gpu02",)
 
 
 # --- lines of public threads, each with its verdict: tests/data/controller/log-lines.yaml

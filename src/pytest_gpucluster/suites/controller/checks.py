@@ -24,7 +24,14 @@ from pytest_gpucluster.core.check import (
     revised,
 )
 from pytest_gpucluster.core.known_lines import KnownLine
-from pytest_gpucluster.suites.controller.known_errors import SLURMCTLD, SLURMD, SLURMDBD, table
+from pytest_gpucluster.suites.controller.known_errors import (
+    SLURMCTLD,
+    SLURMD,
+    SLURMDBD,
+    Subject,
+    subjects,
+    table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -204,7 +211,8 @@ def _backfill_limit(parameters: str) -> float:
 
 def explained(verdict: Verdict, *_: Any) -> Verdict:
     """Return a failure with cause and hint of its first known error."""
-    causes = {one.what: one for one in (*table(SLURMD), *table(SLURMDBD), *table(SLURMCTLD))}
+    causes: dict[str, KnownError | Subject] = {one.what: one for one in subjects()}
+    causes |= {one.what: one for one in (*table(SLURMD), *table(SLURMDBD), *table(SLURMCTLD))}
     known = next((causes[one.part] for one in verdict.findings if one.part in causes), None)
     return replace(verdict, cause=known.cause, hint=known.hint) if known else verdict
 
@@ -285,6 +293,8 @@ def _judged(
                 if known.failure
                 else Advisory(what, words, "no such line")
             )
+        elif isinstance(known, Subject):
+            yield Advisory(what, _shown(found, age), "no such line")
         else:
             fails = _does_not_run(found[-1], in_service=in_service) or _fails(
                 known, age, run_age, config, in_service=in_service

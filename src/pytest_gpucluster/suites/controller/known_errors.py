@@ -1,8 +1,9 @@
 """What the error lines of the logs of slurmctld, slurmd and slurmdbd mean. Pure.
 
-data/slurm-errors.yaml has the lines with a known meaning, data/slurm-quiet.yaml the classes of lines that mean nothing for
-the daemon, both with their source in Slurm and its versions. A line of neither is unknown. What an unknown or quiet line means
-is answered by the present state of the node: it says why a node is out of service, and nothing of one in service.
+data/slurm-errors.yaml has the lines with a known meaning, data/slurm-subjects.yaml the subjects whose lines are a warning,
+data/slurm-quiet.yaml the classes of lines that mean nothing for the daemon, all with their source in Slurm. A line of none is
+unknown. What an unknown or quiet line means is answered by the present state of the node: it says why a node is out of service,
+and nothing of one in service.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Daemon = Literal["slurmctld", "slurmd", "slurmdbd"]
 SLURMCTLD: Daemon = "slurmctld"
 SLURMD: Daemon = "slurmd"
 SLURMDBD: Daemon = "slurmdbd"
+_PACKAGE = "pytest_gpucluster.suites.controller"
 
 
 # of Python: these logs are read here, not by awk on the nodes
@@ -54,6 +56,32 @@ class KnownError(Model):
         return re.compile(self.pattern)
 
 
+class _Keys(Model):
+    source: Text
+    keys: tuple[Text, ...]
+
+
+class Subject(Model):
+    """What an error line is about; data/slurm-subjects.yaml describes the keys."""
+
+    what: Text
+    names: Expression
+    fails: Expression
+    unless: Expression
+    cause: Text
+    hint: Text
+    source: Text
+
+    def matches(self, text: str) -> bool:
+        """Return whether a line is about this subject."""
+        return all(one.search(text) for one in self._compiled[:2]) and not self._compiled[2].search(text)
+
+    @cached_property
+    def _compiled(self) -> tuple[re.Pattern[str], ...]:
+        names = self.names.replace("KEY", f"(?:{'|'.join(_keys())})")
+        return tuple(re.compile(one) for one in (names, self.fails, self.unless))
+
+
 class _Quiet(Model):
     kind: Literal["job", "user", "peer", "restart", "node", "plugin", "client"]
     pattern: Expression
@@ -64,15 +92,25 @@ class _Quiet(Model):
 @cache
 def table(daemon: Daemon) -> tuple[KnownError, ...]:
     """Return the known lines of one daemon, in the order of their rank."""
-    package = "pytest_gpucluster.suites.controller"
-    found = data_file("slurm-errors.yaml", KnownError, package)
+    found = data_file("slurm-errors.yaml", KnownError, _PACKAGE)
     return tuple(one for one in found if one.daemon in (daemon, "any"))
+
+
+@cache
+def subjects() -> tuple[Subject, ...]:
+    """Return the subjects whose error lines are a warning."""
+    return data_file("slurm-subjects.yaml", Subject, _PACKAGE)
+
+
+@cache
+def _keys() -> tuple[str, ...]:
+    return tuple(key for group in data_file("slurm-keys.yaml", _Keys, _PACKAGE) for key in group.keys)
 
 
 @cache
 def _quiet(*kinds: str) -> re.Pattern[str]:
     """Return one expression of the classes of these kinds, of all without one."""
-    found = data_file("slurm-quiet.yaml", _Quiet, "pytest_gpucluster.suites.controller")
+    found = data_file("slurm-quiet.yaml", _Quiet, _PACKAGE)
     return re.compile("|".join(one.pattern for one in found if one.kind in kinds or not kinds))
 
 
@@ -81,7 +119,7 @@ _LEVEL = re.compile(r"(?:\[\S+\] )?(?:error|fatal|internal error): ")
 _OF_INFO = re.compile(
     r"reason set to: Kill task failed|unexpectedly rebooted"
 )  # printed as plain information
-_NAMED = re.compile(r"\b[Nn]odes?(?:\(s\))?[ =](?P<nodes>[A-Za-z0-9][\w.,\[\]-]*)")
+_NAMED = re.compile(r"\b(?:[Nn]odes?(?:\(s\))?|host)[ =](?P<nodes>[A-Za-z0-9][\w.,\[\]-]*)")
 
 
 @dataclass(frozen=True)
@@ -91,7 +129,7 @@ class LogError:
     `nodes` are those that it names. `quiet`: it means nothing for a node that is in service.
     """
 
-    known: KnownError | KnownLine | None
+    known: KnownError | Subject | KnownLine | None
     line: LogLine
     nodes: tuple[str, ...] = ()
     quiet: bool = False
@@ -134,6 +172,9 @@ def _sorted(line: LogLine, daemon: Daemon, nodes: Collection[str]) -> Iterator[L
             members = _members(named.get("nodes") or named.get("host", ""), nodes)
             yield LogError(entry, line, members, daemon=daemon)
             return
+    if subject := next((one for one in subjects() if one.matches(line.text)), None):
+        yield LogError(subject, line, _named(line.text, nodes), daemon=daemon)
+        return
     found = LogError(None, line, _named(line.text, nodes), bool(_quiet().search(line.text)), daemon)
     if found.ended or not (found.quiet and _quiet("job", "user", "client").search(line.text)):
         yield found
