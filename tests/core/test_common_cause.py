@@ -215,12 +215,13 @@ def test_nodes_are_compared_within_group_partition_architecture_and_image() -> N
         "x1": Place("x[1-3]", "batch", "x86_64", "6.1", "leaf1"),
         "x2": Place("x[1-3]", "batch", "x86_64", "6.1", "leaf2"),
         "x3": Place("x[1-3]", "batch", "x86_64", "6.8", "leaf2"),
+        "x4": Place("x[1-3]", "batch", "aarch64", "6.1"),
         "g1": Place("g1", "batch", "aarch64", "6.1"),
         "d1": Place("x[1-3]", "debug", "x86_64", "6.1"),
     }
     peers, twins = (peer_groups(places, image=image) for image in (False, True))
     assert {node: group.names for node, group in peers.items()} == {
-        **dict.fromkeys(("x1", "x2", "x3"), ("x1", "x2", "x3")), "g1": ("g1",), "d1": ("d1",),
+        **dict.fromkeys(("x1", "x2", "x3"), ("x1", "x2", "x3")), "x4": ("x4",), "g1": ("g1",), "d1": ("d1",),
     }  # fmt: skip
     assert (twins["x1"].names, twins["x3"].names) == (("x1", "x2"), ("x3",))
     assert (peers["x1"].nodes, peers["x1"] is peers["x2"]) == ("x[1-3]", True)

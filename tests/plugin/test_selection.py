@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from plugin_helpers import run_pytest
 
 from pytest_gpucluster.plugin.selection import Selection, on_request_line, selects
 from pytest_gpucluster.report.proof import Required
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -78,3 +82,22 @@ def test_what_runs_on_request_is_one_line() -> None:
         "on request only: 1 slow check (--slow): slurm; 11 intrusive checks (--intrusive): controller, isolation"
     )
     assert on_request_line({}) == ""
+
+
+def test_suites_without_a_section_are_one_line_and_no_item_and_an_error_where_one_is_named(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "one.yaml").write_text("name: one\nnodes: localhost\nslurm: {scheduler: none}\nray: {}\n")
+    options = (f"--cluster={tmp_path / 'one.yaml'}", "-p", "no:cacheprovider")
+    listed = run_pytest(tmp_path, *options, "--collect-only", where=())
+    (line,) = (it for it in listed.out.splitlines() if it.startswith("no section in the cluster file"))
+    lacking = line.partition(", not tested: ")[2].split(", ")
+    assert {"accounting", "ddp", "matrix", "mpi", "training"} <= set(lacking)
+    assert not {"gpu", "os", "ray"} & set(lacking)
+    assert "<Module test_ray.py>" in listed.out
+    assert [name for name in lacking if f"<Module test_{name}.py>" in listed.out] == []
+    named = run_pytest(tmp_path, *options, "-m", "ddp", where=())
+    assert named.rc == 1, named.out
+    assert "add `ddp:`" in named.out
+    assert "NOT PROVED" in named.out
+    assert "no section in the cluster file" not in named.out

@@ -107,6 +107,22 @@ def test_an_interrupted_run_has_no_fit_node_where_a_proof_is_missing() -> None:
     assert run.proofs.counts == {"fit": 0, "failed": 0, "not proved": 2, "not tested": 0}
 
 
+def test_a_proof_of_the_cluster_without_a_result_accepts_no_node() -> None:
+    ends = [unjudged("", "not checked", check="controller.ping"), passing("gpu01", check="gpu.count")]
+    rows = [proof("controller.ping", "", whole=True), proof("gpu.count", "gpu01")]
+    events = a_run(ends, nodes=["gpu01"], finish=0)
+    run = read_run([*events[:2], selection(rows, ["gpu01"]), *events[2:]])
+    assert run.proofs.nodes == {"gpu01": "fit"}
+    assert judge(run).kind == "unproved"
+    assert judge(run).sentences[0] == "Nothing failed, but controller did not prove all selected nodes."
+
+
+def test_a_run_that_executed_no_check_accepts_nothing() -> None:
+    run = read_run(a_run([unjudged("", "not applicable", check="controller.ping")], nodes=[], finish=0))
+    assert judge(run).kind == "unproved"
+    assert judge(run).sentences[0] == "No check was executed: this run says nothing about the cluster."
+
+
 def test_nodes_that_no_selected_item_concerns_do_not_count() -> None:
     events = a_run([passing("gpu02", check="gpu.count")], not_tested={"gpu01": ["unavailable", "DRAINED"]})
     run = read_run([*events[:2], selection([proof("gpu.count", "gpu02")], ["gpu02"]), *events[2:]])

@@ -120,6 +120,13 @@ def test_without_a_tool_nothing_is_measured_and_the_suite_says_what_to_install(
             assert outcome == "not checked"
             assert words in message
     assert {outcome for outcome, _ in outcomes(run, "nccl.whole_bandwidth").values()} == {"not checked"}
+    assert run.rc == 1
+    assert "NOT PROVED" in run.out
+    errors = outcomes(run, "nccl.proved")
+    assert sorted(errors) == NODES
+    for outcome, message in errors.values():
+        assert outcome == "error"
+        assert f"nccl measured nothing on gpu[01-06]: {words}" in message
 
 
 def test_nodes_that_are_alone_in_their_partition_prove_nothing_between_nodes(

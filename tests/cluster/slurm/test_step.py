@@ -50,6 +50,10 @@ def _run(held: Allocation, script: str, **options: Any) -> StepResult:
     return run_step(held.slurm, held, StepRequest(("sh", "-c", script), **options))
 
 
+def test_a_step_has_the_limits_of_slurmd_not_those_of_the_shell() -> None:
+    assert "--propagate=NONE" in StepRequest(("true",)).options()
+
+
 def test_every_task_is_told_apart(held: Allocation) -> None:
     script = """
     echo out $SLURM_PROCID "$V"; printf open; echo err >&2; printf e >&2
