@@ -185,3 +185,30 @@ def test_a_package_that_no_node_has_is_missing_in_the_environment() -> None:
     assert verdict.action is Action.CONFIGURE
     assert training.framework("gpu01", packages(lacks, "")).findings[0].action is None
     assert judged(training.framework("gpu02", packages(lacks, ""))) == "passed"
+
+
+def test_torch_is_compared_with_nodes_of_the_same_kind_only() -> None:
+    def placed(*versions: str) -> PayloadResult:
+        tasks = tuple(
+            PayloadTask(
+                n,
+                f"gpu0{n + 1}",
+                0,
+                None,
+                (
+                    {
+                        "ddp": "place",
+                        "rank": n,
+                        "node": f"gpu0{n + 1}",
+                        "torch": {"error": "", "version": version},
+                    },
+                ),
+            )
+            for n, version in enumerate(versions)
+        )
+        return PayloadResult("ddp", tuple(f"gpu0{n + 1}" for n in range(len(versions))), len(versions), tasks)
+
+    found = placed("2.9.0", "2.9.0", "2.9.0", "2.7.0a0+gh200")
+    assert judged(ddp.framework("gpu04", found, ("gpu04",))) == "passed"
+    verdict = ddp.framework("gpu04", found, ("gpu01", "gpu02", "gpu03", "gpu04"))
+    assert [it.measured for it in verdict.findings] == ["2.7.0a0+gh200"]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from plugin_helpers import run_pytest
 
-from pytest_gpucluster.plugin.selection import Selection, on_request_line, selects
+from pytest_gpucluster import suites_path
+from pytest_gpucluster.config.loader import load_cluster
+from pytest_gpucluster.plugin.selection import Selection, ignores, on_request_line, selects
 from pytest_gpucluster.report.proof import Required
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,16 @@ def test_suites_without_a_section_are_one_line_and_no_item_and_an_error_where_on
     tmp_path: Path,
 ) -> None:
     (tmp_path / "one.yaml").write_text("name: one\nnodes: localhost\nslurm: {scheduler: none}\nray: {}\n")
+    config: Any = SimpleNamespace(
+        option=SimpleNamespace(markexpr="", pyargs=False),
+        args=[suites_path()],
+        invocation_params=SimpleNamespace(dir=tmp_path),
+    )
+    session: Any = SimpleNamespace(cluster=load_cluster(tmp_path / "one.yaml"), slurm=None)
+    folders = {name: Path(suites_path()) / name for name in ("gpu", "ray", "ddp")}
+    assert [name for name, folder in folders.items() if ignores(folder, config, session)] == ["ddp"]
+    config.option.markexpr = "ddp"
+    assert not ignores(folders["ddp"], config, session)
     options = (f"--cluster={tmp_path / 'one.yaml'}", "-p", "no:cacheprovider")
     listed = run_pytest(tmp_path, *options, "--collect-only", where=())
     (line,) = (it for it in listed.out.splitlines() if it.startswith("no section in the cluster file"))
