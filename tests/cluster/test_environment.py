@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pytest_gpucluster.cluster.environment import (
     base_environment,
     command_path,
     login_lines,
+    session_lines,
     variables,
     without_tool,
 )
@@ -108,8 +110,29 @@ def test_shims_of_the_tools_interpreter_are_the_tools(monkeypatch: pytest.Monkey
 
 def test_a_command_starts_with_the_fixed_umask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
-    answer = LocalTransport().run(["sh", "-c", "umask; echo ${RANK-none}"], timeout=20)
+    before = os.umask(0o077)
+    try:
+        answer = LocalTransport().run(["sh", "-c", "umask; echo ${RANK-none}"], timeout=20)
+    finally:
+        os.umask(before)
     assert answer.stdout == "0022\nnone\n"
+
+
+@pytest.mark.usefixtures("tool")
+def test_a_session_over_ssh_has_a_login_without_the_tool() -> None:
+    shown = 'echo "$PATH"; echo "$LANG ${LC_ALL-none} ${VIRTUAL_ENV-none} ${PYTHONPATH-none} $SITE $(umask)"'
+    done = subprocess.run(
+        ["sh", "-c", f"umask 077\n{session_lines()}\n{shown}"],
+        env={
+            "PATH": f"{VENV}/bin:/opt/site/bin:{VENV}/bin:/usr/bin:/bin",
+            "VIRTUAL_ENV": VENV,
+            "PYTHONPATH": "/x",
+            "LC_ALL": "de_DE.UTF-8",
+            "SITE": "kept",
+        },
+        capture_output=True, text=True, timeout=20, check=True,
+    )  # fmt: skip
+    assert done.stdout == (f"/opt/site/bin:/usr/bin:/bin:{SYSTEM_PATH}\nC.UTF-8 none none none kept 0022\n")
 
 
 # --- login.sh, with files of this test in place of /etc/profile and /etc/environment

@@ -76,6 +76,22 @@ def test_a_test_of_the_site_states_no_proof() -> None:
     assert rows(("disk", "disk.free", False, BOTH)) == [Required("disk", "", 1, BOTH)]
 
 
+def test_a_rerun_is_about_the_nodes_of_its_items_only() -> None:
+    item: Any = SimpleNamespace(
+        path=Path("test_gpu.py"),
+        name="test_count[gpu02]",
+        originalname="test_count",
+        callspec=SimpleNamespace(params={"node": "gpu02"}),
+    )
+    session: Any = SimpleNamespace(
+        plan=SimpleNamespace(selected=BOTH, unreached=frozenset()), cluster=SimpleNamespace(required=())
+    )
+    config: Any = SimpleNamespace()
+    event = Selection(config, session).event([item])
+    assert event["nodes"] == ["gpu02"]
+    assert event["sets"] == [["gpu02"]]
+
+
 def test_what_runs_on_request_is_one_line() -> None:
     event = {"on_request": {"slow": {"slurm": 1}, "intrusive": {"isolation": 8, "controller": 3}}}
     assert on_request_line(event) == (

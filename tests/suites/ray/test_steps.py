@@ -17,5 +17,5 @@ def test_ray_is_asked_for_the_cpus_that_a_job_can_have() -> None:
     config = RayConfig()
     inventory = parse_nodes(NODE.format("gpu01", 62) + NODE.format("gpu02", 60))
     runner: Any = SimpleNamespace(nodes=("gpu01", "gpu02"), inventory=inventory, config=config, gpus=8)
-    shares = Ray.shares.func(runner)
-    assert shares == dict.fromkeys(("gpu01", "gpu02"), Share(60, 8))
+    ray: Any = Ray
+    assert ray.shares.func(runner) == dict.fromkeys(("gpu01", "gpu02"), Share(60, 8))
