@@ -159,16 +159,22 @@ def test_mig_is_stated_and_slurms_instances_are_not_counted(tmp_path: Path) -> N
     assert "one of the two is wrong" not in text
 
 
-def test_ethernet_only_and_unusual_settings_are_not_demanded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [(3.125, "1 Ethernet at 100 Gb/s; 1 Ethernet at 25 Gb/s"), (12.5, "2 Ethernet at 100 Gb/s")],
+)
+def test_ethernet_only_and_unusual_settings_are_not_demanded(
+    tmp_path: Path, second: float, words: str
+) -> None:
     card = Hardware((("NVIDIA L40S", 46068 * MIB),) * 2, (0, 0), frozenset({"SYS"}), False, {"ecc": False, "mig": None},
-                    (("Ethernet", 12.5), ("Ethernet", 3.125)), virtual=False)  # fmt: skip
+                    (("Ethernet", 12.5), ("Ethernet", second)), virtual=False)  # fmt: skip
     text = draft("p", [DraftNode("a", "b", {"gpu": 2})], origin="sinfo", survey=read({"a": card}))
     cluster = loaded(text, tmp_path)
     profile = cluster.groups[0].profile
     assert profile.gpu
     assert (profile.gpu.name, profile.gpu.ecc, profile.gpu.persistence) == ("NVIDIA L40S", None, None)
     assert (profile.fabric.link_layer, profile.fabric.hcas) == ("none", 0)
-    assert "1 Ethernet at 100 Gb/s; 1 Ethernet at 25 Gb/s" in text
+    assert words in text
     assert "which adapters carry the traffic of GPUs is not known" in text
 
 
