@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from plugin_helpers import run_pytest
 
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.core import secure_tempfile as ownfile
@@ -34,6 +35,17 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 # --- the start of a run
+
+
+def test_the_start_of_a_run_names_what_the_cluster_file_has_and_nothing_uses(tmp_path: Path) -> None:
+    path = tmp_path / "one.yaml"
+    path.write_text(
+        "name: one\nnodes: localhost\nslurm: {scheduler: none}\n"
+        "environments:\n  trainig: {exports: {A: '1'}}\nthresholds: []\n"
+    )
+    run = run_pytest(tmp_path, f"--cluster={path}", "-m", "versions", "--collect-only", where=())
+    assert f"{path}:5: environments.trainig: no section uses this environment" in run.out
+    assert f"{path}:6: thresholds: is empty" in run.out
 
 
 def test_the_file_of_pytest_is_private_from_the_start(tmp_path: Path) -> None:
