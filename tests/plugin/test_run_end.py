@@ -52,6 +52,16 @@ def problem(end: RunEnd, path: Path) -> Callable[[], None]:
     return lambda: end.reports.problems.update({path: "x: full"})
 
 
+def test_the_record_has_the_counts_of_nodes_that_all_reports_have(log: EventLog) -> None:
+    log.write("nodes", selected=["gpu01", "gpu02"], not_tested={"gpu02": ["busy", "ALLOCATED"]})
+    log.write("result", node="gpu01", suite="gpu", check="gpu.count", outcome="passed", nodeid="a")
+    end, *_ = run_end(log)
+    end.finish(0, [])
+    (record,) = (it for it in read_events(log.path) if it["event"] == "finish")
+    assert record["nodes"] == {"fit": 1, "failed": 0, "not proved": 0, "not tested": 1}
+    assert record["nodes"] == log.model.proofs.counts
+
+
 @pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 1), (2, 2), (5, 5), (3, 3)])
 def test_a_report_that_is_missing_is_no_success(
     tmp_path: Path, log: EventLog, before: int, after: int

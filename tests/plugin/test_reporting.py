@@ -1,0 +1,86 @@
+"""A waiver of the cluster file covers a failure, a node that is out of service, and a missing proof; nothing else."""
+
+from __future__ import annotations
+
+from datetime import date
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_gpucluster.core.waivers import Waiver
+from pytest_gpucluster.plugin.item_result import Record
+from pytest_gpucluster.plugin.plan import Kind, Problem
+from pytest_gpucluster.plugin.reporting import unproved, untested, waive, waivers_of_proof
+
+WAIVER = Waiver(
+    nodes="gpu[01-03]",
+    checks=("*",),
+    reason="bad cable",
+    ticket="OPS-7",
+    until=date(2999, 1, 1),
+    at="prod.yaml:9",
+)
+
+
+def session(*covered: tuple[str, str]) -> Any:
+    """Return a session whose cluster file has a waiver for these checks of nodes."""
+    waiver = dict.fromkeys(covered, WAIVER)
+    cluster = SimpleNamespace(
+        waiver=lambda check, node: waiver.get((check, node)),
+        simulated=False,
+        slurm=SimpleNamespace(conf=None),
+    )
+    return SimpleNamespace(cluster=cluster, inventory={}, slurm=None)
+
+
+CONFIG: Any = SimpleNamespace(option=SimpleNamespace(cluster="prod"))
+DRAINED = Problem(Kind.UNAVAILABLE, 'DRAINED: "bad cable"')
+
+
+def failure(check: str, node: str, **keywords: Any) -> Any:
+    return pytest.TestReport(
+        "test_gpu.py::test_count[gpu03]", ("test_gpu.py", 1, "test_count[gpu03]"), keywords, "failed",
+        "7 of 8 GPUs", "call", gpucluster=Record(check.partition(".")[0], check, node).as_dict(),
+    )  # fmt: skip
+
+
+def test_a_waived_failure_fails_no_run_and_keeps_what_was_found() -> None:
+    report = failure("gpu.count", "gpu03")
+    assert waive(report, session(("gpu.count", "gpu03")))
+    assert report.outcome == "skipped"
+    assert report.longrepr[2].startswith(f"waived: {WAIVER.words}; ")
+    assert report.gpucluster["waiver"]["at"] == ["prod.yaml:9"]
+    assert report.gpucluster["waiver"]["text"] == "7 of 8 GPUs"
+    for other in (("gpu.count", "gpu02"), ("gpu.memory", "gpu03"), ("run.available", "gpu03")):
+        report = failure("gpu.count", "gpu03")
+        assert not waive(report, session(other))
+        assert report.outcome == "failed"
+
+
+def test_a_waiver_of_a_node_out_of_service_covers_the_checks_that_say_so() -> None:
+    report = failure("slurm.schedulable", "gpu03", judges_node=1)
+    assert waive(report, session(("run.available", "gpu03")))
+
+
+def test_a_drained_node_is_an_error_unless_a_waiver_covers_it() -> None:
+    broken, ended = untested("gpu03", DRAINED, session(), CONFIG)
+    assert (broken.outcome, broken.when, ended.outcome) == ("failed", "setup", "passed")
+    assert "gpu03 is not tested: DRAINED" in broken.longreprtext
+    covered, _ = untested("gpu03", DRAINED, session(("run.available", "gpu03")), CONFIG)
+    assert covered.outcome == "skipped"
+
+
+def test_a_missing_proof_is_an_error_unless_waivers_cover_all_of_it() -> None:
+    checks = ("nccl.alone", "nccl.whole")
+    for covered, complete in (
+        ((("nccl.proved", "gpu01"),), True),
+        ((("nccl.alone", "gpu01"), ("nccl.whole", "")), True),
+        ((("nccl.alone", "gpu01"),), False),
+        ((), False),
+    ):
+        known = session(*covered)
+        found = waivers_of_proof("nccl", "gpu01", checks, known.cluster)
+        assert bool(found) is complete, covered
+        broken, _ = unproved("nccl", "gpu01", "nccl has not proved gpu01", found, known, CONFIG)
+        assert broken.outcome == ("skipped" if complete else "failed")
