@@ -14,6 +14,8 @@ import pytest
 from drain.test_executor import Client, Log, World, drained, grounds
 from drain_helpers import summed
 from paths import ROOT
+from report_helpers import a_run as events_of
+from report_helpers import failing, passing
 
 from pytest_gpucluster import plugin
 from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -160,6 +162,28 @@ def test_what_is_printed_of_a_trial_is_how_it_has_ended(a_run: Any) -> None:
     ]
     assert (run.session.messages, finish(run)) == ([], 0)
     assert len(run.lines) == 2
+
+
+@pytest.mark.parametrize(("sick", "gone"), [(ALL, []), (ALL[:1], ["gpu01"])], ids=["alike", "one"])
+def test_what_all_nodes_fail_alike_drains_none_and_spends_no_budget(
+    a_run: Any, sick: tuple[str, ...], gone: list[str]
+) -> None:
+    run = a_run(resume=False, least=Action.RESET_GPU)
+    ends = [failing(node) if node in sick else passing(node, check="gpu.nvlink_state") for node in ALL]
+    events = events_of(ends, nodes=ALL, finish=None)
+    events[1]["places"] = [{"group": "gpu[01-10]", "nodes": list(ALL)}]
+    run.log.model = Run()
+    for event in events:
+        run.log.model.take(event)
+    run._confirmed = {event["nodeid"]: "" for event in ends}
+    loop = run.pytest_runtestloop(SimpleNamespace(items=[]))
+    next(loop)
+    with pytest.raises(StopIteration):
+        loop.send(True)
+    assert drained(world_of(run)) == gone
+    assert [it["event"] for it in run.log if it["event"] in ("drain_confirm", "drain_over_budget")] == (
+        ["drain_confirm"] if gone else []
+    )
 
 
 def test_a_node_that_could_not_be_drained_again_is_an_error_and_no_success(a_run: Any) -> None:
