@@ -223,3 +223,17 @@ def test_taints_that_providers_set_on_gpu_nodes_are_expected(taint: str) -> None
     value, _, effect = rest.partition(":")
     found = checks.taints(node(taints=(Taint(key, value, effect),)), KubeFacts(), CONFIG)
     assert found.outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize("problem", ["", "HTTP 403: nodes is forbidden"])
+def test_a_node_that_was_not_read_proves_no_gpu(problem: str) -> None:
+    seen = KubeFacts(now=NOW, nodes_problem=problem)
+    profile = Profile.model_validate(
+        {"name": "h", **KIND, "gpu": {"count": 8, "name": "NVIDIA H100 80GB HBM3"}}
+    ).gpu
+    assert profile is not None
+    found = checks.gpus(None, (), seen, CONFIG, profile)
+    assert found.outcome is Outcome.NOT_CHECKED
+    assert found.reason == (problem or "Kubernetes has no node of this name or address")
+    ready = checks.ready(None, seen)
+    assert ready.outcome is (Outcome.NOT_CHECKED if problem else Outcome.FAILED)
