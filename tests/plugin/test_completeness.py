@@ -58,7 +58,12 @@ def test_a_selected_node_that_is_drained_down_or_lost_is_an_error_and_a_busy_one
     found = completeness()
     reported: list[str] = []
     monkeypatch.setattr(reporting, "untested", lambda node, *_: [node])
-    monkeypatch.setattr(found, "_log", lambda reports: reported.extend(reports) or True)
+
+    def log(reports: list[str]) -> bool:
+        reported.extend(reports)
+        return True
+
+    monkeypatch.setattr(found, "_log", log)
     run: Any = SimpleNamespace(shouldfail=False)
     assert found.report_untested(run)
     assert reported == ["gpu03", "gpu04"]

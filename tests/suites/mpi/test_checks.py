@@ -1,9 +1,11 @@
-"""Thread levels of MPI, from the least to the most."""
+"""Thread levels of MPI, from the least to the most, and which nodes are compared with one another."""
 
 from __future__ import annotations
 
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.kit.mpi_facts import MpiRank, MpiRun, MpiWorld
+from pytest_gpucluster.core.common_cause import Place, peer_groups
+from pytest_gpucluster.kit.mpi_config import MpiConfig
+from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRank, MpiRun, MpiWorld
 from pytest_gpucluster.suites.mpi import checks as mpi
 
 LEVELS = ("single", "funneled", "serialized", "multiple")
@@ -19,3 +21,24 @@ def test_each_level_holds_the_lower_ones() -> None:
             assert told == (
                 [] if given >= asked else [(f"MPI_THREAD_{level.upper()}", f"MPI_THREAD_{wanted.upper()}")]
             )
+
+
+def test_nodes_of_another_partition_or_architecture_have_their_own_mpi() -> None:
+    places = {
+        "x1": Place("x[1-3]", "batch", "x86_64"),
+        "x2": Place("x[1-3]", "batch", "x86_64"),
+        "x3": Place("x[1-3]", "debug", "x86_64"),
+        "g1": Place("g1", "batch", "aarch64"),
+    }
+    peers = peer_groups(places, image=False)
+    versions = {"x1": "4.1", "x2": "4.1", "x3": "5.0", "g1": "5.0"}
+    fleet = {node: InstalledMpi(node, library={"c": version}) for node, version in versions.items()}
+    config = MpiConfig(launchers=("srun",), languages=("c",))
+    norms = mpi.norms_of_kinds(fleet, config, set(peers.values()))
+    ends = {node: mpi.alike(fleet[node], norms[peers[node].nodes]).outcome for node in places}
+    assert ends == {
+        "x1": Outcome.PASSED,
+        "x2": Outcome.PASSED,
+        "x3": Outcome.NOT_APPLICABLE,
+        "g1": Outcome.NOT_APPLICABLE,
+    }

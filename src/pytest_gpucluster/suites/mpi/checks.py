@@ -24,9 +24,10 @@ from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.between import judge_between
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.common_cause import PeerGroup
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.between import Reach
     from pytest_gpucluster.kit.mpi_config import MpiConfig
@@ -149,6 +150,16 @@ def norms(fleet: Mapping[str, InstalledMpi], config: MpiConfig | None = None) ->
             if part in used:
                 votes.setdefault(part, []).append((node, value))
     return {part: norm(pairs) for part, pairs in votes.items()}
+
+
+def norms_of_kinds(
+    fleet: Mapping[str, InstalledMpi], config: MpiConfig, kinds: Iterable[PeerGroup]
+) -> dict[str, dict[str, Norm[str]]]:
+    """Return {nodes of one kind: the norms of their MPI}: nodes of different kinds are not compared."""
+    return {
+        kind.nodes: norms({node: fleet[node] for node in kind.names if node in fleet}, config)
+        for kind in kinds
+    }
 
 
 def _parts(facts: InstalledMpi) -> list[tuple[str, str]]:

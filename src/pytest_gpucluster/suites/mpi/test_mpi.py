@@ -58,12 +58,8 @@ def all_norms(
     fleet_installed: dict[str, InstalledMpi], config: MpiConfig, gpucluster_session: ClusterSession
 ) -> dict[str, dict[str, Norm[str]]]:
     """{peers: the most common value of each part that the cluster file uses}."""
-    return {
-        peers.nodes: checks.norms(
-            {node: fleet_installed[node] for node in peers.names if node in fleet_installed}, config
-        )
-        for peers in {node.peers for node in gpucluster_session.nodes.values()}
-    }
+    kinds = {node.peers for node in gpucluster_session.nodes.values()}
+    return checks.norms_of_kinds(fleet_installed, config, kinds)
 
 
 @pytest.fixture
