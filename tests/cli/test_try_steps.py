@@ -143,6 +143,24 @@ def test_step_that_fails_is_the_reason(
     assert "repeat:" not in found["ddp"].missing
 
 
+@pytest.mark.parametrize(
+    ("nodes", "section", "runs", "missing"),
+    [
+        ("gpu01", "{}", "nothing between nodes", ""),  # the run itself accepts a cluster of one node
+        ("gpu[01-04]", "{nodes: 1}", "torch", "it would have one node: nothing between nodes can be proved"),
+        ("gpu[01-04]", "{}", "torch", ""),
+    ],
+)
+def test_one_node_alone_can_run_where_the_cluster_has_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: str, section: str, runs: str, missing: str
+) -> None:
+    Site(monkeypatch, {"": TORCH})
+    monkeypatch.setattr(f"{__name__}.FILE", FILE.replace("gpu[01-04]", nodes))
+    ddp = tried(tmp_path, f"ddp: {section}\n")[0]["ddp"]
+    assert runs in ddp.runs
+    assert (missing in ddp.missing) if missing else not ddp.missing
+
+
 def test_report_is_narrow_and_the_status_counts_suites_with_a_section(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.kit import node_facts
+from pytest_gpucluster.kit.between import ONE_NODE_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -144,14 +145,19 @@ def _judged(
         found = replace(found, devices=gpus)  # torch sees no simulated GPU
     judge = suite.load(suite.tried) if suite.tried else _by_needs
     runs, missing = judge(suite, section, found, gpus)
-    nodes = sum(
-        len(one.names) for one in cluster.groups
-        if (one.partition or cluster.slurm.partition) == (group.partition or cluster.slurm.partition)
-    )  # fmt: skip
-    if "2 nodes" in suite.needs and min(nodes, getattr(section, "nodes", None) or nodes) < 2:
-        missing.append(
-            "it would have one node: nothing between nodes can be proved; add nodes of this partition"
+    if "2 nodes" in suite.needs:
+        partition = group.partition or cluster.slurm.partition
+        nodes = sum(
+            len(one.names)
+            for one in cluster.groups
+            if (one.partition or cluster.slurm.partition) == partition
         )
+        if sum(len(one.names) for one in cluster.groups) < 2:
+            runs = f"{runs}; {ONE_NODE_RUN}"
+        elif min(nodes, getattr(section, "nodes", None) or nodes) < 2:
+            missing.append(
+                "it would have one node: nothing between nodes can be proved; add nodes of this partition"
+            )
     return runs, "; ".join(missing)
 
 

@@ -108,14 +108,16 @@ def test_collectives_and_the_diagnostic() -> None:
     )
     told.add(line("nccl", {"gpu": 0, "members": ["a"], "busbw": 90}))
     told.add(line("nccl", {"gpu": 0, "members": ["a", "c"], "problem": "timeout"}))
+    told.add(line("nccl", {"gpu": 0, "members": ["a", "d"], "wrong": 2}))  # beside products: no rate
     told.add(line("dcgm", {"load": "dcgm", "rc": 0}))
     assert told.partners == {"b": [40.0]}
+    assert told.wrong["nccl"]["device 0"] == 2
     assert told.rates == {
         "nccl_pairs": {"device 0": [40.0], "device 1": [41.0]},
         "nccl_alone": {"device 0": [90.0]},
     }
     assert told.problems == [("nccl", "device 0", "timeout (a c)")]
-    assert (told.dcgm, told.ran["dcgm"], told.ran["nccl"]) == ({"load": "dcgm", "rc": 0}, 1, 2)
+    assert (told.dcgm, told.ran["dcgm"], told.ran["nccl"]) == ({"load": "dcgm", "rc": 0}, 1, 3)
 
 
 def test_rounds_are_merged() -> None:

@@ -304,7 +304,7 @@ def test_payload_needs_the_standard_library_of_3_6_and_torch_alone() -> None:
 
 
 ON_CPU = """
-import os, sys, types
+import contextlib, os, sys, types
 module = types.ModuleType("burnin")
 exec(compile(sys.stdin.read(), "burnin.py", "exec"), module.__dict__)
 import time, torch
@@ -349,6 +349,16 @@ for lie in (False, True):
     module.say(lie=lie, **list(gpu.loads({"load": "gpu_memory", "seconds": 0.05, "seed": 1}))[0])
 begin = time.time()
 module.say(lie=False, **list(gpu.loads({"load": "bursts", "seconds": 1.0, "period": 0.25, "n": 64}))[0], took=time.time() - begin)
+torch.cuda.set_device = lambda device: None
+torch.cuda.Stream, torch.cuda.stream = lambda device: None, lambda stream: contextlib.nullcontext()
+module.SIZES["fp32"], made = 64, gpu.burn
+def burn():
+    burn.times += 1
+    return made()
+gpu.burn, burn.times = burn, 0
+gpu.product = type(gpu).product.__get__(gpu)
+module.say(lie=False, hot=True, **list(gpu.loads({"load": "hbm", "seconds": 0.5, "seed": 1, "hot": True}))[0], times=burn.times)
+module.say(lie=False, hot=True, **list(gpu.loads({"load": "nonsense", "hot": True}))[0])
 module.say(lie=False, **list(gpu.loads({"load": "hbm", "seconds": 0.05, "seed": 1}))[0])
 module.say(lie=False, **list(gpu.loads({"load": "nonsense", "seconds": 0.05}))[0])
 """
@@ -382,6 +392,11 @@ def test_products_are_compared_bit_by_bit() -> None:
     (bursts,) = (it for it in found if it.get("load") == "bursts")
     assert 4 <= bursts["bursts"] <= 6
     assert bursts["took"] < 3
+    hot, broken = (it for it in found if it.get("hot"))
+    assert hot["wrong"] == 0
+    assert hot["times"] > 1, "the GPU multiplies while the load runs"
+    assert "gbs" not in hot
+    assert "AttributeError" in broken["problem"]
     assert found[-2]["wrong"] == 0
     assert found[-2]["gbs"] > 0
     assert "AttributeError" in found[-1]["problem"]
@@ -516,10 +531,10 @@ def test_a_gpu_that_multiplied_nothing_has_no_power_to_compare() -> None:
 
 
 def test_cycles_let_the_gpus_cool_after_the_stated_heat(monkeypatch: pytest.MonkeyPatch) -> None:
-    burnin = burnin_of(1, profile="cycles", cycle_heat=100, cycle_idle=50)
+    burnin = burnin_of(1, profile="cycles", cycle_heat=150, cycle_idle=50)
     now, sent_loads = [1000.0], list[tuple[str, float]]()
 
-    def run_loads(loads: list[dict[str, Any]], _seconds: float) -> bool:
+    def run_loads(loads: list[dict[str, Any]]) -> bool:
         sent_loads.extend(
             (one["load"], round(one["seconds"])) for one in loads if one["load"] in ("matmul", "idle")
         )
@@ -531,10 +546,11 @@ def test_cycles_let_the_gpus_cool_after_the_stated_heat(monkeypatch: pytest.Monk
     burnin._step = object()  # type: ignore[assignment]
     monkeypatch.setattr(burnin, "_wait", lambda *_: True)
     monkeypatch.setattr(burnin, "_command", run_loads)
-    monkeypatch.setattr(burnin, "_collectives", lambda _: [])
+    monkeypatch.setattr(burnin, "_collectives", lambda *_, **__: [])
     monkeypatch.setattr(burnin, "_write_totals", lambda _: None)
     burnin._rounds()
-    assert [name for name, _ in sent_loads[:6]] == ["matmul", "matmul", "idle", "matmul", "matmul", "idle"]
+    # the first round, which is quiet, lasts longer than a hot one
+    assert [name for name, _ in sent_loads[:6]] == ["matmul", "matmul", "idle", "matmul", "matmul", "matmul"]
     assert ("idle", 50) in sent_loads
 
 
@@ -592,20 +608,33 @@ def burnin_of(
     return made
 
 
-def test_every_round_has_every_load_and_partners_change() -> None:
+def test_a_quiet_round_has_every_load_and_three_partners() -> None:
     burnin = burnin_of(4)
     first, second = burnin._loads(0), burnin._loads(1)
-    assert [one["load"] for one in first] == ["dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer"]
-    assert [one["load"] for one in second] == ["matmul", "gpu_memory", "hbm", "copies", "peer"]
+    assert [one["load"] for one in first] == ["dcgm", "matmul", "gpu_memory", "hbm", "copies", *3 * ["peer"]]
+    assert [one["load"] for one in second] == [one["load"] for one in first[1:]]
     assert [one["load"] for one in first[1]["beside"]] == ["cpu", "memory", "storage"]
     assert sum(one["seconds"] for one in first[1]["beside"]) == pytest.approx(first[1]["seconds"])
-    met = set()
-    for number in range(3):
-        alone, pairs = burnin._collectives(number)
-        assert [group["members"] for group in alone["groups"]] == [["n0"], ["n1"], ["n2"], ["n3"]]
-        assert all(group["ranks"] == [4, 4] for group in pairs["groups"])
-        met |= {frozenset(group["members"]) for group in pairs["groups"]}
+    alone, *pairs = burnin._collectives(0)
+    assert [group["members"] for group in alone["groups"]] == [["n0"], ["n1"], ["n2"], ["n3"]]
+    groups = [group for turn in pairs for group in turn["groups"]]
+    assert all(group["ranks"] == [4, 4] for group in groups)
+    assert len({frozenset(group["members"]) for group in groups}) == 6, "each of four has met every other"
+
+
+def test_a_hot_round_never_pauses_the_products_and_partners_change() -> None:
+    burnin = burnin_of(4)
+    assert [one["load"] for one in burnin._loads(5, hot=True)] == ["matmul", "gpu_memory", "peer"]
+    assert burnin._loads(5, hot=True)[-1]["hot"]
+    turns = [burnin._collectives(number, hot=True) for number in range(3)]
+    assert all(len(turn) == 1 and turn[0]["hot"] for turn in turns)
+    met = {frozenset(group["members"]) for turn in turns for group in turn[0]["groups"]}
     assert len(met) == 6, "in three rounds each of four has met every other"
+    (alone,) = burnin_of(1)._collectives(0, hot=True)
+    assert [group["members"] for group in alone["groups"]] == [["n0"]]
+    burnin.started -= 3601
+    assert [one["load"] for one in burnin._loads(5, hot=True)] == ["matmul", "peer"]
+    assert "gpu_memory" in [one["load"] for one in burnin._loads(5)], "once more at the end"
 
 
 def test_inputs_come_again_so_that_rounds_can_be_compared() -> None:
@@ -630,16 +659,6 @@ def test_without_gpus_the_host_is_loaded() -> None:
     assert burnin._collectives(1) == []
 
 
-def test_only_a_quiet_round_pauses_the_products_for_copies_of_one_gpu() -> None:
-    burnin = burnin_of(2)
-    assert [one["load"] for one in burnin._loads(5, quiet=False)] == ["matmul", "gpu_memory", "peer"]
-    burnin.started -= 3601
-    assert [one["load"] for one in burnin._loads(5, quiet=False)] == ["matmul", "peer"]
-    assert "gpu_memory" in [one["load"] for one in burnin._loads(5)], "once more at the end"
-    alone = burnin_of(2, loads=("hbm", "copies"))
-    assert [one["load"] for one in alone._loads(5, quiet=False)] == ["hbm", "copies"]
-
-
 def test_gpus_that_no_load_uses_need_not_work() -> None:
     assert burnin_of(2, gpus=8).result.gpus == 8
     assert burnin_of(2, gpus=8, loads=("memory", "storage")).result.gpus == 0
@@ -647,13 +666,14 @@ def test_gpus_that_no_load_uses_need_not_work() -> None:
 
 @pytest.mark.parametrize(("gpus", "rounds"), [(2, 1), (4, 3), (8, 7), (5, 5)])
 def test_peers_change_until_every_pair_has_met(gpus: int, rounds: int) -> None:
-    ways = {way for number in range(rounds) for way in _pairs(gpus, number)}
+    assert len(_pairs(gpus)) == rounds
+    ways = {way for turn in _pairs(gpus) for way in turn}
     assert ways == {(a, b) for a in range(gpus) for b in range(gpus) if a != b}
 
 
 def test_three_rounds_fit_into_a_short_time() -> None:
     assert BurninConfig(load=10).load_seconds(14400) == 10
-    assert BurninConfig(load=10).load_seconds(240) == 6
+    assert BurninConfig(load=10).load_seconds(300) == 6
 
 
 def test_it_ends_before_slurm_takes_the_nodes_back() -> None:

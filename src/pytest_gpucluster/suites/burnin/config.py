@@ -116,4 +116,4 @@ class BurninConfig(Section):
 
     def load_seconds(self, total: float) -> float:
         """Return seconds for one load, so that about three rounds fit into `total` seconds."""
-        return min(self.load, max(0.2, total / 40))
+        return min(self.load, max(0.2, total / 50))

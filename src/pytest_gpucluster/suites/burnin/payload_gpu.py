@@ -5,6 +5,7 @@ torch has no public function for fp8 and int8 matrix products (SLF001).
 
 import base64
 import os
+import threading
 import time
 import types
 import zlib
@@ -15,6 +16,7 @@ from pytest_gpucluster.kit.payloads.tensor_bits import CHUNK, bits, digest_of
 from pytest_gpucluster.suites.burnin.payload_process import MIB, reason_of
 
 SIZES = {"fp64": 4096, "fp32": 8192, "tf32": 8192, "fp16": 8192, "bf16": 8192, "fp8": 8192, "int8": 8192}
+RATES = ("gbs", "busbw")  # of loads that also run beside products, where they say nothing of a link
 
 
 def mixed(torch: Any, device: Any, start: int, stop: int, seed: int) -> Any:
@@ -93,7 +95,8 @@ class GpuWorker:
                 copier, self.copier = self.copier, None
                 yield dict(base, load="beside", **self.result_of(copier.result))
         else:
-            yield dict(base, **self.result_of(lambda: getattr(self, load)(command)))
+            run = self.hot if command.get("hot") else self.result_of
+            yield dict(base, **run(lambda: getattr(self, load)(command)))
 
     def result_of(self, function: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
         """Return the result of a function, or its exception as a problem; frees cached GPU memory."""
@@ -106,6 +109,22 @@ class GpuWorker:
         except Exception as error:
             found.setdefault("problem", reason_of(error))
         return found
+
+    def hot(self, function: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+        """Return the result of a load that runs on a stream of its own while the GPU multiplies, without its rate."""
+        found = {}  # type: Dict[str, Any]
+
+        def run() -> Dict[str, Any]:
+            self.torch.cuda.set_device(self.device)  # each thread has its own
+            with self.torch.cuda.stream(self.torch.cuda.Stream(self.device)):
+                return function()
+
+        thread = threading.Thread(target=lambda: found.update(self.result_of(run)), daemon=True)
+        thread.start()
+        while thread.is_alive() and self.burn():
+            pass
+        thread.join()
+        return {key: value for key, value in found.items() if key not in RATES}
 
     def copies_beside(self) -> Any:
         """Return the copies beside the products; None where they cannot begin, which the load `copies` reports."""

@@ -283,7 +283,7 @@ class NodeTotals:
                 known.append(hash_)
         for metric, value in _rates_of(load, result):
             self.rates.setdefault(metric, {}).setdefault(part, []).append(float(value))
-        if load == "nccl" and result.get("gpu") == 0:  # all GPUs of the node have the same value
+        if "busbw" in result and result.get("gpu") == 0:  # all GPUs of the node have the same value
             for member in result["members"]:
                 if member != self.node:
                     self.partners.setdefault(member, []).append(float(result["busbw"]))
@@ -443,7 +443,7 @@ def _foreign(names: Iterable[str]) -> tuple[str, ...]:
 def _rates_of(load: str, result: Line) -> Iterator[tuple[str, float]]:
     if load == "matmul":
         yield str(result["dtype"]), result["tflops"]
-    elif load == "nccl":
+    elif load == "nccl" and "busbw" in result:  # none beside products
         yield ("nccl_pairs" if len(result["members"]) > 1 else "nccl_alone"), result["busbw"]
     for key, metric in _RATES.get(load, {}).items():
         if key in result:

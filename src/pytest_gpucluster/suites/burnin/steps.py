@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.cluster.slurm.streaming_step import StreamingStep
@@ -42,6 +42,10 @@ ROUND_SLACK = (
     300.0  # seconds beyond the time of its loads after which a round continues without the late nodes
 )
 MEMORY_TESTS = 3600.0  # seconds in which each round tests the memory of the GPUs
+_T = TypeVar("_T")
+QUIET_TURNS = (
+    3  # partners that a GPU or a node meets in a round that takes their rates; a slow pair is judged with 3
+)
 SEEDS = 4  # inputs, used in turn so that rounds can be compared
 
 
@@ -230,24 +234,23 @@ class Burnin:
     def _rounds(self) -> None:
         if not self._wait(lambda: all(map(self._has_started, self.live)), STARTING, "start"):
             return
-        longest, heated = 0.0, time.monotonic()
+        took, needed, heated = dict[bool, float](), 0.0, time.monotonic()  # took: hot -> seconds of a round
         while self.live and not self._over:
             number, began = self.result.rounds, time.monotonic()
             # figures of single parts need a quiet GPU: they are taken before the heat and after it
-            quiet = not longest or self.end - began < 2 * longest
-            if not self._command(self._loads(number, quiet=quiet), self._work_seconds()):
-                return
-            collectives = self._collectives(number)
-            if collectives and not self._command(collectives, 2 * self.load_seconds):
-                return
-            longest = max(longest, time.monotonic() - began)
+            hot = bool(took) and self.end - began >= needed and "matmul" in self.config.loads
+            for loads in (self._loads(number, hot=hot), self._collectives(number, hot=hot)):
+                if not self._command(loads):
+                    return
+            took[hot] = max(took.get(hot, 0.0), time.monotonic() - began)
+            needed = took[False] + took.get(True, took[False] / 2)
             self.result.rounds += 1
             for node in self.live:
                 self._recent[node].rounds += 1
                 self.result.nodes[node].rounds += 1
                 self._write_totals(node)
             if self.config.profile == "cycles" and time.monotonic() - heated >= self.config.cycle_heat:
-                if not self._cool(2 * longest):
+                if not self._cool(needed):
                     return
                 heated = time.monotonic()
 
@@ -255,7 +258,7 @@ class Burnin:
         """Leave the GPUs alone, but not in the last `needed` seconds; return False if the burn-in ended before."""
         seconds = min(self.config.cycle_idle, self.end - time.monotonic() - needed)
         idle = [{"load": "idle", "seconds": seconds}] if seconds > 0 and self.gpus else []
-        return self._command(idle, seconds)
+        return self._command(idle)
 
     @property
     def _over(self) -> bool:
@@ -266,13 +269,13 @@ class Burnin:
 
     # --- the loads of a round
 
-    def _loads(self, number: int, *, quiet: bool = True) -> list[dict[str, Any]]:
-        """Return the loads of a round, without the collectives; only a quiet one pauses the products for copies of one GPU."""
+    def _loads(self, number: int, *, hot: bool = False) -> list[dict[str, Any]]:
+        """Return the loads of a round, without the collectives; a hot one never pauses the products."""
         config, seconds, seed = self.config, self.load_seconds, number % SEEDS
         made = []
         beside = self._beside(4 * seconds, seed)
         for load in ("dcgm", "matmul", "bursts", "gpu_memory", "hbm", "copies", "peer"):
-            if not self._wanted(load, number, quiet):
+            if not self._wanted(load, number, hot):
                 continue
             one: dict[str, Any] = {"load": load, "seconds": seconds, "seed": seed}
             if load == "dcgm":
@@ -283,13 +286,23 @@ class Burnin:
             if load == "bursts":
                 one |= {"seconds": 4 * seconds, "period": config.burst_period}
             if load == "peer":
-                one["pairs"] = _pairs(self.gpus, number)
+                made += [
+                    {**one, "pairs": pairs, "hot": hot}
+                    for pairs in self._turns(_pairs(self.gpus), number, hot)
+                ]
+                continue
             made.append(one)
         if "matmul" not in config.loads or not self.gpus:
             made += [{**one, "seconds": seconds} for one in beside]
         return made
 
-    def _wanted(self, load: str, number: int, quiet: bool) -> bool:
+    @staticmethod
+    def _turns(turns: Sequence[_T], number: int, hot: bool) -> list[_T]:
+        """Return who meets whom in a round: one turn of the circle beside products, several where rates are taken."""
+        first, count = (number, 1) if hot else (number * QUIET_TURNS, QUIET_TURNS)
+        return [turns[(first + it) % len(turns)] for it in range(min(count, len(turns)))]
+
+    def _wanted(self, load: str, number: int, hot: bool) -> bool:
         """Return whether a round has a load."""
         config = self.config
         if load == "bursts":
@@ -299,29 +312,26 @@ class Burnin:
         if load == "dcgm":
             return not number
         if load == "gpu_memory":
-            return quiet or self.elapsed <= MEMORY_TESTS
-        return quiet or load not in ("hbm", "copies") or "matmul" not in config.loads
+            return not hot or self.elapsed <= MEMORY_TESTS
+        return not hot or load not in ("hbm", "copies")
 
     def _beside(self, seconds: float, seed: int) -> list[dict[str, Any]]:
         """Return the loads of the host, one after the other, which run while the GPUs multiply for `seconds`."""
         chosen = [load for load in ("cpu", "memory", "storage") if load in self.config.loads]
         return [{"load": load, "seconds": seconds / len(chosen), "seed": seed} for load in chosen]
 
-    def _work_seconds(self) -> float:
-        first = self.config.dcgm_timeout if not self.result.rounds and "dcgm" in self.config.loads else 0.0
-        return first + (16 if self.config.profile == "bursts" else 12) * self.load_seconds
-
-    def _collectives(self, number: int) -> list[dict[str, Any]]:
+    def _collectives(self, number: int, *, hot: bool = False) -> list[dict[str, Any]]:
         if "nccl" not in self.config.loads:
             return []
         # ranks are numbered by GPU: a node that lacks one cannot take part
         able = [node for node in self.live if self.gpus and len(self.result.nodes[node].used) == self.gpus]
         alone = [(node,) for node in able]
-        turns = circle(able) if len(able) > 1 else ()
-        pairs = turns[number % len(turns)] if turns else ()
-        return [self._collective(groups, number) for groups in (alone, pairs) if groups]
+        turns = self._turns(circle(able) if len(able) > 1 else (), number, hot)
+        if hot and turns:
+            alone = []  # the pairs load the links of the node as well
+        return [self._collective(groups, number, hot) for groups in (alone, *turns) if groups]
 
-    def _collective(self, groups: Sequence[Sequence[str]], number: int) -> dict[str, Any]:
+    def _collective(self, groups: Sequence[Sequence[str]], number: int, hot: bool) -> dict[str, Any]:
         made = []
         for members in groups:
             self._group += 1
@@ -335,10 +345,10 @@ class Burnin:
             })  # fmt: skip
         return {
             "load": "nccl", "seconds": self.load_seconds, "seed": number % SEEDS, "bytes": self.config.nccl_size,
-            "groups": made,
+            "groups": made, "hot": hot,
         }  # fmt: skip
 
-    def _command(self, loads: list[dict[str, Any]], seconds: float) -> bool:
+    def _command(self, loads: list[dict[str, Any]]) -> bool:
         """Run loads on all live nodes; return False if the burn-in ended before."""
         if not loads:
             return True
@@ -349,7 +359,7 @@ class Burnin:
         self._step.send(
             json.dumps({"do": "round", "id": number, "round": self.result.rounds, "loads": loads})
         )
-        timeout = 2 * seconds + ROUND_SLACK
+        timeout = 3 * sum(float(load.get("timeout", load["seconds"])) for load in loads) + ROUND_SLACK
         if not self._wait(lambda: set(self.live) <= self._done[number], timeout, f"command {number}"):
             return False
         for node, why in removal.corrupt_nodes(self.result).items():
@@ -499,8 +509,7 @@ class Burnin:
         )  # fmt: skip
 
 
-def _pairs(gpus: int, number: int) -> list[tuple[int, int]]:
-    """Return (from, to) of the GPUs of a node in this round: each pair in both directions."""
-    turns = circle([str(gpu) for gpu in range(gpus)]) if gpus > 1 else ()
-    pairs = turns[number % len(turns)] if turns else ()
-    return [copy for a, b in pairs for copy in ((int(a), int(b)), (int(b), int(a)))]
+def _pairs(gpus: int) -> list[list[tuple[int, int]]]:
+    """Return the turns of the GPUs of a node as (from, to): each pair in both directions; one empty turn without a pair."""
+    turns = circle([str(gpu) for gpu in range(gpus)]) if gpus > 1 else [()]
+    return [[copy for a, b in turn for copy in ((int(a), int(b)), (int(b), int(a)))] for turn in turns]
