@@ -126,7 +126,7 @@ reframe: .cache/reframe/.ready
 
 KILLS ?= 300
 SEED ?= 1
-chaos: $(VENV)/.ready slurm packages
+chaos: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
 	@$(BIN)/python tools/chaos.py --kills $(KILLS) --seed $(SEED)
 
 clean:

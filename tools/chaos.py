@@ -25,11 +25,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import chaos_kubernetes
+import chaos_suites
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.drain import write_reason
@@ -143,12 +144,14 @@ class Running:
     """One pytest under way. `killed`: by SIGKILL; `stopped`: told to end; `strict`: nothing may differ."""
 
     process: subprocess.Popen[str]
+    plan: chaos_suites.Plan
     mark: str
     folder: Path
     workers: bool
     began: float
     killed: bool = False
     strict: bool = False
+    undisturbed: bool = False  # it ended before it was struck, and all its nodes are healthy
     cleaned: bool = False  # the next run, or `gpucluster clean`, takes away what is left
     struck: str = ""  # the node whose agent or slurmd was hit: that it did not respond is true
     frozen: DaemonProcess | None = (
@@ -222,6 +225,9 @@ class Campaign:
         self.kubernetes_files.mkdir()
         (self.kubernetes_files / "test_kubernetes_suite.py").write_text(chaos_kubernetes.SUITE)
         (self.kubernetes_files / "conftest.py").write_text(WITNESS)
+        self.plan = chaos_suites.Plan(
+            self.files, sandbox.cluster_file, NODES * len(TESTS), faulty=True
+        )  # of most kinds
         self.bin = folder / "bin"
         self.bin.mkdir()
         (self.bin / "sitecustomize.py").write_text(CLOCK)
@@ -243,18 +249,25 @@ class Campaign:
         kind = rng.choice(self.kinds)
         if kind == "slurmctld":
             time.sleep(6)  # by then it has saved the end of the run before, which a kill would have it forget
-        workers = rng.random() < 0.3 and kind != "kubernetes"  # with -n Jobs need Slurm or SSH too
+        workers = rng.random() < 0.3 and kind not in {
+            "kubernetes",
+            *chaos_suites.SUITES,
+        }  # with -n Jobs need Slurm or SSH too
         told = Told(number, kind, "")
         folder = self.folder / f"run{number}"
         folder.mkdir()
         options = self._put_on_trial() if kind == "helper" else ()
         with contextlib.ExitStack() as stack:
-            site = None
+            site, plan = None, self.plan
             if kind == "kubernetes":
                 site = stack.enter_context(chaos_kubernetes.site(folder, rng))
-            with self._started(
-                folder, workers, *before(kind, rng, folder), options=options, site=site
-            ) as run:
+                plan = chaos_suites.Plan(
+                    self.kubernetes_files, site.cluster_file, len(chaos_kubernetes.TESTS)
+                )
+            elif kind in chaos_suites.SUITES:
+                plan = chaos_suites.plan(kind, folder, self.sandbox, WITNESS)
+            plan = replace(plan, options=(*plan.options, *options))
+            with self._started(folder, workers, plan, *before(kind, rng, folder), site=site) as run:
                 try:
                     told.what = TROUBLES[kind](self, run, rng)
                     self._wait(run, told)
@@ -278,7 +291,7 @@ class Campaign:
             folder = self.folder / f"undisturbed{workers}"
             folder.mkdir()
             told = Told(0, "none", "undisturbed")
-            with self._started(folder, workers) as run:
+            with self._started(folder, workers, self.plan) as run:
                 run.strict = True
                 self._wait(run, told)
             told.rc, told.seconds = run.process.returncode, time.monotonic() - run.began
@@ -293,18 +306,18 @@ class Campaign:
         self,
         folder: Path,
         workers: bool,
+        plan: chaos_suites.Plan,
         *prefix: str,
-        options: tuple[str, ...] = (),
         site: chaos_kubernetes.Site | None = None,
     ) -> Any:
         mark = f"CHAOS_MARK={uuid.uuid4()}"
         (folder / "tmp").mkdir()
         (folder / "hangs").mkdir()
         args = [
-            f"--cluster={site.cluster_file if site else self.sandbox.cluster_file}",
+            f"--cluster={plan.cluster_file}",
             "-n2" if workers else "-n0",
             f"--report-dir={folder / 'reports'}",
-            *options,
+            *plan.options,
         ]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
         variables = dict(word.split("=", 1) for word in prefix if "=" in word and not word.startswith("-"))
@@ -329,7 +342,7 @@ class Campaign:
                 "-p",
                 "no:cacheprovider",
                 *args,
-                str(self.kubernetes_files if site else self.files),
+                str(plan.files),
             ],
             cwd=folder,
             env={
@@ -353,7 +366,7 @@ class Campaign:
             start_new_session=True,
         )
         out.close()
-        run = Running(process, mark, folder, workers, time.monotonic(), site=site, output=cat)
+        run = Running(process, plan, mark, folder, workers, time.monotonic(), site=site, output=cat)
         try:
             yield run
         finally:
@@ -413,7 +426,11 @@ class Campaign:
             )
             away = [f"{node} is {state}" for node, state in states.items() if state != "idle"]
             objects = run.site.left(dead=run.dead) if run.site else []
-            if not (jobs or alive or away or objects) or time.monotonic() > deadline:
+            checkpoints = run.plan.left()
+            if checkpoints and run.killed and not (jobs or alive or run.cleaned):
+                run.cleaned = True  # a step that was killed too has left it to the operator
+                self._clean(run)
+            if not (jobs or alive or away or objects or checkpoints) or time.monotonic() > deadline:
                 break
             time.sleep(0.15)
         temporary = [
@@ -431,7 +448,7 @@ class Campaign:
         if away:
             self._mend()
         found = [f"job {job}" for job in jobs or []]
-        found += [f"{name} in Kubernetes" for name in objects]
+        found += [*(f"{name} in Kubernetes" for name in objects), *checkpoints]
         return [*found, *(f"process {p}" for p in alive), *(f"file {t}" for t in temporary), *away]
 
     def _was_forgotten(self, job: str) -> bool:
@@ -444,7 +461,12 @@ class Campaign:
     def _clean(self, run: Running) -> None:
         """Do as an operator does after a run that was killed whole."""
         done = subprocess.run(
-            [sys.executable, "-m", "pytest_gpucluster.cli", "clean", "--yes"],
+            [
+                *(sys.executable, "-m", "pytest_gpucluster.cli"),
+                "clean",
+                "--yes",
+                f"--cluster={run.plan.cluster_file}",
+            ],
             env={**os.environ, **self.sandbox.env, "TMPDIR": str(run.folder / "tmp")},
             capture_output=True,
             text=True,
@@ -552,7 +574,9 @@ class Campaign:
         for word in ("INTERNALERROR", "Traceback (most recent"):
             if word in out and events:  # before that it is Python or pytest that a signal has met
                 told.fault("wrong", f"{word} in what it printed")
-        if told.rc == 0 and not run.site:  # no node of Kubernetes is faulty
+        if run.undisturbed and told.rc != 0:
+            told.fault("wrong", f"undisturbed, exit {told.rc}")
+        if told.rc == 0 and run.plan.faulty:
             told.fault("wrong", "ends green")
         if (
             told.rc is not None and told.rc < 0 and events
@@ -568,7 +592,7 @@ class Campaign:
                 told.fault("lost", f"finish events say {said}, exit {told.rc}")
         self._judge_reports(run, told, out, begun=begun)
         ends = [event for event in results if ".py::" in event["nodeid"]]  # the others are no items
-        items = len(chaos_kubernetes.TESTS) if run.site else NODES * len(TESTS)
+        items = run.plan.items
         if told.rc == 1 and len(ends) != items and "worker died as it started" not in out:
             told.fault("lost", f"{len(ends)} of {items} items have an end")
         if run.strict and not (
@@ -692,6 +716,12 @@ def holder(campaign: Campaign, run: Running, rng: random.Random) -> str:
     at = time.monotonic() - run.began
     if run.process.poll() is not None:
         return f"KILL of all at {at:.1f}: it was over"
+    return kill_all(run) + " -n2" * run.workers
+
+
+def kill_all(run: Running) -> str:
+    """Kill all processes of a run but Slurm's own commands and the agents; `gpucluster clean` follows."""
+    at = time.monotonic() - run.began
     run.killed = run.cleaned = True
     killed: set[DaemonProcess] = set()
     while victims := {
@@ -701,7 +731,7 @@ def holder(campaign: Campaign, run: Running, rng: random.Random) -> str:
             for victim in victims:
                 victim.send(number)
         killed |= victims
-    return f"KILL of all {len(killed)} but {', '.join(SURVIVORS)} at {at:.1f}{' -n2' if run.workers else ''}"
+    return f"KILL of all {len(killed)} but {', '.join(SURVIVORS)} at {at:.1f}"
 
 
 def stopped(run: Running, rng: random.Random, times: int) -> str:
@@ -879,6 +909,30 @@ def kubernetes(campaign: Campaign, run: Running, rng: random.Random) -> str:
     return what
 
 
+def suite(campaign: Campaign, run: Running, rng: random.Random) -> str:
+    """End a run of a suite once its checkpoint is begun, or its jobs are submitted."""
+    name = rng.choice(("KILL", "KILL", "TERM", "TERM", "INT", "KILL srun", "KILL of all"))
+    run.patience, run.grace = run.plan.patience, 60.0
+    begun = run.plan.left if run.plan.shared else lambda: campaign.client("squeue", "-h", "-o", "%i")
+    while run.process.poll() is None and not begun():
+        time.sleep(0.01)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        run.process.wait(rng.choice((rng.uniform(0, 0.3), rng.uniform(0, 3), rng.uniform(0, 12))))
+    at = time.monotonic() - run.began
+    run.undisturbed = run.process.poll() is not None
+    if run.undisturbed:
+        return f"{name} at {at:.1f}: it was over"
+    if name == "KILL of all":
+        return kill_all(run)
+    if name == "KILL srun":
+        for victim in run.victims("srun"):
+            victim.send(signal.SIGKILL)
+    else:
+        run.process.send_signal(signal.Signals[f"SIG{name}"])
+        run.killed = name == "KILL"
+    return f"{name} at {at:.1f}"
+
+
 TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "signal": signalled,
     "holder": holder,
@@ -892,8 +946,22 @@ TROUBLES: dict[str, Callable[[Campaign, Running, random.Random], str]] = {
     "helper": helper,
     "network": network,
     "kubernetes": kubernetes,
+    "training": suite,
+    "intrusive": suite,
 }
-ONCE = ("holder", "slurmd", "slurmctld", "full", "full", "clock", "hang", "helper", "kubernetes")
+ONCE = (
+    "holder",
+    "slurmd",
+    "slurmctld",
+    "full",
+    "full",
+    "clock",
+    "hang",
+    "helper",
+    "kubernetes",
+    "training",
+    "intrusive",
+)
 USUAL = ("signal",) * 13 + ("double", "double", "end", "end", *ONCE)
 
 

@@ -299,14 +299,24 @@ def test_resumed_it_goes_on_with_the_time_that_was_left(stopped: Run, sandbox: S
     assert {told["node"] for told in later} <= {"gpu01", "gpu04"}
 
 
-def test_in_its_own_time_it_ends_green(sandbox: Sandbox, tmp_path: Path) -> None:
-    words = arguments(sandbox, tmp_path, "--burnin-time=5s", "--nodes=gpu01", loads=["storage"])
+@pytest.mark.parametrize(
+    ("profile", "loads"), [("steady", {"storage"}), ("cycles", {"storage", "matmul", "idle"})]
+)
+def test_in_its_own_time_it_ends_green(
+    sandbox: Sandbox, tmp_path: Path, profile: str, loads: set[str]
+) -> None:
+    chosen = {"loads": sorted(loads - {"idle"}), "cycle_heat": "1s", "cycle_idle": "1s"}
+    options = ("--burnin-time=8s", "--nodes=gpu01", f"--burnin-profile={profile}")
+    words = arguments(sandbox, tmp_path, *options, **chosen)
     run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
     assert run.rc == 0, run.out[-3000:]
     (end,) = burnin_events(run, "end")
     assert end["why"] == "the time is up"
     assert "not applicable: burnin.loads of the cluster file leaves" not in run.out  # -v shows them
     assert "test_storage[gpu01]" in names(run.outcomes, "passed")
+    assert {load for event in burnin_events(run, "totals") for load in event["totals"]["ran"]} == loads
+    hot = [event for event in burnin_events(run, "totals") if "matmul" in event["totals"]["ran"]]
+    assert all(event["totals"]["held"] for event in hot), "the record of power has each round"
 
 
 def test_without_a_gpu_under_load_nothing_is_proved(sandbox: Sandbox, tmp_path: Path) -> None:

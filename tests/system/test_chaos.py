@@ -52,6 +52,8 @@ if TYPE_CHECKING:
         ("full", 6),
         ("clock", 7),
         ("kubernetes", 110),  # SIGKILL while the API server fails
+        ("training", 7),  # SIGKILL while a checkpoint is written
+        ("intrusive", 11),  # SIGKILL while jobs are submitted
     ],
 )
 def test_a_run_that_meets_trouble(sandbox: Sandbox, tmp_path: Path, kind: str, number: int) -> None:
@@ -98,7 +100,7 @@ def test_what_the_campaign_calls_lost(sandbox: Sandbox, tmp_path: Path) -> None:
     told = chaos.Told(1, "signal", "x", rc=0)
     with subprocess.Popen(["true"], text=True) as process:
         process.wait()
-        campaign._judge_events(chaos.Running(process, "X=1", tmp_path, False, 0.0), told)
+        campaign._judge_events(chaos.Running(process, campaign.plan, "X=1", tmp_path, False, 0.0), told)
     assert [kind for kind, _ in told.faults] == ["lost", "lost", "wrong", "wrong", "lost"]
     assert "line 2 cannot be read" in told.faults[0][1]
     assert "test_quick[gpu02] has ended" in told.faults[1][1]

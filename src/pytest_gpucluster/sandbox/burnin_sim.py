@@ -98,7 +98,8 @@ class SimulatedGpus:
         """Yield the results of a load after its time."""
         load, seconds = command["load"], float(command["seconds"])
         self.fault = json.loads(self.files.read("burnin.json"))
-        self.files.change(self.heat)
+        if load != "idle":
+            self.files.change(self.heat)
         time.sleep(seconds)
         self.files.change(self.count)
         self.xids()
@@ -129,6 +130,8 @@ class SimulatedGpus:
             wrong = int(self.of("bits", gpu, 0.0))
             first = "at address 0x7f2c40000000: read 0x00000004, expected 0x00000000" if wrong else ""
             yield {"bytes": 1, "tested": 0.95, "wrong": wrong, "first": first}
+        elif load in ("idle", "bursts"):
+            yield {}
         elif load == "hbm":
             yield {"gbs": self.rate(self.load["hbm"], self.of("hbm", gpu)), "wrong": 0}
         elif load == "copies":

@@ -527,7 +527,22 @@ def test_a_gpu_that_multiplied_nothing_has_no_power_to_compare() -> None:
     idle = NodeTotals("a", hello={**hello("a"), "devices": []})
     idle.add({"load": "matmul", "results": [{"load": "matmul", "lacks": "no torch"}], "sensors": seen})
     assert "power" not in idle.rates
-    assert idle.held == {}
+    burnin = BurninResult({"a": idle}, 3600, 4, seconds=3600, rounds=1)
+    metrics = error_checks.temperature(burnin, "a", CONFIG).metrics
+    assert [it.name for it in metrics if it.name.endswith("_mean")] == []
+
+
+def test_events_of_all_rounds_hold_the_record_of_power() -> None:
+    """Only the first has the agent's hello; a resumed burn-in adds them up."""
+    seen = {gpu_of("a", 0): {"samples": 20, "held": {"watts": {"690": 20}}, "slowed": {"sw_power_cap": 8.0}}}
+    first, second = NodeTotals("a", hello=hello("a")), NodeTotals("a")
+    for one in (first, second):
+        one.add(load("a", "matmul", sensors=seen))
+    both = NodeTotals("a")
+    for one in (first, second):
+        both.merge(NodeTotals.from_dict(json.loads(json.dumps(one.as_dict()))))
+    assert both.held[gpu_of("a", 0)]["watts"] == {"690": 40}
+    assert both.slowed[gpu_of("a", 0)] == {"sw_power_cap": 16.0}
 
 
 def test_cycles_let_the_gpus_cool_after_the_stated_heat(monkeypatch: pytest.MonkeyPatch) -> None:

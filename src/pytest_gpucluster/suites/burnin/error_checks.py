@@ -221,6 +221,8 @@ def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> J
 
 def _record(totals: NodeTotals) -> Iterator[Metric]:
     """Yield mean and 95th percentile of what was held under the hot loads, and the seconds of each reason of throttling."""
+    if not totals.used:
+        return
     for uuid, quantities in sorted(totals.held.items()):
         part = totals.part(uuid) if uuid else ""
         for quantity in quantities:

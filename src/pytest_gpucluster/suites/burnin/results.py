@@ -219,7 +219,7 @@ class NodeTotals:
 
     def _add_sensors(self, load: str, sensors: Mapping[str, Line], multiplied: Container[object]) -> None:
         for uuid, seen in sensors.items():
-            if load not in _COOL and self.used:
+            if load not in _COOL:
                 self._add_held(uuid, seen.get("held", {}), seen.get("slowed", {}))
             if uuid == HOST:
                 continue
