@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -166,10 +165,21 @@ class Running:
     grace: float = 20.0  # seconds for nodes and processes to be back afterwards
 
     def own(self) -> list[DaemonProcess]:
-        return list(processes.of_environment(self.mark))
+        """Return its processes: Slurm's commands and tasks have only PATH of the environment of pytest."""
+        return [one for one in map(processes.identify, pids_of(self.mark)) if one is not None]
 
     def victims(self, role: str) -> list[DaemonProcess]:
         return [one for one in self.own() if role_of(one, self.process.pid) == role]
+
+
+def pids_of(mark: str) -> list[int]:
+    """Return the processes with a text in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if mark.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
 def role_of(process: DaemonProcess, main: int) -> str:  # a table
@@ -228,18 +238,20 @@ class Campaign:
         self.plan = chaos_suites.Plan(
             self.files, sandbox.cluster_file, NODES * len(TESTS), faulty=True
         )  # of most kinds
-        self.bin = folder / "bin"
-        self.bin.mkdir()
-        (self.bin / "sitecustomize.py").write_text(CLOCK)
-        for name in COMMANDS:
-            self._wrap(name)
 
-    def _wrap(self, name: str) -> None:
-        path = shutil.which(name, path=self.sandbox.env["PATH"])
-        assert path, name
-        wrapper = self.bin / name
-        wrapper.write_text(f'#!/bin/sh\n[ -e "$CHAOS_HANGS/{name}" ] && exec sleep 1000\nexec {path} "$@"\n')
-        wrapper.chmod(0o755)
+    def _programs(self, folder: Path) -> Path:
+        """Write the commands that a run may find hanging, and its clock; its processes are known by this folder."""
+        place = folder / "bin"
+        place.mkdir()
+        (place / "sitecustomize.py").write_text(CLOCK)
+        for name in COMMANDS:
+            path = shutil.which(name, path=self.sandbox.env["PATH"])
+            assert path, name
+            wrapper = place / name
+            hangs = folder / "hangs" / name
+            wrapper.write_text(f'#!/bin/sh\n[ -e {hangs} ] && exec sleep 1000\nexec {path} "$@"\n')
+            wrapper.chmod(0o755)
+        return place
 
     # --- one run
 
@@ -293,7 +305,14 @@ class Campaign:
             told = Told(0, "none", "undisturbed")
             with self._started(folder, workers, self.plan) as run:
                 run.strict = True
+                missing = {*ROLES, "pytest"} - ({"worker"} if not workers else set())
+                while run.process.poll() is None and missing:
+                    missing -= {role_of(one, run.process.pid) for one in run.own()}
                 self._wait(run, told)
+            if missing:
+                raise SystemExit(
+                    f"processes of a run that the campaign does not see: {', '.join(sorted(missing))}"
+                )
             told.rc, told.seconds = run.process.returncode, time.monotonic() - run.began
             self.usual[workers] = told.seconds
             self._judge(run, told)
@@ -310,7 +329,7 @@ class Campaign:
         *prefix: str,
         site: chaos_kubernetes.Site | None = None,
     ) -> Any:
-        mark = f"CHAOS_MARK={uuid.uuid4()}"
+        programs = self._programs(folder)
         (folder / "tmp").mkdir()
         (folder / "hangs").mkdir()
         args = [
@@ -348,16 +367,14 @@ class Campaign:
             env={
                 **kept,
                 **self.sandbox.env,
-                "PATH": f"{self.bin}:{self.sandbox.env['PATH']}",
+                "PATH": f"{programs}:{self.sandbox.env['PATH']}",
                 "PYTHONPATH": os.pathsep.join(
-                    [str(self.bin), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+                    [str(programs), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
                 ),
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "TMPDIR": str(folder / "tmp"),
                 "XDG_STATE_HOME": str(folder / "state"),
-                "CHAOS_HANGS": str(folder / "hangs"),
                 "CHAOS_WITNESS": str(folder / "witness"),
-                **dict([mark.split("=")]),
                 **variables,
             },
             stdout=out,
@@ -366,7 +383,7 @@ class Campaign:
             start_new_session=True,
         )
         out.close()
-        run = Running(process, plan, mark, folder, workers, time.monotonic(), site=site, output=cat)
+        run = Running(process, plan, str(programs), folder, workers, time.monotonic(), site=site, output=cat)
         try:
             yield run
         finally:

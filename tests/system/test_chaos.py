@@ -63,6 +63,12 @@ def test_a_run_that_meets_trouble(sandbox: Sandbox, tmp_path: Path, kind: str, n
     assert told.faults == []
 
 
+def test_the_campaign_sees_every_process_of_a_run(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Signals to processes that it does not see would hit nothing, and none that is left would be found."""
+    sandbox.fault("gpu_missing", chaos.FAULTY, gpu=1)
+    chaos.Campaign(sandbox, tmp_path, 1, ("signal",), gpus=8).learn()
+
+
 def test_the_figure_of_a_campaign() -> None:
     figure = chaos.figure([chaos.Told(1, "signal", "KILL"), chaos.Told(2, "full", "x", [("lost", "y")])], 3)
     assert figure == "chaos: 2 runs, seed 3 (1 signal, 1 full): leaked 0, lost 1, wrong 0"
