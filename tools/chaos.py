@@ -930,7 +930,10 @@ def suite(campaign: Campaign, run: Running, rng: random.Random) -> str:
     """End a run of a suite once its checkpoint is begun, or its jobs are submitted."""
     name = rng.choice(("KILL", "KILL", "TERM", "TERM", "INT", "KILL srun", "KILL of all"))
     run.patience, run.grace = run.plan.patience, 60.0
-    begun = run.plan.left if run.plan.shared else lambda: campaign.client("squeue", "-h", "-o", "%i")
+
+    def begun() -> bool:
+        return bool(run.plan.left() if run.plan.shared else campaign.client("squeue", "-h", "-o", "%i"))
+
     while run.process.poll() is None and not begun():
         time.sleep(0.01)
     with contextlib.suppress(subprocess.TimeoutExpired):
