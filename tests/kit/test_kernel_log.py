@@ -138,6 +138,8 @@ ALONE = {
 }
 # a question that the present state answers; without it a warning
 QUESTIONS = {
+    "tg3: probe of 0000:02:00.0 failed with error -22": "device",
+    "nouveau 0000:02:00.0: probe with driver nouveau failed with error -12": "device",
     "EXT4-fs (sda1): warning: mounting fs with errors, running e2fsck is recommended": "filesystem",
     "BTRFS error (device sda2): bdev /dev/sda2 errs: wr 1, rd 0, flush 0, corrupt 0, gen 0": "filesystem",
     "nfs: server fs1 not responding, timed out": "stall",
@@ -162,6 +164,12 @@ QUESTIONS = {
 }
 # the kernel gave a device up: a failure without a repair where the state is not read
 GAVE_UP = {
+    "mpt3sas_cm0: failure at drivers/scsi/mpt3sas/mpt3sas_scsih.c:10597/_scsih_probe()!": "device",
+    "ixgbe: probe of 0000:65:00.0 failed with error -5": "device",
+    "nvme 0000:41:00.0: probe with driver nvme failed with error -5": "device",
+    "bnxt_en 0000:26:00.0 (unnamed net_device) (uninitialized): hwrm req_type 0x1d seq id 0xb error 0x2": "nic",
+    "igc 0000:2b:00.0 enp43s0: PCIe link lost, device now detached": "device",
+    "Memory failure: 0x3f8e65: recovery action for dirty LRU page: Recovered": "mce",
     "EXT4-fs (sda1): Remounting filesystem read-only": "filesystem",
     "XFS (nvme1n1): Corruption of in-memory data detected.  Shutting down filesystem": "filesystem",
     "md/raid1:md0: Disk failure on sda1, disabling device.": "raid",
@@ -188,7 +196,8 @@ WARNINGS = {
     "iwlwifi 0000:03:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer": "pcie",
     "pci 0000:05:00.0: AER: can't recover (no error_detected callback)": "pcie",
     "{3}[Hardware Error]: event severity: recoverable": "mce",
-    "Memory failure: 0x3f8e65: recovery action for dirty LRU page: Recovered": "mce",
+    "soft offline: 0x3f8e65: page migrated": "mce",
+    "Memory failure: registered address space: start 0x400000000000": "mce",
     "mce: CPU7: Package temperature above threshold, cpu clock throttled (total events = 1)": "mce",
     "Out of memory: Killed process 4711 (python) total-vm:9900kB, anon-rss:900kB, UID:1000": "oom",
     "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0-1,global_oom,task=python,pid=9": "oom",
@@ -269,6 +278,67 @@ def test_a_device_that_is_used_again_was_not_given_up(tmp_path: Path, again: str
     lost = "md/raid1:md0: Disk failure on sda1, disabling device."
     assert bool(findings(tmp_path, lost, again)) is bad
     assert findings(tmp_path, again, lost) == ["raid"]
+
+
+def test_an_interface_that_got_its_name_later_was_not_given_up(tmp_path: Path) -> None:
+    failed = (
+        "bnxt_en 0000:26:00.0 (unnamed net_device) (uninitialized): hwrm req_type 0x1d seq id 0xb error 0x2"
+    )
+    assert findings(tmp_path, failed, "bnxt_en 0000:26:00.0 ens1np0: renamed from eth2") == []
+    assert findings(tmp_path, failed, "bnxt_en 0000:26:00.1 ens1np1: renamed from eth3") == ["nic"]
+
+
+@pytest.mark.parametrize(
+    ("before", "bad"),
+    [
+        ("Injecting memory failure for pfn 0x3f8e65 at process virtual address 0x7f", False),  # a test
+        ("NVRM: Xid (PCI:0009:01:00): 94, pid=4711, name=python, Contained: SM (0x1)", False),  # gpu.xid
+        ("usb 1-1: new device", True),
+    ],
+)
+def test_a_page_that_a_test_or_a_gpu_gave_up_is_a_warning(tmp_path: Path, before: str, *, bad: bool) -> None:
+    page = "Memory failure: 0x3f8e65: recovery action for dirty LRU page: Recovered"
+    assert bool(findings(tmp_path, *late(before, page))) is bad
+
+
+DETACHED = "igc 0000:2b:00.0 enp43s0: PCIe link lost, device now detached"
+CARD_GONE = "pcieport 0000:00:07.0: pciehp: Slot(12): Card not present"
+NO_LINK = "pcieport 0000:00:07.0: pciehp: Slot(12): Link Down"
+
+
+@pytest.mark.parametrize(
+    "left", [CARD_GONE, "usb 3-1.5: USB disconnect, device number 19", "thunderbolt 0-1: device disconnected"]
+)
+def test_a_device_that_left_with_its_dock_is_no_fault(tmp_path: Path, left: str) -> None:
+    for lines in ((DETACHED, left), (left, DETACHED)):
+        verdict = judged(fold(tmp_path, *late(*lines)))
+        assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, ())
+
+
+def test_a_device_that_left_at_another_time_or_is_of_jobs_is_a_fault(tmp_path: Path) -> None:
+    assert findings(tmp_path, *late(CARD_GONE, *["usb 1-1: new device"] * 11, DETACHED)) == ["device"]
+    assert findings(tmp_path, *late(NO_LINK, DETACHED)) == ["device"]  # the card may be there
+    health = "mlx5_core 0000:2b:00.0: device's health compromised - reached miss count"
+    assert findings(tmp_path, *late(CARD_GONE, health)) == ["nic"]
+
+
+@pytest.mark.parametrize(
+    ("state", "bad", "warns"),
+    [
+        (("pci\t0000:2b:00.0 class  ", "pci\t0000:2b:00.0 has "), False, False),  # gone with its slot
+        (("pci\t0000:2b:00.0 class 0x020000 PCI_ID=8086:5502",), True, False),  # there, without a driver
+        (("pci\t0000:2b:00.0 class 0x020000 DRIVER=igc",), False, True),  # back
+        (("pci\t0000:2c:00.0 class  ",), True, False),  # another one is gone
+    ],
+)
+def test_sysfs_says_whether_a_device_left(
+    tmp_path: Path, state: tuple[str, ...], *, bad: bool, warns: bool
+) -> None:
+    log = replace(
+        fold(tmp_path, *late(NO_LINK, DETACHED)), state=read_state(f"state\t{one}" for one in state)
+    )
+    verdict = judged(log)
+    assert (bool(verdict.findings), bool(verdict.advisories)) == (bad, warns)
 
 
 @pytest.mark.parametrize("line", WARNINGS)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 QUIET, DRIVER, RECOVERED = "quiet", "driver", "recovered"
+LEFT, INJECTED = "left", "injected"
 
 
 class LogRule(Model):

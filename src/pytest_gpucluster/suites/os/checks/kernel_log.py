@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check
 from pytest_gpucluster.core.known_lines import known
-from pytest_gpucluster.kit.log_rules import RECOVERED
+from pytest_gpucluster.kit.log_rules import INJECTED, LEFT, RECOVERED
 from pytest_gpucluster.kit.xid_check import explains
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
     rule = event.rule
     if (
         rule is None
-        or rule.kind == RECOVERED
+        or rule.kind in (RECOVERED, LEFT, INJECTED)
+        or _has_left(event, log)
         or (event.kind in ("nvrm", "driver") and explains(log, event.line, event.last))
     ):
         return  # gpu.xid judges Xids, and the messages around them
@@ -189,9 +190,38 @@ def _of_earlier(event: Event, log: KernelLog) -> bool:
 def _is_used_again(event: Event, log: KernelLog) -> bool:
     """Return whether a later line says that the driver of GPUs, or a device that the event names, works again."""
     later = (one for one in log.of(RECOVERED) if one.line > event.line)
+    if (
+        event.kind == "mce"
+    ):  # pages of memory: a test gave them up, or the driver of GPUs with an Xid, which gpu.xid judges
+        return bool(log.of(INJECTED)) or any(_together(event, one.event) for one in log.xids)
     return log.reloaded_after(event) or any(
         one.device and re.search(rf"\b{re.escape(one.device)}\b", event.text.lower()) for one in later
     )
+
+
+TOGETHER = 10.0  # seconds between lines of one event, as of a device that a person takes away and of its slot or dock
+_NEAR = 30  # lines, in a log without times
+_OF_DOCKS = re.compile(r"card not present|thunderbolt|usb disconnect", re.IGNORECASE)
+
+
+def _has_left(event: Event, log: KernelLog) -> bool:
+    """Return whether the device of a line left with its slot, dock or socket, and is not back: no fault.
+
+    A GPU, fabric adapter or NVMe disk does not leave by itself; a slot whose link alone went down counts once sysfs lacks the device.
+    """
+    if event.rule is None or event.rule.answered_by != "pci" or _OF_JOBS.search(event.text):
+        return False
+    if not re.fullmatch(_PCI_FUNCTION, event.device) or log.state.pci(event.device):
+        return False
+    absent = any(line.split()[0] == event.device for line in log.state.lines.get("pci", ()))
+    return any((absent or _OF_DOCKS.search(one.text)) and _together(event, one) for one in log.of(LEFT))
+
+
+def _together(event: Event, other: Event) -> bool:
+    """Return whether two lines were printed within TOGETHER, or near each other in a log without times."""
+    if event.last is None or other.last is None:
+        return abs(other.line - event.line) <= _NEAR
+    return abs(other.last - event.last) <= TOGETHER
 
 
 # --- what the state answers
@@ -371,7 +401,8 @@ def _of_jobs(event: Event, log: KernelLog) -> bool:
     )
 
 
-_ADAPTERS = ("0x02", "0x0108")  # classes of network adapters and NVMe disks
+# classes of network adapters, and of RAID controllers, SAS controllers and NVMe disks
+_ADAPTERS = ("0x02", "0x0104", "0x0107", "0x0108")
 
 
 def _pci(event: Event, log: KernelLog) -> StateAnswer:
