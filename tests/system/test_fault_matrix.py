@@ -108,6 +108,7 @@ class Run(NamedTuple):
 
     ends: dict[str, dict[str, str]]
     actions: dict[str, set[str]]  # node -> actions of its failures
+    warned: dict[str, set[str]]  # node -> checks with a warning
     node_of: dict[str, str]
     healthy: tuple[str, ...]
     text: str
@@ -158,13 +159,16 @@ def suites(sandbox: Sandbox, reports: Path, node_of: dict[str, str]) -> Run:
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
     ends: dict[str, dict[str, str]] = {}
     actions: dict[str, set[str]] = {}
+    warned: dict[str, set[str]] = {}
     for result in read_log(reports / "latest" / "events.jsonl").results:
         node, check = check_of(result)
         ends.setdefault(node, {})[check] = result.outcome
         failed = {verdict.action for verdict in result.verdicts if verdict.outcome == "failed"}
         actions.setdefault(node, set()).update(failed)
+        if any(verdict.advisories for verdict in result.verdicts):
+            warned.setdefault(node, set()).add(check)
     healthy = tuple(node for node in sandbox.nodes if node not in node_of.values())
-    return Run(ends, actions, node_of, healthy, done.stdout + done.stderr, done.returncode)
+    return Run(ends, actions, warned, node_of, healthy, done.stdout + done.stderr, done.returncode)
 
 
 def test_at_least_twenty_kinds() -> None:
@@ -196,6 +200,12 @@ def test_fault_changes_the_outcome_of_no_other_check(run: Run, kind: str) -> Non
 @pytest.mark.parametrize("kind", HARMLESS)
 def test_what_is_harmless_changes_no_outcome(run: Run, kind: str) -> None:
     assert run.differences(run.node_of[kind]) == {}, run.text[-2000:]
+
+
+@pytest.mark.parametrize("kind", ["throttled_once", "file_server_slow"])
+def test_what_a_second_reading_no_longer_shows_is_a_warning(run: Run, kind: str) -> None:
+    assert FAULTS[kind].check in run.warned.get(run.node_of[kind], set()), run.text[-2000:]
+    assert not any(FAULTS[kind].check in run.warned.get(node, set()) for node in run.healthy)
 
 
 def test_healthy_nodes_are_alike_in_every_outcome(run: Run) -> None:

@@ -296,6 +296,14 @@ def _throttled(node: SimulatedNode, options: Options) -> None:
     )
 
 
+@_fault("gpu.throttle", "a hardware slowdown that ended after one reading", harmless=True, gpu=0)
+def _throttled_once(node: SimulatedNode, options: Options) -> None:
+    gpu = _gpu(node, options)
+    before = dict(gpu.fields)
+    _throttled(node, options)
+    gpu.first, gpu.fields = dict(gpu.fields.items() - before.items()), before
+
+
 @_fault("gpu.temperature", "a GPU is hot", gpu=0, celsius=96)
 def _hot(node: SimulatedNode, options: Options) -> None:
     _set(_gpu(node, options), temperature__gpu=str(options["celsius"]))
@@ -528,6 +536,16 @@ def _file_server_back(node: SimulatedNode, options: Options) -> None:
 def _file_server_away(node: SimulatedNode, options: Options) -> None:
     node.kernel_log += _STALL
     node.away.append("/home")
+
+
+@_fault(
+    "os.mount_response",
+    "a file server answers after the deadline of the first reading",
+    harmless=True,
+    seconds=6,
+)
+def _file_server_slow(node: SimulatedNode, options: Options) -> None:
+    node.slow["/home"] = float(options["seconds"])  # of each of the two df of a reading
 
 
 @_fault("os.kernel_log", "a file system was read-only and was repaired", harmless=True)

@@ -37,6 +37,9 @@ class SimulatedGpu:
     # link -> replay, recovery, CRC errors, and how many more replay and CRC errors come per second
     link_errors: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     apps: list[SimulatedGpuProcess] = field(default_factory=list)
+    first: dict[str, str] = field(
+        default_factory=dict
+    )  # fields of the first reading of the clock event reasons
 
 
 @dataclass
@@ -156,6 +159,7 @@ class SimulatedNode:
     processes: list[SimulatedProcess] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     away: list[str] = field(default_factory=list)  # mounts whose file server does not answer
+    slow: dict[str, float] = field(default_factory=dict)  # {mount: seconds until df of it ends}
     failed_disk: str = ""  # of the array md0
     topology: dict[tuple[int, int], str] = field(default_factory=dict)
     uptime: float = 1_903_284.11

@@ -229,12 +229,20 @@ def _gpu_files(node: SimulatedNode) -> dict[str, str]:
         "q.minor": [str(index) for index in range(len(gpus))],
     }
     units = {name: unit for name, _, unit, _ in models.gpu_fields()}
-    rows = [
-        "\t".join([name, units.get(name, ""), *(derived.get(name) or [gpu.fields[name] for gpu in gpus])])
-        for name in (gpus[0].fields if gpus else units)
-    ]
+
+    def table(fields: list[dict[str, str]]) -> str:
+        return _lines(
+            "\t".join([name, units.get(name, ""), *(derived.get(name) or [one[name] for one in fields])])
+            for name in (fields[0] if fields else units)
+        )
+
     return {
-        "gpus": _lines(rows),
+        "gpus": table([gpu.fields for gpu in gpus]),
+        **(
+            {"gpus.first": table([gpu.fields | gpu.first for gpu in gpus])}
+            if any(gpu.first for gpu in gpus)
+            else {}
+        ),
         "links": _lines(row for index, gpu in enumerate(gpus) for row in _link_rows(index, gpu)),
         "apps": _lines(
             f"{i}\t{app.pid}\t{app.name}\t{app.memory_mib}" for i, gpu in enumerate(gpus) for app in gpu.apps
@@ -493,6 +501,11 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
         ),
         **({} if node.systemd else {"systemd-gone": "\n"}),
         **({"away": _lines(node.away)} if node.away else {}),
+        **(
+            {"slow": _lines(f"{path} {seconds:g}" for path, seconds in node.slow.items())}
+            if node.slow
+            else {}
+        ),
         **({"name-delay": f"{node.name_delay:g}\n"} if node.name_delay else {}),
         "services": _lines(f"{unit} {state}" for unit, state in node.services.items()),
         "packages": _lines(f"{name}\t{version}" for name, version in node.packages.items()),

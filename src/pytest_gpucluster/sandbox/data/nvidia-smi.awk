@@ -18,7 +18,7 @@ BEGIN {
   if (whole) now = date("%a %b %e %H:%M:%S %Y" (mode == "table" ? "      " : ""))
   ARGC = 1
   if (mode ~ /^(gpu|apps|remap)$/) table_of("aliases", base "/aliases")
-  table_of("gpus", pick("gpus"))
+  table_of("gpus", mode == "gpu" && list ~ /clocks_(event|throttle)_reasons/ && first_time("gpus.first") ? node "/gpus.first" : pick("gpus"))
   if (mode ~ /^(nvlink|query|xml)$/) table_of("links", pick("links"))
   if (mode ~ /^(apps|table|query|xml)$/) table_of("apps", pick("apps"))
   if (mode == "query") table_of("template", base "/nvidia-smi-q")
@@ -74,6 +74,12 @@ function value_of(word) { return substr(word, index(word, "=") + 1) }
 function stop(code) { stopped = 1; exit code } # exit runs END, too
 function there(path,   line, found) { found = (getline line < path) >= 0; close(path); return found }
 function pick(name) { return there(node "/load/" name) ? node "/load/" name : there(node "/" name) ? node "/" name : base "/" name }
+# whether a table of the first reading exists and was not read yet
+function first_time(name,   read) {
+  read = node "/" name ".read"
+  if (!there(node "/" name) || there(read)) return 0
+  print "" > read; close(read); return 1
+}
 function show(path,   line) { while ((getline line < path) > 0) print line }
 function table_of(name, path) { name_of[path] = name; ARGV[ARGC++] = path }
 function date(layout,   command, line) {
