@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,8 @@ from framework_helpers import spelled
 from pytest_gpucluster.core.check import CHECKS, Action, Verdict, check
 from pytest_gpucluster.core.registry import import_checks, suites
 from pytest_gpucluster.kit.between import NOTHING, ONE_NODE_RUN, Reach, judge_between
+from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_facts import MpiRank, MpiRun, MpiWorld
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.ddp import checks as ddp
@@ -212,3 +215,25 @@ def test_torch_is_compared_with_nodes_of_the_same_kind_only() -> None:
     assert judged(ddp.framework("gpu04", found, ("gpu04",))) == "passed"
     verdict = ddp.framework("gpu04", found, ("gpu01", "gpu02", "gpu03", "gpu04"))
     assert [it.measured for it in verdict.findings] == ["2.7.0a0+gh200"]
+
+
+def test_torch_that_is_not_installed_is_a_failure_of_the_environment() -> None:
+    place = {"ddp": "place", "rank": 0, "node": "gpu01", "torch": {"error": "No module named 'torch'"}}
+    found = PayloadResult("ddp", ("gpu01",), 1, (PayloadTask(0, "gpu01", 0, None, (place,)),))
+    verdict = ddp.framework("gpu01", found, ("gpu01",))
+    assert (judged(verdict), verdict.action, verdict.setting) == (
+        "failed",
+        Action.CONFIGURE,
+        "ddp.environment",
+    )
+
+
+def test_nodes_of_the_run_in_other_allocations_are_possible_partners() -> None:
+    allocations = [SimpleNamespace(nodes=(node,), slurm=None) for node in TWO]
+    session: Any = SimpleNamespace(
+        allocations=allocations, without_problem=tuple, cluster=None, inventory={}, nodes=dict.fromkeys(TWO)
+    )
+    runners: Any = FrameworkStepRunner.of_allocations(session, FrameworkConfig())
+    for runner in runners:
+        assert (runner.reach.selected, runner.reach.allocated) == (2, 1)
+        assert NOTHING in runner.reach.obstacle("gpu01").reason

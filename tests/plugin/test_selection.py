@@ -103,7 +103,10 @@ def test_what_runs_on_request_is_one_line() -> None:
 def test_suites_without_a_section_are_one_line_and_no_item_and_an_error_where_one_is_named(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "one.yaml").write_text("name: one\nnodes: localhost\nslurm: {scheduler: none}\nray: {}\n")
+    (tmp_path / "one.yaml").write_text(
+        "name: one\nnodes: localhost\nslurm: {scheduler: none}\nray: {}\nwaivers:\n"
+        "  - {checks: [gpu.vbios], reason: old, ticket: OPS-7, until: 2999-01-31}\n"
+    )
     config: Any = SimpleNamespace(
         option=SimpleNamespace(markexpr="", pyargs=False),
         args=[suites_path()],
@@ -127,3 +130,14 @@ def test_suites_without_a_section_are_one_line_and_no_item_and_an_error_where_on
     assert "add `ddp:`" in named.out
     assert "NOT PROVED" in named.out
     assert "no section in the cluster file" not in named.out
+    assert named.event("start")["waivers"] == [
+        {
+            "nodes": "",
+            "checks": ["gpu.vbios"],
+            "reason": "old",
+            "ticket": "OPS-7",
+            "until": "2999-01-31",
+            "at": f"{tmp_path / 'one.yaml'}:6",
+            "expired": False,
+        }
+    ]

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce
+from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce, srun_argv
 from pytest_gpucluster.cluster.channel.protocol import agent_argv
 from pytest_gpucluster.cluster.transport import LocalTransport
 
@@ -72,6 +72,10 @@ def running(mark: str) -> list[int]:
 
 def agent_of(fleet: Fleet) -> int:
     return fleet._popen.pid
+
+
+def test_agents_have_the_limits_of_slurmd_not_those_of_the_shell() -> None:
+    assert "--propagate=NONE" in srun_argv(7, ("gpu01", "gpu02"), "n")
 
 
 def test_streams_apart_and_status(fleet: Fleet) -> None:

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from pytest_gpucluster.cluster.environment import login_lines
 from pytest_gpucluster.cluster.slurm import step
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -52,6 +53,25 @@ def _run(held: Allocation, script: str, **options: Any) -> StepResult:
 
 def test_a_step_has_the_limits_of_slurmd_not_those_of_the_shell() -> None:
     assert "--propagate=NONE" in StepRequest(("true",)).options()
+
+
+@pytest.mark.parametrize("image", [None, "/i.sqsh"])
+def test_a_task_outside_of_a_container_begins_with_what_a_login_sets(image: str | None) -> None:
+    begun: list[tuple[list[str], dict[str, str]]] = []
+
+    def spawn(argv: list[str], *, env: dict[str, str]) -> None:
+        begun.append((argv, env))
+        raise StepError("no srun")
+
+    slurm: Any = SimpleNamespace(transport=SimpleNamespace(spawn=spawn), env={"LANG": "C.UTF-8"})
+    allocation: Any = SimpleNamespace(job_id=7, nodes=NODES)
+    place = EnvironmentConfig(container_image=image, exports={"A": "1"})
+    with pytest.raises(StepError, match="no srun"):
+        run_step(slurm, allocation, StepRequest(("true",), environment=place))
+    ((argv, env),) = begun
+    assert any(login_lines() in word for word in argv) is (image is None)
+    assert env["SLURM_EXPORT_ENV"] == "ALL"
+    assert (env["LANG"], env["A"]) == ("C.UTF-8", "1")
 
 
 def test_every_task_is_told_apart(held: Allocation) -> None:
