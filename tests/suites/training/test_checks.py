@@ -20,6 +20,7 @@ from training_helpers import NODES, NONE, Change, of_rank, recorded
 
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.kit.between import Reach
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.training import checks, payload_model
 from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLimit
@@ -388,3 +389,24 @@ COUNTER_EXAMPLES = [
 @pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
 def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
     assert_as_expected(machine)
+
+
+def test_training_between_nodes_needs_all_ranks_and_equal_parameters() -> None:
+    reach = Reach("training", selected=2, allocated=2)
+    alone, together = recorded("alone"), recorded("together")
+
+    def ends(whole: PayloadResult, place: Reach = reach) -> set[Outcome]:
+        return {checks.between(node, place, alone, whole).outcome for node in NODES}
+
+    def without_the_last(fact: Change) -> Change | None:
+        return None if (fact["rank"], fact["training"]) == (3, "trained") else fact
+
+    assert ends(together) == {Outcome.PASSED}
+    assert ends(NONE) == {Outcome.NOT_CHECKED}
+    assert ends(recorded("together", without_the_last)) == {Outcome.NOT_CHECKED}
+    differs = of_rank(3, kind="trained", mode="ddp", after="other")
+    assert ends(recorded("together", differs)) == {Outcome.NOT_CHECKED}
+    assert ends(together, replace(reach, allocated=1)) == {Outcome.NOT_CHECKED}
+    one = PayloadResult("training", NODES[:1], 2, alone.tasks[:2])
+    of_one_node = checks.between(NODES[0], Reach("training", 1, 1), one, NONE)
+    assert of_one_node.outcome is Outcome.NOT_APPLICABLE
