@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from pytest_gpucluster.core.errors import ConfigError, NotAvailable
 from pytest_gpucluster.kit import nccl_step
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.plugin import fixtures
 from pytest_gpucluster.plugin import session as plugin_session
 from pytest_gpucluster.suites.burnin.steps import Burnin
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
@@ -129,13 +131,22 @@ def test_burnin_has_the_default(tmp_path: Path) -> None:
 
 def test_srun_fixture_has_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[StepRequest] = []
-    monkeypatch.setattr(plugin_session, "run_step", lambda _slurm, _held, request: asked.append(request))
-    run: Any = plugin_session.ClusterSession.run_step
+
+    def run(_slurm: Any, _held: Any, request: StepRequest) -> StepResult:
+        asked.append(request)
+        return StepResult(0, (), "", 0.1, "srun")
+
+    monkeypatch.setattr(plugin_session, "run_step", run)
     held = SimpleNamespace(nodes=("n1",))
-    mine = SimpleNamespace(cluster=cluster(tmp_path), slurm=True, allocation_of=lambda _: held)
-    for name in (None, "none", "other"):
-        run(mine, ["hostname"], nodes=("n1",), environment=name)
+    mine: Any = SimpleNamespace(cluster=cluster(tmp_path), slurm=True, allocation_of=lambda _: held)
+    mine.run_step = partial(plugin_session.ClusterSession.run_step, mine)
+    fixture: Any = fixtures.srun
+    record = SimpleNamespace(node="n1", commands=[])
+    srun = fixture.gpucluster_fact.function(SimpleNamespace(session=mine, record=record))
+    for more in ({}, {"environment": "none"}, {"environment": "other"}):
+        srun(["hostname"], **more)
     assert [request.environment for request in asked] == [DEFAULT, None, EnvironmentConfig(python="/other")]
+    assert {request.nodes for request in asked} == {("n1",)}
 
 
 def test_cells_of_the_matrix_have_the_default_with_or_without_its_image(tmp_path: Path) -> None:
