@@ -49,7 +49,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, *reports: dict[str, int] | StepError)
     return ran
 
 
-def test_each_batch_job_has_a_time_limit_of_a_minute() -> None:
+def test_each_batch_job_has_a_time_limit_of_a_minute_and_no_limits_of_this_shell() -> None:
     ran: list[tuple[str, ...]] = []
 
     def run(*argv: str, **_: object) -> str:
@@ -60,7 +60,7 @@ def test_each_batch_job_has_a_time_limit_of_a_minute() -> None:
     diagnostic.submit_jobs(slurm, SlurmConfig())
     submitted = [argv for argv in ran if argv[0] == "sbatch"]
     assert len(submitted) == 2
-    assert all("--time=1" in argv for argv in submitted)
+    assert all({"--time=1", "--propagate=NONE"} <= {*argv} for argv in submitted)
     assert sum("--array=0-1" in argv for argv in submitted) == 1  # three jobs in all
 
 
