@@ -672,7 +672,7 @@ def test_payloads_are_python_3_6_and_need_only_what_they_test(module: Any) -> No
 
 def test_a_rendezvous_port_that_is_taken_is_named() -> None:
     with socket.socket() as holder:
-        holder.bind(("0.0.0.0", 0))
+        holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
         words = [

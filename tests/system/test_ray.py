@@ -810,7 +810,7 @@ def leftovers() -> list[str]:
 
 
 def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
-    claim = {"environment": "frameworks", "cpus": 2, "gpus": 2, "deadline": "600s"}
+    claim = {"environment": "frameworks", "cpus": 2, "gpus": 2, "deadline": "600s", "join": "300s"}
     run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]", ray=claim)
     found = ends(run)
     apart = {"test_head_lost[gpu01]": "not applicable"}  # the head
@@ -832,7 +832,7 @@ def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_pa
     claim: dict[str, Any] = {"environment": "frameworks", "cpus": 1, "gpus": 2, "token": False}
     claim |= {"join": "20s", "leave": "20s", "port": 23000, "deadline": "500s"}
     width = ray_node.width_of({"nodes": {"gpu01": {"cpus": 1, "gpus": 2}}})
-    with socket.create_server(("0.0.0.0", 23000 + 3 * width)):
+    with socket.create_server(("127.0.0.1", 23000 + 3 * width)):
         run = run_suite(sandbox, tmp_path, "test_ray.py", python=python, ray=claim)
     found = ends(run)
     assert found["test_alone[gpu01]"] == found["test_alone[gpu03]"] == "passed", run.out[-4000:]

@@ -307,9 +307,9 @@ def connect(plan: Dict[str, Any]) -> None:
     while not ray.is_initialized():
         try:
             ray.init(address=plan["address"], **options)
-        except ConnectionError:
+        except ConnectionError as error:
             if time.monotonic() > end:
-                raise
+                raise ConnectionError("%s within %g s (ray.join)" % (error, plan["join"])) from None
             time.sleep(0.5)
 
 
