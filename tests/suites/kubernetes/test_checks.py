@@ -85,7 +85,7 @@ def test_rejected_pod_fails_while_it_shows_the_state_of_the_node(
     seen = KubeFacts(now=NOW)
     found = checks.allocated(node(allocatable={"nvidia.com/gpu": allocatable}), (pod,), seen, CONFIG)
     assert found.outcome.value == outcome
-    assert len(found.findings) + len(found.advisories) == 1
+    assert len(found.findings) + len(found.advisories) + len(found.remarks) == 1
 
 
 @pytest.mark.parametrize(

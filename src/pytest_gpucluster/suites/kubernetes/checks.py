@@ -17,6 +17,7 @@ from pytest_gpucluster.core.check import (
     Metric,
     NotApplicable,
     NotChecked,
+    Remark,
     check,
 )
 from pytest_gpucluster.core.majority import differs
@@ -25,6 +26,7 @@ from pytest_gpucluster.suites.kubernetes.facts import (
     GPU_COMPONENTS,
     NETWORK_COMPONENTS,
     component_of,
+    fewer,
     rdma_of,
     version_of,
     whole,
@@ -46,6 +48,9 @@ END_OF_LIFE = {
     (1, 36): dt.date(2027, 6, 28),
     (1, 37): dt.date(2027, 10, 28),
 }
+# How many minor versions vendors support longer than upstream, three a year: two years and more of OpenShift's EUS
+# (access.redhat.com/support/policy/updates/openshift); a year of EKS, AKS and GKE
+VENDOR_MINORS = 7
 SKEW = 1  # minor versions between kubectl and the API server: https://kubernetes.io/releases/version-skew-policy/
 KUBELET_SKEW = (
     3  # minor versions that a kubelet may be older; none that it may be newer (same page, since 1.28)
@@ -124,8 +129,10 @@ def api(seen: KubeFacts, config: KubernetesConfig, today: dt.date) -> Judgement:
         )
     elif key not in END_OF_LIFE or END_OF_LIFE[key] < today:
         ended = f", which upstream ended on {END_OF_LIFE[key]}" if key in END_OF_LIFE else ""
-        supported = listed(f"{a}.{b}" for (a, b), end in END_OF_LIFE.items() if end >= today)
-        yield Finding(
+        living = [version for version, end in END_OF_LIFE.items() if end >= today]
+        supported = listed(f"{a}.{b}" for a, b in living)
+        by_vendor = server.of_vendor and bool(living) and min(living)[1] - server.minor <= VENDOR_MINORS
+        yield (Advisory if by_vendor else Finding)(
             "API server", f"{server.text}{ended}", f"a supported version ({supported}), or minimum_version"
         )
     if seen.client is not None and abs(seen.client.minor - server.minor) > SKEW:
@@ -214,10 +221,18 @@ def gpus(
     if not capacity and _only_dra(kube_node, kube_pods, seen):
         yield NotChecked("the DRA driver offers the GPUs as ResourceSlices, which are not read")
         return
+    if not capacity and (guests := _of_guests(kube_node)):
+        yield from _lost(kube_node, guests)
+        yield NotChecked(f"GPUs for virtual machines ({some(guests)}): the profile states no number of them")
+        return
     if not allocatable and (why := starting(kube_node, seen)):
         yield NotChecked(f"no GPUs yet, {why}")
         return
     shares = replicas(kube_node, resource)
+    if shares == 1 and capacity > gpu_profile.count and capacity % gpu_profile.count == 0:
+        yield from _lost(kube_node, (resource,))
+        yield NotChecked(f"{capacity} of {resource}: shares of the {gpu_profile.count} GPUs that no label states")
+        return
     if shares is None:
         yield from _lost(kube_node, (f"{resource}.shared",))
         yield NotChecked(f"{capacity} of {resource}.shared: no label states the replicas of a GPU")
@@ -257,7 +272,10 @@ def allocated(
         if pod.phase == "Failed" and pod.holds(resource) and "UnexpectedAdmissionError" in pod.reason:
             # after a restart of the node such pods stay until they are deleted: kubernetes/kubernetes#125579
             late = pod.started is not None and seen.now - pod.started > config.restart_window
-            kind = Advisory if late or (healthy and _TOO_EARLY in pod.reason) else Finding
+            if late:
+                yield Remark(f"pod {pod.namespace}/{pod.name}: {pod.reason}")
+                continue
+            kind = Advisory if healthy and _TOO_EARLY in pod.reason else Finding
             yield kind(f"pod {pod.namespace}/{pod.name}", pod.reason, "admitted by the kubelet")
 
 
@@ -320,7 +338,7 @@ def rdma(
     mine = rdma_of(kube_node)
     for name, norm in usual_rdma.items():
         capacity, allocatable = mine.get(name, "0"), kube_node.allocatable.get(name, "0")
-        yield from norm.judge(name, capacity, worse=differs)
+        yield from norm.judge(name, capacity, worse=fewer, harmless="more than the others")
         if allocatable != capacity:
             yield Finding(f"allocatable {name}", f"{allocatable} of {capacity}", "all of them healthy")
 
@@ -488,6 +506,14 @@ def _mig(node: KubeNode, resource: str) -> tuple[str, ...]:
     ]
     single = "-MIG-" in node.labels.get(f"{resource}.product", "") or GKE_MIG in node.labels
     return (*named, *((resource,) if single else ()))
+
+
+def _of_guests(node: KubeNode) -> tuple[str, ...]:
+    """Return the resources that KubeVirt's device plugin offers: GPUs or vGPUs under the name of their model."""
+    if not node.labels.get("nvidia.com/gpu.workload.config", "").startswith("vm-"):
+        return ()
+    named = (name for name in node.capacity if name.startswith("nvidia.com/") and number(node.capacity, name))
+    return tuple(name for name in named if name not in rdma_of(node))
 
 
 def _lost(node: KubeNode, resources: tuple[str, ...]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,7 @@ NETWORK_COMPONENTS = {
 # resources that count devices for RDMA: rdma/hca_shared_devices_a, mellanox.com/shared_hca_rdma, vpc.amazonaws.com/efa,
 # networking.gke.io.networks/rdma-0, nvidia.com/hostdev
 RDMA = ("rdma/*", "*/*rdma*", "*/efa", "*/*hostdev*", "*/*mlnx*")
+_UPSTREAM = re.compile(r"v?\d+\.\d+\.\d+")
 _MINOR = re.compile(r"v?(\d{1,4})\.(\d{1,4})")
 _COUNT, _NUMBER = re.compile(r"[0-9]{1,9}"), re.compile(r"-?[0-9]{1,10}")
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -78,6 +79,11 @@ class Version:
     def short(self) -> str:
         """Like 1.33."""
         return f"{self.major}.{self.minor}"
+
+    @property
+    def of_vendor(self) -> bool:
+        """Whether its text is another than that of an upstream build."""
+        return _UPSTREAM.fullmatch(self.text) is None
 
 
 @dataclass(frozen=True)
@@ -303,6 +309,16 @@ def whole(text: str) -> int | None:
     return int(text) if _COUNT.fullmatch(text) else None
 
 
+def fewer(mine: str, theirs: str) -> bool:
+    """Return whether one number of devices as Kubernetes writes it (1000 as 1k) is less than another one."""
+    return _devices(mine) < _devices(theirs)
+
+
+def _devices(text: str) -> int:
+    thousands = text.endswith("k")
+    return (whole(text.removesuffix("k")) or 0) * (1000 if thousands else 1)
+
+
 def rdma_of(node: KubeNode) -> dict[str, str]:
     """Return the resources that count devices for RDMA, with their capacity as Kubernetes writes it (1000 as 1k)."""
     return {
@@ -452,15 +468,20 @@ def _daemonset(item: Mapping[str, Any]) -> DaemonSet:
 
 
 def _requested(spec: Mapping[str, Any]) -> dict[str, int]:
-    """Return the extended resources that the pod holds: the larger of its containers' sum and of one init container."""
-    found: dict[str, int] = defaultdict(int)
-    for container in spec.get("containers", ()):
-        for name, number in _extended(container):
-            found[name] += number
+    """Return the extended resources that the pod holds: the most of its containers, or of one init container, at a time.
+
+    An init container that restarts always is a sidecar: it runs beside all that start after it
+    (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers).
+    """
+    beside: Counter[str] = Counter()  # held by sidecars
+    found: Counter[str] = Counter()
     for container in spec.get("initContainers", ()):
-        for name, number in _extended(container):
-            found[name] = max(found[name], number)
-    return dict(found)
+        own = Counter(dict(_extended(container)))
+        found |= own + beside
+        if container.get("restartPolicy") == "Always":
+            beside += own
+    held = sum((Counter(dict(_extended(one))) for one in spec.get("containers", ())), beside)
+    return dict(found | held)
 
 
 def _extended(container: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

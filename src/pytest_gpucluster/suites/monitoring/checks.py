@@ -5,7 +5,16 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Judgement,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,6 +24,8 @@ if TYPE_CHECKING:
 
 NO_TARGET = "Prometheus has no target on the node: add it to scrape_configs, and name its exporters in `monitoring.exporters`"
 HINT = "systemctl status prometheus-node-exporter; the exporter's container; the firewall between Prometheus and node"
+# severities of kube-prometheus: `none` is for the machinery of alerts (InfoInhibitor), `info` calls nobody
+_MACHINERY, _INFORMATION = ("none",), ("info",)
 
 
 @check(
@@ -152,8 +163,9 @@ def scrape_age(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) 
     found = seen.targets.get(node_name, ())
     if not found:
         yield NotChecked(seen.targets_problem or NO_TARGET)
-    bound = f"<= {config.max_scrape_age:g} s"
     for one in found:
+        most = max(config.max_scrape_age, 2 * one.interval)  # an exporter of a BMC is scraped every 5 minutes
+        bound = f"<= {most:g} s"
         part = f"job {one.job}, {one.url}"
         if seen.awaits(one):
             yield _unscraped(one, seen)
@@ -163,7 +175,7 @@ def scrape_age(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) 
             continue
         age = max(0.0, seen.now - one.last_scrape)  # the answer states whole seconds
         yield Metric("scrape_age", age, "s", f"port {one.port}")
-        if age > config.max_scrape_age:
+        if age > most:
             yield Finding(part, f"{age:.0f} s ago", bound)
 
 
@@ -188,9 +200,17 @@ def _firing(seen: MonitoringFacts, node: str, config: MonitoringConfig) -> Judge
         return
     firing = [one for one in seen.alerts.get(node, ()) if one.state == "firing"]
     yield Metric("alerts_firing", len(firing), "alerts")
+    alerting = [one for one in seen.rules if one.alerting]
+    heartbeats = {one.name for one in alerting} - {one.name for one in alerting if not one.heartbeat}
     for one in firing:
-        if not any(fnmatchcase(one.name, pattern) for pattern in config.ignored_alerts):
-            yield Finding(f"alert {one.name}", _alert(one), "no firing alert")
+        ignored = any(fnmatchcase(one.name, pattern) for pattern in config.ignored_alerts)
+        if ignored or one.name in heartbeats or one.severity in _MACHINERY:
+            continue
+        if one.kept:
+            yield Advisory(f"alert {one.name}", f"{_alert(one)} (the condition has ended)", "no firing alert")
+        else:
+            kind = Advisory if one.severity in _INFORMATION else Finding
+            yield kind(f"alert {one.name}", _alert(one), "no firing alert")
 
 
 def _alert(one: Alert) -> str:

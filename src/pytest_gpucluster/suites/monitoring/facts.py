@@ -30,6 +30,7 @@ GRAFANA_HEALTH = "/api/health"
 SCRAPE_INTERVAL = (
     60.0  # seconds; default of global.scrape_interval; before 2.28 Prometheus does not report it
 )
+NEVER = "0001-"  # Go's zero time
 NODE_LABELS = ("node", "nodename", "hostname", "host", "Hostname")  # Hostname: dcgm-exporter's own
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")  # RFC 3339
 _SECONDS = {"y": 365 * 86400.0, "w": 7 * 86400.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
@@ -62,13 +63,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Alert:
-    """One alert: `state` is pending or firing."""
+    """One alert: `state` is pending or firing. `kept`: the condition has ended, and keep_firing_for holds the alert."""
 
     name: str
     state: str
     severity: str = ""
     summary: str = ""
     hosts: tuple[str, ...] = ()
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def read_alerts(body: bytes) -> tuple[Alert, ...]:
         raise ProbeError("alerts: the answer has no alerts")
     try:
         return tuple(_alert(one) for one in found)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProbeError(f"alerts: an alert is not understood ({error!r})") from error
 
 
@@ -179,6 +181,7 @@ def _alert(one: Mapping[str, Any]) -> Alert:
         severity=str(labels.get("severity", "")),
         summary=" ".join(str(notes.get("summary") or notes.get("description") or "").split()),
         hosts=hosts_of(labels),
+        kept=read_time(str(one.get("keepFiringSince", NEVER))) is not None,
     )
 
 
@@ -220,7 +223,7 @@ def read_time(text: str) -> float | None:
 
     ValueError for any other text, also for an incomplete time.
     """
-    if text.startswith("0001-"):
+    if text.startswith(NEVER):
         return None
     parts = _TIME.fullmatch(text)
     if not parts:

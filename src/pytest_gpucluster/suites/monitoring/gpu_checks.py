@@ -116,9 +116,11 @@ def _values(samples: Sequence[Sample], now: float, most: float, count: int) -> J
     for one in samples:
         if one.gpu in fresh:
             yield from _plausible(one)
+    if len(fresh) == count:
+        return
     if any(one.mig for one in samples):
         yield Advisory("metrics of GPUs", "of MIG instances", "of whole GPUs: their number is not judged")
-    elif len(fresh) != count:
+    else:
         yield Finding("GPUs with metrics", f"{len(fresh)} ({some(fresh)})", str(count))
 
 

@@ -30,6 +30,7 @@ BOUNDS: Mapping[str, tuple[float, float, str]] = {
     "nvidia_gpu_duty_cycle": _PERCENT,
 }
 _GPU_METRIC = re.compile(r"(?<![A-Za-z0-9_:])(?:DCGM|dcgm|nvidia_smi|nvidia_gpu)_\w+")
+_CONSTANT = re.compile(r"\s*vector\(\s*[\d.]+\s*\)\s*")
 _UUID, _INDEX = ("UUID", "uuid", "gpu_uuid"), ("gpu", "minor_number", "device")
 _MIG = ("GPU_I_ID", "GPU_I_PROFILE")
 
@@ -43,6 +44,11 @@ class Rule:
     alerting: bool
     health: str = "unknown"
     error: str = ""
+
+    @property
+    def heartbeat(self) -> bool:
+        """Whether its alert always fires, to prove that alerts arrive: it has no condition."""
+        return self.alerting and _CONSTANT.fullmatch(self.query) is not None
 
 
 @dataclass(frozen=True)

@@ -53,14 +53,14 @@ def query_monitoring(
     return probe.MonitoringFacts(
         rules=rules,
         rules_problem=rules_problem,
-        samples=_by_owner(samples, lambda one: probe.owner(one.hosts, known) or places.get(one.target, "")),
+        samples=by_owner(samples, lambda one: probe.owner(one.hosts, known) or places.get(one.target, "")),
         samples_problem=samples_problem,
         samples_now=samples_now,
         prometheus=_prometheus(config),
         grafana=_grafana(config.grafana, config) if config.grafana is not None else None,
-        targets=_by_node(targets, known),
+        targets=by_node(targets, known),
         targets_problem=targets_problem,
-        alerts=_by_node(alerts, known),
+        alerts=by_node(alerts, known),
         alerts_problem=alerts_problem,
         now=now,
         began=began,
@@ -76,7 +76,7 @@ def _began(config: MonitoringConfig) -> float | None:
 
 
 def _rules(config: MonitoringConfig) -> tuple[tuple[Rule, ...], str]:
-    if not (config.gpu_rules and config.gpu_exporters) and not config.required_alerts:
+    if not (config.gpu_rules and config.gpu_exporters) and not config.required_alerts and not config.alerts:
         return (), ""
     try:
         return gpu_facts.read_rules(_get(config.prometheus, gpu_facts.RULES, config).body), ""
@@ -99,11 +99,13 @@ def _samples(config: MonitoringConfig, targets: Iterable[Target]) -> tuple[tuple
         return (), 0.0, str(error)
 
 
-def _by_node(found: Iterable[T], known: Mapping[str, str]) -> dict[str, tuple[T, ...]]:
-    return _by_owner(found, lambda one: probe.owner(one.hosts, known))
+def by_node(found: Iterable[T], known: Mapping[str, str]) -> dict[str, tuple[T, ...]]:
+    """Return targets or alerts by the node that they name, '' for no node of `known`."""
+    return by_owner(found, lambda one: probe.owner(one.hosts, known))
 
 
-def _by_owner(found: Iterable[S], owner: Callable[[S], str]) -> dict[str, tuple[S, ...]]:
+def by_owner(found: Iterable[S], owner: Callable[[S], str]) -> dict[str, tuple[S, ...]]:
+    """Return facts by what `owner` names."""
     sorted_: dict[str, list[S]] = defaultdict(list)
     for one in found:
         sorted_[owner(one)].append(one)
