@@ -37,8 +37,6 @@ __all__ = [
     "validate_run",
 ]
 
-# From slow to fast: a faster transport than the profile expects is not a fault.
-_NET = ("NET/Socket", "NET/IB", "NET/IB/GDRDMA")
 ADAPTERS = "a transport over the adapters of the profile"
 _SHOWN = 4
 _NO_BUS = "-"
@@ -434,10 +432,18 @@ def _with_settings(cause: str, log: NcclLog) -> str:
 def _worse(kind: str, wanted: str) -> bool:
     if wanted == ADAPTERS:  # plugins have names of their own
         return kind == "NET/Socket"
-    if kind in _NET and wanted in _NET:
-        return _NET.index(kind) < _NET.index(wanted)
+    if kind.startswith("NET/") and wanted.startswith("NET/"):
+        return _net(kind) < _net(wanted)
     # NVLink across nodes (NVL72), or virtual nodes of one host: faster than any network
     return kind != wanted and not kind.startswith(("P2P", "NVLS"))
+
+
+def _net(kind: str) -> int:
+    """Return 0 for sockets, 1 for adapters, 2 for these with GPUDirect: a faster one than the profile expects is no fault.
+
+    Plugins have names of their own for the same adapters: NET/IBext_v8, NET/Libfabric, NET/gIB; NET/FastSocket is TCP.
+    """
+    return 0 if "socket" in kind.lower() else 2 if kind.endswith("GDRDMA") else 1
 
 
 def _pairs(pairs: Sequence[tuple[int, int]], where: Mapping[int, str]) -> str:

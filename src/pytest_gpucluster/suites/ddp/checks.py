@@ -339,14 +339,18 @@ def training(result: PayloadResult) -> Judgement:
                 f"parameters {what}: {other[stage]}",
                 usual or "equal on all ranks",
             )
+    yield from _untrained(trained)
+    if trained:
+        yield Metric("ddp_training", max(float(fact["seconds"]) for fact in trained.values()), "s")
+        yield from _absent(result, "done", among=trained)
+
+
+def _untrained(trained: Mapping[int, Fact]) -> Judgement:
     for rank, fact in trained.items():
         if fact["after"] == fact["synced"]:
             yield Finding(_rank(rank, fact["node"]), "training changed no parameter", "other parameters")
         if not all(math.isfinite(float(loss)) for loss in fact["losses"]):
             yield Finding(_rank(rank, fact["node"]), f"losses {listed(fact['losses'])}", "finite numbers")
-    if trained:
-        yield Metric("ddp_training", max(float(fact["seconds"]) for fact in trained.values()), "s")
-        yield from _absent(result, "done", among=trained)
 
 
 @check(
@@ -433,6 +437,7 @@ def _work_of(result: PayloadResult, size: int) -> Judgement:
     after = {str(fact["after"]) for fact in result.facts("trained")}
     if len(after) > 1:
         yield Finding("parameters", f"{len(after)} different sets after training", "equal on all ranks")
+    yield from _untrained(result.by_rank("trained"))
 
 
 @check(
@@ -455,9 +460,12 @@ def lost_rank(result: PayloadResult, lost_rank_deadline: float) -> Judgement:
     noticed = result.by_rank("noticed")
     if noticed:
         yield Metric("ddp_lost_rank", max(float(fact["seconds"]) for fact in noticed.values()), "s")
+    # where Slurm had to end the step, a rank that noticed nothing until then still waited
+    ended = noticed.keys() | result.by_rank("lost").keys()
     stuck = result.by_rank("stuck")
     for task in result.tasks:
-        if task.task in stuck or task.rc is None:
+        hung = bool(result.problem) and task.signal is not None and task.task not in ended
+        if task.task in stuck or task.rc is None or hung:
             yield Finding(_rank(task.task, task.node), f"still waits after {lost_rank_deadline:g} s", "ends")
         elif task.rc == 0:
             yield Finding(_rank(task.task, task.node), "exit status 0", "not 0: a rank was lost")

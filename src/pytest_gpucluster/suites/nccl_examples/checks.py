@@ -34,8 +34,8 @@ def _judge(whole: PayloadResult, node: str = "") -> Judgement:
         yield Finding("tasks", why, "every task starts")
     for task in result.tasks:
         kinds = {fact[result.key]: fact for fact in task.facts}
-        if "done" not in kinds or task.rc != 0:
-            wrong = sum(kinds.get("reduced", {"wrong": ()})["wrong"])
+        wrong = sum(kinds.get("reduced", {"wrong": ()})["wrong"])
+        if "done" not in kinds or task.rc != 0 or wrong:
             why = f"{wrong} elements wrong" if wrong else result.failure_of(task) or task.ending()
             yield Finding(f"task {task.task} ({task.node})", why, "right sums on every device")
     if reduced and len(reduced) == len(result.tasks):

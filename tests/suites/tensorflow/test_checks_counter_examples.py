@@ -1,0 +1,60 @@
+"""Healthy runs of TensorFlow's strategies that look broken, and broken ones that look well (docs/five-rules.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from counter_examples import MONITOR, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
+from payload_helpers import step
+
+from pytest_gpucluster.kit.payload_result import PayloadResult
+from pytest_gpucluster.suites.tensorflow import checks
+
+GUIDE = "https://www.tensorflow.org/guide/distributed_training"
+WORKERS = "https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras"
+WORK = (
+    {"tensorflow": "loaded", "gpus": 1, "version": "2.21.0", "python": "/opt/tf/bin/python", "seconds": 9.0},
+    {"tensorflow": "joined", "replicas": 4, "seconds": 3.0},
+    {"tensorflow": "reduced", "wrong": 0},
+    {"tensorflow": "trained", "before": "aaaa", "after": "bbbb", "losses": [2.0, 1.0]},
+    {"tensorflow": "done"},
+)
+
+
+def work(**changed: Any) -> PayloadResult:
+    return step("tensorflow", WORK, **changed)
+
+
+def one(replicas: int = 8, **changed: Any) -> PayloadResult:
+    """Return the step of one process per node with all its GPUs."""
+    own = {"joined": {"replicas": replicas}, **changed.pop("r0", {})}
+    return step("tensorflow", WORK, ranks=1, r0=own, **changed)
+
+
+def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+    return CounterExample(f"tensorflow.{check}", name, source, expected, judged, sick=sick)
+
+
+COUNTER_EXAMPLES = (
+    machine("mirrored", "eight replicas on eight GPUs", GUIDE, PASSED, lambda: checks.mirrored("gpu01", one(), 8)),
+    machine("mirrored", "two replicas on logical CPUs of a node without GPUs", GUIDE, PASSED, lambda: checks.mirrored("gpu01", one(2), 2)),
+    machine("mirrored", "the loss rises", GUIDE, PASSED, lambda: checks.mirrored("gpu01", one(r0={"trained": {"losses": [1.0, 3.0]}}), 8)),
+    machine("mirrored", "one GPU is not found", GUIDE, MONITOR, lambda: checks.mirrored("gpu01", one(7), 8), sick=True),
+    machine("mirrored", "replicas differ", GUIDE, MONITOR, lambda: checks.mirrored("gpu01", one(r0={"trained": {"after": ""}}), 8), sick=True),
+    machine("workers", "one worker joins late", WORKERS, PASSED, lambda: checks.workers(work(r3={"joined": {"seconds": 90.0}}), 1)),
+    machine("workers", "a worker warns on stderr and ends with 0", WORKERS, PASSED,
+        lambda: checks.workers(work(ends={1: {"error": "E0000 cuda_dnn.cc:8579] Unable to register cuDNN factory"}}), 1)),
+    machine("workers", "a worker does not join", WORKERS, MONITOR,
+        lambda: checks.workers(work(r2={"joined": None, "reduced": None, "trained": None, "done": None, "stuck": {"phase": "join", "seconds": 100}}, ends={2: {"rc": 137, "signal": 9}}), 1), sick=True),
+    machine("workers", "each worker is alone", WORKERS, MONITOR, lambda: checks.workers(work(**{f"r{n}": {"joined": {"replicas": 1}} for n in range(4)}), 1), sick=True),
+    machine("equal", "weights are equal, losses differ: the data do", WORKERS, PASSED, lambda: checks.equal(work(r1={"trained": {"losses": [0.5, 0.4]}}))),
+    machine("equal", "no worker trained", WORKERS, NOT_CHECKED, lambda: checks.equal(work(**{f"r{n}": {"trained": None} for n in range(4)}))),
+    machine("equal", "one worker differs", WORKERS, MONITOR, lambda: checks.equal(work(r1={"trained": {"after": "cccc"}})), sick=True),
+    machine("equal", "the losses are no numbers", WORKERS, MONITOR, lambda: checks.equal(work(r1={"trained": {"losses": [float("nan")]}})), sick=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_runs_are_judged_as_a_person_would(example: CounterExample) -> None:
+    assert_as_expected(example)
