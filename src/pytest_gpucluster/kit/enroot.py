@@ -61,9 +61,10 @@ for name in data cache temp; do
   case $name in data) path=$ENROOT_DATA_PATH ;; cache) path=$ENROOT_CACHE_PATH ;; temp) path=$ENROOT_TEMP_PATH ;; esac
   there=$path
   while [ ! -d "$there" ]; do there=$(dirname "$there"); done
-  echo "$name $(stat -f -c '%a %S' "$there") $(test -w "$there" && echo rw || echo ro) $path"
+  echo "$name $(stat -f -c '%a %b %S %d %c' "$there") $(test -w "$there" && echo rw || echo ro) $path"
 done
 """
+_SPACE_LINE = re.compile(r"(\w+) ((?:\d+ ){4}\d+) (rw|ro) (.+)")
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,17 @@ class Pyxis:
 
 @dataclass(frozen=True)
 class EnrootSpace:
-    """One path of Enroot: `free` bytes for the user, and whether it is writable."""
+    """One path of Enroot: `free` of `size` bytes for the user, and whether it is writable.
+
+    `inodes`: how many files can be created; None where the file system has no such limit.
+    """
 
     what: str
     path: str
     free: int
+    size: int
     writable: bool
+    inodes: int | None = None
 
 
 def read_pyxis(answer: Answer) -> Pyxis:
@@ -99,10 +105,14 @@ def read_space(answer: Answer) -> tuple[EnrootSpace, ...]:
     """Return the paths of Enroot; NotAvailable without Enroot on PATH."""
     spaces = []
     for line in text_of(answer).splitlines():
-        match = re.fullmatch(r"(\w+) (\d+) (\d+) (rw|ro) (.+)", line.strip())
+        match = _SPACE_LINE.fullmatch(line.strip())
         if match is None:
             raise ProbeError(f"space of enroot: not understood: {line!r}")
-        spaces.append(EnrootSpace(match[1], match[5], int(match[2]) * int(match[3]), match[4] == "rw"))
+        what, numbers, rights, path = match.groups()
+        free, size, block, inodes, most = map(int, numbers.split())
+        spaces.append(
+            EnrootSpace(what, path, free * block, size * block, rights == "rw", inodes if most else None)
+        )
     if not spaces:
         raise ProbeError("space of enroot: no path in the answer")
     return tuple(spaces)
@@ -123,6 +133,11 @@ def jobs_of(names: tuple[str, ...]) -> Mapping[str, int]:
         if match:
             found[name] = int(match[1])
     return found
+
+
+def may_be_named(name: str) -> bool:
+    """Return whether a user may have given the container this name: `--container-name=2024_torch` in the scope global."""
+    return not (_OF_SUITES.fullmatch(name) or _UNNAMED.fullmatch(name))
 
 
 def suite_containers(names: tuple[str, ...]) -> Mapping[str, int]:

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from counter_examples import (
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 
 from pytest_gpucluster.core.check import Action, Metric, Outcome
 from pytest_gpucluster.kit import nccl_log
@@ -153,3 +163,22 @@ def test_the_rate_of_a_collective_is_its_bus_bandwidth_with_the_transport_betwee
 
 def test_a_rate_is_shown_with_three_digits() -> None:
     assert str(Rate(352.456, "GB/s")) == "352 GB/s"
+
+
+def example(machine: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+    return CounterExample("matrix.speed", machine, source, expected, lambda: speed.speed(judged), sick=sick)
+
+
+LAUNCH = "https://slurm.schedmd.com/mpi_guide.html"
+COUNTER_EXAMPLES = (
+    example("slow in the first run, beside another program", LAUNCH, PASSED, compared(("mpirun", (FAST, FAST)), ("srun", (SLOW, FAST)))),
+    example("a tenth slower than the fastest", LAUNCH, PASSED, compared(("mpirun", (FAST,)), ("srun", (Rate(36.0, "GB/s", {}),)))),
+    example("one launcher", LAUNCH, NOT_APPLICABLE, compared(("srun", (FAST,)))),
+    example("it could not be repeated", LAUNCH, NOT_CHECKED, compared(("mpirun", (FAST, FAST)), ("srun", (SLOW,)))),
+    example("slow in both runs", LAUNCH, MONITOR, compared(("mpirun", (FAST, FAST)), ("srun", (SLOW, SLOW))), sick=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_launchers_are_judged_as_a_person_would(machine: CounterExample) -> None:
+    assert_as_expected(machine)

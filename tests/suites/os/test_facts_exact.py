@@ -446,8 +446,8 @@ READ: list[tuple[Callable[[], object], object]] = [
     (lambda: ImageImport("i", "n").command, ""),
     (lambda: container.read_facts("c|a|b|c\nx|a|b\nc|d\n"), {"a": "b|c"}),
     (
-        lambda: enroot.read_space(answer("data 2 512 rw /d e\n tmp 1 1 ro /t\n")),
-        (enroot.EnrootSpace("data", "/d e", 1024, writable=True), enroot.EnrootSpace("tmp", "/t", 1, writable=False)),
+        lambda: enroot.read_space(answer("data 2 4 512 5 9 rw /d e\n tmp 1 1 1 0 0 ro /t\n")),
+        (enroot.EnrootSpace("data", "/d e", 1024, 2048, writable=True, inodes=5), enroot.EnrootSpace("tmp", "/t", 1, 1, writable=False)),
     ),
     (lambda: enroot.read_pyxis(answer("so /p.so\npyxis: version v0.20\n")), enroot.Pyxis("/p.so", "0.20")),
     (lambda: enroot.read_pyxis(answer("so /p.so\n")), enroot.Pyxis("/p.so", "")),

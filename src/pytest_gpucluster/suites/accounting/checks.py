@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 ENFORCE = "AccountingStorageEnforce"
 BACKFILL = "sched/backfill"
 MULTIFACTOR = "priority/multifactor"
+SUNDAY = 7
 
 
 @check(
@@ -364,10 +366,20 @@ def _lacks(record: JobRecord, *, with_account: bool) -> Iterator[str]:
     if record.state in ENDED:
         if not record.ended:
             yield "no End"
-        elif record.started and record.ended < record.started:
+        elif record.ended < record.started and not _clocks_went_back(record.ended, record.started):
             yield f"End {record.ended} before Start {record.started}"
         if not re.fullmatch(r"\d{1,3}:\d{1,3}", record.exit_code):
             yield f"ExitCode {record.exit_code or 'none'}"
+
+
+def _clocks_went_back(ended: str, started: str) -> bool:
+    """Return whether the end of summer time explains an end before the start: sacct prints local times.
+
+    Clocks go back by an hour before 04:00 of a Sunday, in all zones of the EU, North America, Australia and New Zealand.
+    """
+    end, start = dt.datetime.fromisoformat(ended), dt.datetime.fromisoformat(started)
+    night = start.isoweekday() == SUNDAY and start.hour < 4
+    return night and start - end < dt.timedelta(hours=1)
 
 
 def _unknown_jobs(records: Records) -> Judgement:

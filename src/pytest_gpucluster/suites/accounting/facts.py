@@ -6,6 +6,7 @@ Columns are requested by name and read by position (-P -n): the headings differ 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -322,7 +323,10 @@ def _tres(text: str) -> dict[str, int]:
 
 
 def _time(text: str) -> str:
-    return text if _TIME.fullmatch(text) else ""
+    with contextlib.suppress(ValueError):
+        if _TIME.fullmatch(text) and dt.datetime.fromisoformat(text):
+            return text
+    return ""
 
 
 def _number(text: str, what: str) -> int:

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.pyxis import HOOK, NO_OPTION
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import (
+    Action,
+    Advisory,
+    Finding,
+    Metric,
+    NotApplicable,
+    NotChecked,
+    check,
+)
+from pytest_gpucluster.core.fault_rules import floor
 from pytest_gpucluster.core.majority import differs
-from pytest_gpucluster.kit.enroot import UNKNOWN, jobs_of
+from pytest_gpucluster.kit.enroot import UNKNOWN, jobs_of, may_be_named
 from pytest_gpucluster.suites.container.facts import HOST_VALUE, MOUNTED, PASSED, RANKS_PER_NODE
 
 if TYPE_CHECKING:
@@ -23,6 +32,8 @@ if TYPE_CHECKING:
 
 HOOK_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")  # of Enroot's hook 50-slurm-pytorch.sh
 UNLIMITED = "unlimited"
+SHARE = 0.5  # of a path of Enroot that is smaller than twice min_free: an empty /tmp of 1 GiB has room
+INODES = 10_000  # fewer files than one image has
 HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
 
 
@@ -584,9 +595,11 @@ def room(room: tuple[EnrootSpace, ...], config: ContainerConfig) -> Judgement:
         yield Metric("enroot_free", path.free / 2**30, "GiB", path.what)
         if not path.writable:
             yield Finding(f"{path.what} path {path.path}", "not writable", "writable")
-        elif path.free < config.min_free:
-            least = units.format_size(config.min_free)
-            yield Finding(f"{path.what} path {path.path}", f"{units.format_size(path.free)} free", least)
+        elif path.free < (least := floor(config.min_free, path.size, SHARE)):
+            free = f"{units.format_size(path.free)} free of {units.format_size(path.size)}"
+            yield Finding(f"{path.what} path {path.path}", free, units.format_size(least))
+        elif path.inodes is not None and path.inodes < INODES:
+            yield Finding(f"{path.what} path {path.path}", f"{path.inodes} inodes free", f">= {INODES}")
 
 
 @check(
@@ -599,7 +612,11 @@ def leftovers(names_before: tuple[str, ...], live_jobs: Collection[int]) -> Judg
     """Judge that the node has no container of a job that Slurm no longer knows."""
     yield Metric("containers", len(names_before), "containers")
     for name, job in jobs_of(names_before).items():
-        if job not in live_jobs:
+        if job in live_jobs:
+            continue
+        if may_be_named(name):
+            yield Advisory(name, f"job {job} is over, if the name is not a user's", "removed with its job")
+        else:
             yield Finding(name, f"job {job} is over", "removed with its job")
 
 

@@ -5,6 +5,7 @@ No check drains: what a log shows of the past proves nothing about the node now.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -112,9 +113,10 @@ def ping(controllers: Controllers, config: ControllerConfig) -> Judgement:
         yield Finding("backup controller", "none in slurm.conf", "a second SlurmctldHost")
 
 
-def is_high(load: Load, config: ControllerConfig) -> bool:
-    """Return whether a figure that a short peak may explain is above its limit."""
-    return load.threads > config.max_threads or load.agent_queue > config.max_agent_queue
+def is_high(load: Load, config: ControllerConfig, settings: Mapping[str, str]) -> bool:
+    """Return whether a figure that a short peak, or a queue that falls, may explain is above its limit."""
+    busy = load.threads > config.max_threads or load.agent_queue > config.max_agent_queue
+    return busy or load.dbd_queue > (_count(settings.get("MaxDBDMsgs", "")) or math.inf) / 2
 
 
 @check(
@@ -165,16 +167,21 @@ def _queues(
     if most:  # sdiag(1): investigate immediately above half of MaxDBDMsgs
         yield Metric("dbd_queue", first.dbd_queue, "messages")
         if first.dbd_queue > most / 2:
-            yield Finding(
-                "records for slurmdbd", f"{first.dbd_queue} wait", f"<= {most // 2} (half of MaxDBDMsgs)"
+            falls = later is not None and later.dbd_queue < first.dbd_queue  # slurmdbd was away, and is back
+            yield (Advisory if falls else Finding)(
+                "records for slurmdbd",
+                f"{first.dbd_queue} wait{f', {later.dbd_queue} a moment later' if later else ''}",
+                f"<= {most // 2} (half of MaxDBDMsgs)",
             )
 
 
 def _schedulers(found: Load, config: ControllerConfig, settings: Mapping[str, str]) -> Judgement:
-    backfill = config.max_backfill or _backfill_limit(settings.get("SchedulerParameters", ""))
+    parameters = _parameters(settings.get("SchedulerParameters", ""))
+    backfill = config.max_backfill or _backfill_limit(parameters)
     # max_sched_time of slurm.conf(5): at most 2 s by default; a mean above it means that cycles are cut
+    cycle = max(config.max_cycle, _count(parameters.get("max_sched_time", "")))
     for name, scheduler, most in (
-        ("main scheduler", found.main, config.max_cycle),
+        ("main scheduler", found.main, cycle),
         ("backfill scheduler", found.backfill, backfill),
     ):
         if scheduler.mean is None or scheduler.cycles < FEWEST_CYCLES:
@@ -204,8 +211,11 @@ def _count(text: str) -> int:
     return int(text) if re.fullmatch(r"\d{1,12}", text) else 0
 
 
-def _backfill_limit(parameters: str) -> float:
-    values = dict(part.split("=", 1) for part in parameters.split(",") if "=" in part)
+def _parameters(text: str) -> Mapping[str, str]:
+    return dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+
+
+def _backfill_limit(values: Mapping[str, str]) -> float:
     return float(_count(values.get("bf_max_time", "")) or _count(values.get("bf_interval", "")) or BACKFILL)
 
 

@@ -46,7 +46,7 @@ def query_load(slurm: Slurm, settings: Mapping[str, str], config: ControllerConf
         first = facts.parse_sdiag(slurm.run("sdiag", timeout=TIMEOUT))
         seconds = time.monotonic() - began
         later = None
-        if is_high(first, config):
+        if is_high(first, config, settings):
             time.sleep(LATER)
             later = facts.parse_sdiag(slurm.run("sdiag", timeout=TIMEOUT))
     except (SlurmError, ProbeError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.payload_result import PayloadResult
 
@@ -121,7 +121,9 @@ def cancel(submitted: SubmititResult) -> Judgement:
         yield from _absent(submitted, "cancel") if result is None else _late(result)
         return
     yield Metric("submitit_cancel", float(result["seconds"]), "s")
-    if not result["over"]:
+    if not result["over"] and result["slurm"] == "COMPLETING":
+        yield Advisory("job", "its processes are gone or dying, its epilog runs: see slurm.completing", "cancelled")
+    elif not result["over"]:
         yield Finding("job", f"still {result['slurm']}", "cancelled")
     elif submitted.accounting and not (result["known"] and result["state"].startswith("CANCELLED")):
         yield Finding("submitit's state of the job", result["state"], "CANCELLED, from sacct")
