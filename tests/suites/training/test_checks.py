@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import (
+    CONFIGURE,
     DRAIN,
     MONITOR,
+    NOT_APPLICABLE,
     NOT_CHECKED,
+    PASSED,
     CounterExample,
     assert_as_expected,
     name,
 )
 from framework_helpers import imported, spelled
 from paths import ROOT
+from payload_helpers import connected, fabric
 from training_helpers import NODES, NONE, Change, of_rank, recorded
 
 from pytest_gpucluster import config as configs
@@ -27,7 +31,7 @@ from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLim
 from pytest_gpucluster.suites.training.facts import trained_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Verdict
 
@@ -377,12 +381,141 @@ def replays(
     return CounterExample("training.replay", machine, source, expected, judged, sick)
 
 
+def example(
+    name: str, machine: str, source: str, expected: str, judged: Callable[[], Verdict], *, sick: bool = False
+) -> CounterExample:
+    return CounterExample(f"training.{name}", machine, source, expected, judged, sick)
+
+
+def trained(step: str, *ranks: int, mode: str = "ddp", **values: Any) -> PayloadResult:
+    """Return a recorded step whose ranks trained so."""
+    return recorded(step, of_rank(*ranks, kind="trained", mode=mode, **values))
+
+
+def scaled(factor: float, *ranks: int) -> PayloadResult:
+    """Return the recorded step of each node alone; the losses of these ranks are multiplied."""
+
+    def change(fact: Change) -> Change:
+        mine = fact["rank"] in ranks and "losses" in fact
+        return {**fact, "losses": [factor * loss for loss in fact["losses"]]} if mine else fact
+
+    return recorded("alone", change)
+
+
+def on_h200(**steps: list[float]) -> PayloadResult:
+    """Return the recorded step on H200s; `rN`: the steps of a rank in the mode plain."""
+
+    def change(fact: Change) -> Change:
+        found, own = on_gpus(fact), steps.get(f"r{fact['rank']}")
+        return {**found, "steps": own, "compute": own} if own and fact.get("mode") == "plain" else found
+
+    return recorded("alone", change)
+
+
+def working(times: Mapping[int, float], other_model: tuple[int, ...] = ()) -> PayloadResult:
+    """Return two nodes of eight GPUs; times: milliseconds of a rank's own work per step, else 160."""
+
+    def change(fact: Change) -> Change:
+        rank = fact["rank"]
+        if fact["training"] == "trained" and fact["mode"] in ("plain", "ddp"):
+            seconds = times.get(rank, 160 + rank % 3) / 1e3
+            return {**fact, "compute": [seconds] * 6, "steps": [seconds] * 6}
+        return {**fact, "alike": "other"} if fact["training"] == "joined" and rank in other_model else fact
+
+    return eight_gpus_each(change)
+
+
+def beside(kind: str, *others: str) -> PayloadResult:
+    return recorded("alone", lambda fact: of_rank(1, kind=kind, others=list(others))(on_gpus(fact)))
+
+
+def over(between: str) -> PayloadResult:
+    return replace(recorded("together"), connections=connected(between))
+
+
+def judged_speed(result: PayloadResult, gpu: str = "NVIDIA H200") -> Callable[[], Verdict]:
+    return lambda: checks.speed("gpu01", result, CONFIG, limits(), gpu)
+
+
+def outliers_of(result: PayloadResult) -> Callable[[], Verdict]:
+    return lambda: checks.stragglers("gpu02", result, NONE, CONFIG)
+
+
+def scaling_of(factor: float, together: PayloadResult | None = None) -> Callable[[], Verdict]:
+    """Return the check of recorded runs on the nodes alone that take `factor` of the time of the run on all nodes."""
+    whole = recorded("together") if together is None else together
+    times = {(fact["rank"], fact["mode"]): fact["steps"] for fact in whole.facts("trained")}
+
+    def change(fact: Change) -> Change:
+        steps = times.get((fact["rank"], fact.get("mode")))
+        return {**fact, "steps": [factor * one for one in steps]} if steps else fact
+
+    return lambda: checks.scaling((recorded("alone", change), whole), TrainingConfig(min_scaling=0.9))
+
+
+def transported(between: str) -> Callable[[], Verdict]:
+    return lambda: checks.transport("gpu01", Reach("training", 2, 2, None), over(between), fabric("NET/IB/GDRDMA"), 8)
+
+
+TORCH = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
+FSDP = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
+MPS = "https://docs.nvidia.com/deploy/mps/index.html"
+NFS = "https://nfs.sourceforge.net/"
+H200 = "https://www.nvidia.com/en-us/data-center/h200/"
+NAN = float("nan")
+
+
 COUNTER_EXAMPLES = [
     replays("a library that is not deterministic", "two replays differ on most GPUs", NOT_CHECKED, *range(16), runs=[ONE, OTHER]),
     replays("a node with another cuDNN", "all GPUs of the node differ alike", MONITOR, *range(8, 16), runs=[ONE, ONE]),
     replays("GPUs of several nodes differ", "more than one in eight: no single GPU", MONITOR, 0, 9, 10, runs=[ONE, ONE]),
     replays("a GPU of sixteen that repeats other bits", "silent data corruption", DRAIN, 11, runs=[ONE, ONE], sick=True),
     replays("a GPU of sixteen that contradicts itself", "silent data corruption", DRAIN, 11, runs=[ONE, OTHER], sick=True),
+    example("alone", "a rank warns on stderr and ends with 0", TORCH, PASSED, lambda: checks.alone("gpu01", recorded("alone"))),
+    example("alone", "losses of the ranks of a node differ: their data do", TORCH, PASSED, lambda: checks.alone("gpu01", scaled(1.2, 1))),
+    example("alone", "no node could be tested", TORCH, NOT_CHECKED, lambda: checks.alone("gpu01", NONE)),
+    example("alone", "ranks of the node have other parameters after DDP", TORCH, MONITOR, lambda: checks.alone("gpu01", trained("alone", 1, after="x")), sick=True),
+    example("alone", "a loss is no number", TORCH, MONITOR, lambda: checks.alone("gpu01", trained("alone", 0, mode="plain", losses=[5.5] * 7 + [NAN])), sick=True),
+    example("loss", "the order of sums moves the losses by 0.3%", TORCH, PASSED, lambda: checks.loss("gpu02", scaled(1.003, 2, 3), CONFIG)),
+    example("loss", "a rank by itself is alone on its node", TORCH, PASSED, lambda: checks.loss("gpu01", recorded("alone"), CONFIG)),
+    example("loss", "one rank of sixteen is 6% off", TORCH, MONITOR,
+            lambda: checks.loss("gpu02", eight_gpus_each(of_rank(11, kind="trained", mode="plain", losses=[5.9] * 8)), CONFIG), sick=True),
+    example("loss", "one rank of sixteen has a loss that is no number", TORCH, MONITOR,
+            lambda: checks.loss("gpu02", eight_gpus_each(of_rank(11, kind="trained", mode="plain", losses=[5.5] * 7 + [NAN])), CONFIG), sick=True),
+    example("speed", "1% above the row of the profile", H200, PASSED, judged_speed(on_h200(r0=[0.173] * 6))),
+    example("speed", "a model of GPU without a row", H200, PASSED, judged_speed(on_h200(r0=[0.5] * 6), "NVIDIA L40S")),
+    example("speed", "one slow step of six", H200, PASSED, judged_speed(on_h200(r0=[0.163] * 5 + [0.9]))),
+    example("speed", "half of the speed", H200, MONITOR, judged_speed(on_h200(r0=[0.32] * 6)), sick=True),
+    example("stragglers", "within 2% of each other", H200, PASSED, outliers_of(working({11: 163.5}))),
+    example("stragglers", "two models of GPUs, one slower", H200, PASSED, outliers_of(working(dict.fromkeys(range(8, 16), 240), tuple(range(8, 16))))),
+    example("stragglers", "a GPU is faster than the others", H200, PASSED, outliers_of(working({11: 120}))),
+    example("stragglers", "a GPU takes a quarter longer", H200, MONITOR, outliers_of(working({11: 200})), sick=True),
+    example("stragglers", "a whole node takes a quarter longer", H200, MONITOR, outliers_of(working(dict.fromkeys(range(8, 16), 200))), sick=True),
+    example("processes", "none", MPS, PASSED, lambda: checks.processes("gpu01", recorded("alone", lambda fact: of_rank(*range(4), kind="joined", others=[])(on_gpus(fact))), NONE)),
+    example("processes", "the container has no nvidia-smi", "https://github.com/NVIDIA/nvidia-container-toolkit", NOT_CHECKED,
+            lambda: checks.processes("gpu01", recorded("alone", lambda fact: of_rank(*range(4), kind="joined", others=None)(on_gpus(fact))), NONE)),
+    example("processes", "python of an earlier job, before the training", MPS, MONITOR, lambda: checks.processes("gpu01", beside("joined", "python3 (pid 4711)"), NONE), sick=True),
+    example("processes", "a process that began during the training", MPS, MONITOR, lambda: checks.processes("gpu01", beside("done", "python3 (pid 4712)"), NONE), sick=True),
+    example("together", "the loss of all nodes is 0.2% from that of one", TORCH, PASSED, lambda: checks.together((scaled(1.002, *range(4)), recorded("together")), CONFIG)),
+    example("together", "one node: nothing runs together", TORCH, NOT_CHECKED, lambda: checks.together((recorded("alone"), NONE), CONFIG)),
+    example("together", "parameters differ between two nodes: no majority names one", TORCH, CONFIGURE,
+            lambda: checks.together((recorded("alone"), trained("together", 2, 3, after="x")), CONFIG), sick=True),
+    example("together", "one rank of four has other parameters", TORCH, MONITOR, lambda: checks.together((recorded("alone"), trained("together", 3, after="x")), CONFIG), sick=True),
+    example("together", "the losses of FSDP are no numbers on all ranks", FSDP, MONITOR,
+            lambda: checks.together((recorded("alone"), trained("together", *range(4), mode="fsdp", losses=[NAN] * 8)), CONFIG), sick=True),
+    example("transport", "NVLink between nodes", H200, PASSED, transported("P2P/MNNVL")),
+    example("transport", "InfiniBand by NVIDIA's plugin", "https://github.com/Mellanox/nccl-rdma-sharp-plugins", PASSED, transported("NET/IBext_v9/0/GDRDMA")),
+    example("transport", "sockets", H200, MONITOR, transported("NET/Socket/0"), sick=True),
+    example("scaling", "97% of one node", H200, PASSED, scaling_of(0.97)),
+    example("scaling", "faster than one node, which was disturbed", H200, PASSED, scaling_of(1.1)),
+    example("scaling", "one node", H200, NOT_CHECKED, scaling_of(1.0, NONE)),
+    example("scaling", "60% of one node", H200, MONITOR, scaling_of(0.6), sick=True),
+    example("checkpoint", "slow storage without a stated limit", NFS, PASSED, lambda: checks.checkpoint(recorded("together", of_rank(*range(4), kind="checkpoint", write=90.0)), CONFIG)),
+    example("checkpoint", "the cluster file names no folder", NFS, NOT_APPLICABLE, lambda: checks.checkpoint(recorded("together"), TrainingConfig())),
+    example("checkpoint", "another node reads other bits", NFS, MONITOR, lambda: checks.checkpoint(recorded("together", of_rank(1, kind="checkpoint", restored="0")), CONFIG), sick=True),
+    example("checkpoint", "no space is left", NFS, MONITOR, lambda: checks.checkpoint(recorded("together", of_rank(1, kind="checkpoint", problem="OSError: No space left on device")), CONFIG), sick=True),
+    example("checkpoint", "a rank's part was never read", NFS, NOT_CHECKED,
+            lambda: checks.checkpoint(recorded("together", lambda fact: {k: v for k, v in fact.items() if k not in ("read", "restored")} if fact["training"] == "checkpoint" and fact["rank"] == 1 else fact), CONFIG), sick=True),
 ]  # fmt: skip
 
 

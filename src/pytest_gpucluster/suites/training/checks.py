@@ -103,6 +103,8 @@ def alone(node_name: str, alone: PayloadResult) -> Judgement:
         yield Finding("tasks", alone.silence(node_name), "one task per rank")
     yield from _unfinished(tasks, alone, "alone")
     yield from _unequal(trained_on(alone, "ddp", node_name))
+    for mode in ("plain", "fsdp"):
+        yield from _no_number(trained_on(alone, mode, node_name))
 
 
 def _proved(verdict: Verdict, _node_name: str, alone: PayloadResult, *_facts: object) -> Verdict:
@@ -663,8 +665,15 @@ def _unequal(runs: Sequence[TrainedMode], *, nodes: bool = False) -> Iterator[Fi
     votes = norm(((run.rank.node, run.after) for run in runs), "ranks")
     for run in runs:
         part = run.rank.place if nodes else run.rank.label
-        yield from votes.judge_result(part, run.after, measured=f"parameters after training: {run.after}")
+        for found in votes.judge_result(part, run.after, measured=f"parameters after training: {run.after}"):
+            yield found if nodes else replace(found, action=None)  # of one node: its fault, also without a majority
         if run.after == run.before:
             yield Finding(part, "training changed no parameter", "other parameters")
+    yield from _no_number(runs, nodes=nodes)
+
+
+def _no_number(runs: Sequence[TrainedMode], *, nodes: bool = False) -> Iterator[Finding]:
+    for run in runs:
         if not all(map(math.isfinite, run.losses)):
+            part = run.rank.place if nodes else run.rank.label
             yield Finding(part, "a loss that is not a number", "finite losses")
