@@ -7,12 +7,14 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import ROOT
 
 from pytest_gpucluster.kit import pairing as schedule
 from pytest_gpucluster.suites.nccl.localization import Localiser
+from pytest_gpucluster.suites.nccl import fleet
 from pytest_gpucluster.suites.nccl.measurement import Bound, Localisation, Measurement, fleet_bound
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -20,6 +22,7 @@ from campaigns import draw
 from link_model import ACROSS, WITHIN, LinkModel
 
 if TYPE_CHECKING:
+    from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.kit.pairing import Batch
 
 
@@ -317,3 +320,54 @@ def test_pairs_of_a_slow_fleet_are_below_what_the_links_allow() -> None:
     assert any("8 adapters x 50 GB/s" in line for line in verdict(3.1, 200.0).evidence)
     assert verdict(370.0, 200.0).clean
     assert verdict(190.0, 200.0, expected={"within": 180.0}).clean, "a stated figure goes before"
+
+
+# -- machines ---------------------------------------------------------------------------------------------------
+
+
+def linked(machine: str, source: str, verdict: str, nodes: list[str], model: LinkModel, *, sick: bool = False, **options: Any) -> CounterExample:
+    """Return the check of the links of a fleet of this health."""
+
+    def judged() -> Verdict:
+        plan, measured = Localiser(nodes, leaves=model.leaves, **options), []
+        while batch := plan.next_rounds():
+            measured += (results := model.run(batch))
+            plan.feed(results)
+        return fleet.links(plan.verdict(), measured, nodes)
+
+    return CounterExample("nccl.links", machine, source, verdict, judged, sick)
+
+
+def apart(machine: str, source: str, expected: str, *values: float, sick: bool = False) -> CounterExample:
+    """Return the check of the first node of a fleet with these bandwidths in GB/s."""
+    found = {f"gpu{n:03}": value for n, value in enumerate(values)}
+    return CounterExample("nccl.outlier", machine, source, expected, lambda: fleet.outlier("gpu000", found, "all_reduce"), sick)
+
+
+TESTS = "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"
+FAT_TREE = "https://docs.nvidia.com/dgx-superpod/reference-architecture-scalable-infrastructure-h100/latest/network-fabrics.html"
+TWO = {"within": 80.0}
+COUNTER_EXAMPLES = (
+    linked("64 nodes with 3% of noise", TESTS, PASSED, names(64), LinkModel(noise=0.03, seed=1)),
+    linked("a slow node explains its slow links", TESTS, PASSED, names(16), LinkModel(network={"gpu003": 0.5})),
+    linked("two nodes above the stated bound", TESTS, PASSED, names(2), LinkModel(), expected=TWO),
+    linked("two nodes without a bound", TESTS, NOT_CHECKED, names(2), LinkModel()),
+    linked("leaves with half of the uplinks, by design", "https://docs.nvidia.com/networking/display/rdgroce", NOT_CHECKED,
+           names(64), LinkModel(leaves=leaves_of(names(64), 16), bad_leaves={f"leaf{n}": 0.5 for n in range(4)})),
+    linked("one node", TESTS, NOT_APPLICABLE, names(1), LinkModel()),
+    linked("a slow link", FAT_TREE, MONITOR, names(16), LinkModel(links={frozenset(("gpu002", "gpu003")): 0.5}), sick=True),
+    linked("a slow leaf switch", FAT_TREE, MONITOR, names(48), LinkModel(leaves=leaves_of(names(48), 16), bad_leaves={"leaf1": 0.5}), sick=True),
+    linked("one of two nodes is slow, or their link", TESTS, MONITOR, names(2), LinkModel(network={"gpu001": 0.5}), sick=True, expected=TWO),
+    linked("the whole fleet has half of the stated bandwidth", TESTS, MONITOR, names(32), LinkModel(), sick=True, expected={"within": 2 * WITHIN}),
+    apart("0.5% below, the others within 0.1%", TESTS, PASSED, 363.0, *(365.0 + n / 10 for n in range(8))),
+    apart("a tenth faster than the others", TESTS, PASSED, 401.0, *(365.0 + n / 10 for n in range(8))),
+    apart("4% below, as the noise of the fleet", TESTS, PASSED, 350.0, 365, 351, 372, 360, 349, 370, 366),
+    apart("the only node", TESTS, NOT_APPLICABLE, 340.0),
+    apart("15% below", TESTS, MONITOR, 310.0, *(365.0 + n / 10 for n in range(8)), sick=True),
+    apart("half of the fleet is 15% below", TESTS, MONITOR, 310.0, 311, 309.5, 310.4, 365, 366, 364.6, 365.3, sick=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_fleets_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+    assert_as_expected(machine)

@@ -70,7 +70,7 @@ class Course:
 
 
 SLOW_SPINE = (
-    "all pairs across leaves are equally slow (fleet median 45 less 12%; within a leaf fleet median 100 less 12%): "
+    "no bound of pairs across leaves, which are equally slow (fleet median 45 less 12%; within a leaf fleet median 100 less 12%): "
     "the spine, one of the leaves, or oversubscription by design; state the bound of 'across' to decide"
 )
 PARTS_OF_C = "c:0a:0 c:1a:1 c:2a:2 c:3a:3 b:0d:0 b:1d:1 b:2d:2 b:3d:3 | c:0c:1 c:2c:3 | c:1c:2 c:3c:0"
@@ -991,6 +991,6 @@ def test_a_spine_at_three_quarters_of_the_leaves_is_no_slow_spine() -> None:
 
     assert spine(75.0) == ""
     assert spine(74.0).startswith(
-        "all pairs across leaves are equally slow (fleet median 74 less 12%; within a leaf "
+        "no bound of pairs across leaves, which are equally slow (fleet median 74 less 12%; within a leaf "
     )
     assert spine(20.0, expected={"across": 10.0}) == ""

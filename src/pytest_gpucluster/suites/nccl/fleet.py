@@ -110,10 +110,9 @@ def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[
     for leaf in found.bad_leaves:
         yield Finding(f"leaf switch {leaf}", found.why.get(leaf, "slow"), "as fast as the other leaves")
     unbound = [left for left in found.unresolved if left.reason.startswith(NO_BOUND)]
-    if unbound:
-        yield NotChecked(
-            f"{len(nodes)} nodes are too few to judge their pairs by each other: state nccl.pair_busbw"
-        )
+    for left in unbound:
+        few = f"{len(nodes)} nodes are too few to judge their pairs by each other: state nccl.pair_busbw"
+        yield NotChecked(left.reason if "across" in left.reason else few)
     for left in found.unresolved:
         if left in unbound:
             continue

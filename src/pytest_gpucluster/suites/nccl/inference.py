@@ -82,7 +82,7 @@ class Inference:
         if not within or not across or across.origin == EXPECTED or across.value >= LEAF_SHARE * within.value:
             return ""
         return (
-            f"all pairs across leaves are equally slow ({across.origin}; within a leaf {within.origin}): the spine, "
+            f"no bound of pairs across leaves, which are equally slow ({across.origin}; within a leaf {within.origin}): the spine, "
             "one of the leaves, or oversubscription by design; state the bound of 'across' to decide"
         )
 
