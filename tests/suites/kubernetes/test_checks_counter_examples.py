@@ -8,7 +8,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import MONITOR, NOT_CHECKED, PASSED, WARNING, CounterExample, assert_as_expected, name
+from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, CounterExample, assert_as_expected, name
+from paths import DATA
 
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.core.majority import norm
@@ -32,6 +33,7 @@ DETECTOR = "https://github.com/kubernetes/node-problem-detector"
 CONDITIONS = "https://kubernetes.io/docs/reference/node/node-status/"
 AKS = "https://learn.microsoft.com/en-us/azure/aks/node-problem-detector"
 EKS = "https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html"
+NCCL = "https://github.com/NVIDIA/nccl-tests"
 SIDECARS = "https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/"
 
 
@@ -128,6 +130,23 @@ def job_gpus(text: str, *, rc: int = 0, owners: Any = (), **facts: Any) -> Any:
     return judged
 
 
+NCCL_RUN = (DATA / "nccl" / "derived-2.13.4-all_reduce.txt").read_text()
+PODS = tuple(f"# rank {rank}: node {'n1' if rank < 8 else 'n2'} uuid GPU-{rank}\n" for rank in range(16))
+
+
+def wrong(text: str) -> str:
+    """Return the table with three wrong elements in its last row."""
+    row = next(line for line in reversed(text.splitlines()) if line.strip()[:1].isdigit())
+    return text.replace(row, row[::-1].replace("0", "3", 1)[::-1])
+
+
+def job_nccl(log: str, *ends: tuple[int, str]) -> Any:
+    """Return the check of a Job on two nodes; ends: exit status and message of its pods."""
+    pods = tuple(PodResult(f"n{n}", message, rc) for n, (rc, message) in enumerate(ends or ((0, ""), (0, "")), 1))
+    found = JobFacts(nccl=pods, nccl_hosts=("n1", "n2"), nccl_log=log, gpus_per_node=8)
+    return lambda: job_checks.job_nccl(found)
+
+
 def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
     return CounterExample(f"kubernetes.{check}", name, source, expected, judged, sick=sick)
 
@@ -202,6 +221,12 @@ COUNTER_EXAMPLES = (
     machine("job_gpus", "one share of four per pod", PLUGIN, PASSED, job_gpus(smi(1), labels=SHARING, capacity={"nvidia.com/gpu": "32"})),
     machine("job_gpus", "seven of eight", PLUGIN, MONITOR, job_gpus(smi(7)), sick=True),
     machine("job_gpus", "a GPU that another node has too", PLUGIN, MONITOR, job_gpus(smi(), owners={"GPU-00000003-0000": ("gpu01", "gpu02")}), sick=True),
+    machine("job_nccl", "ranks proved, data right", NCCL, PASSED, job_nccl("".join(PODS) + NCCL_RUN)),
+    machine("job_nccl", "NCCL warns of a missing plugin first", NCCL, PASSED,
+        job_nccl("n1:31:31 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so\n" + "".join(PODS) + NCCL_RUN)),
+    machine("job_nccl", "the cluster file asks for no Jobs", NCCL, NOT_APPLICABLE, lambda: job_checks.job_nccl(None)),
+    machine("job_nccl", "wrong elements", NCCL, MONITOR, job_nccl("".join(PODS) + wrong(NCCL_RUN)), sick=True),
+    machine("job_nccl", "a pod failed", NCCL, MONITOR, job_nccl("".join(PODS), (0, ""), (1, "RuntimeError: NCCL error: remote process exited")), sick=True),
 )  # fmt: skip
 
 
