@@ -18,7 +18,14 @@ RANKS = 4
 NCCL_LOG = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 
 
-def step(key: str, kinds: Sequence[Mapping[str, Any]], *, ranks: int = RANKS, ends: Mapping[int, Mapping[str, Any]] | None = None, **changed: Any) -> PayloadResult:
+def step(
+    key: str,
+    kinds: Sequence[Mapping[str, Any]],
+    *,
+    ranks: int = RANKS,
+    ends: Mapping[int, Mapping[str, Any]] | None = None,
+    **changed: Any,
+) -> PayloadResult:
     """Return a step whose ranks report these facts.
 
     A value of `rN` (N: a rank) replaces those of this rank: {kind: values}, or {kind: None} without this fact. `ends`:
@@ -27,12 +34,27 @@ def step(key: str, kinds: Sequence[Mapping[str, Any]], *, ranks: int = RANKS, en
     tasks = []
     for rank in range(ranks):
         own: Mapping[str, Any] = changed.get(f"r{rank}", {})
-        facts = [{"rank": rank, "node": NODES[rank // 2], **fact} for fact in kinds if own.get(fact[key], fact) is not None]
+        facts = [
+            {"rank": rank, "node": NODES[rank // 2], **fact}
+            for fact in kinds
+            if own.get(fact[key], fact) is not None
+        ]
         facts = [{**fact, **own.get(fact[key], {})} for fact in facts]
-        more = [{"rank": rank, "node": NODES[rank // 2], key: kind, **values} for kind, values in own.items() if values is not None and kind not in {it[key] for it in kinds}]
+        more = [
+            {"rank": rank, "node": NODES[rank // 2], key: kind, **values}
+            for kind, values in own.items()
+            if values is not None and kind not in {it[key] for it in kinds}
+        ]
         end = {"rc": 0, "signal": None, "error": "", **(ends or {}).get(rank, {})}
-        tasks.append(PayloadTask(rank, NODES[rank // 2], end["rc"], end["signal"], (*facts, *more), end["error"]))
+        tasks.append(
+            PayloadTask(rank, NODES[rank // 2], end["rc"], end["signal"], (*facts, *more), end["error"])
+        )
     return PayloadResult(key, NODES[: (ranks + 1) // 2], ranks, tuple(tasks), **changed.get("result", {}))
+
+
+def each_rank(values: Any) -> dict[str, Any]:
+    """Return {rN: values} of all ranks."""
+    return {f"r{rank}": values for rank in range(RANKS)}
 
 
 def connected(between: str, within: str = "P2P/CUMEM", nodes: Sequence[str] = NODES) -> Connections:
@@ -52,4 +74,6 @@ def connected(between: str, within: str = "P2P/CUMEM", nodes: Sequence[str] = NO
 
 def fabric(transport: str | None) -> Profile:
     """Return a profile that names this transport."""
-    return Profile(name="p", description=f"of {fold(NODES)}", source="test", fabric=FabricProfile(transport=transport))
+    return Profile(
+        name="p", description=f"of {fold(NODES)}", source="test", fabric=FabricProfile(transport=transport)
+    )

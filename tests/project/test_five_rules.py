@@ -12,7 +12,7 @@ import pytest
 from counter_examples import CONFIGURE, MONITOR, STAYS, CounterExample
 from paths import ROOT
 
-from pytest_gpucluster.core.check import CHECKS
+from pytest_gpucluster.core.check import CHECKS, Action
 from pytest_gpucluster.core.registry import import_checks
 
 if TYPE_CHECKING:
@@ -53,6 +53,27 @@ def test_three_healthy_machines_and_a_sick_one_were_considered_for_each_check() 
     assert {name: healthy[name] for name in needed if healthy[name] < LEAST} == {}
     assert [name for name in needed if name not in sick] == []
     assert {one.check for one in examples()} <= CHECKS.keys()
+
+
+def test_a_healthy_machine_and_a_sick_one_were_considered_for_each_check_that_can_fail_a_run() -> None:
+    import_checks()
+    healthy, sick = ({one.check for one in examples() if one.sick is it} for it in (False, True))
+    monitoring = {name for name, about in CHECKS.items() if about.action is Action.MONITOR}
+    assert sorted(monitoring - healthy) == []
+    assert sorted(monitoring - sick) == []
+
+
+def test_a_healthy_machine_fails_no_check_whose_only_action_is_monitor() -> None:
+    """Such a finding makes the run NOT ACCEPTED. A check that may also repair uses `monitor` for what it cannot decide."""
+    import_checks()
+    found = [one for one in examples() if not one.sick and one.check in _only_monitor()]
+    assert [(one.check, one.machine) for one in found if one.expected not in STAYS] == []
+
+
+def _only_monitor() -> set[str]:
+    return {
+        name for name, about in CHECKS.items() if about.action is Action.MONITOR and not about.never_healthy
+    }
 
 
 def test_no_healthy_machine_is_taken_out_of_service_and_each_states_its_source() -> None:

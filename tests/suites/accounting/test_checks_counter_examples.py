@@ -17,8 +17,17 @@ LIMITS = "https://slurm.schedmd.com/resource_limits.html"
 TRES = "billing=8,cpu=8,gres/gpu=1,mem=64G,node=1"
 
 
-def row(state: str, submit: str = "2026-10-24T01:00:00", start: str = "2026-10-24T01:01:00", end: str = "2026-10-24T02:00:00", code: str = "0:0", tres: str = TRES, nodes: str = "gpu01", account: str = "ml") -> str:
-    return "|".join(("4711", "alice", account, "gpu", state, submit, start, end, code, tres, nodes))
+def row(
+    state: str,
+    submit: str = "2026-10-24T01:00:00",
+    start: str = "2026-10-24T01:01:00",
+    end: str = "2026-10-24T02:00:00",
+    code: str = "0:0",
+    tres: str = TRES,
+    nodes: str = "gpu01",
+    account: str = "ml",
+) -> str:
+    return f"4711|alice|{account}|gpu|{state}|{submit}|{start}|{end}|{code}|{tres}|{nodes}"
 
 
 def records(*rows: str, enforced: tuple[str, ...] = ("associations", "limits"), **known: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from burnin_helpers import CONFIG, GPU_1, NAME, UUID, failed, fleet, gpu_of, hello, load, reason
+from counter_examples import MONITOR, PASSED, CounterExample, assert_as_expected
+from counter_examples import name as name_of
 
 from pytest_gpucluster.core.check import Action, Finding, NotChecked, Outcome
 from pytest_gpucluster.core.outliers import Halves, Outliers
@@ -133,3 +135,33 @@ def test_of_two_gpus_that_copy_to_each_other_neither_is_accused_alone() -> None:
         totals[name].add(load(name, "peer", gpus=2, own=slow))
     (said,) = failed(stragglers.stragglers(whole, "a", CONFIG))
     assert "or its partner: peer 100 GB/s" in said
+
+
+def burned(
+    machine: str, source: str, expected: str, tflops: dict[int, float], *, nodes: int = 3, sick: bool = False
+) -> CounterExample:
+    """Return a fleet of which node a has GPUs of these rates, the others 700 TFLOP/s."""
+    own = {index: {"tflops": value} for index, value in tflops.items()}
+    whole = fleet(nodes, a=[load("a", "matmul", own=own), load("a", "hbm")])
+    return CounterExample(
+        "burnin.stragglers",
+        machine,
+        source,
+        expected,
+        lambda: stragglers.stragglers(whole, "a", CONFIG),
+        sick,
+    )
+
+
+COUNTER_EXAMPLES = (
+    burned("within 1% of each other", "the spread of clocks of one model", PASSED, {0: 704.0, 1: 696.0, 2: 699.0}),
+    burned("one GPU is a tenth faster", "a cooler place in the rack", PASSED, {1: 770.0}),
+    burned("the only node of its kind", "no other node to compare with", PASSED, {}, nodes=1),
+    burned("one GPU is a fifth slower", "heat or a power brake", MONITOR, {1: 560.0}, sick=True),
+    burned("all GPUs of the node are a fifth slower", "a power limit of the node", MONITOR, dict.fromkeys(range(4), 560.0), sick=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name_of)
+def test_machines_are_judged_as_a_person_would(machine: CounterExample) -> None:
+    assert_as_expected(machine)

@@ -385,7 +385,10 @@ def test_room_of_enroot() -> None:
     )
     closed = EnrootSpace("temp", "/t", 0, 2**40, writable=False)
     verdict = checks.room((enough, little, closed), config)
-    assert lines(verdict) == ["cache path /c|1024 MiB free of 1 TiB|1 GiB", "temp path /t|not writable|writable"]
+    assert lines(verdict) == [
+        "cache path /c|1024 MiB free of 1 TiB|1 GiB",
+        "temp path /t|not writable|writable",
+    ]
     assert next((it.name, it.value, it.unit, it.device) for it in verdict.metrics) == (
         "enroot_free", 1.0, "GiB", "data",
     )  # fmt: skip

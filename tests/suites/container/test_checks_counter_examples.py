@@ -18,7 +18,14 @@ GIB = 2**30
 CONFIG = ContainerConfig(image="/shared/ubuntu.sqsh")
 
 
-def space(what: str = "data", free: float = 900, size: float = 1000, inodes: tuple[int, int] = (40_000_000, 60_000_000), rights: str = "rw", path: str = "/raid/enroot") -> str:
+def space(
+    what: str = "data",
+    free: float = 900,
+    size: float = 1000,
+    inodes: tuple[int, int] = (40_000_000, 60_000_000),
+    rights: str = "rw",
+    path: str = "/raid/enroot",
+) -> str:
     """Return a line of the probe: free and whole size in GiB, free and all inodes."""
     return f"{what} {int(free * GIB / 4096)} {int(size * GIB / 4096)} 4096 {inodes[0]} {inodes[1]} {rights} {path}\n"
 
@@ -31,7 +38,9 @@ def left(*names: str, live: tuple[int, ...] = (77,)) -> Any:
     return lambda: checks.leftovers(read_names(Answer("gpu01", 0, "\n".join(names).encode(), b"")), live)
 
 
-def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+def machine(
+    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+) -> CounterExample:
     return CounterExample(f"container.{check}", name, source, expected, judged, sick=sick)
 
 

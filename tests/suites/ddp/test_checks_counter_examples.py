@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from counter_examples import MONITOR, PASSED, CounterExample, assert_as_expected, name
-from payload_helpers import NCCL_LOG, NODES, connected, fabric, step
+from payload_helpers import NCCL_LOG, NODES, connected, each_rank, fabric, step
 
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.ddp import checks
@@ -27,7 +27,7 @@ WORK = (
 
 
 def work(**changed: Any) -> PayloadResult:
-    placed = {f"r{rank}": {**changed.pop(f"r{rank}", {})} for rank in range(4)}
+    placed: dict[str, Any] = {f"r{rank}": {**changed.pop(f"r{rank}", {})} for rank in range(4)}
     for rank in range(4):
         own = placed[f"r{rank}"]
         if own.get("joined", {}) is not None:
@@ -35,20 +35,32 @@ def work(**changed: Any) -> PayloadResult:
     return step("ddp", WORK, **placed, **changed)
 
 
-def launched(ranks: tuple[int, ...] = (0, 1, 2, 3), locals_: tuple[int, ...] = (0, 1, 0, 1), **changed: Any) -> tuple[PayloadResult, int]:
+def launched(
+    ranks: tuple[int, ...] = (0, 1, 2, 3), locals_: tuple[int, ...] = (0, 1, 0, 1), **changed: Any
+) -> tuple[PayloadResult, int]:
     """Return a run of torchrun: a task is an agent, whose ranks have the facts."""
     agents = []
     for agent in range(2):
         facts = []
         for place in (0, 1):
             rank = ranks[2 * agent + place]
-            given = {"RANK": str(rank), "LOCAL_RANK": str(locals_[2 * agent + place]), "WORLD_SIZE": "4", "MASTER_ADDR": "gpu01", "MASTER_PORT": "29400"}
+            given = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(locals_[2 * agent + place]),
+                "WORLD_SIZE": "4",
+                "MASTER_ADDR": "gpu01",
+                "MASTER_PORT": "29400",
+            }
             own = changed.get(f"r{rank}", {})
             facts += [{"ddp": "given", "rank": rank, "node": NODES[agent], "given": given}]
-            facts += [{**fact, "rank": rank, "node": NODES[agent], **own.get(fact["ddp"], {})} for fact in WORK]
+            facts += [
+                {**fact, "rank": rank, "node": NODES[agent], **own.get(fact["ddp"], {})} for fact in WORK
+            ]
         agents.append(facts)
-    ends = changed.get("ends", {})
-    tasks = tuple(PayloadTask(n, NODES[n], *ends.get(n, (0, None)), tuple(facts), changed.get("error", "")) for n, facts in enumerate(agents))
+    tasks = tuple(
+        PayloadTask(n, NODES[n], 0, None, tuple(facts), changed.get("error", ""))
+        for n, facts in enumerate(agents)
+    )
     return PayloadResult("ddp", NODES, 2, tasks), 2
 
 
@@ -57,13 +69,20 @@ TERMINATED = {"rc": 143, "signal": 15}
 RAISED = {"rc": 1, "error": "RuntimeError: Connection closed by peer"}
 
 
+def others(end: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Return how the ranks ended that were not killed."""
+    return {rank: end for rank in range(3)}  # noqa: C420 (the same mapping, which nothing changes)
+
+
 def lost(ends: dict[int, dict[str, Any]], **changed: Any) -> Verdict:
     changed = {"result": {"rc": 137}, "r3": {"lost": {}, "noticed": None}, **changed}
     found = step("ddp", ({"ddp": "noticed", "seconds": 3.0},), ends={3: KILLED, **ends}, **changed)
     return checks.lost_rank(found, 60.0)
 
 
-def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+def machine(
+    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+) -> CounterExample:
     return CounterExample(f"ddp.{check}", name, source, expected, judged, sick=sick)
 
 
@@ -77,9 +96,9 @@ COUNTER_EXAMPLES = (
     machine("group", "a task ends with an error after its work", TORCH, PASSED, lambda: checks.group(work(ends={1: RAISED}))),
     machine("group", "a rank is missing", TORCH, MONITOR, lambda: checks.group(work(r3={"joined": None}, ends={3: RAISED})), sick=True),
     machine("group", "two groups of two ranks", TORCH, MONITOR,
-        lambda: checks.group(work(**{f"r{n}": {"joined": {"size": 2, "group_rank": n % 2}} for n in range(4)})), sick=True),
+        lambda: checks.group(work(**each_rank({"joined": {"size": 2}}))), sick=True),
     machine("training", "the loss rises in one step", TORCH, PASSED,
-        lambda: checks.training(work(**{f"r{n}": {"trained": {"losses": [1.0, 4.0]}} for n in range(4)}))),
+        lambda: checks.training(work(**each_rank({"trained": {"losses": [1.0, 4.0]}})))),
     machine("training", "losses of the ranks differ: their data do", TORCH, PASSED, lambda: checks.training(work(r1={"trained": {"losses": [0.1, 0.05]}}))),
     machine("training", "one rank has other parameters", TORCH, MONITOR, lambda: checks.training(work(r1={"trained": {"after": "cccc"}})), sick=True),
     machine("training", "a loss is no number", TORCH, MONITOR,
@@ -89,13 +108,13 @@ COUNTER_EXAMPLES = (
         lambda: checks.torchrun(launched(error="failed to shutdown the rendezvous due to an error of type RendezvousConnectionError"))),
     machine("torchrun", "two ranks with one LOCAL_RANK", ELASTIC, MONITOR, lambda: checks.torchrun(launched(locals_=(0, 0, 0, 1))), sick=True),
     machine("torchrun", "training changed nothing", ELASTIC, MONITOR,
-        lambda: checks.torchrun(launched(**{f"r{n}": {"trained": {"after": "aaaa"}} for n in range(4)})), sick=True),
+        lambda: checks.torchrun(launched(**each_rank({"trained": {"after": "aaaa"}}))), sick=True),
     machine("torchrun", "a loss is no number", ELASTIC, MONITOR,
         lambda: checks.torchrun(launched(r1={"trained": {"losses": [float("inf"), 1.0]}})), sick=True),
     machine("lost_rank", "srun ends the other ranks", SRUN, PASSED,
-        lambda: lost(dict.fromkeys(range(3), TERMINATED), r0={"noticed": None}, r1={"noticed": None}, r2={"noticed": None})),
-    machine("lost_rank", "the other ranks raise an error", TORCH, PASSED, lambda: lost(dict.fromkeys(range(3), RAISED))),
-    machine("lost_rank", "NCCL's watchdog aborts the other ranks", TORCH, PASSED, lambda: lost(dict.fromkeys(range(3), {"rc": 134, "signal": 6}))),
+        lambda: lost(others(TERMINATED), r0={"noticed": None}, r1={"noticed": None}, r2={"noticed": None})),
+    machine("lost_rank", "the other ranks raise an error", TORCH, PASSED, lambda: lost(others(RAISED))),
+    machine("lost_rank", "NCCL's watchdog aborts the other ranks", TORCH, PASSED, lambda: lost(others({"rc": 134, "signal": 6}))),
     machine("lost_rank", "one rank ends with 0", SRUN, MONITOR, lambda: lost({0: RAISED, 1: RAISED, 2: {"rc": 0}}), sick=True),
     machine("lost_rank", "one rank still waits", TORCH, MONITOR,
         lambda: lost({0: RAISED, 1: RAISED, 2: KILLED}, r2={"noticed": None, "stuck": {"phase": "all_reduce", "seconds": 60}}), sick=True),

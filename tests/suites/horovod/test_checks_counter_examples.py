@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
-from payload_helpers import NCCL_LOG, NODES, connected, fabric
+from counter_examples import (
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
+from payload_helpers import NCCL_LOG, NODES, connected, each_rank, fabric
 
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod.checks import Launch, World
@@ -20,14 +28,23 @@ FACT = {
 }  # fmt: skip
 
 
-def world(launcher: str = "srun", *, gpus: bool = True, between: str = "NET/IB/0/GDRDMA", **changed: Any) -> World:
+def world(
+    launcher: str = "srun", *, gpus: bool = True, between: str = "NET/IB/0/GDRDMA", **changed: Any
+) -> World:
     """Return a job of four ranks; `rN`: values of a rank."""
     ranks = tuple(
         {**FACT, "rank": n, "node": NODES[n // 2], "local_rank": n % 2, "cross_rank": n // 2, "device": f"GPU-{n}", **changed.pop(f"r{n}", {})}
         for n in range(4)
     )  # fmt: skip
     places = tuple(NODES[n // 2] for n in range(4))
-    known = {"ranks": ranks, "places": places, "nodes": NODES, "gpus": gpus, "connections": connected(between), **changed}
+    known = {
+        "ranks": ranks,
+        "places": places,
+        "nodes": NODES,
+        "gpus": gpus,
+        "connections": connected(between),
+        **changed,
+    }
     return World(Launch("pytorch", "gloo", launcher), **known)
 
 
@@ -35,14 +52,16 @@ def trained(**values: Any) -> dict[str, Any]:
     return {"trained": {**FACT["trained"], **values}}  # type: ignore[dict-item]
 
 
-def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+def machine(
+    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+) -> CounterExample:
     return CounterExample(f"horovod.{check}", name, source, expected, judged, sick=sick)
 
 
 COUNTER_EXAMPLES = (
     machine("all_reduce", "one rank is a thousand times slower", f"{DOCS}timeline_include.html", PASSED, lambda: checks.all_reduce(world(r2={"seconds": 9.0}))),
     machine("all_reduce", "the build lacks a type: none of its elements is wrong", f"{DOCS}install_include.html", PASSED,
-        lambda: checks.all_reduce(world(**{f"r{n}": {"wrong": {"float32": 0}} for n in range(4)}))),
+        lambda: checks.all_reduce(world(**each_rank({"wrong": {"float32": 0}})))),
     machine("all_reduce", "a rank does not report", f"{DOCS}troubleshooting_include.html", NOT_CHECKED, lambda: checks.all_reduce(world(ranks=world().ranks[:3])), sick=True),
     machine("all_reduce", "one element of one type is wrong", f"{DOCS}troubleshooting_include.html", MONITOR,
         lambda: checks.all_reduce(world(r1={"wrong": {**dict.fromkeys(TYPES, 0), "float16": 1}})), sick=True),
@@ -52,11 +71,11 @@ COUNTER_EXAMPLES = (
     machine("broadcast", "the data of the last rank are wrong on one rank", f"{DOCS}concepts_include.html", MONITOR,
         lambda: checks.broadcast(world(r0={"sent": {"0": 0, "3": 12}})), sick=True),
     machine("training", "the order of the sum changes the last bits of the mean", "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html", PASSED,
-        lambda: checks.training(world(**{f"r{n}": trained(error=2e-7) for n in range(4)}))),
+        lambda: checks.training(world(**each_rank(trained(error=2e-7))))),
     machine("training", "all ranks step to the same parameters", f"{DOCS}pytorch.html", PASSED, lambda: checks.training(world())),
     machine("training", "one rank keeps gradients of its own", f"{DOCS}pytorch.html", MONITOR, lambda: checks.training(world(r1=trained(after="cccc", error=0.4))), sick=True),
     machine("training", "the error is no number on all ranks", f"{DOCS}pytorch.html", MONITOR,
-        lambda: checks.training(world(**{f"r{n}": trained(error=float("nan")) for n in range(4)})), sick=True),
+        lambda: checks.training(world(**each_rank(trained(error=float("nan"))))), sick=True),
     machine("transport", "jobs without GPUs", f"{DOCS}gpus_include.html", NOT_APPLICABLE, lambda: checks.transport("gpu01", (world(gpus=False),), fabric("NET/IB"))),
     machine("transport", "InfiniBand by NVIDIA's plugin", "https://github.com/Mellanox/nccl-rdma-sharp-plugins", PASSED,
         lambda: checks.transport("gpu01", (world(between="NET/IBext_v8/0/GDRDMA"),), fabric("NET/IB/GDRDMA"))),

@@ -8,24 +8,37 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, WARNING, CounterExample, assert_as_expected, name
+from counter_examples import (
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    WARNING,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 from paths import DATA
 
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.suites.kubernetes import checks, job_checks
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
-from pytest_gpucluster.suites.kubernetes.facts import KubeFacts, read_objects, read_time, version_of
+from pytest_gpucluster.suites.kubernetes.facts import KubeFacts, rdma_of, read_objects, read_time, version_of
 from pytest_gpucluster.suites.kubernetes.jobs import JobFacts, PodResult
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.core.check import Verdict
-    from pytest_gpucluster.suites.kubernetes.facts import KubeNode
+    from pytest_gpucluster.suites.kubernetes.facts import DaemonSet, KubeNode, Pod
 
 NOW = "2026-09-10T00:00:00Z"
 RDMA = "rdma/rdma_shared_device_a"
 CONFIG = KubernetesConfig()
 H100 = configs.load_profile("dgx-h100")
+GPUS: GpuProfile = H100.gpu  # type: ignore[assignment]
 PLUGIN = "https://github.com/NVIDIA/k8s-device-plugin"
 OPERATOR = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html"
 NETWORK = "https://github.com/Mellanox/network-operator"
@@ -37,33 +50,62 @@ NCCL = "https://github.com/NVIDIA/nccl-tests"
 SIDECARS = "https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/"
 
 
-def listed(*items: dict[str, Any]) -> Any:
+def listed(*items: dict[str, Any]) -> tuple[list[KubeNode], list[Pod], list[DaemonSet]]:
     return read_objects(json.dumps({"kind": "List", "items": list(items)}))
 
 
-def node(name: str = "gpu01", *, labels: Any = (), spec: Any = (), capacity: Any = (), left: Any = (), **conditions: str) -> KubeNode:
+def node(
+    name: str = "gpu01",
+    *,
+    labels: Any = (),
+    spec: Any = (),
+    capacity: Any = (),
+    left: Any = (),
+    **conditions: str,
+) -> KubeNode:
     """Return a node with eight GPUs; `left` differs from its capacity; conditions: TYPE="STATUS REASON"."""
     whole = {"nvidia.com/gpu": "8", **dict(capacity)}
-    stated = {"Ready": "True KubeletReady", "MemoryPressure": "False KubeletHasSufficientMemory", **conditions}
+    stated = {
+        "Ready": "True KubeletReady",
+        "MemoryPressure": "False KubeletHasSufficientMemory",
+        **conditions,
+    }
     said = [
         {"type": kind, "status": it.split()[0], "reason": it.split()[1], "lastHeartbeatTime": NOW, "lastTransitionTime": "2026-09-01T00:00:00Z"}
         for kind, it in stated.items()
     ]  # fmt: skip
     status = {"capacity": whole, "allocatable": {**whole, **dict(left)}, "conditions": said}
     meta = {"name": name, "labels": dict(labels), "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return listed({"kind": "Node", "metadata": meta, "spec": dict(spec), "status": status})[0][0]
+    nodes, _, _ = listed({"kind": "Node", "metadata": meta, "spec": dict(spec), "status": status})
+    return nodes[0]
 
 
-def pod(name: str, *, owner: str = "", phase: str = "Running", gpus: int = 0, space: str = "gpu-operator", init: Any = (), **status: Any) -> dict[str, Any]:
+def pod(
+    name: str,
+    *,
+    owner: str = "",
+    phase: str = "Running",
+    gpus: int = 0,
+    space: str = "gpu-operator",
+    init: Any = (),
+    **status: Any,
+) -> dict[str, Any]:
     meta: dict[str, Any] = {"name": name, "namespace": space}
     if owner:
         meta["ownerReferences"] = [{"kind": "DaemonSet", "name": owner}]
     one = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": f"{gpus}"}} if gpus else {}}
     spec = {"nodeName": "gpu01", "containers": [one], "initContainers": list(init)}
-    return {"kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": phase, "startTime": "2026-02-01T00:00:00Z", **status}}
+    return {
+        "kind": "Pod",
+        "metadata": meta,
+        "spec": spec,
+        "status": {"phase": phase, "startTime": "2026-02-01T00:00:00Z", **status},
+    }
 
 
-def container(*, ready: bool = True, restarts: int = 0, ended: str = "", **state: Any) -> list[dict[str, Any]]:
+def container(
+    *, ready: bool = True, restarts: int = 0, ended: str = "", **state: Any
+) -> list[dict[str, Any]]:
     last = {"terminated": {"finishedAt": ended, "reason": "Error", "exitCode": 1}} if ended else {}
     return [{"name": "main", "ready": ready, "restartCount": restarts, "state": state, "lastState": last}]
 
@@ -73,7 +115,7 @@ def daemonset(name: str, **selector: str) -> dict[str, Any]:
     return {"kind": "DaemonSet", "metadata": {"name": name, "namespace": "gpu-operator"}, "spec": spec}
 
 
-def operator(judge: Any, one: KubeNode, *items: dict[str, Any]) -> Verdict:
+def operator(judge: Callable[..., Verdict], one: KubeNode, *items: dict[str, Any]) -> Verdict:
     _, pods, sets = listed(*items)
     return judge(one, tuple(pods), KubeFacts(daemonsets=tuple(sets), now=read_time(NOW) or 0.0), CONFIG)
 
@@ -90,13 +132,15 @@ def gpus(*items: dict[str, Any], **facts: Any) -> Any:
     def judged() -> Verdict:
         _, pods, sets = listed(*items)
         seen = KubeFacts(daemonsets=tuple(sets), now=read_time(NOW) or 0.0)
-        return checks.gpus(node(**facts), tuple(pods), seen, CONFIG, H100.gpu)
+        return checks.gpus(node(**facts), tuple(pods), seen, CONFIG, GPUS)
 
     return judged
 
 
 def allocated(*pods: dict[str, Any], **facts: Any) -> Any:
-    return lambda: checks.allocated(node(**facts), tuple(listed(*pods)[1]), KubeFacts(now=read_time(NOW) or 0.0), CONFIG)
+    return lambda: checks.allocated(
+        node(**facts), tuple(listed(*pods)[1]), KubeFacts(now=read_time(NOW) or 0.0), CONFIG
+    )
 
 
 def rdma(own: str, *others: str, left: str = "") -> Any:
@@ -106,7 +150,7 @@ def rdma(own: str, *others: str, left: str = "") -> Any:
     def judged() -> Verdict:
         mine = offering("gpu01", own)
         group = [mine, *(offering(f"gpu0{n}", it) for n, it in enumerate(others, 2))]
-        typical = norm([(it.name, checks.rdma_of(it)[RDMA]) for it in group], "nodes of its group")
+        typical = norm([(it.name, rdma_of(it)[RDMA]) for it in group], "nodes of its group")
         return checks.rdma(mine, KubeFacts(), {RDMA: typical}, H100)
 
     return judged
@@ -114,7 +158,9 @@ def rdma(own: str, *others: str, left: str = "") -> Any:
 
 def api(server: str, **stated: Any) -> Any:
     found = version_of(server)
-    return lambda: checks.api(KubeFacts(client=found, server=found), KubernetesConfig(**stated), dt.date(2026, 9, 15))
+    return lambda: checks.api(
+        KubeFacts(client=found, server=found), KubernetesConfig(**stated), dt.date(2026, 9, 15)
+    )
 
 
 def smi(count: int = 8, name: str = "NVIDIA H100 80GB HBM3", after: str = "") -> str:
@@ -125,7 +171,7 @@ def job_gpus(text: str, *, rc: int = 0, owners: Any = (), **facts: Any) -> Any:
     def judged() -> Verdict:
         results = JobFacts(gpus={"gpu01": PodResult("gpu01", text, rc)})
         known = {f"GPU-{n:08d}-0000": ("gpu01",) for n in range(8)} | dict(owners)
-        return job_checks.job_gpus(results, "gpu01", node(**facts), CONFIG, H100.gpu, known)
+        return job_checks.job_gpus(results, "gpu01", node(**facts), CONFIG, GPUS, known)
 
     return judged
 
@@ -142,24 +188,34 @@ def wrong(text: str) -> str:
 
 def job_nccl(log: str, *ends: tuple[int, str]) -> Any:
     """Return the check of a Job on two nodes; ends: exit status and message of its pods."""
-    pods = tuple(PodResult(f"n{n}", message, rc) for n, (rc, message) in enumerate(ends or ((0, ""), (0, "")), 1))
+    pods = tuple(
+        PodResult(f"n{n}", message, rc) for n, (rc, message) in enumerate(ends or ((0, ""), (0, "")), 1)
+    )
     found = JobFacts(nccl=pods, nccl_hosts=("n1", "n2"), nccl_log=log, gpus_per_node=8)
     return lambda: job_checks.job_nccl(found)
 
 
-def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+def machine(
+    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+) -> CounterExample:
     return CounterExample(f"kubernetes.{check}", name, source, expected, judged, sick=sick)
 
 
 ALL = {"nvidia.com/gpu.deploy.device-plugin": "true"}
 SHARING = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}
 PLUGIN_SET = daemonset("nvidia-device-plugin-daemonset", **ALL)
-PLUGIN_POD = pod("nvidia-device-plugin-daemonset-x", owner="nvidia-device-plugin-daemonset", containerStatuses=container())
-CRASH = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
+PLUGIN_POD = pod(
+    "nvidia-device-plugin-daemonset-x", owner="nvidia-device-plugin-daemonset", containerStatuses=container()
+)
+CRASH = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
 MOFED = daemonset("mofed-ubuntu22.04-5f7b8c-ds", **{"feature.node.kubernetes.io/pci-15b3.present": "true"})
 NIC = {"feature.node.kubernetes.io/pci-15b3.present": "true"}
 HOLDS = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
-REFUSED = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"}
+REFUSED = {
+    "phase": "Failed",
+    "reason": "UnexpectedAdmissionError",
+    "message": "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu",
+}
 
 COUNTER_EXAMPLES = (
     machine("ready", "a maintenance of the virtual machine is scheduled", AKS, WARNING, ready(VMEventScheduled="True VMEventScheduled")),
@@ -192,13 +248,13 @@ COUNTER_EXAMPLES = (
             pod("nvidia-cuda-validator-x", phase="Succeeded", containerStatuses=container(ready=False, terminated={"exitCode": 0, "reason": "Completed"})))),
     machine("gpu_operator", "a user's pod with the name of the plugin fails", PLUGIN, PASSED,
         lambda: gpu_operator(node(labels=ALL), PLUGIN_SET, PLUGIN_POD,
-            pod("nvidia-device-plugin-test", space="alice", containerStatuses=container(ready=False, restarts=9, **CRASH)))),
+            pod("nvidia-device-plugin-test", space="alice", containerStatuses=container(ready=False, restarts=9, waiting=CRASH)))),
     machine("gpu_operator", "the plugin restarted at the last upgrade of the driver, months ago", OPERATOR, PASSED,
         lambda: gpu_operator(node(labels=ALL), PLUGIN_SET,
             pod("p", owner="nvidia-device-plugin-daemonset", containerStatuses=container(restarts=14, ended="2026-05-01T00:00:00Z")))),
     machine("gpu_operator", "the plugin crashes", OPERATOR, MONITOR,
         lambda: gpu_operator(node(labels=ALL), PLUGIN_SET,
-            pod("p", owner="nvidia-device-plugin-daemonset", containerStatuses=container(ready=False, restarts=9, **CRASH))), sick=True),
+            pod("p", owner="nvidia-device-plugin-daemonset", containerStatuses=container(ready=False, restarts=9, waiting=CRASH))), sick=True),
     machine("gpu_operator", "no pod of the plugin", OPERATOR, MONITOR, lambda: gpu_operator(node(labels=ALL), PLUGIN_SET), sick=True),
     machine("network_operator", "not installed: the host has the driver", NETWORK, NOT_CHECKED, lambda: network_operator(node(labels=NIC))),
     machine("network_operator", "the driver's pod restarted months ago", NETWORK, PASSED,
@@ -206,7 +262,7 @@ COUNTER_EXAMPLES = (
             pod("m", owner="mofed-ubuntu22.04-5f7b8c-ds", containerStatuses=container(restarts=3, ended="2026-03-01T00:00:00Z")))),
     machine("network_operator", "the driver's pod crashes", NETWORK, MONITOR,
         lambda: network_operator(node(labels=NIC), MOFED,
-            pod("m", owner="mofed-ubuntu22.04-5f7b8c-ds", containerStatuses=container(ready=False, restarts=30, **CRASH))), sick=True),
+            pod("m", owner="mofed-ubuntu22.04-5f7b8c-ds", containerStatuses=container(ready=False, restarts=30, waiting=CRASH))), sick=True),
     machine("rdma", "more devices than the others: an adapter for storage", NETWORK, WARNING, rdma("9", "8", "8", "8")),
     machine("rdma", "the only node of its group", NETWORK, PASSED, rdma("8")),
     machine("rdma", "one device less than the others", NETWORK, MONITOR, rdma("7", "8", "8", "8"), sick=True),

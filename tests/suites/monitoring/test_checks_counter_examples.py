@@ -35,16 +35,26 @@ def answer(**data: Any) -> bytes:
 
 
 def facts(**known: Any) -> MonitoringFacts:
-    return MonitoringFacts(
-        Service("Prometheus", "http://mgmt:9090"), None, now=NOW, samples_now=NOW, **known
-    )
+    return MonitoringFacts(Service("Prometheus", "http://mgmt:9090"), None, now=NOW, samples_now=NOW, **known)
 
 
 def fired(alert: dict[str, Any], query: str = "", node: str = "gpu01") -> Verdict:
     """Judge one alert of Prometheus' list; `query`: the expression of its rule."""
     labels = {"alertname": "X", **alert.pop("labels")}
-    whole = {"labels": labels, "annotations": {}, "state": "firing", "activeAt": "2026-09-09T00:00:00Z", "value": "1e+00"}
-    rule = {"name": labels["alertname"], "query": query or "up == 0", "type": "alerting", "health": "ok", "labels": {}}
+    whole = {
+        "labels": labels,
+        "annotations": {},
+        "state": "firing",
+        "activeAt": "2026-09-09T00:00:00Z",
+        "value": "1e+00",
+    }
+    rule = {
+        "name": labels["alertname"],
+        "query": query or "up == 0",
+        "type": "alerting",
+        "health": "ok",
+        "labels": {},
+    }
     rules = gpu_facts.read_rules(answer(groups=[{"name": "g", "rules": [rule]}]))
     alerts = by_node(probe.read_alerts(answer(alerts=[{**whole, **alert}])), NODES)
     seen = facts(alerts=alerts, rules=rules)
@@ -87,7 +97,9 @@ def gpus(*series: dict[str, Any], interval: str = "15s") -> Verdict:
     return gpu_checks.gpu_metrics(seen, "gpu01", configs.load_profile("dgx-h100"), CONFIG)
 
 
-def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+def machine(
+    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+) -> CounterExample:
     return CounterExample(f"monitoring.{check}", name, source, expected, judged, sick=sick)
 
 

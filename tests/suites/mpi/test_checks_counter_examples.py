@@ -20,7 +20,14 @@ PMI = "https://slurm.schedmd.com/mpi_guide.html"
 OSU = "https://mvapich.cse.ohio-state.edu/benchmarks/"
 
 
-def run(*pairs: tuple[float, float], before: str = "", nodes: tuple[str, ...] = NODES, size: int | None = None, drop: int = 0, **changed: Any) -> MpiRun:
+def run(
+    *pairs: tuple[float, float],
+    before: str = "",
+    nodes: tuple[str, ...] = NODES,
+    size: int | None = None,
+    drop: int = 0,
+    **changed: Any,
+) -> MpiRun:
     """Return a run of one rank per node; pairs: (microseconds, GB/s) between neighbours of the ring; `rN`: values of a rank."""
     lines = [before] if before else []
     for rank, node in enumerate(nodes[: len(nodes) - drop]):
@@ -30,23 +37,33 @@ def run(*pairs: tuple[float, float], before: str = "", nodes: tuple[str, ...] = 
         }  # fmt: skip
         lines.append("gpucluster-mpi " + json.dumps(fact))
     for first, (latency, bandwidth) in enumerate(pairs):
-        fact = {"kind": "pair", "ranks": [first, (first + 1) % len(nodes)], "latency": latency * 1e-6, "bandwidth": bandwidth * 1e9}
+        fact = {
+            "kind": "pair",
+            "ranks": [first, (first + 1) % len(nodes)],
+            "latency": latency * 1e-6,
+            "bandwidth": bandwidth * 1e9,
+        }
         lines.append("gpucluster-mpi " + json.dumps(fact))
     world = with_nodes(read_world("\n".join(lines) + "\n"), HOSTS)
     return MpiRun("mpirun", "c", nodes, 1, world, **changed)
 
 
-def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+def machine(
+    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+) -> CounterExample:
     return CounterExample(f"mpi.{check}", name, source, expected, judged, sick=sick)
 
 
-WARNED = "[1700000000.123456] [gpu01:4711 :0]  parser.c:2036 UCX  WARN  unused environment variables: UCX_HOME"
+WARNED = (
+    "[1700000000.123456] [gpu01:4711 :0]  parser.c:2036 UCX  WARN  unused environment variables: UCX_HOME"
+)
+EACH: dict[str, Any] = {f"r{n}": {"rank": 0} for n in range(3)}
 COUNTER_EXAMPLES = (
     machine("world", "host names with a domain", MPIRUN, PASSED, lambda: mpi_world.world(run())),
     machine("world", "UCX warns on stdout", UCX, PASSED, lambda: mpi_world.world(run(before=WARNED))),
     machine("world", "one rank on one node", MPIRUN, PASSED, lambda: mpi_world.world(run(nodes=("gpu01",)))),
     machine("world", "each program is a world of its own, exit 0", PMI, MONITOR,
-        lambda: mpi_world.world(run(size=1, **{f"r{n}": {"rank": 0} for n in range(3)})), sick=True),
+        lambda: mpi_world.world(run(size=1, **EACH)), sick=True),
     machine("world", "a rank on a node that was not requested", MPIRUN, MONITOR, lambda: mpi_world.world(run(r2={"host": "gpu09", "node": "gpu09"})), sick=True),
     machine("world", "all ranks reported, and mpirun failed", MPIRUN, MONITOR, lambda: mpi_world.world(run(rc=139)), sick=True),
     machine("allreduce", "right on all ranks", MPIRUN, PASSED, lambda: mpi_world.allreduce(run())),

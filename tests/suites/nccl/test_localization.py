@@ -7,14 +7,22 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
+from counter_examples import (
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import ROOT
 
 from pytest_gpucluster.kit import pairing as schedule
-from pytest_gpucluster.suites.nccl.localization import Localiser
 from pytest_gpucluster.suites.nccl import fleet
+from pytest_gpucluster.suites.nccl.localization import Localiser
 from pytest_gpucluster.suites.nccl.measurement import Bound, Localisation, Measurement, fleet_bound
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -325,7 +333,16 @@ def test_pairs_of_a_slow_fleet_are_below_what_the_links_allow() -> None:
 # -- machines ---------------------------------------------------------------------------------------------------
 
 
-def linked(machine: str, source: str, verdict: str, nodes: list[str], model: LinkModel, *, sick: bool = False, **options: Any) -> CounterExample:
+def linked(
+    machine: str,
+    source: str,
+    verdict: str,
+    nodes: list[str],
+    model: LinkModel,
+    *,
+    sick: bool = False,
+    **options: Any,
+) -> CounterExample:
     """Return the check of the links of a fleet of this health."""
 
     def judged() -> Verdict:
@@ -341,7 +358,9 @@ def linked(machine: str, source: str, verdict: str, nodes: list[str], model: Lin
 def apart(machine: str, source: str, expected: str, *values: float, sick: bool = False) -> CounterExample:
     """Return the check of the first node of a fleet with these bandwidths in GB/s."""
     found = {f"gpu{n:03}": value for n, value in enumerate(values)}
-    return CounterExample("nccl.outlier", machine, source, expected, lambda: fleet.outlier("gpu000", found, "all_reduce"), sick)
+    return CounterExample(
+        "nccl.outlier", machine, source, expected, lambda: fleet.outlier("gpu000", found, "all_reduce"), sick
+    )
 
 
 TESTS = "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"

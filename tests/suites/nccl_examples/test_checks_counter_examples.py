@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
+from counter_examples import (
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 from payload_helpers import NODES
 
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
@@ -17,7 +25,16 @@ SUM = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communica
 FORWARD = "https://docs.nvidia.com/deploy/cuda-compatibility/"
 
 
-def run(per_task: int, *, tasks: int = 2, rc: int = 0, wrong: int = 0, drop: str = "", buses: tuple[str, ...] = (), of: int = 0) -> PayloadResult:
+def run(
+    per_task: int,
+    *,
+    tasks: int = 2,
+    rc: int = 0,
+    wrong: int = 0,
+    drop: str = "",
+    buses: tuple[str, ...] = (),
+    of: int = 0,
+) -> PayloadResult:
     """Return a run of tasks with `per_task` GPUs each: all ranks in order, unless `of` gives each task ranks of its own."""
     found = []
     for task in range(tasks):
@@ -29,22 +46,47 @@ def run(per_task: int, *, tasks: int = 2, rc: int = 0, wrong: int = 0, drop: str
             {"nccl_examples": "reduced", "rank": task, "node": node, "ranks": ranks, "wrong": [wrong] + [0] * (per_task - 1), "init": 2.0},
             {"nccl_examples": "done", "rank": task, "node": node},
         ]  # fmt: skip
-        found.append(PayloadTask(task, node, rc, None, tuple(it for it in facts if it["nccl_examples"] != drop)))
+        found.append(
+            PayloadTask(task, node, rc, None, tuple(it for it in facts if it["nccl_examples"] != drop))
+        )
     return PayloadResult("nccl_examples", NODES, tasks, tuple(found))
 
 
 def none() -> PayloadResult:
-    task = PayloadTask(0, "gpu01", 1, None, ({"nccl_examples": "no_library", "rank": 0, "node": "gpu01", "reason": "cannot open shared object file"},))
+    task = PayloadTask(
+        0,
+        "gpu01",
+        1,
+        None,
+        (
+            {
+                "nccl_examples": "no_library",
+                "rank": 0,
+                "node": "gpu01",
+                "reason": "cannot open shared object file",
+            },
+        ),
+    )
     return PayloadResult("nccl_examples", NODES, 2, (task,))
 
 
 def compiled(devices: int = 8, on: int = 8, **ran: Any) -> Any:
-    fact = {"nccl_examples": "ran", "tool": "nvcc", "node": "gpu01", "error": "", "devices": on, "wrong": 0, **ran}
+    fact = {
+        "nccl_examples": "ran",
+        "tool": "nvcc",
+        "node": "gpu01",
+        "error": "",
+        "devices": on,
+        "wrong": 0,
+        **ran,
+    }
     built = PayloadResult("nccl_examples", NODES, 1, (PayloadTask(0, "gpu01", 0, None, (fact,)),))
     return lambda: checks.compiled_run("gpu01", built, NcclExamplesConfig(toolchain=("nvcc",)), devices)
 
 
-def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+def machine(
+    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+) -> CounterExample:
     return CounterExample(f"nccl_examples.{check}", name, source, expected, judged, sick=sick)
 
 

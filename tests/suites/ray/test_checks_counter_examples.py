@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from counter_examples import MONITOR, NOT_APPLICABLE, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
+from counter_examples import (
+    MONITOR,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
 
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
@@ -34,7 +42,9 @@ def alive(**nodes: dict[str, float]) -> dict[str, Any]:
     return {"alive": nodes, "seconds": 9.0}
 
 
-def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+def machine(
+    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+) -> CounterExample:
     return CounterExample(f"ray.{check}", name, source, expected, judged, sick=sick)
 
 

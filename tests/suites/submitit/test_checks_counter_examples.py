@@ -15,8 +15,22 @@ SQUEUE = "https://slurm.schedmd.com/squeue.html"
 SACCT = "https://slurm.schedmd.com/sacct.html"
 
 
-def cancel(state: str, *, over: bool = True, accounting: bool = True, known: bool = True, sacct: str = "CANCELLED by 1000") -> Any:
-    fact = {"submitit": "cancel", "over": over, "slurm": state, "known": known, "state": sacct, "seconds": 3.0 if over else 30.0}
+def cancel(
+    state: str,
+    *,
+    over: bool = True,
+    accounting: bool = True,
+    known: bool = True,
+    sacct: str = "CANCELLED by 1000",
+) -> Any:
+    fact = {
+        "submitit": "cancel",
+        "over": over,
+        "slurm": state,
+        "known": known,
+        "state": sacct,
+        "seconds": 3.0 if over else 30.0,
+    }
     task = PayloadTask(0, "", None, None, ({"submitit": "submitted"}, fact))
     return lambda: checks.cancel(SubmititResult("submitit", (), 1, (task,), accounting=accounting))
 

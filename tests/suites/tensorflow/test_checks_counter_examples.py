@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from counter_examples import MONITOR, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
-from payload_helpers import step
+from payload_helpers import each_rank, step
 
 from pytest_gpucluster.kit.payload_result import PayloadResult
 from pytest_gpucluster.suites.tensorflow import checks
@@ -32,7 +32,9 @@ def one(replicas: int = 8, **changed: Any) -> PayloadResult:
     return step("tensorflow", WORK, ranks=1, r0=own, **changed)
 
 
-def machine(check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False) -> CounterExample:
+def machine(
+    check: str, name: str, source: str, expected: str, judged: Any, *, sick: bool = False
+) -> CounterExample:
     return CounterExample(f"tensorflow.{check}", name, source, expected, judged, sick=sick)
 
 
@@ -47,9 +49,9 @@ COUNTER_EXAMPLES = (
         lambda: checks.workers(work(ends={1: {"error": "E0000 cuda_dnn.cc:8579] Unable to register cuDNN factory"}}), 1)),
     machine("workers", "a worker does not join", WORKERS, MONITOR,
         lambda: checks.workers(work(r2={"joined": None, "reduced": None, "trained": None, "done": None, "stuck": {"phase": "join", "seconds": 100}}, ends={2: {"rc": 137, "signal": 9}}), 1), sick=True),
-    machine("workers", "each worker is alone", WORKERS, MONITOR, lambda: checks.workers(work(**{f"r{n}": {"joined": {"replicas": 1}} for n in range(4)}), 1), sick=True),
+    machine("workers", "each worker is alone", WORKERS, MONITOR, lambda: checks.workers(work(**each_rank({"joined": {"replicas": 1}})), 1), sick=True),
     machine("equal", "weights are equal, losses differ: the data do", WORKERS, PASSED, lambda: checks.equal(work(r1={"trained": {"losses": [0.5, 0.4]}}))),
-    machine("equal", "no worker trained", WORKERS, NOT_CHECKED, lambda: checks.equal(work(**{f"r{n}": {"trained": None} for n in range(4)}))),
+    machine("equal", "no worker trained", WORKERS, NOT_CHECKED, lambda: checks.equal(work(**each_rank({"trained": None})))),
     machine("equal", "one worker differs", WORKERS, MONITOR, lambda: checks.equal(work(r1={"trained": {"after": "cccc"}})), sick=True),
     machine("equal", "the losses are no numbers", WORKERS, MONITOR, lambda: checks.equal(work(r1={"trained": {"losses": [float("nan")]}})), sick=True),
 )  # fmt: skip

@@ -454,7 +454,9 @@ def scaling_of(factor: float, together: PayloadResult | None = None) -> Callable
 
 
 def transported(between: str) -> Callable[[], Verdict]:
-    return lambda: checks.transport("gpu01", Reach("training", 2, 2, None), over(between), fabric("NET/IB/GDRDMA"), 8)
+    return lambda: checks.transport(
+        "gpu01", Reach("training", 2, 2, None), over(between), fabric("NET/IB/GDRDMA"), 8
+    )
 
 
 TORCH = "https://docs.pytorch.org/docs/stable/notes/randomness.html"

@@ -324,8 +324,8 @@ def _tres(text: str) -> dict[str, int]:
 
 def _time(text: str) -> str:
     with contextlib.suppress(ValueError):
-        if _TIME.fullmatch(text) and dt.datetime.fromisoformat(text):
-            return text
+        if _TIME.fullmatch(text):
+            return dt.datetime.fromisoformat(text).isoformat()
     return ""
 
 

@@ -209,35 +209,41 @@ def gpus(
         yield from _unseen(seen)
         return
     resource = config.gpu_resource
-    capacity, allocatable = offered(kube_node, resource)
-    yield Metric("allocatable_gpus", allocatable, "GPUs")
-    if mig := _mig(kube_node, resource):
-        yield from _lost(kube_node, mig)
-        if gpu_profile.mig is False:
+    yield Metric("allocatable_gpus", offered(kube_node, resource)[1], "GPUs")
+    otherwise = [*_offered_otherwise(kube_node, kube_pods, seen, resource, gpu_profile)]
+    yield from otherwise or _counted(kube_node, resource, gpu_profile.count)
+
+
+def _offered_otherwise(
+    node: KubeNode, pods: tuple[Pod, ...], seen: KubeFacts, resource: str, profile: GpuProfile
+) -> Judgement:
+    """Judge a node whose GPUs `resource` does not count: MIG, DRA, virtual machines, or not yet."""
+    capacity, allocatable = offered(node, resource)
+    if mig := _mig(node, resource):
+        yield from _lost(node, mig)
+        if profile.mig is False:
             yield Finding("MIG", f"MIG devices: {some(mig)}", "whole GPUs, as the profile states")
         else:
             yield NotChecked(f"MIG devices ({some(mig)}): the profile states no number of them")
-        return
-    if not capacity and _only_dra(kube_node, kube_pods, seen):
+    elif not capacity and _only_dra(node, pods, seen):
         yield NotChecked("the DRA driver offers the GPUs as ResourceSlices, which are not read")
-        return
-    if not capacity and (guests := _of_guests(kube_node)):
-        yield from _lost(kube_node, guests)
+    elif not capacity and (guests := _of_guests(node)):
+        yield from _lost(node, guests)
         yield NotChecked(f"GPUs for virtual machines ({some(guests)}): the profile states no number of them")
-        return
-    if not allocatable and (why := starting(kube_node, seen)):
+    elif not allocatable and (why := starting(node, seen)):
         yield NotChecked(f"no GPUs yet, {why}")
+
+
+def _counted(node: KubeNode, resource: str, count: int) -> Judgement:
+    """Judge the number of GPUs, or of their replicas."""
+    capacity, allocatable = offered(node, resource)
+    shares = replicas(node, resource)
+    if shares is None or (shares == 1 and capacity > count and capacity % count == 0):
+        name = resource if shares else f"{resource}.shared"
+        yield from _lost(node, (name,))
+        yield NotChecked(f"{capacity} of {name}: no label states the replicas of a GPU")
         return
-    shares = replicas(kube_node, resource)
-    if shares == 1 and capacity > gpu_profile.count and capacity % gpu_profile.count == 0:
-        yield from _lost(kube_node, (resource,))
-        yield NotChecked(f"{capacity} of {resource}: shares of the {gpu_profile.count} GPUs that no label states")
-        return
-    if shares is None:
-        yield from _lost(kube_node, (f"{resource}.shared",))
-        yield NotChecked(f"{capacity} of {resource}.shared: no label states the replicas of a GPU")
-        return
-    expected = gpu_profile.count * shares
+    expected = count * shares
     if capacity != expected:
         yield Finding(f"capacity of {resource}", str(capacity), str(expected))
     if allocatable not in (expected, capacity):

@@ -28,7 +28,10 @@ class MonitoringConfig(OptionalSection):
     cluster_exporters: dict[str, Port] = Field(
         {"slurm_exporter": 8080}, description="exporters that run once, on any machine, name: port"
     )
-    max_scrape_age: Duration = Field(120, description="highest age of a target's last scrape, or two of its scrape intervals if that is longer")
+    max_scrape_age: Duration = Field(
+        120,
+        description="highest age of a target's last scrape, or two of its scrape intervals if that is longer",
+    )
     alerts: bool = Field(default=True, description="a firing alert is a failure")
     ignored_alerts: tuple[str, ...] = Field(
         ("Watchdog",),

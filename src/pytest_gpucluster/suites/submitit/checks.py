@@ -122,7 +122,9 @@ def cancel(submitted: SubmititResult) -> Judgement:
         return
     yield Metric("submitit_cancel", float(result["seconds"]), "s")
     if not result["over"] and result["slurm"] == "COMPLETING":
-        yield Advisory("job", "its processes are gone or dying, its epilog runs: see slurm.completing", "cancelled")
+        yield Advisory(
+            "job", "its processes are gone or dying, its epilog runs: see slurm.completing", "cancelled"
+        )
     elif not result["over"]:
         yield Finding("job", f"still {result['slurm']}", "cancelled")
     elif submitted.accounting and not (result["known"] and result["state"].startswith("CANCELLED")):

@@ -238,7 +238,25 @@ def test_device_files_are_counted_by_their_numbers() -> None:
 REASONS = "nvml.h, nvmlClocksEventReasons"
 FLAGS = "NVIDIA GPU Memory Error Management, Error Recovery and Response Flags"
 BUSY = put(apps=lambda host: [nvidia_smi.GpuProcess(7, uuid(host, 0), 9 * 2**30, "python3")])
+MPS = "https://docs.nvidia.com/deploy/mps/index.html"
+
+
+def mps(host: Host) -> list[nvidia_smi.GpuProcess]:
+    return [
+        nvidia_smi.GpuProcess(9, uuid(host, n), 900 * MIB, "/usr/bin/nvidia-cuda-mps-server")
+        for n in range(8)
+    ]
+
+
 COUNTER_EXAMPLES = [
+    example("gpu.idle_memory", "the driver's own reserve counts as used", "nvidia-smi: memory.used, memory.reserved", PASSED, gpus(memory_used=900 * MIB)),
+    example("gpu.idle_memory", "MPS holds a context on each GPU", MPS, PASSED, gpus(memory_used=1500 * MIB), put(apps=mps)),
+    example("gpu.idle_memory", "GH200: the operating system uses memory of the GPU", "NVIDIA Grace tuning guide: coherent memory", WARNING,
+            gpus(memory_used=6 * 1024 * MIB, name="NVIDIA GH200 480GB")),
+    example("gpu.idle_memory", "40 GiB without a process", "a job ended without releasing it", MONITOR, gpus(3, memory_used=40 * 1024 * MIB), sick=True),
+    example("gpu.stray_processes", "MPS holds a context on each GPU", MPS, PASSED, put(apps=mps)),
+    example("gpu.stray_processes", "none", "nvidia-smi --query-compute-apps", PASSED),
+    example("gpu.stray_processes", "python of an earlier job", "nvidia-smi --query-compute-apps", MONITOR, BUSY, sick=True),
     example("gpu.throttle", "T4, idle", REASONS, PASSED, gpus(throttle=0x1)),
     example("gpu.throttle", "H200 at its power limit under load", REASONS, PASSED, gpus(throttle=0x4)),
     example("gpu.throttle", "clocks locked by the site, sync boost", REASONS, PASSED, gpus(throttle=0x12)),

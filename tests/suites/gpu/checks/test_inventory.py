@@ -7,6 +7,8 @@ import pytest
 from counter_examples import (
     CONFIGURE,
     DRAIN,
+    MONITOR,
+    NOT_APPLICABLE,
     NOT_CHECKED,
     PASSED,
     REBOOT,
@@ -419,6 +421,11 @@ def promised(count: int) -> Callable[[Host], None]:
 
 
 COUNTER_EXAMPLES = [
+    example("gpu.serials", "GeForce: the model has no serial number", "nvidia-smi: [N/A]", NOT_APPLICABLE, gpus(serial=None, unread={"serial": "[N/A]"})),
+    example("gpu.serials", "two GPUs of one board share its serial number", "nvidia-smi -q: Serial Number is that of the board", PASSED, gpus(1, 2, serial="1650000000001")),
+    example("gpu.serials", "two nodes of Slurm on one host", "slurm.conf(5): multiple slurmd", PASSED, put(also={"gpu01": "host1", "gpu05": "host1"})),
+    example("gpu.serials", "the InfoROM of one GPU of eight is damaged", "nvidia-smi: [N/A] of one GPU", MONITOR, gpus(3, serial=None, unread={"serial": "[N/A]"}), sick=True),
+    example("gpu.serials", "another host shows the same boards", "two nodes of one address", MONITOR, put(also={"gpu01": "host1", "gpu05": "host2"}), sick=True),
     example("gpu.driver", "the first node with a newer driver", "an upgrade node by node", CONFIGURE,
             gpus(driver="590.44.01")),
     example("gpu.driver", "16 GPUs without persistence mode: the queries take two minutes", "NVIDIA Driver Persistence",
