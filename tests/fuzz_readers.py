@@ -132,7 +132,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"so /usr/lib/slurm/spank_pyxis.so\npyxis: version v0.20.0\n",
         b"no plugstack.conf\n",
     ),
-    "kit.enroot.SPACE": (b"data 1234 4096 rw /var/lib/enroot\ncache 99 4096 ro /x\n",),
+    "kit.enroot.SPACE": (b"data 1234 5678 4096 90 99 rw /var/lib/enroot\ncache 99 199 4096 0 0 ro /x\n",),
     "kit.enroot.NAMES": (b"pyxis_12_nccl\npyxis_7.0\n",),
     "kit.fabric_manager": (b"state active\nversion Fabric Manager version is : 580.82.07\n",),
     "suites.nccl.environment_facts": (

@@ -375,7 +375,7 @@ def _lacks(record: JobRecord, *, with_account: bool) -> Iterator[str]:
 def _clocks_went_back(ended: str, started: str) -> bool:
     """Return whether the end of summer time explains an end before the start: sacct prints local times.
 
-    Clocks go back by an hour before 04:00 of a Sunday, in all zones of the EU, North America, Australia and New Zealand.
+    Clocks are set back by an hour before 04:00 of a Sunday, in all zones of the EU, North America, Australia and New Zealand.
     """
     end, start = dt.datetime.fromisoformat(ended), dt.datetime.fromisoformat(started)
     night = start.isoweekday() == SUNDAY and start.hour < 4

@@ -460,7 +460,7 @@ def lost_rank(result: PayloadResult, lost_rank_deadline: float) -> Judgement:
     noticed = result.by_rank("noticed")
     if noticed:
         yield Metric("ddp_lost_rank", max(float(fact["seconds"]) for fact in noticed.values()), "s")
-    # where Slurm had to end the step, a rank that noticed nothing until then still waited
+    # where Slurm ended the step, a rank that noticed nothing until then still waited
     ended = noticed.keys() | result.by_rank("lost").keys()
     stuck = result.by_rank("stuck")
     for task in result.tasks:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NO_TARGET = "Prometheus has no target on the node: add it to scrape_configs, and name its exporters in `monitoring.exporters`"
 HINT = "systemctl status prometheus-node-exporter; the exporter's container; the firewall between Prometheus and node"
-# severities of kube-prometheus: `none` is for the machinery of alerts (InfoInhibitor), `info` calls nobody
+# severities of kube-prometheus: `none` is for the machinery of alerts (InfoInhibitor), `info` notifies no person
 _MACHINERY, _INFORMATION = ("none",), ("info",)
 
 
@@ -206,7 +206,7 @@ def _firing(seen: MonitoringFacts, node: str, config: MonitoringConfig) -> Judge
         ignored = any(fnmatchcase(one.name, pattern) for pattern in config.ignored_alerts)
         if ignored or one.name in heartbeats or one.severity in _MACHINERY:
             continue
-        if one.kept:
+        if one.past:
             yield Advisory(f"alert {one.name}", f"{_alert(one)} (the condition has ended)", "no firing alert")
         else:
             kind = Advisory if one.severity in _INFORMATION else Finding

@@ -63,14 +63,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Alert:
-    """One alert: `state` is pending or firing. `kept`: the condition has ended, and keep_firing_for holds the alert."""
+    """One alert: `state` is pending or firing. `past`: the condition has ended, and keep_firing_for holds the alert."""
 
     name: str
     state: str
     severity: str = ""
     summary: str = ""
     hosts: tuple[str, ...] = ()
-    kept: bool = False
+    past: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _alert(one: Mapping[str, Any]) -> Alert:
         severity=str(labels.get("severity", "")),
         summary=" ".join(str(notes.get("summary") or notes.get("description") or "").split()),
         hosts=hosts_of(labels),
-        kept=read_time(str(one.get("keepFiringSince", NEVER))) is not None,
+        past=read_time(str(one.get("keepFiringSince", NEVER))) is not None,
     )
 
 
