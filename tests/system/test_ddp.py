@@ -459,7 +459,7 @@ def agents(
             given = {"LOCAL_RANK": str(local), "WORLD_SIZE": "4", "MASTER_ADDR": "gpu01", "MASTER_PORT": "1"}
             told: dict[str, dict[str, Any]] = {
                 "given": {"given": {**given, **(first or {} if rank == 0 else {})}},
-                "joined": {}, "reduced": {"wrong": 0}, "trained": {"after": "b"}, "done": {},
+                "joined": {}, "reduced": {"wrong": 0}, "trained": {"synced": "a", "after": "b", "losses": [1.0]}, "done": {},
             }  # fmt: skip
             for kind, fact in told.items():
                 if rank or kind != drop:
