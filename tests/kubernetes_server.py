@@ -59,7 +59,7 @@ class Objects:
         self.logs: dict[str, str] = {}
         self.kubelet: Callable[[Objects, dict[str, Any]], None] = lambda _objects, _job: None
         self.trouble: Callable[[str, str], Trouble] = lambda _method, _path: Trouble()
-        self.open, self.ahead = 0, 0.0
+        self.open, self.ahead, self.drops_bodies = 0, 0.0, False
         self.born: dict[str, float] = {}  # uid of a created Job -> seconds
 
     def left(self) -> list[str]:
@@ -103,6 +103,12 @@ class Objects:
             return float("inf")
         active = 0 if spec.get("completions") == 0 else spec.get("activeDeadlineSeconds", float("inf"))
         return float(born + active + spec["ttlSecondsAfterFinished"])
+
+    def orphan(self, owner: dict[str, Any]) -> None:
+        """Let what belongs to an object belong to nothing."""
+        for one in (it for found in self.kinds.values() for it in found):
+            owners = one["metadata"].get("ownerReferences", [])
+            owners[:] = [it for it in owners if it.get("uid") != owner["metadata"]["uid"]]
 
     def node(self, name: str) -> dict[str, Any]:
         """Return a node, to change it."""
@@ -203,9 +209,9 @@ class Handler(BaseHTTPRequestHandler):
             threading.Thread(target=self.objects.kubelet, args=(self.objects, made), daemon=True).start()
         self.reply(made, 201)
 
-    def delete(self, path: str, _query: dict[str, str], body: bytes) -> None:
-        """Delete an object, and what belongs to it."""
-        options = json.loads(body or b"{}")
+    def delete(self, path: str, query: dict[str, str], body: bytes) -> None:
+        """Delete an object, and what belongs to it; without a policy that stays, as of batch/v1 Jobs."""
+        options = json.loads(body or b"{}") if not self.objects.drops_bodies else {}
         _, namespace, plural, name = _place(path)
         uid = options.get("preconditions", {}).get("uid")
         with self.objects.lock:
@@ -227,6 +233,8 @@ class Handler(BaseHTTPRequestHandler):
             ]
             for one in gone:
                 self.objects.kinds[plural].remove(one)
+                if "propagationPolicy" not in {**query, **options}:
+                    self.objects.orphan(one)
             self.objects._collect()
         self.status(200 if gone else 404, "Success" if gone else "NotFound", f"{plural} {name}")
 

@@ -326,8 +326,12 @@ def test_an_object_whose_creation_is_in_flight_at_the_end_of_the_run_is_removed(
     assert found.requests.count(JOBS) == slow
 
 
-def test_jobs_of_a_killed_run_go_as_soon_as_the_api_server_recovers(cleaned: tuple[Objects, Path]) -> None:
+@pytest.mark.parametrize("drops_bodies", [False, True], ids=["", "proxy"])
+def test_jobs_of_a_killed_run_go_as_soon_as_the_api_server_recovers(
+    cleaned: tuple[Objects, Path], drops_bodies: bool
+) -> None:
     found, folder = cleaned
+    found.drops_bodies = drops_bodies
     with run_of_jobs(folder) as run:
         wait_for(lambda: len(found.kinds["jobs"]) == 3, "the Jobs were created")
         recovery = time.monotonic() + 4

@@ -18,6 +18,7 @@ import time
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
@@ -162,9 +163,14 @@ def _last_line(output: bytes) -> str:
 
 
 def deletion(namespace: str, job: str, **options: object) -> tuple[tuple[str, ...], str]:
-    """Return the words of a kubectl command that deletes a Job and what it owns, and the command's stdin."""
-    words = ("delete", f"--raw=/apis/batch/v1/namespaces/{namespace}/jobs/{job}", "--filename=-")
-    kind = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    """Return the words of a kubectl command that deletes a Job and what it owns, and the command's stdin.
+
+    The policy is in the query too: without it, as where a proxy drops the body, the API server keeps what a Job owns.
+    """
+    policy = {"propagationPolicy": "Background"}
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}?{urlencode(policy)}"
+    words = ("delete", f"--raw={path}", "--filename=-")
+    kind = {"apiVersion": "v1", "kind": "DeleteOptions", **policy}
     return words, json.dumps({**kind, **options})
 
 
