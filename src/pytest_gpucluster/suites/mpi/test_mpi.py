@@ -57,15 +57,15 @@ def fleet_installed(runners: list[Mpi]) -> dict[str, InstalledMpi]:
 def all_norms(
     fleet_installed: dict[str, InstalledMpi], config: MpiConfig, gpucluster_session: ClusterSession
 ) -> dict[str, dict[str, Norm[str]]]:
-    """{peers: the most common value of each part that the cluster file uses}."""
-    kinds = {node.peers for node in gpucluster_session.nodes.values()}
+    """{twins: the most common value of each part that the cluster file uses}."""
+    kinds = {node.twins for node in gpucluster_session.nodes.values()}
     return checks.norms_of_kinds(fleet_installed, config, kinds)
 
 
 @pytest.fixture
 def installed_norms(all_norms: dict[str, dict[str, Norm[str]]], node: Node) -> dict[str, Norm[str]]:
-    """The most common value of each part on the nodes of the item's group, partition and architecture."""
-    return all_norms[node.peers.nodes]
+    """The most common value of each part on the nodes of the item's group, partition, architecture and operating system."""
+    return all_norms[node.twins.nodes]
 
 
 @pytest.fixture
