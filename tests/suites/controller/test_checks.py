@@ -51,7 +51,10 @@ def test_every_controller_must_answer() -> None:
         "backup2 controller ctl2",
     ]
     assert parts(checks.ping(Controllers(problem="timed out"), CONFIG)) == ["scontrol ping"]
-    assert checks.ping(Controllers(), CONFIG).outcome is Outcome.NOT_CHECKED  # nobody was named
+    nothing = checks.ping(Controllers(), CONFIG)  # no controller is named
+    assert (nothing.outcome, nothing.metrics) == (Outcome.NOT_CHECKED, ())
+    (metric,) = checks.ping(controllers(True, False), CONFIG).metrics
+    assert (metric.name, metric.value) == ("controllers", 1)
 
 
 def test_a_controller_that_ping_does_not_name_is_not_checked() -> None:
@@ -92,6 +95,7 @@ def test_a_load_within_the_limits_passes() -> None:
         ({"agent_queue": 1001}, "agent queue"),
         ({"dbd_queue": 10_007}, "records for slurmdbd"),
         ({"main": Scheduler(10, 2.1)}, "main scheduler"),
+        ({"main": Scheduler(10, 2.1), "settings": {"MessageTimeout": "x sec"}}, "main scheduler"),
         ({"backfill": Scheduler(10, 31.0)}, "backfill scheduler"),
         ({"rpcs": {"REQUEST_JOB_INFO": (10, 10.1)}}, "request REQUEST_JOB_INFO"),
         ({"seconds": 10.1}, "sdiag"),
@@ -107,6 +111,7 @@ def test_a_figure_above_its_limit_fails(changes: dict[str, Any], part: str) -> N
     [
         {"threads": 192, "agent_queue": 1000, "dbd_queue": 10_006},
         {"threads": 256, "agent_queue": 5000, "later": LOAD},  # a short peak
+        {"main": Scheduler(10, 1.9)},
         {"main": Scheduler(9, 9.0), "backfill": Scheduler(9, 99.0)},  # just restarted
         {"rpcs": {"REQUEST_JOB_INFO": (9, 99.0)}},
         {"dbd_queue": 99_999, "settings": {"MaxDBDMsgs": "0"}},  # no slurmdbd
@@ -119,6 +124,11 @@ def test_a_figure_above_its_limit_fails(changes: dict[str, Any], part: str) -> N
 )
 def test_no_false_alarm(changes: dict[str, Any]) -> None:
     assert judged(**changes).outcome is Outcome.PASSED
+
+
+def test_either_high_figure_is_read_twice() -> None:
+    for threads, queue, high in ((193, 0, True), (0, 1001, True), (192, 1000, False)):
+        assert checks.is_high(replace(LOAD, threads=threads, agent_queue=queue), CONFIG) == high
 
 
 def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:
@@ -204,6 +214,16 @@ def test_a_daemon_that_ended_is_a_failure_while_its_node_is_out_of_service(
     verdict = checks.node_errors(tuple(sorted_errors([line], daemon, window=HOUR)), 5.0, info, CONFIG)
     assert verdict.outcome.value == outcome
     assert len(verdict.findings) + len(verdict.advisories) == 1
+
+
+def test_the_end_of_a_daemon_is_shown_wherever_it_stands_in_the_log() -> None:
+    """And an unknown error of the drained node then needs no warning of its own."""
+    quiet, ended = LogLine(90.0, "error: Nodes gpu02 not responding"), LogLine(60.0, "fatal: it ended")
+    for lines in ((quiet, ended), (ended, quiet), (quiet, ended, ended, quiet)):
+        found = tuple(sorted_errors(lines, SLURMD, window=HOUR))
+        verdict = checks.node_errors(found, 5.0, DRAINED, CONFIG)
+        assert parts(verdict) == ["the daemon ended"]
+        assert verdict.advisories == ()
 
 
 def test_known_lines_of_the_cluster_file_decide_first() -> None:
@@ -324,10 +344,8 @@ def test_a_burst_leaves_half_of_the_room_to_others() -> None:
 
 
 def test_squeues_columns_are_read() -> None:
-    line = (
-        "1018".ljust(20) + "PENDING".ljust(20) + "JobHeldUser".ljust(40) + "N/A".ljust(25) + "N/A".ljust(25)
-    )
-    assert parse_jobs(f"{line}\n") == {"1018": HELD}
+    line = "".join(word.ljust(40) for word in ("1018", "PENDING", "JobHeldUser", "N/A", "N/A"))
+    assert parse_jobs(f"\n{line}\n") == {"1018": HELD}
     assert HELD.span is None
     assert ran("10", "13").span is not None
 
@@ -340,10 +358,71 @@ def test_the_words_and_figures_of_findings() -> None:
     assert LOAD.main.mean is not None
     assert mean.unit == "ms"
     assert mean.value == pytest.approx(1000 * LOAD.main.mean)
+    slow = judged(rpcs={"REQUEST_JOB_INFO": (10, 10.1)}, dbd_queue=10_007)
+    assert [(one.measured, one.expected) for one in slow.findings] == [
+        ("10007 wait", "<= 10006 (half of MaxDBDMsgs)"),
+        ("10.1 s on average", "<= 10 s"),
+    ]
     (rests,) = judged(pending=3, backfilled=LOAD.now - 601).advisories
     assert rests.measured == "last ran 10 min 1 s ago; 3 jobs are pending"
     log = ControllerLog({"gpu02": errors(PROLOG, 5.0)}, run_age=10.0)
     assert [one.expected for one in checks.reported(log, "gpu02", IDLE, CONFIG).findings] == ["no such line"]
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "findings"),
+    [
+        ("hold", OrderFacts(HELD, HELD, HELD), ["released job: PENDING (JobHeldUser), not held any more"]),
+        ("hold", OrderFacts(ran("1", "2")), ["held job: COMPLETED, PENDING (JobHeldUser)"]),
+        (
+            "hold",
+            OrderFacts(replace(WAITS, reason="")),
+            ["held job: PENDING, PENDING (JobHeldUser)"],
+        ),
+        ("hold", OrderFacts(HELD, WAITS, ran("1", "2", "FAILED")), ["released job: FAILED, COMPLETED"]),
+        (
+            "singleton",
+            OrderFacts(singletons=(ran("10", "13"), ran("12", "15"))),
+            ["two singletons: 15:07:10 to 15:07:13 and 15:07:12 to 15:07:15, one after the other"],
+        ),
+        (
+            "burst",
+            BurstFacts(1000, 600, {"Socket timed out": 20}, 100.4, (0.5, 10.5, 2.0), 3, "no time is left"),
+            [
+                "cancelled jobs: 3 are still in the queue, none",
+                "submissions: 20 of 1000 failed: Socket timed out, all are accepted",
+                "submissions: no time is left: 600 of 1000 were confirmed in 100 s, 1000 within 120 s",
+                "squeue during the burst: 10.5 s, <= 10 s",
+            ],
+        ),
+    ],
+)
+def test_the_findings_of_jobs(check: str, facts: Any, findings: list[str]) -> None:
+    arguments = (facts, CONFIG) if check == "burst" else (facts,)
+    verdict = getattr(job_checks, check)(*arguments)
+    assert [f"{one.part}: {one.measured}, {one.expected}" for one in verdict.findings] == findings
+    if check == "burst":
+        figures = {one.name: (round(one.value, 1), one.unit) for one in verdict.metrics}
+        assert figures == {"answer_in_burst": (10.5, "s"), "submission_rate": (6.0, "jobs/s")}
+
+
+def test_why_jobs_were_not_checked() -> None:
+    for facts, reason in (
+        (OrderFacts(HELD, WAITS, WAITS), "the released job has not run yet: PENDING (Priority)"),
+        (OrderFacts(HELD, None, WAITS), job_checks.FORGOTTEN),
+        (OrderFacts(HELD, WAITS, None), job_checks.FORGOTTEN),
+    ):
+        assert job_checks.hold(facts).reason == reason
+    assert job_checks.singleton(OrderFacts(singletons=(WAITS, None))).reason == (
+        f"the two jobs have not both run: PENDING (Priority), {job_checks.FORGOTTEN}"
+    )
+    refused = job_checks.singleton(OrderFacts(singleton_problem="sbatch: odd"))
+    assert (refused.outcome, refused.reason) == (Outcome.NOT_CHECKED, "sbatch: odd")
+    # an error that is neither a limit nor an outage explains most
+    errors = {"AssocMaxSubmitJobLimit": 1, "Invalid qos": 2, "Invalid account": 3}
+    assert job_checks.burst(BurstFacts(20, 4, errors, 1.0), CONFIG).reason == "Invalid qos"
+    first = {"AssocMaxSubmitJobLimit": 1, "MaxSubmitJobs": 2}
+    assert job_checks.burst(BurstFacts(20, 4, first, 1.0), CONFIG).reason == "AssocMaxSubmitJobLimit"
 
 
 def test_two_singletons_at_once_and_a_limit_of_jobs() -> None:

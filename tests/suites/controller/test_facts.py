@@ -85,6 +85,8 @@ NOW = "now 1795446612 2026-11-23T15:10:12\n"
         ("[2026-11-23T15:10:02.151] error: x", 10),  # iso8601_ms, the default
         ("[2026-11-23T15:10:02] error: x", 10),
         ("[2026-11-23T17:10:02.151+02:00] error: x", 10),  # rfc5424_ms
+        ("[2026-11-23T20:40:02+0530] error: x", 10),
+        ("[2026-11-23T11:40:02.151-03:30] error: x", 10),
         ("[2026-11-23T15:10:02Z] error: x", 10),  # rfc3339
         ("[Nov 23 15:10:02] error: x", 10),  # short
         ("[Nov  3 15:10:12] error: x", 20 * 86400),
@@ -94,6 +96,8 @@ NOW = "now 1795446612 2026-11-23T15:10:12\n"
         ("2026-11-23T15:10:02+0000 gpu01 slurmd[4711]: error: x", 10),  # journalctl -o short-iso
         ("2026-11-23T15:10:02+00:00 gpu01 slurmd[4711]: slurmd: error: x", 10),
         ("[2026-11-23T15:10:02.151] slurmscriptd: error: x", 10),
+        ("[2026-11-23T15:10:02.151] slurmd-gpu_01.lab: error: x", 10),
+        ("[2026-11-23T15:10:02.151] spank-prolog: error: x", 10),
         (
             '{"log":"error: x","stream":"stderr","time":"2026-11-23T15:10:02"}',
             10,
@@ -103,6 +107,26 @@ NOW = "now 1795446612 2026-11-23T15:10:12\n"
 )
 def test_times_of_all_formats_are_read(line: str, age: float | None) -> None:
     assert facts.parse_log(NOW + line).lines == (LogLine(age, "error: x"),)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[error] error: x",
+        "[Nov 23 15:1a:02] error: x",
+        "[2026-11-23T15:10:x2] error: x",
+        "[Nov x3 15:10:02] x",
+    ],
+)
+def test_what_is_no_time_stays_in_the_line(line: str) -> None:
+    assert facts.parse_log(NOW + line).lines == (LogLine(None, line),)
+
+
+def test_when_the_log_was_written() -> None:
+    assert facts.parse_log(f"{NOW}written 1795446600\nerror: x").idle == 12
+    assert facts.parse_log(f"{NOW}error: x").idle is None
+    empty = facts.parse_log(NOW)
+    assert (empty.lines, empty.idle) == ((), None)
 
 
 def test_a_log_without_the_machines_time_is_no_fact() -> None:
@@ -123,7 +147,7 @@ def test_the_command_prints_the_newest_errors_of_the_nodes_own_log(tmp_path: Pat
     command = facts.log_command(f"{tmp_path}/it's a log-%n.log", "slurmd", 1 << 20, 86400)
     tail = facts.read_log(logged(command, SLURMD_NODENAME="gpu01"))
     assert len(tail.lines) == facts.MOST_LINES
-    assert tail.lines[-1].text == "error: number 999"
+    assert (tail.lines[-1].text, len(tail.lines)) == ("error: number 999", 300)
     assert tail.lines[-1].age is not None
     assert 0 <= tail.lines[-1].age < 60
     assert tail.idle is not None
@@ -138,7 +162,7 @@ def test_only_the_end_of_a_large_log_is_read(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_read_is_no_pass(tmp_path: Path) -> None:
-    with pytest.raises(NotAvailable, match="cannot be read"):
+    with pytest.raises(NotAvailable, match=f"^{tmp_path}/no-such.log cannot be read$"):
         facts.read_log(logged(facts.log_command(f"{tmp_path}/no-such.log", "slurmd", 4096, 86400)))
 
 

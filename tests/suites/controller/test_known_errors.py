@@ -265,3 +265,29 @@ def test_a_line_of_a_public_thread(daemon: Daemon, expected: str, text: str, fac
 def test_the_threads_hold_lines_of_every_verdict() -> None:
     assert len(LINES) >= 80
     assert set(Counter(expected for _, expected, *_ in LINES)) == {"silent", "warn", "fail"}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("error: JobId=8 is odd", 0),
+        ("error: qos is odd", 0),
+        ("error: sinfo sent something odd", 0),
+        ("error: Nodes gpu01 not responding", 1),  # quiet, but it may explain why a node is out of service
+        ("error: something of gpu01", 1),
+    ],
+)
+def test_lines_of_jobs_users_and_clients_explain_no_node(text: str, found: int) -> None:
+    lines = list(sorted_errors([LogLine(1.0, text)], SLURMCTLD, window=9.0))
+    assert len(lines) == found
+
+
+def test_a_node_is_named_with_its_domain_and_in_a_list() -> None:
+    for words, nodes in (
+        ("node gpu01.lab is odd", ("gpu01.lab",)),
+        ("nodes gpu[01-02],k003-006.", ("gpu01", "gpu02", "k003-006")),
+        ("nodes [", ()),
+        ("it is odd", ()),
+    ):
+        (one,) = judged(f"error: {words}", SLURMCTLD, nodes=(*NODES, "gpu01.lab", "x"))
+        assert one.nodes == nodes

@@ -289,10 +289,7 @@ def _judged(
     for what, found in kinds.items():
         known = found[-1].known
         age = min((one.line.age for one in found if one.line.age is not None), default=None)
-        if known is None and found[-1].ended:
-            fails = _does_not_run(found[-1], in_service=in_service)
-            yield (Finding if fails else Advisory)(what, _shown(found, age), "a daemon that runs")
-        elif known is None and not in_service:
+        if known is None and not in_service:
             yield Advisory(what, _shown(found, age), "no error before Slurm took the node out of service")
         elif known is None:
             yield Remark(found[-1].line.text.partition(": ")[2][:SHOWN], len(found))
@@ -314,16 +311,14 @@ def _judged(
 
 def _telling(errors: Sequence[LogError], *, in_service: bool) -> Iterator[LogError]:
     """Yield the lines that are not quiet; of a node out of service without a known one, the last line too."""
-    explains = any(one.known or one.ended for one in errors)
+    explains = any(one.known for one in errors)
     for position, one in enumerate(errors, 1):
         last = position == len(errors) and not in_service and not explains
-        if one.ended or last or not one.quiet:
+        if last or not one.quiet:
             yield one
 
 
 def _part(one: LogError) -> str:
-    if one.known is None and one.ended:
-        return "the daemon ended"
     if one.known is None:
         return re.sub(r"\d+", "#", one.line.text)
     return one.known.meaning if isinstance(one.known, KnownLine) else one.known.what

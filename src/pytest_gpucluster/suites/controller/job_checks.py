@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.slurm.client import outage
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, NotChecked, check
 from pytest_gpucluster.core.metric_direction import HIGHER
-from pytest_gpucluster.suites.controller.jobs import ENDED, FEWEST, is_held, is_limit, is_outage
+from pytest_gpucluster.suites.controller.jobs import ENDED, FEWEST, is_held, is_limit
 
 if TYPE_CHECKING:
     from pytest_gpucluster.suites.controller.config import ControllerConfig
@@ -77,8 +78,8 @@ def burst(burst_facts: BurstFacts, config: ControllerConfig) -> Judgement:
         yield NotChecked(found.problem)
         return
     limited = sum(count for error, count in found.refused.items() if is_limit(error))
-    lost = {error: count for error, count in found.refused.items() if is_outage(error)}
-    others = [error for error in found.refused if not is_outage(error) and not is_limit(error)]
+    lost = {error: count for error, count in found.refused.items() if outage(error)}
+    others = [error for error in found.refused if not outage(error) and not is_limit(error)]
     if found.left:
         yield Finding("cancelled jobs", f"{found.left} are still in the queue", "none")
     for error, count in lost.items():

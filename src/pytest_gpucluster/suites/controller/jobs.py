@@ -39,7 +39,7 @@ CHUNK, AT_ONCE = 50, 8  # submissions of one command, and how many run at once
 FEWEST = 10  # accepted submissions that give a rate
 POLL = 0.5
 GONE_WITHIN = 30.0  # seconds from scancel until the queue has none of the jobs
-_COLUMNS = (("JobID", 20), ("State", 20), ("Reason", 40), ("StartTime", 25), ("EndTime", 25))
+_COLUMNS, _WIDTH = ("JobID", "State", "Reason", "StartTime", "EndTime"), 40
 # Slurm's texts for a limit of the account or QOS (slurm_errno.c)
 _LIMIT = re.compile(
     r"SubmitJob|violates accounting/QOS policy|job submit limit|Job count limit", re.IGNORECASE
@@ -124,7 +124,7 @@ class OrderJobs(Submission):
         self._singletons: tuple[str, ...] = ()
         self._known: dict[str, OrderedJob] = {}
         self._lock = threading.Lock()
-        self._problems = {"hold": "", "singleton": ""}
+        self._problems: dict[str, str] = {}
         self._before: OrderedJob | None = None
         self._after: OrderedJob | None = None
         config = cluster.slurm
@@ -177,7 +177,7 @@ class OrderJobs(Submission):
         ids = [job for job in (self._held, *self._singletons) if job]
         if not ids:
             return
-        columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS)
+        columns = ",".join(f"{name}:{_WIDTH}" for name in _COLUMNS)
         with contextlib.suppress(SlurmError):  # Slurm has forgotten all of them, or does not answer
             text = self._slurm.run("squeue", "-h", "-a", "-t", "all", "-j", ",".join(ids), "-O", columns)
             with self._lock:
@@ -190,12 +190,8 @@ class OrderJobs(Submission):
             self.refresh()
             with self._lock:
                 found = {job: self._known.get(job) for job in (self._held, *self._singletons)}
-            waited = [
-                job
-                for job, seen in found.items()
-                if job and seen and seen.state not in ENDED and not is_held(seen)
-            ]
-            if not waited or time.monotonic() > deadline:
+            waits = any(seen and seen.state not in ENDED and not is_held(seen) for seen in found.values())
+            if not waits or time.monotonic() > deadline:
                 break
             time.sleep(POLL)
         return OrderFacts(
@@ -203,16 +199,16 @@ class OrderJobs(Submission):
             self._after,
             found.get(self._held),
             tuple(found[job] for job in self._singletons),
-            self._problems["hold"],
-            self._problems["singleton"],
+            self._problems.get("hold", ""),
+            self._problems.get("singleton", ""),
         )
 
     def withdraw(self, why: str) -> bool:
         """Cancel the jobs; their checks report the reason."""
         if not self.job_ids():
             return False
-        for what in self._problems:
-            self._problems[what] = f"the jobs were withdrawn for the allocation: {why}"
+        why = f"the jobs were withdrawn for the allocation: {why}"
+        self._problems = dict.fromkeys(("hold", "singleton"), why)
         self.close()
         return True
 
@@ -228,15 +224,12 @@ def is_held(job: OrderedJob) -> bool:
 
 
 def parse_jobs(text: str) -> dict[str, OrderedJob]:
-    """Read the columns of squeue, which have fixed widths: {job id: job}."""
+    """Read the columns of squeue, all of one width: {job id: job}."""
     found = {}
     for line in text.splitlines():
-        values, at = [], 0
-        for _, width in _COLUMNS:
-            values.append(line[at : at + width].strip())
-            at += width
-        if values[0]:
-            found[values[0]] = OrderedJob(*values[1:])
+        job, *values = (line[at * _WIDTH :][:_WIDTH].strip() for at in range(len(_COLUMNS)))
+        if job:
+            found[job] = OrderedJob(*values)
     return found
 
 
@@ -258,7 +251,7 @@ class Burst:
         guard = JobGuard(self._slurm)
         try:
             seconds, answers, problem = self._submit(requested, guard.name)
-            left = self._cancel(guard.name, lost=bool(problem) or any(map(is_outage, self._errors)))
+            left = self._cancel(guard.name, lost=bool(problem) or any(map(outage, self._errors)))
         finally:
             guard.release()
         return BurstFacts(requested, len(self._ids), dict(self._errors), seconds, answers, left, problem)
@@ -312,7 +305,7 @@ class Burst:
             done = chunk.result()
         except TransportError:
             return "the time limit was reached"
-        self._ids += re.findall(r"^(\d+)(?:;.*)?$", done.stdout, re.MULTILINE)
+        self._ids += re.findall(r"^(\d+)(?:;|$)", done.stdout, re.MULTILINE)
         for line in done.stderr.splitlines():
             if "error:" in line:
                 self._errors[re.sub(r"\d+", "#", error_line(line))] += 1
@@ -353,11 +346,6 @@ def room(load: Load | None, settings: Mapping[str, str]) -> int:
     if load is None or not re.fullmatch(r"\d{1,12}", most):
         return 0
     return max(0, (int(most) - load.pending - load.running) // 2)
-
-
-def is_outage(error: str) -> bool:
-    """Return whether an error of sbatch is that of a controller that does not answer."""
-    return outage(error)
 
 
 def is_limit(error: str) -> bool:

@@ -169,23 +169,23 @@ def _sorted(line: LogLine, daemon: Daemon, nodes: Collection[str]) -> Iterator[L
     for entry in table(daemon):
         if match := entry.compiled.search(line.text):
             named = {name: text for name, text in match.groupdict().items() if text}
-            members = _members(named.get("nodes") or named.get("host", ""), nodes)
+            members = _members(named.get("nodes") or named.get("host"), nodes)
             yield LogError(entry, line, members, daemon=daemon)
             return
     if subject := next((one for one in subjects() if one.matches(line.text)), None):
         yield LogError(subject, line, _named(line.text, nodes), daemon=daemon)
         return
     found = LogError(None, line, _named(line.text, nodes), bool(_quiet().search(line.text)), daemon)
-    if found.ended or not (found.quiet and _quiet("job", "user", "client").search(line.text)):
+    if not (found.quiet and _quiet("job", "user", "client").search(line.text)):
         yield found
 
 
 def _named(text: str, nodes: Collection[str]) -> tuple[str, ...]:
     found = _NAMED.search(text)
-    return _members(found["nodes"] if found else "", nodes)
+    return _members(found["nodes"] if found else None, nodes)
 
 
-def _members(text: str, nodes: Collection[str]) -> tuple[str, ...]:
+def _members(text: str | None, nodes: Collection[str]) -> tuple[str, ...]:
     try:
         names = hostlist.expand(text.rstrip(".,")) if text else ()
     except ValueError:
