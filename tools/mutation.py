@@ -387,7 +387,7 @@ def reached_lines(
     )
     found, tasks = [], []
     for module in modules:
-        if not any(word in module.name for word in words):
+        if not any(word in module.relative_to(project.root).as_posix() for word in words):
             continue
         corpus = sorted((project.root / "tests" / "corpus").rglob("*.txt")) if "corpus" in module.name else ()
         key = f"{VERSION} {sys.version_info[:2]} {helpers} {_digest(module, *corpus)}"
@@ -549,7 +549,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tests",
         default="",
         metavar="WORD,...",
-        help="only test modules with one of these words in their names: quicker",
+        help="only test modules with one of these words in their paths: quicker",
     )
     parser.add_argument("--list", action="store_true", help="print the changes; run none")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)

@@ -64,7 +64,8 @@ def test_a_controller_that_ping_does_not_name_is_not_checked() -> None:
 
 def test_a_backup_controller_is_required_on_request_only() -> None:
     assert checks.ping(controllers(True), CONFIG).outcome is Outcome.PASSED
-    assert parts(checks.ping(controllers(True), ControllerConfig(backup=True))) == ["backup controller"]
+    (finding,) = checks.ping(controllers(True), ControllerConfig(backup=True)).findings
+    assert (finding.part, finding.expected) == ("backup controller", "a second SlurmctldHost")
     assert checks.ping(controllers(True, True), ControllerConfig(backup=True)).outcome is Outcome.PASSED
 
 
@@ -111,7 +112,8 @@ def test_a_figure_above_its_limit_fails(changes: dict[str, Any], part: str) -> N
     [
         {"threads": 192, "agent_queue": 1000, "dbd_queue": 10_006},
         {"threads": 256, "agent_queue": 5000, "later": LOAD},  # a short peak
-        {"main": Scheduler(10, 1.9)},
+        {"main": Scheduler(10, 2.0), "backfill": Scheduler(10, 30.0), "seconds": 10.0},
+        {"rpcs": {"REQUEST_JOB_INFO": (10, 10.0)}},
         {"main": Scheduler(9, 9.0), "backfill": Scheduler(9, 99.0)},  # just restarted
         {"rpcs": {"REQUEST_JOB_INFO": (9, 99.0)}},
         {"dbd_queue": 99_999, "settings": {"MaxDBDMsgs": "0"}},  # no slurmdbd
@@ -246,6 +248,11 @@ def test_a_failure_has_the_cause_and_hint_of_its_error() -> None:
     assert parts(verdict) == ["state cannot be saved"]
     assert "StateSaveLocation" in verdict.cause
     assert "df -h" in verdict.hint
+    assert verdict.findings[0].measured == "9 s ago: Can't save state, x"
+    (undated,) = checks.errors(
+        ControllerLog({"": errors("error: Can't save state, x", None)}), CONFIG
+    ).advisories
+    assert undated.measured == "at an unknown time: Can't save state, x"
 
 
 def test_a_log_that_was_not_read_is_not_checked() -> None:
@@ -326,6 +333,7 @@ def test_singleton(jobs: tuple[OrderedJob | None, ...], outcome: Outcome) -> Non
         (BurstFacts(1000, 1000, {}, 10.0, (0.1,), left=1), Outcome.FAILED),
         # a limit of the account is no fault: what it allows is judged
         (BurstFacts(1000, 90, {"AssocMaxSubmitJobLimit": 10}, 1.0, (0.1,)), Outcome.PASSED),
+        (BurstFacts(1000, 10, {"AssocMaxSubmitJobLimit": 10}, 1.0, (10.0,)), Outcome.PASSED),
         (BurstFacts(1000, 9, {"AssocMaxSubmitJobLimit": 10}, 1.0, (0.1,)), Outcome.NOT_CHECKED),
         (BurstFacts(1000, 0, {"Invalid account or account/partition": 10}, 1.0, (0.1,)), Outcome.NOT_CHECKED),
         (BurstFacts(problem="no room"), Outcome.NOT_CHECKED),
@@ -358,9 +366,32 @@ def test_the_words_and_figures_of_findings() -> None:
     assert LOAD.main.mean is not None
     assert mean.unit == "ms"
     assert mean.value == pytest.approx(1000 * LOAD.main.mean)
-    slow = judged(rpcs={"REQUEST_JOB_INFO": (10, 10.1)}, dbd_queue=10_007)
+    slow = judged(
+        rpcs={"REQUEST_JOB_INFO": (10, 10.1), "REQUEST_PING": (10, 1.0)},
+        dbd_queue=10_007,
+        seconds=10.1,
+        threads=193,
+        agent_queue=1001,
+        main=Scheduler(10, 2.1),
+        backfill=Scheduler(11, 31.0),
+    )
+    figures = {one.name: (one.value, one.unit) for one in slow.metrics}
+    assert figures == {
+        "sdiag": (10.1, "s"),
+        "threads": (193, "threads"),
+        "agent_queue": (1001, "messages"),
+        "dbd_queue": (10_007, "messages"),
+        "main_scheduler": (2100, "ms"),
+        "backfill_scheduler": (31_000, "ms"),
+        "slowest_request": (10_100, "ms"),
+    }
     assert [(one.measured, one.expected) for one in slow.findings] == [
+        ("answered after 10.1 s", "<= 10 s"),
+        ("193 of 256", "<= 192"),
+        ("1001 messages wait to be sent again", "<= 1000"),
         ("10007 wait", "<= 10006 (half of MaxDBDMsgs)"),
+        ("2.1 s per cycle, mean of 10", "<= 2 s"),
+        ("31.0 s per cycle, mean of 11", "<= 30 s"),
         ("10.1 s on average", "<= 10 s"),
     ]
     (rests,) = judged(pending=3, backfilled=LOAD.now - 601).advisories

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -56,6 +57,14 @@ def test_a_controller_that_has_just_started_has_no_mean() -> None:
     assert (load.main, load.backfill, load.backfilled) == (Scheduler(0, None), Scheduler(0, None), None)
 
 
+def test_a_figure_of_sdiag_stands_at_the_begin_of_its_line() -> None:
+    """Names of requests and of users, which sites choose, follow the same words."""
+    for words in ("sdiag output at", "\tLast cycle when:", "\tREQUEST_PARTITION_INFO", "Jobs pending:"):
+        assert f"\n{words}" in f"\n{SDIAG}", words
+        with pytest.raises((ProbeError, KeyError)):
+            facts.parse_sdiag(SDIAG.replace(words, f"x{words}")).rpcs["REQUEST_PARTITION_INFO"]
+
+
 @pytest.mark.parametrize("text", [SDIAG, NEWER])
 def test_an_incomplete_sdiag_is_no_fact(text: str) -> None:
     end = text.index("Remote Procedure Call statistics by user")
@@ -76,6 +85,7 @@ def test_ping_of_one_two_and_three_controllers() -> None:
         facts.parse_ping("slurm_load_ctl_conf error: Unable to contact slurm controller")
 
 
+HOST = socket.gethostname().partition(".")[0]
 NOW = "now 1795446612 2026-11-23T15:10:12\n"
 
 
@@ -114,6 +124,8 @@ def test_times_of_all_formats_are_read(line: str, age: float | None) -> None:
     [
         "[error] error: x",
         "[Nov 23 15:1a:02] error: x",
+        "[202x-11-23T15:10:02] error: x",
+        "[2026-11-23T15:10:02+0x:00] error: x",
         "[2026-11-23T15:10:x2] error: x",
         "[Nov x3 15:10:02] x",
     ],
@@ -125,6 +137,8 @@ def test_what_is_no_time_stays_in_the_line(line: str) -> None:
 def test_when_the_log_was_written() -> None:
     assert facts.parse_log(f"{NOW}written 1795446600\nerror: x").idle == 12
     assert facts.parse_log(f"{NOW}error: x").idle is None
+    with pytest.raises(ProbeError, match="does not begin with the time"):
+        facts.parse_log("now 12 \n")
     empty = facts.parse_log(NOW)
     assert (empty.lines, empty.idle) == ((), None)
 
@@ -143,8 +157,8 @@ def logged(command: str, **env: str) -> Answer:
 def test_the_command_prints_the_newest_errors_of_the_nodes_own_log(tmp_path: Path) -> None:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
     lines = [f"[{stamp}] error: number {number}" for number in range(1000)] + [f"[{stamp}] done with job"]
-    (tmp_path / "it's a log-gpu01.log").write_text("\n".join(lines))
-    command = facts.log_command(f"{tmp_path}/it's a log-%n.log", "slurmd", 1 << 20, 86400)
+    (tmp_path / f"it's a log-gpu01-{HOST}.log").write_text("\n".join(lines))
+    command = facts.log_command(f"{tmp_path}/it's a log-%n-%h.log", "slurmd", 1 << 20, 86400)
     tail = facts.read_log(logged(command, SLURMD_NODENAME="gpu01"))
     assert len(tail.lines) == facts.MOST_LINES
     assert (tail.lines[-1].text, len(tail.lines)) == ("error: number 999", 300)

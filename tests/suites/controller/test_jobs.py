@@ -195,6 +195,25 @@ def test_refused_jobs_have_their_reason_and_advice(site: FakeSlurm) -> None:
     assert (found.outcome(), site.released) == (facts, [])
 
 
+def test_a_job_that_cannot_be_released_is_not_checked(site: FakeSlurm) -> None:
+    ordering(site, lambda *_: {"1": HELD, "2": DONE, "3": DONE})
+    site.said["scontrol"] = lambda _: "scontrol: error: Access denied"
+    facts = ordered(site).outcome()
+    assert facts.hold_problem.startswith("scontrol: Access denied (exit 1: scontrol release 1)")
+    assert (facts.before, facts.after, facts.singleton_problem) == (HELD, None, "")
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"],
+)
+def test_a_job_in_a_state_of_its_end_is_not_awaited(site: FakeSlurm, state: str) -> None:
+    ordering(site, lambda *_: {"1": HELD, "2": DONE, "3": replace(DONE, state=state)})
+    found = ordered(site)
+    began = site.now
+    assert (found.outcome().singletons[1], site.now) == (replace(DONE, state=state), began)
+
+
 # --- burst
 
 IDLE = Load(0, 0, 0, 0, 0, 0, Scheduler(0, None), Scheduler(0, None), None)
@@ -222,7 +241,7 @@ class Queue:
         self.site.now += self.seconds
         assert argv[:4] == ("sh", "-c", jobs._BURST, "sh")
         assert argv[5:] == (
-            str(jobs.AT_ONCE),
+            "8",
             *jobs.submission(SlurmConfig(qos="q"), "guard1", "--hold", "--wrap=true"),
         )
         self.chunks.append(int(argv[4]))
@@ -350,6 +369,12 @@ def test_jobs_that_outlive_scancel_are_cancelled_by_name_for_a_while(
 ) -> None:
     Queue(site, ids, stays=lambda now: now < 1003.75 + until)
     assert (burst(site).left, site.now) == (left, 1003.75 + waited)
+
+
+def test_jobs_that_stay_after_an_outage_are_awaited_longer(site: FakeSlurm) -> None:
+    Queue(site, lines(AWAY), stays=lambda _: True)
+    found = burst(site)
+    assert (found.left, site.now) == (35, 1000 + found.seconds + 30 + 2 + jobs.POLL)
 
 
 def test_a_queue_that_cannot_be_read_is_not_empty(site: FakeSlurm) -> None:

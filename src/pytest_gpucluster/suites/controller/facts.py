@@ -24,9 +24,9 @@ _RPC = re.compile(r"^\t(\w+)\s*\(\s*\d+\) count:(\d+)\s+ave_time:(\d+)\s+total_t
 _RPC_TITLE = "Remote Procedure Call statistics by message type"
 _NO_LOG = 3  # exit status of the command for a log that cannot be read
 # [2026-11-23T14:46:17.151], also with a zone and without the fraction; journalctl -o short-iso has no brackets
-_ISO = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?(?:\]| )\s*")
+_ISO = re.compile(r"\[?(\d{4}-\d\d-\d\dT[\d:]{8})(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?(?:\]| )\s*")
 # LogTimeFormat=short, thread_id; without brackets as syslog writes it
-_SHORT = re.compile(r"(?P<open>\[)?(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?(open)[^\]]*\]|(?= ))\s*")
+_SHORT = re.compile(r"(?P<open>\[)?(?P<time>[A-Z][a-z]{2} [ \d]\d [\d:]{8})(?(open)[^\]]*\]|(?= ))\s*")
 _UNDATED = re.compile(r"\[\d+\]\s+")  # LogTimeFormat=clock
 _JOURNAL = re.compile(r"^\S+ \S+\[\d+\]: ")  # HOST slurmd[PID]:
 _DAEMON = re.compile(
