@@ -21,8 +21,8 @@ LOG_ALONE = kernel_log.kernel_log_of(()).command.removesuffix(STATE_SH)
 START = "Linux version 5.15.0-1061-nvidia (buildd@lcy02) #62-Ubuntu SMP"
 
 
-def fold_raw(tmp_path: Path, text: str) -> KernelLog:
-    """Return the facts of a node whose dmesg prints this; times of day are left out."""
+def answered(tmp_path: Path, text: str) -> str:
+    """Return what a node sends whose dmesg prints this."""
     (tmp_path / "log").write_text(text)
     tool = tmp_path / "dmesg"
     tool.write_text(f"#!/bin/sh\nexec cat {tmp_path}/log\n")
@@ -30,7 +30,12 @@ def fold_raw(tmp_path: Path, text: str) -> KernelLog:
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["sh", "-c", LOG_ALONE], capture_output=True, env=env, timeout=60, check=True)
     assert not done.stderr, done.stderr
-    return replace(kernel_log.parse(Answer("gpu01", 0, done.stdout, done.stderr)), booted=None)
+    return done.stdout.decode()
+
+
+def fold_raw(tmp_path: Path, text: str) -> KernelLog:
+    """Return the facts of that node; times of day are left out."""
+    return replace(kernel_log.parse(Answer("gpu01", 0, answered(tmp_path, text).encode(), b"")), booted=None)
 
 
 def fold(tmp_path: Path, *lines: str) -> KernelLog:

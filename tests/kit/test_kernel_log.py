@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from counter_examples import DRAIN, MONITOR, WARNING, CounterExample, assert_as_expected, name
-from kernel_logs import fold, fold_raw
+from kernel_logs import answered, fold, fold_raw
 
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -428,11 +428,64 @@ def test_corrected_errors_are_counted_for_each_day(
         ("EDAC MC1: 1 CE error on CPU_SrcID#1_Chan#1_DIMM#1 (x)", "cpu_srcid#1_chan#1_dimm#1"),
         ("EDAC MC1: 1 CE error on any memory (csrow:3 channel:1 page:0x7)", "csrow:3 channel:1"),
         ("NVRM: GPU at PCI:0000:1b:00: x", "0000:1b:00"),
+        ("NVRM: GPU 0000:1B:00: x", "0000:1b:00"),
+        ("BTRFS error (device sda2: state EA): x", "sda2"),
+        ("EXT4-fs (dm): x", "dm"),
+        ("md/raid1:md0: Disk failure on , x", "md0"),
+        ("nvme nvmex: I/O 5 QID 0 timeout", ""),
+        ("EDAC MC1: 1 CE error on any memory (csrow:3 :1 page:0x7)", "edac mc1"),
         ("something else", ""),
     ],
 )  # fmt: skip
 def test_the_device_of_an_event(text: str, device: str) -> None:
     assert Event("x", 1, None, None, text).device == device
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        ("nfs: server fs1 not responding, timed out", "fs1"),
+        ("nfs: server  not responding", ""),
+        ("CIFS: VFS: \\\\fs2 has not responded in 180 seconds", "fs2"),
+        ("Lustre: lfs-OST0001: Connection to lfs-OST0001 (at 10.0.0.1@o2ib) was lost", "lfs-OST0001"),
+        ("something else", ""),
+    ],
+)
+def test_the_server_of_a_stall(text: str, server: str) -> None:
+    assert Event("stall", 1, None, None, text).server == server
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("dmesg: read kernel buffer failed: Operation not permitted", True),
+        ("journalctl -k: Permission denied", True),
+        ("dmesg: empty; journalctl -k: empty", False),
+    ],
+)
+def test_a_log_that_may_not_be_read_names_the_remedy(error: str, *, remedy: bool) -> None:
+    with pytest.raises(NotAvailable) as found:
+        parse(Answer("gpu01", 1, b"", error.encode()))
+    assert ("set sudo: true in the cluster file, or add the user to group" in str(found.value)) is remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("nfs: server fs1 not responding", "mounts"),
+        ("blk_update_request: I/O error, dev sda, sector 5 op 0x0:(READ)", "disks"),
+        ("NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)", "gpu"),
+        ("nvme 0000:c3:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal)", "pci"),
+        ("INFO: task dd:31415 blocked for more than 120 seconds.", "tasks"),
+        ("EDAC MC1: 1 CE error on CPU_SrcID#1_Chan#1_DIMM#1 (x)", "rate"),
+        ("Linux version 6.8", ""),
+    ],
+)
+def test_a_line_makes_the_node_read_the_state_that_answers_it(tmp_path: Path, line: str, part: str) -> None:
+    needs = {
+        one for one in answered(tmp_path, f"[ 5.000000] {line}\n").splitlines() if one.startswith("need\t")
+    }
+    assert needs == ({f"need\t{part}"} if part else set())
 
 
 # --- the state answers
@@ -497,6 +550,11 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (INIT, ("gpu\t\t0\tGPU 00000000:1C:00.0", "pci\t0000:1b:00.0 class 0x030200 DRIVER=vfio-pci"), None, "driver vfio-pci uses it"),
     (INIT, ("pci\t0000:1b:00.0 class 0x030200 PCI_ID=10DE:2331",), Action.REBOOT, "no driver uses this GPU now"),
     (INIT, ("pci\t0000:1b:00.0 class 0x030000 PCI_ID=10DE:1C03", "gpu\t\t0\tGPU 00000000:1B:00.0"), None, "lists this GPU"),
+    (INIT, ("pci\t0000:1b:00.0 class 0x030200 PCI_ID=1002:74A1",), Action.MONITOR, "not known"),
+    (NFS, (HOME, "df\t/home\t126\t"), None, ""),
+    (NFS, (HOME, "df\t/home\t127\tdf: not found"), None, ""),
+    ("EXT4-fs error (device dm-3): x", (HOME.replace("rw,soft", "ro,soft"),), None, "not mounted"),
+    (FATAL.replace("nvme ", "pcieport 0000:00:01.0: device "), (), None, "neither a GPU"),
     (INIT, ("gpu\t\thung\t",), Action.MONITOR, "not known"),
     (INIT, ("gpu\t\t127\tnvidia-smi: not found",), Action.MONITOR, "not known"),
     (POOL, ("pool\ttank ONLINE",), None, "the pool is ONLINE now"),
@@ -563,6 +621,13 @@ SDA2 = "mountinfo\t22 1 259:2 / /scratch ro,relatime shared:1 - ext4 /dev/sda2 r
         ("EXT4-fs (sda2): Remounting filesystem read-only", (), "sda2 (kernel log: filesystem)"),
         (NFS, (HOME, OTHER, "df\t/home\thung\t", "df\t/data\t0\t"), "/home (kernel log: stall)"),
         (NFS, (HOME, "df\t/home\t0\t"), "fs1 (kernel log: stall)"),
+        (NFS, tuple(line for at in ("/a", "/b", "/c", "/d") for line in (HOME.replace("/home", at), f"df\t{at}\thung\t")),
+         "/a /b /c (kernel log: stall)"),
+        ("INFO: task xfsaild/nvme0n1:812 blocked for more than 120 seconds.", (), "kernel log: hung"),
+        ("Out of memory: Killed process 31415 (md0): x", (), "kernel log: oom"),
+        ("VFS: file-max limit 1024 reached by nvme0", (), "kernel log: limits"),
+        ("neighbour (eth0): neighbor table overflow!", (), "kernel log: network"),
+        ("BERT: Error records from previous boot: 0000:c3:00.0", (), "kernel log: boot record"),
         (INIT, ("gpu\t\t0\tGPU 00000000:1C:00.0",), "0000:1b:00.0 (kernel log: nvrm)"),
         ("md/raid1:md0: Disk failure on sda1, disabling device.", (), "sda (kernel log: raid)"),
         ("EDAC MC0: 1 UE memory scrubbing error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0", (),
@@ -1002,6 +1067,7 @@ def test_every_value_of_an_answer() -> None:
         ("Nov  1 10:00:00 gpu01 kernel", 1, True), ("2026-11-21T10:00:00 x", 1, True), ("<>[ 0.0] x", 1, False),
         ("[x] Linux", 1, False), ("abcd-11-21T10:00:00 x", 1, False), ("words", 19, False), ("words", 20, True),
         ("\a words", 20, False), ("\ufffd words", 20, False), ("Nov  x 10:00", 1, False), ("[] x", 1, False),
+        ("[5] Linux", 1, True), ("kern : : [ 0.0] x", 1, False),
     ],
 )  # fmt: skip
 def test_what_begins_a_log(first: str, lines: int, *, good: bool) -> None:

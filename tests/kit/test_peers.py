@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from os_helpers import CPUS, GIB, GROUP, MEMORY
 
+from pytest_gpucluster.config.models import Group
 from pytest_gpucluster.kit.peers import Peers
 
 
@@ -11,6 +12,9 @@ def test_peers_are_those_of_the_group() -> None:
     facts = {"n1": CPUS, "n2": replace(CPUS, online=4), "n3": CPUS, "other": replace(CPUS, online=1)}
     norm = Peers(facts).of(GROUP, "online")
     assert (norm.value, norm.agree, norm.total) == (8, 2, 3)
+    peers = Peers(facts)
+    alone = Group(nodes="n2", profile=GROUP.profile)
+    assert [peers.of(group, "online").value for group in (GROUP, alone)] == [8, 4]
 
 
 def test_peers_are_worked_out_once_for_each_question() -> None:

@@ -164,7 +164,7 @@ SHORT = 20  # lines: an error message instead of a log is shorter
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)[^)]*\): (?P<number>\d+)(?:,\s*(?P<text>.*))?"
 )
-_SXID = re.compile(r"(?P<switch>nvidia-nvswitch\w*):? SXid \([^)]*\): (?P<number>\d+)(?:,\s*(?P<text>.*))?")
+_SXID = re.compile(r"(?P<switch>nvidia-nvswitch\d*):? SXid \([^)]*\): (?P<number>\d+)(?:,\s*(?P<text>.*))?")
 
 
 @dataclass(frozen=True)
@@ -213,9 +213,9 @@ _DEVICES = (
     re.compile(r"NETDEV WATCHDOG: (\w[\w.-]*)"),
     re.compile(r"PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"),
     re.compile(r"GPU ?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\b"),
-    re.compile(r"\((?:device )?([a-z][\w-]*\d?)(?:: state \w+)?\):"),
+    re.compile(r"\((?:device )?([a-z][\w-]*)(?:: state \w+)?\):"),
     re.compile(r"\bdev(?:ice)?:? ([a-z][\w/-]*)"),
-    re.compile(r"failure on ([a-z]\w*)"),
+    re.compile(r"failure on (\w+)"),
     re.compile(r"\[([a-z]{3}\w?)\]"),
     re.compile(r"\b(nvme\d+(?:n\d+)?|md\d+)\b"),
     re.compile(r"\bon (\S*(?:DIMM|SrcID|Chan)\S*)"),

@@ -217,9 +217,7 @@ class KernelState:
         lines = self.lines.get("task", ())
         if not any(line.startswith("tasks ") and not line.startswith("tasks 0") for line in lines):
             return None
-        return tuple(
-            " ".join(line.split()[:2]) for line in lines if line.strip() and not line.startswith("tasks")
-        )
+        return tuple(" ".join(line.split()[:2]) for line in lines if not line.startswith("tasks"))
 
 
 def read_state(lines: Iterable[str]) -> KernelState:

@@ -153,8 +153,8 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
         open_question = (
             "the present state is not known" if rule.answered_by and answer.confirmed is None else ""
         )
-        words = "".join(f"; {text}" for text in (answer.words or open_question,) if text)
-        yield Advisory(part, f"{measured}{words}", rule.meaning)
+        words = answer.words or open_question
+        yield Advisory(part, f"{measured}; {words}" if words else measured, rule.meaning)
 
 
 _OF_NO_DEVICE = ("lockup", "hung", "oom", "limits", "network", "boot record")
@@ -348,14 +348,16 @@ def _disk(device: str) -> str:
     return re.sub(r"^(nvme\d+n\d+)p\d+$|^((?:sd|vd|xvd)[a-z]+)\d+$", r"\1\2", name)
 
 
+def _of_nvidia(function: Mapping[str, str]) -> bool:
+    return function.get("PCI_ID", "").startswith("10DE")
+
+
 def _other_driver(function: Mapping[str, str]) -> StateAnswer | None:
     """Return the answer for a GPU that NVIDIA's driver does not use; a display card (class 0x0300) may go without one."""
     driver = function.get("DRIVER", "")
     if driver not in ("", "nvidia"):
         return StateAnswer(False, f"driver {driver} uses it")
-    accelerator = function.get("class", "").startswith("0x0302") and function.get("PCI_ID", "").startswith(
-        "10DE"
-    )
+    accelerator = function.get("class", "").startswith("0x0302") and _of_nvidia(function)
     return StateAnswer(True, "no driver uses this GPU now") if accelerator and not driver else None
 
 
@@ -393,9 +395,9 @@ def _of_jobs(event: Event, log: KernelLog) -> bool:
     if not function.get("class"):
         return bool(_OF_JOBS.search(event.text))
     if function["class"].startswith("0x0604"):
-        below = [log.state.pci(word) for word in function.get("has", "").split() if ":" in word]
+        below = [log.state.pci(word) for word in function.get("has", "").split()]
         return any(_CLASSES.match(one.get("class", "")) for one in below)
-    nvidia = not function["class"].startswith("0x03") or function.get("PCI_ID", "").startswith("10DE")
+    nvidia = not function["class"].startswith("0x03") or _of_nvidia(function)
     return (
         bool(_CLASSES.match(function["class"]) and nvidia) or "infiniband" in function.get("has", "").split()
     )

@@ -1,0 +1,69 @@
+"""The state of a node behind the lines of its kernel log."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from pytest_gpucluster.kit import kernel_state
+from pytest_gpucluster.kit.kernel_state import KernelState, MountState, read_state
+
+
+def state(*lines: str) -> KernelState:
+    return read_state(f"state\t{line}" for line in lines)
+
+
+ROOT = MountState("/", "/dev/sda2", "ext4", read_only=False, wanted_rw=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "mounts"),
+    [
+        (("mountinfo\t22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw",), (ROOT,)),
+        (("mountinfo\t22 1 259:2 / / rw,relatime - ext4 /dev/sda2 ro",), (replace(ROOT, read_only=True, wanted_rw=True),)),
+        (("mountinfo\t22 1 259:2 / / ro,relatime - ext4 /dev/sda2 rw",), (replace(ROOT, read_only=True, wanted_rw=False),)),
+        (("mountinfo\t22 1 259:2 / / - ext4 /dev/sda2 rw",), ()),  # a line that was cut
+        (("mountinfo\t22 1 259:2 / / rw shared:1 - ext4 /dev/sda2",), ()),
+        (("mounts\t/dev/sda2 / ext4 ro", "fstab\t/dev/sda2 / ext4 rw"), (replace(ROOT, read_only=True, wanted_rw=True),)),
+        (("mounts\t/dev/sda2 / ext4 rw,ro-x 0 0",), (replace(ROOT, read_only=False, wanted_rw=False),)),
+        (("mounts\t/dev/sda2 / ext4", "fstab\t/dev/sda2 / ext4"), ()),
+    ],
+)  # fmt: skip
+def test_mounts_are_read_with_who_made_them_read_only(
+    lines: tuple[str, ...], mounts: tuple[MountState, ...]
+) -> None:
+    assert state(*lines).mounts == mounts
+
+
+def test_the_processes_that_wait() -> None:
+    assert state("task\ttasks 2", "task\t31415 dd voluntary_ctxt_switches: 7", "task\t4711 sh x").waiting == (
+        "31415 dd",
+        "4711 sh",
+    )
+    assert (state("task\ttasks 2").waiting, state("task\ttasks 0").waiting, state().waiting) == (
+        (),
+        None,
+        None,
+    )
+
+
+def test_file_systems_of_the_kernel_alone_are_not_read() -> None:
+    script = f"f=$(printf 'need\\tmounts\\n'); {kernel_state.STATE_SH}"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    found = read_state(done.stdout.splitlines())
+    kinds = {line.partition(" - ")[2].split()[0] for line in found.lines.get("mountinfo", ())}
+    kinds |= {line.split()[2] for line in found.lines.get("mounts", ())}
+    assert not kinds & {
+        "proc",
+        "sysfs",
+        "tmpfs",
+        "devtmpfs",
+        "devpts",
+        "cgroup",
+        "cgroup2",
+        "mqueue",
+        "overlay",
+    }
+    assert not [job for job in found.jobs if job[1].startswith(("/proc", "/sys"))]
