@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.kit import nvlink5, xid
-from pytest_gpucluster.kit.nvlink5 import BEFORE, SINCE
+from pytest_gpucluster.kit.nvlink5 import BEFORE, SINCE, Decoded
 from pytest_gpucluster.kit.xid import Advice
 
 CABLE, PEER = "examine the cable", "the peer at the other end"
@@ -79,3 +79,8 @@ def test_the_word_shows_the_driver_that_printed_it() -> None:
     assert {rule.xid for rule in rules if rule.before_r575.endswith(rule.since_r575)} == {
         150
     }  # no bit is set
+
+
+def test_only_an_action_that_an_operator_can_take_is_worth_a_warning() -> None:
+    quiet = {name for name in nvlink5.ADVICE if not nvlink5.worth_a_warning(Decoded("", "", "", "", name))}
+    assert quiet == {"IGNORE", "CONTACT_SUPPORT", "CHECK_NVLINK_FAILURE_FLOW"}

@@ -62,6 +62,13 @@ def test_the_process_of_an_xid_is_no_word_of_the_driver() -> None:
 
 
 def test_what_an_advice_asks_for(tmp_path: Path) -> None:
+    assert xid.lookup(159).advice is Advice.SOFTWARE
+    actions = {entry.action for entry in xid._catalogue().values()}
+    assert {action for action in actions if action not in xid._ADVICE} == {
+        "NONE",
+        "WORKFLOW_NVLINK5_ERR",
+        "XID_154",
+    }
     assert not xid_checks.explains(fold(tmp_path, "usb 1-1: hello"), 1, None)
     assert xid_checks.ACTIONS == {
         Advice.SUPPORT: Action.MONITOR, Advice.RESET: Action.RESET_GPU, Advice.REBOOT: Action.REBOOT,

@@ -417,6 +417,7 @@ def test_the_first_wrong_word_of_a_gpus_memory_has_its_address() -> None:
         whole.nodes["a"].add(line)
     verdict = load_checks.gpu_memory(whole, "a", CONFIG)
     assert failed(verdict) == [f"{GPU_1}: 4 wrong words of 4 bytes, the first {FIRST}"]
+    assert verdict.findings[0].expected == "what was written"
     assert verdict.action is Action.VENDOR
     assert [it.measured for it in verdict.advisories] == ["50% of the free memory was tested"]
     unread = load_checks.gpu_memory(whole, "b", CONFIG)

@@ -165,10 +165,12 @@ def test_other_ports_are_listed_by_name_and_not_counted() -> None:
     verdict = count(node(*rails(), STORAGE[0], BRIDGES[0], rail(0, device="mlx5_9", virtual=True, number=3)))
     counted = {metric.name: metric.value for metric in verdict.metrics if metric.name == "hca_ports"}
     assert counted == {"hca_ports": GPUS}
-    assert [(it.device, it.unit) for it in verdict.metrics if it.name == "hca_ports_other"] == [
-        ("mlx5_10 port 1", "port for storage or management"),
-        ("mlx5_14 port 1", "bridge to NVSwitches"),
-        ("mlx5_9 port 3", "virtual function of an adapter of this host"),
+    assert [
+        (it.device, it.unit, it.value, it.detail) for it in verdict.metrics if it.name == "hca_ports_other"
+    ] == [
+        ("mlx5_10 port 1", "port for storage or management", 1, True),
+        ("mlx5_14 port 1", "bridge to NVSwitches", 1, True),
+        ("mlx5_9 port 3", "virtual function of an adapter of this host", 1, True),
     ]
 
 

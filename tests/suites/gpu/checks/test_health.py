@@ -309,3 +309,18 @@ COUNTER_EXAMPLES = [
 @pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
 def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
     assert_as_expected(machine)
+
+
+def test_the_bounds_of_heat_clocks_and_memory() -> None:
+    """A hot GPU is taken out at 95 C; a highest clock that differs is no setting; memory is shown in MiB."""
+    host = Host()
+    for temperature, action in ((95.0, Action.DRAIN), (94.9, Action.MONITOR)):
+        host.change(2, temperature=temperature, throttle=0)
+        verdict = judge(host)["gpu.temperature"]
+        assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
+    host = Host()
+    host.change(2, clock_sm_max=1000)
+    verdict = judge(host)["gpu.clocks"]
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, Action.MONITOR)
+    host.change(2, memory_used=3 * MIB)
+    assert judge(host)["gpu.idle_memory"].metrics[2].value == 3

@@ -477,3 +477,23 @@ COUNTER_EXAMPLES = [
 @pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
 def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
     assert_as_expected(machine)
+
+
+def test_why_there_are_too_many_gpus() -> None:
+    """A wrong model of the cluster file, but not where one of the GPUs is lost."""
+    few = GpuProfile(**{**PROFILE.model_dump(exclude_unset=True), "count": 7})
+    verdict = judge(Host(), few)["gpu.count"]
+    assert (verdict.action, "more GPUs than its profile" in verdict.cause) == (Action.CONFIGURE, True)
+    host = Host()
+    host.change(3, uuid=None, unread={"uuid": "[GPU is lost]"})
+    assert any(gpu.lost for gpu in host.gpus)
+    assert "more GPUs than its profile" not in judge(host, few)["gpu.count"].cause
+
+
+def test_one_gpu_of_two_with_less_memory_may_be_of_another_kind() -> None:
+    for count, action in ((2, None), (3, Action.VENDOR)):
+        host = Host()
+        host.gpus = replace(host.gpus, devices=host.gpus.devices[:count])
+        host.change(0, memory=100_000 * MIB)
+        (finding,) = judge(host)["gpu.memory"].findings
+        assert finding.action is action

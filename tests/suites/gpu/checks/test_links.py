@@ -560,3 +560,21 @@ COUNTER_EXAMPLES = [
 @pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
 def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
     assert_as_expected(machine)
+
+
+def test_the_bounds_of_links() -> None:
+    """A GPU is at fault for a slow slot only beside faster ones, and for its fabric only where another one joined it."""
+    host = Host()
+    for index in range(8):
+        host.change(index, pcie_gen=4, pcie_gen_max=4)
+    verdict = judge(host)["gpu.pcie_gen"]
+    assert (len(verdict.findings), verdict.action.is_repair) == (8, False)
+    host.change(3, pcie_gen_max=3)
+    verdict = judge(host)["gpu.pcie_gen"]
+    assert [one.action for one in verdict.findings].count(Action.DRAIN) == 1
+    host = Host()
+    for index in range(8):
+        host.change(index, fabric_state="Completed", fabric_status="Error")
+    assert judge(host)["gpu.fabric_state"].action is Action.MONITOR
+    host.change(0, fabric_state="Completed", fabric_status="Success")
+    assert judge(host)["gpu.fabric_state"].action is Action.REBOOT

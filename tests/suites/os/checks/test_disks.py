@@ -163,6 +163,9 @@ def test_a_write_that_finds_no_room_is_named_once() -> None:
 
 
 def test_inodes() -> None:
+    image = replace(DISK, inodes=100, inodes_free=0, free=0)  # read-only: nothing of it is free
+    passed(checks.inodes({**DISKS, "/": image}))
+    failed(checks.inodes({**DISKS, "/": replace(image, free=1)}), "/")
     verdict = checks.inodes(DISKS)
     passed(verdict)
     assert verdict.metrics == tuple(Metric("free_inodes", 90.0, "%", path) for path in DISKS)

@@ -6,7 +6,7 @@ import pytest
 from os_helpers import GIB, GROUP, HOME, MOST, NONE, ROOT, failed, not_applicable, passed, peers, split
 
 from pytest_gpucluster.config.models import Group
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome, Verdict
+from pytest_gpucluster.core.check import Action, Advisory, Finding, NotChecked, Outcome, Verdict
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.kit.os_config import MountConfig
 from pytest_gpucluster.kit.peers import norm
@@ -355,3 +355,8 @@ def test_files_that_cannot_be_written() -> None:
     assert (absent.outcome, absent.reason) == (Outcome.NOT_CHECKED, "/tmp: sh: mktemp: not found")
     assert told(f"{words}Input/output error", "ro").findings == (Finding("/tmp", "mounted ro", "rw"),)
     assert checks.root_writable({"/": ROOT}, {}, {"/dev/shm": "x"}).findings[0].part == "/dev/shm"
+
+
+def test_an_idle_automount_was_not_checked() -> None:
+    (found,) = checks._automount(MountConfig(path="/home"), None)
+    assert found == NotChecked("/home is an idle automount: list the folder, and repeat the check")

@@ -298,3 +298,25 @@ def test_names_that_one_node_lacks_are_its_fault_and_of_all_are_none() -> None:
     every = {(n, to): UNKNOWN_NAME for n in range(1, 5) for to in (n % 4 + 1, (n - 2) % 4 + 1)}
     verdicts = _ring(4, every, means=dict.fromkeys(every, ""))
     assert {one.outcome for one in verdicts.values()} == {Outcome.NOT_APPLICABLE}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "own", "wrong"),
+    [
+        ("10.0.0.1", "10.0.0.1", (), False),
+        ("10.0.0.2", "10.0.0.1", (), True),
+        ("10.0.0.2", "10.0.0.1", ("10.0.0.2",), False),
+        ("10.0.0.2", "10.0.0.1", ("10.0.0.2", "10.0.0.3"), False),
+        ("10.0.0.2 10.0.0.4", "10.0.0.1", ("10.0.0.2",), True),
+        ("fe80::1", "10.0.0.1", (), False),  # the other family
+        ("fe80::1", "10.0.0.1 fe80::2", (), False),
+        ("fe80::1", "fe80::2", (), True),
+        ("", "10.0.0.1", (), True),
+        ("10.0.0.1", "", (), True),
+        ("", "", (), False),
+    ],
+)
+def test_an_address_is_wrong_if_it_is_neither_theirs_nor_the_nodes_own(
+    mine: str, theirs: str, own: tuple[str, ...], *, wrong: bool
+) -> None:
+    assert checks._wrong_address(mine, theirs, own) is wrong

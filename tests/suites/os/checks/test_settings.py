@@ -74,3 +74,19 @@ def test_limits_in_words() -> None:
     assert str(caught.value) == f"os.limits: unknown limit 'memlokc'; use one of {', '.join(limits.LIMITS)}"
     with pytest.raises(ConfigError, match=r"^os\.limits: memlock: .*much.*, or unlimited$"):
         limits.wanted_limits({"memlock": "much"})
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "worse"),
+    [
+        ("vm.a=1 kernel.b=2 3", "vm.a=1 kernel.b=2 3", False),
+        ("vm.a=1 kernel.b=2", "vm.a=1 kernel.b=3", True),  # one of both differs
+        ("vm.a=1", "vm.a=1 kernel.b=3", True),
+        ("vm.max_map_count=9 vm.a=1", "vm.max_map_count=8 vm.a=1", False),  # a larger bound
+        ("vm.max_map_count=7 vm.a=1", "vm.max_map_count=8 vm.a=1", True),
+        ("vm.max_map_count= vm.a=1", "vm.max_map_count=8 vm.a=1", True),
+        ("unread", "vm.a=1", True),
+    ],
+)
+def test_settings_are_worse_if_one_of_them_is(mine: str, theirs: str, *, worse: bool) -> None:
+    assert checks._worse_settings(mine, theirs) is worse

@@ -70,6 +70,8 @@ def test_the_time_service_at_its_bound() -> None:
     assert sync(1.0).outcome is sync(-1.0).outcome is sync(None).outcome is Outcome.PASSED
     assert sync(None).metrics == ()
     assert sync(1.5).findings == (Finding("time service", "offset 1.5 s (chronyc)", "within 1 s"),)
+    unsure = checks.time_sync(TimeSync(True, "chronyc", 0.0, error=1.5))
+    assert unsure.findings == (Finding("time service", "an error of up to 1.5 s (chronyc)", "within 1 s"),)
     assert sync(9.0, synchronised=False).findings == (
         Finding("time service", "not synchronised (chronyc: leap status x)", "synchronised"),
     )
