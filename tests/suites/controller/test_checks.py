@@ -130,7 +130,7 @@ def test_no_false_alarm(changes: dict[str, Any]) -> None:
 
 def test_either_high_figure_is_read_twice() -> None:
     for threads, queue, high in ((193, 0, True), (0, 1001, True), (192, 1000, False)):
-        assert checks.is_high(replace(LOAD, threads=threads, agent_queue=queue), CONFIG) == high
+        assert checks.is_high(replace(LOAD, threads=threads, agent_queue=queue), CONFIG, {}) == high
 
 
 def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:
