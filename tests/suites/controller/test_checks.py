@@ -131,6 +131,9 @@ def test_no_false_alarm(changes: dict[str, Any]) -> None:
 def test_either_high_figure_is_read_twice() -> None:
     for threads, queue, high in ((193, 0, True), (0, 1001, True), (192, 1000, False)):
         assert checks.is_high(replace(LOAD, threads=threads, agent_queue=queue), CONFIG, {}) == high
+    for waiting in (50, 51):
+        records = replace(LOAD, dbd_queue=waiting)
+        assert checks.is_high(records, CONFIG, {"MaxDBDMsgs": "100"}) == (waiting == 51)
 
 
 def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:

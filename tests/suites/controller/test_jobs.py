@@ -75,7 +75,15 @@ def site(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 def test_a_job_has_the_site_s_options_and_no_limits_of_this_shell() -> None:
     where = SlurmConfig(partition="p", account="a", qos="q", reservation="r", comment="c")
     assert jobs.submission(where, "n", "--hold") == (
-        *("sbatch", "--propagate=NONE", "--parsable", "--nodes=1", "--ntasks=1", "--time=1", "--output=/dev/null"),
+        *(
+            "sbatch",
+            "--propagate=NONE",
+            "--parsable",
+            "--nodes=1",
+            "--ntasks=1",
+            "--time=1",
+            "--output=/dev/null",
+        ),
         *("--job-name=n", "--partition=p", "--account=a", "--qos=q", "--reservation=r", "--comment=c"),
         "--hold",
     )
