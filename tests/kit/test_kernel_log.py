@@ -513,6 +513,13 @@ INIT = "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)"
 FATAL = "nvme 0000:c3:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer"
 POOL = "WARNING: Pool 'tank' has encountered an uncorrectable I/O failure and has been suspended."
 HUNG = "INFO: task dd:31415 blocked for more than 120 seconds."
+THREAD = "INFO: task kcompactd0:58 blocked for more than {} seconds."
+BTRFS = "mountinfo\t38 22 0:55 / /scratch rw,relatime shared:9 - btrfs /dev/vdb {}"
+ABORTED = "BTRFS critical (device vdb state EA): unable to find ref byte nr 227177795584"
+LEAF = "BTRFS critical (device vdb): corrupt leaf: block=12461820608512 slot=31"
+MEGARAID = "megaraid_sas 0000:01:00.0: Failed from megasas_init_fw 6399"
+COMPLAINT = "megaraid_sas 0000:01:00.0: Failed to get the list of targets"
+MSIX = "ena 0000:00:03.0 (unnamed net_device) (uninitialized): Failed to enable MSI-X. irq_cnt -524"
 ANSWERED = [  # line, state, action (None: a warning), words
     (NFS, (HOME, "df\t/home\t0\t"), None, "/home can be read now"),
     (NFS, (HOME, "df\t/home\thung\t"), Action.MONITOR, "/home (fs1:/export) cannot be read now: no answer of df"),
@@ -531,7 +538,15 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (DISK, (ROOT.format("rw"), "dd\tsda\thung\t"), Action.DRAIN, "the disk cannot be read now"),
     (DISK, (ROOT.format("rw"), "dd\tsda\t1\tdd: Input/output error"), Action.DRAIN, "the disk cannot be read now"),
     (DISK, (ROOT.format("rw"), "dd\tsda\t1\tdd: Permission denied"), None, ""),
-    (DISK, ("dd\tsda\t1\tdd: Input/output error",), None, "it is not in use"),
+    (DISK, ("dd\tsda\t1\tdd: Input/output error",), None, "whether it is in use is not known"),
+    (DISK, (OTHER, "dd\tsda\t1\tdd: Input/output error"), None, "it is not in use"),
+    (DISK, (OTHER, "swap\t/dev/sda3", "dd\tsda\t1\tdd: Input/output error"), Action.DRAIN, "cannot be read"),
+    (DISK, (OTHER, "swap\t/dev/sdb3", "dd\tsda\t1\tdd: Input/output error"), None, "it is not in use"),
+    (DISK, (ROOT.format("rw"), "dd\tsda\t1\tdd: failed to open '/dev/sda': No such device or address"), Action.DRAIN, "cannot be read"),
+    (DISK, (ROOT.format("rw"), "df\t/\t0\t", "dd\tsda\t1\tdd: failed to open '/dev/sda': No medium found"), None, "/ can be read"),
+    ("nvme nvme2: Device not ready; aborting reset", ("dd\tnvme2n1\t1\tdd: Input/output error",), Action.MONITOR, "removed the disk"),
+    ("nvme nvme2: Device not ready; aborting reset", (OTHER, "dd\tnvme2n1\t1\tdd: Input/output error"), None, "not in use"),
+    ("Read-error on swap-device (254:1:78162624)", (), Action.MONITOR, "memory of processes"),
     (DISK, ("disk\tsda /sys/x holders dm-0 removable 0 x", "dd\tsda\t1\tdd: Input/output error"), Action.DRAIN, "cannot be read"),
     (DISK, (ROOT.format("rw"), "smart\tsda\t0\tresult: FAILED!"), Action.DRAIN, "SMART"),
     (DISK, (ROOT.format("rw"), "dd\tsda\thung\t", "disk\tsda /sys/x holders removable 1 x"), None, "not a disk of the node"),
@@ -573,6 +588,31 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (HUNG, ("task\ttasks 1",), None, "no process waits now"),
     (HUNG, ("task\ttasks 1", "task\t31415 dd voluntary_ctxt_switches: 7"), Action.MONITOR, "waiting now: 31415 dd"),
     (HUNG, ("task\ttasks 0",), None, "not known"),
+    # threads of the kernel that resync an array or trim a disk are in D state too, and one of an hour may have ended since
+    (THREAD.format(241), ("task\ttasks 1", "task\t58 kcompactd0 kernel voluntary_ctxt_switches: 7"), None, "no process waits now"),
+    (THREAD.format(4435), ("task\ttasks 1", "task\t58 kcompactd0 kernel voluntary_ctxt_switches: 7"), Action.MONITOR, "58 kcompactd0 of the kernel"),
+    (THREAD.format(4435), ("task\ttasks 1", "task\t59 md0_resync kernel voluntary_ctxt_switches: 7"), None, "no process waits now"),
+    (ABORTED, (), Action.MONITOR, "stopped writing"),
+    (ABORTED, (BTRFS.format("rw"), "df\t/scratch\t0\t"), None, "/scratch can be read now"),
+    (ABORTED, (BTRFS.format("ro"),), Action.DRAIN, "/scratch is read-only now"),
+    ("BTRFS warning (device vdb: state MCS): x error", (), None, "not known"),  # remounted, without checksums
+    (LEAF, (), Action.MONITOR, "damaged on the disk"),
+    (LEAF, (ROOT.format("rw"),), Action.MONITOR, "no btrfs of this disk is mounted now"),
+    (LEAF, (BTRFS.format("rw"), "df\t/scratch\t0\t"), None, "/scratch can be read now"),  # another copy was right
+    (LEAF.replace("vdb", "loop1"), (ROOT.format("rw"),), None, "not a disk of the node"),
+    (LEAF.replace("vdb", "sdc"), (ROOT.format("rw"), "disk\tsdc /sys/x/usb2/x holders removable 1 Stick"), None, "not a disk of the node"),
+    ("Aborting journal on device sda2-8.", (ROOT.format("ro"),), Action.DRAIN, "/ is read-only now"),
+    (MEGARAID, (), Action.MONITOR, "does not use the device"),
+    (MEGARAID, ("pci\t0000:01:00.0 class 0x010400 PCI_ID=1000:005F",), Action.MONITOR, "no driver uses this device now"),
+    (MEGARAID, ("pci\t0000:01:00.0 class 0x010400 DRIVER=megaraid_sas",), None, ""),  # loaded again
+    (MEGARAID, ("pci\t0000:01:00.0 class 0x010400 DRIVER=vfio-pci",), None, ""),  # given to a guest
+    (COMPLAINT, (), None, ""),
+    (COMPLAINT, ("pci\t0000:01:00.0 class 0x010400 PCI_ID=1000:005F",), Action.MONITOR, "no driver uses this device now"),
+    (COMPLAINT, ("pci\t0000:01:00.0 class 0x010400 DRIVER=megaraid_sas",), None, ""),
+    (MSIX, (), Action.MONITOR, "does not use the adapter"),
+    (MSIX, ("pci\t0000:00:03.0 class 0x020000 DRIVER=ena",), None, ""),  # it went on without them
+    ("nvidia 0000:01:00.0: Direct firmware load failed", ("pci\t0000:01:00.0 class 0x030000 PCI_ID=10DE:1C03",), None, ""),
+    ("ixgbe 0000:3b:00.0: initialization failed, link is down", ("pci\t0000:3b:00.0 class 0x020000 DRIVER=ixgbe",), None, ""),
     (HUNG, ("task\ttasks 1", "task\t31415 dd", HOME.replace("nfs4", "wekafs"), "df\t/home\thung\t"), None, "waits for a file server"),
 ]  # fmt: skip
 

@@ -214,6 +214,7 @@ _DEVICES = (
     re.compile(r"PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"),
     re.compile(r"GPU ?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\b"),
     re.compile(r"\((?:device )?([a-z][\w-]*)(?:: state \w+)?\):"),
+    re.compile(r"\bAborting journal on device ([a-z][\w-]*?)-\d+\."),  # and the inode of the journal
     re.compile(r"\bdev(?:ice)?:? ([a-z][\w/-]*)"),
     re.compile(r"failure on (\w+)"),
     re.compile(r"\[([a-z]{3}\w?)\]"),

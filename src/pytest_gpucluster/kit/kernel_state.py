@@ -41,6 +41,7 @@ done_jobs() { set -- "$d"/*.rc; [ -e "$1" ] || shift; [ "$#" -ge "$n" ]; };
 m=; q=; if needs mounts || needs disks || needs tasks; then
  m=$(cat /proc/self/mountinfo 2>/dev/null | grep -v -E " - (OWN) " | grep -v -E "^([^ ]+ ){4}/(proc|sys|run/user)/"); printf '%s\n' "$m" | put mountinfo;
  q=$(cat /proc/mounts 2>/dev/null | grep -v -E "^[^ ]+ [^ ]+ (OWN) "); printf '%s\n' "$q" | put mounts; cat /etc/fstab 2>/dev/null | grep -v "^#" | put fstab;
+ awk 'NR > 1 { print $1 }' /proc/swaps 2>/dev/null | put swap;
  for k in $(ls -d /proc/spl/kstat/zfs/*/state 2>/dev/null); do p=${k%/state}; echo "${p##*/} $(cat "$k" 2>/dev/null)"; done | put pool; fi;
 s=SECONDS; if [ -n "$d" ]; then
  i=0; { printf '%s\n' "$m" | awk '{ print $5 }'; printf '%s\n' "$q" | awk '{ print $2 }'; } | sort -u >"$d/paths"; while read -r p; do case $p in (*\\*|"") continue;; esac;
@@ -56,8 +57,8 @@ if needs pci || needs rate || needs gpu; then for k in $(of pci); do p=/sys/bus/
 if needs pci; then for k in $(ls /sys/class/infiniband 2>/dev/null); do p=/sys/class/infiniband/$k;
  echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p"/ports/*/state 2>/dev/null | tr '\n' ' ')rate $(cat "$p"/ports/*/rate 2>/dev/null | tr '\n' ' ')"; done | put port;
  for k in $(ls /sys/class/net 2>/dev/null); do p=/sys/class/net/$k; echo "$k $(cat "$p/device/uevent" 2>/dev/null | tr '\n' ' ')state $(cat "$p/operstate" 2>/dev/null)"; done | put port; fi;
-if needs tasks && [ -n "$d" ]; then waiting() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= 2>/dev/null | awk '{ n++ } $3 ~ /^D/ && $1 != 2 && $2 != 2 { print $1, $6 } END { print "tasks", (n > 0) }' |
- while read -r p c; do echo "$p $c $(cat "/proc/$p/status" 2>/dev/null | grep voluntary | tr -d '\n' | tr '\t' ' ')"; done; };
+if needs tasks && [ -n "$d" ]; then waiting() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= 2>/dev/null | awk '{ n++ } $3 ~ /^D/ { print $1, $6, ($1 == 2 || $2 == 2 ? "kernel" : "") } END { print "tasks", (n > 0) }' |
+ while read -r p c k; do echo "$p $c $k $(cat "/proc/$p/status" 2>/dev/null | grep voluntary | tr -d '\n' | tr '\t' ' ')"; done; };
  waiting >"$d/1"; sleep 2; waiting >"$d/2"; grep -F -x -f "$d/1" "$d/2" | put task; fi;
 if [ -n "$d" ]; then w=0; until done_jobs || [ "$w" -ge "$((s*5))" ]; do sleep 0.2; w=$((w+1)); done;
  i=0; while [ "$i" -lt "$n" ]; do i=$((i+1)); r=hung; if [ -e "$d/$i.rc" ]; then r=$(cat "$d/$i.rc"); fi; k=$(cat "$d/$i.name");
@@ -217,7 +218,16 @@ class KernelState:
         lines = self.lines.get("task", ())
         if not any(line.startswith("tasks ") and not line.startswith("tasks 0") for line in lines):
             return None
-        return tuple(" ".join(line.split()[:2]) for line in lines if not line.startswith("tasks"))
+        return tuple(" ".join(words[:2]) for words in self._waits() if words[2:3] != ["kernel"])
+
+    @property
+    def waiting_threads(self) -> tuple[str, ...]:
+        """`PID NAME` of the threads of the kernel that were in the same wait (D) in two samples; some wait so for work."""
+        return tuple(" ".join(words[:2]) for words in self._waits() if words[2:3] == ["kernel"])
+
+    def _waits(self) -> Iterator[list[str]]:
+        lines = self.lines.get("task", ())
+        return (line.split() for line in lines if not line.startswith("tasks"))
 
 
 def read_state(lines: Iterable[str]) -> KernelState:

@@ -204,6 +204,10 @@ def test_every_known_error_has_a_hint_a_cause_and_a_source() -> None:
     [
         ("error: Invalid SchedulerParameters bf_max_job_test: -4", "a setting"),
         ("error: nonstop.conf: Ignoring invalid HotSpare (8)", "a setting"),
+        ("error: SlurmctldPort == SlurmdPort", "a setting"),
+        ("error: power_save: reboot requested but RebootProgram is not configured", "a setting"),
+        ("error: unknown autodetect flag 'nvlm'", "a setting"),
+        ("warning: Multiple leaf switches contain nodes: gpu[01-02]", "a setting"),
         ("error: power_save: program exit status of 127", "a program of the site"),
         ("[4.extern] error: namespace_g_join(JobId=4): Permission denied", "a plugin at work"),
     ],
@@ -228,6 +232,19 @@ def test_what_a_line_is_about_decides_without_a_known_line(text: str, what: str)
 )
 def test_a_user_a_setting_without_effect_and_a_plugin_not_loaded_are_no_subject(text: str) -> None:
     assert not any(one.matches(text) for one in subjects())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "warning: can't honor --ntasks-per-node set to 4",  # of a job
+        "Warning: Note very large processing time from schedule: usec=4223000",
+        "warning: DefMemPerCPU is obsolete",
+        "Configured with rsmi, but that lib wasn't found.",  # without AutoDetect=rsmi
+    ],
+)
+def test_other_warnings_mean_nothing(text: str) -> None:
+    assert not judged(text, SLURMD)
 
 
 def test_each_subject_excludes_lines_and_names_its_source() -> None:

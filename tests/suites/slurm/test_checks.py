@@ -222,6 +222,11 @@ def test_what_is_no_fault_of_being_schedulable(info: NodeInfo, outcome: Outcome,
     assert (verdict.outcome, verdict.reason, verdict.findings) == (outcome, reason, ())
 
 
+def test_a_node_that_was_drained_is_not_schedulable_whether_it_responds_or_not() -> None:
+    (finding,) = checks.schedulable(_info("MIXED+DRAIN+NOT_RESPONDING", **REASON)).findings
+    assert (finding.part, finding.measured) == ("state", f"DRAINING: {WHY}")
+
+
 @pytest.mark.parametrize(
     ("state", "measured", "action"),
     [

@@ -30,9 +30,9 @@ _SHORT = re.compile(r"(?P<open>\[)?(?P<time>[A-Z][a-z]{2} [ \d]\d [\d:]{8})(?(op
 _UNDATED = re.compile(r"\[\d+\]\s+")  # LogTimeFormat=clock
 _JOURNAL = re.compile(r"^\S+ \S+\[\d+\]: ")  # HOST slurmd[PID]:
 _DAEMON = re.compile(
-    r"^(?:slurm(?:ctld|d|stepd|scriptd)(?:-[\w.-]+)?|spank-(?:prolog|epilog)): (?=error: |fatal: )"
+    r"^(?:slurm(?:ctld|d|stepd|scriptd)(?:-[\w.-]+)?|spank-(?:prolog|epilog)): (?=error: |fatal: |warning: )"
 )
-_SELECTED = "error: |fatal: |reason set to: Kill task failed|unexpectedly rebooted"
+_SELECTED = "error: |fatal: |warning: |reason set to: Kill task failed|unexpectedly rebooted|functionality, but |autodetected GPUs"
 
 
 @dataclass(frozen=True)

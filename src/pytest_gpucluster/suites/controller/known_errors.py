@@ -116,9 +116,11 @@ def _quiet(*kinds: str) -> re.Pattern[str]:
 
 # log.c: the level follows the time and, in lines of slurmstepd, the step; lines of other levels may hold these words
 _LEVEL = re.compile(r"(?:\[\S+\] )?(?:error|fatal|internal error): ")
+# printed as plain information
 _OF_INFO = re.compile(
-    r"reason set to: Kill task failed|unexpectedly rebooted"
-)  # printed as plain information
+    r"reason set to: Kill task failed|unexpectedly rebooted|onfigured (?:with|to autodetect) \w+ functionality, but"
+)
+_WARNING = re.compile(r"warning: |WARNING: ")  # of a subject or a known line; the others mean nothing
 _NAMED = re.compile(r"\b(?:[Nn]odes?(?:\(s\))?|host)[ =](?P<nodes>[A-Za-z0-9][\w.,\[\]-]*)")
 
 
@@ -163,6 +165,8 @@ def sorted_errors(
                 yield LogError(entry, line, _named(line.text, nodes))
         elif _LEVEL.match(line.text) or _OF_INFO.search(line.text):
             yield from _sorted(line, daemon, nodes)
+        elif _WARNING.match(line.text):
+            yield from (one for one in _sorted(line, daemon, nodes) if one.known)
 
 
 def _sorted(line: LogLine, daemon: Daemon, nodes: Collection[str]) -> Iterator[LogError]:

@@ -73,7 +73,7 @@ def schedulable(info: NodeInfo | None) -> Judgement:
         yield NotChecked("the node is not known to Slurm")
     elif info.reserved:  # a reservation is no fault of the node
         yield NotChecked(info.why_unavailable())
-    elif not info.responding and not info.away:
+    elif not info.responding and not info.away and (info.state == "DOWN" or "DRAIN" not in info.flags):
         yield NotChecked(
             f"the node does not respond, which slurm.responding judges: {info.why_unavailable()}"
         )

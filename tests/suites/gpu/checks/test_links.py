@@ -250,6 +250,33 @@ def test_a_gpu_that_has_not_joined_the_fabric(
 
 
 @pytest.mark.parametrize(
+    ("reported", "measured"),
+    [
+        ({"fabric_state": "In Progress", "fabric_status": None}, "In Progress, N/A"),
+        ({"fabric_status": "Insufficient Resources"}, "Completed, Insufficient Resources"),
+        ({"fabric_health": "Unhealthy"}, "fabric health Unhealthy"),
+        ({"fabric_health": "Limited Capacity"}, None),
+        ({"fabric_state": "Not Supported", "fabric_status": None}, None),  # a PCIe card
+        ({"fabric_state": "Not Started", "fabric_status": None}, None),
+        ({"fabric_state": None, "fabric_status": None}, None),
+        ({"fabric_status": None}, None),
+        ({}, None),
+    ],
+)
+def test_a_fabric_that_no_profile_states_is_never_a_repair(
+    reported: dict[str, str | None], measured: str | None
+) -> None:
+    host = Host()
+    host.change(0, **reported)
+    verdict = judge(host, PROFILE.model_copy(update={"fabric_state": False}))["gpu.fabric_state"]
+    assert [one.measured for one in verdict.findings] == ([measured] if measured else [])
+    if measured:
+        assert verdict.action is Action.MONITOR
+    else:
+        assert verdict.outcome is Outcome.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
     ("health", "action"),
     [("Unhealthy", Action.REBOOT), ("Limited Capacity", Action.MONITOR), ("something new", Action.MONITOR)],
 )

@@ -461,6 +461,18 @@ def numa_affinity(
             yield from most.judge(str(gpu), f"NUMA node {numa or 'unknown'}", worse=differs)
 
 
+def _not_joined(gpu: Gpu) -> str:
+    """Return what a GPU reports that has a fabric and does not use it, '' without a fabric (Not Supported, Not Started, N/A)."""
+    failed = gpu.fabric_state == "Completed" and gpu.fabric_status not in (None, "", "Success")
+    if gpu.fabric_health == "Unhealthy":
+        return "fabric health Unhealthy"
+    return (
+        f"{gpu.fabric_state}, {gpu.fabric_status or 'N/A'}"
+        if gpu.fabric_state == "In Progress" or failed
+        else ""
+    )
+
+
 @check(
     "gpu.fabric_state",
     cause="the GPU has not joined the NVLink fabric",
@@ -473,7 +485,10 @@ def numa_affinity(
 def fabric_state(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """Every GPU has completed its registration with the NVLink fabric, and the fabric is healthy."""
     if not gpu_profile.fabric_state:
-        yield NotApplicable("the profile states no fabric state")
+        faults = [(gpu, fault) for gpu in gpus if (fault := _not_joined(gpu))]
+        yield from (Finding(str(gpu), fault, "Completed, Success", Action.MONITOR) for gpu, fault in faults)
+        if not faults:
+            yield NotApplicable("the profile states no fabric state")
         return
     # without one that joined the fabric, it may be starting, or lack its configuration; a GPU that has not ended its
     # registration may belong to no partition (shared NVSwitch)

@@ -229,6 +229,7 @@ def _together(event: Event, other: Event) -> bool:
 _ORDINARY = StateAnswer(False, "ordinary")  # no warning either
 
 
+_ON_DISK = re.compile(r"BTRFS(?= critical .*corrupt (leaf|node))")  # damage that a mount does not end
 _POOL = re.compile(r"[Pp]ool '(\S+)' has .* suspended")
 
 
@@ -238,9 +239,16 @@ def _mounts(event: Event, log: KernelLog) -> StateAnswer:
     if pool := _POOL.search(event.text):
         now = state.pools.get(pool[1], "")
         return StateAnswer(now == "SUSPENDED", f"the pool is {now} now") if now else _UNKNOWN
+    if on_disk := _ON_DISK.match(event.text):
+        return _damaged(event, on_disk[0].lower(), log)
     if not state.mounts:
         return _UNKNOWN
     mounts = state.of_server(event.server) if event.kind == "stall" else _mounts_of(event.device, log)
+    return _unusable(mounts, event, log)
+
+
+def _unusable(mounts: tuple[MountState, ...], event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether one of the mounts cannot be read now, or was made read-only."""
     for mount in mounts:
         if mount.read_only and event.kind == "filesystem" and _made_read_only(mount, event):
             return StateAnswer(True, f"{mount.path} is read-only now")
@@ -250,6 +258,18 @@ def _mounts(event: Event, log: KernelLog) -> StateAnswer:
             slow = event.kind == "stall" and read is not None and read.rc is None
             return StateAnswer(True, problem, Action.MONITOR if slow else None)
     return StateAnswer(False, _all_read(mounts, log))
+
+
+def _damaged(event: Event, fstype: str, log: KernelLog) -> StateAnswer:
+    """Return whether a file system whose tables are damaged on a disk of the node is not mounted, or is not usable."""
+    if _is_elsewhere(_disk(event.device), log):
+        return StateAnswer(False, "not a disk of the node itself")
+    if not log.state.mounts:
+        return _UNKNOWN
+    mounts = tuple(mount for mount in _mounts_of(event.device, log) if mount.fstype == fstype)
+    if not mounts:
+        return StateAnswer(True, f"it stays so, and no {fstype} of this disk is mounted now")
+    return _unusable(mounts, event, log)
 
 
 def _mounts_of(name: str, log: KernelLog) -> tuple[MountState, ...]:
@@ -295,11 +315,11 @@ def _disks(event: Event, log: KernelLog) -> StateAnswer:
         return StateAnswer(False, "not a disk of the node itself")
     mounts = _mounts_of(name, log)
     if failing := _failing(name, log) or next(filter(None, (_unreadable(one, log) for one in mounts)), ""):
-        return (
-            StateAnswer(True, failing)
-            if _in_use(name, log)
-            else StateAnswer(False, f"{failing}; it is not in use")
+        used = _in_use(name, log)
+        unused = (
+            "" if used else "; it is not in use" if used is False else "; whether it is in use is not known"
         )
+        return StateAnswer(used, f"{failing}{unused}")
     read = _read_of(name, log)
     if event.rule and event.rule.gave_up and read and "No such file" in read.text:
         return StateAnswer(True, "the disk is absent now", Action.MONITOR)
@@ -323,13 +343,18 @@ def _is_elsewhere(name: str, log: KernelLog) -> bool:
     return bool(_NO_DISK.match(name) or removable == "1" or _ELSEWHERE.search(row) or _VOLUME.search(model))
 
 
-def _in_use(name: str, log: KernelLog) -> bool:
-    """Return whether a disk is mounted, or a part of an array or a volume."""
+def _in_use(name: str, log: KernelLog) -> bool | None:
+    """Return whether a disk is mounted, swap, or a part of an array or a volume; None if no mount was read."""
     arrays = " ".join(log.state.lines.get("md", ()))
     part = re.search(rf"\b{re.escape(name)}(p?\d+)?\[", arrays) or re.search(
         r"holders (?!removable)\w", _row(name, log)
     )
-    return bool(_mounts_of(name, log) or part)
+    swap = any(_disk(path) == name for path in log.state.lines.get("swap", ()))
+    return bool(_mounts_of(name, log) or part or swap) or (False if log.state.mounts else None)
+
+
+# errno(3) of a disk that does not answer, or that is gone while its file is left
+_NO_READ = re.compile(r"Input/output error|No such device")
 
 
 def _failing(name: str, log: KernelLog) -> str:
@@ -337,7 +362,7 @@ def _failing(name: str, log: KernelLog) -> str:
     smart, read = log.state.jobs.get(("smart", name)), _read_of(name, log)
     if smart and re.search(r"FAILED|FAILING|Health Status: (?!OK)", smart.text):
         return "SMART reports that the disk fails"
-    if read and (read.rc is None or (read.rc and "Input/output error" in read.text)):
+    if read and (read.rc is None or (read.rc and _NO_READ.search(read.text))):
         return "the disk cannot be read now"
     return ""
 
@@ -411,12 +436,14 @@ def _pci(event: Event, log: KernelLog) -> StateAnswer:
     """Return whether a broken function is one that jobs need and that a driver uses, or lost its driver or its link."""
     function = log.state.pci(event.device)
     driver = function.get("DRIVER", "")
+    if event.kind == "driver" and not function:
+        return StateAnswer(False)
     if event.kind == "pcie":
         if not _of_jobs(event, log):
             return StateAnswer(False, "neither a GPU nor a fabric adapter nor an NVMe disk")
         return _UNKNOWN if driver or not function else StateAnswer(False, "no driver uses it now")
     ports = log.state.ports(event.device)
-    if re.search(r"link (is )?(up|down)", event.text, re.IGNORECASE):
+    if event.kind == "nic" and re.search(r"link (is )?(up|down)", event.text, re.IGNORECASE):
         return _link(event, log, ports)
     if function.get("class", "").startswith(_ADAPTERS) and not driver:
         return StateAnswer(True, "no driver uses this device now")
@@ -439,11 +466,21 @@ def _link(event: Event, log: KernelLog, ports: tuple[str, ...]) -> StateAnswer:
     return StateAnswer(False, ", ".join(ports)) if flaps > 1 else _ORDINARY
 
 
-def _tasks(_event: Event, log: KernelLog) -> StateAnswer:
-    """Return whether processes wait in the kernel now, and not for a file server."""
+_BLOCKED = re.compile(r"task .*:(\d+) blocked for more than (\d+) seconds")
+_NEVER_SO_LONG = (
+    3600  # seconds; khungtaskd prints how long a thread has not run, and work on disks ends or pauses before
+)
+
+
+def _tasks(event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether processes wait in the kernel now and not for a file server, or the thread of the line still after an hour."""
     waiting = log.state.waiting
     if waiting is None:
         return _UNKNOWN
+    blocked = _BLOCKED.search(event.text)
+    still = [one for one in log.state.waiting_threads if blocked and one.split()[0] == blocked[1]]
+    if still and blocked and int(blocked[2]) >= _NEVER_SO_LONG:
+        return StateAnswer(True, f"waiting now: thread {still[0]} of the kernel")
     if not waiting:
         return StateAnswer(False, "no process waits now")
     servers = [
