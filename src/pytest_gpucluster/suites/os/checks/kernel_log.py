@@ -467,7 +467,7 @@ def _link(event: Event, log: KernelLog, ports: tuple[str, ...]) -> StateAnswer:
 
 
 _BLOCKED = re.compile(r"task .*:(\d+) blocked for more than (\d+) seconds")
-_NEVER_SO_LONG = (
+_HOUR = (
     3600  # seconds; khungtaskd prints how long a thread has not run, and work on disks ends or pauses before
 )
 
@@ -479,7 +479,7 @@ def _tasks(event: Event, log: KernelLog) -> StateAnswer:
         return _UNKNOWN
     blocked = _BLOCKED.search(event.text)
     still = [one for one in log.state.waiting_threads if blocked and one.split()[0] == blocked[1]]
-    if still and blocked and int(blocked[2]) >= _NEVER_SO_LONG:
+    if still and blocked and int(blocked[2]) >= _HOUR:
         return StateAnswer(True, f"waiting now: thread {still[0]} of the kernel")
     if not waiting:
         return StateAnswer(False, "no process waits now")
