@@ -474,7 +474,10 @@ def test_a_log_that_may_not_be_read_names_the_remedy(error: str, *, remedy: bool
     [
         ("nfs: server fs1 not responding", "mounts"),
         ("blk_update_request: I/O error, dev sda, sector 5 op 0x0:(READ)", "disks"),
-        ("NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)", "gpu pci"),  # a complaint of a driver too
+        (
+            "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)",
+            "gpu pci",
+        ),  # a complaint of a driver too
         ("nvme 0000:c3:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal)", "pci"),
         ("INFO: task dd:31415 blocked for more than 120 seconds.", "tasks"),
         ("EDAC MC1: 1 CE error on CPU_SrcID#1_Chan#1_DIMM#1 (x)", "rate"),
