@@ -83,4 +83,5 @@ def test_the_word_shows_the_driver_that_printed_it() -> None:
 
 def test_only_an_action_that_an_operator_can_take_is_worth_a_warning() -> None:
     quiet = {name for name in nvlink5.ADVICE if not nvlink5.worth_a_warning(Decoded("", "", "", "", name))}
+    assert Decoded("RLW", "3", "", "", "IGNORE").words == "RLW, link 3"
     assert quiet == {"IGNORE", "CONTACT_SUPPORT", "CHECK_NVLINK_FAILURE_FLOW"}

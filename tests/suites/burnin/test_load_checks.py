@@ -419,7 +419,9 @@ def test_the_first_wrong_word_of_a_gpus_memory_has_its_address() -> None:
     assert failed(verdict) == [f"{GPU_1}: 4 wrong words of 4 bytes, the first {FIRST}"]
     assert verdict.findings[0].expected == "what was written"
     assert verdict.action is Action.VENDOR
-    assert [it.measured for it in verdict.advisories] == ["50% of the free memory was tested"]
+    assert [(it.measured, it.expected) for it in verdict.advisories] == [
+        ("50% of the free memory was tested", "at least 90% of it")
+    ]
     unread = load_checks.gpu_memory(whole, "b", CONFIG)
     reason(unread, NotChecked("gpu_memory was not run in the available time"))
 
@@ -449,6 +451,10 @@ def test_several_wrong_results_are_each_told() -> None:
     verdict = load_checks.corruption(whole, "a")
     assert [it.measured for it in verdict.findings] == ["matmul: 1 wrong elements", "peer: 2 wrong elements"]
     assert verdict.metrics == (Metric("burnin_products_checked", 7, "products"),)
+    for kind in ("matmul", "beside", "hbm", "copies", "peer"):
+        totals.wrong = {kind: {UUID: 5}}
+        (found,) = load_checks.corruption(whole, "a").findings
+        assert found.measured.endswith(": 5 wrong elements")
     totals.wrong = {"memory": {"": 0, "x": 2}, "cpu": {"": 0, "x": 3}, "storage": {"": 0, "x": 4}}
     assert [it.measured for it in load_checks.memory(whole, "a", CONFIG).findings] == [
         "2 blocks of 1 MiB read back changed"

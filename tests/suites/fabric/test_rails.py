@@ -25,7 +25,7 @@ from pytest_gpucluster.core.check import Action, Check, Metric, Outcome
 from pytest_gpucluster.kit.nvidia_smi import Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.facts import ADAPTERS, Adapters, GidPort, Port, parse_adapters
-from pytest_gpucluster.suites.fabric.rails import _by_card, rail_majority, rails_of, role
+from pytest_gpucluster.suites.fabric.rails import _by_card, _counted, rail_majority, rails_of, role
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -645,3 +645,12 @@ def test_the_checks_share_the_rails_of_a_node() -> None:
     # what the fact gives goes before what the check could compute
     assert fabric.hca_count(IB, LOST, {}, rails_of(SOUND, IB)).outcome is Outcome.PASSED
     assert fabric.hca_count(IB, LOST).outcome is Outcome.FAILED
+
+
+def test_a_slower_port_is_of_another_network_only_beside_enough_rails() -> None:
+    ports = [replace(port, board=f"board {n}", rate=IB.fabric.rate) for n, port in enumerate(rails())]
+    slow = replace(STORAGE[0], board="other", state="ACTIVE", rate=(IB.fabric.rate or 0) / 4)
+    assert _counted(node(*ports, slow), IB).ports == tuple(ports)
+    down = [replace(port, state="DOWN") for port in ports]
+    assert _counted(node(*down, slow), IB).ports == (*down, slow)
+    assert _counted(node(*ports[1:], slow), IB).ports == (*ports[1:], slow)
