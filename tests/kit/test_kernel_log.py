@@ -419,6 +419,7 @@ def test_corrected_errors_are_counted_for_each_day(
     [
         ("pcieport 0000:00:01.0: AER: Corrected error received: 0000:03:00.0", "0000:03:00.0"),
         ("nvme 0000:c3:00.0: PCIe Bus Error", "0000:c3:00.0"),
+        ("pcieport 0000:00:01.0: bridge above 0000:c3:00.0: x", "0000:00:01.0"),
         ("EXT4-fs (sda1): Remounting filesystem read-only", "sda1"),
         ("EXT4-fs error (device dm-0): ext4_find_entry", "dm-0"),
         ("blk_update_request: I/O error, dev nvme0n1, sector 5", "nvme0n1"),
@@ -561,6 +562,7 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (REMOVED, ("dd\tnvme2n1\t0\t",), None, "the disk can be read now"),
     (DISK, ("dd\tsda\t1\tdd: failed to open '/dev/sda': No such file or directory",), None, "not mounted"),  # a volume may be detached
     ("md/raid1:md0: Disk failure on sda1, x", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/1] [U_]"), Action.MONITOR, "md0 [U_]"),
+    ("md/raid1:md0: Disk failure on sda1, x", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/1] [_U]"), Action.MONITOR, "md0 [_U]"),
     ("md/raid1:md0: active with 1 out of 2 mirrors", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/1] [U_]"), Action.MONITOR, "md0 [U_]"),
     ("md/raid1:md0: Disk failure on sda1, x", ("md\tmd0 : active raid1 sdb1[0]", "md\t      5 blocks [2/2] [UU]"), None, "no array lacks a disk"),
     (INIT, ("gpu\t\t0\tGPU 00000000:1B:00.0", "gpu\t\t0\t    GPU Recovery Action : None"), None, "nvidia-smi lists this GPU now"),

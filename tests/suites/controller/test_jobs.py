@@ -98,7 +98,7 @@ def test_a_job_has_the_site_s_options_and_no_limits_of_this_shell() -> None:
 
 def table(shown: dict[str, OrderedJob], argv: tuple[str, ...]) -> str:
     """Answer `squeue -O` about the jobs that it names."""
-    assert argv[1:6] == ("-h", "-a", "-t", "all", "-j")
+    assert (argv[1:6], argv[7]) == (("-h", "-a", "-t", "all", "-j"), "-O")
     columns = [(name, int(width)) for name, _, width in (one.partition(":") for one in argv[8].split(","))]
     rows = []
     for number in argv[6].split(","):
@@ -278,7 +278,7 @@ def ids(number: int, count: int) -> str:
     """Answer as sbatch --parsable of a federation, beside a line of a site's wrapper."""
     first = 100 * number
     lines = [f"{one};c" for one in range(first, first + count)]
-    return "\n".join(("2026-11-23 quota is fine", "", *lines, "sbatch: a remark", "x;y"))
+    return "\n".join(("2026-11-23 quota is fine: 7", "", *lines, "sbatch: a remark", "x;y"))
 
 
 def burst(

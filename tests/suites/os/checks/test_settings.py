@@ -86,6 +86,8 @@ def test_limits_in_words() -> None:
         ("vm.max_map_count=7 vm.a=1", "vm.max_map_count=8 vm.a=1", True),
         ("vm.max_map_count= vm.a=1", "vm.max_map_count=8 vm.a=1", True),
         ("unread", "vm.a=1", True),
+        ("vm.a=1 vm.=2", "vm.a=1 vm.=2", False),
+        ("vm.a=1 kernel.pid_max=9 vm.=2", "vm.a=1 kernel.pid_max=9 vm.=3", True),
     ],
 )
 def test_settings_are_worse_if_one_of_them_is(mine: str, theirs: str, *, worse: bool) -> None:
