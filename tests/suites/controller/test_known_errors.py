@@ -264,7 +264,7 @@ def test_a_warning_about_a_subject_names_the_node_of_the_line() -> None:
 LINES: list[tuple[Daemon, str, str, dict[str, Any]]] = [
     (daemon, expected, text, facts[0] if facts else {})
     for thread in yaml.safe_load((ROOT / "tests" / "data" / "controller" / "log-lines.yaml").read_text())
-    for daemon in (SLURMCTLD, SLURMD)
+    for daemon in (SLURMCTLD, SLURMD, SLURMDBD)
     for expected, text, *facts in thread.get(daemon, [])
 ]
 
