@@ -37,7 +37,7 @@ PROOFS = {
     "isolation": "cpus devices tmp",
     "fabric": "hca_count link_layer port_state rate",
     "versions": "minimum",
-    "nccl": "alone alone_bandwidth pairs whole whole_bandwidth",
+    "nccl": "alone alone_bandwidth pairs whole",
     "container": "plugin import release reuse",
     "mpi": "installed between",
     "matrix": "works",

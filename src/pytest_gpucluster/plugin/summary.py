@@ -149,7 +149,8 @@ def coverage(run: Run) -> str:
             if suite != RUN_SUITE:  # an entry of a node is no check
                 ends.update(counter)
     ends["error"] -= sum(one.check == f"{one.suite}.{ENGINE_CHECK}" for one in run.results)  # no check either
-    parts = [f"{ends['passed'] + ends['failed']} of {ends.total()} checks judged"]
+    judged = sum(ends[end] for end in ("passed", "failed", NOT_PROVED))  # the last: all nodes fail alike
+    parts = [f"{judged} of {ends.total()} checks judged"]
     parts += [f"{count} {kind}" for kind in (*_SKIPS.values(), "error", "skipped") if (count := ends[kind])]
     return f"coverage: {', '.join(parts)}"
 
