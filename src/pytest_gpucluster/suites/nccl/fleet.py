@@ -110,9 +110,10 @@ def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[
     for leaf in found.bad_leaves:
         yield Finding(f"leaf switch {leaf}", found.why.get(leaf, "slow"), "as fast as the other leaves")
     unbound = [left for left in found.unresolved if left.reason.startswith(NO_BOUND)]
-    for left in unbound:
-        few = f"{len(nodes)} nodes are too few to judge their pairs by each other: state nccl.pair_busbw"
-        yield NotChecked(left.reason if "across" in left.reason else few)
+    few = f"{len(nodes)} nodes are too few to judge their pairs by each other: state nccl.pair_busbw"
+    # a question about leaves has its own reason
+    reasons = (few if {*left.candidates} <= {*nodes} else left.reason for left in unbound)
+    yield from map(NotChecked, dict.fromkeys(reasons))
     for left in found.unresolved:
         if left in unbound:
             continue

@@ -666,9 +666,8 @@ def _unequal(runs: Sequence[TrainedMode], *, nodes: bool = False) -> Iterator[Fi
     for run in runs:
         part = run.rank.place if nodes else run.rank.label
         for found in votes.judge_result(part, run.after, measured=f"parameters after training: {run.after}"):
-            yield (
-                found if nodes else replace(found, action=None)
-            )  # of one node: its fault, also without a majority
+            # what differs within one node is its fault, also without a majority
+            yield found if nodes else replace(found, action=None)
         if run.after == run.before:
             yield Finding(part, "training changed no parameter", "other parameters")
     yield from _no_number(runs, nodes=nodes)

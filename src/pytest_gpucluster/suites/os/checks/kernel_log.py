@@ -190,9 +190,8 @@ def _of_earlier(event: Event, log: KernelLog) -> bool:
 def _is_used_again(event: Event, log: KernelLog) -> bool:
     """Return whether a later line says that the driver of GPUs, or a device that the event names, works again."""
     later = (one for one in log.of(RECOVERED) if one.line > event.line)
-    if (
-        event.kind == "mce"
-    ):  # pages of memory: a test gave them up, or the driver of GPUs with an Xid, which gpu.xid judges
+    # pages of memory: a test gave them up, or the driver of GPUs with an Xid, which gpu.xid judges
+    if event.kind == "mce":
         return bool(log.of(INJECTED)) or any(_together(event, one.event) for one in log.xids)
     return log.reloaded_after(event) or any(
         one.device and re.search(rf"\b{re.escape(one.device)}\b", event.text.lower()) for one in later
@@ -467,9 +466,8 @@ def _link(event: Event, log: KernelLog, ports: tuple[str, ...]) -> StateAnswer:
 
 
 _BLOCKED = re.compile(r"task .*:(\d+) blocked for more than (\d+) seconds")
-_HOUR = (
-    3600  # seconds; khungtaskd prints how long a thread has not run, and work on disks ends or pauses before
-)
+# seconds; khungtaskd prints how long a thread has not run, and work on disks ends or pauses before
+_HOUR = 3600
 
 
 def _tasks(event: Event, log: KernelLog) -> StateAnswer:
