@@ -204,7 +204,7 @@ WARNINGS = {
     "mce: CPU12: Core temperature is above threshold, cpu clock is throttled (total events = 118203)": "mce",
     "BUG: Bad page state in process python3  pfn:3f1a2b": "lockup",
     "BUG kmalloc-64 (Tainted: G    B): Redzone overwritten": "lockup",
-    "ceph: mds0 rejected session: blocklisted": "driver",
+    "Out of range: blocklisted client": "driver",
     "ice 0000:4b:00.0: Firmware recovery mode detected. Limiting functionality.": "driver",
     "nf_conntrack: nf_conntrack: table full, dropping packet": "network",
     "neighbour: arp_cache: neighbor table overflow!": "network",
@@ -473,7 +473,7 @@ def test_a_log_that_may_not_be_read_names_the_remedy(error: str, *, remedy: bool
 @pytest.mark.parametrize(
     ("line", "part"),
     [
-        ("nfs: server fs1 not responding", "mounts"),
+        ("nfs: server fs1 not responding", "mounts tasks"),
         ("blk_update_request: I/O error, dev sda, sector 5 op 0x0:(READ)", "disks"),
         (
             "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x40:2393)",
@@ -521,6 +521,12 @@ THREAD = "INFO: task kcompactd0:58 blocked for more than {} seconds."
 BTRFS = "mountinfo\t38 22 0:55 / /scratch rw,relatime shared:9 - btrfs /dev/vdb {}"
 ABORTED = "BTRFS critical (device vdb state EA): unable to find ref byte nr 227177795584"
 LEAF = "BTRFS critical (device vdb): corrupt leaf: block=12461820608512 slot=31"
+XFS = "mountinfo\t38 22 0:55 / /scratch rw,relatime shared:9 - xfs /dev/vdb {}"
+REPAIR = "XFS (vdb): Unmount and run xfs_repair"
+CEPH = "ceph: [a1b2 4711]: mds0 rejected session: blocklisted"
+CEPHFS = "mountinfo\t39 22 0:56 / /home rw,relatime shared:9 - ceph 10.0.0.1:6789:/ rw"
+UNSUPPORTED = "nvidia: probe of 0000:01:00.0 failed with error -1"
+RESET = "amdgpu 0000:e3:00.0: amdgpu: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!"
 MEGARAID = "megaraid_sas 0000:01:00.0: Failed from megasas_init_fw 6399"
 COMPLAINT = "megaraid_sas 0000:01:00.0: Failed to get the list of targets"
 MSIX = "ena 0000:00:03.0 (unnamed net_device) (uninitialized): Failed to enable MSI-X. irq_cnt -524"
@@ -606,6 +612,20 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (LEAF, (BTRFS.format("rw"), "df\t/scratch\t0\t"), None, "/scratch can be read now"),  # another copy was right
     (LEAF.replace("vdb", "loop1"), (ROOT.format("rw"),), None, "not a disk of the node"),
     (LEAF.replace("vdb", "sdc"), (ROOT.format("rw"), "disk\tsdc /sys/x/usb2/x holders removable 1 Stick"), None, "not a disk of the node"),
+    (REPAIR, (), Action.MONITOR, "damaged on the disk"),
+    (REPAIR, (XFS.format("rw"), "df\t/scratch\t0\t"), Action.MONITOR, "until a person repairs it"),
+    (REPAIR, (XFS.format("rw"), "df\t/scratch\t1\tdf: Input/output error"), Action.MONITOR, "cannot be read now"),
+    (REPAIR.replace("vdb", "loop1"), (ROOT.format("rw"),), None, "not a disk of the node"),
+    (CEPH, (CEPHFS, "df\t/home\t1\tdf: Permission denied."), None, ""),
+    (CEPH, (CEPHFS, "df\t/home\t1\tdf: Cannot send after transport endpoint shutdown"), Action.MONITOR, "cannot be read now"),
+    (CEPH, (CEPHFS, "df\t/home\t0\t"), None, "can be read now"),
+    # a mount that was taken away while processes wait for it
+    (NFS, (ROOT.format("rw"), "task\ttasks 1", "task\t20711 kubelet voluntary_ctxt_switches: 7"), Action.MONITOR, "20711 kubelet"),
+    (NFS, (HOME, "df\t/home\t0\t", "task\ttasks 1", "task\t20711 dd voluntary_ctxt_switches: 7"), None, "can be read now"),
+    (UNSUPPORTED, ("pci\t0000:01:00.0 class 0x030200 PCI_ID=10DE:2330",), Action.MONITOR, "no driver uses this device now"),
+    (UNSUPPORTED, ("pci\t0000:01:00.0 class 0x030200 DRIVER=nvidia PCI_ID=10DE:2330",), None, ""),
+    (RESET, (), Action.MONITOR, "does not use the device"),
+    (RESET, ("pci\t0000:e3:00.0 class 0x030000 DRIVER=amdgpu",), None, ""),
     ("Aborting journal on device sda2-8.", (ROOT.format("ro"),), Action.DRAIN, "/ is read-only now"),
     (MEGARAID, (), Action.MONITOR, "does not use the device"),
     (MEGARAID, ("pci\t0000:01:00.0 class 0x010400 PCI_ID=1000:005F",), Action.MONITOR, "no driver uses this device now"),
@@ -631,6 +651,48 @@ def test_the_present_state_is_the_verdict(
     assert len(shown) == 1
     assert words in shown[0]
     assert (verdict.action if verdict.findings else None) is action
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "count", "bad"),
+    [
+        ("watchdog: BUG: soft lockup - CPU#23 stuck for 226906s! [ksoftirqd/23:150]", 0.0, 1, True),
+        (
+            "watchdog: BUG: soft lockup - CPU#49 stuck for 485s! [guest:52368]",
+            0.0,
+            1,
+            False,
+        ),  # a guest of 2 TB ended
+        (
+            "rcu: INFO: rcu_sched detected stalls on CPUs/tasks: (detected by 85, t=81782272 jiffies)",
+            0.0,
+            1,
+            True,
+        ),
+        (
+            "rcu: INFO: rcu_sched detected stalls on CPUs/tasks: (detected by 85, t=21002 jiffies)",
+            0.0,
+            1,
+            False,
+        ),
+        ("BUG: soft lockup - CPU#0 stuck for 22s! [runc:358270]", 4000.0, 143, True),
+        ("BUG: soft lockup - CPU#0 stuck for 22s! [runc:358270]", 4000.0, 20, False),  # some, hours apart
+    ],
+)
+def test_a_processor_that_did_not_answer_for_an_hour_fails(
+    text: str, seconds: float, count: int, *, bad: bool
+) -> None:
+    found = Event("lockup", count, 700.0, 700.0 + seconds, text, 7)
+    verdict = judged(KernelLog("dmesg", 900, 0.0, None, (found,), now=9000.0))
+    assert bool(verdict.findings) is bad
+    assert bool(verdict.advisories) is not bad
+
+
+def test_xfs_that_was_repaired_and_mounted_again_warns() -> None:
+    again = Event("recovered", 1, 800.0, 800.0, "XFS (vdb): Ending clean mount", 9)
+    log = logged(REPAIR, XFS.format("rw"), "df\t/scratch\t0\t")
+    assert judged(log).findings
+    assert not judged(replace(log, events=(*log.events, again))).findings
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ END {
 def _fold(known: tuple[KnownLine, ...]) -> str:
     """Return the program, on one line, with the expressions of the data file and of the cluster file."""
     own = in_awk(entry.pattern for entry in known)
-    needs = " ".join(f'if (low ~ /{joined(answered_by=name)}/) needs["{name}"] = 1;' for name in STATE_PARTS)
+    needs = " ".join(f'if (low ~ /{joined(asks=name)}/) needs["{name}"] = 1;' for name in STATE_PARTS)
     program = " ".join(part.strip() for part in _AWK.splitlines())
     for name, value in (
         ("NEEDS", needs),

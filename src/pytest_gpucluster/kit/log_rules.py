@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 QUIET, DRIVER, RECOVERED = "quiet", "driver", "recovered"
-LEFT, INJECTED = "left", "injected"
+LEFT, INJECTED, STALL = "left", "injected", "stall"
 
 
 class LogRule(Model):
@@ -51,6 +51,11 @@ class LogRule(Model):
         """Whether the line alone, without the present state, fails the node."""
         return bool(self.never_healthy or self.gave_up)
 
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The parts of the state that the node reads for a line; a server's mount may be gone while processes wait for it."""
+        return (self.answered_by, "tasks") if self.kind == STALL else (self.answered_by,)
+
     @cached_property
     def expression(self) -> str:
         """The pattern with its ends of words, for awk and for Python."""
@@ -80,13 +85,13 @@ def in_awk(expressions: Iterable[str]) -> str:
     return "|".join(expressions).replace("/", r"\/").replace("'", "'\\''")
 
 
-def joined(*, kind: str = "", answered_by: str = "", rest: bool = False, grave: bool = False) -> str:
-    """Return one expression for awk: of a kind, of what a part of the state answers, of what fails alone, or of all but `quiet` and `driver`."""
+def joined(*, kind: str = "", asks: str = "", rest: bool = False, grave: bool = False) -> str:
+    """Return one expression for awk: of a kind, of what asks for a part of the state, of what fails alone, or of all but `quiet` and `driver`."""
     chosen = (
         rule.expression
         for rule in rules()
         if (kind and rule.kind == kind)
-        or (answered_by and rule.answered_by == answered_by)
+        or (asks and asks in rule.asks)
         or (grave and rule.is_grave)
         or (rest and rule.kind not in (QUIET, DRIVER))
     )

@@ -228,7 +228,10 @@ def _together(event: Event, other: Event) -> bool:
 _ORDINARY = StateAnswer(False, "ordinary")  # no warning either
 
 
-_ON_DISK = re.compile(r"BTRFS(?= critical .*corrupt (leaf|node))")  # damage that a mount does not end
+# damage that a mount does not end; BTRFS may have another copy of a block, XFS has none
+_ON_DISK = re.compile(
+    r"BTRFS(?= critical .*corrupt (leaf|node))|XFS(?= .*u[mn]+ount and run xfs_repair)", re.IGNORECASE
+)
 _POOL = re.compile(r"[Pp]ool '(\S+)' has .* suspended")
 
 
@@ -240,10 +243,16 @@ def _mounts(event: Event, log: KernelLog) -> StateAnswer:
         return StateAnswer(now == "SUSPENDED", f"the pool is {now} now") if now else _UNKNOWN
     if on_disk := _ON_DISK.match(event.text):
         return _damaged(event, on_disk[0].lower(), log)
-    if not state.mounts:
-        return _UNKNOWN
-    mounts = state.of_server(event.server) if event.kind == "stall" else _mounts_of(event.device, log)
-    return _unusable(mounts, event, log)
+    if event.kind == "stall":
+        return _stalled(state.of_server(event.server), event, log)
+    return _unusable(_mounts_of(event.device, log), event, log) if state.mounts else _UNKNOWN
+
+
+def _stalled(mounts: tuple[MountState, ...], event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether a mount of the server cannot be read now; without a mount that was read, whether processes wait."""
+    if log.state.waiting and not any(log.state.reads(mount) for mount in mounts):
+        return StateAnswer(True, f"waiting now: {', '.join(log.state.waiting[:3])}")
+    return _unusable(mounts, event, log) if log.state.mounts else _UNKNOWN
 
 
 def _unusable(mounts: tuple[MountState, ...], event: Event, log: KernelLog) -> StateAnswer:
@@ -268,7 +277,10 @@ def _damaged(event: Event, fstype: str, log: KernelLog) -> StateAnswer:
     mounts = tuple(mount for mount in _mounts_of(event.device, log) if mount.fstype == fstype)
     if not mounts:
         return StateAnswer(True, f"it stays so, and no {fstype} of this disk is mounted now")
-    return _unusable(mounts, event, log)
+    now = _unusable(mounts, event, log)
+    if now.confirmed or fstype == "btrfs" or _is_used_again(event, log):
+        return now
+    return StateAnswer(True, "it stays so until a person repairs it", Action.MONITOR)
 
 
 def _mounts_of(name: str, log: KernelLog) -> tuple[MountState, ...]:
@@ -381,8 +393,12 @@ def _other_driver(function: Mapping[str, str]) -> StateAnswer | None:
     driver = function.get("DRIVER", "")
     if driver not in ("", "nvidia"):
         return StateAnswer(False, f"driver {driver} uses it")
-    accelerator = function.get("class", "").startswith("0x0302") and _of_nvidia(function)
-    return StateAnswer(True, "no driver uses this GPU now") if accelerator and not driver else None
+    unused = _is_accelerator(function) and not driver
+    return StateAnswer(True, "no driver uses this GPU now") if unused else None
+
+
+def _is_accelerator(function: Mapping[str, str]) -> bool:
+    return function.get("class", "").startswith("0x0302") and _of_nvidia(function)
 
 
 def _gpu(event: Event, log: KernelLog) -> StateAnswer:
@@ -444,7 +460,7 @@ def _pci(event: Event, log: KernelLog) -> StateAnswer:
     ports = log.state.ports(event.device)
     if event.kind == "nic" and re.search(r"link (is )?(up|down)", event.text, re.IGNORECASE):
         return _link(event, log, ports)
-    if function.get("class", "").startswith(_ADAPTERS) and not driver:
+    if not driver and (function.get("class", "").startswith(_ADAPTERS) or _is_accelerator(function)):
         return StateAnswer(True, "no driver uses this device now")
     return StateAnswer(False, ", ".join(ports)) if function else _UNKNOWN
 
@@ -491,7 +507,23 @@ def _tasks(event: Event, log: KernelLog) -> StateAnswer:
     return StateAnswer(True, f"waiting now: {', '.join(waiting[:3])}")
 
 
+# of soft lockups, and of RCU stalls in ticks, of which a second has at most 1000 (Kconfig.hz)
+_STUCK = re.compile(r"stuck for (\d+)s|\bt=(\d+)\d{3} jiffies")
+_REPORTED = 63.0  # seconds; a stall is printed again after 3 times RCU_CPU_STALL_TIMEOUT of 21 s, a soft lockup sooner
+
+
 def _lasting(event: Event, log: KernelLog) -> StateAnswer:
+    """Return whether a processor does not answer now, or did not for an hour, as the line or its repetition says."""
+    stated = _STUCK.search(event.text)
+    seconds = float(stated[1] or stated[2]) if stated else 0.0
+    if (
+        event.first is not None
+        and event.last is not None
+        and event.last - event.first < _REPORTED * event.count
+    ):
+        seconds = max(seconds, event.last - event.first)
+    if seconds >= _HOUR:
+        return StateAnswer(True, f"it did not answer for {seconds:.0f} s")
     if event.last is None or log.now is None:
         return _UNKNOWN
     ago = log.now - event.last
