@@ -54,6 +54,11 @@ def judged(text: str, daemon: Daemon, age: float | None = 60.0, **options: objec
         ),
         ("error: Epilog failure on host k003-006, setting DOWN", "epilog failed", ("k003-006",)),
         (
+            "error: Prolog/Epilog failure on nodes gpu[01-02], setting DOWN",
+            "prolog or epilog failed",
+            ("gpu01", "gpu02"),
+        ),
+        (
             "error: Setting node gpu03 state to INVAL with reason:gres/gpu count reported lower than configured (4 < 8)",
             "invalid registration",
             ("gpu03",),
@@ -132,6 +137,15 @@ def test_lines_of_slurmctld(text: str, what: str | None, nodes: tuple[str, ...])
         ),
         ('error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": x', "authentication"),
         ("error: open(/var/spool/slurmd/cred_state.new): No space left on device", "no resources"),
+        (
+            "spank-epilog: error: pyxis: mkdir: cannot create directory '/raid/enroot': Permission denied",
+            "SPANK plugin",
+        ),
+        (
+            "error: Container 4 in cgroup plugin has 2 processes, giving up after 127 sec",
+            "processes not killed",
+        ),
+        ("error: _open_as_other: fork failure", "no resources"),
         ("error: Node configuration is odd", None),
     ],
 )
@@ -210,6 +224,18 @@ def test_every_known_error_has_a_hint_a_cause_and_a_source() -> None:
         ("warning: Multiple leaf switches contain nodes: gpu[01-02]", "a setting"),
         ("error: power_save: program exit status of 127", "a program of the site"),
         ("[4.extern] error: namespace_g_join(JobId=4): Permission denied", "a plugin at work"),
+        ("error: MailProg returned error, it's output was 'sendmail: fatal'", "a program of the site"),
+        ("error: Invalid PrologFlag: Contian", "a setting"),  # of PrologFlags
+        ("error: Torus3d configuration requires non-zero x,y,z", "a setting"),
+        ("error: Host c2 not in hostlist c1", "an identity"),
+        ("error: Apparent duplicate JobId=8. Two primary slurmctld daemons might be active", "an identity"),
+        ("error: Resource spec is odd, memory limit disabled", "an ignored part"),
+        ("error: open(/srv/slurm/state): Permission denied", "access to a file"),
+        ("[4.batch] error: open(/sys/fs/cgroup/job_4): Device or resource busy", "access to a file"),
+        (
+            "[4.batch] error: execve(): /srv/d/job00004/slurm_script: No such file or directory",
+            "access to a file",
+        ),
     ],
 )
 def test_what_a_line_is_about_decides_without_a_known_line(text: str, what: str) -> None:
@@ -228,9 +254,16 @@ def test_what_a_line_is_about_decides_without_a_known_line(text: str, what: str)
         "[4.0] error: --task-prolog failed status=127",  # the program of a user
         "error: power_save: program exit status of 1",  # its own answer
         "error: cannot create job_container context for job_container/tmpfs",  # a plugin that is not loaded
+        # the old node of a requeued job
+        "error: Batch completion for JobId=4 sent from wrong node (a rather than b). Was the job requeued due to node failure?",
+        "error: step creation disabled for external jobs",
+        "[4.batch] error: Could not open stdout file /var/tmp/out.txt: Permission denied",
+        "[4.0] error: execve(): /home/ada/run.sh: Permission denied",
+        "[4.0] error: open(/scratch/ada/run.sh): Permission denied",
+        "error: connect(10.0.0.9:6818): Connection refused",
     ],
 )
-def test_a_user_a_setting_without_effect_and_a_plugin_not_loaded_are_no_subject(text: str) -> None:
+def test_a_user_a_peer_a_setting_without_effect_and_a_plugin_not_loaded_are_no_subject(text: str) -> None:
     assert not any(one.matches(text) for one in subjects())
 
 
@@ -248,7 +281,7 @@ def test_other_warnings_mean_nothing(text: str) -> None:
 
 
 def test_each_subject_excludes_lines_and_names_its_source() -> None:
-    assert len(subjects()) == 3
+    assert len(subjects()) == 6
     assert all(one.unless and one.source and one.cause and one.hint for one in subjects())
 
 

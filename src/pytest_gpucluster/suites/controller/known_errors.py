@@ -65,21 +65,23 @@ class Subject(Model):
     """What an error line is about; data/slurm-subjects.yaml describes the keys."""
 
     what: Text
-    names: Expression
-    fails: Expression
-    unless: Expression
+    names: tuple[Expression, ...]
+    unless: tuple[Expression, ...]
     cause: Text
     hint: Text
     source: Text
 
     def matches(self, text: str) -> bool:
         """Return whether a line is about this subject."""
-        return all(one.search(text) for one in self._compiled[:2]) and not self._compiled[2].search(text)
+        names, unless = self._compiled
+        return bool(names.search(text)) and not unless.search(text)
 
     @cached_property
-    def _compiled(self) -> tuple[re.Pattern[str], ...]:
-        names = self.names.replace("KEY", f"(?:{'|'.join(_keys())})")
-        return tuple(re.compile(one) for one in (names, self.fails, self.unless))
+    def _compiled(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
+        names = "|".join(self.names).replace(
+            "KEY", f"(?:{'|'.join(key.removesuffix('s') for key in _keys())})"
+        )
+        return re.compile(names), re.compile("|".join(self.unless))
 
 
 class _Quiet(Model):
@@ -114,8 +116,8 @@ def _quiet(*kinds: str) -> re.Pattern[str]:
     return re.compile("|".join(one.pattern for one in found if one.kind in kinds or not kinds))
 
 
-# log.c: the level follows the time and, in lines of slurmstepd, the step; lines of other levels may hold these words
-_LEVEL = re.compile(r"(?:\[\S+\] )?(?:error|fatal|internal error): ")
+# log.c: the level follows the time and, in lines of slurmstepd, the step or the mode; lines of other levels may hold these words
+_LEVEL = re.compile(r"(?:\[\S+\] |spank-\w+: )?(?:error|fatal|internal error): ")
 # printed as plain information
 _OF_INFO = re.compile(
     r"reason set to: Kill task failed|unexpectedly rebooted|onfigured (?:with|to autodetect) \w+ functionality, but"
