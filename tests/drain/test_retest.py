@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OURS = "gpucluster:gpu.count 7<8 GPUs run=old"
-# NODE.state and NODE.reason are the node; `broken` makes every command fail that many times
+# NODE.state and NODE.reason are the node; `broken` makes every command fail that many times, `away` all
 SCONTROL = """#!/bin/sh
 cd "$WORLD" || exit 1
 echo "$*" >>ran
 if [ "$1" = show ]; then node=$4; else node=${2#NodeName=}; fi
+[ -e "$node.away" ] && exit 1
 n=0; [ -e "$node.broken" ] && n=$(cat "$node.broken")
 if [ "$n" -gt 0 ]; then echo $((n - 1)) >"$node.broken"; exit 1; fi
 if [ "$1" = show ]; then
@@ -416,6 +417,27 @@ def test_a_shell_that_hangs_is_killed_and_the_run_acts(world: World, monkeypatch
     assert world.retry_for == 5.0
 
 
+def test_a_shell_that_hangs_before_it_undrains_is_killed_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BEGIN_WITHIN", "END_WITHIN"):
+        monkeypatch.setattr(trial, name, 0.2)
+    held, scontrol = world.folder / "held", world.folder / "bin" / "scontrol"
+    held.touch()
+    waits = f"#!/bin/sh\nwhile [ -e {held} ]; do /bin/sleep 0.05; done\n"
+    scontrol.write_text(waits + SCONTROL.removeprefix("#!/bin/sh\n"))
+    run, _ = a_trial(world, "gpu01")
+    run.begin()
+    shell: Any = run._shell
+    assert run.end() == []
+    assert (
+        shell.wait(5) == -signal.SIGKILL
+    )  # else it would undrain the node after the run, outside the reservation
+    held.unlink()
+    assert (run.ended, world.ours) == ({"gpu01": "drained"}, [])
+    assert world.told("gpu01") == ("IDLE+DRAIN", OURS)
+
+
 def test_a_shell_whose_scontrol_fails_for_good_leaves_it_to_the_run(world: World) -> None:
     run, _ = a_trial(world, "gpu01")
     run.begin()
@@ -473,7 +495,7 @@ def test_with_the_controller_away_nothing_is_known(
     (world.folder / "bin" / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.1\n")
     run.begin()
     world.away = "no controller"
-    world.mark("gpu01", "broken", "1000000")
+    world.mark("gpu01", "away")
     if gone:
         killed(run)
         settled(run, "gpu01")
@@ -497,7 +519,7 @@ def test_with_the_controller_away_nothing_is_known(
     }
     if not gone:
         assert shell.poll() is None  # it goes on, and takes the node once the controller is back
-        world.mark("gpu01", "broken", "0")
+        (world.folder / "gpu01.away").unlink()
         assert shell.wait(30) == 0
         assert world.told("gpu01") == ("IDLE+DRAIN", OURS)
 
@@ -735,7 +757,7 @@ def test_the_pipe_drains_every_node_again_however_the_run_dies(world: World) -> 
     assert shell.stdin is not None
     shell.stdin.close()  # as the kernel does where we are killed
     deadline = time.monotonic() + 30
-    while world.told("gpu02")[0] != "IDLE+DRAIN" and time.monotonic() < deadline:
+    while world.told("gpu02") != ("IDLE+DRAIN", OURS) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert {world.told(node) for node in ("gpu01", "gpu02")} == {("IDLE+DRAIN", OURS)}
     run.end()

@@ -542,6 +542,8 @@ ANSWERED = [  # line, state, action (None: a warning), words
     ("EXT4-fs error (device sda2): x", (ROOT.format("ro").replace("rw,relatime", "ro,relatime"), "df\t/\t0\t"), None, ""),
     ("EXT4-fs error (device sdb1): x", (ROOT.format("ro"),), None, "not mounted"),
     ("EXT4-fs error (device dm-3): x", (ROOT.format("ro"),), Action.DRAIN, "read-only"),  # mounted by another name
+    ("EXT4-fs error (device dm-3): x", (ROOT.format("ro"), "block\t/sys/class/block/dm-3/dev:253:3"), None, "not mounted"),
+    ("EXT4-fs error (device sda2): x", (ROOT.format("ro").replace("sda2", "root"), "block\t/sys/class/block/sda2/dev:259:2"), Action.DRAIN, "/ is read-only"),
     ("EXT4-fs (sda2): error x", ("mounts\t/dev/sda2 / ext4 ro 0 0", "fstab\t/dev/sda2 / ext4 defaults 0 1"), Action.DRAIN, "read-only"),
     ("EXT4-fs (sda2): error x", ("mounts\t/dev/sda2 / ext4 ro 0 0", "fstab\t/dev/sda2 / ext4 ro 0 1"), None, ""),
     (DISK, (ROOT.format("rw"), "dd\tsda\t0\t"), None, "the disk can be read now"),
@@ -599,8 +601,8 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (HUNG, ("task\ttasks 1",), None, "no process waits now"),
     (HUNG, ("task\ttasks 1", "task\t31415 dd voluntary_ctxt_switches: 7"), Action.MONITOR, "waiting now: 31415 dd"),
     (HUNG, ("task\ttasks 0",), None, "not known"),
-    # threads of the kernel that resync an array or trim a disk are in D state too, and one of an hour may have ended since
-    (THREAD.format(241), ("task\ttasks 1", "task\t58 kcompactd0 kernel voluntary_ctxt_switches: 7"), None, "no process waits now"),
+    # threads of the kernel that resync an array or trim a disk are in D state too; those that work are not in the same wait twice
+    (THREAD.format(241), ("task\ttasks 1", "task\t58 kcompactd0 kernel voluntary_ctxt_switches: 7"), Action.MONITOR, "58 kcompactd0 of the kernel"),
     (THREAD.format(4435), ("task\ttasks 1", "task\t58 kcompactd0 kernel voluntary_ctxt_switches: 7"), Action.MONITOR, "58 kcompactd0 of the kernel"),
     (THREAD.format(4435), ("task\ttasks 1", "task\t59 md0_resync kernel voluntary_ctxt_switches: 7"), None, "no process waits now"),
     (ABORTED, (), Action.MONITOR, "stopped writing"),
@@ -614,6 +616,7 @@ ANSWERED = [  # line, state, action (None: a warning), words
     (LEAF.replace("vdb", "sdc"), (ROOT.format("rw"), "disk\tsdc /sys/x/usb2/x holders removable 1 Stick"), None, "not a disk of the node"),
     (REPAIR, (), Action.MONITOR, "damaged on the disk"),
     (REPAIR, (XFS.format("rw"), "df\t/scratch\t0\t"), Action.MONITOR, "until a person repairs it"),
+    (REPAIR, (XFS.format("rw").replace("vdb", "root"), "block\t/sys/class/block/vdb/dev:0:55", "df\t/scratch\t0\t"), Action.MONITOR, "until a person"),
     (REPAIR, (XFS.format("rw"), "df\t/scratch\t1\tdf: Input/output error"), Action.MONITOR, "cannot be read now"),
     (REPAIR.replace("vdb", "loop1"), (ROOT.format("rw"),), None, "not a disk of the node"),
     (CEPH, (CEPHFS, "df\t/home\t1\tdf: Permission denied."), None, ""),
@@ -686,6 +689,14 @@ def test_a_processor_that_did_not_answer_for_an_hour_fails(
     verdict = judged(KernelLog("dmesg", 900, 0.0, None, (found,), now=9000.0))
     assert bool(verdict.findings) is bad
     assert bool(verdict.advisories) is not bad
+
+
+def test_records_of_quota_that_xfs_makes_again_warn() -> None:
+    quota = Event(
+        "filesystem", 1, 699.0, 699.0, 'XFS (vdb): metadata I/O error in "xfs_dquot_disk_read" error 74', 6
+    )
+    log = logged(REPAIR, XFS.format("rw"), "df\t/scratch\t0\t")
+    assert not judged(replace(log, events=(quota, *log.events))).findings
 
 
 def test_xfs_that_was_repaired_and_mounted_again_warns() -> None:

@@ -233,6 +233,13 @@ class Trial:
         if self._gone:
             self.slurm.retry_for = END_WITHIN  # the shell no longer tries
         shown, away = self._shown()
+        if shown and not self._gone:
+            assert self._shell is not None  # it has begun
+            kill_group(
+                self._shell
+            )  # else it would act later, after changes of other users, and outside the reservation
+            self._gone = True
+            shown, away = self._shown()
         for node, reason in tuple(self._open.items()):
             info, why = shown.get(node), away
             if info is not None and self._must_drain(node, info):
@@ -253,10 +260,6 @@ class Trial:
 
     def _drain(self, node: str, reason: str) -> tuple[NodeInfo | None, str]:
         """Drain a node that the shell has not drained; return its state afterwards, and the error."""
-        if not self._gone:
-            assert self._shell is not None  # it has begun
-            kill_group(self._shell)  # else it would drain the node later, after changes of other users
-            self._gone = True
         shown, why = self._shown()
         info = shown.get(node)
         if info is None or not self._must_drain(node, info):  # another user has just drained it

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.own_folder import OWN_SH
@@ -50,7 +51,7 @@ s=SECONDS; if [ -n "$d" ]; then
  job dd "$k" dd "if=/dev/$k" of=/dev/null bs=4096 count=1 iflag=direct "skip=$(printf '%s\n' "$f" | awk -F "$t" -v k="$k" '$1 == "sector" && $2 == k { n = $3 } END { printf "%d", n / 8 }')";
  if command -v smartctl >/dev/null; then job smart "$k" smartctl -H "/dev/$k"; fi;; esac; done; fi;
  if needs gpu; then s=GPU_SECONDS; job gpu "" nvidia-smi -q; fi; fi;
-if needs disks || needs mounts; then cat /proc/mdstat 2>/dev/null | put md;
+if needs disks || needs mounts; then grep -H . /sys/class/block/*/dev 2>/dev/null | grep -v -E "/(loop|ram|zram|nbd)[0-9]+/" | put block; cat /proc/mdstat 2>/dev/null | put md;
  for k in $(of disk); do p=$(readlink -f "/sys/class/block/$k" 2>/dev/null); echo "$k $p holders $(ls "/sys/class/block/$k/holders" "/sys/class/block/$k/$k"*/holders 2>/dev/null | grep -v / | tr '\n' ' ')removable $(cat "/sys/class/block/$k/removable" 2>/dev/null) $(cat "/sys/class/block/$k/device/model" 2>/dev/null)"; done | put disk; fi;
 if needs pci || needs rate || needs gpu; then for k in $(of pci); do p=/sys/bus/pci/devices/$k;
  echo "$k class $(cat "$p/class" 2>/dev/null) $(cat "$p/uevent" 2>/dev/null | tr '\n' ' ')"; echo "$k has $(ls "$p" 2>/dev/null | tr '\n' ' ')"; done | put pci; fi;
@@ -84,6 +85,7 @@ class MountState:
     fstype: str
     read_only: bool
     wanted_rw: bool
+    number: str = ""  # of its device: MAJOR:MINOR
 
 
 @dataclass(frozen=True)
@@ -132,17 +134,24 @@ class KernelState:
             if len(own) > 5 and len(of_device) > 2:
                 mine, whole = "ro" in own[5].split(","), "ro" in of_device[2].split(",")
                 # the kernel makes the file system read-only, an administrator the mount too
-                found[own[4]] = MountState(own[4], of_device[1], of_device[0], mine or whole, not mine)
+                found[own[4]] = MountState(
+                    own[4], of_device[1], of_device[0], mine or whole, not mine, own[2]
+                )
         return tuple(found.values())
 
     def of_device(self, name: str) -> Iterator[MountState]:
         """Yield the mounts of a disk, of its partitions, and of arrays and volumes that the log names."""
-        short = name.removeprefix("/dev/")
-        return (
-            mount
-            for mount in self.mounts
-            if re.fullmatch(rf"/dev/(mapper/)?{re.escape(short)}(p?\d+)?", mount.source)
+        parts = re.compile(rf"(/dev/)?(mapper/)?{re.escape(name.removeprefix('/dev/'))}(p?\d+)?")
+        numbers = {number for device, number in self.numbers.items() if parts.fullmatch(device)}
+        return (mount for mount in self.mounts if mount.number in numbers or parts.fullmatch(mount.source))
+
+    @cached_property
+    def numbers(self) -> dict[str, str]:
+        """{block device: MAJOR:MINOR}; a mount may have another name of it, like /dev/root or a link."""
+        rows = (
+            line.removeprefix("/sys/class/block/").partition("/dev:") for line in self.lines.get("block", ())
         )
+        return {name: number for name, _, number in rows if number}
 
     def of_server(self, name: str) -> tuple[MountState, ...]:
         """Return the mounts of a server, or of a Lustre target; all of servers if none has that name."""

@@ -250,7 +250,7 @@ def _mounts(event: Event, log: KernelLog) -> StateAnswer:
 
 def _stalled(mounts: tuple[MountState, ...], event: Event, log: KernelLog) -> StateAnswer:
     """Return whether a mount of the server cannot be read now; without a mount that was read, whether processes wait."""
-    if log.state.waiting and not any(log.state.reads(mount) for mount in mounts):
+    if log.state.waiting and not any((job := log.state.reads(mount)) and job.rc == 0 for mount in mounts):
         return StateAnswer(True, f"waiting now: {', '.join(log.state.waiting[:3])}")
     return _unusable(mounts, event, log) if log.state.mounts else _UNKNOWN
 
@@ -278,15 +278,20 @@ def _damaged(event: Event, fstype: str, log: KernelLog) -> StateAnswer:
     if not mounts:
         return StateAnswer(True, f"it stays so, and no {fstype} of this disk is mounted now")
     now = _unusable(mounts, event, log)
-    if now.confirmed or fstype == "btrfs" or _is_used_again(event, log):
+    if now.confirmed or fstype == "btrfs" or _of_quota(event, log) or _is_used_again(event, log):
         return now
     return StateAnswer(True, "it stays so until a person repairs it", Action.MONITOR)
+
+
+def _of_quota(event: Event, log: KernelLog) -> bool:
+    """Return whether records of quota of the same device were damaged: XFS makes them again itself (xfs_qm.c: quotacheck)."""
+    return any("dquot" in one.text and one.device == event.device for one in log.of("filesystem"))
 
 
 def _mounts_of(name: str, log: KernelLog) -> tuple[MountState, ...]:
     """Return the mounts of a disk; of an array or a volume, whose name mount(8) may not use, all of disks."""
     own = tuple(log.state.of_device(name)) if name else ()
-    stacked = re.match(r"md|dm-|$", name)
+    stacked = re.match(r"md|dm-|$", name) and name not in log.state.numbers
     return own or tuple(mount for mount in log.state.mounts if stacked and mount.source.startswith("/dev/"))
 
 
@@ -481,19 +486,17 @@ def _link(event: Event, log: KernelLog, ports: tuple[str, ...]) -> StateAnswer:
     return StateAnswer(False, ", ".join(ports)) if flaps > 1 else _ORDINARY
 
 
-_BLOCKED = re.compile(r"task .*:(\d+) blocked for more than (\d+) seconds")
-# seconds; khungtaskd prints how long a thread has not run, and work on disks ends or pauses before
-_HOUR = 3600
+_BLOCKED = re.compile(r"task .*:(\d+) blocked for more than \d+ seconds")
 
 
 def _tasks(event: Event, log: KernelLog) -> StateAnswer:
-    """Return whether processes wait in the kernel now and not for a file server, or the thread of the line still after an hour."""
+    """Return whether processes wait in the kernel now and not for a file server, or the thread of the line does not run still."""
     waiting = log.state.waiting
     if waiting is None:
         return _UNKNOWN
     blocked = _BLOCKED.search(event.text)
     still = [one for one in log.state.waiting_threads if blocked and one.split()[0] == blocked[1]]
-    if still and blocked and int(blocked[2]) >= _HOUR:
+    if still:
         return StateAnswer(True, f"waiting now: thread {still[0]} of the kernel")
     if not waiting:
         return StateAnswer(False, "no process waits now")
@@ -509,6 +512,7 @@ def _tasks(event: Event, log: KernelLog) -> StateAnswer:
 
 # of soft lockups, and of RCU stalls in ticks, of which a second has at most 1000 (Kconfig.hz)
 _STUCK = re.compile(r"stuck for (\d+)s|\bt=(\d+)\d{3} jiffies")
+_HOUR = 3600.0  # seconds; the end of a guest of some TB takes minutes
 _REPORTED = 63.0  # seconds; a stall is printed again after 3 times RCU_CPU_STALL_TIMEOUT of 21 s, a soft lockup sooner
 
 
