@@ -28,8 +28,8 @@ import yaml
 from tabulate import tabulate
 
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.sandbox.daemons import search_path
-from pytest_gpucluster.sandbox.ports import reserve
+from slurm_sandbox.daemons import search_path
+from slurm_sandbox.ports import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

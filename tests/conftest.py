@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from paths import TESTS
-from plugin_helpers import left_behind, queue, sandbox_folder
+from sandbox_fixtures import SANDBOX_NODES, own_signals, sandbox
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.plugin import marker_lines
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.sandbox import Sandbox
 
-SANDBOX_NODES = 4
+__all__ = ["own_signals", "sandbox"]  # fixtures
 # what takes longest, by measured time, goes to the workers first, so that none of it is left for the end; at the
 # beginning few modules that load the CPUs meet many that wait
 LONGEST = (
@@ -27,13 +26,13 @@ LONGEST = (
     "system/test_plugin_reports", "system/test_nccl", "system/test_kubernetes", "system/test_isolation",
     "kit/payloads/test_collective", "system/test_corpus", "system/test_other_users",
     "system/test_last_screen", "system/test_burnin", "system/test_tensorflow", "plugin/test_node_items",
-    "system/test_submitit", "sandbox/test_sandbox", "system/test_ddp", "project/test_docs",
-    "sandbox/test_models", "suites/nccl/test_localization", "system/test_plugin_bad_input",
-    "sandbox/test_namespaces", "system/test_mpi", "system/test_node_partition", "system/test_selection",
+    "system/test_submitit", "test_sandbox", "system/test_ddp", "project/test_docs",
+    "system/test_models", "suites/nccl/test_localization", "system/test_plugin_bad_input",
+    "test_namespaces", "system/test_mpi", "system/test_node_partition", "system/test_selection",
     "system/test_ssh", "system/test_training", "system/test_examples_ci", "system/test_chaos",
     "project/test_benchmarks", "cluster/channel/test_channel", "suites/monitoring/test_checks",
     "system/test_controller", "cluster/transport/test_ssh", "system/test_reachable", "system/test_xdist",
-    "system/test_matrix", "sandbox/spank/test_registry", "report/test_history_runs",
+    "system/test_matrix", "spank/test_registry", "report/test_history_runs",
     "system/test_nccl_environment", "cluster/channel/test_over_ssh", "report/test_junit",
     "system/test_container", "project/test_architecture", "system/test_software",
     "suites/nccl/test_stages", "system/test_known_cause", "cluster/slurm/test_step",
@@ -64,21 +63,10 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
-        name = str(item.path.relative_to(TESTS).with_suffix(""))
+        name = str(item.path.with_suffix("")).rpartition("/tests/")[2]  # here, or of slurm-sandbox
         return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
     items.sort(key=place)
-
-
-@pytest.fixture(autouse=True)
-def _own_signals() -> Iterator[None]:
-    """What a test ignores must not be ignored by the processes that later ones start."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        if signal.getsignal(number) is not handler:
-            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -89,19 +77,3 @@ def _session_sandbox() -> Iterator[Sandbox]:
         sandbox = Sandbox(folder / "s")
         sandbox.up(nodes=SANDBOX_NODES)
         yield sandbox
-
-
-@pytest.fixture
-def sandbox(_session_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
-    """A running sandbox of 4 nodes with 8 simulated H200 each, healthy, reachable through SLURM_CONF.
-
-    What a test leaves in it fails that test, and is taken away before the next one.
-    """
-    _session_sandbox.heal()
-    for name, value in _session_sandbox.env.items():
-        monkeypatch.setenv(name, value)
-    before = frozenset(queue(_session_sandbox))
-    yield _session_sandbox
-    _session_sandbox.heal()
-    if left := left_behind(_session_sandbox, before):
-        pytest.fail(f"the test has left in the sandbox: {', '.join(left)}")

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 from first_night_sites import ACCEPTED, EXIT, REJECTED, UNPROVED, WAIVED, Site, stranger
-from plugin_helpers import Run, sandbox_folder
+from plugin_helpers import Run
+from sandbox_helpers import sandbox_folder
 from user_helpers import Checkout, identity
 
 from pytest_gpucluster.core.registry import suites

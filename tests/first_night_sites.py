@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paths import ROOT
-from plugin_helpers import out_of_service, slurm, wait_for
+from plugin_helpers import out_of_service
+from sandbox_helpers import slurm, wait_for
 
-from pytest_gpucluster.sandbox import hardware, models, node_files
+from slurm_sandbox import hardware, models, node_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from corpus_cases import ROOT
-from plugin_helpers import free_port
+from sandbox_helpers import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugin_helpers import wait_for
+from sandbox_helpers import wait_for
 
 from pytest_gpucluster.config.models import TransportConfig
-from pytest_gpucluster.sandbox.daemons import search_path
-from pytest_gpucluster.sandbox.ports import reserve
+from slurm_sandbox.daemons import search_path
+from slurm_sandbox.ports import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,8 +33,9 @@ import chaos_suites
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.drain import write_reason
-from pytest_gpucluster.sandbox import Sandbox, processes
-from pytest_gpucluster.sandbox.processes import DaemonProcess
+from pytest_gpucluster.sandbox import Sandbox
+from slurm_sandbox import processes
+from slurm_sandbox.processes import DaemonProcess
 
 ROOT = Path(__file__).parent.parent
 NODES = 4

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "slurm-sandbox/tests"), str(ROOT)]
 
 import kubernetes_server  # found by the path above
 from kubernetes_server import Objects, Trouble

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "slurm-sandbox/tests"), str(ROOT)]
 
 import corpus_decisions  # found by the path above
 from corpus_cases import all_cases, wrong

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "slurm-sandbox/tests")]
 
 import corpus_cases  # found by the path above
-from plugin_helpers import sandbox_folder  # found by the path above
+from sandbox_helpers import sandbox_folder  # found by the path above
 
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.sandbox.models import MODELS
+from slurm_sandbox.models import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugin_helpers import completion_request, environment
+from plugin_helpers import completion_request
+from sandbox_helpers import environment
 
 from pytest_gpucluster.cli import main as cli
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,9 +20,10 @@ from pytest_gpucluster.cli import node_survey
 from pytest_gpucluster.cluster.slurm import client
 from pytest_gpucluster.cluster.transport import Completed, LocalTransport
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.core.survey import Hardware
 from pytest_gpucluster.kit.nccl_config import NcclConfig
+from slurm_sandbox import cli as cli_sandbox
+from slurm_sandbox.api import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,6 +276,7 @@ NAMESPACED = {
 class FakeSandbox:
     """Notes what it is asked to do."""
 
+    command, next_step = "gpucluster sandbox", "pytest --cluster=sandbox"
     asked: list[Any]
 
     def __init__(self, state_dir: Path | None = None) -> None:
@@ -302,11 +303,7 @@ class FakeSandbox:
 @pytest.fixture
 def sandbox_module(monkeypatch: pytest.MonkeyPatch) -> type[FakeSandbox]:
     """Put a recorder in the place of the sandbox: this file is about words on a command line."""
-    room, faults = ModuleType("pytest_gpucluster.sandbox"), ModuleType("pytest_gpucluster.sandbox.faults")
-    vars(room)["Sandbox"] = FakeSandbox
-    vars(faults)["FAULTS"] = {"xid": SimpleNamespace(name="xid", description="an Xid", check="gpu.xid")}
-    monkeypatch.setitem(sys.modules, room.__name__, room)
-    monkeypatch.setitem(sys.modules, faults.__name__, faults)
+    monkeypatch.setattr("pytest_gpucluster.sandbox.Sandbox", FakeSandbox)
     return FakeSandbox
 
 
@@ -345,10 +342,37 @@ def test_sandbox(sandbox_module: type[FakeSandbox], words: str, asked: list[Any]
 def test_sandbox_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sandbox", "fault", "--list"]) == 0
     assert "gpu.xid" in capsys.readouterr().out
+    assert cli.main(["sandbox", "fault", "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["faults"]
+    assert {
+        "fault": "mce",
+        "description": "the kernel reports a machine check",
+        "check": "os.kernel_log",
+    } in listed
     assert cli.main(["sandbox", "status"]) == 0
     assert json.loads(capsys.readouterr().out)["running"] is True
     assert cli.main(["sandbox", "up", "--kind", "auto"]) == 0
     assert "The nodes are plain: no namespaces here" in capsys.readouterr().out
+
+
+def test_without_slurm_sandbox_the_command_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith(("slurm_sandbox", "pytest_gpucluster.sandbox"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "slurm_sandbox", None)
+    for words in (["up", "--nodes", "2"], ["fault", "--list"]):
+        assert cli.main(["sandbox", *words]) == cli.FAILED
+        assert "pip install 'pytest-gpucluster[sandbox]'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["sandbox", "--help"])
+    assert caught.value.code == 0
+    assert "pip install 'pytest-gpucluster[sandbox]'" in capsys.readouterr().out
+    assert cli.main(["check", "sandbox"]) == cli.FAILED
+    assert "the sandbox is not installed" in capsys.readouterr().err
+    assert not cli._of_simulated_sandbox(str(tmp_path / "etc/slurm.conf"))
 
 
 @pytest.mark.usefixtures("sandbox_module")
@@ -425,7 +449,7 @@ def test_drains_asks_the_slurm_of_the_cluster_file(
     assert "cluster local has no Slurm" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("read", [cli._number(1, 9), cli_history._positive])
+@pytest.mark.parametrize("read", [cli_sandbox._number(1, 9), cli_history._positive])
 def test_a_number_has_ascii_digits(read: Callable[[str], int]) -> None:
     assert read("3") == 3
     for text in ("٣", "-3", "+3", "0"):

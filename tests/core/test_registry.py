@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from paths import ROOT
-from plugin_helpers import cluster_file, left_in_queue, run_pytest
+from plugin_helpers import cluster_file, run_pytest
+from sandbox_helpers import left_in_queue
 
 import pytest_gpucluster
 from pytest_gpucluster.core.registry import Suite, suites

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.core import run_mark as runmark
-from pytest_gpucluster.sandbox import processes
+from slurm_sandbox import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpucluster.core import units
-from pytest_gpucluster.sandbox import node_files
+from slurm_sandbox import node_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable

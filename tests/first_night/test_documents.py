@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from docs_helpers import ROOT, blocks, lines
-from plugin_helpers import left_in_queue, sandbox_folder
+from sandbox_helpers import left_in_queue, sandbox_folder
 from user_helpers import identity
 
 from pytest_gpucluster.sandbox import Sandbox

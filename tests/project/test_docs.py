@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from docs_helpers import PAGES, ROOT, Block, Command, anchors, blocks, commands, lines, links, name_of
-from plugin_helpers import environment, slurm, wait_for
+from sandbox_helpers import environment, slurm, wait_for
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli

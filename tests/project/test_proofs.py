@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import Run, run_pytest, sandbox_folder
+from plugin_helpers import Run, run_pytest
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.config.models import SECTIONS

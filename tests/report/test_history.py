@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import environment
+from sandbox_helpers import environment
 
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import main as cli

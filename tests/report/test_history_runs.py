@@ -18,14 +18,12 @@ from plugin_helpers import (
     cases,
     cluster_file,
     command,
-    environment,
     jobs_so_far,
     on,
-    queue,
     run_pytest,
-    wait_for,
     write_suites,
 )
+from sandbox_helpers import environment, queue, wait_for
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.report.history import History

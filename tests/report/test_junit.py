@@ -15,8 +15,9 @@ import pytest
 import xmlschema
 from junitparser import xunit2
 from paths import DATA
-from plugin_helpers import ENDS, Run, cases, command, environment, on, out_of_service, run_pytest, wait_for
+from plugin_helpers import ENDS, Run, cases, command, on, out_of_service, run_pytest
 from report_helpers import junit_tree
+from sandbox_helpers import environment, wait_for
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.core.errors import GpuClusterError

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from junitparser import JUnitXml
-from plugin_helpers import command, environment, on, queue, run_pytest, wait_for, write_suites
+from plugin_helpers import command, on, run_pytest, write_suites
 from report.test_html import Page
 from report_helpers import a_run, failing, passing
+from sandbox_helpers import environment, queue, wait_for
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult

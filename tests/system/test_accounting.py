@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import (
-    Run,
-    command,
-    environment,
-    left_in_queue,
-    names,
-    processes,
-    queue,
-    run_pytest,
-    sandbox_folder,
-    slurm,
-    start_controller,
-    wait_for,
-)
+from plugin_helpers import Run, command, names, processes, run_pytest, start_controller
+from sandbox_helpers import environment, left_in_queue, queue, sandbox_folder, slurm, wait_for
 
 from pytest_gpucluster.cli import main as cli
-from pytest_gpucluster.sandbox import Sandbox, slurmconf, slurmdbd
-from pytest_gpucluster.sandbox.daemons import search_path
-from pytest_gpucluster.sandbox.processes import from_pid_file, stop
+from pytest_gpucluster.sandbox import Sandbox
+from slurm_sandbox import slurmconf, slurmdbd
+from slurm_sandbox.daemons import search_path
+from slurm_sandbox.processes import from_pid_file, stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from plugin_helpers import DEADLINE, Run, run_pytest
+from plugin_helpers import Run, run_pytest
+from sandbox_helpers import DEADLINE
 
 from pytest_gpucluster.cli.main import main
 from pytest_gpucluster.cluster.channel.channel import Fleet

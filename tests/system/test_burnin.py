@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import DEFAULT_SIGNALS, Run, command, environment, left_in_queue, names, run_pytest
+from plugin_helpers import DEFAULT_SIGNALS, Run, command, names, run_pytest
+from sandbox_helpers import environment, left_in_queue
 
 from pytest_gpucluster.report.events import read_events
-from pytest_gpucluster.sandbox.faults import FAULTS
+from pytest_gpucluster.sandbox.found_by import FOUND_BY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +73,7 @@ def put(sandbox: Sandbox, faults: Faults) -> None:
 
 
 def expected(faults: Faults) -> dict[str, set[str]]:
-    return {node: {FAULTS[kind].check for kind in kinds} for node, kinds in faults.items()}
+    return {node: {FOUND_BY[kind][0] for kind in kinds} for node, kinds in faults.items()}
 
 
 def failed(run: Run) -> dict[str, set[str]]:

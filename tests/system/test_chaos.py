@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import queue, run_pytest, wait_for
+from plugin_helpers import run_pytest
+from sandbox_helpers import queue, wait_for
 
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest, _Holder

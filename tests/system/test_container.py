@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from paths import ROOT
-from plugin_helpers import on, run_pytest, sandbox_folder
+from plugin_helpers import on, run_pytest
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest

@@ -11,23 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import (
-    Run,
-    cluster_file,
-    command,
-    environment,
-    jobs_so_far,
-    names,
-    queue,
-    run_pytest,
-    sandbox_folder,
-    slurm,
-    wait_for,
-)
+from plugin_helpers import Run, cluster_file, command, jobs_so_far, names, run_pytest
+from sandbox_helpers import environment, queue, sandbox_folder, slurm, wait_for
 
-from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.sandbox.faults import FAULTS
+from pytest_gpucluster.sandbox.found_by import FOUND_BY
+from slurm_sandbox.api import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +82,7 @@ def test_without_the_option_no_job_is_submitted(world: Sandbox, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["hold_ignored", "singleton_ignored", "submissions_slow"])
 def test_a_plugin_that_changes_submissions_is_found(world: Sandbox, tmp_path: Path, kind: str) -> None:
-    item = FAULTS[kind].check.partition(".")[2]
+    item = FOUND_BY[kind][0].partition(".")[2]
     asked = item if item == "burst" else "hold or singleton"
     world.fault(kind, "gpu01")
     try:

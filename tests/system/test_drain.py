@@ -17,18 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from drain_helpers import summed
 from paths import ROOT
-from plugin_helpers import (
-    Run,
-    cluster_file,
-    command,
-    environment,
-    queue,
-    run_pytest,
-    slurm,
-    start_controller,
-    wait_for,
-    write_suites,
-)
+from plugin_helpers import Run, cluster_file, command, run_pytest, start_controller, write_suites
+from sandbox_helpers import environment, queue, slurm, wait_for
 
 from pytest_gpucluster.report.events import read_events
 from pytest_gpucluster.sandbox import Sandbox

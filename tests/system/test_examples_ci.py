@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import DEFAULT_SIGNALS, cases, environment, queue, wait_for
+from plugin_helpers import DEFAULT_SIGNALS, cases
+from sandbox_helpers import environment, queue, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import DEFAULT_SIGNALS, cases, environment, queue, slurm, wait_for
+from plugin_helpers import DEFAULT_SIGNALS, cases
+from sandbox_helpers import environment, queue, slurm, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

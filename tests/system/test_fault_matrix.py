@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from paths import ROOT
-from plugin_helpers import sandbox_folder
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.run_snapshot import check_of
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.sandbox.faults import FAULTS
+from pytest_gpucluster.sandbox.found_by import FOUND_BY
+from slurm_sandbox.api import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 SHOWN = sorted(
     name
     for name, fault in FAULTS.items()
-    if fault.change and not fault.harmless and not fault.check.startswith(("nccl.", "burnin."))
+    if fault.change and not fault.harmless and not FOUND_BY[name][0].startswith(("nccl.", "burnin."))
 )
 HARMLESS = sorted(name for name, fault in FAULTS.items() if fault.harmless)
 ACTED = ("drained", "slurmd_dead", "wrong_gres")
@@ -178,13 +179,13 @@ def test_at_least_twenty_kinds() -> None:
 @pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
 def test_fault_is_found_by_its_own_check_alone(run: Run, kind: str) -> None:
     node = run.node_of[kind]
-    assert run.failed.get(node, set()) == {FAULTS[kind].check, *FAULTS[kind].seen_by}, run.text[-2000:]
+    assert run.failed.get(node, set()) == {*FOUND_BY[kind]}, run.text[-2000:]
 
 
 @pytest.mark.parametrize("kind", [*SHOWN, *ACTED])
 def test_fault_of_the_hardware_takes_its_node_out_and_no_other_does(run: Run, kind: str) -> None:
     expected = {REPAIRED[kind]} if kind in REPAIRED else {"configure", "monitor"}
-    expected |= {"configure", "monitor"} if FAULTS[kind].seen_by else set()
+    expected |= {"configure", "monitor"} if FOUND_BY[kind][1:] else set()
     assert run.actions[run.node_of[kind]] <= expected
     assert run.actions[run.node_of[kind]] & {REPAIRED.get(kind, "configure"), REPAIRED.get(kind, "monitor")}
 
@@ -193,7 +194,7 @@ def test_fault_of_the_hardware_takes_its_node_out_and_no_other_does(run: Run, ki
 def test_fault_changes_the_outcome_of_no_other_check(run: Run, kind: str) -> None:
     expected = dict.fromkeys(run.usual().keys() - OF_SLURMCTLD if kind in ACTED else (), "not tested")
     expected |= UNJUDGEABLE.get(kind, {})
-    seen = dict.fromkeys((FAULTS[kind].check, *FAULTS[kind].seen_by), "failed")
+    seen = dict.fromkeys(FOUND_BY[kind], "failed")
     assert run.differences(run.node_of[kind]) == expected | seen
 
 
@@ -204,8 +205,8 @@ def test_what_is_harmless_changes_no_outcome(run: Run, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["throttled_once", "file_server_slow"])
 def test_what_a_second_reading_no_longer_shows_is_a_warning(run: Run, kind: str) -> None:
-    assert FAULTS[kind].check in run.warned.get(run.node_of[kind], set()), run.text[-2000:]
-    assert not any(FAULTS[kind].check in run.warned.get(node, set()) for node in run.healthy)
+    assert FOUND_BY[kind][0] in run.warned.get(run.node_of[kind], set()), run.text[-2000:]
+    assert not any(FOUND_BY[kind][0] in run.warned.get(node, set()) for node in run.healthy)
 
 
 def test_healthy_nodes_are_alike_in_every_outcome(run: Run) -> None:
@@ -231,7 +232,7 @@ def test_a_node_that_takes_part_in_nothing_takes_no_other_along(
     sandbox.fault(kind, "gpu03")
     run = suites(sandbox, tmp_path, {kind: "gpu03"})
     # a batch job may have been sent there: then a check of the whole cluster fails too
-    assert {node: checks for node, checks in run.failed.items() if node} == {"gpu03": {FAULTS[kind].check}}
+    assert {node: checks for node, checks in run.failed.items() if node} == {"gpu03": {FOUND_BY[kind][0]}}
     assert all(run.passed(node) >= 45 for node in run.healthy), run.text[-2000:]
 
 

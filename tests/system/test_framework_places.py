@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from framework_helpers import DEADLINE, ROOT, framework_python
-from plugin_helpers import cluster_file, names, run_pytest, sandbox_folder, slurm
+from plugin_helpers import cluster_file, names, run_pytest
+from sandbox_helpers import sandbox_folder, slurm
 
 from pytest_gpucluster.kit.between import NOTHING
 from pytest_gpucluster.sandbox import Sandbox

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from framework_helpers import deviant_python, ends, framework_python, imported, message, run_suite, spelled
 from paths import DATA, ROOT
-from plugin_helpers import sandbox_folder
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
-from pytest_gpucluster.core.errors import ProbeError, SandboxError
+from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.kit.payload_result import read_facts
 from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.suites.horovod import checks
@@ -27,6 +27,7 @@ from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 from pytest_gpucluster.suites.horovod.config import HorovodConfig
 from pytest_gpucluster.suites.horovod.facts import read
 from pytest_gpucluster.suites.horovod.steps import launches
+from slurm_sandbox.api import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

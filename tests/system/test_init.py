@@ -9,7 +9,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 import yaml
-from plugin_helpers import jobs_so_far, out_of_service, run_pytest, slurm, wait_for
+from plugin_helpers import jobs_so_far, out_of_service, run_pytest
+from sandbox_helpers import slurm, wait_for
 from ssh_helpers import HOST, sshd
 
 from pytest_gpucluster import config

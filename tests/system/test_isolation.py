@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from paths import ROOT
-from plugin_helpers import Run, names, on, run_pytest, sandbox_folder, wait_for
+from plugin_helpers import Run, names, on, run_pytest
+from sandbox_helpers import sandbox_folder, wait_for
 
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.run_snapshot import check_of
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.sandbox.isolation import CONTROLLERS, Isolation, why_not
-from pytest_gpucluster.sandbox.isolation_faults import KINDS
+from pytest_gpucluster.sandbox.found_by import FOUND_BY
+from slurm_sandbox.isolation import CONTROLLERS, Isolation, why_not
+from slurm_sandbox.isolation_faults import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +82,7 @@ def test_each_fault_is_found_by_its_check_on_its_node_alone(box: Sandbox, tmp_pa
     for kind, node in node_of.items():
         box.fault(kind, node)
     run = run_suite(box, tmp_path / "faulty", "--intrusive")
-    expected = {node_of[kind]: {check} for kind, (check, _, _) in KINDS.items()}
+    expected = {node_of[kind]: {*FOUND_BY[kind]} for kind in KINDS}
     # srun --pty is judged once for all nodes
     expected[CLUSTER] = expected.pop(node_of["pty_missing"])
     assert failed(run) == expected, run.out

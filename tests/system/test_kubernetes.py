@@ -17,7 +17,8 @@ import yaml
 from corpus_cases import CORPUS, load
 from kubernetes_kubelet import Kubelet
 from kubernetes_server import Objects, Trouble, serving
-from plugin_helpers import command, environment, names, processes, run_pytest, wait_for
+from plugin_helpers import command, names, processes, run_pytest
+from sandbox_helpers import environment, wait_for
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cluster.slurm import leftovers as slurm_leftovers

@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from paths import ROOT
-from plugin_helpers import (
-    Run,
-    cluster_file,
-    completion_request,
-    environment,
-    on,
-    run_pytest,
-    write_bytecode,
-    write_suites,
-)
+from plugin_helpers import Run, cluster_file, completion_request, on, run_pytest, write_bytecode, write_suites
+from sandbox_helpers import environment
 
 from pytest_gpucluster.report.last_screen import HEIGHT
 

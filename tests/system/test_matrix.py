@@ -10,15 +10,16 @@ import pytest
 import yaml
 from framework_helpers import spelled
 from paths import ROOT
-from plugin_helpers import Run, names, run_pytest, sandbox_folder
+from plugin_helpers import Run, names, run_pytest
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
-from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.plugin.summary import suite_tables
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.matrix import checks, speed
 from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
+from slurm_sandbox.api import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

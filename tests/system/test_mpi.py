@@ -12,11 +12,12 @@ import pytest
 from framework_helpers import imported, spelled
 from paths import DATA, ROOT
 from plugin_helpers import Run as Pytest
-from plugin_helpers import cluster_file, names, run_pytest, sandbox_folder
+from plugin_helpers import cluster_file, names, run_pytest
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
 from pytest_gpucluster.core.check import Action, Outcome
-from pytest_gpucluster.core.errors import NotAvailable, ProbeError, SandboxError
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import mpi_errors, mpi_world
 from pytest_gpucluster.kit.mpi_config import MpiConfig
@@ -35,6 +36,7 @@ from pytest_gpucluster.kit.mpi_facts import (
     with_nodes,
 )
 from pytest_gpucluster.suites.mpi import checks
+from slurm_sandbox.api import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

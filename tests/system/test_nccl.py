@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import Run, run_pytest, sandbox_folder
+from plugin_helpers import Run, run_pytest
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.sandbox.faults import FAULTS
+from pytest_gpucluster.sandbox.found_by import FOUND_BY
+from slurm_sandbox.api import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,7 +264,7 @@ def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
         assert first_part(found[key]).startswith(part)
         assert words in told(found[key]), key
     for fault in case.faults:  # the table says which check finds the fault
-        says = FAULTS[fault.kind].check
+        says = FOUND_BY[fault.kind][0]
         assert not says.startswith("nccl.") or {(says, fault.node), (says, "")} & found.keys()
     hangs = any(fault.kind == "nccl_hang" for fault in case.faults)
     assert len(ended_by_us(run)) == hangs, "a hang costs one deadline"
@@ -312,7 +314,7 @@ def test_a_node_that_hangs_meanwhile_costs_itself_alone(
 def test_every_nccl_fault_of_the_sandbox_is_shown() -> None:
     shown = {fault.kind for case in CASES for fault in case.faults} | {"slow_leaf"}
     shown |= {"nccl_conf", "task_variable"}  # test_nccl_environment.py
-    assert {name for name, fault in FAULTS.items() if fault.check.startswith("nccl.")} <= shown
+    assert {name for name, fault in FAULTS.items() if FOUND_BY[name][0].startswith("nccl.")} <= shown
 
 
 def test_a_node_that_is_above_every_threshold_still_stands_apart(eight: Sandbox, tmp_path: Path) -> None:
@@ -383,6 +385,6 @@ def test_a_slow_leaf_switch_is_named_and_none_of_its_nodes(three_leaves: Sandbox
     leaf = tuple(Fault("slow_leaf", node, {"leaf": "gpu[17-32]"}) for node in members)
     run = accept(three_leaves, tmp_path, faults=leaf, deadline=OF_48)
     found = failures(run)
-    assert found.keys() == {(FAULTS["slow_leaf"].check, ""), WHOLE}
+    assert found.keys() == {(FOUND_BY["slow_leaf"][0], ""), WHOLE}
     assert first_part(found["nccl.links", ""]) == "leaf switch leaf02"
     assert "the rounds of pairs name leaf switch leaf02" in told(found[WHOLE])

@@ -16,7 +16,8 @@ import pytest
 import yaml
 from framework_helpers import ends, message, run_suite, spelled
 from paths import ROOT
-from plugin_helpers import free_port, run_pytest
+from plugin_helpers import run_pytest
+from sandbox_helpers import free_port
 
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import Run, run_pytest, sandbox_folder
+from plugin_helpers import Run, run_pytest
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.sandbox import Sandbox
 

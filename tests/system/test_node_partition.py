@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import ENDS, Run, jobs_so_far, left_in_queue, names, on, run_pytest
+from plugin_helpers import ENDS, Run, jobs_so_far, names, on, run_pytest
+from sandbox_helpers import left_in_queue
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import environment, run_pytest
+from plugin_helpers import run_pytest
+from sandbox_helpers import environment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from paths import ROOT
-from plugin_helpers import Run, environment, jobs_so_far, names, sandbox_folder, slurm
+from plugin_helpers import Run, jobs_so_far, names
+from sandbox_helpers import environment, sandbox_folder, slurm
 from user_helpers import PYTHON, Checkout, identity, readable_checkout
 
 from pytest_gpucluster.core import secure_tempfile as ownfile
@@ -24,9 +25,10 @@ from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import kernel_log
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.sandbox import Sandbox, isolation, node_sshd, slurmconf
+from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
+from slurm_sandbox import isolation, node_sshd, slurmconf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -197,7 +199,7 @@ def test_what_the_load_of_one_user_has_left_is_seen_by_all_and_replaced_by_the_n
     layout = sandbox.layout
     for name, serial in ((ALICE, "GPU-aaaaaaaa"), (BOB, "GPU-bbbbbbbb")):
         code = (
-            "import re, pathlib; from pytest_gpucluster.sandbox.burnin_sim import NodeFiles;"
+            "import re, pathlib; from slurm_sandbox.gpu_load import NodeFiles;"
             f"shown = NodeFiles(pathlib.Path({str(layout.nodes)!r}), pathlib.Path({str(layout.root / 'base')!r}), 'gpu01');"
             f"shown.write('gpus', re.sub(r'GPU-[0-9a-f]{{8}}', {serial!r}, shown.read('gpus')))"
         )

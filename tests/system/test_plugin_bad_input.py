@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import TINY, Run, cluster_file, environment, jobs_so_far, on, run_pytest, write_suites
+from plugin_helpers import TINY, Run, cluster_file, jobs_so_far, on, run_pytest, write_suites
+from sandbox_helpers import environment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from junitparser import JUnitXml
-from plugin_helpers import ENDS, FULL, Run, cluster_file, environment, names, on, out_of_service, run_pytest
+from plugin_helpers import ENDS, FULL, Run, cluster_file, names, on, out_of_service, run_pytest
+from sandbox_helpers import environment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from framework_helpers import deviant_python, ends, imported, message, run_suite, spelled
-from plugin_helpers import free_port, wait_for
+from sandbox_helpers import free_port, wait_for
 
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.kit.payloads.prelude import Failure

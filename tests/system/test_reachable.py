@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 from paths import ROOT
-from plugin_helpers import Run, on, run_pytest, sandbox_folder
+from plugin_helpers import Run, on, run_pytest
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.cluster.transport import LocalTransport
-from pytest_gpucluster.sandbox import Sandbox, namespaces
-from pytest_gpucluster.sandbox.daemons import search_path
+from pytest_gpucluster.sandbox import Sandbox
+from slurm_sandbox import namespaces
+from slurm_sandbox.daemons import search_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 SUITE = ROOT / "suites" / "os" / "test_os.py"
-WHY_NOT = namespaces.why_not(LocalTransport(), search_path())
+WHY_NOT = namespaces.why_not(search_path())
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import (
-    TINY,
-    cluster_file,
-    environment,
-    jobs_so_far,
-    left_in_queue,
-    names,
-    on,
-    run_pytest,
-    write_bytecode,
-)
+from plugin_helpers import TINY, cluster_file, jobs_so_far, names, on, run_pytest, write_bytecode
+from sandbox_helpers import environment, left_in_queue
 
 from pytest_gpucluster.plugin.markers import strange_words
 

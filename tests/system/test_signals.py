@@ -16,21 +16,17 @@ from typing import TYPE_CHECKING
 import pytest
 from paths import ROOT
 from plugin_helpers import (
-    DEADLINE,
     DEFAULT_SIGNALS,
     Run,
     cases,
     command,
-    environment,
     names,
     on,
     processes,
-    queue,
     run_pytest,
-    slurm,
-    wait_for,
     write_suites,
 )
+from sandbox_helpers import DEADLINE, environment, queue, slurm, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,22 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import (
-    DEADLINE,
-    DEFAULT_SIGNALS,
-    TINY,
-    Run,
-    command,
-    environment,
-    left_in_queue,
-    names,
-    on,
-    queue,
-    run_pytest,
-    slurm,
-    wait_for,
-    write_suites,
-)
+from plugin_helpers import DEFAULT_SIGNALS, TINY, Run, command, names, on, run_pytest, write_suites
+from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
 from ssh_helpers import WHY_NOT, Sshd, sshd
 
 from pytest_gpucluster import suites_path

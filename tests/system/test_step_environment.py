@@ -15,7 +15,8 @@ import pytest
 import yaml
 from framework_helpers import DEADLINE, framework_python
 from paths import ROOT
-from plugin_helpers import Run, command, environment, sandbox_folder
+from plugin_helpers import Run, command
+from sandbox_helpers import environment, sandbox_folder
 
 from pytest_gpucluster.sandbox import Sandbox
 

@@ -11,35 +11,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from framework_helpers import spelled
 from paths import ROOT
-from plugin_helpers import (
-    Run,
-    cluster_file,
-    command,
-    environment,
-    jobs_so_far,
-    left_in_queue,
-    names,
-    queue,
-    run_pytest,
-    sandbox_folder,
-    slurm,
-    wait_for,
-)
+from plugin_helpers import Run, cluster_file, command, jobs_so_far, names, run_pytest
+from sandbox_helpers import environment, left_in_queue, queue, sandbox_folder, slurm, wait_for
 
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.kit.payload_result import PayloadTask
-from pytest_gpucluster.sandbox import Sandbox, slurmconf
-from pytest_gpucluster.sandbox.slurmconf import slurm_conf
+from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.submitit import checks
 from pytest_gpucluster.suites.submitit import steps as runner
 from pytest_gpucluster.suites.submitit.checks import SubmititResult
+from slurm_sandbox import slurmconf
+from slurm_sandbox.slurmconf import slurm_conf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpucluster.sandbox.layout import Layout
+    from slurm_sandbox.layout import Layout
 
 SUITE = ROOT / "suites" / "submitit" / "test_submitit.py"
 PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine

@@ -13,23 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 from paths import ROOT
 from plugin_helpers import (
-    DEADLINE,
     TINY,
     Run,
     cluster_file,
     command,
-    environment,
-    left_in_queue,
     names,
     on,
     out_of_service,
     processes,
-    queue,
     run_pytest,
-    slurm,
-    wait_for,
     write_suites,
 )
+from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,8 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import Run, cluster_file, names, out_of_service, run_pytest, slurm
+from plugin_helpers import Run, cluster_file, names, out_of_service, run_pytest
+from sandbox_helpers import slurm
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -79,9 +79,11 @@ def _try(cluster: Cluster, summary: dict[str, Any], *, as_json: bool) -> int:
 
 def find(name: str) -> Path:
     """Return the file of a cluster; that of the sandbox is in its state folder."""
+    if name != "sandbox":
+        return config.find_cluster(name)
     from pytest_gpucluster.sandbox import Sandbox  # slow to import
 
-    return Sandbox().cluster_file if name == "sandbox" else config.find_cluster(name)
+    return Sandbox().cluster_file
 
 
 def _errors(source: Source, cluster: Cluster) -> Iterator[ConfigError]:

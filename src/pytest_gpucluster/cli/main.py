@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.cli.completion import add_cluster, complete, completes
 from pytest_gpucluster.cli.output import add_json, say_json, say_table
-from pytest_gpucluster.core import hostlist, redact
+from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.sanitize import one_line
@@ -36,13 +35,12 @@ from pytest_gpucluster.core.secure_tempfile import group_id, temporary_folder
 from pytest_gpucluster.report.atomic_write import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
     from pytest_gpucluster.config import Profile
     from pytest_gpucluster.core.survey import Pmi, Survey
-    from pytest_gpucluster.sandbox import Sandbox
 
 _PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # numbers without a unit in profiles
 OK, FAILED, WRONG_CONFIG, INTERRUPTED = 0, 1, 4, 130
@@ -243,10 +241,13 @@ def _outputs(slurm: Slurm) -> dict[tuple[str, ...], str]:
 
 
 def _of_simulated_sandbox(conf: str | None) -> bool:
-    from pytest_gpucluster.sandbox import Sandbox  # only init needs it
-
-    root = Path(conf or "/etc/slurm/slurm.conf").absolute().parent.parent
-    return Sandbox(root).status().get("gpus") == "simulated"
+    try:
+        from pytest_gpucluster.sandbox import Sandbox, refused  # only init needs it
+    except SandboxError:  # not installed
+        return False
+    with refused():
+        root = Path(conf or "/etc/slurm/slurm.conf").absolute().parent.parent
+        return Sandbox(root).status().get("gpus") == "simulated"
 
 
 def _chosen(mine: Sequence[str], partitions: dict[str, PartitionInfo]) -> str:
@@ -387,162 +388,23 @@ def _stated(plain: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(required=True, metavar="up|down|status|fault|heal")
-    up = _verb(verbs, "up", "start a real Slurm of virtual nodes on this machine", _up)
-    up.add_argument("--nodes", type=_number(1, 256), default=4, help="virtual nodes, 1 to 256 (default: 4)")
-    up.add_argument(
-        "--model",
-        default="h200",
-        help="hardware model of the nodes: t4, v100, a100, h100, h200 or gb200 (default: h200)",
-    )
-    up.add_argument("--gpus", type=_number(0, 16), help="GPUs per node (default: those of the model)")
-    up.add_argument(
-        "--kind",
-        choices=("plain", "namespaced", "auto"),
-        default="plain",
-        help="plain: all nodes on 127.0.0.1; namespaced: each node with its own network, hostname, processes, /tmp and "
-        "sshd; auto: namespaced if this machine allows it (default: plain)",
-    )
-    up.add_argument("--accounting", action="store_true", help="also start slurmdbd with its own MariaDB")
-    up.add_argument(
-        "--isolation",
-        action="store_true",
-        help="isolate jobs by cgroups, device files and a private /tmp; needs root and cgroup v1",
-    )
-    up.add_argument(
-        "--backup", action="store_true", help="also start a backup controller (root, plain nodes)"
-    )
-    up.add_argument(
-        "--share",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="make this folder below /tmp or /run visible on namespaced nodes",
-    )
-    up.add_argument(
-        "--pyxis",
-        default="auto",
-        metavar="auto|off|FILE",
-        help="containers: auto: the bundled plugin if it can be compiled; off: none; FILE: the site's spank_pyxis.so "
-        "with the enroot on PATH (default: auto)",
-    )
-    _verb(verbs, "down", "stop the sandbox", _down)
-    add_json(_verb(verbs, "status", "show the state and the active faults, always as JSON", _status))
-    fault = _verb(verbs, "fault", "inject a fault into nodes", _fault)
-    fault.add_argument(
-        "--list", action="store_true", help="list the kinds of faults and the check that finds each"
-    )
-    add_json(fault)
-    completes(fault.add_argument("kind", nargs="?", help="kind of the fault"), _fault_kinds)
-    fault.add_argument(
-        "words",
-        nargs="*",
-        metavar="NODES|key=value",
-        help="nodes, like gpu03 or gpu[01-60], and options of the fault",
-    )
-    heal = _verb(verbs, "heal", "remove faults: all, or those of nodes or of a kind", _heal)
-    heal.add_argument(
-        "nodes", nargs="*", metavar="NODES", help="nodes, like gpu03 or gpu[01-60] (default: all nodes)"
-    )
-    completes(heal.add_argument("--kind", help="remove faults of this kind only"), _fault_kinds)
-
-
-def _fault_kinds() -> Iterable[str]:
-    from pytest_gpucluster.sandbox.faults import FAULTS  # only here
-
-    return FAULTS
-
-
-def _verb(
-    verbs: Any, name: str, text: str, act: Callable[[Sandbox, argparse.Namespace], None]
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
-    parser.add_argument(
-        "--state-dir",
-        type=Path,
-        metavar="DIR",
-        help="state folder of the sandbox (default: $GPUCLUSTER_SANDBOX)",
-    )
-    parser.set_defaults(act=act)
-    return parser
-
-
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"must be a number from {least} to {most}, not {text!r}")
-        return int(text)
-
-    return number
+    try:
+        from slurm_sandbox import cli as cli_sandbox
+    except ModuleNotFoundError:
+        parser.epilog = "It is not installed: pip install 'pytest-gpucluster[sandbox]'"
+        parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    else:
+        cli_sandbox.add_arguments(parser, environment="GPUCLUSTER_SANDBOX")
 
 
 def _sandbox(args: argparse.Namespace) -> None:
-    from pytest_gpucluster.sandbox import Sandbox  # only here
+    from pytest_gpucluster.sandbox import Sandbox, found_by, refused  # only here; SandboxError: not installed
+    from slurm_sandbox import cli as cli_sandbox
 
-    args.act(Sandbox(args.state_dir), args)
-
-
-def _up(sandbox: Sandbox, args: argparse.Namespace) -> None:
-    sandbox.up(
-        nodes=args.nodes,
-        gpus_per_node=args.gpus,
-        model=args.model,
-        kind=args.kind,
-        accounting=args.accounting,
-        backup=args.backup,
-        share=args.share,
-        pyxis=args.pyxis,
-        isolation=args.isolation,
-    )
-    status = sandbox.status()
-    if status.get("why_plain"):
-        _say(f"The nodes are plain: {status['why_plain']}")
-    _say(f"The sandbox is up: {args.nodes} {status['kind']} nodes. Now: pytest --cluster=sandbox")
-
-
-def _down(sandbox: Sandbox, _args: argparse.Namespace) -> None:
-    sandbox.down()
-    _say("The sandbox is down.")
-
-
-def _status(sandbox: Sandbox, _args: argparse.Namespace) -> None:
-    say_json(sandbox.status())
-
-
-def _fault(sandbox: Sandbox, args: argparse.Namespace) -> None:
-    if args.list:
-        from pytest_gpucluster.sandbox.faults import FAULTS  # only here
-
-        rows = [(fault.name, fault.description, fault.check) for fault in FAULTS.values()]
-        if args.json:
-            say_json(
-                {"faults": [dict(zip(("fault", "description", "check"), row, strict=True)) for row in rows]}
-            )
-        else:
-            say_table(("fault", "what it does", "found by"), rows)
-        return
-    named = [word for word in args.words if "=" not in word]
-    if not (args.kind and named):
-        raise SandboxError(
-            "missing fault or node: use `gpucluster sandbox fault KIND NODES`; --list shows the kinds"
+    with refused():
+        cli_sandbox.run(
+            Sandbox(args.state_dir), args, {fault: checks[0] for fault, checks in found_by.FOUND_BY.items()}
         )
-    options = _options(word for word in args.words if "=" in word)
-    nodes = hostlist.fold(sandbox.fault(args.kind, ",".join(named), **options))
-    _say(f"{nodes}: {args.kind} is active. `gpucluster sandbox heal {shlex.quote(nodes)}` removes it.")
-
-
-def _options(words: Iterable[str]) -> dict[str, str]:
-    found = dict(word.split("=", 1) for word in words)
-    for name, value in found.items():
-        if not name.isidentifier():
-            raise SandboxError(f"an option of a fault must be key=value, not {f'{name}={value}'!r}")
-    return found
-
-
-def _heal(sandbox: Sandbox, args: argparse.Namespace) -> None:
-    nodes = sandbox.heal(",".join(args.nodes) or None, args.kind)
-    _say(f"Healed: {hostlist.fold(nodes) if args.nodes else 'all nodes'}.")
 
 
 # --- junit

@@ -248,11 +248,12 @@ def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
     """Load the cluster file; `sandbox` is started where it does not run, and `notes` gets a line then."""
     if name != "sandbox":
         return load_cluster(name, profile=profile)
-    from pytest_gpucluster.sandbox import Sandbox  # real clusters have no need of it
+    from pytest_gpucluster.sandbox import Sandbox, refused  # real clusters have no need of it
 
     sandbox = Sandbox()
     if not sandbox.running:
-        sandbox.up()
+        with refused():
+            sandbox.up()
         notes.append(
             "sandbox: started for this run, and continues after it; stop it with: gpucluster sandbox down"
         )

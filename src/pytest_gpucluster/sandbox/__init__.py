@@ -1,6 +1,85 @@
-"""A real Slurm of virtual nodes on one machine."""
+"""The cluster `sandbox`: slurm-sandbox, the extra `sandbox`, with a cluster file of its own and the simulated burn-in."""
 
-from pytest_gpucluster.sandbox import environment_faults  # noqa: F401 (it registers its faults)
-from pytest_gpucluster.sandbox.sandbox import Sandbox
+from __future__ import annotations
 
-__all__ = ["Sandbox"]
+import contextlib
+import os
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.errors import SandboxError
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.kit.payload_step import sent
+
+try:
+    from slurm_sandbox import api
+except ModuleNotFoundError:
+    raise SandboxError(
+        "the sandbox is not installed: pip install 'pytest-gpucluster[sandbox]', or install the wheel of slurm-sandbox"
+    ) from None
+
+from pytest_gpucluster.sandbox import cluster_file
+from pytest_gpucluster.sandbox.found_by import OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HERE = Path(__file__).parent
+
+
+class Sandbox(api.Sandbox):
+    """A sandbox that `pytest --cluster=sandbox` tests."""
+
+    command = "gpucluster sandbox"
+    next_step = "pytest --cluster=sandbox"
+
+    def __init__(self, state_dir: Path | None = None) -> None:
+        super().__init__(state_dir or default_state_dir())
+
+    @property
+    def cluster_file(self) -> Path:
+        """The cluster file of the running sandbox."""
+        return self.layout.root / "cluster.yaml"
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the sandbox, with its cluster file, as plain data."""
+        status = super().status()
+        return status | ({"cluster_file": str(self.cluster_file)} if status["running"] else {})
+
+    def fault(self, kind: str, nodes: str, **options: Any) -> tuple[str, ...]:
+        """Inject a fault into each node of a hostlist, with the options by which our checks find it."""
+        return super().fault(kind, nodes, **{**OPTIONS.get(kind, {}), **options})
+
+    def equip(self, description: api.Description) -> None:
+        """Write the cluster file, and the programs that replace payloads on simulated GPUs."""
+        self.cluster_file.write_text(cluster_file.text(self.layout.conf, description))
+        if description.healthy is None:
+            return
+        payloads = {path.name: path.read_text() for path in (_HERE / "payloads").glob("*.py")}
+        for suite in suites():
+            if suite.simulated_payload:
+                payload = resources.files(suite.package).joinpath(suite.simulated_payload)
+                payloads[f"{suite.name}_payload.py"] = sent(Path(str(payload)))
+        self.add_tools({path.name: path.read_text() for path in (_HERE / "simbin").iterdir()}, payloads)
+
+
+def default_state_dir() -> Path:
+    """Return $GPUCLUSTER_SANDBOX, else the user's XDG state folder."""
+    named = os.environ.get("GPUCLUSTER_SANDBOX")
+    if named:
+        return Path(named).absolute()
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise SandboxError(f"{error}: set the sandbox's folder with GPUCLUSTER_SANDBOX=DIR") from error
+    return Path(state).absolute() / "pytest-gpucluster" / "sandbox"
+
+
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+    """Raise what the sandbox refuses as an error of ours, which a run and a command print in one line."""
+    try:
+        yield
+    except api.SandboxError as error:
+        raise SandboxError(str(error)) from error

@@ -9,31 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import (
-    DEADLINE,
-    TINY,
-    Run,
-    environment,
-    names,
-    out_of_service,
-    sandbox_folder,
-    write_suites,
-)
+from plugin_helpers import TINY, Run, names, out_of_service, write_suites
+from sandbox_helpers import DEADLINE, environment, sandbox_folder
 from ssh_helpers import WHY_NOT as NO_SSHD
 
 from pytest_gpucluster import config, suites_path
 from pytest_gpucluster.cluster.channel.over_ssh import settings_of
-from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import HostAddress, SshConfig
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.sandbox import Sandbox, namespaces
-from pytest_gpucluster.sandbox.daemons import search_path
+from pytest_gpucluster.sandbox import Sandbox
+from slurm_sandbox import namespaces
+from slurm_sandbox.daemons import search_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-NO_NODES = NO_SSHD or namespaces.why_not(LocalTransport(), search_path())
+NO_NODES = NO_SSHD or namespaces.why_not(search_path())
 needs_nodes = pytest.mark.skipif(bool(NO_NODES), reason=NO_NODES)
 ALTER = """
 def test_fresh(host, node):

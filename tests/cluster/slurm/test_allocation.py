@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import wait_for
+from sandbox_helpers import wait_for
 
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import cluster_file, names, queue, run_pytest, slurm, wait_for
+from plugin_helpers import cluster_file, names, run_pytest
+from sandbox_helpers import queue, slurm, wait_for
 
 from pytest_gpucluster.cluster.slurm import completing
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes

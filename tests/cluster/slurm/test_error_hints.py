@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import names, on, run_pytest, slurm
+from plugin_helpers import names, on, run_pytest
+from sandbox_helpers import slurm
 
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest, _Holder
 from pytest_gpucluster.cluster.slurm.client import Slurm

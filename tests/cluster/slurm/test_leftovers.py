@@ -16,7 +16,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from plugin_helpers import cluster_file, queue, run_pytest, wait_for, write_suites
+from plugin_helpers import cluster_file, run_pytest, write_suites
+from sandbox_helpers import queue, wait_for
 
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import main as cli

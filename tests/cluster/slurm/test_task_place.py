@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import sandbox_folder
+from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.cluster.slurm import task_place
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
@@ -21,7 +21,7 @@ from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.errors import StepMisplaced
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.sandbox.spank import image
+from slurm_sandbox.spank import image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

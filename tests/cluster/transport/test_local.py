@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugin_helpers import wait_for
+from sandbox_helpers import wait_for
 
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group
 from pytest_gpucluster.core.errors import TransportError

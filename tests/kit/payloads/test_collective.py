@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from framework_helpers import imported
 from paths import ROOT
-from plugin_helpers import free_port
+from sandbox_helpers import free_port
 
 from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.kit.payloads import collective, collective_data, rendezvous

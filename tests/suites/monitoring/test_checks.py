@@ -17,17 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from framework_helpers import spelled
 from paths import ROOT
-from plugin_helpers import (
-    DEADLINE,
-    Run,
-    cluster_file,
-    free_port,
-    jobs_so_far,
-    out_of_service,
-    run_pytest,
-    wait_for,
-)
+from plugin_helpers import Run, cluster_file, jobs_so_far, out_of_service, run_pytest
 from prometheus_helpers import answers, process
+from sandbox_helpers import DEADLINE, free_port, wait_for
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, names_of
 from pytest_gpucluster.cluster.transport.http import get

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import Run, free_port, names, run_pytest, wait_for
+from plugin_helpers import Run, names, run_pytest
 from prometheus_helpers import answers, process
+from sandbox_helpers import free_port, wait_for
 
 from pytest_gpucluster.config.models import Profile
 from pytest_gpucluster.core.check import Outcome, Verdict

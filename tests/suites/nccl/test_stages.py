@@ -37,12 +37,12 @@ from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement
 from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED
 from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
-from pytest_gpucluster.sandbox import processes
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl import stages as proofs
 from pytest_gpucluster.suites.nccl import steps as nccl_steps
 from pytest_gpucluster.suites.nccl.measurement import Localisation
 from pytest_gpucluster.suites.nccl.steps import NcclRunner
+from slurm_sandbox import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,0 +1,192 @@
+"""The cluster file of a running sandbox: the expected values of its nodes, from the same hardware model."""
+
+from __future__ import annotations
+
+import platform
+import resource
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from pytest_gpucluster import config
+from pytest_gpucluster.core import hostlist
+from slurm_sandbox.api import COMPLETING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slurm_sandbox.api import ContainerImage, Description, JobIsolation, Partition, SimulatedNode
+
+_TOLERANCE = 0.05
+_SHARED_HOST = {
+    "nccl.whole_bandwidth": "virtual nodes of one machine: no profile has a figure for the GPUs of several",
+}
+# sim-collective replaces the payload on torch: the sandbox has neither torch nor GPUs
+_NCCL = {"mpi": "pmi2", "runner": "nccl-tests", "deadline": "120s", "payload": ["sim-collective"]}
+# GPUs are simulated; the host's loads are real, and small: all nodes share this machine
+_BURNIN = {
+    "payload": ["sim-burnin"],
+    "time": "1m",
+    "memory": "32M",
+    "cpus": 1,
+    "storage_size": "16M",
+    "beat": "1s",
+    "sample": "1s",
+    "min_relative_host": 0.9,  # a short load on the machine is not a slow node
+}
+_LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "core": resource.RLIMIT_CORE}
+
+
+_WITH_ISOLATION = {
+    "slurm.cpus": "with isolation the virtual nodes have the CPUs of their host",
+    "slurm.gpu_binding": "no driver opens the device files of the virtual GPUs, and with ConstrainDevices each task counts "
+    "its GPUs from 0",
+}
+_HEAD = "# Written by `gpucluster sandbox up`; `gpucluster sandbox down` removes it.\n"
+
+
+def text(conf: Path, sandbox: Description) -> str:
+    """Return the YAML text of the cluster file of a sandbox with this slurm.conf."""
+    healthy = sandbox.healthy
+    if healthy is None:
+        profile, expected = _real_profile(sandbox)
+        about = f"virtual nodes of one host with {sandbox.gpu_name}"
+    else:
+        profile, expected = _simulated_profile(healthy, str(sandbox.shared))
+        about = f"virtual nodes, SIMULATED {healthy.spec.name}"
+    content = {
+        "name": "sandbox",
+        "description": about,
+        "sandbox": True,
+        "slurm": {
+            "partition": sandbox.partitions[0].name,
+            "conf": str(conf),
+            **({"bin": str(sandbox.commands)} if sandbox.commands else {}),
+            "job_start": "20s",
+            "completing": COMPLETING,
+            "queue_wait": "60s",
+        },
+        "nodes": hostlist.fold(sandbox.nodes),
+        "profile": profile,
+        "os": expected,
+        "limits": {partition.name: _limits(partition) for partition in sandbox.partitions},
+        "sudo": True,
+        **({} if healthy else {"not_applicable": _SHARED_HOST}),
+        **(
+            {"thresholds": _thresholds(sandbox), "nccl": _NCCL, "burnin": _BURNIN}
+            if healthy and healthy.gpus
+            else {}
+        ),
+        **(_container(sandbox.image) if sandbox.image else {}),
+        **(_isolation(sandbox.isolation) if sandbox.isolation else {}),
+    }
+    return _HEAD + yaml.safe_dump(content, sort_keys=False, width=110)
+
+
+def _simulated_profile(node: SimulatedNode, shared: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the sections `profile` and `os` of a healthy simulated node."""
+    cpus, ports = node.spec.cpus, [hca for hca in node.hcas if hca.near]
+    profile: dict[str, Any] = {
+        "extends": f"sandbox-{node.spec.name}",
+        "gpu": {"count": len(node.gpus)},
+        "node": {
+            "cpus": cpus.count,
+            "numa_nodes": cpus.numa_nodes + cpus.memory_nodes,
+            "memory": f"{node.mem_total_kb}KiB",
+        },
+        "fabric": {"hcas": len(ports), "mtu": ports[0].mtu if ports else None},
+    }
+    if not node.gpus:
+        profile = {"extends": "generic", "simulated": True, "node": profile["node"]}
+    release = node.os_release
+    expected = {
+        "release": f"{release['ID']} {release['VERSION_ID']}",
+        "kernel": node.kernel,
+        "min_uptime": "10m",
+        **({"governor": node.governor} if node.governor else {}),
+        "hugepages": node.hugepages,
+        "limits": _host_limits(),
+        "sysctls": dict(node.sysctls),
+        "mounts": [
+            {"path": m.path, "fstype": m.fstype, "source": m.source, "options": m.options.split(",")[:1]}
+            | ({"min_free": "1TiB"} if m.size_kb > 4 * 2**30 else {})
+            for m in node.mounts
+            if m.path != "/dev/shm"  # a mount point
+        ],
+        "shared_storage": [shared],
+        "packages": {
+            **{
+                name: text.partition("-")[0]
+                for name, text in node.packages.items()
+                if name.startswith("nvidia-driver-")
+            },
+            "datacenter-gpu-manager-4-core": "",
+            "munge": "",
+        },
+        "services": ["nvidia-persistenced", "slurmd", "munge", "chrony"],
+    }
+    return profile, expected
+
+
+def _real_profile(sandbox: Description) -> tuple[dict[str, Any] | str, dict[str, Any]]:
+    """Return the sections `profile` and `os` of virtual nodes that share this host and its real GPUs."""
+    name = config.match_profile(sandbox.gpu_name, sandbox.gpus_per_node)
+    profile = {"extends": name} if name else "generic"
+    expected = {
+        "kernel": platform.release(),
+        "limits": _host_limits(),
+        "time_sync": "none",
+        "shared_storage": [str(sandbox.shared)],
+    }
+    return profile, expected
+
+
+def _thresholds(sandbox: Description) -> list[dict[str, Any]]:
+    """Return rows for every number of nodes, from the link model: nodes may be out of service."""
+    gpus = sandbox.gpus_per_node
+    return [
+        {
+            "nodes": count,
+            "gpus_per_node": gpus,
+            "size": "1G",
+            "busbw": round(sandbox.busbw(count, "all_reduce", 2**30), 1),
+            "tolerance": _TOLERANCE,
+            "source": "link model of the sandbox",
+        }
+        for count in range(1 if gpus > 1 else 2, len(sandbox.nodes) + 1)
+    ]
+
+
+def _container(image: ContainerImage) -> dict[str, Any]:
+    return {
+        "container": {
+            "image": str(image.path),
+            "release": image.release,
+            "entrypoint_sets": image.entrypoint_variable,
+            "min_free": "16MiB",
+            "deadline": "60s",
+        }
+    }
+
+
+def _isolation(jobs: JobIsolation) -> dict[str, Any]:
+    section: dict[str, Any] = {"device_files": [jobs.device_files]}
+    if jobs.ssh_config:
+        section["ssh_options"] = ["-F", str(jobs.ssh_config)]
+    without = {} if jobs.ssh_config else {"isolation.login": f"the nodes have no sshd: {jobs.why_no_sshd}"}
+    return {"isolation": section, "not_applicable": _WITH_ISOLATION | without}
+
+
+def _host_limits() -> dict[str, str]:
+    """Return the soft limits of this process, which Slurm propagates to the steps."""
+    limits = {}
+    for name, number in _LIMITS.items():
+        soft, _ = resource.getrlimit(number)
+        limits[name] = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    return limits
+
+
+def _limits(partition: Partition) -> dict[str, Any]:
+    most = {"max_nodes": partition.max_nodes} if partition.max_nodes else {}
+    default = {} if most else {"default_time": f"{partition.default_minutes}m"}
+    return {"max_time": f"{partition.max_minutes}m", **default, **most, "state": "UP"}

@@ -1,0 +1,90 @@
+"""The cluster file of a sandbox states what its nodes have."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from sandbox_helpers import sandbox_folder, slurm
+
+from pytest_gpucluster import config
+from pytest_gpucluster.kit.os_config import OsConfig
+from pytest_gpucluster.sandbox import Sandbox
+from slurm_sandbox import daemons, hardware, namespaces
+from slurm_sandbox import node_files as render
+from slurm_sandbox.collectives import CommunicatorModel, NodeHealth, busbw
+from slurm_sandbox.models import MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WHY_NOT_NAMESPACED = namespaces.why_not(daemons.search_path())
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with sandbox_folder() as path:
+        yield path
+
+
+def test_cluster_file_loads_and_states_the_model(sandbox: Sandbox) -> None:
+    cluster = config.load_cluster(sandbox.cluster_file)
+    (group,) = cluster.groups
+    assert group.names == sandbox.nodes
+    assert group.profile.simulated
+    assert group.profile.gpu is not None
+    assert group.profile.gpu.count == 8
+    assert cluster.section(OsConfig).shared_storage == (str(sandbox.layout.root / "shared"),)
+    assert [row.nodes for row in group.thresholds] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_the_cluster_file_states_the_limits_that_slurm_has(folder: Path, nodes: int) -> None:
+    """Recorded on a sandbox of one node: slurm.limits failed, for the file said MaxNodes=1 of a partition of 2."""
+    sandbox = Sandbox(folder / "s")
+    sandbox.up(nodes=nodes)
+    try:
+        shown = slurm(sandbox, "scontrol", "show", "partition", "debug")
+        stated = config.load_cluster(sandbox.cluster_file).limits["debug"].max_nodes
+        assert f"MaxNodes={stated} " in shown
+    finally:
+        sandbox.down()
+
+
+def test_a_slurm_of_another_folder_is_named_in_the_cluster_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands of one version do not talk with daemons of a much older or newer one."""
+    slurm = folder / "slurm"
+    slurm.mkdir(parents=True)
+    for name, program in daemons.find_programs().items():
+        (slurm / name).symlink_to(program)
+    monkeypatch.setenv("PATH", f"{slurm}{os.pathsep}{os.environ['PATH']}")
+    sandbox = Sandbox(folder / "s")
+    sandbox.up(nodes=1, pyxis="off")
+    try:
+        assert config.load_cluster(str(sandbox.cluster_file)).slurm.bin == str(slurm)
+    finally:
+        sandbox.down()
+
+
+@pytest.mark.skipif(bool(WHY_NOT_NAMESPACED), reason=WHY_NOT_NAMESPACED)
+def test_cluster_file_names_the_commands(folder: Path) -> None:
+    sandbox = Sandbox(folder / "s")
+    sandbox.up(nodes=1, kind="namespaced", pyxis="off")
+    try:
+        cluster = config.load_cluster(sandbox.cluster_file)
+        assert cluster.slurm.bin == str(sandbox.layout.bin)
+    finally:
+        sandbox.down()
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_healthy_nodes_reach_what_was_published_of_such_machines(model: str) -> None:
+    profile, spec = config.load_profile(f"sandbox-{model}"), MODELS[model]
+    health = NodeHealth(**render.network(hardware.healthy_node("gpu02", 1, spec.gpus, spec, "/state/shared")))
+    for row in profile.nccl:
+        world = CommunicatorModel({str(node): health for node in range(row.nodes)}, spec.gpus)
+        assert busbw(world, row.collective, int(row.size)) >= row.busbw * (1 - row.tolerance), row

@@ -1,0 +1,83 @@
+"""Each fault of the kernel log has two sides: what recovered fails no node, what lasts is found by the simulated tools."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.kernel_log import kernel_log_of
+from pytest_gpucluster.sandbox.found_by import FOUND_BY
+from pytest_gpucluster.suites.os.checks.kernel_log import kernel_log
+from slurm_sandbox import hardware, models
+from slurm_sandbox import node_files as render
+from slurm_sandbox.api import FAULTS
+from slurm_sandbox.faults import resolve_options
+from slurm_sandbox.layout import Layout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.core.check import Verdict
+
+LASTING = {
+    "file_server_away": (Action.MONITOR, "/home (storage01:/export/home) cannot be read now"),
+    "file_system_read_only": (Action.DRAIN, "/raid is read-only now"),
+    "hung_task": (Action.MONITOR, "waiting now: 31415 dd"),
+    "array_degraded": (Action.MONITOR, "nvme3n1[2](F)"),
+    "corrected_memory_errors": (Action.MONITOR, "32767 times"),
+    "mce": (Action.DRAIN, "did not correct"),
+}
+RECOVERED = sorted(
+    name for name, it in FAULTS.items() if FOUND_BY[name][0] == "os.kernel_log" and it.harmless
+)
+
+
+def judged(folder: Path, kind: str, model: str = "h100") -> Verdict:
+    """Return the verdict on a simulated node with this fault; '' is a healthy one."""
+    layout, spec = Layout(folder), models.MODELS[model]
+    render.write_simulated_tools(layout)
+    node = hardware.healthy_node("gpu01", 0, spec.gpus, spec, "/state/shared")
+    if kind:
+        change = FAULTS[kind].change
+        assert change is not None
+        change(node, resolve_options(FAULTS[kind], {}, spec, spec.gpus))
+    for name, text in render.files(node).items():
+        path = layout.node("gpu01") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    env = {"PATH": f"{layout.simbin}:{os.environ['PATH']}", "SLURMD_NODENAME": "gpu01"}
+    done = subprocess.run(
+        ["sh", "-c", kernel_log_of(()).command], env=env, capture_output=True, timeout=60, check=True
+    )
+    return kernel_log(kernel_log_of(()).parse(Answer("gpu01", 0, done.stdout, done.stderr)))
+
+
+def test_every_lasting_fault_is_judged_here() -> None:
+    own = {name for name, it in FAULTS.items() if FOUND_BY[name][0] == "os.kernel_log" and not it.harmless}
+    assert own == LASTING.keys()
+
+
+@pytest.mark.parametrize("kind", LASTING)
+def test_what_lasts_fails(tmp_path: Path, kind: str) -> None:
+    action, words = LASTING[kind]
+    verdict = judged(tmp_path, kind)
+    assert (verdict.outcome, verdict.action) == (Outcome.FAILED, action)
+    assert words in verdict.findings[0].measured
+
+
+@pytest.mark.parametrize("kind", RECOVERED)
+def test_what_recovered_is_a_warning(tmp_path: Path, kind: str) -> None:
+    verdict = judged(tmp_path, kind)
+    assert (verdict.outcome, verdict.findings) == (Outcome.PASSED, ())
+    assert verdict.advisories
+
+
+@pytest.mark.parametrize("model", sorted(models.MODELS))
+def test_a_healthy_node_has_no_warning(tmp_path: Path, model: str) -> None:
+    verdict = judged(tmp_path, "", model)
+    assert (verdict.outcome, verdict.findings, verdict.advisories) == (Outcome.PASSED, (), ())
