@@ -32,18 +32,18 @@ help:
 	@echo "make test    run the project's own tests"
 	@echo "make corpus  judge recorded output of real machines; prints sensitivity and specificity"
 	@echo "make first-night  each suite alone at every site of tests/first_night: its verdict there (SITES='plain image')"
-	@echo "make mutation  change the source a little, print each change that no fast test notices (SEED, COUNT, MINUTES, PACKAGES, TESTS)"
+	@echo "make mutation  change the source a little, print each change that no fast test notices (SEED, COUNT, MINUTES, PACKAGES, SANDBOX, TESTS)"
 	@echo "make oldest  the plugin's tests with the lowest releases that pyproject.toml allows (OLDEST=python3.10)"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff, mypy and shellcheck"
 	@echo "make docs    build the documentation site in site/; a broken link or anchor fails"
-	@echo "make release  build sdist and wheel in dist/, check them and run each in a fresh environment; uploads nothing"
+	@echo "make release  build sdists and wheels in dist/, check them and run each in a fresh environment; uploads nothing"
 	@echo "make fuzz    many random inputs to every reader (FUZZ_EXAMPLES, FUZZ_SECONDS)"
 	@echo "make bench   print the cost ratios; FULL=1: at all sizes"
 	@echo "make chaos   kill runs at random moments, look at what they leave (KILLS=300 SEED=1: about half an hour)"
 
-$(VENV)/.ready: pyproject.toml src/pytest_gpucluster/__init__.py
+$(VENV)/.ready: pyproject.toml slurm-sandbox/pyproject.toml src/pytest_gpucluster/__init__.py
 	@./tools/make-venv $(PYTHON) $(VENV)
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/pip install -q --disable-pip-version-check -e ./slurm-sandbox -e '.[dev]'
 	@touch $@
 
 # the recipe is tools/make-frameworks; about 4 minutes on 2 cores, most of it the wheel of Horovod, which is kept
@@ -71,11 +71,12 @@ corpus: $(VENV)/.ready
 first-night: $(VENV)/.ready slurm $(FRAMEWORKS)/.ready
 	@$(BIN)/python tools/first_night.py $(SITES)
 
-# PACKAGES: below src/pytest_gpucluster, as `drain kit/xid.py`; the first run measures the tests, which takes minutes
+# PACKAGES: below src/pytest_gpucluster, as `drain kit/xid.py`; SANDBOX=1: below slurm-sandbox/src/slurm_sandbox. The first run measures the tests, which takes minutes
 COUNT ?= 160
 MINUTES ?= 10
 mutation: $(VENV)/.ready
-	@$(BIN)/python tools/mutation.py --seed $(SEED) --count $(COUNT) --minutes $(MINUTES) $(if $(TESTS),--tests $(TESTS)) $(PACKAGES)
+	@$(BIN)/python tools/mutation.py --seed $(SEED) --count $(COUNT) --minutes $(MINUTES) $(if $(TESTS),--tests $(TESTS)) \
+	  $(if $(SANDBOX),--root slurm-sandbox --package slurm_sandbox) $(PACKAGES)
 
 # a bound in pyproject.toml that nobody runs is a guess
 OLDEST ?= $(PYTHON)
@@ -83,10 +84,14 @@ oldest: slurm packages
 	@rm -rf .cache/oldest
 	@./tools/test-oldest $(OLDEST) .cache/oldest
 
+# the shell scripts of the sandbox and of this checkout; those that steps run are tested on the oldest shells
+SHELL_SCRIPTS = grep -rlE --exclude='*.py' '^(\#!/bin/(ba)?sh|\#!/usr/bin/env bash|\# shellcheck shell=sh)' \
+	.ci tools slurm-sandbox/src src/pytest_gpucluster/sandbox
 lint: $(VENV)/.ready
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(SHELL_SCRIPTS) | xargs $(BIN)/shellcheck
 
 format: $(VENV)/.ready
 	@$(BIN)/ruff format .

@@ -23,7 +23,11 @@ PYTHON = shutil.which("python3", path="/usr/bin") or sys.executable
 
 
 def _modules() -> str:
-    places = [str(ROOT / "src"), *(path for path in sys.path if path.endswith("site-packages"))]
+    places = [
+        str(ROOT / "src"),
+        str(ROOT / "slurm-sandbox/src"),
+        *(path for path in sys.path if path.endswith("site-packages")),
+    ]
     return os.pathsep.join(places)
 
 

@@ -205,7 +205,7 @@ def test_down_leaves_nothing(folder: Path) -> None:
 
 def test_a_start_that_was_killed_is_cleared(folder: Path) -> None:
     code = (
-        "import os, signal; from pathlib import Path; from slurm_sandbox.api import Sandbox, daemons;"
+        "import os, signal; from pathlib import Path; from slurm_sandbox import daemons; from slurm_sandbox.api import Sandbox;"
         "daemons.SlurmDaemons.start_slurmctld = lambda self: os.kill(os.getpid(), signal.SIGKILL);"
         f"Sandbox(Path({str(folder / 's')!r})).up(nodes=2, kind='namespaced')"
     )

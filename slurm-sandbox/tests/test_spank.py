@@ -249,11 +249,11 @@ def test_mounts_workdir_and_home(srun: Srun, tmp_path: Path) -> None:
 
 
 def test_environment(srun: Srun) -> None:
-    script = ("sh", "-c", "echo $GPUCLUSTER_IMAGE $MINE $PATH")
-    outside = {"GPUCLUSTER_IMAGE": "outside", "MINE": "mine"}
+    script = ("sh", "-c", "echo $SANDBOX_IMAGE $MINE $PATH")
+    outside = {"SANDBOX_IMAGE": "outside", "MINE": "mine"}
     image_path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     assert srun("--container-image=IMAGE", *script, **outside).stdout == f"1 mine {image_path}\n"
-    done = srun("--container-image=IMAGE", "--container-env=GPUCLUSTER_IMAGE", *script, **outside)
+    done = srun("--container-image=IMAGE", "--container-env=SANDBOX_IMAGE", *script, **outside)
     assert done.stdout == f"outside mine {image_path}\n"
 
 
@@ -270,7 +270,7 @@ def test_defaults_of_the_environment(srun: Srun) -> None:
 
 
 def test_entrypoint(srun: Srun) -> None:
-    script = ("sh", "-c", "echo ${GPUCLUSTER_ENTRYPOINT:-none}")
+    script = ("sh", "-c", "echo ${SANDBOX_ENTRYPOINT:-none}")
     assert srun("--container-image=IMAGE", *script).stdout == "none\n"
     assert srun("--container-image=IMAGE", "--container-entrypoint", *script).stdout == "1\n"
 

@@ -36,6 +36,11 @@ PACKAGES = (
 )
 ORDER = {package: place for place, package in enumerate(PACKAGES)}
 
+# a product of its own, and the parts of it that the plugin uses
+SANDBOX = "slurm_sandbox"
+SANDBOX_SOURCE = ROOT / "slurm-sandbox" / "src" / SANDBOX
+SANDBOX_API = (f"{SANDBOX}.api.", f"{SANDBOX}.cli")
+
 PROCESSES = {"subprocess", "pty"}
 STARTERS = re.compile(
     r"subprocess\.(run|call|check_call|check_output|getoutput|getstatusoutput|Popen)"
@@ -50,9 +55,7 @@ def is_payload(path: Path) -> bool:
 
 
 def may_start(path: Path) -> bool:
-    return (
-        package_of(path) in {"sandbox", "cli"} or "cluster/transport/" in path.as_posix() or is_payload(path)
-    )
+    return package_of(path) == "cli" or "cluster/transport/" in path.as_posix() or is_payload(path)
 
 
 def may_import_pytest(path: Path) -> bool:
@@ -154,6 +157,45 @@ def test_the_model_of_a_section_can_be_imported_before_the_configuration(suite: 
         name.split(".")[1] for name, _ in imported(Path(str(module.__file__))) if name.startswith(PACKAGE)
     }
     assert names <= {"core", "kit"}
+
+
+def sandbox_sources() -> list[Path]:
+    return sorted(path for path in SANDBOX_SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sandbox_sources(), ids=lambda path: str(path.relative_to(SANDBOX_SOURCE)))
+def test_the_sandbox_imports_nothing_of_the_plugin_nor_of_other_packages(path: Path) -> None:
+    package = (SANDBOX, *path.relative_to(SANDBOX_SOURCE).parent.parts)
+    found = imports(ast.parse(path.read_text()), package, typing_only=True)
+    names = {module.split(".")[0] for module, _ in found}
+    assert names <= {SANDBOX, "__future__", *sys.stdlib_module_names}
+
+
+def test_the_files_of_the_sandbox_do_not_name_the_plugin() -> None:
+    files = [path for path in SANDBOX_SOURCE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert len(files) > 80
+    assert [path.name for path in files if re.search(r"gpucluster", path.read_text(), re.IGNORECASE)] == []
+
+
+def test_the_plugin_uses_the_interface_of_the_sandbox_alone() -> None:
+    used = [
+        (path, module) for path in sources() for module, _ in imported(path) if module.startswith(SANDBOX)
+    ]
+    users = {package_of(path) for path, _ in used}
+    assert users == {"sandbox", "cli"}
+    assert [f"{path}: {module}" for path, module in used if not f"{module}.".startswith(SANDBOX_API)] == []
+
+
+def test_the_plugin_starts_without_the_sandbox() -> None:
+    code = (
+        "import sys; sys.modules['slurm_sandbox'] = None\n"
+        "import pytest_gpucluster.plugin, pytest_gpucluster.suite, pytest_gpucluster.cli.main\n"
+        "from pytest_gpucluster.core.errors import SandboxError\n"
+        "try: import pytest_gpucluster.sandbox\n"
+        "except SandboxError as error: print(error)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'pytest-gpucluster[sandbox]'" in run.stdout
 
 
 def starts(tree: ast.AST) -> Iterator[int]:
@@ -302,13 +344,17 @@ def test_the_reading_of_undocumented_uses_itself(text: str, count: int) -> None:
 def test_tests_are_where_their_source_is() -> None:
     """`tests/kit/test_nvidia_smi_exact.py` is of `kit/nvidia_smi.py`; system/, project/ and first_night/ test the whole."""
     lost = []
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        folder = path.relative_to(ROOT / "tests").parent
-        if folder.parts[:1] in (("system",), ("project",), ("first_night",)):
-            continue
-        words = path.stem.split("_")[1:]
-        stems = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
-        found = [SOURCE / folder / name for stem in stems for name in (f"{stem}.py", stem)]
-        if not any(place.exists() for place in found):
-            lost.append(str(path.relative_to(ROOT)))
+    for tests, source in ((ROOT / "tests", SOURCE), (ROOT / "slurm-sandbox/tests", SANDBOX_SOURCE)):
+        for path in sorted(tests.rglob("test_*.py")):
+            folder = path.relative_to(tests).parent
+            whole = folder.parts[:1] in (("system",), ("project",), ("first_night",))
+            if not whole and not has_source(path, source / folder):
+                lost.append(str(path.relative_to(ROOT)))
     assert lost == []
+
+
+def has_source(test: Path, folder: Path) -> bool:
+    words = test.stem.split("_")[1:]
+    stems = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+    found = [folder / name for stem in stems for name in (f"{stem}.py", stem)]
+    return any(place.exists() for place in found)

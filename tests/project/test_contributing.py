@@ -71,7 +71,9 @@ def test_the_added_check_is_one_item_per_node(sandbox: Sandbox, tmp_path: Path, 
 
 
 def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
-    env = {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root / 'tests'}"}
+    env = {
+        "PYTHONPATH": os.pathsep.join(map(str, (root / "src", root / "tests", ROOT / "slurm-sandbox/tests")))
+    }
     module = root / "tests" / "suites" / "os" / "test_checks.py"
     run = run_pytest(tmp_path, "-k", "alike", env=env, where=(str(module),))
     assert run.rc == 0, run.out

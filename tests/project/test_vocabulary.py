@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from docs_helpers import ROOT, name_of
 
+import slurm_sandbox
 from pytest_gpucluster import plugin
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.config.json_schema import schema
@@ -47,6 +48,7 @@ RETIRED_IN_SOURCE = {
     r"\bkept\b": "stored, cached, resumed",
     r"\bclaims?\b": "declares, requires",
 }
+SANDBOX = Path(slurm_sandbox.__file__).parent
 # packages whose identifiers, comments and strings are free of retired words
 PLAIN = (
     "cluster", "cli", "config", "core", "drain", "kit", "plugin", "report", "sandbox", "suites",
@@ -67,8 +69,8 @@ ALLOWED_IN_SOURCE = {
     ("core/probe.py", "by hand: str"): "the colon of an annotation",
     ("suites/burnin/steps.py", 'event["asked"]'): "key in events.jsonl of earlier versions",
     ("suites/burnin/steps.py", '("totals", "told")'): "value in events.jsonl of earlier versions",
-    ("sandbox/spank/image.py", "nobody:x:65534"): "the user nobody",
-    ("sandbox/spank/registry.py", "again: bool"): "the colon of an annotation",
+    ("slurm_sandbox/spank/image.py", "nobody:x:65534"): "the user nobody",
+    ("slurm_sandbox/spank/registry.py", "again: bool"): "the colon of an annotation",
     ("core/redact.py", "load|logs|look|make"): "first words of messages of other packages",
     ("kit/containers.py", 'PREFIX}-kept"'): "names of containers that earlier versions left on nodes",
     ("kit/nccl_step.py", "nodes asked for"): "a message of srun",
@@ -134,13 +136,14 @@ SOURCES = dict(sources())
 
 
 def code() -> Iterator[tuple[str, str]]:
-    """Yield the text of each module and script of PLAIN, with the words of identifiers apart."""
+    """Yield the text of each module and script of PLAIN and of the sandbox, with the words of identifiers apart."""
     package = Path(plugin.__file__).parents[1]
-    for folder in PLAIN:
-        for path in sorted((package / folder).rglob("*")):
+    for folder in (*(package / name for name in PLAIN), SANDBOX):
+        for path in sorted(folder.rglob("*")):
             if path.suffix in {".py", ".sh"}:
                 text = path.read_text().replace("_", " ")
-                yield path.relative_to(package).as_posix(), re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)
+                name = path.relative_to(SANDBOX.parent if folder == SANDBOX else package).as_posix()
+                yield name, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)
 
 
 CODE = dict(code())
@@ -180,6 +183,7 @@ def test_retired_word_in_identifier_or_comment_is_found(
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "new.py").write_text(text)
     monkeypatch.setattr(plugin, "__file__", str(tmp_path / "plugin" / "__init__.py"))
+    monkeypatch.setitem(globals(), "SANDBOX", tmp_path / "none")
     ((name, words),) = code()
     assert list(retired(name, words, RETIRED_IN_SOURCE, ()))
 

@@ -103,7 +103,11 @@ def run_from_a_strange_shell(box: Sandbox, folder: Path, venv: Path, *words: str
     known |= {"ddp": {"environment": "frameworks"}, "os": {**known["os"], "limits": {"nofile": "4096"}}}
     path = folder / "strange.yaml"
     path.write_text(yaml.safe_dump(known))
-    modules = [str(ROOT / "src"), *(place for place in sys.path if place.endswith("site-packages"))]
+    modules = [
+        str(ROOT / "src"),
+        str(ROOT / "slurm-sandbox/src"),
+        *(place for place in sys.path if place.endswith("site-packages")),
+    ]
     env = environment(
         **SHELL,
         PATH=f"{venv}/bin:{box.env['PATH']}",

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_sandbox import commands, processes
+from slurm_sandbox import commands, processes, scripts
 from slurm_sandbox.errors import CommandError, SandboxError
 
 if TYPE_CHECKING:
@@ -256,21 +256,16 @@ class Namespaces:
         layout = self.layout
         holder = self._holder("login")
         network = str(Path(f"/proc/{holder.pid}/ns/net").readlink())
+        values = {
+            "PID": str(holder.pid),
+            "NETWORK": shlex.quote(network),
+            "ENTER": shlex.join(self.on_login()),
+        }
         for name, program in programs.items():
-            _write_script(layout.bin / name, self._wrapper(network, shlex.quote(str(program))))
+            values["PROGRAM"] = shlex.quote(str(program))
+            scripts.write(_SCRIPTS / "command.sh", layout.bin / name, values)
             (layout.root / "bin.node" / name).symlink_to(program)
-        _write_script(layout.bin / "sandbox-login", self._wrapper(network, ""))
-
-    def _wrapper(self, network: str, program: str) -> str:
-        enter = shlex.join(self.on_login())
-        pid = self._holder("login").pid
-        return f"""\
-#!/bin/sh
-network=$(readlink /proc/{pid}/ns/net) || network=
-[ "$network" = "{network}" ] || {{ echo "${{0##*/}}: the sandbox of this command is down" >&2; exit 1; }}
-[ "$(readlink /proc/self/ns/net)" != "{network}" ] || exec {program} "$@"
-exec {enter} {program} "$@"
-"""
+        scripts.write(_SCRIPTS / "command.sh", layout.bin / "sandbox-login", values | {"PROGRAM": ""})
 
     def _run(self, argv: Sequence[str], what: str) -> None:
         try:
@@ -350,11 +345,6 @@ MaxStartups 100
 
 def _enter_user() -> tuple[str, ...]:
     return () if os.geteuid() == 0 else ("--user", "--preserve-credentials")
-
-
-def _write_script(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o755)
 
 
 def _text(path: str | Path) -> str:

@@ -23,17 +23,7 @@ if TYPE_CHECKING:
 PACKAGES = "libpam-slurm-adopt openssh-server openssh-client"
 _FOLDERS = ("lib*/security", "lib/*/security", "usr/lib*/security", "usr/lib/*/security")
 _PROGRAMS = ("sshd", "ssh", "ssh-keygen")
-# /run/sshd is where sshd confines itself; system accounts have shells that end at once
-_ENTER = """
-set -e
-pam=$1 passwd=$2
-shift 2
-mkdir -p -m 755 /run/sshd
-sed 's|[^:]*$|/bin/sh|' /etc/passwd >"$passwd"
-mount --bind "$passwd" /etc/passwd
-mount --bind "$pam" /etc/pam.d
-exec "$@"
-"""
+_ENTER = Path(__file__).parent / "data" / "enter-pam.sh"
 
 
 def find_module() -> Path | None:
@@ -131,16 +121,7 @@ PrintLastLog no
             ]
             self._run(
                 [
-                    *(
-                        "unshare",
-                        "--mount",
-                        "sh",
-                        "-c",
-                        _ENTER,
-                        "sh",
-                        str(pam),
-                        str(self.layout.ssh / "passwd"),
-                    ),
+                    *("unshare", "--mount", "sh", str(_ENTER), str(pam), str(self.layout.ssh / "passwd")),
                     *("env", "-i", f"SLURM_CONF={self.layout.conf}", f"PATH={daemons.search_path()}"),
                     *(_program("sshd"), *options),
                 ]

@@ -31,6 +31,7 @@ from slurm_sandbox import (
     node_sshd,
     ports,
     processes,
+    scripts,
     slurm_faults,
     slurmconf,
     slurmdbd,
@@ -372,15 +373,9 @@ class Sandbox:
             else [("cgroup.conf", slurmconf.cgroup_conf(version))]
         ):
             (layout.etc / name).write_text(text)
-        for name, text in (
-            ("prolog", slurmconf.prolog(layout)),
-            ("epilog", slurmconf.epilog(layout)),
-            ("health_check", slurmconf.health_check(layout)),
-            ("task_prolog", slurmconf.task_prolog(layout, real_gpus=state.gpus == "real")),
-        ):
-            script = layout.etc / name
-            script.write_text(text)
-            script.chmod(0o755)
+        state_dir = {"STATE": shlex.quote(str(layout.root))}
+        for source in (models.DATA / "slurm").iterdir():
+            scripts.write(source, layout.etc / source.name, state_dir)
         for node in state.nodes:
             layout.node(node).mkdir()
             if isolation:

@@ -6,7 +6,6 @@ Several slurmds run on this host, as Debian's and Ubuntu's builds allow, with se
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -194,81 +193,3 @@ def parse_version(text: str) -> tuple[int, int]:
     """Return (22, 5) for 'slurm-wlm 22.05.8'; (0, 0) for a text without a version."""
     match = re.search(r"(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-def prolog(layout: Layout) -> str:
-    """Return the Prolog: it writes a mark, or fails under the fault `prolog_failing`."""
-    return f"""\
-#!/bin/sh
-node={_quote(layout.nodes)}/$SLURMD_NODENAME
-: > "$node/prolog.$SLURM_JOB_ID"
-[ ! -e "$node/fault.prolog" ] || {{ echo "prolog of the sandbox: simulated failure" >&2; exit 1; }}
-exit 0
-"""
-
-
-def epilog(layout: Layout) -> str:
-    """Return the Epilog: it writes a mark, removes the prolog's and the containers of scope `job`.
-
-    It hangs under the fault `epilog_hanging`, and fails under `epilog_failing`.
-    """
-    return f"""\
-#!/bin/sh
-node={_quote(layout.nodes)}/$SLURMD_NODENAME
-: > "$node/epilog"
-rm -f "$node/prolog.$SLURM_JOB_ID"
-while [ -e "$node/fault.epilog" ]; do sleep 0.5; done
-for container in "$node/enroot/pyxis_${{SLURM_JOB_ID}}_"*; do
-  [ ! -d "$container" ] || {_quote(layout.enroot / "enroot")} remove -f "${{container##*/}}"
-done
-# containers of another user; rm does not follow links
-others=$node/enroot/.of-$SLURM_JOB_UID
-[ ! -d "$others" ] || rm -rf "$others/pyxis_${{SLURM_JOB_ID}}_"*
-[ ! -e "$node/fault.epilog_failing" ] || {{ echo "epilog of the sandbox: simulated failure" >&2; exit 1; }}
-exit 0
-"""
-
-
-def health_check(layout: Layout) -> str:
-    """Return the HealthCheckProgram: it fails under the fault `health_check_failing`."""
-    return f"""\
-#!/bin/sh
-[ -e {_quote(layout.nodes)}/"$SLURMD_NODENAME"/fault.health_check ] || exit 0
-echo "ERROR: health check of the sandbox: simulated failure"
-exit 1
-"""
-
-
-def task_prolog(layout: Layout, *, real_gpus: bool) -> str:
-    """Return the TaskProlog: simulated tools first on PATH; indices of real GPUs relative to the node's first one."""
-    offset = (
-        """
-if [ -n "$CUDA_VISIBLE_DEVICES" ] && read -r first < "$node/gpu.offset"; then
-  # Slurm counts each node's GPUs from 0; on a shared host each node has its own range
-  list=
-  IFS=,
-  for device in $CUDA_VISIBLE_DEVICES; do list=$list${list:+,}$((device + first)); done
-  echo "export CUDA_VISIBLE_DEVICES=$list"
-fi
-"""
-        if real_gpus
-        else ""
-    )
-    return f"""\
-#!/bin/sh
-# Slurm runs it inside a step's container, whose PATH is that of the image
-[ -d {_quote(layout.simbin)} ] || exit 0
-node={_quote(layout.nodes)}/$SLURMD_NODENAME
-echo "export PATH={layout.simbin}:$PATH"
-echo "export SLURM_SANDBOX_NODE=$node"
-store=$node/enroot
-[ ! -d "$store" ] || [ -O "$store" ] || store=$store/.of-$(id -u)
-echo "export ENROOT_DATA_PATH=$store"
-{offset}[ ! -e "$node/environ" ] || sed 's/^/export /' "$node/environ"
-[ ! -e "$node/fault.hang" ] || exec sleep 86400
-exit 0
-"""
-
-
-def _quote(path: Path) -> str:
-    return shlex.quote(str(path))

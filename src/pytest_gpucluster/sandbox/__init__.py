@@ -48,7 +48,7 @@ class Sandbox(api.Sandbox):
         return status | ({"cluster_file": str(self.cluster_file)} if status["running"] else {})
 
     def fault(self, kind: str, nodes: str, **options: Any) -> tuple[str, ...]:
-        """Inject a fault into each node of a hostlist, with the options by which our checks find it."""
+        """Inject a fault into each node of a hostlist, with the options by which the plugin's checks find it."""
         return super().fault(kind, nodes, **{**OPTIONS.get(kind, {}), **options})
 
     def equip(self, description: api.Description) -> None:
@@ -78,7 +78,7 @@ def default_state_dir() -> Path:
 
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
-    """Raise what the sandbox refuses as an error of ours, which a run and a command print in one line."""
+    """Raise what the sandbox refuses as an error of the plugin, which a run and a command print in one line."""
     try:
         yield
     except api.SandboxError as error:

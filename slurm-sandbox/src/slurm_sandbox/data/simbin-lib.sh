@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # shared by all simulated tools: the folders of this node's files, and the host's own tools
 N=@NODES@/${SLURMD_NODENAME:-none}
 B=@BASE@

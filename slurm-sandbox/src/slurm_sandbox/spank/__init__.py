@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_sandbox import commands
+from slurm_sandbox import commands, scripts
 from slurm_sandbox.daemons import search_path
 from slurm_sandbox.errors import SandboxError
 from slurm_sandbox.spank import image
@@ -180,9 +180,5 @@ def _driver(layout: Layout, *, simulated: bool) -> None:
     wrapper.chmod(0o755)
 
 
-def _script(name: str, target: Path, layout: Layout, **places: str) -> None:
-    text = (HERE / name).read_text()
-    for mark, value in {"STATE": shlex.quote(str(layout.root)), **places}.items():
-        text = text.replace(f"@{mark}@", value)
-    target.write_text(text)
-    target.chmod(0o755)
+def _script(name: str, target: Path, layout: Layout, **values: str) -> None:
+    scripts.write(HERE / name, target, {"STATE": shlex.quote(str(layout.root)), **values})

@@ -1,6 +1,6 @@
 /* Options of a containerised step, and its container. Every string is malloc'd, or NULL. */
-#ifndef GPUCLUSTER_PYXIS_H
-#define GPUCLUSTER_PYXIS_H
+#ifndef SLURM_SANDBOX_PYXIS_H
+#define SLURM_SANDBOX_PYXIS_H
 
 #include <limits.h>
 #include <stdbool.h>

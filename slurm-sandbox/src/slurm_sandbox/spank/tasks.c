@@ -1,4 +1,4 @@
-/* Replaces the sandbox's TaskProlog (slurmconf.task_prolog) without a further process, which costs Slurm
+/* Replaces the sandbox's TaskProlog (data/slurm/task_prolog) without a further process, which costs Slurm
  * half the time of a task start. The argument is the sandbox's folder. */
 #include <limits.h>
 #include <stdio.h>
