@@ -492,7 +492,7 @@ def test_what_a_test_leaves_is_named_and_taken_away(sandbox: Sandbox) -> None:
 def test_a_test_that_is_killed_leaves_no_sandbox() -> None:
     """As an xdist worker is, 10 s after Ctrl-C."""
     code = (
-        "import time; from plugin_helpers import sandbox_folder; from slurm_sandbox.api import Sandbox\n"
+        "import time; from sandbox_helpers import sandbox_folder; from slurm_sandbox.api import Sandbox\n"
         "with sandbox_folder() as folder:\n"
         "    Sandbox(folder / 's').up(nodes=1); print(folder, flush=True); time.sleep(600)"
     )
@@ -502,6 +502,7 @@ def test_a_test_that_is_killed_leaves_no_sandbox() -> None:
         folder = Path(killed.stdout.readline().strip())
         running = of_sandbox(folder)
         killed.kill()
+    assert folder.is_absolute()
     assert running
     wait_for(lambda: not folder.exists(), "the sandbox is taken down")
     assert of_sandbox(folder) == []

@@ -13,6 +13,7 @@ import pytest
 from docs_helpers import FENCE, HOME, LINK, ROOT
 from packaging.metadata import Metadata
 
+import slurm_sandbox
 from pytest_gpucluster import __version__
 
 if TYPE_CHECKING:
@@ -30,6 +31,33 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     return folder
+
+
+def test_the_wheel_of_the_sandbox_has_every_file_of_its_package_and_nothing_else(tmp_path: Path) -> None:
+    project = ROOT / "slurm-sandbox"
+    command = (
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path),
+        str(project),
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    (path,) = tmp_path.glob("slurm_sandbox-*.whl")
+    with zipfile.ZipFile(path) as archive:
+        wheel = {name: archive.read(name) for name in archive.namelist()}
+    assert {name for name in wheel if ".dist-info/" not in name} == source_files(project / "src")
+    found = Metadata.from_email(in_dist_info(wheel, "METADATA"), validate=True)
+    assert (found.name, str(found.version), found.requires_dist) == (
+        "slurm-sandbox",
+        slurm_sandbox.__version__,
+        None,
+    )
+    assert in_dist_info(wheel, "licenses/LICENSE").decode() == (ROOT / "LICENSE").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +79,10 @@ def in_dist_info(wheel: dict[str, bytes], name: str) -> bytes:
     return content
 
 
-def source_files() -> set[str]:
-    found = SOURCE.rglob("*")
+def source_files(source: Path = SOURCE) -> set[str]:
+    found = source.rglob("*")
     return {
-        str(path.relative_to(SOURCE)) for path in found if path.is_file() and "__pycache__" not in path.parts
+        str(path.relative_to(source)) for path in found if path.is_file() and "__pycache__" not in path.parts
     }
 
 
@@ -65,7 +93,9 @@ def test_wheel_has_every_file_of_the_package_and_nothing_else(wheel: dict[str, b
 
 def test_sdist_has_sources_and_documents(sdist: set[str]) -> None:
     assert {f"src/{name}" for name in source_files()} <= sdist
-    assert {"examples", "suites"}.isdisjoint(name.partition("/")[0] for name in sdist)  # links to the above
+    tops = {name.partition("/")[0] for name in sdist}
+    assert {"examples", "suites"}.isdisjoint(tops)  # links to the above
+    assert "slurm-sandbox" not in tops  # has an sdist of its own
     assert {"LICENSE", "README.md", "CHANGELOG.md", "docs/tutorial.md", "pyproject.toml"} <= sdist
 
 

@@ -419,7 +419,7 @@ class Sandbox:
     def equip(self, description: Description) -> None:
         """Add files to a new sandbox before its daemons start: a hook for subclasses, which does nothing here.
 
-        The state folder is removed by `down`, and nobody else can start or stop this sandbox meanwhile.
+        `down` removes them with the state folder. The sandbox is locked meanwhile.
         """
 
     def add_tools(self, tools: Mapping[str, str], files: Mapping[str, str]) -> None:
