@@ -142,7 +142,7 @@ JOBS = [f"test_{name}" for name in ("access_jobs", "backfill", "fairshare", "lim
 def configured(plain: str) -> str:
     """Return the sandbox's slurm.conf with the settings of the site."""
     memory = plain.replace("=CR_Core\n", "=CR_Core_Memory\n")
-    debug = f"PartitionName={slurmconf.SMALL_PARTITION} "
+    debug = f"PartitionName={slurmconf.SMALL_PARTITION.name} "
     return memory.replace(debug, f"{debug}AllowAccounts=ops ") + "\n".join([*SITE, *PARTITIONS, ""])
 
 
