@@ -19,6 +19,8 @@ from paths import ROOT
 from plugin_helpers import run_pytest
 from sandbox_helpers import queue, wait_for
 
+import pytest_gpucluster
+import slurm_sandbox
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest, _Holder
 from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -357,7 +359,7 @@ def test_a_stopped_salloc_ends_all_the_same(sandbox: Sandbox) -> None:
 def test_nothing_waits_by_the_wall_clock() -> None:
     """A deadline by time.time() moves when the clock is set; the places that tell the time of day are known."""
     known = {
-        "sandbox/sandbox.py": 1,
+        "slurm_sandbox/sandbox.py": 1,
         "report/events.py": 1,
         "cluster/channel/channel.py": 3,
         "suites/burnin/payload_gpu.py": 2,  # bursts begin at the same time of day on all nodes
@@ -367,10 +369,10 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "suites/kubernetes/leftovers.py": 1,
         "suites/monitoring/steps.py": 3,
     }
-    src = Path(chaos.__file__).parents[1] / "src" / "pytest_gpucluster"
+    src, sandbox = Path(pytest_gpucluster.__file__).parent, Path(slurm_sandbox.__file__).parent
     found = {
-        str(path.relative_to(src)): count
-        for path in src.rglob("*.py")
+        str(path.relative_to(src if src in path.parents else sandbox.parent)): count
+        for path in (*src.rglob("*.py"), *sandbox.rglob("*.py"))
         if (
             count := sum("time.time()" in line and "``" not in line for line in path.read_text().splitlines())
         )
