@@ -18,7 +18,7 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit import kernel_log as probes
-from pytest_gpucluster.kit.kernel_log import Event, KernelLog, XidEvent, parse
+from pytest_gpucluster.kit.kernel_log import Event, KernelLog, XidEvent, _stamp, parse
 from pytest_gpucluster.kit.kernel_state import KernelState, read_state
 from pytest_gpucluster.kit.log_rules import rule_of, rules
 from pytest_gpucluster.suites.os.checks import kernel_log as checks
@@ -435,6 +435,8 @@ def test_corrected_errors_are_counted_for_each_day(
         ("md/raid1:md0: Disk failure on , x", "md0"),
         ("nvme nvmex: I/O 5 QID 0 timeout", ""),
         ("EDAC MC1: 1 CE error on any memory (csrow:3 :1 page:0x7)", "edac mc1"),
+        ("EDAC MC1: 1 CE error on any memory (csrow: channel:1 page:0x7)", "edac mc1"),
+        ("mce: [Hardware Error]: CPU 3: Bank of memory", ""),
         ("something else", ""),
     ],
 )  # fmt: skip
@@ -656,6 +658,33 @@ def test_the_present_state_is_the_verdict(
     assert (verdict.action if verdict.findings else None) is action
 
 
+def test_a_complaint_about_a_device_that_is_gone_is_no_open_question() -> None:
+    (found,) = judged(logged(COMPLAINT)).advisories
+    assert "not known" not in found.measured
+
+
+def test_the_first_three_processes_that_wait_are_named() -> None:
+    waiting = [f"task\t{number} sh voluntary_ctxt_switches: 7" for number in range(1, 5)]
+    (found,) = judged(logged(HUNG, "task\ttasks 1", *waiting)).findings
+    assert "waiting now: 1 sh, 2 sh, 3 sh" in found.measured
+    assert "4 sh" not in found.measured
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("[   12.500000]", 12.5),
+        ("[12.5]", 12.5),
+        ("[.5]", None),
+        ("[5.]", None),
+        ("[a1.5]", None),
+        ("[1.b]", None),
+    ],
+)
+def test_the_time_of_a_line_is_in_brackets(text: str, seconds: float | None) -> None:
+    assert _stamp(text) == seconds
+
+
 @pytest.mark.parametrize(
     ("text", "seconds", "count", "bad"),
     [
@@ -680,6 +709,8 @@ def test_the_present_state_is_the_verdict(
         ),
         ("BUG: soft lockup - CPU#0 stuck for 22s! [runc:358270]", 4000.0, 143, True),
         ("BUG: soft lockup - CPU#0 stuck for 22s! [runc:358270]", 4000.0, 20, False),  # some, hours apart
+        ("BUG: soft lockup - CPU#0 stuck for 22s! [runc:358270]", 4031.0, 64, True),
+        ("BUG: soft lockup - CPU#0 stuck for 22s! [runc:358270]", 4032.0, 64, False),  # 63 s apart
     ],
 )
 def test_a_processor_that_did_not_answer_for_an_hour_fails(
@@ -1167,6 +1198,8 @@ def test_every_value_of_an_answer() -> None:
     assert [(it.number, it.bus, it.text) for it in switch.sxids] == [
         (7, "nvidia-nvswitch3", "Fatal, x"), (8, "nvidia-nvswitch4", "")
     ]  # fmt: skip
+    odd = folded(ROW.format("nvidia-nvswitch3: SXid (PCI:1): 7x, Fatal")).sxids
+    assert [(it.number, it.text) for it in odd] == [(7, "")]
     assert folded(ROW.format("NVRM: Xid (PCI:0000:1b:00): x")).xids == ()
     lustre = folded(ROW.format("Lustre: a: Connection to fs-OST0 (at x) was lost"))
     assert [(it.kind, it.server) for it in lustre.events] == [("stall", "fs-OST0")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 
@@ -47,6 +48,25 @@ def test_the_processes_that_wait() -> None:
         None,
         None,
     )
+
+
+@pytest.mark.parametrize(
+    ("kinds", "own"),
+    [
+        (
+            "proc sysfs tmpfs devtmpfs devpts cgroup cgroup2 mqueue debugfs tracefs securityfs pstore bpf",
+            True,
+        ),
+        ("hugetlbfs configfs efivarfs overlay rpc_pipefs nsfs ramfs binfmt_misc selinuxfs fusectl", True),
+        ("squashfs autofs iso9660 fuse.lxcfs fuse.gvfsd-fuse fuse.portal", True),
+        (
+            "ext4 xfs btrfs zfs nfs nfs4 lustre ceph cifs fuse.sshfs fuse gpfs beegfs wekafs 9p virtiofs",
+            False,
+        ),
+    ],
+)
+def test_which_file_systems_have_neither_a_device_nor_a_server(kinds: str, *, own: bool) -> None:
+    assert {kind for kind in kinds.split() if bool(re.fullmatch(kernel_state._OWN, kind)) is not own} == set()
 
 
 def test_file_systems_of_the_kernel_alone_are_not_read() -> None:

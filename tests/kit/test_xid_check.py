@@ -459,6 +459,9 @@ def test_the_cluster_files_known_lines_decide_first(tmp_path: Path) -> None:
     verdict = checks.xid(log, GPUS, GpuConfig(), (warns, switch))
     assert (verdict.outcome, len(verdict.advisories)) == (Outcome.PASSED, 2)
     assert "riser of this rack (known: ticket 7), last" in verdict.advisories[0].measured
+    long = fold(tmp_path, f"{SWITCH}20034, Fatal, {'x' * 100}")
+    (one,) = checks.xid(long, GPUS, GpuConfig(), (switch,)).advisories
+    assert one.measured.startswith(f"Fatal, {'x' * 73}: link of the test bench (known: no cable)")
 
 
 # --- machines that were considered

@@ -454,7 +454,8 @@ def test_several_wrong_results_are_each_told() -> None:
     for kind in ("matmul", "beside", "hbm", "copies", "peer"):
         totals.wrong = {kind: {UUID: 5}}
         (found,) = load_checks.corruption(whole, "a").findings
-        assert found.measured.endswith(": 5 wrong elements")
+        what = "copies beside the products" if kind == "beside" else kind
+        assert found.measured == f"{what}: 5 wrong elements"
     totals.wrong = {"memory": {"": 0, "x": 2}, "cpu": {"": 0, "x": 3}, "storage": {"": 0, "x": 4}}
     assert [it.measured for it in load_checks.memory(whole, "a", CONFIG).findings] == [
         "2 blocks of 1 MiB read back changed"

@@ -493,7 +493,9 @@ def test_sums_survive_the_event_log_and_add_up() -> None:
 
 def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
     def seen(node: str, gpu: int, watts: int) -> dict[str, Any]:
-        counts = {"watts": {str(watts): 19, "100": 1}}
+        counts = {"watts": {str(watts): 19, "100": 1}} | {
+            name: {"50": 20} for name in ("celsius", "sm_mhz", "busy")
+        }
         return {
             gpu_of(node, gpu): {
                 "samples": 20,
@@ -510,11 +512,14 @@ def test_power_is_recorded_of_hot_loads_and_compared_over_the_fleet() -> None:
                 load(name, "matmul", sensors=seen(name, gpu, 400 if (name, gpu) == ("b", 2) else 690 + gpu))
             )
             totals.add(load(name, "hbm", sensors=seen(name, gpu, 200)))
-    found = {name: stragglers.stragglers(whole, name, CONFIG) for name in whole.nodes}
-    assert failed(found["b"]) == ["GPU 2 (GPU-b-2, 0000:20:00.0): power 400 W, 42% below"]
-    assert all(verdict.outcome is Outcome.PASSED for name, verdict in found.items() if name != "b")
+    slow = {name: stragglers.stragglers(whole, name, CONFIG) for name in whole.nodes}
+    assert failed(slow["b"]) == ["GPU 2 (GPU-b-2, 0000:20:00.0): power 400 W, 42% below"]
+    assert all(verdict.outcome is Outcome.PASSED for name, verdict in slow.items() if name != "b")
     again = NodeTotals.from_dict(json.loads(json.dumps(whole.nodes["a"].as_dict())))
-    metrics = {(it.name, it.device): it.value for it in error_checks.temperature(whole, "a", CONFIG).metrics}
+    found = error_checks.temperature(whole, "a", CONFIG).metrics
+    units = {it.name.removesuffix("_mean"): it.unit for it in found if it.name.endswith("_mean")}
+    assert units == {"burnin_watts": "W", "burnin_celsius": "C", "burnin_sm_mhz": "MHz", "burnin_busy": "%"}
+    metrics = {(it.name, it.device): it.value for it in found}
     part = whole.nodes["a"].part(gpu_of("a", 0))
     assert again.held == whole.nodes["a"].held
     assert metrics["burnin_watts_mean", part] == 660.5

@@ -9,7 +9,7 @@ import pytest
 from paths import ROOT
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.core.check import Action, Outcome, Verdict
+from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.suites.controller import checks, job_checks
 from pytest_gpucluster.suites.controller.checks import ControllerLog, Controllers, Diagnostics
@@ -50,7 +50,8 @@ def test_every_controller_must_answer() -> None:
         "primary controller ctl0",
         "backup2 controller ctl2",
     ]
-    assert parts(checks.ping(Controllers(problem="timed out"), CONFIG)) == ["scontrol ping"]
+    (silent,) = checks.ping(Controllers(problem="timed out"), CONFIG).findings
+    assert silent == Finding("scontrol ping", "timed out", "an answer")
     nothing = checks.ping(Controllers(), CONFIG)  # no controller is named
     assert (nothing.outcome, nothing.metrics) == (Outcome.NOT_CHECKED, ())
     (metric,) = checks.ping(controllers(True, False), CONFIG).metrics
@@ -87,6 +88,7 @@ def test_a_load_within_the_limits_passes() -> None:
         "main_scheduler",
         "slowest_request",
     }  # backfill had 5 cycles only
+    assert [metric.name for metric in verdict.metrics if metric.detail] == ["slowest_request"]
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,7 @@ def test_a_lost_rail_is_named_by_gpu_adapter_and_port() -> None:
         "GPU 3 (0000:33:00.0)",
         "no rail: adapter 0000:32:00.0 is not there",
     )
+    assert lost.expected == "1 port for its traffic"
     assert count(LOST, peers=False).findings[0].measured == "no rail: no adapter is behind its PCIe switch"
     parts = [found.part for found in state(node(*HALF, *STORAGE)).findings]
     assert parts == [
@@ -654,3 +655,14 @@ def test_a_slower_port_is_of_another_network_only_beside_enough_rails() -> None:
     down = [replace(port, state="DOWN") for port in ports]
     assert _counted(node(*down, slow), IB).ports == (*down, slow)
     assert _counted(node(*ports[1:], slow), IB).ports == (*ports[1:], slow)
+    three = IB.model_copy(update={"fabric": IB.fabric.model_copy(update={"hcas": 3})})
+    assert _counted(node(ports[0], *down[1:3], slow), three).ports == (ports[0], *down[1:3], slow)
+    assert _counted(node(*ports[:2], down[2], slow), three).ports == (*ports[:2], down[2])
+
+
+def test_a_rail_that_no_node_has_takes_no_node_out_of_service() -> None:
+    """Also where the node lacks a port for storage that the others have."""
+    profile, sick = named(*HERE[:3], "0000:e9:00.0"), node(*rails())
+    majority = fabric.active_majority(of_three(sick, node(*rails(), STORAGE[0])))
+    (lost,) = fabric.hca_count(profile, sick, majority, rails_of(sick, profile)).findings
+    assert (lost.measured, lost.action) == ("no rail: adapter 0000:e9:00.0 is not there", None)

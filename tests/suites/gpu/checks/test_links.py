@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -167,6 +168,18 @@ def test_only_a_gpu_with_fewer_links_than_its_siblings_drains() -> None:
     for index in range(8):  # alike on all, as in a virtual machine: the profile is of another machine
         host.links[uuid(host, index)].update({7: None})
     assert judge(host)["gpu.nvlink_state"].action is Action.CONFIGURE
+
+
+def test_most_pairs_are_counted_once_each() -> None:
+    for bad, action in ((9, Action.DRAIN), (10, Action.CONFIGURE)):  # of 28
+        host = Host()
+        for first, second in list(itertools.combinations(range(8), 2))[:bad]:
+            host.p2p[first][second] = "NS"
+        verdict = judge(host)["gpu.p2p"]
+        assert (len(verdict.findings), {it.action or verdict.action for it in verdict.findings}) == (
+            bad,
+            {action},
+        )
 
 
 def test_peer_access_is_for_pairs_that_nvlink_connects() -> None:

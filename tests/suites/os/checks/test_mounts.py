@@ -12,6 +12,7 @@ from pytest_gpucluster.kit.os_config import MountConfig
 from pytest_gpucluster.kit.peers import norm
 from pytest_gpucluster.suites.os.checks import mounts as checks
 from pytest_gpucluster.suites.os.facts import Mount
+from pytest_gpucluster.suites.os.storage_facts import Disk
 
 
 def test_mounts() -> None:
@@ -355,6 +356,14 @@ def test_files_that_cannot_be_written() -> None:
     assert (absent.outcome, absent.reason) == (Outcome.NOT_CHECKED, "/tmp: sh: mktemp: not found")
     assert told(f"{words}Input/output error", "ro").findings == (Finding("/tmp", "mounted ro", "rw"),)
     assert checks.root_writable({"/": ROOT}, {}, {"/dev/shm": "x"}).findings[0].part == "/dev/shm"
+
+
+def test_the_source_of_an_automount_may_end_with_a_slash() -> None:
+    for source, wanted in (("fs:/home/", "fs:/home"), ("fs:/home", "fs:/home/"), ("fs:/", "fs:/")):
+        disk = Disk(size=1, source=source)
+        assert list(checks._automount(MountConfig(path="/home", source=wanted), disk)) == []
+    (found,) = checks._automount(MountConfig(path="/home", source="fs:/a"), Disk(size=1, source="fs:/b"))
+    assert found == Finding("/home", "source fs:/b", "source fs:/a")
 
 
 def test_an_idle_automount_was_not_checked() -> None:

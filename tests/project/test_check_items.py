@@ -1,0 +1,49 @@
+"""How the items of each check are made: their marks, and the facts that have one value per allocation."""
+
+from __future__ import annotations
+
+import sys
+
+from pytest_gpucluster.core.check import Check
+from pytest_gpucluster.core.registry import import_checks
+
+MARKS = {
+    "exclusive": "kubernetes.job_gpus kubernetes.job_nccl",
+    "intrusive": "isolation.login isolation.memory",
+    "intrusive exclusive": "accounting.access_jobs accounting.backfill accounting.fairshare accounting.limits accounting.preemption",
+    "intrusive inventory": "controller.hold controller.singleton",
+    "intrusive inventory exclusive": "controller.burst",
+    "inventory": "controller.errors controller.load controller.ping slurm.cpus slurm.gres slurm.limits slurm.memory slurm.version",
+    "inventory exclusive": "slurm.prolog",
+    "inventory judges_node": "controller.reported slurm.completing slurm.known slurm.responding slurm.schedulable",
+    "judges_node": "os.responds",
+    "slow": "slurm.time_limit",
+}
+EACH = {
+    "clusters": "ray.gpus ray.nodes ray.token ray.tune",
+    "lost_rank_results": "ddp.lost_rank",
+    "many_each": "nccl_examples.many_devices",
+    "one_each": "nccl_examples.one_device",
+    "placements": "ddp.master_port",
+    "runs": "mpi.world",
+    "timed": "mpi.bandwidth mpi.latency",
+    "torchrun_results": "ddp.torchrun",
+    "valid_runs": "mpi.allreduce mpi.threads",
+    "widest": "training.checkpoint training.start",
+    "work_results": "ddp.all_reduce ddp.group ddp.training",
+    "workers": "tensorflow.config tensorflow.equal tensorflow.workers",
+    "worlds": "horovod.all_reduce horovod.broadcast horovod.ranks horovod.training training.scaling training.together",
+}
+
+
+def by_name(groups: dict[str, str]) -> dict[str, str]:
+    return {check: value for value, checks in groups.items() for check in checks.split()}
+
+
+def test_the_items_of_each_check() -> None:
+    import_checks()
+    modules = [module for name, module in sys.modules.items() if name.startswith("pytest_gpucluster.")]
+    checks = {it.name: it for module in modules for it in vars(module).values() if isinstance(it, Check)}
+    assert {name: " ".join(it.marks) for name, it in checks.items() if it.marks} == by_name(MARKS)
+    assert {name: it.each for name, it in checks.items() if it.each} == by_name(EACH)
+    assert sorted(name for name, it in checks.items() if not it.item) == ["matrix.work", "nccl.bandwidth"]

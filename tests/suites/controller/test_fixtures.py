@@ -1,0 +1,142 @@
+"""The facts of the controller suite's test file, made without a cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_gpucluster.config.models import Cluster
+from pytest_gpucluster.core.known_lines import KnownLine
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suite import Fact
+from pytest_gpucluster.suites.controller import facts, jobs, steps
+from pytest_gpucluster.suites.controller import test_controller as suite
+from pytest_gpucluster.suites.controller.config import ControllerConfig
+
+SLURM: Any = SimpleNamespace(config=lambda: {"SlurmdLogFile": "/var/log/slurmd.log", "ClusterName": "c"})
+CONFIG = ControllerConfig()
+KNOWN = KnownLine(pattern="is odd", meaning="our patch", reason="ticket 7", action="warn")
+
+
+def fact(name: str, *arguments: Any) -> Any:
+    found: Fact = getattr(suite, name).gpucluster_fact
+    return found.function(*arguments)
+
+
+def test_requests_to_slurmctld_are_made_once_in_a_session() -> None:
+    once = {
+        name: value.gpucluster_fact.once
+        for name, value in vars(suite).items()
+        if hasattr(value, "gpucluster_fact")
+    }
+    shared = ("slurm", "config", "controllers", "diagnostics", "controller_log")
+    assert once == {**dict.fromkeys(shared, True), "info": False, "slurmd_errors": False, "run_age": False}
+
+
+def test_without_a_scheduler_the_suite_is_not_applicable() -> None:
+    with pytest.raises(pytest.skip.Exception, match="^not applicable: no Slurm here$"):
+        fact(
+            "slurm",
+            SimpleNamespace(slurm=None, cluster=SimpleNamespace(why_no_slurm="no Slurm here")),
+        )
+    assert fact("slurm", SimpleNamespace(slurm=SLURM)) is SLURM
+
+
+def test_the_section_is_that_of_the_cluster_file() -> None:
+    cluster = Cluster.model_validate(
+        {"name": "lab", "groups": ({"nodes": "gpu01"},), "controller": {"max_threads": 7}}
+    )
+    assert fact("config", cluster).max_threads == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "extra"),
+    [("controllers", "query_controllers", ()), ("diagnostics", "query_load", (CONFIG,))],
+)
+def test_requests_know_the_settings(
+    monkeypatch: pytest.MonkeyPatch, name: str, step: str, extra: tuple[Any, ...]
+) -> None:
+    monkeypatch.setattr(steps, step, lambda *given: given)
+    assert fact(name, SLURM, *extra) == (SLURM, SLURM.config(), *extra)
+
+
+@pytest.mark.parametrize(
+    ("sudo", "sandbox", "used"),
+    [(True, False, True), (True, True, False), (False, False, False), (False, True, False)],
+)
+def test_the_log_is_read_as_root_where_the_cluster_file_allows_it(
+    monkeypatch: pytest.MonkeyPatch, *, sudo: bool, sandbox: bool, used: bool
+) -> None:
+    monkeypatch.setattr(steps, "query_controller_log", lambda *given, **words: (given, words))
+    session = SimpleNamespace(
+        plan=SimpleNamespace(selected=("gpu01",)),
+        cluster=SimpleNamespace(known=(KNOWN,), sudo=sudo, sandbox=sandbox),
+    )
+    assert fact("controller_log", SLURM, CONFIG, session) == (
+        (SLURM, SLURM.config(), CONFIG, ("gpu01",)),
+        {"known_lines": (KNOWN,), "started": suite.STARTED, "sudo": used},
+    )
+
+
+def test_errors_of_slurmd_are_those_of_the_node_within_the_window() -> None:
+    asked = []
+    lines = [
+        "now 1795000000 2026-11-18T12:26:40",
+        "[2026-11-18T12:26:30.000] error: this is odd",
+        "[2026-11-18T12:26:31.000] error: and this is ignored",
+        "[2026-11-17T11:26:31.000] error: too old",
+    ]
+
+    def answer(probe: Any) -> Any:
+        asked.append((probe.name, probe.command, probe.root))
+        return probe.parse(Answer("gpu01", 0, "\n".join(lines).encode(), b""))
+
+    config = ControllerConfig(ignored_errors=("is ignored",))
+    item, session = SimpleNamespace(facts=answer), SimpleNamespace(cluster=SimpleNamespace(known=(KNOWN,)))
+    (found,) = fact("slurmd_errors", None, SLURM, config, item, session)
+    assert (found.known, found.line) == (KNOWN, facts.LogLine(10.0, "error: this is odd"))
+    command = facts.log_command("/var/log/slurmd.log", "slurmd", config.log_size, config.log_window)
+    assert asked == [("slurmd log", command, True)]
+    nowhere: Any = SimpleNamespace(config=dict)  # slurmd writes to syslog
+    fact("slurmd_errors", None, nowhere, config, item, session)
+    assert asked[1][1] == facts.log_command("", "slurmd", config.log_size, config.log_window)
+
+
+def test_the_age_of_the_run_counts_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "time", SimpleNamespace(time=lambda: suite.STARTED + 7))
+    assert fact("run_age") == 7
+    assert fact("info", SimpleNamespace(info="idle")) == "idle"
+
+
+def made(fixture: Any) -> Any:
+    """Return the function of a fixture of pytest."""
+    return fixture._get_wrapped_function()
+
+
+def test_jobs_that_were_not_submitted_are_not_checked() -> None:
+    asked = []
+
+    def session(outcome: Any) -> Any:
+        return SimpleNamespace(outcome=lambda of: asked.append(of) or outcome)
+
+    found = jobs.OrderFacts()
+    assert made(suite.order)(SLURM, session(found)) is found
+    with pytest.raises(pytest.skip.Exception, match="^not checked: the jobs were not submitted"):
+        made(suite.order)(SLURM, session(None))
+    assert asked == 2 * [suite.SUITE]
+
+
+def test_the_burst_knows_the_load_and_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "Burst", lambda *made: SimpleNamespace(run=lambda *given: (made, given)))
+    cluster, load = object(), SimpleNamespace(first="load")
+    assert made(suite.burst_facts)(SLURM, cluster, CONFIG, load) == (
+        (SLURM, cluster, CONFIG),
+        ("load", SLURM.config()),
+    )
+
+
+def test_each_job_is_one_request_of_the_session_with_the_marks_of_its_suite() -> None:
+    assert [mark.name for mark in suite.pytestmark] == ["controller", "slurm"]
+    assert {one._fixture_function_marker.scope for one in (suite.order, suite.burst_facts)} == {"session"}
