@@ -17,14 +17,15 @@ def state(*lines: str) -> KernelState:
 
 
 ROOT = MountState("/", "/dev/sda2", "ext4", read_only=False, wanted_rw=True)
+DEVICE = replace(ROOT, number="259:2")
 
 
 @pytest.mark.parametrize(
     ("lines", "mounts"),
     [
-        (("mountinfo\t22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw",), (ROOT,)),
-        (("mountinfo\t22 1 259:2 / / rw,relatime - ext4 /dev/sda2 ro",), (replace(ROOT, read_only=True, wanted_rw=True),)),
-        (("mountinfo\t22 1 259:2 / / ro,relatime - ext4 /dev/sda2 rw",), (replace(ROOT, read_only=True, wanted_rw=False),)),
+        (("mountinfo\t22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw",), (DEVICE,)),
+        (("mountinfo\t22 1 259:2 / / rw,relatime - ext4 /dev/sda2 ro",), (replace(DEVICE, read_only=True, wanted_rw=True),)),
+        (("mountinfo\t22 1 259:2 / / ro,relatime - ext4 /dev/sda2 rw",), (replace(DEVICE, read_only=True, wanted_rw=False),)),
         (("mountinfo\t22 1 259:2 / / - ext4 /dev/sda2 rw",), ()),  # a line that was cut
         (("mountinfo\t22 1 259:2 / / rw shared:1 - ext4 /dev/sda2",), ()),
         (("mounts\t/dev/sda2 / ext4 ro", "fstab\t/dev/sda2 / ext4 rw"), (replace(ROOT, read_only=True, wanted_rw=True),)),
