@@ -1,22 +1,24 @@
-"""What suites register, and a suite that is only dropped into the folder of the suites."""
+"""What suites register, and a suite in a wheel of its own."""
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from paths import ROOT
 from plugin_helpers import cluster_file, run_pytest
 from sandbox_helpers import left_in_queue
+from suite_wheel import install_suite
 
-import pytest_gpucluster
 from pytest_gpucluster.core.registry import Suite, suites
 from pytest_gpucluster.plugin import LAST, MARKERS, marker_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pytest_gpucluster.sandbox import Sandbox
 
@@ -32,6 +34,8 @@ SUITE = Suite(
     before_allocation=Work("early", "work:Early"),
     before_first_test=Work("beside", "work:beside"),
     after_release="work:LATE",
+    draft="work:draft",
+    documentation="https://example.org/made_up.html",
 )
 """,
     "config.py": """
@@ -44,7 +48,7 @@ class MadeUpConfig(OptionalSection):
     colour: Text
 """,
     "work.py": """
-from pytest_gpucluster.core.check import Action, Finding, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.kit.suite_work import LateCheck, Submission
 
 
@@ -63,10 +67,20 @@ def beside(run):
     return {held.job_id for held in run.allocations}
 
 
+def draft(survey):
+    return ["made_up: {colour: red}"]
+
+
 @check("made_up.late", cause="c", hint="look at the fans", action=Action.MONITOR)
 def late(info):
     if info.name == "gpu02":
         yield Finding("fans", "off", "on")
+
+
+@check("made_up.fans", cause="c", hint="look at the fans", action=Action.MONITOR)
+def fans(hostname):
+    '''Every node has fans.'''
+    yield Metric("fans", len(hostname), "")
 
 
 LATE = LateCheck("made_up.late", "judged later", lambda run, info: late(info))
@@ -74,10 +88,16 @@ LATE = LateCheck("made_up.late", "judged later", lambda run, info: late(info))
     "test_made_up.py": """
 import pytest
 
-from pytest_gpucluster.suites.made_up import SUITE
-from pytest_gpucluster.suites.made_up.config import MadeUpConfig
+from gpucluster_made_up import SUITE
+from gpucluster_made_up import work
+from gpucluster_made_up.config import MadeUpConfig
+from pytest_gpucluster.suite import checks_as_tests, probed
+from pytest_gpucluster.suites.os.facts import HOSTNAME
 
 pytestmark = [pytest.mark.made_up]
+
+hostname = probed(HOSTNAME)
+globals().update(checks_as_tests(work))
 
 
 @pytest.fixture(scope="session")
@@ -108,15 +128,8 @@ def test_late(node, expect):
 
 @pytest.fixture(scope="module")
 def with_made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with one folder more."""
-    root = tmp_path_factory.mktemp("copy")
-    copy = root / "pytest_gpucluster"
-    shutil.copytree(Path(pytest_gpucluster.__file__).parent, copy)
-    folder = copy / "suites" / "made_up"
-    folder.mkdir()
-    for name, text in MADE_UP.items():
-        (folder / name).write_text(text)
-    return root
+    """A folder with an installed suite, for PYTHONPATH."""
+    return install_suite(tmp_path_factory.mktemp("wheel"), "made_up", MADE_UP)
 
 
 def parts(suite: Suite) -> Iterator[str]:
@@ -155,19 +168,22 @@ def test_markers_are_read_without_an_import_as_they_are_registered() -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_suite_needs_no_more_than_its_folder(
+def test_a_suite_of_another_wheel_is_a_suite_like_ours(
     sandbox: Sandbox, tmp_path: Path, with_made_up: Path, workers: str
 ) -> None:
     env = {"PYTHONPATH": str(with_made_up)}
     file = cluster_file(sandbox, tmp_path, made_up={"colour": "red"})
     options = (f"--cluster={file}", "--made-up=1", "-m", "made_up", "-n", workers)
-    where = (str(with_made_up / "pytest_gpucluster" / "suites"),)
-    run = run_pytest(tmp_path, "--strict-markers", *options, env=env, where=where)
-    assert {name.rpartition("::")[2]: outcome for name, outcome in run.outcomes.items()} == {
-        "test_early": "passed",
-        "test_beside": "passed",
-        **{f"test_late[gpu0{number}]": "passed" for number in (1, 3, 4)},
-        "test_late[gpu02]": "failed",
+    run = run_pytest(tmp_path, "--strict-markers", *options, env=env, where=())
+    assert run.outcomes == {
+        f"suites/made_up/test_made_up.py::{name}": outcome
+        for name, outcome in {
+            "test_early": "passed",
+            "test_beside": "passed",
+            **{f"test_late[gpu0{number}]": "passed" for number in (1, 3, 4)},
+            "test_late[gpu02]": "failed",
+            **{f"test_fans[gpu0{number}]": "passed" for number in range(1, 5)},
+        }.items()
     }, run.out
     assert run.rc == 1
     assert not run.errors
@@ -186,3 +202,53 @@ def test_markers_and_options_of_a_suite_are_there_without_a_cluster(
     assert "--made-up=N" in run_pytest(tmp_path, "--help", env=env).out
     run = run_pytest(tmp_path, "--made-up=1", env=env)
     assert "--made-up: needs --cluster" in run.err
+
+
+def test_its_id_section_and_page_are_like_those_of_ours(
+    sandbox: Sandbox, tmp_path: Path, with_made_up: Path
+) -> None:
+    env = {"PYTHONPATH": str(with_made_up)}
+    file = cluster_file(sandbox, tmp_path, made_up={"colour": "red"})
+    alone = ("suites/made_up/test_made_up.py::test_early",)
+    run = run_pytest(tmp_path, f"--cluster={file}", env=env, where=alone)
+    assert run.outcomes == {alone[0]: "passed"}, run.out
+    plain = cluster_file(sandbox, tmp_path)
+    unasked = run_pytest(tmp_path, f"--cluster={plain}", "-m", "made_up or versions", env=env, where=())
+    assert "made_up" in unasked.out.partition("no section")[2], unasked.out
+    words = (sys.executable, "-m", "pytest_gpucluster.cli.main")
+    shown = subprocess.run(
+        [*words, "schema", "--reference"],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "[`made_up`](https://example.org/made_up.html)" in shown.stdout
+    assert "| `made_up.fans` | Every node has fans." in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("", "of gpucluster_gone cannot be imported: No module named 'gpucluster_gone'"),
+        (
+            "import nothing_of_this",
+            "of gpucluster_gone cannot be imported: No module named 'nothing_of_this'",
+        ),
+        (
+            "SUITES = 1",
+            "of gpucluster_gone cannot be imported: module 'gpucluster_gone' has no attribute 'SUITE'",
+        ),
+    ],
+)
+def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str, words: str) -> None:
+    folder = tmp_path / "gpucluster_gone-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: gpucluster-gone\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[pytest_gpucluster.suites]\ngone = gpucluster_gone\n")
+    if source:
+        (tmp_path / "gpucluster_gone").mkdir()
+        (tmp_path / "gpucluster_gone" / "__init__.py").write_text(source)
+    run = run_pytest(tmp_path, "--cluster=local", env={"PYTHONPATH": str(tmp_path)})
+    assert run.rc == 4
+    assert f"the suite 'gone' {words}" in run.err

@@ -12,6 +12,7 @@ import pytest
 from framework_helpers import message
 from paths import ROOT
 from plugin_helpers import cluster_file, names, run_pytest
+from suite_wheel import PROJECT, install_suite
 
 import pytest_gpucluster
 
@@ -99,7 +100,7 @@ import pytest
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.payload_result import PayloadResult
 from pytest_gpucluster.suite import checks_as_tests, framework_run, framework_runs, required_section
-from pytest_gpucluster.suites.deepspeed import DeepspeedConfig, checks
+from gpucluster_deepspeed import DeepspeedConfig, checks
 """,
 }
 
@@ -107,20 +108,20 @@ from pytest_gpucluster.suites.deepspeed import DeepspeedConfig, checks
 def test_the_framework_suite_of_the_page_works(sandbox: Sandbox, tmp_path: Path) -> None:
     section = TEXT.partition("## A framework suite")[2].partition("\n## ")[0]
     printed = re.findall(r"^\d\. `([\w.]+)`.*?```diff\n(.*?)```", section, re.DOTALL | re.MULTILINE)
-    assert [name for name, _ in printed] == [*SUITE_IMPORTS]
-    copy = tmp_path / "pytest_gpucluster"
-    shutil.copytree(Path(pytest_gpucluster.__file__).parent, copy)
-    folder = copy / "suites" / "deepspeed"
-    folder.mkdir()
-    for name, text in printed:
-        body = re.sub(r"^\+", "", text, flags=re.MULTILINE)
-        (folder / name).write_text(f"from __future__ import annotations\n{SUITE_IMPORTS[name]}\n{body}")
+    assert [name for name, _ in printed] == ["pyproject.toml", *SUITE_IMPORTS]
+    bodies = {name: re.sub(r"^\+", "", text, flags=re.MULTILINE) for name, text in printed}
+    project = PROJECT.partition("[project.entry-points")[0] + bodies.pop("pyproject.toml")
+    files = {
+        name: f"from __future__ import annotations\n{SUITE_IMPORTS[name]}\n{body}"
+        for name, body in bodies.items()
+    }
+    installed = install_suite(tmp_path / "wheel", "deepspeed", files, project)
     file = cluster_file(sandbox, tmp_path, deepspeed={"nodes": 2})
     run = run_pytest(
         tmp_path,
         *("--strict-markers", f"--cluster={file}", "-m", "deepspeed"),
-        env={"PYTHONPATH": str(tmp_path)},
-        where=(str(folder),),
+        env={"PYTHONPATH": str(installed)},
+        where=(),
     )
     ends = {nodeid.rpartition("::")[2]: outcome for nodeid, outcome in run.outcomes.items()}
     assert ends == {

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, ParamSpec
 
+from pytest_gpucluster import suite_packages
+
 P = ParamSpec("P")
 
 
@@ -184,6 +186,12 @@ class CheckDescription:
     setting: str = ""
 
 
+def _is_registered(module: str) -> bool:
+    """Return whether a module is of this package, or of a suite of another distribution."""
+    packages = (PACKAGE,) if module.startswith(f"{PACKAGE}.") else suite_packages().values()
+    return any(module.startswith(f"{package}.") for package in packages)
+
+
 def _require_reason(check: str, never_healthy: str) -> None:
     if not never_healthy.strip():
         raise TypeError(
@@ -309,7 +317,7 @@ def check(
 
     def decorate(function: Callable[P, Judgement]) -> Check[P]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]
-        if function.__module__.startswith(f"{PACKAGE}."):
+        if _is_registered(function.__module__):
             CHECKS[name] = CheckDescription(holds, cause, hint, action, never_healthy, setting)
 
         @functools.wraps(function)

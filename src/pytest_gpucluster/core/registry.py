@@ -1,4 +1,4 @@
-"""What a suite registers: one SUITE in suites/NAME/__init__.py, found by its folder; nothing else names the suite.
+"""What a suite registers: an entry point `NAME = PACKAGE` in the group pytest_gpucluster.suites, and SUITE in PACKAGE/__init__.py.
 
 A part is named "MODULE:OBJECT", a module of the suite's folder, or of the kit by its full name, and imported where it
 is first needed: a run of one suite does not pay for the modules of the others.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import pkgutil
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster import SuiteError, suite_packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PACKAGE = "pytest_gpucluster.suites"
 KIT = "pytest_gpucluster.kit."
 
 
@@ -76,6 +77,7 @@ class Suite:
     which a run that was killed may have left folders.
     leftovers: a function of the cluster; it returns a list of Leftover (cluster/slurm/leftovers.py) with what killed runs
     left outside of Slurm and of these folders, or raises GpuClusterError if it could not be read.
+    documentation: the address of the suite's page, where it is not shipped with this package.
     """
 
     package: str
@@ -105,16 +107,18 @@ class Suite:
     draft_commands: str | None = None
     leftover_folders: str | None = None
     leftovers: str | None = None
+    documentation: str = ""
 
-    @property
+    @cached_property
     def name(self) -> str:
-        """The name of the folder, of the first marker and of the section of the cluster file."""
-        return self.package.rpartition(".")[2]
+        """The name of the entry point, of the first marker and of the section of the cluster file."""
+        names = (name for name, package in suite_packages().items() if package == self.package)
+        return next(names, self.package.rpartition(".")[2])
 
     @property
     def page(self) -> str:
         """The documentation page."""
-        return f"docs/suites/{self.name.replace('_', '-')}.md"
+        return self.documentation or f"docs/suites/{self.name.replace('_', '-')}.md"
 
     def load(self, part: str | type[Any]) -> Any:
         """Import a part; a class is one already."""
@@ -133,7 +137,15 @@ def import_checks() -> None:
 
 @cache
 def suites() -> tuple[Suite, ...]:
-    """Return the suites in their order."""
-    packages = [one for one in pkgutil.iter_modules(import_module(PACKAGE).__path__) if one.ispkg]
-    found: list[Suite] = [import_module(f"{PACKAGE}.{one.name}").SUITE for one in packages]
+    """Return the suites in their order. SuiteError for one that cannot be imported."""
+    found = [_suite(name, package) for name, package in suite_packages().items()]
     return tuple(sorted(found, key=lambda suite: (suite.order, suite.name)))
+
+
+def _suite(name: str, package: str) -> Suite:
+    try:
+        suite = import_module(package).SUITE
+    except (ImportError, AttributeError) as error:
+        raise SuiteError(f"the suite {name!r} of {package} cannot be imported: {error}") from error
+    assert isinstance(suite, Suite)
+    return suite

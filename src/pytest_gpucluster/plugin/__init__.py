@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import suites_path
+from pytest_gpucluster import SuiteError, suite_folders, suites_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -36,12 +36,13 @@ LAST = 100  # the order of a suite that does not name one
 def marker_lines() -> list[str]:
     """Return the lines of all markers; those of the suites are read off their source, which is not to be imported."""
     found: list[tuple[int, str, tuple[str, ...]]] = []
-    for path in Path(suites_path()).glob("*/__init__.py"):
-        calls = [part for part in ast.walk(ast.parse(path.read_bytes())) if isinstance(part, ast.Call)]
+    for name, folder in suite_folders().items():
+        source = ast.parse((folder / "__init__.py").read_bytes())
+        calls = [part for part in ast.walk(source) if isinstance(part, ast.Call)]
         words = {word.arg: word.value for call in calls for word in call.keywords}
         if "markers" in words:
             order = ast.literal_eval(words["order"]) if "order" in words else LAST
-            found.append((order, path.parent.name, ast.literal_eval(words["markers"])))
+            found.append((order, name, ast.literal_eval(words["markers"])))
     return [*(line for _, _, lines in sorted(found) for line in lines), *MARKERS]
 
 
@@ -85,6 +86,8 @@ def pytest_load_initial_conftests(
             known.file_or_dir = parser.parse_known_args(args).file_or_dir
         loaded = yield
         parser.parse_known_args([])  # older pytests meet a name that is taken only here
+    except SuiteError as error:
+        raise pytest.UsageError(str(error)) from None
     except (argparse.ArgumentError, ValueError) as error:
         if not has_cluster or "option" not in str(error):
             raise

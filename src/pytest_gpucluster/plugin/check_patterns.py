@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster import suites_path
+from pytest_gpucluster import suite_folders, suites_path
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
@@ -104,7 +104,7 @@ def _unmatched(
 ) -> tuple[Unmatched, list[str]]:
     unmatched = Unmatched(written)
     unmatched.add(also)
-    unmatched.read(Path(suites_path()).glob("*/test_*.py"))
+    unmatched.read(path for folder in suite_folders().values() for path in folder.glob("test_*.py"))
     unmatched.read(check_files(), _CHECK)
     shipped = {name.partition(".")[0] for name in unmatched.names}
     unmatched.read(site_files)
@@ -112,9 +112,9 @@ def _unmatched(
 
 
 def check_files() -> list[Path]:
-    """Return the files that may declare a shipped check."""
-    shipped_suites = Path(suites_path())
-    return [*shipped_suites.rglob("*.py"), *shipped_suites.with_name("kit").glob("*.py")]
+    """Return the files that may declare a check of a registered suite."""
+    of_suites = (path for folder in suite_folders().values() for path in folder.rglob("*.py"))
+    return [*of_suites, *Path(suites_path()).with_name("kit").glob("*.py")]
 
 
 class AfterCollection:

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster import suites_path
+from pytest_gpucluster import suite_folders, suite_packages, suites_path
 from pytest_gpucluster.config.models import SECTIONS
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import OptionalSection
@@ -46,19 +46,18 @@ def is_named(suite: Suite, config: pytest.Config) -> bool:
     marks = _markers(suite)
     if expression and selects(expression, marks) and not selects(expression, set()):
         return True
-    folder = _root() / suite.name
-    return any(path == folder or folder in path.parents for path in _paths(config))
+    folder = suite_folders()[suite.name]
+    return any(path.is_relative_to(folder) for path in _paths(config))
 
 
 def left_out(config: pytest.Config, cluster: Cluster) -> list[str]:
     """Return the suites that a run would have with a section for them in the cluster file."""
-    root, lacking = _root(), without_section(cluster)
-    if not any(path == root or path in root.parents for path in _paths(config)):
-        return []
+    lacking = without_section(cluster)
     return [
         suite.name
         for suite in suites()
         if suite.name in lacking
+        and _is_collected(suite, config)
         and selects(config.option.markexpr, _markers(suite))
         and not is_named(suite, config)
     ]
@@ -66,10 +65,11 @@ def left_out(config: pytest.Config, cluster: Cluster) -> list[str]:
 
 def idle(config: pytest.Config, session: ClusterSession) -> dict[str, str]:
     """Return {suite: why there is nothing to test on this cluster}, of suites that the run leaves out for it."""
-    root = _root()
-    if not any(path == root or path in root.parents for path in _paths(config)):
-        return {}
-    selected = (suite for suite in suites() if selects(config.option.markexpr, _markers(suite)))
+    selected = (
+        suite
+        for suite in suites()
+        if _is_collected(suite, config) and selects(config.option.markexpr, _markers(suite))
+    )
     return {suite.name: why for suite in selected if (why := _why_idle(suite, config, session))}
 
 
@@ -81,8 +81,8 @@ def _why_idle(suite: Suite, config: pytest.Config, session: ClusterSession) -> s
 
 def ignores(path: Path, config: pytest.Config, session: ClusterSession) -> bool:
     """Return whether a path is a suite without a section, or with nothing to test, that is not selected by name."""
-    suite = next((suite for suite in suites() if suite.name == path.name), None)
-    if suite is None or path.resolve().parent != _root() or is_named(suite, config):
+    suite = next((suite for suite in suites() if suite_folders()[suite.name] == path.resolve()), None)
+    if suite is None or is_named(suite, config):
         return False
     return suite.name in without_section(session.cluster) or bool(_why_idle(suite, config, session))
 
@@ -109,8 +109,18 @@ def _markers(suite: Suite) -> set[str]:
     return {re.split(r"[:(]", line, maxsplit=1)[0] for line in suite.markers}
 
 
-def _root() -> Path:
-    return Path(suites_path()).resolve()
+def _of_package(name: str) -> Path:
+    """Return the path of a module that --pyargs names."""
+    for suite, package in suite_packages().items():
+        if name == package or name.startswith(f"{package}."):
+            return suite_folders()[suite].joinpath(*name.removeprefix(package).split(".")[1:])
+    return Path(suites_path()).resolve().parents[1].joinpath(*name.split("."))
+
+
+def _is_collected(suite: Suite, config: pytest.Config) -> bool:
+    """Return whether a run collects from the folder of a suite, or from one above it."""
+    folder = suite_folders()[suite.name]
+    return any(folder.is_relative_to(path) for path in _paths(config))
 
 
 def _paths(config: pytest.Config) -> Iterator[Path]:
@@ -118,7 +128,7 @@ def _paths(config: pytest.Config) -> Iterator[Path]:
     for arg in config.args:
         name = arg.partition("::")[0]
         if config.option.pyargs and not (config.invocation_params.dir / name).exists():
-            name = str(_root().parents[1].joinpath(*name.split(".")))
+            name = str(_of_package(name))
         yield (config.invocation_params.dir / name).resolve()
 
 
@@ -145,7 +155,7 @@ class Selection:
             suite, marks = suite_of(item), marks_of(item)
             by_id = item.name.partition("[")[0] in named
             unasked = [mark for mark in ON_REQUEST if mark in marks and not requested[mark]]
-            if suite in lacking and item.path.resolve().is_relative_to(_root()):
+            if suite in lacking and item.path.resolve().is_relative_to(suite_folders()[suite]):
                 why = f"the cluster file has no section `{lacking[suite]}` (add `{lacking[suite]}:`)"
                 self._missing[suite, why].update(self._nodes(item))
             elif by_id and "intrusive" in unasked:

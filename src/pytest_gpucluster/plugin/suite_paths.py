@@ -1,4 +1,4 @@
-"""The shipped suites have the same ids wherever they are installed, `suites/NAME/test_NAME.py::...`, and runs accept them."""
+"""Registered suites have the same ids wherever they are installed, `suites/NAME/test_NAME.py::...`, and runs accept them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster import suites_path
+from pytest_gpucluster import suite_folders, suites_path
 from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,21 +19,25 @@ NAME = "suites"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Collect the modules of shipped suites under ids that do not depend on the place of the installation."""
-    if not _is_shipped(module_path):
+    """Collect the modules of registered suites under ids that do not depend on the place of the installation."""
+    path = module_path.resolve()
+    found = next((it for it in suite_folders().items() if path.is_relative_to(it[1])), None)
+    if found is None:
         return None
-    address = f"{NAME}/{module_path.resolve().relative_to(_root()).as_posix()}"
+    address = f"{NAME}/{found[0]}/{path.relative_to(found[1]).as_posix()}"
     made: pytest.Module = pytest.Module.from_parent(parent, path=module_path, nodeid=address)
     return made
 
 
 def choose(config: pytest.Config, folders: Sequence[str] = ()) -> list[str]:
-    """Return the paths to collect: those of the command line, or the site's own tests and the shipped suites.
+    """Return the paths to collect: those of the command line, or the site's own tests and the registered suites.
 
     `folders`: the `suites` of the cluster file; ConfigError for one that does not exist.
     """
     if config.args_source is pytest.Config.ArgsSource.ARGS:
-        return config.args if config.option.pyargs else [_found(config, arg) for arg in config.args]
+        if config.option.pyargs:
+            return config.args
+        return [path for arg in config.args for path in _found(config, arg)]
     here = config.invocation_params.dir
     own = config.args
     if config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
@@ -49,19 +53,27 @@ def choose(config: pytest.Config, folders: Sequence[str] = ()) -> list[str]:
     own = list(dict.fromkeys(_installed(here, arg) for arg in own))
     covered = [here / arg for arg in own]  # pytest 8.0 collects only the second of two paths that overlap
     own = [*own, *(it for it in folders if not any((here / it).is_relative_to(path) for path in covered))]
-    shipped = any(_is_shipped(here / arg) for arg in own)
-    return own if shipped else [*own, suites_path()]
+    present = [(here / arg).resolve() for arg in own]
+    return [*own, *(root for root in roots() if not any(path.is_relative_to(root) for path in present))]
 
 
-def _found(config: pytest.Config, arg: str) -> str:
-    """Return an argument that pytest finds: an id of a shipped suite as the path where that is installed."""
+def roots() -> list[str]:
+    """Return the folder of the shipped suites, and those of other distributions' suites."""
+    return [suites_path(), *(str(it) for it in suite_folders().values() if not it.is_relative_to(_root()))]
+
+
+def _found(config: pytest.Config, arg: str) -> list[str]:
+    """Return arguments that pytest finds: of an id of a registered suite the path where that is installed, of `suites` all."""
     path, *rest = arg.split("::", 1)
     parts = [part for part in PurePath(path).parts if part != ".."]
     here = config.invocation_params.dir
     if parts[:1] != [NAME] or (here / path).exists():
-        return "::".join((_installed(here, path), *rest))
-    shipped = Path(suites_path(), *parts[1:])
-    return "::".join((str(shipped), *rest)) if shipped.exists() else arg
+        return ["::".join((_installed(here, path), *rest))]
+    if parts[1:] == []:
+        return roots()
+    folder = suite_folders().get(parts[1])
+    found = folder.joinpath(*parts[2:]) if folder else None
+    return ["::".join((str(found), *rest))] if found and found.exists() else [arg]
 
 
 def _installed(here: Path, arg: str) -> str:
@@ -74,7 +86,3 @@ def _installed(here: Path, arg: str) -> str:
 @cache
 def _root() -> Path:
     return Path(suites_path()).resolve()
-
-
-def _is_shipped(path: Path) -> bool:
-    return path.resolve().is_relative_to(_root())
