@@ -31,7 +31,7 @@ def printed(capsys: pytest.CaptureFixture[str], name: str = "lab") -> tuple[int,
 
 def test_valid_file_is_summarized(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (clusters / "lab.yaml").write_text(
-        "slurm: {partition: batch}\nos: {}\nnccl: {mpi: pmix}\nover: slurm\n"
+        "slurm: {partition: batch}\nos: {}\nnccl: {mpi: pmix}\n"
         "groups: [{nodes: 'gpu[01-04]', profile: h200-8}, {nodes: cpu1, partition: debug}]\n"
     )
     assert printed(capsys) == (
@@ -41,7 +41,6 @@ def test_valid_file_is_summarized(clusters: Path, capsys: pytest.CaptureFixture[
             "  gpu[01-04]: 4 nodes, profile h200-8, partition batch",
             "  cpu1: 1 node, profile generic, partition debug",
             "suites with a section: os, nccl",
-            "warning: clusters/lab.yaml:4: over: is deprecated: use 'access'",
         ],
     )
     assert printed(capsys, "clusters/lab.yaml")[0] == 0

@@ -224,33 +224,3 @@ def test_a_slip_in_a_marker_ends_the_run_before_it_takes_nodes(tmp_path: Path, w
 
 def test_only_words_that_are_no_marker_are_strange() -> None:
     assert strange_words("not (gpu or os) and mine(key='gpuu') or oss", ["gpu", "os"]) == ["mine", "oss"]
-
-
-@pytest.mark.parametrize("present", [False, True])
-def test_former_names_of_options_work_and_name_the_present_ones(tmp_path: Path, *, present: bool) -> None:
-    names = {"--over": "--access", "--drain-confirm": "--drain-retries", "--drain-from": "--drain-min-action"}
-    words = [names[name] if present else name for name in names]
-    given = [f"{word}={value}" for word, value in zip(words, ("ssh", "2", "reboot"), strict=True)]
-    shown = (
-        "def test(pytestconfig):\n    option = pytestconfig.option\n"
-        "    assert (option.access, option.drain_retries, option.drain_min_action) == ('ssh', '2', 'reboot')\n"
-    )
-    run = run_pytest(tmp_path, "--cluster=local", *given, files={"test_option.py": shown})
-    assert run.rc == 0, run.out + run.err
-    lines = [line for line in run.out.splitlines() if "is deprecated" in line]
-    assert lines == ([] if present else [f"{name} is deprecated: use {names[name]}" for name in names])
-
-
-def test_a_wrong_value_of_a_former_option_is_refused(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, "--cluster=local", "--over=telnet")
-    assert run.rc == 4
-    assert "--access/--over: invalid choice: 'telnet'" in run.err
-
-
-def test_the_former_key_of_a_cluster_file_works_and_names_the_present_one(tmp_path: Path) -> None:
-    (tmp_path / "old.yaml").write_text("nodes: localhost\nslurm: {scheduler: none}\nover: ssh\n")
-    run = run_pytest(
-        tmp_path, "--cluster=old.yaml", "--collect-only", files={"test_x.py": "def test(): pass"}
-    )
-    assert run.rc == 0, run.out + run.err
-    assert "old.yaml:3: over: is deprecated: use 'access'" in run.out

@@ -138,7 +138,6 @@ def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
         "nodes": sum(len(group.names) for group in cluster.groups),
         "groups": groups,
         "suites": [suite.name for suite in suites() if suite.section and suite.name in source.data],
-        "deprecations": cluster.deprecations,
         "warnings": (*cluster.warnings, *unmatched_waivers(cluster, _own_files(cluster))),
     }
 
@@ -151,4 +150,4 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         where = f", partition {group['partition']}" if group["partition"] else ""
         yield f"  {group['nodes']}: {count(group['count'], 'node')}, profile {group['profile']}{where}"
     yield f"suites with a section: {', '.join(summary['suites']) or 'none'}"
-    yield from (f"warning: {line}" for line in (*summary["deprecations"], *summary["warnings"]))
+    yield from (f"warning: {line}" for line in summary["warnings"])

@@ -35,7 +35,6 @@ BUILT_IN = Path(__file__).parent / "clusters"
 # The sandbox writes this cluster's file itself when it starts; the plugin knows where.
 GENERATED = "sandbox"
 GENERIC = {"extends": "generic"}
-FORMER_KEYS = {"over": "access"}  # deprecated name -> present name
 
 
 def _user_folder() -> tuple[Path, ...]:
@@ -100,7 +99,6 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
     """
     source = read_source(find_cluster(name_or_path), typed=("settings",))
     forced = load_profile(profile) if profile else None
-    deprecations = _rename_keys(source)
     written = _validated(source)
     hosts = _inventory_hosts(source, written)
     if hosts and written.nodes is None and not written.groups:
@@ -125,7 +123,6 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
         name=name,
         groups=tuple(groups),
         hosts=hosts,
-        deprecations=deprecations,
         waivers=_waivers(source, written),
         **shared,
     )
@@ -161,19 +158,6 @@ def _existing(path: Path) -> Path:
     except (OSError, ValueError):
         raise ConfigError(f"{clip(path, 200)}: there is no such file") from None
     return path
-
-
-def _rename_keys(source: Source) -> tuple[str, ...]:
-    """Give the former keys of a cluster file their present names; return a line about each."""
-    data, lines = source.data, []
-    for former, key in FORMER_KEYS.items():
-        if isinstance(data, dict) and former in data:
-            if key in data:
-                raise source.error((former,), f"is the former name of {key!r}; use one of the two")
-            lines.append(str(source.error((former,), f"is deprecated: use {key!r}")))
-            data[key] = data.pop(former)
-            source.lines[key,] = source.line((former,))
-    return tuple(lines)
 
 
 def _validated(source: Source) -> ClusterFile:

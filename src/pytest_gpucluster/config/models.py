@@ -500,7 +500,6 @@ class Cluster(ClusterSettings, defer_build=False):
     name: str
     groups: tuple[Group, ...] = Field(min_length=1)
     hosts: dict[str, HostAddress] = Field({})
-    deprecations: tuple[str, ...] = Field((), description="one line per former key that the file uses")
     warnings: tuple[str, ...] = Field((), description="one line per value of the file that nothing uses")
     waivers: tuple[Waiver, ...] = Field((), description="deviations that the site accepts")
 

@@ -46,23 +46,6 @@ def marker_lines() -> list[str]:
     return [*(line for _, _, lines in sorted(found) for line in lines), *MARKERS]
 
 
-class Renamed(argparse.Action):
-    """An option with former names: all of them set the value; `former_names` lists those that the user wrote."""
-
-    def __call__(
-        self,
-        _parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Set the value; remember a former name with the present one."""
-        setattr(namespace, self.dest, values)
-        if option_string is not None and option_string != self.option_strings[0]:
-            line = f"{option_string} is deprecated: use {self.option_strings[0]}"
-            namespace.former_names = tuple(dict.fromkeys((*getattr(namespace, "former_names", ()), line)))
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add one option; the others are added with it, so that they do not clash with another project's --slow."""
     _group(parser).addoption(
@@ -109,11 +92,11 @@ def _add_free(parser: pytest.Parser) -> None:
     """Add, for --help, the options whose names no other plugin has taken."""
     group = _group(parser)
 
-    def add(name: str, *former: str, **attributes: Any) -> None:
+    def add(name: str, **attributes: Any) -> None:
         # UsageError: another plugin's option of this name needs a value; ValueError: the attribute is taken
         with contextlib.suppress(pytest.UsageError, ValueError):
             if name in parser.parse_known_and_unknown_args([name])[1]:
-                group.addoption(name, *former, **attributes)
+                group.addoption(name, **attributes)
 
     _add_all(add)
 
@@ -140,7 +123,7 @@ def text_options() -> list[tuple[str, str]]:
     """Return the options with a value, and the attributes that hold them."""
     found: list[tuple[str, str]] = []
 
-    def add(name: str, *_former: str, **attributes: Any) -> None:
+    def add(name: str, **attributes: Any) -> None:
         if "metavar" in attributes:
             found.append((name, attributes.get("dest", name.strip("-").replace("-", "_"))))
 
@@ -166,8 +149,6 @@ def _add_selection(add: Add) -> None:
     add("--account", metavar="NAME", help="account to allocate under")
     add(
         "--access",
-        "--over",
-        action=Renamed,
         choices=("slurm", "ssh"),
         help="how to reach the nodes: in a Slurm allocation, or each node over SSH, without an allocation",
     )
@@ -243,16 +224,12 @@ def _add_drain(add: Add) -> None:
     )
     add(
         "--drain-retries",
-        "--drain-confirm",
-        action=Renamed,
         metavar="N",
         default="1",
         help="repetitions of a failed check; a node is drained only if all of them fail (%(default)s)",
     )
     add(
         "--drain-min-action",
-        "--drain-from",
-        action=Renamed,
         choices=("reset-gpu", "reboot", "drain", "return-to-vendor"),
         default="reset-gpu",
         help="the mildest repair for which a node is drained (%(default)s)",
@@ -326,7 +303,7 @@ def _refuse_without_cluster(parser: pytest.Parser, args: list[str]) -> None:
     if not unknown:
         return
     own: list[str] = []
-    _add_all(lambda *names, **_: own.extend(names))
+    _add_all(lambda name, **_: own.append(name))
     given = [word for word in (word.partition("=")[0] for word in unknown) if word in own]
     if given:
         raise pytest.UsageError(f"{', '.join(given)}: needs --cluster=NAME, the cluster to test")

@@ -146,9 +146,9 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         check(option)
     for module in requested(option):
         module.prepare(option, read_log)
-    notes = list(getattr(option, "former_names", ()))
+    notes: list[str] = []
     cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
-    notes += [*cluster.deprecations, *cluster.warnings]
+    notes += cluster.warnings
     selection = Selection.parse(option.nodes, option.exclude_nodes)
     slurm = make_slurm(cluster)
     options = Options.read(option)
