@@ -144,6 +144,7 @@ def test_a_backfill_scheduler_that_rests_is_no_failure() -> None:
         Outcome.PASSED,
         ["backfill scheduler"],
     )
+    assert verdict.advisories[0].expected == "within 10 min"
     assert not judged(pending=0, backfilled=LOAD.now - 601).advisories
 
 

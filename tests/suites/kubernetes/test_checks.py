@@ -57,6 +57,16 @@ def test_restart_while_pod_or_node_starts_is_a_warning(
     assert bool(found.advisories) is (outcome is Outcome.PASSED)
 
 
+def test_what_must_be_equal_on_all_nodes() -> None:
+    one = node(kernel="6.8", runtime="containerd", kubelet="v1.35.1", os="Ubuntu")
+    assert checks.software_of(one) == {
+        "kernel": "6.8",
+        "container runtime": "containerd",
+        "kubelet": "v1.35.1",
+        "system": "Ubuntu",
+    }
+
+
 @pytest.mark.parametrize(("effect", "outcome"), [("NoSchedule", "failed"), ("PreferNoSchedule", "passed")])
 def test_soft_taint_is_a_warning(effect: str, outcome: str) -> None:
     taint = Taint("DeletionCandidateOfClusterAutoscaler", "1782838000", effect)
@@ -98,6 +108,22 @@ def test_rejected_pod_fails_while_it_shows_the_state_of_the_node(
         ("KernelReady", "False", "SoftLockup", "passed", 1),
         ("XIDErrors", "True", "XIDErrors", "passed", 1),
         ("DeprecatedPullingSchemaV1Image", "True", "", "passed", 0),
+        *(
+            (name, "False", "x", "passed", 1)
+            for name in ("ContainerRuntimeReady", "NetworkingReady", "StorageReady")
+        ),
+        *(
+            (name, "True", "x", "passed", 1)
+            for name in ("FrequentContainerdRestart", "FrequentKubeletRestart")
+        ),
+        *(
+            (name, "True", "x", "passed", 1)
+            for name in ("GPUClockThrottling", "IBLinkFlapping", "KernelDeadlock")
+        ),
+        *(
+            (name, "True", "x", "passed", 1)
+            for name in ("ReadonlyFilesystem", "VMEventScheduled", "XIDError")
+        ),
     ],
 )
 def test_condition_of_an_agent(name: str, status: str, reason: str, outcome: str, shown: int) -> None:
