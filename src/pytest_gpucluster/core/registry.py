@@ -77,6 +77,8 @@ class Suite:
     which a run that was killed may have left folders.
     leftovers: a function of the cluster; it returns a list of Leftover (cluster/slurm/leftovers.py) with what killed runs
     left outside of Slurm and of these folders, or raises GpuClusterError if it could not be read.
+    known_cause: a function (verdict, session, node or '') of a check of any suite that did not pass; it returns the verdict with the
+    cause that the facts of this suite give, else the same one.
     documentation: the address of the suite's page, where it is not shipped with this package.
     """
 
@@ -108,6 +110,7 @@ class Suite:
     leftover_folders: str | None = None
     leftovers: str | None = None
     documentation: str = ""
+    known_cause: str | None = None
 
     @cached_property
     def name(self) -> str:

@@ -1,74 +1,29 @@
-"""The cause that other facts of a run give for a failure: a missing GPU, or tasks that ran elsewhere than stated."""
+"""The cause that other facts of a run give for a failure: tasks that ran elsewhere than stated, or what a suite knows."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm import task_place
 from pytest_gpucluster.core.check import Action, Outcome, Verdict, with_cause
-from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.kit.missing_gpus import (
-    MissingGpus,
-    UsualBuses,
-    lacks_gpus,
-    missing_gpus,
-    too_few,
-    usual_buses,
-    with_missing,
-)
-from pytest_gpucluster.plugin.node_items import once
+from pytest_gpucluster.core.registry import suites
 
 if TYPE_CHECKING:
     from pytest_gpucluster.plugin.facts import ItemView
-    from pytest_gpucluster.plugin.session import ClusterSession
-
-
-_WORD = re.compile(r"[\w.-]+")
 
 
 def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
-    """Return a verdict that missing GPUs, or misplaced tasks, explain with them as its cause.
-
-    A run without facts of GPUs reads them from all nodes once a program reports too few, at no other failure.
-    """
-    session, own = item.session, item.record.node
+    """Return a verdict that misplaced tasks, or the facts of a suite, explain with that as its cause."""
     failed = verdict.outcome is Outcome.FAILED
     if failed and all(task_place.is_reason(finding.measured) for finding in verdict.findings):
         return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
-    few = lacks_gpus(verdict.reason) or any(map(too_few, verdict.findings))
-    if not few and not (failed and session.facts.is_requested(nvidia_smi.GPUS)):
-        return verdict
-    texts = [verdict.reason, *(f"{it.part} {it.measured}" for it in verdict.findings)]
-    words = {word for text in texts for word in _WORD.findall(text)}
-    named = [own] if own else [node for node in session.nodes if node in words]
-    for node in named or session.nodes:
-        found = _missing_of(session, node)
-        if found is None:
-            continue
-        found = found if own else replace(found, cause=f"{node}: {found.cause}")
-        if not failed:
-            return replace(verdict, reason=f"{verdict.reason}; {found.cause}")
-        changed = with_missing(verdict, found)
-        if changed is not verdict:
-            return changed
+    if verdict.outcome is not Outcome.PASSED:
+        for explain in _of_suites():
+            verdict = explain(verdict, item.session, item.record.node)
     return verdict
 
 
-def _missing_of(session: ClusterSession, node: str) -> MissingGpus | None:
-    profile = session.nodes[node].profile.gpu
-    if profile is None:
-        return None
-    try:
-        gpus = session.facts(node, nvidia_smi.GPUS)
-    except GpuClusterError:
-        return None
-    if sum(not gpu.lost for gpu in gpus) >= profile.count:
-        return None
-    return missing_gpus(gpus, profile.count, once(session.made, _usual_buses, {"session": session}))
-
-
-def _usual_buses(session: ClusterSession) -> UsualBuses:
-    return usual_buses(session.facts.of_fleet(nvidia_smi.GPUS).values())
+@cache
+def _of_suites() -> tuple[Any, ...]:
+    return tuple(suite.load(suite.known_cause) for suite in suites() if suite.known_cause is not None)

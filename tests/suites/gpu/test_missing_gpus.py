@@ -8,7 +8,8 @@ import pytest
 from gpu_helpers import devices, lost
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
-from pytest_gpucluster.kit.missing_gpus import (
+from pytest_gpucluster.kit.nvidia_smi import Gpus
+from pytest_gpucluster.suites.gpu.missing_gpus import (
     HINT,
     RESET_HINT,
     MissingGpus,
@@ -16,7 +17,6 @@ from pytest_gpucluster.kit.missing_gpus import (
     usual_buses,
     with_missing,
 )
-from pytest_gpucluster.kit.nvidia_smi import Gpus
 
 ALL = devices()
 USUAL = usual_buses([ALL, ALL, replace(ALL, devices=ALL.devices[:7])])

@@ -11,8 +11,8 @@ from gpu_helpers import devices
 
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ProbeError
-from pytest_gpucluster.kit.missing_gpus import HINT
-from pytest_gpucluster.plugin.known_cause import with_known_cause
+from pytest_gpucluster.suites.gpu.known_cause import with_known_cause
+from pytest_gpucluster.suites.gpu.missing_gpus import HINT
 
 ALL = devices()
 FEW = replace(ALL, devices=(*ALL.devices[:5], *ALL.devices[6:]))
@@ -51,11 +51,15 @@ def failed(*findings: Finding) -> Verdict:
     return Verdict("nccl.alone", Outcome.FAILED, findings, cause="too few GPUs", hint="request them")
 
 
+def explained(verdict: Verdict, item: Any) -> Verdict:
+    return with_known_cause(verdict, item.session, item.record.node)
+
+
 def test_a_failure_of_a_node_has_the_missing_gpu_as_its_cause() -> None:
     item = an_item("gpu02")
-    changed = with_known_cause(failed(TOO_FEW), item)
+    changed = explained(failed(TOO_FEW), item)
     assert (changed.cause, changed.hint) == (CAUSE, HINT)
-    with_known_cause(failed(TOO_FEW), item)
+    explained(failed(TOO_FEW), item)
     assert item.session.facts.reads == 1  # for all items of the run
 
 
@@ -70,39 +74,39 @@ def test_a_failure_of_a_node_has_the_missing_gpu_as_its_cause() -> None:
 )
 def test_other_failures_keep_their_cause(node: str, gpus: int | None, finding: Finding) -> None:
     verdict = failed(finding)
-    assert with_known_cause(verdict, an_item(node, gpus=gpus)) is verdict
+    assert explained(verdict, an_item(node, gpus=gpus)) is verdict
 
 
 def test_a_failure_of_the_cluster_names_the_node() -> None:
-    changed = with_known_cause(failed(Finding("gpu02", TOO_FEW.measured, "no failure")), an_item(""))
+    changed = explained(failed(Finding("gpu02", TOO_FEW.measured, "no failure")), an_item(""))
     assert changed.cause == f"gpu02: {CAUSE}"
-    assert with_known_cause(failed(TOO_FEW), an_item("")).cause == f"gpu02: {CAUSE}"
+    assert explained(failed(TOO_FEW), an_item("")).cause == f"gpu02: {CAUSE}"
     verdict = failed(Finding("gpu01", TOO_FEW.measured, "no failure"))
-    assert with_known_cause(verdict, an_item("")) is verdict
+    assert explained(verdict, an_item("")) is verdict
 
 
 def test_a_check_that_was_not_made_for_it_names_it_too() -> None:
     verdict = Verdict(
         "ray.gpus", Outcome.NOT_CHECKED, reason="no UUID on gpu02: the devices cannot be distinguished"
     )
-    assert with_known_cause(verdict, an_item("")).reason == f"{verdict.reason}; gpu02: {CAUSE}"
+    assert explained(verdict, an_item("")).reason == f"{verdict.reason}; gpu02: {CAUSE}"
     other = replace(verdict, reason="no UUID on gpu01")
-    assert with_known_cause(other, an_item("")) is other
+    assert explained(other, an_item("")) is other
     for item in (an_item("gpu02"), an_item("")):
         absent = replace(verdict, reason="the cluster file has no section")
-        assert with_known_cause(absent, item) is absent
+        assert explained(absent, item) is absent
 
 
 @pytest.mark.parametrize("found", [TOO_FEW, Finding("GPU 0 of gpu02", "used by 2 ranks", "one rank")])
 def test_without_facts_the_nodes_are_asked_only_where_a_program_finds_too_few_gpus(found: Finding) -> None:
     item = an_item("gpu02", requested=False)
     verdict = failed(Finding("GPUs", "7", "8"))
-    assert with_known_cause(verdict, item) is verdict
+    assert explained(verdict, item) is verdict
     assert item.session.facts.reads == 0
-    changed = with_known_cause(failed(found), item)
+    changed = explained(failed(found), item)
     assert (changed.cause, changed.hint) == (CAUSE, HINT)
 
 
 def test_a_pass_is_unchanged() -> None:
     verdict = Verdict("nccl.alone", Outcome.PASSED)
-    assert with_known_cause(verdict, an_item("gpu02")) is verdict
+    assert explained(verdict, an_item("gpu02")) is verdict

@@ -1,0 +1,70 @@
+"""The cause that the GPUs of a node give for a failure of any suite: one is missing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.suites.gpu.missing_gpus import (
+    MissingGpus,
+    UsualBuses,
+    lacks_gpus,
+    missing_gpus,
+    too_few,
+    usual_buses,
+    with_missing,
+)
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.plugin.session import ClusterSession
+
+_WORD = re.compile(r"[\w.-]+")
+
+
+def with_known_cause(verdict: Verdict, session: ClusterSession, own: str) -> Verdict:
+    """Return a verdict that missing GPUs explain with them as its cause; `own`: the node of the item, '' without one.
+
+    A run without facts of GPUs reads them from all nodes once a program reports too few, at no other failure.
+    """
+    failed = verdict.outcome is Outcome.FAILED
+    few = lacks_gpus(verdict.reason) or any(map(too_few, verdict.findings))
+    if not few and not (failed and session.facts.is_requested(nvidia_smi.GPUS)):
+        return verdict
+    texts = [verdict.reason, *(f"{it.part} {it.measured}" for it in verdict.findings)]
+    words = {word for text in texts for word in _WORD.findall(text)}
+    named = [own] if own else [node for node in session.nodes if node in words]
+    for node in named or session.nodes:
+        found = _missing_of(session, node)
+        if found is None:
+            continue
+        found = found if own else replace(found, cause=f"{node}: {found.cause}")
+        if not failed:
+            return replace(verdict, reason=f"{verdict.reason}; {found.cause}")
+        changed = with_missing(verdict, found)
+        if changed is not verdict:
+            return changed
+    return verdict
+
+
+def _missing_of(session: ClusterSession, node: str) -> MissingGpus | None:
+    profile = session.nodes[node].profile.gpu
+    if profile is None:
+        return None
+    try:
+        gpus = session.facts(node, nvidia_smi.GPUS)
+    except GpuClusterError:
+        return None
+    if sum(not gpu.lost for gpu in gpus) >= profile.count:
+        return None
+    return missing_gpus(gpus, profile.count, _usual_buses(session))
+
+
+def _usual_buses(session: ClusterSession) -> UsualBuses:
+    if _usual_buses not in session.made:
+        session.made[_usual_buses] = usual_buses(session.facts.of_fleet(nvidia_smi.GPUS).values())
+    found: UsualBuses = session.made[_usual_buses]
+    return found
