@@ -81,6 +81,9 @@ def test_of_a_step_that_failed_nothing_else_is_judged() -> None:
 def test_devices_that_open_count_where_they_are_as_many_as_named() -> None:
     assert checks.devices_of(task(0, visible="0", openable=("5",))) == ("5",)
     assert checks.devices_of(task(0, visible="0", openable=("5", "6"))) == ("0",)
+    assert checks.devices_of(task(0, visible="3", openable=("0",))) == (
+        "3",
+    )  # not renumbered: no cgroup hides the others
     assert checks.devices_of(task(0, visible="unset", openable=())) == ()
     assert checks.devices_of(task(0, visible="", openable=("5",))) == ()
 

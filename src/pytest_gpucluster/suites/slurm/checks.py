@@ -605,7 +605,7 @@ def devices_of(task: DiagnosticTask) -> tuple[str, ...]:
     those of CUDA_VISIBLE_DEVICES.
     """
     named = () if task.visible == "unset" else tuple(filter(None, task.visible.split(",")))
-    if task.openable and len(task.openable) == len(named):
+    if len(task.openable) == len(named) and named == tuple(map(str, range(len(named)))):
         return task.openable
     return named
 
