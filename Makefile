@@ -17,9 +17,11 @@ KUBERNETES_PACKAGES := $(if $(shell command -v kubectl),,kubernetes-client)
 BROWSER_PACKAGES := chromium
 # Tcl Environment Modules, which excludes lmod: what Lmod prints is recorded in tests/data/software
 SOFTWARE_PACKAGES := environment-modules
+# the shells and awks that nodes have; dash is there
+SHELL_PACKAGES := busybox gawk mawk
 HOROVOD_PACKAGES := cmake g++ libopenmpi-dev
 TEST_PACKAGES := $(CONTAINER_PACKAGES) $(MPI_PACKAGES) $(NODE_PACKAGES) $(ACCOUNTING_PACKAGES) $(MONITORING_PACKAGES) \
-	$(BROWSER_PACKAGES) $(HOROVOD_PACKAGES) $(KUBERNETES_PACKAGES) $(SOFTWARE_PACKAGES)
+	$(BROWSER_PACKAGES) $(SHELL_PACKAGES) $(HOROVOD_PACKAGES) $(KUBERNETES_PACKAGES) $(SOFTWARE_PACKAGES)
 # The smallest build of torch that the tests have been run with; they need no GPU.
 TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4
@@ -84,9 +86,9 @@ oldest: slurm packages
 	@rm -rf .cache/oldest
 	@./tools/test-oldest $(OLDEST) .cache/oldest
 
-# the shell scripts of the sandbox and of this checkout; those that steps run are tested on the oldest shells
-SHELL_SCRIPTS = grep -rlE --exclude='*.py' '^(\#!/bin/(ba)?sh|\#!/usr/bin/env bash|\# shellcheck shell=sh)' \
-	.ci tools slurm-sandbox/src src/pytest_gpucluster/sandbox
+# the shell scripts of both packages and of this checkout; tests/core/test_scripts.py parses those that nodes run
+SHELL_SCRIPTS = grep -rlE --exclude='*.py' '^(\#!/bin/(ba)?sh|\#!/usr/bin/env bash|\# shellcheck shell=(ba)?sh)' \
+	.ci tools slurm-sandbox/src src/pytest_gpucluster
 lint: $(VENV)/.ready
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .

@@ -49,7 +49,7 @@ WRITES = re.compile(
     r"|os\.unlink|\.unlink\(|rm -[rf]|open_own\(|noclobber|set -C|\bown \"\$|make_command\(|write_text\(|remove_folder\("
 )
 # their own state folder, the reports (docs/safety.md above the list), names that the user gives, or in a listed folder
-ELSEWHERE = ("sandbox/", "report/", "drain/", "cli/examples.py", "core/secure_tempfile.py", "kit/own_folder.py",
+ELSEWHERE = ("sandbox/", "report/", "drain/", "cli/examples.py", "core/secure_tempfile.py", "kit/own_folder.",
              "kit/payloads/own_folder.py", "kit/payloads/mpi/", "suites/container/payload", "suites/nccl/baseline.py",
              "suites/kubernetes/", "suites/ray/payload_driver.py")  # fmt: skip
 

@@ -140,7 +140,7 @@ def code() -> Iterator[tuple[str, str]]:
     package = Path(plugin.__file__).parents[1]
     for folder in (*(package / name for name in PLAIN), SANDBOX):
         for path in sorted(folder.rglob("*")):
-            if path.suffix in {".py", ".sh"}:
+            if path.suffix in {".py", ".sh", ".awk"}:
                 text = path.read_text().replace("_", " ")
                 name = path.relative_to(SANDBOX.parent if folder == SANDBOX else package).as_posix()
                 yield name, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)

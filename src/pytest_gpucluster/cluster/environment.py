@@ -15,9 +15,10 @@ import shlex
 import shutil
 import sys
 from fnmatch import fnmatchcase
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,10 +126,8 @@ def _in_home(prefix: str) -> bool:
 
 def login_lines() -> str:
     """Return lines of sh that set, in a task, what a login on the node sets (login.sh)."""
-    text = resources.files(__package__).joinpath("login.sh").read_text(encoding="ascii")
-    lines = (line.strip() for line in text.splitlines())
-    known = "\n".join(line for line in lines if line and not line.startswith("#"))
-    return known.replace("WITHOUT_TOOL", without_tool_lines("login_path")).replace("SYSTEM", SYSTEM_PATH)
+    lines = without_tool_lines("login_path")
+    return script(__package__, "login.sh", SYSTEM=SYSTEM_PATH, WITHOUT_TOOL=lines)
 
 
 def without_tool_lines(variable: str) -> str:

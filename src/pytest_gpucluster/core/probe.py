@@ -115,9 +115,10 @@ def text_of(answer: Answer) -> str:
     return answer.out
 
 
-# dash, bash and busybox, alone and in a batch: `sh: 1: eval: ip: not found`, `environment: line 1: exec: ip: not found`
+# dash, bash and busybox, alone and in a batch: `sh: 1: eval: ip: not found`, `environment: line 1: exec: ip: not found`,
+# `sh: exec: line 0: ip: not found`
 _ABSENT = re.compile(
-    r"(?:\S*sh: |\S+: (?=line \d))(?:(?:line )?\d+: )?(?:(?:eval|exec): )?(.+?): (?:command )?not found"
+    r"(?:\S*sh: |\S+: (?=line \d))(?:(?:line )?\d+: |(?:eval|exec): )*(.+?): (?:command )?not found"
 )
 
 

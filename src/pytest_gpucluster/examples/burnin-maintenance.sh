@@ -35,6 +35,7 @@ scontrol create reservation ReservationName="$name" Nodes="$nodes" Users="$(id -
 
 run=
 # End pytest first: Slurm does not delete a reservation with a running job.
+# shellcheck disable=SC2317,SC2329 # a trap calls it
 finish() {
   trap '' INT TERM HUP
   if [ -n "$run" ] && kill -TERM "$run" 2>/dev/null; then
@@ -43,7 +44,7 @@ finish() {
   tries=0
   until scontrol delete ReservationName="$name" >&2; do
     tries=$((tries + 1))
-    if [ $tries -ge 30 ]; then
+    if [ "$tries" -ge 30 ]; then
       echo "$0: reservation $name is still there: scontrol delete ReservationName=$name" >&2
       break
     fi

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_FOUND, Answer, Probe, text_of
 from pytest_gpucluster.core.run_mark import PREFIX
+from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,47 +24,6 @@ _OF_SUITES = re.compile(rf"pyxis_(?:\d+_)?{PREFIX}-(\d+)-.+")
 UNKNOWN = "enroot does not list the containers of the node: is it on the PATH of tasks, as it is on slurmd's?"
 SEARCH = "PATH=$PATH:/usr/bin:/usr/local/bin:/opt/enroot/bin"
 
-# plugstack.conf or an included file names the plugin; the version is text inside the plugin
-_PYXIS = r"""
-conf=$(scontrol show config 2>/dev/null | sed -n 's/^PlugStackConfig *= *//p')
-for conf in "$conf" "${SLURM_CONF%/*}/plugstack.conf" /etc/slurm/plugstack.conf; do [ ! -r "$conf" ] || break; done
-[ -r "$conf" ] || { echo "no plugstack.conf"; exit 0; }
-files=$conf
-for more in $(sed -n 's/^ *include  *//p' "$conf"); do
-  case $more in /*) files="$files $more" ;; *) files="$files ${conf%/*}/$more" ;; esac
-done
-so=$(sed -n 's/^ *\(required\|optional\)  *\([^ ]*pyxis[^ ]*\.so\).*/\2/p' $files 2>/dev/null | head -n 1)
-[ -n "$so" ] || { echo "no line with pyxis in $files"; exit 0; }
-case $so in /*) ;; *) so=$(scontrol show config | sed -n 's/^PluginDir *= *//p')/$so ;; esac
-[ -r "$so" ] || { echo "$so does not exist"; exit 0; }
-echo "so $so"
-grep -ao 'pyxis: version v[0-9][0-9A-Za-z.+-]*' "$so" | head -n 1
-"""
-
-# The precedence of Enroot: environment, enroot.conf, XDG's defaults
-_SPACE = r"""
-PATH=$PATH:/usr/bin:/usr/local/bin:/opt/enroot/bin
-tool=$(command -v enroot) || { echo "enroot: not found" >&2; exit 127; }
-conf=$(sed -n 's/^config::init "\(.*\)"$/\1/p' "$tool" | head -n 1)
-for file in "${conf:-/etc/enroot/enroot.conf}" "${conf:-/etc/enroot/enroot.conf}".d/*.conf; do
-  [ -r "$file" ] || continue
-  while read -r key value; do
-    case $key in
-      ENROOT_DATA_PATH | ENROOT_CACHE_PATH | ENROOT_TEMP_PATH)
-        eval "[ -n \"\${$key:-}\" ] || $key=$value" ;;
-    esac
-  done < "$file"
-done
-: "${ENROOT_DATA_PATH:=${XDG_DATA_HOME:-$HOME/.local/share}/enroot}"
-: "${ENROOT_CACHE_PATH:=${XDG_CACHE_HOME:-$HOME/.cache}/enroot}"
-: "${ENROOT_TEMP_PATH:=${TMPDIR:-/tmp}}"
-for name in data cache temp; do
-  case $name in data) path=$ENROOT_DATA_PATH ;; cache) path=$ENROOT_CACHE_PATH ;; temp) path=$ENROOT_TEMP_PATH ;; esac
-  there=$path
-  while [ ! -d "$there" ]; do there=$(dirname "$there"); done
-  echo "$name $(stat -f -c '%a %b %S %d %c' "$there") $(test -w "$there" && echo rw || echo ro) $path"
-done
-"""
 _SPACE_LINE = re.compile(r"(\w+) ((?:\d+ ){4}\d+) (rw|ro) (.+)")
 
 
@@ -164,6 +124,13 @@ case $name in {wanted}) enroot remove -f "$name" </dev/null || rc=$? ;; esac
 done; exit $rc; }}"""
 
 
-PYXIS = Probe("Pyxis", _PYXIS, read_pyxis, by_hand="grep -i pyxis /etc/slurm/plugstack.conf*")
-SPACE = Probe("room of Enroot", _SPACE, read_space, by_hand="df -h $ENROOT_DATA_PATH $ENROOT_CACHE_PATH")
+PYXIS = Probe(
+    "Pyxis", script(__package__, "pyxis.sh"), read_pyxis, by_hand="grep -i pyxis /etc/slurm/plugstack.conf*"
+)
+SPACE = Probe(
+    "room of Enroot",
+    script(__package__, "enroot_space.sh"),
+    read_space,
+    by_hand="df -h $ENROOT_DATA_PATH $ENROOT_CACHE_PATH",
+)
 NAMES = Probe("containers", f"{SEARCH}; enroot list", read_names, by_hand="enroot list")

@@ -10,6 +10,7 @@ for Xids, error_nvswitch.c and intr_nvswitch.h for SXids).
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.kernel_state import STATE_PARTS, STATE_SH, KernelState, read_state
 from pytest_gpucluster.kit.log_rules import DRIVER, QUIET, LogRule, in_awk, joined, rule_of
 
@@ -27,132 +29,28 @@ SORTS = 200  # different Xids, and different other lines, that a node sends
 COMPLAINTS = 40  # different lines of drivers that no entry has
 LOADING = 60.0  # seconds; the driver prints its version after it has found the GPUs
 
-# note: counts the errors of a line under its key: the number that the line prints, else one for each second.
-# fold: the key is the text without what varies (addresses, pids, long numbers); names and PCI addresses stay: the device.
-# Of an Xid it is number, GPU and severity, and the registers of an NVLink error (of NVLink 5 without the bits of the link).
-# The number of a CPU stays beside that of a bank, with the first digit of the status (it has the bit "uncorrected").
-# dmesg and journalctl write before the text: <3>, "kern  :err   : ", times and columns in [], a date, "HOST kernel: ".
-# Lines of processes like systemd have the form "[HOST ]NAME[PID]: ": they are not from the kernel.
-# The second and third line of an SXid hold registers. A line that begins with a blank continues the previous one.
-_AWK = r"""
-function note(key, sort, at, time, words, errors) {
-  if (!(key in count)) {
-    if (sorts[sort] + 0 == (sort == 2 ? COMPLAINTS : SORTS)) { more[sort]++; return }
-    sorts[sort]++; order[kinds++] = key; first[key] = time; count[key] = 0 }
-  if (errors || time == "" || last[key] == "" || seconds(time) - begun[key] > 0.99) {
-    count[key] += errors ? errors : 1; begun[key] = seconds(time) }
-  line[key] = at; last[key] = time; latest[key] = words }
-function registers(words) {
-  if (!match(words, /[(]0x[0-9a-f]+,? 0x[0-9a-f]+/)) return "";
-  words = substr(words, RSTART + 1, RLENGTH - 1);
-  if (words !~ /,/) words = substr(words, 1, 5) substr(words, 8);
-  return " " words }
-function seconds(at) { gsub(/[^0-9.]/, "", at); return at + 0 }
-function fold(words, all, out, n, i, w) {
-  gsub(/0x[0-9a-fA-F]+/, "#", words);
-  if (!all) gsub(/[Cc][Pp][Uu][# ]?[0-9]+/, "CPU#", words);
-  n = split(words, word, " "); out = "";
-  for (i = 1; i <= n; i++) { w = word[i];
-    if (w !~ /[0-9a-f][0-9a-f][0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]/) {
-      if (w !~ /^[^0-9a-zA-Z{]*[a-zA-Z]/ && !(all && word[i - 1] ~ /^(CPU|Bank)$/)) gsub(/[0-9a-f]*[0-9]+[0-9a-f]*/, "#", w);
-      else { gsub(/[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]+/, "#", w);
-        if (w !~ /^[(]?(branch|channel|slot|csrow):/) gsub(/[:=(][0-9]+/, "#", w);
-        gsub(/[0-9][0-9][0-9]+/, "#", w) } }
-    out = out " " w }
-  return out }
-function tokens(rest, shape, name) {
-  while (match(rest, shape) && names < 200) {
-    name = substr(rest, RSTART, RLENGTH); rest = substr(rest, RSTART + RLENGTH);
-    gsub(/[^a-z0-9.:-]/, "", name); if (!(name in named)) { named[name] = 1; names++; device[names] = name } } }
-{ gsub(/\r/, ""); lines++; text = $0; stamp = ""; level = "";
-  if (match(text, /\[ *[0-9]+[.][0-9]+\]/) && RSTART < 60) stamp = substr(text, RSTART, RLENGTH);
-  else if (text ~ /^ /) stamp = before;
-  before = stamp;
-  if (match(text, /^<[0-9]+>/)) level = substr(text, 2, RLENGTH - 2) % 8;
-  sub(/^<[0-9]+>/, "", text);
-  sub(/^[a-z0-9]+ *: *(emerg|alert|crit|err|warn|notice|info|debug) *: */, "", text);
-  sub(/^[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]T[-0-9:.,+]+ */, "", text);
-  sub(/^[A-Z][a-z][a-z] +[0-9]+ [0-9][0-9]:[0-9:.]+ /, "", text);
-  sub(/^([^ []+ )?kernel: */, "", text);
-  while (sub(/^\[ *[TC0-9.+]+\] */, "", text) || sub(/^\[[A-Z][a-z][a-z] [^]]*[0-9]\] */, "", text));
-  sub(/^([^ []+ )?kernel: */, "", text);
-  low = tolower(text) }
-NR == 1 { print "from\t" $0 }
-text ~ /^([^ []+ )?[^][ :]+\[[0-9]+\]: / && text !~ /systemd\[1\]: Freezing execution/ { next }
-text ~ /NVRM: loading NVIDIA/ { loaded = stamp }
-text ~ /Xid [(]/ && match(text, /(NVRM: |nvidia-nvswitch[^ ]* S)Xid [(][^)]*[)]: [0-9]+/) {
-  key = substr(text, RSTART, RLENGTH); rest = substr(low, RSTART + RLENGTH);
-  if (rest ~ /^, *(severity [0-9]|data [{])/) next;
-  sub(/ GPU-[^)]*/, "", key);
-  sub(/^, *pid=[^,]*,( *name=[^,]*,)?/, "", rest);
-  if (rest ~ /non-?fatal/) key = key " n"; else if (rest ~ /fatal/) key = key " f";
-  if (rest ~ /correctable/) key = key " c";
-  if (rest ~ /rst: yes/) key = key " r";
-  if (key ~ /: (74|14[4-9]|150)$/ || key ~ /: (74|14[4-9]|150) [nf]$/) key = key registers(rest);
-  note(key, 1, NR, stamp, text, 1); next }
-text ~ /^BERT: .*previous boot/ { past = 1; note("bert", 0, NR, stamp, text, 1); next }
-past && text ~ /^\[Hardware Error\]/ { next }
-{ past = 0 }
-match(low, /event severity: [a-z]+/) { severity = substr(low, RSTART + 16, RLENGTH - 16) }
-low ~ /hardware error.*(error_type:|section_type: memory)/ { text = text " (severity " severity ")"; low = low " (severity " severity ")" }
-KNOWN
-low ~ /QUIET/ && low !~ /GRAVE/ { quiet++; next }
-low ~ /RULES/ || low ~ /DRIVER/ {
-  sort = low ~ /RULES/ ? 0 : 2;
-  if (sort == 2 && level != "" && level > 4) next;
-  if (match(text, /active with [0-9]+ out of [0-9]+/)) {
-    split(substr(text, RSTART, RLENGTH), word, " ");
-    if (word[3] == word[6]) next }
-  bank = match(low, /bank [0-9]+: (0x)?[0-9a-f]/) ? substr(low, RSTART + RLENGTH - 1, 1) : "";
-  errors = match(low, /[0-9]+ [cu]e /) ? substr(low, RSTART, RLENGTH - 4) + 0 : 0;
-  note(fold(text, bank != "") bank, sort, NR, stamp, text, errors);
-  NEEDS
-  if (match(low, "dev [a-z0-9]+, sector [0-9]+")) {
-    split(substr(low, RSTART + 4, RLENGTH - 4), word, ", sector "); sector[word[1]] = word[2] }
-  tokens(low, "[0-9a-f][0-9a-f][0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]:[0-9a-f][0-9a-f][.][0-7]");
-  tokens(low, "(^|[^a-z0-9])((nvme|mmcblk)[0-9]+(n[0-9]+)?|(sd|vd|xvd)[a-z]+|(dm-|md)[0-9]+)") }
-END {
-  for (i = 0; i < kinds; i++) { k = order[i];
-    print "seen\t" count[k] "\t" line[k] "\t" first[k] "\t" last[k] "\t" substr(latest[k], 1, 500) }
-  for (k in needs) print "need\t" k;
-  for (i = 1; i <= names; i++) print (device[i] ~ /:/ ? "pci\t" : "disk\t") device[i];
-  for (k in sector) print "sector\t" k "\t" sector[k];
-  if (quiet) print "quiet\t" quiet;
-  print "end\t" lines + 0 "\t" more[0] + 0 "\t" more[1] + 0 "\t" more[2] + 0 "\t" loaded }
-"""
-
 
 def _fold(known: tuple[KnownLine, ...]) -> str:
-    """Return the program, on one line, with the expressions of the data file and of the cluster file."""
+    """Return the program of awk with the expressions of the data file and of the cluster file."""
     own = in_awk(entry.pattern for entry in known)
-    needs = " ".join(f'if (low ~ /{joined(asks=name)}/) needs["{name}"] = 1;' for name in STATE_PARTS)
-    program = " ".join(part.strip() for part in _AWK.splitlines())
-    for name, value in (
-        ("NEEDS", needs),
-        ("QUIET", joined(kind=QUIET)),
-        ("GRAVE", joined(grave=True)),
-        ("DRIVER", joined(kind=DRIVER)),
-        ("RULES", joined(rest=True)),
-        ("COMPLAINTS", str(COMPLAINTS)),
-        ("SORTS", str(SORTS)),
-        ("KNOWN", f"text ~ /{own}/ {{ note(fold(text, 0), 0, NR, stamp, text, 0); next }}" if own else ""),
-    ):
-        program = program.replace(name, value)
-    return program
+    needs = "\n".join(f'if (low ~ /{joined(asks=name)}/) needs["{name}"] = 1' for name in STATE_PARTS)
+    return script(
+        __package__,
+        "kernel_log.awk",
+        NEEDS=needs,
+        QUIET=joined(kind=QUIET),
+        GRAVE=joined(grave=True),
+        DRIVER=joined(kind=DRIVER),
+        RULES=joined(rest=True),
+        COMPLAINTS=COMPLAINTS,
+        SORTS=SORTS,
+        KNOWN=f"text ~ /{own}/ {{ note(fold(text, 0), 0, NR, stamp, text, 0); next }}" if own else "",
+    )
 
 
 def command(known: tuple[KnownLine, ...] = ()) -> str:
     """Return the command that reads the log, and sends the lines that the cluster file knows too."""
-    # -r prints the level of each line; tools that lack it print the lines alone
-    return (
-        'w=dmesg; o=$(dmesg -r 2>/dev/null) && [ -n "$o" ] || { o=$(dmesg 2>&1); }; r=$?; '
-        'if [ $r != 0 ] || [ -z "$o" ]; then e=$o; w=journalctl; '
-        "o=$(journalctl -q -k -b --no-pager -o short-monotonic 2>&1); r=$?; "
-        'if [ $r != 0 ] || [ -z "$o" ]; then '
-        'echo "dmesg: ${e:-empty}; journalctl -k: ${o:-empty}" | tr "\\n" " " >&2; exit 1; fi; fi; '
-        'echo "source $w"; echo "clock $(date +%s) $(cat /proc/uptime)"; '
-        f"f=$(printf '%s\\n' \"$o\" | awk '{_fold(known)}'); printf '%s\\n' \"$f\"; " + STATE_SH
-    )
+    return script(__package__, "kernel_log.sh", FOLD=shlex.quote(_fold(known))) + "\n" + STATE_SH
 
 
 _STAMP = re.compile(r"\[\s*(\d+\.\d+)\]")

@@ -81,8 +81,8 @@ def rule_of(text: str) -> LogRule | None:
 
 
 def in_awk(expressions: Iterable[str]) -> str:
-    """Return one expression for /.../ of an awk program that stands between apostrophes in a shell."""
-    return "|".join(expressions).replace("/", r"\/").replace("'", "'\\''")
+    """Return one expression for /.../ of an awk program."""
+    return "|".join(expressions).replace("/", r"\/")
 
 
 def joined(*, kind: str = "", asks: str = "", rest: bool = False, grave: bool = False) -> str:

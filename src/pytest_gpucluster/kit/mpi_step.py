@@ -17,6 +17,7 @@ from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, environment_request, run_step
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, StepError, StepMisplaced, StepTimeout
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit import mpi_errors, own_folder
 from pytest_gpucluster.kit import mpi_facts as reading
 from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
@@ -63,7 +64,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
             *(
                 "sh",
                 "-c",
-                source("prepare.sh"),
+                payload_script("prepare.sh"),
                 "sh",
                 self._folder,
                 config.compiler,
@@ -174,7 +175,15 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
     ) -> StepRequest:
         """Return the step that starts a program on these nodes with mpirun, as a batch script would."""
         tasks = ntasks_per_node or self.ntasks_per_node
-        argv = ("sh", "-c", source("as_batch.sh"), "sh", hostlist.fold(nodes), str(len(nodes)), str(tasks))
+        argv = (
+            "sh",
+            "-c",
+            payload_script("as_batch.sh"),
+            "sh",
+            hostlist.fold(nodes),
+            str(len(nodes)),
+            str(tasks),
+        )
         # -n: an mpirun that misreads Slurm's variables may start processes without end
         size = ("-n", str(len(nodes) * tasks))
         command = (*argv, self.config.mpirun, *size, *self.config.mpirun_args, *program)
@@ -212,6 +221,11 @@ def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple
         return StepResult(error.rc or -1, (), error.stderr, 0.0, ""), str(error)
 
 
+def payload_script(name: str) -> str:
+    """Return a program of sh of payloads/mpi, as it is sent to the nodes."""
+    return script("pytest_gpucluster.kit.payloads.mpi", name)
+
+
 def source(name: str) -> str:
-    """Return the text of a file of payloads/mpi, as it is sent to the nodes."""
+    """Return the source of a program of payloads/mpi, as it is sent to the nodes."""
     return sent(Path(__file__).parent / "payloads" / "mpi" / name)

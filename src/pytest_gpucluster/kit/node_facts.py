@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.core.survey import Hardware, Software
 from pytest_gpucluster.kit import node_links, nvidia_smi
 
@@ -56,26 +57,20 @@ def software_script(
 
     `torch`: start it, to count the GPUs that it sees. `programs`: names or paths.
     """
-    words = " ".join(packages())
     python = shlex.quote(python)
     count = f"$l {python} -c 'import torch; print(\"devices\\t%d\" % torch.cuda.device_count())' 2>/dev/null </dev/null || :"
-    return f"""
-p() {{ printf '%s\\t%s\\n' "$1" "$2"; }}
-t= l=; ! command -v timeout >/dev/null 2>&1 || {{ t='timeout -k 1 15'; l='timeout -k 1 90'; }}
-p system "$(. /etc/os-release 2>/dev/null; echo "$PRETTY_NAME")"
-for n in {shlex.join(programs)}; do f=$(command -v "$n" 2>/dev/null) && p "program $n" "$f"; done
-command -v all_reduce_perf >/dev/null 2>&1 || for d in {_BUILDS}; do
-  [ ! -x "$d/all_reduce_perf" ] || {{ p 'program all_reduce_perf' "$d/all_reduce_perf"; break; }}; done
-p mpirun "$($t mpirun --version 2>/dev/null </dev/null | head -n 1)"
-$t {python} -c '{PYTHON.strip()}' {words} 2>/dev/null </dev/null || :
-{count if torch else ""}
-for f in {_IMAGES}; do [ ! -r "$f" ] || p image "$f"; done
-[ -z "$(ls /etc/slurm/plugstack.conf.d/*pyxis* /etc/slurm-llnl/plugstack.conf.d/*pyxis* 2>/dev/null)" ] || p pyxis yes
-case $(srun --help 2>/dev/null </dev/null) in *container-image*) p pyxis yes ;; esac
-$t bash -lc 'module -t avail 2>&1' 2>/dev/null </dev/null | grep -v -e : -e '^ *$' -e 'not found' | head -n {_MOST} |
-  while read -r m; do p module "$m"; done
-echo end
-"""
+    return script(
+        __package__,
+        "node_software.sh",
+        PYTHON=python,
+        PROGRAMS=shlex.join(programs),
+        BUILDS=_BUILDS,
+        IMAGES=_IMAGES,
+        MOST=_MOST,
+        PACKAGES=" ".join(packages()),
+        PACKAGES_PY=shlex.quote(PYTHON.strip()),
+        COUNT_GPUS=count if torch else "",
+    )
 
 
 def read_software(answer: Answer) -> Software:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.pcie import REPRESENTOR, bridges, pci_path, root_port, served
 
@@ -34,22 +35,6 @@ _GENERATION = {
     "64.0": 6,
     "64": 6,
 }
-_NETWORK = """
-d=/sys/class/infiniband b=/sys/bus/pci/drivers/nvidia
-for g in $(ls $b 2>/dev/null); do case $g in *:*) echo "gpu;$(readlink -f $b/$g)" ;; esac; done
-for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do
-  v=; [ ! -e $d/$a/device/physfn ] || v=virtual
-  echo "port $a $p;$(cat $d/$a/ports/$p/state 2>/dev/null);$(cat $d/$a/ports/$p/rate 2>/dev/null)\
-;$(cat $d/$a/ports/$p/link_layer 2>/dev/null);$(cat $d/$a/device/current_link_speed 2>/dev/null)\
-;$(cat $d/$a/device/current_link_width 2>/dev/null);$v;$(cat $d/$a/board_id 2>/dev/null);$(readlink -f $d/$a/device)\
-;$(grep -acs SW_MNG $d/$a/device/vpd)\
-;$(cat $d/$a/device/net/$(cat $d/$a/ports/$p/gid_attrs/ndevs/0 2>/dev/null)/phys_port_name 2>/dev/null)"
-done; done
-for i in $(ls /sys/class/net 2>/dev/null); do
-  echo "net $i;$(cat /sys/class/net/$i/operstate 2>/dev/null);$(cat /sys/class/net/$i/speed 2>/dev/null)"
-done
-echo end
-"""
 _GBITS = re.compile(r"(\d+(?:\.\d+)?) Gb/sec")
 _SPEED = re.compile(r"(\d+(?:\.\d)?) GT/s")
 _NVLINKS = re.compile(r"NV(\d+)")
@@ -195,7 +180,7 @@ def read_links(survey: Answer, network: Answer) -> NodeLinks:
 
 NETWORK = Probe(
     "adapters and interfaces",
-    _NETWORK,
+    script(__package__, "node_links.sh"),
     read_network,
     by_hand="cat /sys/class/infiniband/*/ports/*/rate /sys/class/net/*/speed",
 )

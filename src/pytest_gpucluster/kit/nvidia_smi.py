@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.nvidia_csv import (
     Reader,
     bit_mask,
@@ -101,35 +102,15 @@ _FIELDS: dict[str, tuple[str, Reader]] = {
 
 _APPS = "pid,gpu_uuid,used_memory,process_name"  # the name last: it may hold commas
 _ROWS = "gpu_uuid,remapped_rows.correctable,remapped_rows.uncorrectable,remapped_rows.pending,remapped_rows.failure"
-# 18 links of 8 GPUs print up to 180 kB; folded to each GPU's line, the number of harmless counters, and the others.
-# Harmless: zeros, traffic, corrected errors, and raw errors before the correction, which are never zero on NVLink 5
-# (nvml.h, NVML_FI_DEV_NVLINK_COUNT_*). The rate 15e-255 is NVML's zero (DCGM, IsEffectiveBerThresholdExceeded).
-_FOLD_ERRORS = (
-    'awk \'/^GPU /{if(g)print "zero " z;g=1;z=0;print;next} '
-    "/: 0$|: 15e-255$|: [RT]x (packets|bytes): [0-9]+$|: FEC Errors - [0-9]+: [0-9]+$"
-    "|: Raw (BER|Errors) [A-Za-z0-9 ]+: [0-9]+$/{z++;next} "
-    'NF{print} END{if(g)print "zero " z}\''
-)
-_UPTIME = "echo uptime $(cat /proc/uptime)"
-_QUERIES = " ".join(
-    (
-        's=; n() { if [ -n "$s" ]; then o=; r=-; return; fi; o=$(nvidia-smi "$@" 2>&1); r=$?;',
-        f"case $r in {'|'.join(map(str, _STOPPED))}) s=1;; esac; }};",
-        """h() { echo "@@ $1 $r"; }; p() { printf '%s\\n' "$o"; };""",
-        "f=" + ",".join(query for query, _ in _FIELDS.values()) + ";",
-        'while :; do n --query-gpu="$f" --format=csv; case $o in',
-        """*'Field "'?*'" is not a valid field to query'*) x=${o#*Field \\"}; x=${x%%\\"*};""",
-        'case ",$f," in *",$x,"*) f=",$f,"; f=${f%%",$x,"*},${f#*",$x,"}; f=${f#,}; f=${f%,}; continue;; esac;;',
-        "esac; break; done; h gpus; p;",
-        f"n --query-remapped-rows={_ROWS} --format=csv; h rows; p;",
-        f"n --query-compute-apps={_APPS} --format=csv; h apps; p;",
-        # the warning is below this table, even if the queries do not show it (microsoft/pai, issue 3756)
-        "n; h header; case $o in *nfoROM*) p | grep nfoROM;; esac;",
-        """case $o in *CUDA*) o=${o#*CUDA}; printf 'CUDA%s\\n' "${o%%|*}";; esac;""",
-        "n nvlink -s; h nvlink; p;",
-        f"n nvlink -e; h errors; {_UPTIME}; p | {_FOLD_ERRORS};",
-        "n topo -m; h topology; p; n topo -p2p n; h p2p; p; :",
-    )
+_FOLD_ERRORS = shlex.quote(script(__package__, "nvlink_errors.awk"))
+_QUERIES = script(
+    __package__,
+    "nvidia_smi.sh",
+    STOPPED="|".join(map(str, _STOPPED)),
+    FIELDS=",".join(query for query, _ in _FIELDS.values()),
+    ROWS=_ROWS,
+    APPS=_APPS,
+    FOLD=_FOLD_ERRORS,
 )
 _ORDER = ("gpus", "rows", "apps", "header", "nvlink", "errors", "topology", "p2p")
 # one timeout(1) for all: one for each would be a third of the work on a healthy node
@@ -653,7 +634,8 @@ NVLINK_ERRORS = Probe(
 # a second reading, for how far the counters rise
 NVLINK_ERRORS_LATER = Probe(
     "NVLink errors, second reading",
-    f'o=$(nvidia-smi nvlink -e 2>&1); echo "@@ errors $?"; {_UPTIME}; printf "%s\\n" "$o" | {_FOLD_ERRORS}',
+    f'o=$(nvidia-smi nvlink -e 2>&1); echo "@@ errors $?"; echo uptime $(cat /proc/uptime); '
+    f'printf "%s\\n" "$o" | awk {_FOLD_ERRORS}',
     parse_nvlink_errors,
     timeout=_TIMEOUT,
     alone=True,

@@ -5,18 +5,10 @@ from __future__ import annotations
 import shlex
 from pathlib import PurePosixPath
 
-# safe FOLDER: fails if another user can replace files there or in a folder above it. A folder that cannot be entered
-# passes: the command that uses it states why. In a user namespace, root may be shown as the overflow user.
-# own FOLDER: creates a folder with an unpredictable name in it, and prints its path.
-OWN_SH = (
-    'safe() ( cd -P -- "$1" 2>/dev/null || exit 0; u=$(id -u); v=0; p=$PWD; set --; '
-    'while [ "${p:-/}" != / ]; do set -- "$@" "$p"; p=${p%/*}; done; '
-    'read -r _ _ n </proc/self/uid_map; [ "$n" = 4294967295 ] || read -r v </proc/sys/kernel/overflowuid; '
-    'LC_ALL=C ls -ldn -- "$@" | while read -r m _ o _; do '
-    'case $o in (0|"$u"|"$v");; (*) echo "a folder of $PWD belongs to another user ($o)" >&2; exit 1;; esac; '
-    'case $m in (????????w[!tT]*) echo "all users may replace files in $PWD ($m)" >&2; exit 1;; esac; done ); '
-    'own() { safe "$1" && mktemp -d "$1/gpucluster.XXXXXXXXXX"; }; '
-)
+from pytest_gpucluster.core.scripts import script
+
+# `safe FOLDER` and `own FOLDER`
+OWN_SH = script(__package__, "own_folder.sh") + "\n"
 
 
 def make_command(path: str) -> str:

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.suites.kubernetes import jobs
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
 from pytest_gpucluster.suites.kubernetes.facts import (
@@ -171,7 +172,7 @@ def test_rank_of_endless_digits_is_no_rank() -> None:
 @pytest.mark.parametrize("created", ["yes", "unknown"])
 def test_the_shell_gives_up_once_the_ttl_has_passed(created: str) -> None:
     refused = ("sh", "-c", "cat > /dev/null; echo 'Error from server (InternalError)' >&2; exit 1")
-    argv = ("sh", "-c", jobs._DELETE, "sh", "1", "1", "{}", *refused)
+    argv = ("sh", "-c", script(jobs.__package__, "delete.sh"), "sh", "1", "1", "{}", *refused)
     done = subprocess.run(argv, input=f"{created}\n", capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("Error from server (InternalError)\n")

@@ -237,13 +237,10 @@ def test_a_wrong_name_is_told_with_its_key() -> None:
 
 
 def test_the_commands_that_ask_for_names() -> None:
-    assert probes.packages(["libstdc++6", "b"]).command == (
-        "export LC_ALL=C; if command -v dpkg-query >/dev/null 2>&1; then "
-        "dpkg-query -W -f='${Package}\\t${Version}\\t${Status}\\n' libstdc++6 b 2>&1; "
-        "elif command -v rpm >/dev/null 2>&1; then "
-        "rpm -q --qf '%{NAME}\\t%{VERSION}-%{RELEASE}\\tinstalled\\n' libstdc++6 b 2>&1; "
-        "else echo 'neither dpkg-query nor rpm is installed' >&2; exit 127; fi"
-    )
+    command = probes.packages(["libstdc++6", "b"]).command
+    for tool in ("dpkg-query -W -f=", "rpm -q --qf "):
+        (line,) = (line for line in command.splitlines() if line.startswith(tool))
+        assert line.endswith("' libstdc++6 b 2>&1")
     assert probes.sysctls(["vm.a", "net.b"]).command == SECTIONS_SH + (
         "v=$(cat /proc/sys/vm/a /proc/sys/net/b 2>/dev/null) && set -f && IFS='\n' && set -- $v && [ $# = 2 ] && "
         "s all printf '%s\\n' \"$@\" || { s vm.a cat /proc/sys/vm/a; s net.b cat /proc/sys/net/b; }"

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # The agent of the fleet channel: one per node. POSIX sh; $1 is the nonce that marks the agent's lines.
 #
 # Input, one line for each command:   ID WHO SECONDS CAP FORM CODE|
@@ -12,7 +13,8 @@
 # The agent uses no files, so it works with a full /tmp, and forks nothing while it waits.
 # A missing library that a profile preloads would add a line to every answer.
 unset LD_PRELOAD
-PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin # of tools that a user's login does not have
+# of tools that a user's login does not have
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 N=$1 me=${SLURM_PROCID:-0}
 NL='
 '
@@ -61,6 +63,7 @@ watch() {
 }
 
 # A signal may arrive after the fork, before `pid` is set ($! is set by then) or before the child leads its group.
+# shellcheck disable=SC2317,SC2329 # a trap calls it
 end_command() {
   pid=${pid:-$!}
   [ "$pid" = "$before" ] || kill -9 "-$pid" 2>/dev/null || kill -9 "$pid" 2>/dev/null
@@ -68,7 +71,7 @@ end_command() {
 
 # Run the command: stdout to 1, stderr to 5, status to 3. Then kill the rest of its process group.
 work() {
-  pid= watcher= before=$!
+  pid='' watcher='' before=$!
   trap 'end_command; exit' TERM HUP INT
   if [ "$how" = b ]; then code=$(printf '%b|' "$code"); code=${code%|}; fi
   if [ -n "$limiter" ]; then
@@ -108,7 +111,8 @@ trap 'leave "ended by a signal"' TERM HUP INT
 exec 6>&1
 printf '%s 0 H %s %s %s\n' "$N" "$me" "$form" "${SLURMD_NODENAME:-$(uname -n)}"
 while IFS=' ' read -r id who seconds cap how code; do
-  jobs >/dev/null 2>&1 # reaps ended children: no zombies
+  # reaps ended children: no zombies
+  jobs >/dev/null 2>&1
   case $who in
     '*' | *",$me,"*) ;;
     *) continue ;;
@@ -118,6 +122,7 @@ while IFS=' ' read -r id who seconds cap how code; do
     continue
   fi
   code=${code%|}
+  # shellcheck disable=SC2017 # whole groups of characters
   limit=$((cap / bytes * chars + 2 * chars))
   answer &
 done

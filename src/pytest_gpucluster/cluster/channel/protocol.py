@@ -10,11 +10,11 @@ import base64
 import binascii
 import re
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.environment import login_lines
 from pytest_gpucluster.cluster.slurm.result import REVOKED
+from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +24,7 @@ MAX_PIECE = 1 << 16
 CODERS = (BASE64, HEX)
 
 _PLAIN = re.compile(r"[\x20-\x7e]*")
+_SHORT = {ord("\\"): r"\\", ord("\n"): r"\n", ord("\t"): r"\t"}  # escapes of printf %b that POSIX has
 _LABEL = re.compile(rb"\s*(\d{1,7}): ")
 _TASKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
 MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
@@ -56,9 +57,7 @@ _FIELDS = {"H": 3, "Q": 1, "P": 0, "o": 3, "e": 3, "O": 2, "E": 2, "X": 1}
 
 def agent_source() -> str:
     """Return the agent without its comments, as an argument of srun; a login's environment comes first."""
-    text = resources.files(__package__).joinpath("agent.sh").read_text(encoding="ascii")
-    lines = (line.strip() for line in text.splitlines())
-    return "\n".join([login_lines(), *(line for line in lines if line and not line.startswith("#"))])
+    return login_lines() + "\n" + script(__package__, "agent.sh")
 
 
 def agent_argv(nonce: str, shell: tuple[str, ...] = ("sh",)) -> tuple[str, ...]:
@@ -70,7 +69,7 @@ def request(number: int, tasks: Iterable[int] | None, seconds: int, cap: int, co
     r"""Return the request line of one command.
 
     `tasks` None: all of them. `seconds` is the deadline on the node, `cap` the most bytes of stdout and of stderr.
-    A command of printable ASCII is sent unchanged, any other in the format of `printf %b`: \0ooo for other bytes.
+    A command of printable ASCII is sent unchanged, any other in the format of `printf %b`.
     """
     who = "*" if tasks is None else f",{','.join(map(str, tasks))},"
     form, code = ("p", command) if _PLAIN.fullmatch(command) else ("b", _escaped(command))
@@ -80,8 +79,7 @@ def request(number: int, tasks: Iterable[int] | None, seconds: int, cap: int, co
 def _escaped(command: str) -> str:
     raw = command.encode("utf-8", "surrogateescape")
     return "".join(
-        chr(byte) if 0x20 <= byte <= 0x7E and byte != ord("\\") else f"\\0{byte:03o}"  # ASCII
-        for byte in raw
+        _SHORT.get(byte) or (chr(byte) if 0x20 <= byte <= 0x7E else f"\\0{byte:03o}") for byte in raw
     )
 
 

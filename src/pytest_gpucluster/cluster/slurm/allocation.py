@@ -35,6 +35,7 @@ from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import AllocationError, SlurmError
+from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,38 +47,6 @@ if TYPE_CHECKING:
 
 SPARE = 60  # seconds that salloc waits longer than this process
 PROMPT = 3.0  # seconds; salloc usually ends within one
-# When the holder ends, salloc releases the nodes. SIGTERM is for a request that still waits, and comes later: at the same
-# moment as the end of the holder it sometimes made salloc hang (seen on 22.05.8).
-# Nodes of a salloc that was killed are released by its parent, the only process that gets its exit status. It prints
-# nothing: a shell that reports a killed process to a closed pipe is killed itself.
-_GUARD = """
-exec 3<&0 4>&1
-{
-  salloc "$@" <&3 3<&- 5>&1 >&4 4>&- &
-  s=$!
-  { read -r _ <&3; exec 3<&-; sleep 1; while kill -TERM $s; do kill -CONT $s; sleep 2; done; } >/dev/null 2>&1 4>&- &
-  w=$!
-  exec 3<&- 4>&- </dev/null 2>/dev/null
-  wait $s; rc=$?
-  kill $w
-  echo "ended $rc"
-} | {
-  exec 3<&- 4>&- 2>/dev/null
-  while read -r what value; do
-    case $what in
-      job) job=$value ;;
-      ended) [ "$value" -lt 128 ] || [ -z "$job" ] || scancel --quiet "$job"; exit "$value" ;;
-    esac
-  done
-}
-"""
-# ... and by the holder, if that parent was killed too.
-_HOLDER = """
-{ echo "job $SLURM_JOB_ID" >&5; exec 5>&-; } 2>/dev/null
-scontrol show hostnames; echo "$0 $SLURM_JOB_ID $SLURM_JOB_PARTITION"
-cat >/dev/null
-kill -0 $PPID 2>/dev/null && ! grep -q "^State:.*Z" /proc/$PPID/status || exec scancel --quiet "$SLURM_JOB_ID"
-"""
 _COMPLETES = 5.0  # seconds of the state COMPLETING, which hides the final state
 _JOB = re.compile(r"(?:Pending|Granted) job allocation (\d+)")
 
@@ -257,10 +226,18 @@ class _Holder:
         self.slurm, self.request = slurm, request
         self.unknown = False
         self.nonce = f"held-{secrets.token_hex(8)}"
-        self.argv = ("salloc", *request.argv(), "sh", "-c", _HOLDER, self.nonce)
+        self.argv = (
+            "salloc",
+            *request.argv(),
+            "sh",
+            "-c",
+            script(__package__, "allocation_holder.sh"),
+            self.nonce,
+        )
         self.lines: queue.Queue[str | None] = queue.Queue()
         self.errors: list[str] = []
-        self.process = slurm.transport.spawn(("sh", "-c", _GUARD, "guard", *self.argv[1:]), env=slurm.env)
+        guard = ("sh", "-c", script(__package__, "allocation_guard.sh"), "guard")
+        self.process = slurm.transport.spawn((*guard, *self.argv[1:]), env=slurm.env)
         slurm.transport.count("salloc")
         self._threads = [
             threading.Thread(target=self._read_out, daemon=True),

@@ -36,6 +36,7 @@ from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import hostlist, redact, units
 from pytest_gpucluster.core.errors import SlurmError, StepCancelled, StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.core.run_mark import PREFIX, container_name
+from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,21 +57,8 @@ PIECE = 1024
 MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
 # bytes stored of a whole step: with many tasks, less than its cap for each
 STEP_CAP, LEAST_CAP = 1 << 29, 1 << 16
-# $0 is the nonce. Each frame is one write, so that no other output of the task splits it. slurmd's limits may allow core
-# files, which a crash would leave in the folder of the run.
-_WRAPPER = (
-    "ulimit -S -c 0 2>/dev/null; "
-    '{mark}printf \'%s begin %s %s %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_STEP_ID" '
-    '"${gpucluster_root:--}" "${gpucluster_image:--}" >&2; '
-    '{prelude}"$@"; rc=$?; printf \'%s end %s %s %s\\n\' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" $rc >&2; exit $rc'
-)
 PROFILE = ". /etc/profile"  # in commands for a person, instead of login_lines()
-# bash: define `module` as login shells do
-FIND_MODULE = (
-    "command -v module >/dev/null 2>&1 || for f in /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh "
-    '/etc/profile.d/modules.sh /usr/share/modules/init/bash; do [ -r "$f" ] && . "$f" && break; done; '
-    "command -v module >/dev/null 2>&1 || { own=$PATH; . /etc/profile; PATH=$own; } >/dev/null 2>&1 </dev/null"
-)
+FIND_MODULE = script(__package__, "find_module.sh")
 _LABEL = re.compile(rb" *(\d{1,7}): ")
 _RANKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")
 _ENDED = re.compile(r"srun: error: (\S+): tasks? ([\d,\-]+): (.+)")
@@ -159,14 +147,12 @@ class StepRequest:
 
     def task_argv(self, nonce: str | None) -> list[str]:
         """Return the command of each task; `nonce` None omits the frames."""
-        prelude = f"{self.prelude}; " if self.prelude else ""
         if nonce and self.wrap:
-            # replace, not format, because of the shell's braces
             mark = task_place.MARK if self.mark or self.container else ""
-            wrapper = _WRAPPER.replace("{prelude}", prelude).replace("{mark}", mark)
+            wrapper = script(__package__, "task.sh", MARK=mark, PRELUDE=self.prelude)
             return [self.shell, "-c", wrapper, nonce, *self.argv]
         if self.prelude:
-            return [self.shell, "-c", f'{prelude}exec "$@"', self.shell, *self.argv]
+            return [self.shell, "-c", f'{self.prelude}; exec "$@"', self.shell, *self.argv]
         return list(self.argv)
 
     @property

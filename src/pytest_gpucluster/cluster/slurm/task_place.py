@@ -21,25 +21,14 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.result import TaskResult
 
-# the files, then the names of the installed Python packages; the database of rpm by its length
-FINGERPRINT = (
-    "$(uname -m 2>/dev/null)-$({ cat /etc/os-release /etc/environment /var/lib/dpkg/status /lib/apk/db/installed; "
-    "LC_ALL=C ls -d /usr/lib/python3*/*-packages/*-info /usr/local/lib/python3*/*-packages/*-info "
-    "/opt/conda/lib/python3*/site-packages/*-info; wc -c </var/lib/rpm/rpmdb.sqlite; } 2>/dev/null | "
-    "cksum 2>/dev/null | { read -r sum size && echo $sum-$size; })"
-)
-# the first task of each node reads the image
-MARK = (
-    'gpucluster_root=$(while read -r _ _ dev at to _; do [ "$to" != / ] || root=$dev:$at; done </proc/self/mountinfo; '
-    'echo "$root"); gpucluster_image=; '
-    f'[ "${{SLURM_LOCALID:-0}}" != 0 ] || gpucluster_image={FINGERPRINT}; '
-)
+MARK = script(__package__, "task_place.sh")
 CAUSE = "the tasks did not run where the step states: plugstack.conf, a container's name, or options of srun"
 HINT = (
     "grep -r pyxis /etc/slurm/plugstack.conf* on the node, and restart slurmd after a change; enroot list; "

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.environment import CLIENT, COMMANDS_ONLY, IDENTITY, LOCALE, SYSTEM_PATH
 from pytest_gpucluster.cluster.transport.base import MAX_OUTPUT
+from pytest_gpucluster.core import scripts
 from pytest_gpucluster.core.errors import TransportError
 
 if TYPE_CHECKING:
@@ -31,18 +32,13 @@ if TYPE_CHECKING:
 # Nothing in here is special to sh, csh or fish within single quotes.
 BOOT = """exec /bin/sh -c 'IFS= read -r h && eval "$(printf %b "$h")"'"""
 # the same base environment as base_environment() and command_path(), at the other end
-_BASE = f"""
-far_slurm=$(command -v srun || command -v scontrol) && far_slurm=${{far_slurm%/*}} || far_slurm=
-for far_name in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do
-  case $far_name in {"|".join((*IDENTITY, *CLIENT, *COMMANDS_ONLY, "PATH"))}) ;; *) command unset "$far_name" ;; esac
-done 2>/dev/null
-PATH={SYSTEM_PATH}
-case :$PATH: in
-  *":$far_slurm:"*) ;;
-  *) [ -z "$far_slurm" ] || if command -v srun >/dev/null; then PATH=$far_slurm:$PATH; else PATH=$PATH:$far_slurm; fi ;;
-esac
-export PATH LANG={LOCALE}
-umask 022""".strip()
+_BASE = scripts.script(
+    __package__,
+    "base_environment.sh",
+    NAMES="|".join((*IDENTITY, *CLIENT, *COMMANDS_ONLY, "PATH")),
+    PATH=SYSTEM_PATH,
+    LOCALE=LOCALE,
+)
 LOST = 255  # exit status of ssh(1) after a lost connection
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOISE_LIMIT = 1 << 20  # bytes that a login shell may print before the command starts

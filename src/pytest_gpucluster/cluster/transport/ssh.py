@@ -25,6 +25,7 @@ from pytest_gpucluster.cluster.transport.remote_process import LOST, ConnectionL
 from pytest_gpucluster.cluster.transport.ssh_connect import SshError, connect, place
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, TransportError
+from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -35,22 +36,6 @@ FIRST_PATIENCE = 5.0  # seconds of retries for a server that is busy with other 
 AGAIN_PATIENCE = 20.0  # seconds of retries, once, after a connection that worked before
 _BEGIN = 60.0  # seconds for a login shell to start the command; its scripts may wait for a network
 _REPEATABLE = frozenset({"sinfo", "squeue", "sacct", "scancel", "env"})
-# Input lines: '' is a heartbeat, 'SIGNAL PID' is for a process group of this connection; each gets an answer.
-# No line for $1 seconds means that the sender has ended although the connection is open: then the lifeline kills the
-# server's process for the connection, its parent, which closes the pipes of all processes of the connection.
-_LIFELINE = """
-parent=$PPID
-case $(cat /proc/$parent/comm 2>/dev/null) in sshd*) ;; *) parent= ;; esac
-while :; do
-  line=$(timeout "$1" sh -c 'IFS= read -r x && printf %s "$x"') || { rc=$?; break; }
-  set -- "$1" $line
-  if [ $# = 3 ]; then
-    kill "-$2" "-$3" 2>/dev/null || kill "-$2" "$3" 2>/dev/null
-  fi
-  echo
-done
-[ $rc = 124 ] && [ -n "$parent" ] && kill "$parent"
-"""
 
 
 class SshConnection:
@@ -96,7 +81,13 @@ class SshConnection:
         self._signals.put(f"{number:d} {pid:d}\n".encode())
 
     def _keep_alive(self) -> None:
-        argv = ("sh", "-c", _LIFELINE, "gpucluster-lifeline", f"{max(2, round(self._alive)):d}")
+        argv = (
+            "sh",
+            "-c",
+            script(__package__, "lifeline.sh"),
+            "gpucluster-lifeline",
+            f"{max(2, round(self._alive)):d}",
+        )
         with contextlib.suppress(Exception):  # MaxSessions: the connection works without it too
             process = SshProcess(self._wire.open_session(timeout=self._timeout), argv, self.where)
             process.begin({}, timeout=self._timeout)

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Prints facts of a task, outside or inside of a container, as lines `c|KEY|VALUE`. POSIX sh with few commands, since an
 # image may be minimal. $1 is a further action: none, try_write, write, remove, environment; $2 is unique to the run.
 action=$1 nonce=$2 own=
@@ -11,15 +12,18 @@ while read -r _ _ device source target _; do
     [ "$target" != / ] || root="$device $source"
 done < /proc/self/mountinfo
 report root "$root"
+# shellcheck disable=SC2012 # an image may lack readlink
 report namespace "$(ls -l /proc/self/ns/mnt 2> /dev/null | sed 's/.*-> //')"
 while read -r key value _; do
     [ "$key" != Uid: ] || report uid "$value"
 done < /proc/self/status
 read -r inside outside _ < /proc/self/uid_map && report uid_map "$inside $outside"
+# shellcheck disable=SC1091 # a file of the image
 report release "$( (. /etc/os-release && echo "$ID $VERSION_ID") 2> /dev/null)"
 report workdir "$PWD"
 report path "$PATH"
 report home "$HOME"
+# shellcheck disable=SC3045 # dash and busybox have ulimit -l
 report memlock "$(ulimit -l 2> /dev/null)"
 has stat && report shm "$(stat -f -c '%b %S' /dev/shm 2> /dev/null)"
 for name in RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_JOB_ID \
@@ -56,7 +60,7 @@ case $action in
         ;;
     remove) rm -f "/.gpucluster-root-$nonce" ;;
     environment)
-        while IFS== read -r name value; do
+        while IFS='=' read -r name value; do
             case $name in '' | *[!A-Za-z0-9_]*) ;; *) report "image.$name" "$value" && [ "$name" != PATH ] || own=$value ;; esac
         done < /etc/environment
         # as changed by /etc/profile: Enroot starts a login shell by default

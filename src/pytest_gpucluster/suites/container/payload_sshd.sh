@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Two tasks per node in one container: the first runs the image's sshd as the user of the step, with a host key and an
 # authorized key of its own on a free port of 127.0.0.1; the second runs a command through it. $2 is unique to the run.
 # Prints lines `c|KEY|VALUE`. Nothing takes longer than LIMIT seconds; the folder of keys is removed at the end.
@@ -47,6 +48,7 @@ serve() {
     port=$((20000 + (${SLURM_JOB_ID:-0} * 131 + ${SLURM_NODEID:-0} * 17) % 12000)) tries=5
     until listen "$port"; do
         tries=$((tries - 1)) port=$((port + 1))
+        # shellcheck disable=SC2015 # either of the two
         [ "$tries" -gt 0 ] && grep -q 'Address already in use' "$folder/log" || refuse "sshd: $(last_line "$folder/log")"
     done
     report port "$port"

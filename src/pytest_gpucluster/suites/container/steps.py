@@ -16,9 +16,9 @@ from pytest_gpucluster.cluster.slurm.pyxis import NOT_SAVED, PyxisOptions, expla
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit import enroot, own_folder
 from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, messages_of, why_failed
-from pytest_gpucluster.kit.payload_step import source_of
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,
@@ -184,7 +184,7 @@ class ContainerSteps:
     def _sshd(self, imported: ImageImport, nodes: tuple[str, ...]) -> None:
         """Run sshd in one task of each node, and a command through it from another."""
         pyxis = self._reuse(imported, mounts=(f"{self._folder}:{MOUNTED}",))
-        self._step("sshd", nodes, pyxis, "", tasks=2, script="payload_sshd.sh")
+        self._step("sshd", nodes, pyxis, "", tasks=2, payload="payload_sshd.sh")
 
     # -- one step -----------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class ContainerSteps:
         action: str,
         exports: Mapping[str, str] | None = None,
         tasks: int = 1,
-        script: str = "payload.sh",
+        payload: str = "payload.sh",
     ) -> None:
         if not nodes:
             return
@@ -221,7 +221,7 @@ class ContainerSteps:
         }
         words = ",".join(f"{key}={value}" for key, value in outside.items())
         request = StepRequest(
-            argv=("sh", "-c", source_of(__file__, script), "sh", action, self.nonce),
+            argv=("sh", "-c", script(__package__, payload), "sh", action, self.nonce),
             nodes=tuple(nodes),
             ntasks_per_node=tasks,
             gpus_per_node=self.gpus or None,

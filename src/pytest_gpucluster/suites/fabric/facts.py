@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.nvidia_smi import topology_of
 from pytest_gpucluster.kit.pcie import NEAR, REPRESENTOR, bridges, made_up_paths, pci_path
 
@@ -38,29 +40,7 @@ _OF_DEVICE = ("fw_ver", "hca_type", "board_id", "sys_image_guid")
 _NETDEV = "gid_attrs/ndevs/0"  # the network interface of the port
 _OF_PORT = ("state", "phys_state", "rate", "link_layer", _NETDEV, *(f"counters/{name}" for name in COUNTERS))
 
-_ADAPTERS = " ".join(
-    (
-        "d=/sys/class/infiniband; echo uptime $(cat /proc/uptime);",
-        "echo product $(cat /sys/class/dmi/id/product_name 2>/dev/null);",
-        # the links show the bridges between the processor and a device
-        "b=/sys/bus/pci/drivers/nvidia; u=; for g in $(ls $b 2>/dev/null); do",
-        "case $g in *:*) echo gpu $(readlink -f $b/$g); u=known;; esac; done; f=; t=;",
-        "for a in $(ls $d 2>/dev/null); do l=$(readlink -f $d/$a/device); echo path $a $l;",
-        'case $l in *:*) t=known;; esac; f="$f $d/$a/device/vpd"; done;',
-        # vital product data of a bridge to NVSwitches (Fabric Manager User Guide); only root may read it
-        '[ -z "$f" ] || grep -al SW_MNG $f 2>/dev/null;',
-        "for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do",
-        # physfn: the adapter is a virtual function of another one of this host
-        "v=; [ ! -e $d/$a/device/physfn ] || v=virtual; echo port $a $p $v; set --;",
-        "for f in " + " ".join(_OF_DEVICE) + '; do set -- "$@" $d/$a/$f; done;',
-        "for f in " + " ".join(_OF_PORT) + '; do set -- "$@" $d/$a/ports/$p/$f; done;',
-        'grep -H . "$@" 2>/dev/null;',
-        "for n in $(ls $d/$a/device/net 2>/dev/null); do echo net $n $(cat $d/$a/device/net/$n/mtu 2>/dev/null)",
-        "name $(cat $d/$a/device/net/$n/phys_port_name 2>/dev/null); done;",
-        "done; done; ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:;",
-        '[ -z "$f" ] || [ -n "$t" ] && [ -n "$u" ] || { echo topology; timeout -k 5 20 nvidia-smi topo -m 2>/dev/null; }; echo end',
-    )
-)
+_ADAPTERS = script(__package__, "adapters.sh", OF_DEVICE=" ".join(_OF_DEVICE), OF_PORT=" ".join(_OF_PORT))
 
 
 @dataclass(frozen=True)
@@ -446,12 +426,9 @@ IOMMU = Probe(
     parse_iommu,
     by_hand="cat /proc/cmdline; ls /sys/class/iommu; grep . /sys/class/infiniband/*/device/iommu_group/type",
 )
-# 'Express (v2) Downstream Port' precedes 'ACSCtl:': extended capabilities follow the others
 ACS = Probe(
     "PCIe access control",
-    'lspci -vvv | awk \'/^[0-9a-f]/{d=$1;k="unknown";n++} /Express .*Downstream Port/{k="downstream"} '
-    '/Express .*Root Port/{k="root"} /access denied/{x++} /ACSCtl:/{print "acs",d,k,$0} '
-    'END{print "end",n+0,x+0}\'',
+    "lspci -vvv | awk " + shlex.quote(script(__package__, "acs.awk")),
     parse_acs,
     root=True,
     by_hand="lspci -vvv | grep -e '^[0-9a-f]' -e 'Express (' -e ACSCtl",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.mpi_step import source
+from pytest_gpucluster.kit.mpi_step import payload_script
 from pytest_gpucluster.kit.nccl_transport import LOGGED
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
@@ -186,7 +186,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         batch = (
             "sh",
             "-c",
-            source("as_batch.sh"),
+            payload_script("as_batch.sh"),
             "sh",
             hostlist.fold(nodes),
             str(len(nodes)),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.probe import Probe, text_of
+from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,23 +18,6 @@ if TYPE_CHECKING:
 ADOPT, SYSTEMD = "pam_slurm_adopt.so", "pam_systemd.so"
 _SERVICE = "sshd"
 MAX_DEPTH = 16  # of included files
-# Only lines that matter: the files of all nodes come in one answer. -C: sshd -T demands it where sshd_config has a Match
-_COMMAND = r"""
-files=$(ls /etc/pam.d 2>/dev/null | sed 's|^|/etc/pam.d/|')
-lines=$([ -z "$files" ] || grep -HsE '^[^#]*(pam_slurm_adopt|pam_systemd|include|substack)' $files)
-printf '%s\n' "$lines" | sed -n 's/^[^:]*\/pam\.d\//pam|/p'
-case " $(echo $files) " in *' /etc/pam.d/sshd '*) echo 'sshd|yes' ;; esac
-named=$(printf '%s\n' "$lines" | sed -n 's/.*[[:space:]]\(\/[^[:space:]]*pam_slurm_adopt\.so\).*/\1/p')
-for place in $named /lib*/security/pam_slurm_adopt.so /lib/*/security/pam_slurm_adopt.so \
-    /usr/lib*/security/pam_slurm_adopt.so /usr/lib/*/security/pam_slurm_adopt.so; do
-    [ ! -e "$place" ] || echo "module|$place"
-done
-PATH=$PATH:/usr/sbin:/sbin
-use=$(sshd -T -C user=root,host=localhost,addr=127.0.0.1 2>/dev/null | grep -i '^usepam ')
-[ -n "$use" ] || use=$(grep -hisE '^[[:space:]]*UsePAM[[:space:]]' /etc/ssh/sshd_config.d/*.conf /etc/ssh/sshd_config | head -n 1)
-echo "usepam|$use"
-echo "logind|$(systemctl is-active systemd-logind 2>/dev/null)"
-"""
 _LINE = re.compile(r"\s*-?(\w+)\s+(\[[^\]]*\]|\S+)\s+(\S+)")
 _DEBIAN = re.compile(r"\s*@include\s+(\S+)")
 
@@ -106,7 +90,7 @@ def _modules(files: Mapping[str, list[str]], kind: str) -> Iterator[tuple[str, s
 
 PAM = Probe(
     "PAM of sshd",
-    _COMMAND.strip(),
+    script(__package__, "pam.sh"),
     read_pam,
     root=True,
     by_hand="cat /etc/pam.d/sshd; sshd -T | grep -i usepam",

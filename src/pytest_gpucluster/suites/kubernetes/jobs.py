@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.payload_step import COLLECTIVE, sent
 from pytest_gpucluster.suites.kubernetes.facts import read_job_pods, read_uid, whole
 
@@ -38,40 +39,11 @@ POLL = 0.5, 5.0  # shortest and longest time between two queries of the pods of 
 MESSAGE = "/dev/termination-log"  # its first 4096 bytes become part of the pod's status
 PORT = 29500
 _LIST_GPUS = f"nvidia-smi -L > {MESSAGE} 2>&1"
-# one process per GPU; the payload takes its rank from Slurm's variables
-_RANKS = """until getent hosts "$MASTER_ADDR" > /dev/null; do sleep 1; done
-local=0; pids=
-while [ "$local" -lt "$GPUS" ]; do
-  SLURM_PROCID=$((JOB_COMPLETION_INDEX * GPUS + local)) SLURM_LOCALID=$local "$@" &
-  pids="$pids $!"; local=$((local + 1))
-done
-rc=0; for pid in $pids; do wait "$pid" || rc=$?; done; exit "$rc"
-"""
 SERVER_TIMEOUT = 60  # seconds: --request-timeout of kube-apiserver; no request takes effect later
 # answers after which nothing was created; any other failure, as a timeout or 5xx, leaves that open
 _REFUSED = re.compile(
     r"\((?:Forbidden|Invalid|BadRequest|Unauthorized|NotFound)\)|is invalid|denied the request"
 )
-# First line: whether the owner was created. End of file instead means that this process died during the creation, which may
-# still take effect. A deleted object counts as gone at the answer NotFound.
-_DELETE = """settled=$1 lifetime=$2 options=$3 pause=0; shift 3
-clock() { read -r now _ < /proc/uptime; now=${now%.*}; }
-trap '' PIPE
-read -r created || created=unknown
-[ "$created" != no ] || exit 0
-[ "$created" != yes ] || read -r _
-clock; settled=$((now + settled)); end=$((settled + lifetime))
-while :; do
-  answer=$(printf %s "$options" | "$@" 2>&1 > /dev/null) && created=yes
-  clock
-  case $answer in
-    *"(NotFound)"*) [ "$created" != yes ] && [ "$now" -lt "$settled" ] || exit 0 ;;
-    ?*) printf '%s\n' "$answer" >&2 ;;
-  esac
-  [ "$now" -lt "$end" ] || exit 1
-  sleep "$pause"; pause=$((pause < 2 ? 2 * pause + 1 : 3))
-done
-"""
 _UNPACK = "import base64, os, zlib; exec(zlib.decompress(base64.b64decode(os.environ['PAYLOAD'])))"
 
 
@@ -115,7 +87,15 @@ class Guard:
         # kubectl's own limit, and then that of the server
         settled = int(kubectl.config.timeout) + SERVER_TIMEOUT
         limits = str(settled), str(lifetime)
-        self._argv = ("sh", "-c", _DELETE, "sh", *limits, options, *kubectl.argv(*words))
+        self._argv = (
+            "sh",
+            "-c",
+            script(__package__, "delete.sh"),
+            "sh",
+            *limits,
+            options,
+            *kubectl.argv(*words),
+        )
         self._kubectl, self._report, self._created = kubectl, report, b""
         self._process = kubectl.transport.spawn(self._argv)
 
@@ -297,7 +277,16 @@ class _Work:
         first, last = self.config.nccl_sizes
         payload = base64.b64encode(zlib.compress(sent(COLLECTIVE).encode(), 9)).decode()
         sweep = ["sweep", "-c", "all_reduce", "-b", str(first), "-e", str(last), "-f", "4"]
-        command = ["sh", "-c", _RANKS, "sh", self.config.python, "-c", _UNPACK, *sweep]
+        command = [
+            "sh",
+            "-c",
+            script(__package__, "ranks.sh"),
+            "sh",
+            self.config.python,
+            "-c",
+            _UNPACK,
+            *sweep,
+        ]
         job = self.job(name, nodes, gpus, command)
         job["spec"] |= {"completions": len(nodes), "parallelism": len(nodes), "completionMode": "Indexed"}
         pod = job["spec"]["template"]["spec"]

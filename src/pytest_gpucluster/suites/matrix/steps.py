@@ -12,6 +12,7 @@ from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT, NO_ENVIRONMENT
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.mpi_config import MpiConfig
@@ -40,28 +41,7 @@ if TYPE_CHECKING:
 
 _MARK = re.compile(r"gpucluster-matrix (\S*) (.+)")
 _SHARE = re.compile(r"gpucluster-matrix-share (\S*) (\d{1,9}) (\d{1,9}) (\S*)$", re.MULTILINE)
-# The sum proves that the task computes. Then it computes for half a second and states how much CPU time it got: a share
-# that does not depend on the shell of an image. All with builtins; the units of /proc/uptime and of utime and stime in
-# /proc/self/stat are hundredths of a second (proc(5); USER_HZ is 100 on x86-64, arm64 and ppc64).
-_CPU = r"""
-i=0 s=0; while [ $i -lt 1000 ]; do i=$((i+1)); s=$((s+i)); done
-cpus=; while read -r key value; do
-  [ "$key" != Cpus_allowed_list: ] || { cpus=$value; break; }
-done </proc/self/status
-now() { read -r up rest </proc/uptime; wall=1${up%.*}${up#*.}; }
-used() { read -r stat </proc/self/stat; set -- $stat; cpu=$((${14} + ${15})); }
-now; begin=$wall; used; before=$cpu
-while now; [ $((wall - begin)) -lt 50 ]; do j=0; while [ $j -lt 1000 ]; do j=$((j+1)); done; done
-used
-printf 'gpucluster-matrix %s %s\ngpucluster-matrix-share %s %s %s %s\n' "$SLURMD_NODENAME" $s \
-  "$SLURMD_NODENAME" $((cpu - before)) $((wall - begin)) "$cpus"
-"""
 SUM = "500500"  # of 1 to 1000
-_GPU = (
-    'n=$(nvidia-smi -L 2>&1) || { printf \'gpucluster-matrix %s %s\\n\' "$SLURMD_NODENAME" "'
-    "$(printf %s \"nvidia-smi: $n\" | tr '\\n' ' ')\"; exit 0; }; "
-    "printf 'gpucluster-matrix %s %s\\n' \"$SLURMD_NODENAME\" $(printf '%s\\n' \"$n\" | grep -c '^GPU ')"
-)
 _NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 _SIZES = "-b 8 -e 128M -f 16 -g 1"  # the largest is limited by bandwidth, not by latency
 SHARED_HOST = "virtual nodes share a host"
@@ -207,11 +187,13 @@ class Matrix:
     # --- workloads without messages between tasks
 
     def _cpu(self, row: str) -> Measured:
-        verdict, result = self._work(row, _CPU, self.config.ntasks_per_node, SUM, "")
+        verdict, result = self._work(row, script(__package__, "cpu.sh"), self.config.ntasks_per_node, SUM, "")
         return verdict, speed.of_shares(shares(result))
 
     def _gpu(self, row: str) -> Measured:
-        return self._work(row, _GPU, 1, str(self.gpus), "GPUs", gpus=self.gpus, env=_NVIDIA)[0], None
+        return self._work(
+            row, script(__package__, "gpu.sh"), 1, str(self.gpus), "GPUs", gpus=self.gpus, env=_NVIDIA
+        )[0], None
 
     def _work(
         self,

@@ -20,6 +20,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, StepError
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement, NcclStep, all_sweeps_over
@@ -38,20 +39,6 @@ PARALLEL_STEPS = 8  # steps of single pairs with nccl-tests
 
 NO_WORLD = (
     "each process ran alone: MPI was started without PMI or PMIx: set nccl.mpi to one of `srun --mpi=list`"
-)
-
-# Each node is a separate world: its tasks count from 0, and its first task is the rendezvous.
-_ALONE = (
-    "export SLURM_PROCID=$SLURM_LOCALID SLURM_STEP_NUM_TASKS={gpus} SLURM_NTASKS={gpus}; "
-    # a port per step, below 32768, the first ephemeral port of Linux
-    'exec "$@" --address 127.0.0.1 --port '
-    "$((20000 + (SLURM_JOB_ID * 131 + ${SLURM_STEP_ID:-$SLURM_STEPID} * 17 + SLURM_NODEID) % 12000))"
-)
-
-# A binary built with MPI would join the tasks of all nodes; without the variables of Slurm and PMI it is a singleton
-_SINGLETON = (
-    "for name in $(env | sed -n 's/^\\(SLURM_[A-Za-z0-9_]*\\|PMI[A-Za-z0-9_]*\\)=.*/\\1/p'); do unset \"$name\"; done; "
-    'exec "$@"'
 )
 
 
@@ -82,7 +69,7 @@ class NcclRunner(NcclStep):
             argv = (
                 "sh",
                 "-c",
-                _SINGLETON,
+                script(__package__, "singleton.sh"),
                 "sh",
                 sweep.program,
                 *sweep.words(),
@@ -93,9 +80,9 @@ class NcclRunner(NcclStep):
             request = self._request(nodes, argv, ntasks_per_node=1, gpus_per_node=self.gpus)
             request = replace(request, mpi="none")
         else:
-            script = _ALONE.replace("{gpus}", str(self.gpus))
+            alone = script(__package__, "alone.sh", GPUS=self.gpus)
             inner = self._payload("sweep", "-c", "all_reduce", *sweep.words(), *self._deadlines())
-            argv = ("sh", "-c", script, "sh", *inner)
+            argv = ("sh", "-c", alone, "sh", *inner)
             request = self._request(nodes, argv, ntasks_per_node=self.gpus, gpus_per_task=1)
             request = replace(request, enough=all_sweeps_over(len(nodes)))
         return self._measure(request, "all_reduce", apart=True)

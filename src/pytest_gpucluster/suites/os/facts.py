@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line, text_of
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.core.units import cpu_list
 
 if TYPE_CHECKING:
@@ -23,9 +24,7 @@ T = TypeVar("T")
 # ASCII record separator, which no file that is read here contains
 MARK = "\x1e"
 # `s NAME COMMAND...` runs a command as a section and leaves its exit status in $r
-SECTIONS_SH = (
-    'export LC_ALL=C; s() { printf "\\036%s\\n" "$1"; shift; "$@" 2>&1; r=$?; printf "\\036=%s\\n" "$r"; }; '
-)
+SECTIONS_SH = script(__package__, "sections.sh") + "\n"
 TUNABLES = (
     "kernel/core_pattern",
     "kernel/pid_max",
@@ -40,42 +39,15 @@ _SYSCTLS = " ".join(f"/proc/sys/{name}" for name in TUNABLES)
 _TAINT_FILE = "/proc/sys/kernel/tainted"
 _THP_FILE = "/sys/kernel/mm/transparent_hugepage/enabled"
 _LSM_FILE = "/sys/kernel/security/lsm"
-# One process reads all files: first those of one line, then the others, each after two copies of a file that contains
-# "Linux", since a file may lack its last newline. If one cannot be read, each is read by its own process: _SINGLY.
-_BETWEEN = " /proc/sys/kernel/ostype /proc/sys/kernel/ostype "
-_TOGETHER = _BETWEEN.join(
-    (
-        f's files cat {_PROC} {_SYSCTLS} {_TAINT_FILE} {_THP_FILE} "$@"',
-        "/etc/os-release",
-        "/proc/meminfo",
-        "/proc/self/limits",
-        "/proc/mounts",
-        _LSM_FILE,
-    )
-)
-_SINGLY = "; ".join(
-    (
-        f"s proc cat {_PROC} /proc/meminfo",
-        "s release cat /etc/os-release",
-        's governor cat "$@"',
-        "s mounts cat /proc/mounts",
-        "s limits cat /proc/self/limits",
-        f"s thp cat {_THP_FILE}",
-        f"s lsm cat {_LSM_FILE}",
-        f"s tunables cat {_SYSCTLS}",
-        f"s taint cat {_TAINT_FILE}",
-    )
-)
-BASICS = SECTIONS_SH + "; ".join(
-    (
-        "s date date +%s.%N",  # first: it is compared with the time at which the command was sent
-        "s names uname -nr",
-        "s lscpu lscpu",
-        f"set -- {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor",
-        f"[ $# -gt 1 ] || set -- {_CPUS}/cpu0/cpufreq/scaling_governor",
-        f'{_TOGETHER}; [ "$r" = 0 ] || {{ {_SINGLY}; }}',
-        "s user id",
-    )
+BASICS = SECTIONS_SH + script(
+    __package__,
+    "basics.sh",
+    CPUS=_CPUS,
+    PROC=_PROC,
+    SYSCTLS=_SYSCTLS,
+    TAINT=_TAINT_FILE,
+    THP=_THP_FILE,
+    LSM=_LSM_FILE,
 )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.suites.os.facts import SECTIONS_SH, sections
 
 if TYPE_CHECKING:
@@ -85,13 +86,7 @@ def naming(names: Sequence[str]) -> Probe[Naming]:
     After two seconds or more it is repeated and the second time counts, since the node may have been busy.
     """
     other = shlex.quote(names[0]) if names else ""
-    # a builtin of the shell: the start of a process would add to the time
-    command = (
-        "export LC_ALL=C; n=${SLURMD_NODENAME:-$(uname -n)}; for i in 1 2; do read -r a _ </proc/uptime; "
-        f'o=$(timeout {RESOLVE_SECONDS} getent hosts "$n" {other}); r=$?; read -r b _ </proc/uptime; '
-        '[ "$r" != 124 ] && [ "$((${b%.*}-${a%.*}))" -gt 1 ] || break; done; '
-        'printf "%s\\n" ${o:+"$o"} "took $a $b $r $n"'
-    )
+    command = script(__package__, "naming.sh", SECONDS=RESOLVE_SECONDS, OTHER=other)
     return Probe(
         "naming",
         command,
@@ -133,18 +128,6 @@ class ReachabilityResult:
     outcome: str
 
 
-# both neighbours at the same time; the list is closed to a ring: it begins with the last name and ends with the first
-_REACH_SH = (
-    'export LC_ALL=C; n=${SLURMD_NODENAME:-}; [ -n "$n" ] || { n=$(uname -n); n=${n%%.*}; }; l=@LIST@; '
-    'case $l in *" $n "*) ;; *) echo "$n has no neighbour" >&2; exit 1;; esac; '
-    't=${l#*" $n "}; x=${t%% *}; t=${l%" $n "*}; y=${t##* }; [ "$x" != "$y" ] || y=; '
-    f'go() {{ a=$(timeout {NAME_SECONDS} getent ahosts "$1"); r=$?; a=${{a%%[[:space:]]*}}; '
-    '[ -n "$a" ] || { echo "peer $1 - $r -"; return; }; '
-    f'e=$(timeout {CONNECT_SECONDS} bash -c ": >/dev/tcp/$a/{PORT}" 2>&1); r=$?; echo "peer $1 $a $r ${{e##*: }}"; }}; '
-    'go "$x" & [ -z "$y" ] || go "$y" & wait'
-)
-
-
 def rings(groups: Iterable[Sequence[str]]) -> str:
     """Return the rings of all groups, in which each node finds its neighbours; '' without a group of two nodes."""
     lists = (" ".join((names[-1], *names, names[0])) for names in groups if len(names) > 1)
@@ -153,7 +136,14 @@ def rings(groups: Iterable[Sequence[str]]) -> str:
 
 def reach(ring: str) -> Probe[tuple[ReachabilityResult, ...]]:
     """Return the probe in which each node connects to the node before and the node after it in `ring`."""
-    command = _REACH_SH.replace("@LIST@", shlex.quote(f" {ring} "))
+    command = script(
+        __package__,
+        "reach.sh",
+        LIST=shlex.quote(f" {ring} "),
+        NAME_SECONDS=NAME_SECONDS,
+        CONNECT_SECONDS=CONNECT_SECONDS,
+        PORT=PORT,
+    )
     peer = shlex.quote(ring.partition(" ")[0])  # one of the neighbours, as an example
     return Probe(
         "neighbours",

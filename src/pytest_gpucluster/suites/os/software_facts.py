@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line, text_of
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.core.values import system_name
 from pytest_gpucluster.suites.os.facts import SECTIONS_SH, sections
 
@@ -46,18 +47,6 @@ class Processes:
         return tuple(process for process in self.stuck if process.state.startswith(letter))
 
 
-# Two further samples if the first one has such processes: a child is a zombie until its parent reaps it, and a process
-# is in state D during input and output. The count shows that ps ran.
-_PROCESSES_SH = (
-    "export LC_ALL=C; sample() { ps -eo pid=,ppid=,stat=,etimes=,user=,comm= | "
-    'awk \'{ n++ } $1 == 1 { all = 1 } $3 ~ /^Z/ { print } $3 ~ /^D/ { c = u = 0; f = "/proc/" $1 "/status"; '
-    "while ((getline l < f) > 0) { if (l ~ /^State/ && l !~ /D/) break; if (l ~ /^VmSize/) u = 1; "
-    "if (l ~ /ctxt_switches/) { split(l, w); c += w[2] } } "
-    'close(f); print (c ? "@" (u ? c : "kernel") " " : "") $0 } '
-    'END { print "processes", (n + 0) (n && !all ? " visible" : "") }\'; }; '
-    'a=$(sample); printf "%s\\n" "$a"; case $a in *" D"*|*" Z"*) '
-    "for i in 1 2; do sleep 1; sample; done;; esac"
-)
 _HIDDEN = (
     "ps does not show process 1: /proc hides the processes of others (hidepid); run as root, or as a member of the "
     "group that its option gid= names"
@@ -116,7 +105,7 @@ def _same(process: ProcessRow, before: ProcessRow | None) -> bool:
 
 PROCESSES: Probe[Processes] = Probe(
     "processes",
-    _PROCESSES_SH,
+    script(__package__, "processes.sh", FOLD=shlex.quote(script(__package__, "processes.awk"))),
     read_processes,
     by_hand="ps -eo pid,ppid,stat,etimes,user,comm | awk '$3 ~ /^[DZ]/'",
 )
@@ -313,13 +302,7 @@ def packages(names: Iterable[str]) -> Probe[dict[str, str]]:
     if not wanted:
         return _nothing("packages")
     quoted = " ".join(shlex.quote(name) for name in wanted)
-    command = (
-        "export LC_ALL=C; if command -v dpkg-query >/dev/null 2>&1; then "
-        f"dpkg-query -W -f='${{Package}}\\t${{Version}}\\t${{Status}}\\n' {quoted} 2>&1; "
-        "elif command -v rpm >/dev/null 2>&1; then "
-        f"rpm -q --qf '%{{NAME}}\\t%{{VERSION}}-%{{RELEASE}}\\tinstalled\\n' {quoted} 2>&1; "
-        "else echo 'neither dpkg-query nor rpm is installed' >&2; exit 127; fi"
-    )
+    command = script(__package__, "packages.sh", NAMES=quoted)
 
     def parse(answer: Answer) -> dict[str, str]:
         if answer.rc == NOT_FOUND:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.own_folder import OWN_SH
 from pytest_gpucluster.suites.os.facts import SECTIONS_SH, CommandSection, sections
 
@@ -25,43 +26,6 @@ NETWORKED = (
     *("fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs"),
 )
 MOST_NETWORKED = 32  # an automounter may have mounted hundreds
-# Paths with an escape (blank, newline) are omitted, since df does not accept them
-_NETWORKED_SH = (
-    "set -- @PATHS@; also=$(cat /proc/mounts 2>/dev/null | { m=0; seen=; while read -r s p f o; do "
-    f"case $f in ({'|'.join(NETWORKED)}) ;; (*) continue;; esac; "
-    'case "$p$seen" in (*\\\\*|*" $p "*) continue;; esac; seen="$seen $p "; '
-    'for q do [ "$q" != "$p" ] || continue 2; done; '
-    f'm=$((m+1)); [ "$m" -gt {MOST_NETWORKED} ] || printf "%s\\n" "$p"; done; }}); '
-    '[ -z "$also" ] || { s also printf "%s\\n" "$also"; '
-    'set -f; IFS="\n"; for p in $also; do set -- "$@" "$p"; done; unset IFS; set +f; }; '
-)
-
-# One df of all paths runs first; if it fails or takes long, one df per path shows which path it is. Every df runs in the
-# background and writes into a folder: a process that hangs in a dead NFS mount cannot be waited for and must not hold
-# the pipes of the shell. In the end it gets SIGKILL, which also works on a hard NFS mount. `read` needs a complete line.
-_DISKS_SH = (
-    SECTIONS_SH
-    + _NETWORKED_SH
-    + OWN_SH
-    + "d=; for p in /dev/shm ${TMPDIR-} /tmp /var/tmp ${HOME-}; do "
-    + '[ -n "$d" ] || d=$(own "$p" 2>/dev/null); done; '
-    + '[ -n "$d" ] || { own "${TMPDIR:-/tmp}"; exit 1; }; n=0; t=0; k=0; '
-    + 'ask() { ( trap "kill -9 \\$c; exit" TERM; df -Pk "$@" & c=$!; '
-    + 'wait "$c" && { df -Pi "$@" & c=$!; wait "$c"; }; echo "$?" >"$d/$n.rc" ) '
-    + '</dev/null >"$d/$n.out" 2>&1 & pids="$pids $!"; }; '
-    + "ended() { k=0; i=$1; "
-    + 'while [ "$i" -le "$n" ]; do { read -r r <"$d/$i.rc"; } 2>/dev/null && k=$((k+1)); i=$((i+1)); done; }; '
-    + 'await() { w=0; while ended "$1"; [ "$k" -le "$((n-$1))" ] && [ "$t" -lt "$2" ]; do '
-    + '[ "$w" = 5 ] || w=$((w+1)); t=$((t+w)); sleep "0.$w"; done; }; '
-    + 'show() { while read -r l; do printf "%s\\n" "$l"; done <"$d/$1.out"; }; '
-    + 'pids=; ask "$@"; r=; await 0 @FIRST@; '
-    + 'if [ "$k" = 1 ] && [ "$r" = 0 ]; then printf "\\036all\\n"; show 0; printf "\\036=0\\n"; else '
-    + 'kill $pids 2>/dev/null; pids=; for p do n=$((n+1)); ask "$p"; done; await 1 @TICKS@; j=0; '
-    + 'for p do j=$((j+1)); r=hung; { read -r r <"$d/$j.rc" || r=hung; } 2>/dev/null; '
-    + 'printf "\\036%s\\n" "$p"; [ "$r" = hung ] || show "$j"; '
-    + 'case $r in hung) printf "hung\\n\\036=124\\n";; *) printf "\\036=%s\\n" "$r";; esac; done; '
-    + '[ "$k" -eq "$n" ] || kill $pids 2>/dev/null; fi; rm -rf "$d"'
-)
 _FIRST = 0.25  # of the deadline, for the df of all paths together
 _HUNG = 124  # as timeout(1) exits
 
@@ -93,9 +57,17 @@ def disks(paths: Iterable[str], seconds: int = DISK_SECONDS) -> Probe[dict[str, 
     quoted = " ".join(shlex.quote(absolute(path)) for path in wanted)
     ticks = seconds * 10
     command = (
-        _DISKS_SH.replace("@FIRST@", str(int(ticks * _FIRST)))
-        .replace("@TICKS@", str(ticks))
-        .replace("@PATHS@", quoted)
+        SECTIONS_SH
+        + OWN_SH
+        + script(
+            __package__,
+            "disks.sh",
+            PATHS=quoted,
+            NETWORKED="|".join(NETWORKED),
+            MOST=MOST_NETWORKED,
+            FIRST=int(ticks * _FIRST),
+            TICKS=ticks,
+        )
     )
 
     def parse(answer: Answer) -> dict[str, Disk]:
@@ -128,14 +100,13 @@ def read_writes(answer: Answer) -> dict[str, str]:
     return _problems(answer, SCRATCH, lambda _: "")
 
 
-# 8 KiB: more than a file system stores in the inode; head, since printf of dash reports "I/O error" on a full disk.
-# `alone`: it waits on a hung file system. Where another user can replace the new file, it is created and not written.
+# `alone`: it waits on a hung file system
 WRITES: Probe[dict[str, str]] = Probe(
     "writes",
     SECTIONS_SH
     + OWN_SH
-    + 'put() { f=$(mktemp "$1/gpucluster.XXXXXX") || return; r=0; '
-    + 'if safe "$1" 2>/dev/null; then head -c 8192 /dev/zero >"$f"; r=$?; fi; rm -f "$f"; return "$r"; }; '
+    + script(__package__, "writes.sh")
+    + "\n"
     + "; ".join(f"s {path} put {path}" for path in SCRATCH),
     read_writes,
     by_hand="mktemp /tmp/XXXXXX; mktemp /dev/shm/XXXXXX",

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import SlurmError
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit import own_folder
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
@@ -32,15 +33,6 @@ OBJECT_BYTES = 8 << 20  # not sent inline (up to 100 KB), and more than one chun
 FIRST_PORT, PORT_SPREAD = 20000, 2000
 PORT_BLOCKS = 5  # blocks of ports that a node tries if the suite chose the first port
 ALONE_SHIFT = 4000  # distance of the ports of the cluster from those of the nodes alone
-# some Ray processes overwrite their environment by their title: their open files identify them
-_LEFTOVERS = """
-for p in /proc/[0-9]*; do
-  if tr '\\0' '\\n' 2>/dev/null < $p/environ | grep -q '^{mark}' || ls -l $p/fd 2>/dev/null | grep -q ' {stem}'; then
-    echo "process ${p#/proc/} $(tr '\\0' ' ' 2>/dev/null < $p/cmdline | cut -c1-120)"
-  fi
-done
-for f in {stem}*; do [ -L "$f" ] || [ ! -O "$f" ] || echo "folder $f"; done
-"""
 
 
 class Ray(FrameworkStepRunner[RayConfig]):
@@ -178,7 +170,7 @@ class Ray(FrameworkStepRunner[RayConfig]):
 def leftovers_command(marker: str, stem: str) -> str:
     """Return the command that lists the processes with this marker or with files under `stem`, and the folders."""
     mark = f"GPUCLUSTER_RAY_TASK={marker}"
-    return _LEFTOVERS.replace("{mark}", mark).replace("{stem}", shlex.quote(stem))
+    return script(__package__, "leftovers.sh", MARK=mark, STEM=shlex.quote(stem))
 
 
 def remove_command(pids: Iterable[int], stem: str) -> str:

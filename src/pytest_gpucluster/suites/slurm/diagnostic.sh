@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Each task of the diagnostic step prints its environment, then ends: local task 0 with exit status 7, local task 1 by
 # SIGKILL, the others with 0. POSIX sh; it needs no image and no tool.
 open=
@@ -6,7 +7,7 @@ for device in /dev/nvidia[0-9]*; do
     if [ -c "$device" ] && command : <"$device"; then open="$open,${device#/dev/nvidia}"; fi
 done 2>/dev/null
 # the CPUs that the task may use, and those of the machine; with builtins only, since this runs once per task
-cpus= online=
+cpus='' online=''
 while read -r key value; do
     [ "$key" != Cpus_allowed_list: ] || { cpus=$value; break; }
 done 2>/dev/null </proc/self/status

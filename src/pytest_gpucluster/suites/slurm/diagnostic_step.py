@@ -15,7 +15,6 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.environment import OWN_LIMITS
@@ -24,6 +23,7 @@ from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, reproduce_command, run_step
 from pytest_gpucluster.core.errors import SlurmError, StepError
+from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.core.units import cpu_list
 from pytest_gpucluster.kit.suite_work import Submission
 
@@ -39,20 +39,10 @@ if TYPE_CHECKING:
 
 EXIT_CODE, KILLED = 7, 9
 ARRAY_EXIT, DEPENDENT_EXIT = 3, 5
-_PAYLOAD = Path(__file__).with_name("diagnostic.sh")
 BEGIN_AFTER = 2  # seconds; sbatch and slurmctld round down: one second could be past at once
 _FIELDS = 11
 STEP_TIMEOUT = 60.0  # seconds for the diagnostic step
 SECONDS_PER_TASK = 0.25  # more time for each task: slurmctld and srun serve all
-_ARRAY = """#!/bin/sh
-if [ "$SLURM_ARRAY_TASK_ID" = 0 ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then
-    # Slurm would run it again after 2 minutes; job_cleanup.py removes it from the queue
-    scontrol requeue "$SLURM_JOB_ID" || exit 9
-    sleep 20
-fi
-[ "$SLURM_ARRAY_TASK_ID" = 1 ] && exit 3
-exit 0
-"""
 _DEPENDENT = "#!/bin/sh\nexit 5\n"
 _COLUMNS = (
     "JobArrayID:30,State:20,Reason:40,RestartCnt:10,SubmitTime:25,EligibleTime:25,StartTime:25,EndTime:25,"
@@ -283,7 +273,7 @@ def diagnostic_request(
     if timeout is None:
         timeout = STEP_TIMEOUT + SECONDS_PER_TASK * tasks * len(nodes)
     return StepRequest(
-        argv=("sh", "-c", _PAYLOAD.read_text(), "exam"),
+        argv=("sh", "-c", script(__package__, "diagnostic.sh"), "exam"),
         nodes=nodes,
         ntasks_per_node=tasks,
         gpus_per_task=1 if gpus > 1 else None,
@@ -392,7 +382,13 @@ def submit_jobs(
     ]
     try:
         began = time.monotonic()
-        array = slurm.run(*common, "--array=0-1", f"--begin=now+{BEGIN_AFTER}", "--requeue", input=_ARRAY)
+        array = slurm.run(
+            *common,
+            "--array=0-1",
+            f"--begin=now+{BEGIN_AFTER}",
+            "--requeue",
+            input=script(__package__, "diagnostic_array.sh"),
+        )
         took = time.monotonic() - began
         array = array.strip().split(";")[0]
         dependent = slurm.run(

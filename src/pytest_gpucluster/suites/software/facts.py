@@ -16,7 +16,7 @@ from pytest_gpucluster.cluster.slurm.step import FIND_MODULE
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, Answer, Probe, last_line
-from pytest_gpucluster.kit.payload_step import source_of
+from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from pytest_gpucluster.suites.software.config import CondaConfig, ModulesConfig, SoftwareConfig
@@ -155,8 +155,8 @@ def probes_of(config: SoftwareConfig) -> tuple[Probe[ScriptResult], ...]:
 
 
 def _probe(name: str, lines: list[str], timeout: float, repeat: str) -> Probe[ScriptResult]:
-    script = "\n".join((source_of(__file__, "payload.sh"), *lines, "true"))
-    limited = f"timeout -k 5 {timeout:g} bash -c {shlex.quote(script)} 2>&1 </dev/null"
+    program = "\n".join((script(__package__, "payload.sh"), *lines, "true"))
+    limited = f"timeout -k 5 {timeout:g} bash -c {shlex.quote(program)} 2>&1 </dev/null"
     command = f"{limited}; printf '\\n@@software ended - %s 0\\n' $?"
     return Probe(name, command, read_steps, timeout=timeout + GRACE, by_hand=repeat, alone=True)
 

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Functions of the script that facts.py writes for bash. Each step prints its output, then the line
 # "@@software STEP ENTRY STATUS MILLISECONDS"; module commands print to stderr, which goes to stdout here.
 
@@ -51,6 +52,7 @@ activate() {
 }
 
 environment() { # CONDA NAME OPTION PATTERN
+  # shellcheck disable=SC2016 # eval expands it in the environment
   ( timed activate activate "$1" "$2"; timed place eval 'echo "$CONDA_PREFIX"; command -v python' )
   timed python "$1" run "$3" "$2" python --version
   [ -z "$4" ] || timed packages "$1" list "$3" "$2" --json "$4" 2>/dev/null

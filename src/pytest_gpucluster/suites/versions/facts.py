@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
+from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,25 +21,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.enroot import Pyxis
     from pytest_gpucluster.kit.nvidia_smi import Gpus
 
-_SCRIPT = r"""
-PATH=$PATH:/usr/local/bin:/sbin:/usr/sbin:/usr/local/sbin:/opt/slurm/sbin:/opt/slurm/bin:/opt/enroot/bin
-tool=$(command -v slurmd || command -v srun) && {
-  echo "slurm $("$tool" -V 2>&1)"
-  file=$(readlink -f "$tool")
-  name=$(dpkg -S "$file" 2>/dev/null | sed -n '1s/:.*//p')
-  if [ -n "$name" ]; then
-    echo "package deb $name $(dpkg -s "$name" 2>/dev/null | sed -n 's/^Version: //p') $(dpkg -s "$name" 2>/dev/null | sed -n 's/^Maintainer: //p')"
-  else
-    rpm -qf --qf 'package rpm %{NAME} %{VERSION}-%{RELEASE} %{VENDOR}\n' "$file" 2>/dev/null | sed -n '/^package /p'
-  fi
-}
-echo "enroot $(enroot version 2>/dev/null)"
-echo "ofed $(ofed_info -s 2>/dev/null)"
-echo "container_toolkit $({ nvidia-ctk --version || nvidia-container-cli --version; } 2>/dev/null | sed -n 's/.*version[: ]*\([0-9]\)/\1/p' | sed -n 1p)"
-library=$(ldconfig -p 2>/dev/null | sed -n 's/.*libnccl\.so\.2 .*=> //p' | sed -n 1p)
-echo "nccl $([ -z "$library" ] || readlink -f "$library" | sed -n 's/.*libnccl\.so\.//p')"
-echo end
-"""
 _VERSIONS = {
     "slurm": re.compile(r"slurm(?:-wlm)? (\d[\w.-]*)$"),
     "enroot": re.compile(r"(\d[\w.~+-]*)$"),
@@ -133,7 +115,7 @@ def _package(text: str) -> tuple[str, bool] | None:
 
 VERSIONS = Probe(
     "versions",
-    _SCRIPT,
+    script(__package__, "versions.sh"),
     read_versions,
     by_hand="slurmd -V; enroot version; ofed_info -s; nvidia-ctk --version; ldconfig -p | grep libnccl",
 )

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # sh as_batch.sh HOSTLIST NODES TASKS_PER_NODE COMMAND...
 # Runs a command on one node with the variables of a batch script of `sbatch -N NODES --ntasks-per-node=TASKS_PER_NODE`:
 # mpirun takes its hosts and slots from Slurm's variables, which in a step describe the step.

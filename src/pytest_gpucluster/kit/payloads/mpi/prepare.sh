@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # sh prepare.sh FOLDER COMPILER MPIRUN PYTHON LANGUAGES PYTHON_SOURCE < C_SOURCE
 # Prints the MPI of a node, and prepares the program in FOLDER. One task per node; each line: mark, TAB, key, TAB, text.
 folder=$1 compiler=$2 mpirun=$3 python=$4 languages=$5 source=$6

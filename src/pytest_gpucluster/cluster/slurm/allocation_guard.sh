@@ -1,0 +1,25 @@
+# shellcheck shell=sh
+# sh -c THIS guard ARGUMENTS: runs `salloc ARGUMENTS` for as long as stdin is open.
+# When the holder (allocation_holder.sh) ends, salloc releases the nodes. SIGTERM is for a request that still waits, and
+# comes later: at the same moment as the end of the holder it sometimes made salloc hang (seen on 22.05.8).
+# Nodes of a salloc that was killed are released by its parent, the only process that gets its exit status. It prints
+# nothing: a shell that reports a killed process to a closed pipe is killed itself.
+exec 3<&0 4>&1
+{
+  salloc "$@" <&3 3<&- 5>&1 >&4 4>&- &
+  s=$!
+  { read -r _ <&3; exec 3<&-; sleep 1; while kill -TERM $s; do kill -CONT $s; sleep 2; done; } >/dev/null 2>&1 4>&- &
+  w=$!
+  exec 3<&- 4>&- </dev/null 2>/dev/null
+  wait $s; rc=$?
+  kill $w
+  echo "ended $rc"
+} | {
+  exec 3<&- 4>&- 2>/dev/null
+  while read -r what value; do
+    case $what in
+      job) job=$value ;;
+      ended) [ "$value" -lt 128 ] || [ -z "$job" ] || scancel --quiet "$job"; exit "$value" ;;
+    esac
+  done
+}

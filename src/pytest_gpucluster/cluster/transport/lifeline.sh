@@ -1,0 +1,19 @@
+# shellcheck shell=sh
+# sh -c THIS gpucluster-lifeline SECONDS: sends signals at the other end of a connection, and ends the connection there.
+# Input lines: '' is a heartbeat, 'SIGNAL PID' is for a process group of this connection; each gets an answer.
+# No line for $1 seconds means that the sender has ended although the connection is open: then the lifeline kills the
+# server's process for the connection, its parent, which closes the pipes of all processes of the connection.
+parent=$PPID
+case $(cat /proc/"$parent"/comm 2>/dev/null) in sshd*) ;; *) parent= ;; esac
+while :; do
+  # shellcheck disable=SC2016 # of the inner shell
+  line=$(timeout "$1" sh -c 'IFS= read -r x && printf %s "$x"') || { rc=$?; break; }
+  # shellcheck disable=SC2086 # two words
+  set -- "$1" $line
+  if [ $# = 3 ]; then
+    # shellcheck disable=SC2086
+    kill "-$2" "-$3" 2>/dev/null || kill "-$2" "$3" 2>/dev/null
+  fi
+  echo
+done
+[ "$rc" = 124 ] && [ -n "$parent" ] && kill "$parent"
