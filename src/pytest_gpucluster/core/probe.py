@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, ProbeError
 from pytest_gpucluster.core.sanitize import one_line
@@ -78,6 +78,15 @@ class GuardedParser(Generic[T]):
             raise ProbeError(f"{self.name}: not understood: {one_line(repr(error), 120)}") from error
 
 
+@runtime_checkable
+class HasVersions(Protocol):
+    """Facts with versions of components; several versions of one component are joined."""
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """{component: version}, without those that are not known."""
+
+
 @dataclass(frozen=True)
 class Probe(Generic[T]):
     """One POSIX sh command line and the parser of its output.
@@ -87,6 +96,7 @@ class Probe(Generic[T]):
     `by_hand` is a short form for people who repeat the command; '' means the command itself.
     `root`: the command needs root; it runs through `sudo -n` if the cluster file allows that.
     `alone`: never part of a batch, since it takes long, may hang, or its time is measured.
+    `version_of`: the component whose version the facts are, as text; facts of several components have `versions`.
     """
 
     name: str
@@ -96,10 +106,17 @@ class Probe(Generic[T]):
     timeout: float = 30.0
     by_hand: str = ""
     alone: bool = False
+    version_of: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.parse, GuardedParser):
             object.__setattr__(self, "parse", GuardedParser(self.name, self.parse))
+
+    def versions(self, facts: object) -> dict[str, str]:
+        """Return {component: version} from the facts; it is stored with the run."""
+        if self.version_of and isinstance(facts, str):
+            return {self.version_of: facts}
+        return facts.versions if isinstance(facts, HasVersions) else {}
 
 
 def text_of(answer: Answer) -> str:

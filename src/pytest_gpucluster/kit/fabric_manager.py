@@ -27,6 +27,11 @@ class FabricManager:
     state: str
     version: str | None
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """{"fabric manager": its version}."""
+        return {"fabric manager": self.version} if self.version else {}
+
 
 def parse(answer: Answer) -> FabricManager:
     """Return state and version; NotAvailable if systemd does not answer, as in a container."""

@@ -270,6 +270,17 @@ class Gpus:
         return iter(self.devices)
 
     @property
+    def versions(self) -> dict[str, str]:
+        """Of the GPUs (their names), the driver, its CUDA and the VBIOS; several are joined."""
+        found = {
+            "GPUs": {gpu.name for gpu in self.devices},
+            "NVIDIA driver": {gpu.driver for gpu in self.devices},
+            "VBIOS": {gpu.vbios for gpu in self.devices},
+            "CUDA of the driver": {self.cuda},
+        }
+        return {name: ", ".join(sorted(filter(None, known))) for name, known in found.items() if any(known)}
+
+    @property
     def joined_fabric(self) -> bool | None:
         """Whether all GPUs have joined the NVLink fabric, so that a fabric manager set it up; None if none reports it."""
         states = [(gpu.fabric_state, gpu.fabric_status) for gpu in self.devices if gpu.fabric_state]

@@ -9,7 +9,6 @@ import pytest
 from pytest_gpucluster.cluster.channel.batch import batched
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
-from pytest_gpucluster.kit.versions import versions_in
 from pytest_gpucluster.plugin.item_result import NOT_CHECKED
 from pytest_gpucluster.suite import probe_for
 
@@ -80,7 +79,7 @@ class FactsCache:
         if (node, probe.name) in self._with_versions:
             return {}
         self._with_versions.add((node, probe.name))
-        return versions_in(probe.name, facts)
+        return probe.versions(facts)
 
     def _read(self, node: str, probe: Probe[Any]) -> Any:
         try:

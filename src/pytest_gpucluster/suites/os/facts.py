@@ -180,11 +180,11 @@ def section(answer: Answer, name: str) -> str:
     return part.text
 
 
-def _basic(name: str, part: str, read: Callable[[str], T], command: str) -> Probe[T]:
+def _basic(name: str, part: str, read: Callable[[str], T], command: str, version_of: str = "") -> Probe[T]:
     def parse(answer: Answer) -> T:
         return read(section(answer, part))
 
-    return Probe(name, BASICS, parse, by_hand=command, alone=True)
+    return Probe(name, BASICS, parse, by_hand=command, alone=True, version_of=version_of)
 
 
 def read_clock(answer: Answer) -> Clock:
@@ -450,12 +450,12 @@ _SYSCTL = "sysctl " + " ".join(name.replace("/", ".") for name in TUNABLES)
 
 CLOCK: Probe[Clock] = Probe("clock", BASICS, read_clock, by_hand="date", alone=True)
 HOSTNAME = _basic("hostname", "hostname", read_line, "uname -n")
-KERNEL = _basic("kernel", "kernel", read_line, "uname -r")
+KERNEL = _basic("kernel", "kernel", read_line, "uname -r", "kernel")
 UPTIME = _basic("uptime", "proc", read_uptime, "cat /proc/uptime")
 LOAD = _basic("load", "proc", read_load, "cat /proc/loadavg")
 CMDLINE = _basic("cmdline", "proc", read_cmdline, "cat /proc/cmdline")
 MEMORY = _basic("memory", "proc", read_memory, "cat /proc/meminfo")
-RELEASE = _basic("release", "release", read_release, "cat /etc/os-release")
+RELEASE = _basic("release", "release", read_release, "cat /etc/os-release", "operating system")
 CPUS = _basic("cpus", "lscpu", read_cpus, "lscpu")
 MOUNTS = _basic("mounts", "mounts", read_mounts, "cat /proc/mounts")
 LIMITS = _basic("limits", "limits", read_limits, "cat /proc/self/limits")

@@ -1,0 +1,54 @@
+"""The versions in the facts of a node."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_gpucluster.core.probe import Probe
+from pytest_gpucluster.kit.fabric_manager import FABRIC_MANAGER, FabricManager
+from pytest_gpucluster.kit.nvidia_smi import GPUS, Gpus
+from pytest_gpucluster.suites.os import facts as basics
+
+
+def _gpus(cuda: str, *devices: tuple[str, str, str]) -> Gpus:
+    devices_of_a_node = [
+        SimpleNamespace(name=name, driver=driver, vbios=vbios) for name, driver, vbios in devices
+    ]
+    return Gpus(cast("Any", tuple(devices_of_a_node)), cuda=cuda)  # of a GPU, only these three count here
+
+
+@pytest.mark.parametrize(
+    ("probe", "facts", "versions"),
+    [
+        (basics.KERNEL, "6.8.0", {"kernel": "6.8.0"}),
+        (basics.RELEASE, "ubuntu 24.04", {"operating system": "ubuntu 24.04"}),
+        (basics.KERNEL, ("6.8.0",), {}),
+        (basics.HOSTNAME, "gpu01", {}),
+    ],
+)
+def test_probes_whose_facts_are_a_version(probe: Probe[Any], facts: object, versions: dict[str, str]) -> None:
+    assert probe.versions(facts) == versions
+
+
+def test_versions_of_gpus_are_those_of_all_of_them() -> None:
+    several = _gpus("12.4", ("H200", "550", "B"), ("H200", "550", "A"), ("H100", "550", ""))
+    assert GPUS.versions(several) == {
+        "GPUs": "H100, H200",
+        "NVIDIA driver": "550",
+        "VBIOS": "A, B",
+        "CUDA of the driver": "12.4",
+    }
+    assert GPUS.versions(_gpus("", ("H200", "550", ""))) == {"GPUs": "H200", "NVIDIA driver": "550"}
+    assert GPUS.versions(_gpus("")) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "versions"), [("550.54.15", {"fabric manager": "550.54.15"}), (None, {}), ("", {})]
+)
+def test_the_version_of_the_fabric_manager_is_known_where_it_prints_one(
+    version: str | None, versions: dict[str, str]
+) -> None:
+    assert FABRIC_MANAGER.versions(FabricManager("active", version)) == versions
