@@ -21,6 +21,7 @@ from pathlib import Path
 
 BAD_EVERY = 100
 PIECE = 700  # characters of a frame, as in the agent
+ESCAPE, SHORT = re.compile(rb"\\(?:0([0-7]{3})|(.))"), {b"n": b"\n", b"t": b"\t"}  # of printf %b
 OWN = re.compile(rb"(?P<uuid>GPU-[\da-f]{8}-)[\da-f]{4}|(?P<serial>\b1\d{8})\d{4}\b|\bgpu0[12]\b")
 
 
@@ -29,7 +30,7 @@ def plain(form: str, code: str) -> str:
     code = code.removesuffix("\n").removesuffix("|")
     if form == "p":
         return code
-    raw = re.sub(rb"\\0([0-7]{3})", lambda found: bytes([int(found[1], 8)]), code.encode())
+    raw = ESCAPE.sub(lambda it: bytes([int(it[1], 8)]) if it[1] else SHORT.get(it[2], it[2]), code.encode())
     return raw.decode("utf-8", "surrogateescape")
 
 
@@ -40,7 +41,7 @@ def ask(model: str, command: str) -> tuple[bytes, bytes, int]:
         **os.environ,
         "PATH": f"{state / 'simbin'}:{os.environ['RECORDED_PATH']}",
         "SLURMD_NODENAME": model,
-        "GPUCLUSTER_SANDBOX_NODE": str(state / "nodes" / model),
+        "SLURM_SANDBOX_NODE": str(state / "nodes" / model),
     }
     done = subprocess.run(
         ["sh", "-c", command], env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False
