@@ -87,7 +87,7 @@ oldest: slurm packages
 	@./tools/test-oldest $(OLDEST) .cache/oldest
 
 # the shell scripts of both packages and of this checkout; tests/core/test_scripts.py parses those that nodes run
-SHELL_SCRIPTS = grep -rlE --exclude='*.py' '^(\#!/bin/(ba)?sh|\#!/usr/bin/env bash|\# shellcheck shell=(ba)?sh)' \
+SHELL_SCRIPTS = grep -rlIE --exclude='*.py' --exclude-dir=__pycache__ '^(\#!/bin/(ba)?sh|\#!/usr/bin/env bash|\# shellcheck shell=(ba)?sh)' \
 	.ci tools slurm-sandbox/src src/pytest_gpucluster
 lint: $(VENV)/.ready
 	@$(BIN)/ruff check .
