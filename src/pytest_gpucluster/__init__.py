@@ -1,6 +1,6 @@
 """Accept or reject a Slurm GPU cluster with pytest.
 
-Nothing is imported here: every pytest of the machine loads the plugin, and it must cost the others nothing.
+Nothing that costs time is imported here: every pytest of the machine loads the plugin, and it must cost the others nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __version__ = "0.2.0"
-
-
 GROUP = "pytest_gpucluster.suites"  # entry points NAME = PACKAGE, whose __init__.py has the SUITE
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -65,4 +67,6 @@ def test_nothing_is_imported_unless_a_shell_requests_it(monkeypatch: pytest.Monk
 
 
 def test_mark_of_global_completion_is_where_shells_search_it() -> None:
-    assert b"PYTHON_ARGCOMPLETE_OK" in Path(str(cli.__file__)).read_bytes()[:1024]
+    (script,) = entry_points(group="console_scripts", name="gpucluster")
+    module = import_module(script.module)
+    assert b"PYTHON_ARGCOMPLETE_OK" in Path(str(module.__file__)).read_bytes()[:1024]

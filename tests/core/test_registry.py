@@ -227,6 +227,14 @@ def test_its_id_section_and_page_are_like_those_of_ours(
     assert "| `made_up.fans` | Every node has fans." in shown.stdout
 
 
+def register_gone(folder: Path) -> None:
+    """Register a suite `gone` of a package that is not there, for PYTHONPATH."""
+    info = folder / "gpucluster_gone-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gpucluster-gone\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pytest_gpucluster.suites]\ngone = gpucluster_gone\n")
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -242,13 +250,24 @@ def test_its_id_section_and_page_are_like_those_of_ours(
     ],
 )
 def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str, words: str) -> None:
-    folder = tmp_path / "gpucluster_gone-1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: gpucluster-gone\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text("[pytest_gpucluster.suites]\ngone = gpucluster_gone\n")
+    register_gone(tmp_path)
     if source:
         (tmp_path / "gpucluster_gone").mkdir()
         (tmp_path / "gpucluster_gone" / "__init__.py").write_text(source)
     run = run_pytest(tmp_path, "--cluster=local", env={"PYTHONPATH": str(tmp_path)})
     assert run.rc == 4
     assert f"the suite 'gone' {words}" in run.err
+    words_of_command = (sys.executable, "-m", "pytest_gpucluster.cli", "--help")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words_of_command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 4
+    assert done.stderr.startswith("gpucluster: error: the suite 'gone' ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_without_a_cluster_a_suite_that_is_not_there_is_named_too(tmp_path: Path) -> None:
+    register_gone(tmp_path)
+    run = run_pytest(tmp_path, "--markers", env={"PYTHONPATH": str(tmp_path)})
+    assert run.rc == 4
+    assert "is registered as gpucluster_gone, which is no package that is installed" in run.err
+    assert "Traceback" not in run.out + run.err

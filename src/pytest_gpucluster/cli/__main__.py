@@ -2,7 +2,7 @@
 
 import sys
 
-from pytest_gpucluster.cli.main import main
+from pytest_gpucluster.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK: shells with global completion search this mark
 """The command `gpucluster`: cluster file templates, schemas, profiles, the sandbox, history, reports.
 
 Exit status: 0; 1 for an error; 2 for wrong usage; 3 if compare finds something worse; 4 for a wrong cluster file,

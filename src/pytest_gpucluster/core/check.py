@@ -188,8 +188,9 @@ class CheckDescription:
 
 def _is_registered(module: str) -> bool:
     """Return whether a module is of this package, or of a suite of another distribution."""
-    packages = (PACKAGE,) if module.startswith(f"{PACKAGE}.") else suite_packages().values()
-    return any(module.startswith(f"{package}.") for package in packages)
+    return module.startswith(f"{PACKAGE}.") or any(
+        module.startswith(f"{package}.") for package in suite_packages().values()
+    )
 
 
 def _require_reason(check: str, never_healthy: str) -> None:

@@ -247,8 +247,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, and the rest of the plugin where --cluster is given."""
     option = config.option
     if option.cluster is not None or option.markers or (config.rootpath / "clusters").is_dir():
-        for marker in marker_lines():  # a project without clusters gets none
-            config.addinivalue_line("markers", marker)
+        try:
+            for marker in marker_lines():  # a project without clusters gets none
+                config.addinivalue_line("markers", marker)
+        except SuiteError as error:
+            raise pytest.UsageError(str(error)) from None
     if option.showfixtures:
         from pytest_gpucluster.plugin import fixtures  # only here: its import takes time
 
