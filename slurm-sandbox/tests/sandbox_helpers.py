@@ -120,3 +120,16 @@ def free_port() -> int:
     """
     with reserve(1) as port:
         return port
+
+
+def of_folder(folder: Path) -> list[str]:
+    """Return the command lines of all processes that name the folder."""
+    lines = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in text and int(entry.name) != os.getpid():
+            lines.append(text)
+    return lines

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from sandbox_helpers import SOURCE, sandbox_folder
+from sandbox_helpers import SOURCE, of_folder, sandbox_folder
 
 from slurm_sandbox import commands, namespaces, processes
 from slurm_sandbox.api import Sandbox
@@ -81,19 +81,6 @@ def run(sandbox: Sandbox, *argv: str, timeout: float = 60.0) -> str:
     done = commands.run(argv, timeout=timeout, env={**sandbox.env, **AS_ROOT})
     assert done.rc == 0, done.stderr
     return done.stdout
-
-
-def mine(folder: Path) -> list[str]:
-    """Return the command lines of all processes that name the folder."""
-    lines = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if str(folder) in text and int(entry.name) != os.getpid():
-            lines.append(text)
-    return lines
 
 
 def interfaces() -> str:
@@ -198,7 +185,7 @@ def test_down_leaves_nothing(folder: Path) -> None:
     run(sandbox, "srun", "-N2", "sh", "-c", "setsid sleep 600 >/dev/null 2>&1 &")
     sandbox.down()
     assert not any(init is None or init.alive for init in inits)
-    assert mine(folder) == []
+    assert of_folder(folder) == []
     assert list(folder.iterdir()) == []
     assert interfaces() == before
 
@@ -212,11 +199,11 @@ def test_a_start_that_was_killed_is_cleared(folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert len(mine(folder)) > 4  # two nodes, munged and the login's network are left
+    assert len(of_folder(folder)) > 4  # two nodes, munged and the login's network are left
     Sandbox(folder / "s").up(nodes=2, kind="namespaced")
     assert run(Sandbox(folder / "s"), "srun", "-N2", "cat", "/proc/sys/kernel/hostname").count("gpu") == 2
     Sandbox(folder / "s").down()
-    assert mine(folder) == []
+    assert of_folder(folder) == []
 
 
 def test_a_node_that_was_killed_is_named(folder: Path) -> None:
@@ -275,7 +262,7 @@ def test_as_an_ordinary_user() -> None:
             pytest.skip(done.stderr.strip().splitlines()[-1])
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.split()) == ["daemon", "daemon", "gpu01", "gpu02"]
-        assert mine(Path(home)) == []
+        assert of_folder(Path(home)) == []
 
 
 def test_auto_says_why_the_nodes_are_plain(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

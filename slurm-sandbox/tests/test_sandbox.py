@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sandbox_helpers import SOURCE, TESTS, left_behind, sandbox_folder, wait_for
+from sandbox_helpers import SOURCE, TESTS, left_behind, of_folder, sandbox_folder, wait_for
 
 from slurm_sandbox import commands, faults, models, processes, slurmconf, spank
 from slurm_sandbox.api import Sandbox
@@ -41,19 +41,6 @@ def run(sandbox: Sandbox, *argv: str, timeout: float = 60.0) -> str:
     done = commands.run(argv, timeout=timeout, env=sandbox.env)
     assert done.rc == 0, done.stderr
     return done.stdout
-
-
-def of_sandbox(folder: Path) -> list[str]:
-    """Return the command lines of all processes that name the folder."""
-    lines = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if str(folder) in text and int(entry.name) != os.getpid():
-            lines.append(text)
-    return lines
 
 
 def test_tasks_run_on_every_node_under_its_name(sandbox: Sandbox) -> None:
@@ -191,12 +178,12 @@ def test_down_leaves_nothing(folder: Path) -> None:
     sandbox = Sandbox(folder / "s")
     sandbox.up(nodes=2)
     hung = subprocess.Popen(["srun", "-N2", "sleep", "600"], env={**os.environ, **sandbox.env})
-    assert len(of_sandbox(folder)) >= 4
+    assert len(of_folder(folder)) >= 4
     while not run(sandbox, "squeue", "-h", "-t", "R") and hung.poll() is None:
         time.sleep(0.05)
     sandbox.down()
     hung.wait(timeout=120)  # srun may look for its controller a while
-    assert of_sandbox(folder) == []
+    assert of_folder(folder) == []
     assert list(folder.iterdir()) == []
     assert not sandbox.running
 
@@ -434,7 +421,7 @@ def test_a_daemon_that_fails_shows_its_log(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("slurm_sandbox.sandbox._PATIENCE", 4.0)
     with pytest.raises(SandboxError, match=r"nonsense|gres|INVAL|inval"):
         Sandbox(folder / "s").up(nodes=1)
-    assert of_sandbox(folder) == []
+    assert of_folder(folder) == []
 
 
 @pytest.mark.parametrize("count", [0, -1, 257])
@@ -500,12 +487,12 @@ def test_a_test_that_is_killed_leaves_no_sandbox() -> None:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=TESTS) as killed:
         assert killed.stdout
         folder = Path(killed.stdout.readline().strip())
-        running = of_sandbox(folder)
+        running = of_folder(folder)
         killed.kill()
     assert folder.is_absolute()
     assert running
     wait_for(lambda: not folder.exists(), "the sandbox is taken down")
-    assert of_sandbox(folder) == []
+    assert of_folder(folder) == []
 
 
 def test_a_shared_folder_that_would_hide_the_state_is_refused(tmp_path: Path) -> None:

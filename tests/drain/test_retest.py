@@ -112,6 +112,15 @@ def world(tmp_path: Path) -> World:
     return made
 
 
+def hold(world: World) -> Path:
+    """Let scontrol wait for as long as the returned file is there."""
+    held = world.folder / "held"
+    held.touch()
+    waits = f"#!/bin/sh\nwhile [ -e {held} ]; do /bin/sleep 0.05; done\n"
+    (world.folder / "bin" / "scontrol").write_text(waits + SCONTROL.removeprefix("#!/bin/sh\n"))
+    return held
+
+
 def a_trial(world: Any, *nodes: str, lock: Path | None = None) -> tuple[Trial, Log]:
     log = Log()
     reasons = dict.fromkeys(nodes or ("gpu01", "gpu02"), OURS)
@@ -422,17 +431,13 @@ def test_a_shell_that_hangs_before_it_undrains_is_killed_too(
 ) -> None:
     for name in ("BEGIN_WITHIN", "END_WITHIN"):
         monkeypatch.setattr(trial, name, 0.2)
-    held, scontrol = world.folder / "held", world.folder / "bin" / "scontrol"
-    held.touch()
-    waits = f"#!/bin/sh\nwhile [ -e {held} ]; do /bin/sleep 0.05; done\n"
-    scontrol.write_text(waits + SCONTROL.removeprefix("#!/bin/sh\n"))
+    held = hold(world)
     run, _ = a_trial(world, "gpu01")
     run.begin()
     shell: Any = run._shell
     assert run.end() == []
-    assert (
-        shell.wait(5) == -signal.SIGKILL
-    )  # else it would undrain the node after the run, outside the reservation
+    # else it would undrain the node after the run, outside the reservation
+    assert shell.wait(5) == -signal.SIGKILL
     held.unlink()
     assert (run.ended, world.ours) == ({"gpu01": "drained"}, [])
     assert world.told("gpu01") == ("IDLE+DRAIN", OURS)
@@ -681,10 +686,7 @@ def test_a_shell_that_says_nothing_in_time_refuses_the_node(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "BEGIN_WITHIN", 0.0)
-    held, scontrol = world.folder / "held", world.folder / "bin" / "scontrol"
-    held.touch()
-    waits = f"#!/bin/sh\nwhile [ -e {held} ]; do /bin/sleep 0.05; done\n"
-    scontrol.write_text(waits + SCONTROL.removeprefix("#!/bin/sh\n"))
+    held = hold(world)
     run, _ = a_trial(world, "gpu01")
     run.begin()
     held.unlink()

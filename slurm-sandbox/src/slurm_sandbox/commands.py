@@ -9,7 +9,7 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from slurm_sandbox.errors import CommandError
+from slurm_sandbox.errors import CommandError, SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,3 +65,17 @@ def run(argv: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = 
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
     return Completed(process.returncode, out, err)
+
+
+def find_programs(packages: Mapping[str, str], path: str, needed_by: str) -> dict[str, str]:
+    """Return {program: its path} for {program: Debian's package}; SandboxError names the packages of absent programs.
+
+    `needed_by`: the first words of the message, like `accounting needs`.
+    """
+    found = {name: where for name in packages if (where := shutil.which(name, path=path))}
+    if absent := [name for name in packages if name not in found]:
+        names = " ".join(sorted({packages[name] for name in absent}))
+        raise SandboxError(
+            f"{needed_by} {', '.join(absent)}: apt-get install --no-install-recommends {names}"
+        )
+    return found

@@ -9,16 +9,16 @@ from pathlib import Path
 from slurm_sandbox.errors import SandboxError
 
 
-def default_state_dir() -> Path:
-    """Return $SLURM_SANDBOX, else the user's XDG state folder."""
-    named = os.environ.get("SLURM_SANDBOX")
+def default_state_dir(variable: str, folder: str) -> Path:
+    """Return the folder that an environment variable names, else `folder` below the user's XDG state folder."""
+    named = os.environ.get(variable)
     if named:
         return Path(named).absolute()
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError as error:
-        raise SandboxError(f"{error}: set the sandbox's folder with SLURM_SANDBOX=DIR") from error
-    return Path(state).absolute() / "slurm-sandbox"
+        raise SandboxError(f"{error}: set the sandbox's folder with {variable}=DIR") from error
+    return Path(state).absolute() / folder
 
 
 @dataclass(frozen=True)

@@ -56,14 +56,7 @@ _SYSCTLS = (  # settings that may forbid user namespaces: path, forbidding value
 
 def find_programs(path: str) -> dict[str, str]:
     """Return {program: path} for namespaced nodes; SandboxError names the packages of missing programs."""
-    found = {name: shutil.which(name, path=path) for name in _PACKAGES}
-    absent = [name for name, where in found.items() if not where]
-    if absent:
-        packages = " ".join(sorted({_PACKAGES[name] for name in absent}))
-        raise SandboxError(
-            f"namespaced nodes need {', '.join(absent)}: apt-get install --no-install-recommends {packages}"
-        )
-    return {name: where for name, where in found.items() if where}
+    return commands.find_programs(_PACKAGES, path, "namespaced nodes need")
 
 
 def as_localhost() -> list[str]:

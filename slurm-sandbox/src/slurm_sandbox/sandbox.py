@@ -107,7 +107,8 @@ class SandboxState:
 class Sandbox:
     """A real Slurm of virtual nodes on this machine, in one state folder, reachable over loopback only.
 
-    A subclass may add to it: `equip` is called by `up`, `command` is the name of the program in messages.
+    A subclass may add to it: `equip` is called by `up`, `command` is the name of the program in messages, and
+    `variable` and `folder` state its default state folder (layout.default_state_dir).
 
     >>> sandbox = Sandbox(tmp_path)                                   # doctest: +SKIP
     >>> sandbox.up(nodes=4)                                           # doctest: +SKIP
@@ -116,9 +117,11 @@ class Sandbox:
     """
 
     command = "slurm-sandbox"
+    variable, folder = "SLURM_SANDBOX", "slurm-sandbox"
 
     def __init__(self, state_dir: Path | None = None) -> None:
-        self.layout = Layout(Path(state_dir).absolute() if state_dir else default_state_dir())
+        root = Path(state_dir).absolute() if state_dir else default_state_dir(self.variable, self.folder)
+        self.layout = Layout(root)
 
     # -- properties ------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import shlex
-import shutil
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -122,14 +121,7 @@ class Accounting:
 
 def find_programs(path: str) -> dict[str, str]:
     """Return what accounting needs; SandboxError names the packages that are absent."""
-    found = {name: shutil.which(name, path=path) for name in _PACKAGES}
-    absent = [name for name, where in found.items() if not where]
-    if absent:
-        packages = " ".join(sorted({_PACKAGES[name] for name in absent}))
-        raise SandboxError(
-            f"accounting needs {', '.join(absent)}: apt-get install --no-install-recommends {packages}"
-        )
-    return {name: where for name, where in found.items() if where}
+    return commands.find_programs(_PACKAGES, path, "accounting needs")
 
 
 def slurmdbd_conf(layout: Layout, address: str, port: int, user: str) -> str:

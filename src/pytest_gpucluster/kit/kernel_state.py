@@ -105,9 +105,13 @@ class KernelState:
 
     def of_device(self, name: str) -> Iterator[MountState]:
         """Yield the mounts of a disk, of its partitions, and of arrays and volumes that the log names."""
-        parts = re.compile(rf"(/dev/)?(mapper/)?{re.escape(name.removeprefix('/dev/'))}(p?\d+)?")
-        numbers = {number for device, number in self.numbers.items() if parts.fullmatch(device)}
-        return (mount for mount in self.mounts if mount.number in numbers or parts.fullmatch(mount.source))
+        parts = rf"{re.escape(name.removeprefix('/dev/'))}(p?\d+)?"
+        numbers = {number for device, number in self.numbers.items() if re.fullmatch(parts, device)}
+        return (
+            mount
+            for mount in self.mounts
+            if mount.number in numbers or re.fullmatch(rf"/dev/(mapper/)?{parts}", mount.source)
+        )
 
     @cached_property
     def numbers(self) -> dict[str, str]:

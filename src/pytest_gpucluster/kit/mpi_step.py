@@ -175,18 +175,9 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
     ) -> StepRequest:
         """Return the step that starts a program on these nodes with mpirun, as a batch script would."""
         tasks = ntasks_per_node or self.ntasks_per_node
-        argv = (
-            "sh",
-            "-c",
-            payload_script("as_batch.sh"),
-            "sh",
-            hostlist.fold(nodes),
-            str(len(nodes)),
-            str(tasks),
-        )
         # -n: an mpirun that misreads Slurm's variables may start processes without end
         size = ("-n", str(len(nodes) * tasks))
-        command = (*argv, self.config.mpirun, *size, *self.config.mpirun_args, *program)
+        command = (*as_batch(nodes, tasks), self.config.mpirun, *size, *self.config.mpirun_args, *program)
         return self._request(tuple(nodes[:1]), command, mpi="none", ntasks_per_node=1)
 
     def _request(
@@ -219,6 +210,12 @@ def attempt(slurm: Slurm, allocation: Allocation, request: StepRequest) -> tuple
         return result or StepResult(-1, (), error.stderr, request.timeout, ""), f"hangs: {error}"
     except StepError as error:
         return StepResult(error.rc or -1, (), error.stderr, 0.0, ""), str(error)
+
+
+def as_batch(nodes: Sequence[str], ntasks_per_node: int) -> tuple[str, ...]:
+    """Return the start of a command of one task that sees these nodes as a batch script would."""
+    sizes = (str(len(nodes)), str(ntasks_per_node))
+    return ("sh", "-c", payload_script("as_batch.sh"), "sh", hostlist.fold(nodes), *sizes)
 
 
 def payload_script(name: str) -> str:

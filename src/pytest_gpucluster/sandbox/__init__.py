@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +32,11 @@ class Sandbox(api.Sandbox):
 
     command = "gpucluster sandbox"
     next_step = "pytest --cluster=sandbox"
+    variable, folder = "GPUCLUSTER_SANDBOX", "pytest-gpucluster/sandbox"
 
     def __init__(self, state_dir: Path | None = None) -> None:
-        super().__init__(state_dir or default_state_dir())
+        with refused():
+            super().__init__(state_dir)
 
     @property
     def cluster_file(self) -> Path:
@@ -62,18 +63,6 @@ class Sandbox(api.Sandbox):
                 payload = resources.files(suite.package).joinpath(suite.simulated_payload)
                 payloads[f"{suite.name}_payload.py"] = sent(Path(str(payload)))
         self.add_tools({path.name: path.read_text() for path in (_HERE / "simbin").iterdir()}, payloads)
-
-
-def default_state_dir() -> Path:
-    """Return $GPUCLUSTER_SANDBOX, else the user's XDG state folder."""
-    named = os.environ.get("GPUCLUSTER_SANDBOX")
-    if named:
-        return Path(named).absolute()
-    try:
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    except RuntimeError as error:
-        raise SandboxError(f"{error}: set the sandbox's folder with GPUCLUSTER_SANDBOX=DIR") from error
-    return Path(state).absolute() / "pytest-gpucluster" / "sandbox"
 
 
 @contextlib.contextmanager

@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.mpi_step import payload_script
+from pytest_gpucluster.kit.mpi_step import as_batch
 from pytest_gpucluster.kit.nccl_transport import LOGGED
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
@@ -183,17 +182,9 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         # last: the folder may contain an mpirun of another MPI than that of the build
         prelude = f"export PATH=$PATH:{shlex.quote(here.program.rpartition('/')[0])}"
         # mpirun takes its hosts from Slurm's variables, which in a step describe the step
-        batch = (
-            "sh",
-            "-c",
-            payload_script("as_batch.sh"),
-            "sh",
-            hostlist.fold(nodes),
-            str(len(nodes)),
-            str(per_node),
-        )
+        batch = as_batch(nodes, per_node) if launch.controller == "mpi" else ()
         return self.request(
-            (*(batch if launch.controller == "mpi" else ()), *command, here.python, *payload),
+            (*batch, *command, here.python, *payload),
             nodes=nodes[:1],
             ntasks_per_node=1,
             gpus_per_node=self.gpus if self._on_gpus else None,

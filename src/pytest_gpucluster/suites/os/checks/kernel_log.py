@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check
 from pytest_gpucluster.core.known_lines import known
-from pytest_gpucluster.kit.log_rules import INJECTED, LEFT, RECOVERED
+from pytest_gpucluster.kit.log_rules import INJECTED, LEFT, RECOVERED, STALL
 from pytest_gpucluster.kit.xid_check import explains
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Stalls:
         """Count from the logs and states of all nodes."""
         away: Counter[str] = Counter()
         for log in logs.values():
-            away.update({event.server for event in log.of("stall") if _mounts(event, log).confirmed})
+            away.update({event.server for event in log.of(STALL) if _mounts(event, log).confirmed})
         return cls(len(logs), away)
 
     def of_server(self, server: str) -> str:
@@ -83,7 +83,7 @@ def kernel_log(
 ) -> Judgement:
     """No line of the kernel log since boot is confirmed by the present state of the node; gpu.xid judges Xids."""
     yield Metric("kernel_log_lines", kernel_log.lines, "lines")
-    if stalled := sum(event.count for event in kernel_log.of("stall")):
+    if stalled := sum(event.count for event in kernel_log.of(STALL)):
         yield Metric("file_server_stalls", stalled, "")
     if kernel_log.unsent:
         unread = f"{kernel_log.unsent} lines of the kernel log were not read"
@@ -136,18 +136,18 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
     if answer.confirmed is None and rule.gave_up and not _is_used_again(event, log):
         answer = StateAnswer(True, f"{rule.gave_up}; the present state is not known", Action.MONITOR)
     if answer.confirmed:
-        where = stalls.of_server(event.server) if event.kind == "stall" else ""
+        where = stalls.of_server(event.server) if event.kind == STALL else ""
         fault = (
             f"file server {event.server} does not answer on {where}, so the server is at fault: "
             if where
             else ""
         )
         action = Action.CONFIGURE if where else answer.action or rule.action
-        if event.kind == "stall" and answer.action is None and stalls.only_one(event.server):
+        if event.kind == STALL and answer.action is None and stalls.only_one(event.server):
             action = Action.REBOOT  # other nodes can read the mount, as os.mount_response
         clause = re.match(r"(an?|the) ", rule.meaning)
         none = f"no such line: {rule.meaning}" if clause else f"no {rule.meaning}"
-        expected = "every file server answers" if event.kind == "stall" else none
+        expected = "every file server answers" if event.kind == STALL else none
         yield Finding(part, f"{fault}{measured}; {answer.words}", expected, action)
     elif answer is not _ORDINARY:
         open_question = (
@@ -162,7 +162,7 @@ _OF_NO_DEVICE = ("lockup", "hung", "oom", "limits", "network", "boot record")
 
 def _part(event: Event, log: KernelLog) -> str:
     """Name the mount, the disk, the PCI function with its ports, or the memory module of a line, and the kind of the line."""
-    if event.kind == "stall":
+    if event.kind == STALL:
         lost = [mount.path for mount in log.state.of_server(event.server) if _unreadable(mount, log)]
         names = lost[:3] or [event.server]
     elif event.kind in _OF_NO_DEVICE:
@@ -243,7 +243,7 @@ def _mounts(event: Event, log: KernelLog) -> StateAnswer:
         return StateAnswer(now == "SUSPENDED", f"the pool is {now} now") if now else _UNKNOWN
     if on_disk := _ON_DISK.match(event.text):
         return _damaged(event, on_disk[0].lower(), log)
-    if event.kind == "stall":
+    if event.kind == STALL:
         return _stalled(state.of_server(event.server), event, log)
     return _unusable(_mounts_of(event.device, log), event, log) if state.mounts else _UNKNOWN
 
@@ -263,7 +263,7 @@ def _unusable(mounts: tuple[MountState, ...], event: Event, log: KernelLog) -> S
         if problem := _unreadable(mount, log):
             read = log.state.reads(mount)
             # a server may be slow for some seconds: os.mount_response reads a second time
-            slow = event.kind == "stall" and read is not None and read.rc is None
+            slow = event.kind == STALL and read is not None and read.rc is None
             return StateAnswer(True, problem, Action.MONITOR if slow else None)
     return StateAnswer(False, _all_read(mounts, log))
 
