@@ -202,7 +202,7 @@ def compiled(place: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(payload_compile, "make", lambda *_, **__: None)
     reports: list[dict[str, str]] = []
     patch.setattr(payload_compile, "report", lambda _, **facts: reports.append(facts))
-    payload_compile.main("nvcc", "1", "0", "")
+    payload_compile.main("nvcc", "1", "0")
     if reports[0]:
         raise PermissionError(reports[0]["error"])
 

@@ -21,7 +21,7 @@ from sandbox_helpers import free_port
 
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
-from pytest_gpucluster.kit.payload_step import sent
+from pytest_gpucluster.kit.payload_step import command, sent
 from pytest_gpucluster.suites.nccl_examples import checks, payload, payload_compile
 from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 
@@ -272,12 +272,10 @@ def toolchain(folder: Path, case: str = "") -> dict[str, str]:
 
 def compiled(folder: Path, tools: str = "nvcc,cmake", limit: str = "20", **env: str) -> list[dict[str, Any]]:
     """Run the payload as a step does; return its facts without the last, and check that no folder stays."""
-    source = Path(payload_compile.__file__)
-    words = (tools, limit, "1", source.with_name("example.cu").read_text())
     temporary = folder / "tmp"
     temporary.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", sent(source), *words],
+        command(sys.executable, Path(payload_compile.__file__), tools, limit, "1"),
         env={"TMPDIR": str(temporary), **env},
         capture_output=True,
         text=True,

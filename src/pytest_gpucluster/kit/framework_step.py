@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pytest_gpucluster.cluster.environment import variables
@@ -17,7 +18,7 @@ from pytest_gpucluster.kit.between import Reach
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.nccl_transport import LOGGED, connections
 from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, last_stderr_line, read_facts
-from pytest_gpucluster.kit.payload_step import environment_named, source_of
+from pytest_gpucluster.kit.payload_step import command, environment_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -194,13 +195,10 @@ class FrameworkStepRunner(Generic[Config]):
         info = self.inventory.get(node)
         return (info.address if info else "") or node
 
-    def source(self, name: str = "payload.py") -> str:
-        """Return the text of a payload of the suite."""
-        return source_of(str(sys.modules[type(self).__module__].__file__), name)
-
     def payload(self, *words: str, name: str = "payload.py") -> tuple[str, ...]:
-        """Return the command line of a payload; it contains the source, so no shared storage is needed."""
-        return (self.python, "-c", self.source(name), *words)
+        """Return the command line of a payload of the suite."""
+        module = str(sys.modules[type(self).__module__].__file__)
+        return command(self.python, Path(module).with_name(name), *words)
 
     def request(self, argv: Sequence[str], **options: Any) -> StepRequest:
         """Return a step on the nodes of this runner, in its environment, with its deadline."""

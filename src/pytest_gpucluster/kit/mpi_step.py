@@ -23,7 +23,7 @@ from pytest_gpucluster.kit import mpi_facts as reading
 from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_facts import InstalledMpi
-from pytest_gpucluster.kit.payload_step import sent
+from pytest_gpucluster.kit.payload_step import command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.mpi_facts import MpiRun, MpiWorld
 
 MPIRUN = "mpirun"
+PROGRAMS = Path(__file__).parent / "payloads" / "mpi"
 IN_CONTAINER = "mpirun starts its daemons through srun, which is not in the image: there srun is the launcher"
 
 
@@ -69,12 +70,12 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
                 self._folder,
                 config.compiler,
                 config.mpirun,
-                self.python,
+                " ".join(config.languages),
             ),
-            *(" ".join(config.languages), source("world.py")),
+            *command(self.python, PROGRAMS / "world.py", "where"),
         )
         request = self._request(self.nodes, argv, mpi="none", ntasks_per_node=1)
-        request = replace(request, input=source("world.c").encode())
+        request = replace(request, input=(PROGRAMS / "world.c").read_bytes())
         misplaced: Mapping[str, str] = {}
         try:
             result = run_step(self.slurm, self.allocation, request)
@@ -161,7 +162,7 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
     def _program(self, language: str) -> tuple[str, ...]:
         if language == "c":
             return (f"{self._folder}/world",)
-        return (self.python, "-c", source("world.py"))
+        return command(self.python, PROGRAMS / "world.py")
 
     def _under_srun(self, nodes: tuple[str, ...], launcher: str, language: str) -> StepRequest:
         kind = launcher.partition("--mpi=")[2] or None
@@ -221,8 +222,3 @@ def as_batch(nodes: Sequence[str], ntasks_per_node: int) -> tuple[str, ...]:
 def payload_script(name: str) -> str:
     """Return a program of sh of payloads/mpi, as it is sent to the nodes."""
     return script("pytest_gpucluster.kit.payloads.mpi", name)
-
-
-def source(name: str) -> str:
-    """Return the source of a program of payloads/mpi, as it is sent to the nodes."""
-    return sent(Path(__file__).parent / "payloads" / "mpi" / name)

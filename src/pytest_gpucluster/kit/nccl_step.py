@@ -28,7 +28,7 @@ from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl_floor import SOCKET, Floor, Route
 from pytest_gpucluster.kit.node_links import NETWORK, NodeLinks, read_links
 from pytest_gpucluster.kit.payload_result import last_stderr_line
-from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent
+from pytest_gpucluster.kit.payload_step import COLLECTIVE, command, environment_named
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED
 from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
 
@@ -312,10 +312,9 @@ class NcclStep:
     def _payload(self, *words: str) -> tuple[str, ...]:
         if self.config.payload:
             return (*self.config.payload, *words)
-        source = sent(COLLECTIVE)
         python = self.environment.python if self.environment else "python3"
         level = self.config.exports.get("NCCL_DEBUG", "INFO")
-        return (python, "-c", source, *words, *(("--nccl-debug", level) if level else ()))
+        return command(python, COLLECTIVE, *words, *(("--nccl-debug", level) if level else ()))
 
     def _deadlines(self) -> tuple[str, ...]:
         """Return the payload's deadlines, shorter than the step's: the payload names the rank or size that hangs."""

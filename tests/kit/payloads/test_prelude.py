@@ -17,9 +17,8 @@ import pytest
 from framework_helpers import imported
 
 from pytest_gpucluster.kit import payload_step
-from pytest_gpucluster.kit.payload_step import PRELUDE, sent
+from pytest_gpucluster.kit.payload_step import PRELUDE, command, sent
 from pytest_gpucluster.kit.payloads import prelude
-from pytest_gpucluster.suites.burnin import payload as burnin
 from pytest_gpucluster.suites.ray import payload_node
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ WITHOUT_PRELUDE = {
     PRELUDE.with_name("tensor_bits.py"),
     SOURCE / "suites" / "training" / "payload_model.py",
 }
-MAX_ARG_STRLEN = 128 << 10  # bytes of one argument, Linux
 
 
 def defined(tree: ast.Module) -> set[str]:
@@ -83,7 +81,6 @@ def test_sent_payload_stands_alone(path: Path) -> None:
     assert "pytest_gpucluster" not in imported(path)
     assert "prelude.py" in sent(path) or path in {*PARTS, *WITHOUT_PRELUDE}
     assert len(sent(path).splitlines()) == len(path.read_text().splitlines())
-    assert len(sent(path)) < MAX_ARG_STRLEN
 
 
 @pytest.mark.parametrize("path", PAYLOADS, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -103,19 +100,14 @@ def test_each_part_of_a_payload_is_sent_once() -> None:
     assert "pytest_gpucluster.kit.payloads" not in text
 
 
-def test_packed_payloads_of_the_burnin_fit_into_one_argument() -> None:
-    sizes = [len(burnin.packed(sent(path))) for path in (Path(burnin.__file__), payload_step.COLLECTIVE)]
-    assert sum(sizes) < MAX_ARG_STRLEN / 2  # a whole command over SSH is one argument, quoted twice
-
-
 def test_traceback_of_a_sent_payload_names_lines_of_its_file() -> None:
     path = Path(payload_node.__file__)
     lines = path.read_text().splitlines()
     call = next(number for number, line in enumerate(lines, 1) if line.startswith("    sys.exit(main("))
     done = subprocess.run(
-        [sys.executable, "-c", sent(path), "alone", "{}"], capture_output=True, text=True, check=False
+        command(sys.executable, path, "alone", "{}"), capture_output=True, text=True, check=False
     )
-    assert f'File "<string>", line {call}, in <module>' in done.stderr
+    assert f'File "ray/payload_node.py", line {call}, in <module>' in done.stderr
     assert "KeyError" in done.stderr
 
 

@@ -25,7 +25,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import ConfigError, StepMisplaced
-from pytest_gpucluster.kit.payload_step import sent
+from pytest_gpucluster.kit.payload_step import command, sent
 from pytest_gpucluster.plugin.live_line import LiveLine
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.run_model import read_run
@@ -452,7 +452,7 @@ def test_power_between_two_loads_is_in_the_record_and_in_no_load() -> None:
 
 
 def test_the_data_type_that_draws_most_is_found_once_all_are_known() -> None:
-    agent = payload.Agent({}, "")
+    agent = payload.Agent({})
     rows_of(agent.sensors, 500, 500, 690, 690, 600, 600)
     results = [
         {"dtype": dtype, "uuid": "GPU-a", "window": [100.0 + at, 101.0 + at]}
@@ -893,11 +893,11 @@ def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> Non
         "cpus": 1,
     }
     loads = [{"load": kind, "seconds": 0.2, "seed": 1} for kind in ("cpu", "memory", "storage", "hbm")]
-    command = json.dumps({"do": "round", "id": 1, "round": 0, "loads": loads}) + "\n"
+    round_ = json.dumps({"do": "round", "id": 1, "round": 0, "loads": loads}) + "\n"
     path = os.pathsep.join(["/usr/bin", "/bin"])
     said = []
     with subprocess.Popen(
-        ["python3", "-c", payload.BOOT, payload.packed(sent(SOURCE)), "agent", json.dumps(wanted), ""],
+        command("python3", SOURCE, "agent", json.dumps(wanted)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -905,7 +905,7 @@ def test_the_agent_ends_with_its_input_and_leaves_nothing(tmp_path: Path) -> Non
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(command)
+        process.stdin.write(round_)
         process.stdin.flush()
         for line in process.stdout:
             said.append(json.loads(line))
@@ -937,7 +937,7 @@ def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(payload, "say", lambda **fields: said.append(fields))
     monkeypatch.setattr(time, "monotonic", lambda: 150.0)
-    agent = payload.Agent({"gpus": 3}, "")
+    agent = payload.Agent({"gpus": 3})
     load = {"id": 7, "load": "hbm", "seconds": 10.0}
     # GPU 0 hangs, GPU 1 has done its part, and GPU 2 has only begun
     agent.waiting = [
@@ -1151,12 +1151,13 @@ def test_the_end_of_the_burn_in_finds_the_worker_that_hangs(tmp_path: Path) -> N
         "    time.sleep(600 if asked['load'] == 'copies' else 0)\n"
         "    print(json.dumps({'id': asked['id'], 'end': True}), flush=True)\n"
     )
-    source = sent(SOURCE).replace('"copies": 30.0', '"copies": 0.0')
+    impatient = tmp_path / "payload.py"
+    impatient.write_text(sent(SOURCE).replace('"copies": 30.0', '"copies": 0.0'))
     options = {"gpus": 1, "worker": [sys.executable, str(script)], "beat": 0.1}
     loads = [{"load": kind, "seconds": 0} for kind in ("hbm", "copies")]
     said = []
     with subprocess.Popen(
-        [sys.executable, "-c", payload.BOOT, payload.packed(source), "agent", json.dumps(options), ""],
+        command(sys.executable, impatient, "agent", json.dumps(options)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -1212,7 +1213,7 @@ def test_a_driver_that_hangs_under_load_fails_the_node(
     smi = payload_counters.Smi()
     monkeypatch.setattr(payload, "SMI", smi)
     monkeypatch.setattr(payload, "SMI_LATE", 0.1)
-    agent = payload.Agent({"gpus": 1}, "")
+    agent = payload.Agent({"gpus": 1})
     agent.at = "round 0 matmul"
     hang = hanging_smi(tmp_path, monkeypatch)
     smi.query("-q", timeout=10)
@@ -1308,7 +1309,7 @@ def test_what_changes_results_or_speed_is_kept_from_the_loads(monkeypatch: pytes
         monkeypatch.setenv(name, value)
     given: list[dict[str, str]] = []
     monkeypatch.setattr(payload, "WorkerProcess", lambda _name, _argv, env: given.append(env))
-    payload.Agent({"gpus": 1}, "")._start_workers()
+    payload.Agent({"gpus": 1, "worker": ["own"]})._start_workers()
     assert len(given) == 2
     for env in given:
         assert not {"NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING"} & env.keys()
@@ -1326,7 +1327,7 @@ def test_a_step_without_gpus_says_so(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    agent = payload.Agent({"gpus": 1}, "")
+    agent = payload.Agent({"gpus": 1})
     agent.workers = [worker(0, busy=False)] if visible else []
     assert agent._no_gpu_reason() == words
 

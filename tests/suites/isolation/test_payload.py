@@ -8,14 +8,13 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.kit.payload_step import source_of
+from pytest_gpucluster.kit.payload_step import command
 from pytest_gpucluster.suites.isolation import payload, payload_memory, steps
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 
@@ -57,7 +56,7 @@ def test_two_tasks_meet_only_while_both_run(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def run(name: str, *words: str) -> list[dict[str, Any]]:
-    argv = [sys.executable, "-c", source_of(steps.__file__, name), *words]
+    argv = command(sys.executable, Path(steps.__file__).with_name(name), *words)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -16,6 +16,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
+from pytest_gpucluster.kit.payload_step import command
 from pytest_gpucluster.suite import probed
 
 if TYPE_CHECKING:
@@ -72,14 +73,14 @@ def test_open_files(open_files: tuple[int, int], expect: Expect) -> None:
     expect(judge_open_files(open_files))
 
 
-# 4. A payload: a program that one step runs on all nodes at once. The nodes receive it through the step's stdin.
-PAYLOAD = Path(__file__).with_name("copy_speed.py").read_bytes()
+# 4. A payload: a program that one step runs on all nodes at once. It travels on the command line.
+PAYLOAD = Path(__file__).with_name("copy_speed.py")
 
 
 @pytest.fixture(scope="session")
 def copies(allocation: Allocation) -> dict[str, TaskResult]:
     """The result of the payload on each node."""
-    request = StepRequest(("python3", "-"), allocation.nodes, ntasks_per_node=1, input=PAYLOAD, timeout=60)
+    request = StepRequest(command("python3", PAYLOAD), allocation.nodes, ntasks_per_node=1, timeout=60)
     return {task.node: task for task in run_step(allocation.slurm, allocation, request).tasks}
 
 

@@ -3,10 +3,10 @@
 """Collectives on torch.distributed: bus bandwidth and correctness, without nccl-tests. One process per GPU.
 
 Runs on the nodes, under the site's python with torch (1.13 and later) or a container's; nothing else is imported.
-Started with -c (SOURCE: `payload_step.sent`):
+Started with -c (LOADER, SOURCE: `payload_step.command`):
 
-    srun --ntasks-per-node=8 python3 -c SOURCE sweep -c all_reduce -b 8 -e 4G -f 2
-    srun --ntasks-per-node=8 python3 -c SOURCE rounds --schedule '[[["gpu01", "gpu02"]]]' -s 1G
+    srun --ntasks-per-node=8 python3 -c LOADER sweep -c all_reduce -b 8 -e 4G -f 2 PAYLOAD SOURCE
+    srun --ntasks-per-node=8 python3 -c LOADER rounds --schedule '[[["gpu01", "gpu02"]]]' -s 1G PAYLOAD SOURCE
 
 Rank, size and node names come from Slurm's variables; rank 0's node is the rendezvous, the port is derived from job and
 step id (or --port, MASTER_ADDR, MASTER_PORT). `sweep` prints the table of nccl-tests 2.19 with its bus bandwidth

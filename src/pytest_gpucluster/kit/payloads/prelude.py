@@ -33,6 +33,23 @@ class Failure(Exception):
         self.kind = kind
 
 
+# -- the payload itself ---------------------------------------------------------------------------------------------
+
+
+def again(*words: str) -> List[str]:
+    """Return the command line that runs this payload with other words; see `payload_step.command`."""
+    with open("/proc/self/cmdline", "rb") as own:
+        command = os.fsdecode(own.read()).split("\0")[:-1]
+    begin, end = command.index("-c") + 2, command.index("PAYLOAD")
+    return [sys.executable or command[0], *command[1:begin], *words, *command[end:]]
+
+
+def text_of(path: str) -> str:
+    """Return the text of a file of the package; `payload_step.sent` replaces the call by the text."""
+    with open(os.path.join(os.path.dirname(__file__), "..", "..", path)) as file:
+        return file.read()
+
+
 # -- results ------------------------------------------------------------------------------------------------------
 
 

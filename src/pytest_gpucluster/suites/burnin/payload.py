@@ -1,12 +1,11 @@
 """Burn-in of one node: an agent that runs commands from stdin, a worker process per GPU and one for the host.
 
 It runs under the site's python, 3.6 or later; the workers of the GPUs need torch. srun copies its stdin to the agent
-of every node:
+of every node (LOADER and SOURCE: `payload_step.command`):
 
-    srun --ntasks-per-node=1 --gres=gpu:8 python3 -c BOOT PACKED agent OPTIONS COLLECTIVE
+    srun --ntasks-per-node=1 --gres=gpu:8 python3 -c LOADER agent OPTIONS PAYLOAD SOURCE
 
-PACKED is this file with its parts (`payload_step.sent`), compressed by `packed`; COLLECTIVE is the payload of the nccl
-suite, likewise; OPTIONS is a JSON object (see `Agent`). A command is one line of JSON:
+OPTIONS is a JSON object (see `Agent`). A command is one line of JSON:
 
     {"do": "round", "id": 3, "round": 1, "loads": [{"load": "matmul", "seconds": 10, "dtypes": ["bf16"], "seed": 1}]}
     {"do": "leave", "nodes": ["gpu07"]}        the agents of these nodes end
@@ -18,7 +17,6 @@ a command) and `bye`. A worker that dies or hangs loses its load; the agent star
 SIGKILL: files are unlinked before they are written.
 """
 
-import base64
 import contextlib
 import json
 import os
@@ -31,10 +29,9 @@ import subprocess
 import sys
 import threading
 import time
-import zlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from pytest_gpucluster.kit.payloads.prelude import exit_now, low_limits_hint, node_name, say
+from pytest_gpucluster.kit.payloads.prelude import again, exit_now, low_limits_hint, node_name, say
 from pytest_gpucluster.suites.burnin.payload_counters import (
     SMI,
     SMI_LATE,
@@ -47,8 +44,6 @@ from pytest_gpucluster.suites.burnin.payload_host import HostWorker
 from pytest_gpucluster.suites.burnin.payload_process import die_with_parent, output_of, reason_of
 from pytest_gpucluster.suites.burnin.payload_sensors import Sensors
 
-# The source is compressed: an argument of a command, and a whole command over SSH, has at most 128 KiB
-BOOT = "import base64, sys, zlib; exec(compile(zlib.decompress(base64.b64decode(sys.argv[1])), 'burnin.py', 'exec'))"
 SLACK = 90.0  # seconds beyond its own time after which a load hangs: the first one loads libraries
 LATE = {
     "hbm": 30.0,
@@ -63,11 +58,6 @@ UNSET_VARIABLES = (
 )  # fmt: skip
 START = 240.0  # seconds for a worker to come up; torch from a slow file system takes its time
 RESTARTS = 3
-
-
-def packed(source: str) -> str:
-    """Return a source in the form that BOOT reads."""
-    return base64.b64encode(zlib.compress(source.encode(), 9)).decode()
 
 
 class WorkerProcess:
@@ -205,11 +195,11 @@ class Agent:
     """Runs the loads of a command on its workers and reports their results.
 
     Options: `gpus` (None: all visible), `sample` and `beat` (seconds), `sudo`, `worker` (command instead of the bundled
-    workers), `storage` and `storage_bytes`, `memory_bytes`, `cpus` (0: all), `collective` (that payload, packed).
+    workers), `storage` and `storage_bytes`, `memory_bytes`, `cpus` (0: all).
     """
 
-    def __init__(self, options: Mapping[str, Any], source: str) -> None:
-        self.options, self.source = options, source
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
         self.node = node_name()
         self.counters = Counters(bool(options.get("sudo")))
         self.sensors = Sensors(options.get("sample", 2.0))
@@ -300,24 +290,23 @@ class Agent:
 
     def _start_workers(self) -> None:
         site_worker = list(self.options.get("worker") or [])
-        base = site_worker or [sys.executable or "python3", "-c", BOOT, self.source]
         env = {name: value for name, value in os.environ.items() if not name.startswith(UNSET_VARIABLES)}
         env.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUBLAS_WORKSPACE_CONFIG=":4096:8")
         # the agent ends a hung collective; torch would abort without a message
         env.update(TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0")
         env.setdefault("NCCL_DEBUG", "WARN")
         env.setdefault("NCCL_DEBUG_FILE", "/dev/stderr")
-        env["BURNIN_COLLECTIVE"] = self.options.get("collective") or ""
-        words = json.dumps({key: value for key, value in self.options.items() if key != "collective"})
-        self.host = WorkerProcess("host", [*base, "host", words], env)
+
+        def worker(name: str, *words: str) -> WorkerProcess:
+            words = (*words, json.dumps(self.options))
+            return WorkerProcess(name, [*site_worker, *words] if site_worker else again(*words), env)
+
+        self.host = worker("host", "host")
         count = self.gpu_count()
         if site_worker:  # one process for all GPUs
-            self.workers = [WorkerProcess("gpus", [*base, "gpu", "all", words], env)] if count else []
+            self.workers = [worker("gpus", "gpu", "all")] if count else []
         else:
-            self.workers = [
-                WorkerProcess("gpu%d" % index, [*base, "gpu", str(index), words], env)
-                for index in range(count)
-            ]
+            self.workers = [worker("gpu%d" % index, "gpu", str(index)) for index in range(count)]
 
     def gpu_count(self) -> int:
         """Return the number of GPUs of this step."""
@@ -485,9 +474,7 @@ def serve(worker: Any, burn: Optional[Callable[[], bool]] = None) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run as `agent OPTIONS`, `host OPTIONS` or `gpu INDEX OPTIONS`."""
     if argv[0] == "agent":
-        options = json.loads(argv[1])
-        options["collective"] = argv[2] if len(argv) > 2 else ""  # the other payload's source
-        return Agent(options, sys.argv[1]).run()
+        return Agent(json.loads(argv[1])).run()
     try:
         worker = HostWorker(json.loads(argv[1])) if argv[0] == "host" else GpuWorker(int(argv[1]))  # type: Any
     except BaseException as error:
@@ -499,4 +486,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    exit_now(main(sys.argv[2:]))
+    exit_now(main(sys.argv[1:]))

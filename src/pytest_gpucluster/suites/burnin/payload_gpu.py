@@ -3,15 +3,13 @@
 torch has no public function for fp8 and int8 matrix products (SLF001).
 """
 
-import base64
 import os
 import threading
 import time
 import types
-import zlib
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
-from pytest_gpucluster.kit.payloads.prelude import gpu_facts, no_device
+from pytest_gpucluster.kit.payloads.prelude import gpu_facts, no_device, text_of
 from pytest_gpucluster.kit.payloads.tensor_bits import CHUNK, bits, digest_of
 from pytest_gpucluster.suites.burnin.payload_process import MIB, reason_of
 
@@ -440,7 +438,7 @@ def collective() -> Any:
     global _COLLECTIVE
     if _COLLECTIVE is None:
         module = types.ModuleType("collective")
-        source = zlib.decompress(base64.b64decode(os.environ["BURNIN_COLLECTIVE"]))
+        source = text_of("kit/payloads/collective.py")
         exec(compile(source, "collective.py", "exec"), module.__dict__)
         _COLLECTIVE = module
     return _COLLECTIVE

@@ -11,6 +11,7 @@ import contextlib
 import json
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
@@ -19,7 +20,7 @@ from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import SlurmError, StepError, StepMisplaced
 from pytest_gpucluster.core.units import format_duration, parse_duration
 from pytest_gpucluster.kit.pairing import circle
-from pytest_gpucluster.kit.payload_step import COLLECTIVE, environment_named, sent, source_of
+from pytest_gpucluster.kit.payload_step import command, environment_named
 from pytest_gpucluster.suites.burnin import payload, removal
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS, BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
@@ -211,13 +212,8 @@ class Burnin:
             "storage_bytes": config.storage_size, "memory_bytes": config.memory or 0, "cpus": config.cpus or 0,
         }  # fmt: skip
         python = self.environment.python if self.environment else "python3"
-        # the payload of the nccl suite has the collectives and their validation
-        argv = (
-            *(python, "-c", payload.BOOT, payload.packed(source_of(__file__)), "agent"),
-            *(json.dumps(options), payload.packed(sent(COLLECTIVE))),
-        )
         request = StepRequest(
-            argv=argv,
+            argv=command(python, Path(payload.__file__), "agent", json.dumps(options)),
             nodes=tuple(live),
             ntasks_per_node=1,
             gpus_per_node=self.gpus or None,

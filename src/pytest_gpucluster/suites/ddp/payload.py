@@ -1,11 +1,11 @@
 # A broken framework may raise anything (BLE001).
 """torch.distributed as users start it: rank variables, process group, all-reduce, a training step, a lost rank.
 
-Runs on the nodes, one process per rank, under the python of the site or of a container (SOURCE: `payload_step.sent`):
+Runs on the nodes, one process per rank, under the python of the site or of a container (LOADER, SOURCE: `payload_step.command`):
 
-    srun --ntasks-per-node=2 python3 -c SOURCE place
-    srun --ntasks-per-node=2 python3 -c SOURCE work --backend gloo
-    srun --ntasks-per-node=1 python3 -m torch.distributed.run ... --no-python python3 -c SOURCE work
+    srun --ntasks-per-node=2 python3 -c LOADER place PAYLOAD SOURCE
+    srun --ntasks-per-node=2 python3 -c LOADER work --backend gloo PAYLOAD SOURCE
+    srun --ntasks-per-node=1 python3 -m torch.distributed.run ... --no-python python3 -c LOADER work PAYLOAD SOURCE
 
 `place` needs the standard library only. It reports which of WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
 the task has, the addresses of MASTER_ADDR, whether rank 0 can bind the port, the interfaces, and whether torch is

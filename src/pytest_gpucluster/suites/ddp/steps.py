@@ -28,9 +28,9 @@ AGENTS = (
 # the port of a step, as own_port in payloads/prelude.py
 _PORT = "$((20000 + (SLURM_JOB_ID * 131 + ${SLURM_STEP_ID:-$SLURM_STEPID} * 17) % 12000))"
 _TORCHRUN = (
-    'python=$1; nnodes=$2; nproc=$3; address=$4; shift 4; exec "$python" -m torch.distributed.run '
+    'nnodes=$1; nproc=$2; address=$3; shift 3; exec "$1" -m torch.distributed.run '
     '--nnodes="$nnodes" --nproc_per_node="$nproc" --rdzv_backend=c10d --rdzv_id="$SLURM_JOB_ID.$SLURM_STEP_ID" '
-    f'--rdzv_endpoint="$address:{_PORT}" --max_restarts=0 --no_python "$python" "$@"'
+    f'--rdzv_endpoint="$address:{_PORT}" --max_restarts=0 --no_python "$@"'
 )
 
 
@@ -93,13 +93,13 @@ class Ddp(FrameworkStepRunner[DdpConfig]):
         if not self.fit_nodes:
             return self.nothing()
         address, per_node = self.address(self.fit_nodes[0]), str(self.ranks_per_node)
-        words = ("sh", "-c", _TORCHRUN, "torchrun", self.python, str(len(self.fit_nodes)), per_node, address)
+        words = ("sh", "-c", _TORCHRUN, "torchrun", str(len(self.fit_nodes)), per_node, address)
         # the agent imports torch too, before its ranks: slow on a busy machine
         known = (self.done.get(("work", backend)) for backend in self.backends)
         durations = (AGENTS * result.seconds for result in known if result and not result.problem)
         timeout = max(self.config.deadline, *durations, 0.0)
         deadline = str(max(self.phase, timeout / 3))
-        inner = ("-c", self.source(), "work", "--backend", self.backends[-1], "--deadline", deadline)
+        inner = self.payload("work", "--backend", self.backends[-1], "--deadline", deadline)
         request = self.request(
             (*words, *inner),
             nodes=self.fit_nodes,

@@ -1,7 +1,7 @@
 # A framework may raise anything (BLE001); the python of the nodes may lack zip(strict=) (B905).
 """One rank of a Horovod job: its place, all-reduce, broadcast and a training step, each checked against closed forms.
 
-Runs by `python -c` under srun (gloo: rank 0 runs Horovod's rendezvous server; MPI: srun --mpi), or under horovodrun,
+Runs by `payload_step.command` under srun (gloo: rank 0 runs Horovod's rendezvous server; MPI: srun --mpi), or under horovodrun,
 which sets all variables itself. Prints one JSON line per rank:
 
     {"kind": "rank", "node": "gpu01", "rank": 0, "size": 4, "local_rank": 0, ..., "wrong": {"float32": 0}, ...}

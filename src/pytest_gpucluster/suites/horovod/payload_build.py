@@ -1,7 +1,7 @@
 # An import may raise anything (BLE001).
 """The Horovod of one node: its build, its interfaces, and from the first node whether ssh reaches the others.
 
-Runs by `python -c`, one task per node. Prints one JSON line.
+Runs by `payload_step.command`, one task per node. Prints one JSON line.
 """
 
 import argparse

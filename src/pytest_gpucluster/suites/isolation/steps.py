@@ -8,6 +8,7 @@ import secrets
 import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.environment import OF_STEPS, OWN_LIMITS
@@ -16,7 +17,7 @@ from pytest_gpucluster.core import units
 from pytest_gpucluster.core.errors import SlurmError, StepError, TransportError
 from pytest_gpucluster.kit.framework_step import nodes_by_allocation, payload_tasks, step_or_timeout
 from pytest_gpucluster.kit.payload_result import PayloadResult
-from pytest_gpucluster.kit.payload_step import source_of
+from pytest_gpucluster.kit.payload_step import command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,8 +125,8 @@ class Isolation:
         }
 
         def run(role: str) -> PayloadResult:
-            source = source_of(__file__)
-            argv = (self.config.python, "-c", source, role, token, json.dumps(options))
+            payload = Path(__file__).with_name("payload.py")
+            argv = command(self.config.python, payload, role, token, json.dumps(options))
             return self._run(self._own_resources(argv, gpus[role]))
 
         with ThreadPoolExecutor(len(ROLES)) as pool:
@@ -156,13 +157,8 @@ class Isolation:
         """Run one task per node that takes twice the memory that it may use; then read the states of the nodes."""
         limit = self.config.step_memory >> 20 << 20
         most = int(limit * self.exempt.allowed_memory)
-        argv = (
-            self.config.python,
-            "-c",
-            source_of(__file__, "payload_memory.py"),
-            str(limit),
-            str(EXCEEDED * most),
-        )
+        payload = Path(__file__).with_name("payload_memory.py")
+        argv = command(self.config.python, payload, str(limit), str(EXCEEDED * most))
         request = StepRequest(
             argv=argv,
             nodes=self.nodes,

@@ -8,14 +8,12 @@ ends the Jobs by activeDeadlineSeconds, and removes them and their owner by ttlS
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import re
 import secrets
 import subprocess
 import time
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -23,7 +21,7 @@ from urllib.parse import urlencode
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.kit.payload_step import COLLECTIVE, sent
+from pytest_gpucluster.kit.payload_step import COLLECTIVE, command
 from pytest_gpucluster.suites.kubernetes.facts import read_job_pods, read_uid, whole
 
 if TYPE_CHECKING:
@@ -44,7 +42,6 @@ SERVER_TIMEOUT = 60  # seconds: --request-timeout of kube-apiserver; no request 
 _REFUSED = re.compile(
     r"\((?:Forbidden|Invalid|BadRequest|Unauthorized|NotFound)\)|is invalid|denied the request"
 )
-_UNPACK = "import base64, os, zlib; exec(zlib.decompress(base64.b64decode(os.environ['PAYLOAD'])))"
 
 
 @dataclass(frozen=True)
@@ -275,25 +272,14 @@ class _Work:
     def nccl_job(self, name: str, nodes: Sequence[str], gpus: int) -> dict[str, Any]:
         """Return the Indexed Job: its pods have the host names NAME-INDEX under the headless Service NAME."""
         first, last = self.config.nccl_sizes
-        payload = base64.b64encode(zlib.compress(sent(COLLECTIVE).encode(), 9)).decode()
         sweep = ["sweep", "-c", "all_reduce", "-b", str(first), "-e", str(last), "-f", "4"]
-        command = [
-            "sh",
-            "-c",
-            script(__package__, "ranks.sh"),
-            "sh",
-            self.config.python,
-            "-c",
-            _UNPACK,
-            *sweep,
-        ]
-        job = self.job(name, nodes, gpus, command)
+        ranks = ["sh", "-c", script(__package__, "ranks.sh"), "sh"]
+        job = self.job(name, nodes, gpus, [*ranks, *command(self.config.python, COLLECTIVE, *sweep)])
         job["spec"] |= {"completions": len(nodes), "parallelism": len(nodes), "completionMode": "Indexed"}
         pod = job["spec"]["template"]["spec"]
         pod["subdomain"] = name
         container = pod["containers"][0]
         variables = {
-            "PAYLOAD": payload,
             "GPUS": str(gpus),
             "SLURM_NTASKS": str(gpus * len(nodes)),
             "MASTER_ADDR": f"{name}-0.{name}",

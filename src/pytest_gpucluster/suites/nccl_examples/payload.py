@@ -1,7 +1,7 @@
 # A broken library may do anything (BLE001), Python 3.6 has no strict zip (B905).
 """NCCL's three example programs, through ctypes on libnccl and the driver: no torch, no compiler, no MPI.
 
-python3 -c SOURCE one-process|one-device|many-devices ADDRESS DEADLINE: one-process makes its communicators by
+Words: one-process|one-device|many-devices ADDRESS DEADLINE: one-process makes its communicators by
 ncclCommInitAll, the others by ncclCommInitRank, for which task 0 sends the unique id over a socket at ADDRESS.
 libnccl.so.2 is searched in NCCL_HOME, on the loader's path, and in the python's nvidia-nccl package, which torch
 installs. DEADLINE: seconds per phase. Exit codes: 0 done, 1 failed or no libnccl, 4 deadline, 7 wrong data.

@@ -1,8 +1,7 @@
 """Compile NCCL's example on this node with nvcc and with CMake, and run it: one task per node.
 
-python3 -c SOURCE TOOLS LIMIT RUN EXAMPLE: TOOLS are nvcc and cmake, separated by commas; LIMIT: seconds of each
-command; RUN: 1 to run what was compiled; EXAMPLE: the source. Everything is written to a temporary folder, which is
-removed. nvcc is searched on PATH, in CUDA_HOME and in /usr/local/cuda; nccl.h in NCCL_HOME, CPATH, the folders of the
+Words: TOOLS LIMIT RUN. TOOLS are nvcc and cmake, separated by commas; LIMIT: seconds of each command; RUN: 1 to run what
+was compiled. Everything is written to a temporary folder, which is removed. nvcc is searched on PATH, in CUDA_HOME and in /usr/local/cuda; nccl.h in NCCL_HOME, CPATH, the folders of the
 toolkit and of the system, and in the python's nvidia-nccl package.
 """
 
@@ -19,7 +18,7 @@ import time
 from typing import Dict, List
 
 from pytest_gpucluster.kit.payloads.own_folder import make_folder, remove_folder
-from pytest_gpucluster.kit.payloads.prelude import Failure, error_text, reporter
+from pytest_gpucluster.kit.payloads.prelude import Failure, error_text, reporter, text_of
 
 CMAKE = """cmake_minimum_required(VERSION 3.18)
 project(gpucluster_nccl_example LANGUAGES CXX CUDA)
@@ -139,14 +138,14 @@ def by_cmake(nvcc: str, nccl: Dict[str, str], folder: str, arch: str, limit: flo
     return os.path.join(build, "example")
 
 
-def make(tool: str, folder: str, example: str, limit: float, *, execute: bool) -> None:
+def make(tool: str, folder: str, limit: float, *, execute: bool) -> None:
     """Compile with one tool and report it; run the program and report that."""
     begin = time.monotonic()
     try:
         nvcc = find_nvcc()
         version = run([nvcc, "--version"], limit).strip().splitlines()[-1]
         with open(os.path.join(folder, "example.cu"), "w") as source:
-            source.write(example)
+            source.write(text_of("suites/nccl_examples/example.cu"))
         compile_by = by_nvcc if tool == "nvcc" else by_cmake
         program = compile_by(nvcc, find_nccl(nvcc), folder, architecture(), limit)
     except Failure as error:
@@ -163,7 +162,7 @@ def make(tool: str, folder: str, example: str, limit: float, *, execute: bool) -
             report("ran", tool=tool, error=str(error) or "no result")
 
 
-def main(tools: str, limit: str, execute: str, example: str) -> int:
+def main(tools: str, limit: str, execute: str) -> int:
     """Compile with every tool in a folder of its own, which is removed also when Slurm ends the step."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     for tool in tools.split(","):
@@ -173,7 +172,7 @@ def main(tools: str, limit: str, execute: str, example: str) -> int:
             report("built", tool=tool, error=error_text(error), what="folder")
             continue
         try:
-            make(tool, folder, example, float(limit), execute=execute == "1")
+            make(tool, folder, float(limit), execute=execute == "1")
         finally:
             remove_folder(folder)
     report("done")

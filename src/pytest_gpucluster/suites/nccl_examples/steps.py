@@ -54,7 +54,7 @@ class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
         nccl, limit = self.cluster.section(NcclConfig), config.compile_time
         words = (",".join(config.toolchain or ()), f"{limit:g}", str(int(bool(self.real_gpus))))
         request = self.request(
-            self.payload(*words, self.source("example.cu"), name="payload_compile.py"),
+            self.payload(*words, name="payload_compile.py"),
             nodes=self.with_toolchain(config),
             ntasks_per_node=1,
             gpus_per_node=nccl.gpus_per_node or self.gpus or None,

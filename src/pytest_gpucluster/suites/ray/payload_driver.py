@@ -3,7 +3,7 @@
 # mypy: disable-error-code="untyped-decorator, attr-defined, misc"
 """The driver of a Ray cluster under test: nodes, tasks, actors, objects, GPUs, Tune, token; one JSON line each.
 
-Runs by `python -c` next to the head, with one JSON argument:
+Runs by `payload_step.command` next to the head, with one JSON argument:
 
     {"address": "10.0.0.1:6379", "ip": "10.0.0.1", "nodes": {"gpu01": {"cpus": 2, "gpus": 0}}, "join": 60,
      "temp": "/tmp/...", "work": ["nodes", "tasks"], "elements": 1048576}

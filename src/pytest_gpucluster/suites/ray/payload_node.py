@@ -1,11 +1,12 @@
 # A broken Ray may raise anything (BLE001); /proc is read by the thousand, as plain strings (PTH).
 """One node of a Ray cluster: runs `ray start --block`, and ends all processes that it started.
 
-Runs on the nodes by `python -c`, one task per node, under the python that has Ray.
+Runs on the nodes by `payload_step.command`, one task per node, under the python that has Ray.
 
     alone   the node is the head of a separate cluster and is ended in order
     head    the first node: runs the driver on all nodes, then is killed like a lost node
     worker  any other node: joins, and reports how it ended after the loss of its head
+    driver  the program that the head starts: payload_driver.py
 
 Prints JSON lines {"kind": ..., "node": ...}; a failure has the kind "problem". A marker in the environment and open
 files in the temporary folder of the task identify its Ray processes: `ray stop` would also end the Ray of other jobs.
@@ -30,10 +31,12 @@ from pytest_gpucluster.kit.payloads.prelude import (
     Failure,
     address_of,
     address_towards,
+    again,
     error_text,
     interfaces,
     node_name,
     say,
+    text_of,
 )
 
 MARK = "GPUCLUSTER_RAY_TASK"
@@ -325,7 +328,7 @@ def versions() -> str:
     return str(ray.__version__)
 
 
-def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) -> None:
+def lead(plan: Dict[str, Any], daemons: Daemons, *, alone: bool) -> None:
     """Start a head, run the driver, end the head."""
     members = {node_name(): plan["nodes"][node_name()]} if alone else plan["nodes"]
     version = versions()
@@ -346,7 +349,7 @@ def lead(plan: Dict[str, Any], driver: str, daemons: Daemons, *, alone: bool) ->
         "elements": plan["elements"],
     }
     process = subprocess.Popen(
-        [sys.executable, "-c", driver, json.dumps(driver_plan)],
+        again("driver", json.dumps(driver_plan)),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env=daemons.env,
@@ -406,10 +409,16 @@ def follow(plan: Dict[str, Any], daemons: Daemons) -> None:
 def main(argv: List[str]) -> int:
     """Run one role; report its failure."""
     parser = argparse.ArgumentParser(prog="ray_node")
-    parser.add_argument("role", choices=("alone", "head", "worker"))
+    parser.add_argument("role", choices=("alone", "head", "worker", "driver"))
     parser.add_argument("plan", help="JSON: marker, temp, nodes, port, head, interface, deadlines in seconds")
-    parser.add_argument("driver", nargs="?", default="", help="source of the driver")
     args = parser.parse_args(argv)
+    if args.role == "driver":
+        sys.argv[1:] = [args.plan]
+        exec(
+            compile(text_of("suites/ray/payload_driver.py"), "payload_driver.py", "exec"),
+            {"__name__": "__main__"},
+        )
+        return 0
     plan = json.loads(args.plan)
     daemons = Daemons(plan, args.role)
     adopt()
@@ -430,7 +439,7 @@ def main(argv: List[str]) -> int:
         if args.role == "worker":
             follow(plan, daemons)
         else:
-            lead(plan, args.driver, daemons, alone=args.role == "alone")
+            lead(plan, daemons, alone=args.role == "alone")
     except Failure as error:
         report("problem", what=error.kind, problem=" ".join(str(error).split()))
         code = 1

@@ -153,8 +153,7 @@ class Ray(FrameworkStepRunner[RayConfig]):
         return f"ray-{role}-{self.marker}"
 
     def _request(self, nodes: tuple[str, ...], role: str, plan: Mapping[str, Any]) -> StepRequest:
-        driver = (self.source("payload_driver.py"),) if role != "worker" else ()
-        argv = self.payload(role, json.dumps(plan), *driver, name="payload_node.py")
+        argv = self.payload(role, json.dumps(plan), name="payload_node.py")
         share = self.shares[nodes[0]]
         return self.request(
             argv,

@@ -1,9 +1,9 @@
 # A broken framework may raise anything (BLE001). Functions for jobs import what they need: submitit sends them alone.
 """submitit as users run it: functions submitted as Slurm jobs, their results, an exception, a cancellation.
 
-Runs where pytest runs, under the python that the cluster file names, by -c (SOURCE: `payload_step.sent`):
+Runs where pytest runs, under the python that the cluster file names, by -c (LOADER, SOURCE: `payload_step.command`):
 
-    python3 -c SOURCE '{"place": "/shared", "prefix": ".x-", "parameters": {"slurm_partition": "batch"}}'
+    python3 -c LOADER '{"place": "/shared", "prefix": ".x-", "parameters": {"slurm_partition": "batch"}}' PAYLOAD SOURCE
 
 It submits the jobs, prints their ids, waits for them, cancels the one that does not end by itself, prints the results
 and removes its folder. When its stdin closes, it cancels its jobs and ends.

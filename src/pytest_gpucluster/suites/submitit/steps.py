@@ -23,7 +23,7 @@ from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import ConfigError, TransportError
 from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.kit.payload_result import PayloadTask, last_stderr_line, read_facts
-from pytest_gpucluster.kit.payload_step import environment_named, source_of
+from pytest_gpucluster.kit.payload_step import command, environment_named
 from pytest_gpucluster.kit.suite_work import Submission
 from pytest_gpucluster.suites.submitit.checks import SubmititResult
 from pytest_gpucluster.suites.submitit.config import SubmititConfig
@@ -85,7 +85,7 @@ class SubmititDriver(Submission):
         }
         python = environment.python if environment else "python3"
         env = {**slurm.env, **OF_STEPS, **variables(environment)}
-        words = (python, "-c", source_of(__file__), json.dumps(options))
+        words = command(python, Path(__file__).with_name("payload.py"), json.dumps(options))
         self._process: subprocess.Popen[bytes] | RemoteProcess | None = None
         try:
             self._process = slurm.transport.spawn(

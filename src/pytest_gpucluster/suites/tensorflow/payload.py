@@ -1,9 +1,9 @@
 """TensorFlow's distribution strategies, with a separate training loop: fit() of Keras 3 does not support them.
 
-Runs on the nodes, under the python of the site or of a container (SOURCE: `payload_step.sent`):
+Runs on the nodes, under the python of the site or of a container (LOADER, SOURCE: `payload_step.command`):
 
-    srun --ntasks-per-node=1 python3 -c SOURCE mirrored
-    srun --ntasks-per-node=2 python3 -c SOURCE workers --hosts gpu01=10.0.0.1,gpu02=10.0.0.2
+    srun --ntasks-per-node=1 python3 -c LOADER mirrored PAYLOAD SOURCE
+    srun --ntasks-per-node=2 python3 -c LOADER workers --hosts gpu01=10.0.0.1,gpu02=10.0.0.2 PAYLOAD SOURCE
 
 `find` reports whether tensorflow is installed, without importing it. `mirrored` uses all devices of one process (two
 logical CPUs without GPUs). `workers` derives TF_CONFIG from the allocation: one worker per task, in rank order, at the

@@ -1,10 +1,10 @@
 """A short pre-training of a transformer on torch: replay, speed, loss curves, a checkpoint.
 
-Runs on the nodes, one process per rank, under the python of the site or of a container (SOURCE: `payload_step.sent`):
+Runs on the nodes, one process per rank, under the python of the site or of a container (LOADER, SOURCE: `payload_step.command`):
 
-    srun --ntasks-per-node=1 python3 -c SOURCE find
-    srun --ntasks-per-node=8 python3 -c SOURCE alone --per-node 8
-    srun --ntasks-per-node=8 python3 -c SOURCE together --per-node 8 --address 10.0.0.1
+    srun --ntasks-per-node=1 python3 -c LOADER find PAYLOAD SOURCE
+    srun --ntasks-per-node=8 python3 -c LOADER alone --per-node 8 PAYLOAD SOURCE
+    srun --ntasks-per-node=8 python3 -c LOADER together --per-node 8 --address 10.0.0.1 PAYLOAD SOURCE
 
 `find` reports whether torch is installed. `alone` has one process group per node. It replays the first steps with
 deterministic algorithms, then trains without collectives (plain), with DistributedDataParallel and with FSDP.

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# sh prepare.sh FOLDER COMPILER MPIRUN PYTHON LANGUAGES PYTHON_SOURCE < C_SOURCE
+# sh prepare.sh FOLDER COMPILER MPIRUN LANGUAGES COMMAND... < C_SOURCE   COMMAND: the program of Python
 # Prints the MPI of a node, and prepares the program in FOLDER. One task per node; each line: mark, TAB, key, TAB, text.
-folder=$1 compiler=$2 mpirun=$3 python=$4 languages=$5 source=$6
+folder=$1 compiler=$2 mpirun=$3 languages=$4; shift 4
 report() { printf 'gpucluster-mpi-fact\t%s\t%s\n' "$1" "$2"; }
 last() { printf '%s\n' "$1" | grep -v '^ *$' | tail -n 1; }
 
@@ -36,7 +36,7 @@ case " $languages " in *" c "*)
   rm -f "$mine.c" "$mine";;
 esac
 case " $languages " in *" python "*)
-  if ! text=$("$python" -c "$source" where 2>&1); then report problem-python "$(last "$text")"
+  if ! text=$("$@" 2>&1); then report problem-python "$(last "$text")"
   else printf '%s\n' "$text" | sed 's/^gpucluster-mpi /gpucluster-mpi-python /'
   fi;;
 esac
