@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# shellcheck disable=SC1003,SC2016 # the quotes of a program within a program
+# shellcheck disable=SC1003 # the quotes of a program within a program
 # shellcheck disable=SC2030,SC2031,SC2123 # PATH differs in the subshell on purpose
 # Run in a task before its command, by sh or bash: what a login on this node sets. PATH takes the place of SYSTEM in the
 # step's PATH; each other variable is set if the step does not have it, so that exports and TaskProlog take precedence.

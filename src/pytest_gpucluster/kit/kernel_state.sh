@@ -2,10 +2,9 @@
 # Prints the state that answers the questions of a folded kernel log ($f, see kernel_log.awk), as lines
 # `state<TAB>PART<TAB>...`, and reads only the parts that it asks for. Nothing is printed if it asks for none.
 # shellcheck disable=SC2010,SC2012,SC2045 # names of the kernel; a recorded or simulated node has its own ls
-# shellcheck disable=SC2154 # kernel_log.sh sets f
 t=$(printf '\t')
 most=@MOST@ seconds=@SECONDS@
-needs() { case $f in (*"need$t$1"*) return 0 ;; esac; return 1; }
+needs() { case ${f?} in (*"need$t$1"*) return 0 ;; esac; return 1; }
 # put NAME: prints lines with their name
 put() { head -n 200 | cut -c 1-300 | awk -v n="$1" '$0 != "" { print "state\t" n "\t" $0 }'; }
 of() {

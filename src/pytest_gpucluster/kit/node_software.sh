@@ -1,8 +1,6 @@
 # shellcheck shell=sh
 # Prints the software of a node as lines `NAME<TAB>VALUE`; each part is bounded, and none changes anything.
 # Replaced: COUNT_GPUS by nothing, or by a command that prints how many GPUs torch sees.
-# shellcheck disable=SC1091 # a file of the node
-# shellcheck disable=SC2012 # files of packages
 # shellcheck disable=SC2043 # a placeholder is a list
 p() { printf '%s\t%s\n' "$1" "$2"; }
 t='' l=''
@@ -17,7 +15,9 @@ p mpirun "$($t mpirun --version 2>/dev/null </dev/null | head -n 1)"
 $t @PYTHON@ -c @PACKAGES_PY@ @PACKAGES@ 2>/dev/null </dev/null || :
 @COUNT_GPUS@
 for f in @IMAGES@; do [ ! -r "$f" ] || p image "$f"; done
-[ -z "$(ls /etc/slurm/plugstack.conf.d/*pyxis* /etc/slurm-llnl/plugstack.conf.d/*pyxis* 2>/dev/null)" ] || p pyxis yes
+for f in /etc/slurm/plugstack.conf.d/*pyxis* /etc/slurm-llnl/plugstack.conf.d/*pyxis*; do
+  [ ! -e "$f" ] || { p pyxis yes; break; }
+done
 case $(srun --help 2>/dev/null </dev/null) in *container-image*) p pyxis yes ;; esac
 $t bash -lc 'module -t avail 2>&1' 2>/dev/null </dev/null | grep -v -e : -e '^ *$' -e 'not found' | head -n @MOST@ |
   while read -r m; do p module "$m"; done

@@ -4,5 +4,4 @@
 { echo "job $SLURM_JOB_ID" >&5; exec 5>&-; } 2>/dev/null
 scontrol show hostnames; echo "$0 $SLURM_JOB_ID $SLURM_JOB_PARTITION"
 cat >/dev/null
-# shellcheck disable=SC2015 # either of the two
-kill -0 $PPID 2>/dev/null && ! grep -q "^State:.*Z" /proc/$PPID/status || exec scancel --quiet "$SLURM_JOB_ID"
+{ kill -0 $PPID 2>/dev/null && ! grep -q "^State:.*Z" /proc/$PPID/status; } || exec scancel --quiet "$SLURM_JOB_ID"

@@ -3,7 +3,6 @@
 # Each line is one write, so that no other output of the task splits it.
 # Replaced: MARK by nothing or by task_place.sh, PRELUDE by the lines that prepare the environment.
 # slurmd's limits may allow core files, which a crash would leave in the folder of the run.
-# shellcheck disable=SC3045 # dash and busybox have ulimit -S
 ulimit -S -c 0 2>/dev/null
 @MARK@
 printf '%s begin %s %s %s %s %s\n' "$0" "$SLURM_PROCID" "$SLURMD_NODENAME" "$SLURM_STEP_ID" \

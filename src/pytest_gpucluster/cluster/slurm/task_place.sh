@@ -7,7 +7,6 @@ gpucluster_root=$(
   echo "$root"
 )
 gpucluster_image=
-# shellcheck disable=SC2034 # task.sh prints both
 [ "${SLURM_LOCALID:-0}" != 0 ] || gpucluster_image=$(uname -m 2>/dev/null)-$(
   {
     cat /etc/os-release /etc/environment /var/lib/dpkg/status /lib/apk/db/installed

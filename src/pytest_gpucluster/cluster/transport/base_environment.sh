@@ -4,11 +4,10 @@ far_slurm=$(command -v srun || command -v scontrol) && far_slurm=${far_slurm%/*}
 for far_name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
   case $far_name in @NAMES@) ;; *) command unset "$far_name" ;; esac
 done 2>/dev/null
-# shellcheck disable=SC2123 # exported below
-PATH=@PATH@
+export PATH=@PATH@
 case :$PATH: in
   *":$far_slurm:"*) ;;
   *) [ -z "$far_slurm" ] || if command -v srun >/dev/null; then PATH=$far_slurm:$PATH; else PATH=$PATH:$far_slurm; fi ;;
 esac
-export PATH LANG=@LOCALE@
+export LANG=@LOCALE@
 umask 022

@@ -6,14 +6,9 @@
 parent=$PPID
 case $(cat /proc/"$parent"/comm 2>/dev/null) in sshd*) ;; *) parent= ;; esac
 while :; do
-  # shellcheck disable=SC2016 # of the inner shell
   line=$(timeout "$1" sh -c 'IFS= read -r x && printf %s "$x"') || { rc=$?; break; }
-  # shellcheck disable=SC2086 # two words
-  set -- "$1" $line
-  if [ $# = 3 ]; then
-    # shellcheck disable=SC2086
-    kill "-$2" "-$3" 2>/dev/null || kill "-$2" "$3" 2>/dev/null
-  fi
+  pid=${line#* }
+  [ "$pid" = "$line" ] || kill "-${line%% *}" "-$pid" 2>/dev/null || kill "-${line%% *}" "$pid" 2>/dev/null
   echo
 done
 [ "$rc" = 124 ] && [ -n "$parent" ] && kill "$parent"

@@ -18,12 +18,10 @@ while read -r key value _; do
     [ "$key" != Uid: ] || report uid "$value"
 done < /proc/self/status
 read -r inside outside _ < /proc/self/uid_map && report uid_map "$inside $outside"
-# shellcheck disable=SC1091 # a file of the image
 report release "$( (. /etc/os-release && echo "$ID $VERSION_ID") 2> /dev/null)"
 report workdir "$PWD"
 report path "$PATH"
 report home "$HOME"
-# shellcheck disable=SC3045 # dash and busybox have ulimit -l
 report memlock "$(ulimit -l 2> /dev/null)"
 has stat && report shm "$(stat -f -c '%b %S' /dev/shm 2> /dev/null)"
 for name in RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_JOB_ID \

@@ -48,8 +48,7 @@ serve() {
     port=$((20000 + (${SLURM_JOB_ID:-0} * 131 + ${SLURM_NODEID:-0} * 17) % 12000)) tries=5
     until listen "$port"; do
         tries=$((tries - 1)) port=$((port + 1))
-        # shellcheck disable=SC2015 # either of the two
-        [ "$tries" -gt 0 ] && grep -q 'Address already in use' "$folder/log" || refuse "sshd: $(last_line "$folder/log")"
+        { [ "$tries" -gt 0 ] && grep -q 'Address already in use' "$folder/log"; } || refuse "sshd: $(last_line "$folder/log")"
     done
     report port "$port"
     echo "$port" > "$folder/ready.new" && mv "$folder/ready.new" "$folder/ready"

@@ -5,8 +5,7 @@ files=$(ls /etc/pam.d 2>/dev/null | sed 's|^|/etc/pam.d/|')
 # shellcheck disable=SC2086 # a list of files
 lines=$([ -z "$files" ] || grep -HsE '^[^#]*(pam_slurm_adopt|pam_systemd|include|substack)' $files)
 printf '%s\n' "$lines" | sed -n 's/^[^:]*\/pam\.d\//pam|/p'
-# shellcheck disable=SC2086,SC2116 # joins the lines
-case " $(echo $files) " in *' /etc/pam.d/sshd '*) echo 'sshd|yes' ;; esac
+printf '%s\n' "$files" | sed -n 's:^/etc/pam\.d/sshd$:sshd|yes:p'
 named=$(printf '%s\n' "$lines" | sed -n 's/.*[[:space:]]\(\/[^[:space:]]*pam_slurm_adopt\.so\).*/\1/p')
 for place in $named /lib*/security/pam_slurm_adopt.so /lib/*/security/pam_slurm_adopt.so \
   /usr/lib*/security/pam_slurm_adopt.so /usr/lib/*/security/pam_slurm_adopt.so; do

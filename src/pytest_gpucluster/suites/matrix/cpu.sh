@@ -9,8 +9,7 @@ while read -r key value; do
   [ "$key" != Cpus_allowed_list: ] || { cpus=$value; break; }
 done </proc/self/status
 now() { read -r up rest </proc/uptime; wall=1${up%.*}${up#*.}; }
-# shellcheck disable=SC2086 # fields
-used() { read -r stat </proc/self/stat; set -- $stat; cpu=$((${14} + ${15})); }
+used() { read -r _ _ _ _ _ _ _ _ _ _ _ _ _ utime stime _ </proc/self/stat; cpu=$((utime + stime)); }
 now
 begin=$wall
 used

@@ -10,8 +10,7 @@ set -- @CPUS@/cpu[0-9]*/cpufreq/scaling_governor
 between=/proc/sys/kernel/ostype
 s files cat @PROC@ @SYSCTLS@ @TAINT@ @THP@ "$@" $between $between /etc/os-release $between $between /proc/meminfo \
   $between $between /proc/self/limits $between $between /proc/mounts $between $between @LSM@
-# shellcheck disable=SC2154 # s sets r
-[ "$r" = 0 ] || {
+[ "${r?}" = 0 ] || {
   s proc cat @PROC@ /proc/meminfo
   s release cat /etc/os-release
   s governor cat "$@"

@@ -45,6 +45,7 @@ start() {
   ) </dev/null >"$d/$n.out" 2>&1 &
   pids="$pids $!"
 }
+stop() { for i in $pids; do kill "$i"; done 2>/dev/null; }
 # ended FIRST: counts the jobs from FIRST to $n that have ended in $k; the status of the last one is in $r
 ended() {
   k=0 i=$1
@@ -72,8 +73,7 @@ if [ "$k" = 1 ] && [ "$r" = 0 ]; then
   show 0
   printf '\036=0\n'
 else
-  # shellcheck disable=SC2086 # a list
-  kill $pids 2>/dev/null
+  stop
   pids=
   for p do n=$((n + 1)); start "$p"; done
   await 1 @TICKS@
@@ -85,7 +85,6 @@ else
     [ "$r" = hung ] || show "$j"
     case $r in hung) printf 'hung\n\036=124\n' ;; *) printf '\036=%s\n' "$r" ;; esac
   done
-  # shellcheck disable=SC2086 # a list
-  [ "$k" -eq "$n" ] || kill $pids 2>/dev/null
+  [ "$k" -eq "$n" ] || stop
 fi
 rm -rf "$d"

@@ -2,7 +2,6 @@
 # Prints the versions of packages, of dpkg or of rpm.
 export LC_ALL=C
 if command -v dpkg-query >/dev/null 2>&1; then
-  # shellcheck disable=SC2016 # dpkg-query replaces the names
   dpkg-query -W -f='${Package}\t${Version}\t${Status}\n' @NAMES@ 2>&1
 elif command -v rpm >/dev/null 2>&1; then
   rpm -q --qf '%{NAME}\t%{VERSION}-%{RELEASE}\tinstalled\n' @NAMES@ 2>&1

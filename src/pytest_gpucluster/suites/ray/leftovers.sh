@@ -8,5 +8,4 @@ for p in /proc/[0-9]*; do
     echo "process ${p#/proc/} $(tr '\0' ' ' 2>/dev/null <"$p/cmdline" | cut -c1-120)"
   fi
 done
-# shellcheck disable=SC3067 # dash and busybox have test -O
 for f in @STEM@*; do [ -L "$f" ] || [ ! -O "$f" ] || echo "folder $f"; done

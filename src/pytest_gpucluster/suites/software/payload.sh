@@ -52,7 +52,6 @@ activate() {
 }
 
 environment() { # CONDA NAME OPTION PATTERN
-  # shellcheck disable=SC2016 # eval expands it in the environment
   ( timed activate activate "$1" "$2"; timed place eval 'echo "$CONDA_PREFIX"; command -v python' )
   timed python "$1" run "$3" "$2" python --version
   [ -z "$4" ] || timed packages "$1" list "$3" "$2" --json "$4" 2>/dev/null
