@@ -33,7 +33,8 @@ while True:
         (_, program, *words), env = json.loads(message)
         os.dup2(files[0], 1), os.dup2(files[1], 2)
         os.environ.update(env)
-        sys.argv = ["-c", *words, "--device", "cpu", "--warmup", "0", "--iters", "1"]
+        at = words.index("PAYLOAD")
+        sys.argv = ["-c", *words[:at], "--device", "cpu", "--warmup", "0", "--iters", "1", *words[at:]]
         exec(program, {"__name__": "__main__"})
         sys.exit()
     client.close(), os.close(files[0]), os.close(files[1])

@@ -21,6 +21,7 @@ from sandbox_helpers import environment, slurm, wait_for
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import reference as cli_reference
+from pytest_gpucluster.cli.reference import with_checks
 from pytest_gpucluster.config.models import ClusterFile
 from pytest_gpucluster.plugin.selection import without_section
 from pytest_gpucluster.plugin.shell import matters
@@ -324,7 +325,7 @@ from site_parts import *
     site = (ROOT / "examples" / "site_suite" / "test_site.py").read_text()
     path = str(ROOT / "examples" / "site_suite" / "copy_speed.py")
     parts = site[: site.index("open_files = probed")].replace("def test_", "def example_")
-    (tmp_path / "site_parts.py").write_text(f"{parts}\nPAYLOAD = Path({path!r}).read_bytes()\n")
+    (tmp_path / "site_parts.py").write_text(f"{parts}\nPAYLOAD = Path({path!r})\n")
     run = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--cluster={sandbox.cluster_file}"),
@@ -400,8 +401,9 @@ def test_every_check_is_documented(suite: Path) -> None:
         re.findall(rf"^\| `{name}\.(\w+)` \|", (ROOT / "docs/reference.md").read_text(), re.MULTILINE)
     )
     assert tests - in_page - listed == set()
-    rows = set(re.findall(rf"^\| `{name}\.(\w+)` \|", text, re.MULTILINE))
-    assert rows - tests == set(), "no such check"
+    assert text == with_checks(text, name), "gpucluster schema --pages docs/suites writes the table of checks"
+    assert len(re.findall(r"^\| check \|", text, re.MULTILINE)) == 1, "its checks stand in one table"
+    assert re.findall(rf"^\| `{name}\.\w+` \|", text, re.MULTILINE) == [], "a row by hand"
     assert re.search(rf"pytest --cluster=\w+ -m \"?{name}\b", text), "how to run it"
     assert f"reference.md#checks-of-{name}" in text, "how to repair"
 

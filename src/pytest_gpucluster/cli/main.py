@@ -306,13 +306,19 @@ def _schema_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print options, markers, fixtures, commands and checks as Markdown",
     )
+    other.add_argument(
+        "--pages", type=Path, metavar="FOLDER", help="write the table of checks into the page of each suite"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
 
 
 def _schema(args: argparse.Namespace) -> None:
-    if args.reference:
-        from pytest_gpucluster.cli import reference as cli_reference  # only here
+    from pytest_gpucluster.cli import reference as cli_reference  # only here
 
+    if args.pages:
+        cli_reference.write_checks(args.pages)
+        return
+    if args.reference:
         text = cli_reference.reference(_parser())
     else:
         text = config.reference() if args.markdown else json.dumps(config.schema(args.kind), indent=2) + "\n"

@@ -1,6 +1,7 @@
 """The reference of options, fixtures, markers, commands and checks in Markdown, generated from the code.
 
-`gpucluster schema --reference` prints it; a test compares it with docs/reference.md.
+`gpucluster schema --reference` prints it, and `--pages` writes the table of checks into the page of each suite; tests
+compare both with docs/.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.registry import suites
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pytest_gpucluster.core.check import CheckDescription
 
 HEAD = """\
 # Reference
@@ -216,11 +220,7 @@ def arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.A
 
 
 def _checks() -> Iterator[str]:
-    from pytest_gpucluster.core import check as verdict
-    from pytest_gpucluster.core.registry import import_checks  # only the reference needs all of them
-
-    import_checks()
-    about = verdict.CHECKS
+    about = _all_checks()
     yield from ("## Checks and repairs", "")
     yield "Each row states what must hold, the usual cause of a failure, what to do, and the action of a failure, which"
     yield "decides whether it may [drain](drain.md) the node. A failure may state a more specific cause and a milder action, and one"
@@ -236,13 +236,7 @@ def _checks() -> Iterator[str]:
         yield "|---|---|---|---|---|"
         for name, one in sorted(about.items()):  # not in the order of imports
             if name.startswith(f"{suite}."):
-                yield _row(
-                    f"`{name}`",
-                    _first_upper(one.holds.removeprefix("Judge that ").removeprefix("Judge ")),
-                    one.cause,
-                    one.hint,
-                    one.action.value,
-                )
+                yield _row(f"`{name}`", _holds(one), one.cause, one.hint, one.action.value)
         yield ""
         reasons = [
             f"- `{name}`: {_first_upper(one.never_healthy)}."
@@ -251,3 +245,41 @@ def _checks() -> Iterator[str]:
         ]
         if reasons:
             yield from ("May take a node out of service; why no healthy node fails so:", "", *reasons, "")
+
+
+def _all_checks() -> Mapping[str, CheckDescription]:
+    from pytest_gpucluster.core import check as verdict
+    from pytest_gpucluster.core.registry import import_checks  # only the reference needs all of them
+
+    import_checks()
+    return verdict.CHECKS
+
+
+def _holds(one: CheckDescription) -> str:
+    return _first_upper(one.holds.removeprefix("Judge that ").removeprefix("Judge "))
+
+
+# --- pages of the suites
+
+_BEGIN, _END = "<!-- checks: gpucluster schema --pages docs/suites -->", "<!-- end of the checks -->"
+
+
+def with_checks(page: str, suite: str) -> str:
+    """Return the page of a suite with the table of its checks between the two marks; unchanged without them."""
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    rows = [
+        _row(f"`{name.partition('.')[2]}`", _holds(one), one.action.value, one.cause)
+        for name, one in sorted(_all_checks().items())
+        if name.startswith(f"{suite}.")
+    ]
+    table = "\n".join(("| check | what must hold | action | usual cause |", "|---|---|---|---|", *rows))
+    return f"{before}{begin}\n{table}\n{end}{after}" if end else page
+
+
+def write_checks(folder: Path) -> None:
+    """Write the table of checks into each page of a suite in this folder."""
+    for suite in suites():
+        page = folder / Path(suite.page).name
+        if page.exists():
+            page.write_text(with_checks(page.read_text(), suite.name))

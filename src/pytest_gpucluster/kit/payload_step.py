@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PRELUDE = Path(__file__).parent / "payloads" / "prelude.py"
 COLLECTIVE = PRELUDE.with_name("collective.py")
 PIECE = 96 << 10  # characters of a word: Linux takes at most 128 KiB of each (MAX_ARG_STRLEN)
-_MARK = "PAYLOAD"  # the words behind it are the source; `again` in payloads/prelude.py looks for it
+_MARK = "PAYLOAD"  # the words behind it are the source; `again` in payloads/prelude.py finds it
 _LOADER = (
     "name={name!r}; import base64, sys, zlib; at=sys.argv.index({mark!r}); source=''.join(sys.argv[at+1:]); "
     "del sys.argv[at:]; exec(compile(zlib.decompress(base64.b64decode(source+'==')), name, 'exec'))"
