@@ -316,7 +316,8 @@ def _schema(args: argparse.Namespace) -> None:
     from pytest_gpucluster.cli import reference as cli_reference  # only here
 
     if args.pages:
-        cli_reference.write_checks(args.pages)
+        for page, written in cli_reference.pages(args.pages).items():
+            _write(page, written, force=True)
         return
     if args.reference:
         text = cli_reference.reference(_parser())

@@ -277,9 +277,7 @@ def with_checks(page: str, suite: str) -> str:
     return f"{before}{begin}\n{table}\n{end}{after}" if end else page
 
 
-def write_checks(folder: Path) -> None:
-    """Write the table of checks into each page of a suite in this folder."""
-    for suite in suites():
-        page = folder / Path(suite.page).name
-        if page.exists():
-            page.write_text(with_checks(page.read_text(), suite.name))
+def pages(folder: Path) -> dict[Path, str]:
+    """Return {page: its text with the table of checks} of each suite with a page in this folder."""
+    known = {folder / Path(suite.page).name: suite.name for suite in suites()}
+    return {page: with_checks(page.read_text(), name) for page, name in known.items() if page.exists()}
