@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from counter_examples import CounterExample
 
-from pytest_gpucluster.core.check import NotChecked, Outcome
+from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.errors import NotAvailable, NotJudged
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.core.check import Action, Check, Finding, NotApplicable, Verdict
+    from pytest_gpucluster.core.check import Action, Check, Finding, Verdict
 
 NAME = "NVIDIA H200"
 CONFIG = BurninConfig()
@@ -112,9 +113,9 @@ def judged(verdict: Verdict, *expected: Finding, action: Action) -> None:
     assert verdict.hint
 
 
-def reason(verdict: Verdict, expected: NotChecked | NotApplicable) -> None:
-    outcome = Outcome.NOT_CHECKED if isinstance(expected, NotChecked) else Outcome.NOT_APPLICABLE
-    assert (verdict.outcome, verdict.reason, verdict.findings) == (outcome, expected.reason, ())
+def reason(verdict: Verdict, expected: NotJudged) -> None:
+    outcome = Outcome.NOT_CHECKED if isinstance(expected, NotAvailable) else Outcome.NOT_APPLICABLE
+    assert (verdict.outcome, verdict.reason, verdict.findings) == (outcome, str(expected), ())
 
 
 def example(

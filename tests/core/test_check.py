@@ -12,9 +12,8 @@ from pytest_gpucluster.core.check import (
     Action,
     Advisory,
     Finding,
+    Judgement,
     Metric,
-    NotApplicable,
-    NotChecked,
     Outcome,
     Remark,
     Verdict,
@@ -23,6 +22,7 @@ from pytest_gpucluster.core.check import (
     with_cause,
     with_contention,
 )
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged, ProbeError
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.kit.payload_result import (
@@ -38,9 +38,7 @@ FINDING = Finding("GPU 1", "7", "8")
 SENTENCE = "made for a test"
 
 
-def concluded(
-    *said: Finding | Advisory | Metric | NotApplicable | NotChecked, action: Action = Action.DRAIN
-) -> Verdict:
+def concluded(*said: Finding | Advisory | Metric | NotJudged, action: Action = Action.DRAIN) -> Verdict:
     return conclude("gpu.count", said, cause="c", hint="h", action=action, never_healthy=SENTENCE)
 
 
@@ -50,14 +48,20 @@ def concluded(
         ((), Outcome.PASSED, ""),
         ((Metric("m", 1, "s"), Advisory("p", "m", "e")), Outcome.PASSED, ""),
         ((NotApplicable("none"),), Outcome.NOT_APPLICABLE, "none"),
-        ((NotApplicable("none"), NotChecked("unknown")), Outcome.NOT_CHECKED, "unknown"),
-        ((NotChecked("first"), NotChecked("second"), NotApplicable("none")), Outcome.NOT_CHECKED, "first"),
-        ((NotChecked("unknown"), FINDING), Outcome.FAILED, "unknown"),
+        ((NotApplicable("none"), NotAvailable("unknown")), Outcome.NOT_CHECKED, "unknown"),
+        (
+            (NotAvailable("first"), NotAvailable("second"), NotApplicable("none")),
+            Outcome.NOT_CHECKED,
+            "first",
+        ),
+        ((NotAvailable("unknown"), FINDING), Outcome.FAILED, "unknown"),
         ((FINDING, NotApplicable("none")), Outcome.FAILED, "none"),
     ],
 )
 def test_what_a_judgement_adds_up_to(
-    said: tuple[Finding | Advisory | Metric | NotApplicable | NotChecked, ...], outcome: Outcome, reason: str
+    said: tuple[Finding | Advisory | Metric | NotJudged, ...],
+    outcome: Outcome,
+    reason: str,
 ) -> None:
     verdict = concluded(*said)
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
@@ -67,6 +71,45 @@ def test_what_a_judgement_adds_up_to(
         "h",
         Action.DRAIN,
     )
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome"),
+    [(NotAvailable, Outcome.NOT_CHECKED), (NotApplicable, Outcome.NOT_APPLICABLE)],
+)
+def test_a_raised_reason_ends_the_check_and_counts_as_a_yielded_one(
+    raised: type[NotJudged], outcome: Outcome
+) -> None:
+    metric = Metric("m", 1, "s")
+
+    def ends(*before: Metric | Finding) -> Judgement:
+        yield from before
+        raise raised("why")
+
+    for before in ((), (metric,), (metric, FINDING)):
+        verdict = conclude("a.b", ends(*before), cause="c", hint="h", action=Action.MONITOR)
+        assert verdict == conclude(
+            "a.b", (*before, raised("why")), cause="c", hint="h", action=Action.MONITOR
+        )
+        assert verdict.outcome is (Outcome.FAILED if FINDING in before else outcome)
+
+
+def test_a_check_that_is_no_generator_may_raise_too() -> None:
+    @verdicts.check("a.b", cause="c", hint="h", action=Action.MONITOR)
+    def absent() -> Judgement:
+        raise NotAvailable("no facts")
+
+    assert (absent().outcome, absent().reason) == (Outcome.NOT_CHECKED, "no facts")
+
+
+def test_an_answer_that_is_not_understood_stays_an_error() -> None:
+    @verdicts.check("a.b", cause="c", hint="h", action=Action.MONITOR)
+    def damaged() -> Judgement:
+        yield Metric("m", 1, "s")
+        raise ProbeError("half a line")
+
+    with pytest.raises(ProbeError, match="half a line"):
+        damaged()
 
 
 def test_the_action_is_the_hardest_that_a_finding_asks_for() -> None:

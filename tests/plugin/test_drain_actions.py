@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster import suites
-from pytest_gpucluster.core.check import (
-    CHECKS,
-    Action,
-    Advisory,
-    Finding,
-    NotApplicable,
-    NotChecked,
-    conclude,
-    with_contention,
-)
+from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding, conclude, with_contention
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.drain.policy import NAMES, reaches
 from pytest_gpucluster.plugin.drain import Drainage, Options
@@ -294,7 +286,7 @@ MILD = Finding("GPU 2", "1", "2", Action.MONITOR)
     ("found", "action"),
     [
         ((WARNING,), Action.VENDOR),
-        ((NotChecked("no right"), WARNING), Action.VENDOR),
+        ((NotAvailable("no right"), WARNING), Action.VENDOR),
         ((NotApplicable("no MIG"),), Action.VENDOR),
         ((), Action.VENDOR),
         ((BAD,), Action.MONITOR),

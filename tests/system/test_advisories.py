@@ -18,14 +18,13 @@ from pytest_gpucluster.core.check import (
     Finding,
     Judgement,
     Metric,
-    NotApplicable,
-    NotChecked,
     Outcome,
     Verdict,
     conclude,
     with_cause,
     with_contention,
 )
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
 from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.plugin.drain import _hardest
 from pytest_gpucluster.plugin.expect import MAX_SHOWN, describe
@@ -47,7 +46,7 @@ SAID = "GPU 4 (GPU-c12b, 0000:9d:00.0): measured 12 replays, expected 0"
 NEVER = "no healthy GPU prints it"
 
 
-def concluded(*found: Finding | Advisory | Metric | NotApplicable | NotChecked) -> Verdict:
+def concluded(*found: Finding | Advisory | Metric | NotJudged) -> Verdict:
     def judgement() -> Judgement:
         yield from found
 
@@ -76,7 +75,7 @@ def warned(node: str, *advisories: dict[str, str], outcome: str = "passed", **fi
         ((), Outcome.PASSED),
         ((Metric("m", 1, "s"),), Outcome.PASSED),
         ((NotApplicable("no MIG"),), Outcome.NOT_APPLICABLE),
-        ((NotChecked("no right"),), Outcome.NOT_CHECKED),
+        ((NotAvailable("no right"),), Outcome.NOT_CHECKED),
         ((Finding("GPU 1", "1", "2"),), Outcome.FAILED),
     ],
 )

@@ -142,6 +142,7 @@ def _flat(text: str) -> str:
 def _for_suites() -> Iterator[str]:
     from pytest_gpucluster import suite  # only the reference needs pytest
     from pytest_gpucluster.core import check as verdict
+    from pytest_gpucluster.core import errors
     from pytest_gpucluster.plugin.expect import Expect
 
     yield from ("## For suites", "", "| name | what it does |", "|---|---|")
@@ -151,8 +152,10 @@ def _for_suites() -> Iterator[str]:
     for name in methods:
         written = "expect(verdict)" if name == "__call__" else f"expect.{name}"
         yield _row(f"`{written}`", _flat(inspect.getdoc(getattr(Expect, name)) or ""))
-    for part in (verdict.check, verdict.Metric, verdict.Finding, verdict.NotApplicable, verdict.Action):
-        yield _row(f"`core.check.{part.__name__}`", _paragraph(part))
+    unjudged = (errors.NotAvailable, errors.NotApplicable)
+    for part in (verdict.check, verdict.Metric, verdict.Finding, *unjudged, verdict.Action):
+        module = part.__module__.removeprefix("pytest_gpucluster.")
+        yield _row(f"`{module}.{part.__name__}`", _paragraph(part))
     yield ""
 
 

@@ -1,7 +1,7 @@
 """A check compares facts with expectations and returns a verdict. Pure.
 
 A check is a function that yields `Finding`s (what deviates) and `Metric`s (what was measured), decorated with
-its cause, hint and action class:
+its cause, hint and action class. It raises `NotAvailable` or `NotApplicable` if it cannot judge (core/errors.py):
 
     @check("gpu.count", cause="a GPU fell off the bus", hint="dmesg | grep -i xid; reboot; reseat")
     def gpu_count(gpus: Sequence[Gpu], profile: GpuProfile) -> Judgement:
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, ParamSpec
 
 from pytest_gpucluster import suite_packages
+from pytest_gpucluster.core.errors import NotAvailable, NotJudged
 
 P = ParamSpec("P")
 
@@ -109,21 +110,8 @@ class Metric:
     better: str = ""
 
 
-@dataclass(frozen=True)
-class NotApplicable:
-    """The check does not apply to this hardware or cluster, with the reason."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class NotChecked:
-    """The facts lack what the check needs, with the reason. Never a pass."""
-
-    reason: str
-
-
-Judgement = Iterator[Finding | Advisory | Remark | Metric | NotApplicable | NotChecked]
+_Item = Finding | Advisory | Remark | Metric | NotJudged
+Judgement = Iterator[_Item]
 
 
 @dataclass(frozen=True)
@@ -324,9 +312,13 @@ def check(
         @functools.wraps(function)
         def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:
             __tracebackhide__ = True
+
+            def judgement() -> Judgement:
+                yield from function(*args, **kwargs)  # one that is no generator raises here
+
             verdict = conclude(
                 name,
-                function(*args, **kwargs),
+                judgement(),
                 cause=cause,
                 hint=hint,
                 action=action,
@@ -353,9 +345,18 @@ def revised(revise: Callable[..., Verdict]) -> Callable[[Check[P]], Check[P]]:
     return decorate
 
 
+def _with_raised(judgement: Iterable[_Item]) -> Judgement:
+    """Yield the items; NotAvailable and NotApplicable that end the judgement are the last of them."""
+    __tracebackhide__ = True
+    try:
+        yield from judgement
+    except NotJudged as error:
+        yield error
+
+
 def conclude(
     name: str,
-    judgement: Iterable[Finding | Advisory | Remark | Metric | NotApplicable | NotChecked],
+    judgement: Iterable[_Item],
     *,
     cause: str,
     hint: str,
@@ -369,7 +370,7 @@ def conclude(
     advisories: list[Advisory] = []
     remarks: list[Remark] = []
     reason = unchecked = ""
-    for item in judgement:
+    for item in _with_raised(judgement):
         if isinstance(item, Finding):
             findings.append(item)
         elif isinstance(item, Advisory):
@@ -378,10 +379,10 @@ def conclude(
             remarks.append(item)
         elif isinstance(item, Metric):
             metrics.append(item)
-        elif isinstance(item, NotChecked):
-            unchecked = unchecked or item.reason
+        elif isinstance(item, NotAvailable):
+            unchecked = unchecked or str(item)
         else:
-            reason = item.reason
+            reason = str(item)
     without = Outcome.NOT_CHECKED if unchecked else Outcome.NOT_APPLICABLE if reason else Outcome.PASSED
     outcome = Outcome.FAILED if findings else without
     if findings:

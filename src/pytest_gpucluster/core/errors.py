@@ -10,7 +10,10 @@ GpuClusterError
 │   │   └── StepMisplaced  tasks ran outside of the stated container, or in other numbers per node
 │   └── StepCancelled      another process or user ended a step: its nodes are not at fault
 ├── ProbeError         a probe cannot parse the output of its command
-│   └── NotAvailable   the command could not run at all: tool absent, no permission
+│   └── NotAvailable   the facts lack what a check needs: tool absent, no permission, no value
+├── NotJudged          a check, or a part of it, cannot be judged; the message is the reason
+│   ├── NotAvailable   "not checked": it is a ProbeError too
+│   └── NotApplicable  "not applicable" to this hardware or cluster
 └── SandboxError       the sandbox could not be started or stopped
 """
 
@@ -105,8 +108,19 @@ class ProbeError(GpuClusterError):
     """A probe cannot parse the output of its command."""
 
 
-class NotAvailable(ProbeError):  # a state of the node, not a mistake
-    """The command of a probe could not run: the tool is absent or permission is missing."""
+class NotJudged(GpuClusterError):
+    """A check, or a part of it, cannot be judged; the message is the reason.
+
+    A check raises one to end there, and yields one to continue with its other parts: what it yielded before counts.
+    """
+
+
+class NotAvailable(NotJudged, ProbeError):  # a state of the node, not a mistake
+    """The facts lack what the check needs, like a command that could not run. The check is "not checked", never passed."""
+
+
+class NotApplicable(NotJudged):
+    """The check does not apply to this hardware or cluster."""
 
 
 class SandboxError(GpuClusterError):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, NotChecked
+from pytest_gpucluster.core.check import Action, Advisory, Finding
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.units import format_duration
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ class Allowance:
 
     def judge(
         self, part: str, errors: float, seconds: float | None, what: str = "errors"
-    ) -> Iterator[Finding | NotChecked]:
+    ) -> Iterator[Finding | NotAvailable]:
         """Yield a finding if more errors were counted in `seconds` than allowed; not checked if the time is not known."""
         if errors <= self.count:
             return
         expected = f"at most {self.count:g} per {format_duration(self.seconds)} ({self.source})"
         if seconds is None:
-            yield NotChecked(
+            yield NotAvailable(
                 f"{part}: {errors:g} {what}, in an unknown time: read the counter twice ({expected})"
             )
         elif errors > self.within(seconds):
@@ -75,7 +76,7 @@ def unless_unsettled(why: str, judgement: Judgement) -> Judgement:
     """Yield a judgement; with a reason (`Situation.why_not_yet`), its findings are not checked."""
     for one in judgement:
         if why and isinstance(one, Finding):
-            yield NotChecked(f"{one.part}: {one.measured}, expected {one.expected}; {why}")
+            yield NotAvailable(f"{one.part}: {one.measured}, expected {one.expected}; {why}")
         else:
             yield one
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import NotApplicable, NotChecked
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,7 +28,7 @@ class Reach:
     allocated: int
     limit: int | None = None
 
-    def obstacle(self, node: str) -> NotApplicable | NotChecked | None:
+    def obstacle(self, node: str) -> NotApplicable | NotAvailable | None:
         """Return why the node has no other to exchange data with; None if it has one.
 
         A run of one node makes nothing between nodes possible. Partitions and `nodes: 1` leave unproved what is possible.
@@ -36,12 +36,12 @@ class Reach:
         if self.selected < 2:
             return NotApplicable(ONE_NODE_RUN)
         if self.allocated < 2:
-            return NotChecked(
+            return NotAvailable(
                 f"{NOTHING}: no other node of the run shares partition and GPU count with {node}; test it with "
                 "another node of its kind, or waive the check"
             )
         if self.limit is not None and self.limit < 2:
-            return NotChecked(f"{NOTHING}: {self.section}.nodes is 1; set it to 2 or more, or remove it")
+            return NotAvailable(f"{NOTHING}: {self.section}.nodes is 1; set it to 2 or more, or remove it")
         return None
 
 
@@ -51,11 +51,11 @@ def judge_between(node: str, reach: Reach, exchanged: Collection[str], see: str)
     see: the checks that judge why it is not.
     """
     obstacle = reach.obstacle(node)
-    if isinstance(obstacle, NotChecked):
+    if isinstance(obstacle, NotAvailable):
         yield obstacle
     elif node not in exchanged:
-        yield NotChecked(f"the ranks of {node} exchanged no data: see {see}")
+        yield NotAvailable(f"the ranks of {node} exchanged no data: see {see}")
     elif obstacle:
         yield obstacle
     elif len(exchanged) < 2:
-        yield NotChecked(f"{NOTHING} with {node}: see {see}")
+        yield NotAvailable(f"{NOTHING} with {node}: see {see}")

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotChecked, Outcome, Verdict, check, revised
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, check, revised
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.text import some
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _on_nodes(run: MpiRun) -> Iterator[Finding]:
 def allreduce(run: MpiRun) -> Judgement:
     """The sum of all ranks is size * (size + 1) / 2 * (i + 1), element by element."""
     if not run.world.ranks:
-        yield NotChecked("no rank reported its sum")
+        yield NotAvailable("no rank reported its sum")
     for rank in run.world.ranks:
         if rank.wrong or not rank.elements:
             part = f"rank {rank.rank} on {rank.node}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import NotApplicable, NotChecked
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit import nccl_log
 from pytest_gpucluster.kit.nccl_validation import TRANSPORT, RunSpec, transport_findings
 
@@ -40,7 +40,7 @@ def judge_transport(node: str, found: Connections | None, profile: Profile, see:
     """Judge the connections of the ranks of a node. found: None if the step did not run; see: the check that says why."""
     if found is None or not found.log.ranks:
         wrapped = "; does the image, or a wrapper, set NCCL_DEBUG, NCCL_DEBUG_SUBSYS or NCCL_DEBUG_FILE?"
-        yield NotChecked(f"NCCL logged nothing: see {see}{wrapped if found else ''}")
+        yield NotAvailable(f"NCCL logged nothing: see {see}{wrapped if found else ''}")
         return
     here = frozenset(
         it for it in found.log.channels if node in (found.nodes.get(it.source), found.nodes.get(it.target))
@@ -52,6 +52,6 @@ def judge_transport(node: str, found: Connections | None, profile: Profile, see:
     spec = RunSpec(nodes, per_node, node_of_rank=found.nodes, log=replace(found.log, channels=here))
     for finding in transport_findings(spec, profile):
         if finding.part == TRANSPORT:  # the connections of this node are not in the log
-            yield NotChecked(f"{finding.measured}: see {see}")
+            yield NotAvailable(f"{finding.measured}: see {see}")
         else:
             yield finding

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pytest_gpucluster.core.check import Finding, Judgement, NotApplicable
+from pytest_gpucluster.core.check import Finding, Judgement
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.majority import Norm, differs, near
 from pytest_gpucluster.core.majority import norm as fleet_norm
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.known_lines import known
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.kit import xid as xids
@@ -43,7 +44,7 @@ def xid(
     if kernel_log.since is not None:
         yield Metric("kernel_log_since", kernel_log.since, "s after boot")
     if kernel_log.unsent_xids:
-        yield NotChecked(
+        yield NotAvailable(
             f"{kernel_log.unsent_xids} Xids were not read: more than 200 different ones in the kernel log"
         )
     counts: Counter[tuple[str, str]] = Counter()

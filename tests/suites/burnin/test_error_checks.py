@@ -32,7 +32,8 @@ from counter_examples import (
     name,
 )
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, Outcome
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.suites.burnin import error_checks, removal
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals, Peaks
@@ -81,39 +82,39 @@ def test_why_counters_were_not_judged() -> None:
     silent = BurninResult({"a": NodeTotals("a")}, 60)
     reason(
         error_checks.counters(silent, "a", CONFIG),
-        NotChecked("the node never took part: its agent sent nothing"),
+        NotAvailable("the node never took part: its agent sent nothing"),
     )
     whole = fleet(1)
     whole.nodes["a"].hello = hello("a", counted=[], unread={"gpu": "no nvidia-smi", "xid": "dmesg: denied"})
     reason(error_checks.counters(whole, "a", CONFIG),
-           NotChecked("no counter could be read: gpu: no nvidia-smi; xid: dmesg: denied"))  # fmt: skip
+           NotAvailable("no counter could be read: gpu: no nvidia-smi; xid: dmesg: denied"))  # fmt: skip
     whole.nodes["a"].hello = hello("a", gpus=0, counted=[])
     words = "the node has neither GPUs nor InfiniBand ports with counters"
     reason(error_checks.counters(whole, "a", CONFIG), NotApplicable(words))
     whole.nodes["a"].hello = hello("a", counted=["symbol_error"], unread={"gpu": "no permission"})
     words = "the counters of the GPUs could not be read: no permission"
-    reason(error_checks.counters(whole, "a", CONFIG), NotChecked(words))
+    reason(error_checks.counters(whole, "a", CONFIG), NotAvailable(words))
     bare = BurninResult({"a": NodeTotals("a", hello=hello("a"))}, 60, 4)
     words = "no load was finished, so no counters can be compared"
-    reason(error_checks.counters(bare, "a", CONFIG), NotChecked(words))
-    reason(error_checks.xid(bare, "a"), NotChecked(words))
+    reason(error_checks.counters(bare, "a", CONFIG), NotAvailable(words))
+    reason(error_checks.xid(bare, "a"), NotAvailable(words))
 
 
 def test_why_xids_were_not_judged() -> None:
     reason(
         error_checks.xid(BurninResult({"a": NodeTotals("a")}, 60), "a"),
-        NotChecked("the node never took part: its agent sent nothing"),
+        NotAvailable("the node never took part: its agent sent nothing"),
     )
     without = BurninResult({"a": NodeTotals("a", hello=hello("a", gpus=0))}, 60)
     reason(error_checks.xid(without, "a"), NotApplicable("the node has no GPU in this step"))
     whole = fleet(1)
     whole.nodes["a"].hello = hello("a", kernel=False)
-    reason(error_checks.xid(whole, "a"), NotChecked("the kernel log cannot be read: no message"))
+    reason(error_checks.xid(whole, "a"), NotAvailable("the kernel log cannot be read: no message"))
     whole.nodes["a"].hello = hello("a", kernel=False, unread={"xid": "dmesg: denied"})
-    reason(error_checks.xid(whole, "a"), NotChecked("the kernel log cannot be read: dmesg: denied"))
+    reason(error_checks.xid(whole, "a"), NotAvailable("the kernel log cannot be read: dmesg: denied"))
     whole.nodes["a"].hello = hello("a")
     whole.nodes["a"].unread["xid"] = "dmesg: gone"
-    reason(error_checks.xid(whole, "a"), NotChecked("the kernel log cannot be read: dmesg: gone"))
+    reason(error_checks.xid(whole, "a"), NotAvailable("the kernel log cannot be read: dmesg: gone"))
 
 
 def peaked(**fields: Any) -> BurninResult:
@@ -162,12 +163,12 @@ def test_what_the_sensors_showed_is_told() -> None:
 def test_why_temperatures_were_not_judged() -> None:
     reason(
         error_checks.temperature(fleet(1), "a", CONFIG),
-        NotChecked("nvidia-smi reported no temperature while the loads ran"),
+        NotAvailable("nvidia-smi reported no temperature while the loads ran"),
     )
     silent = BurninResult({"a": NodeTotals("a")}, 60)
     reason(
         error_checks.temperature(silent, "a", CONFIG),
-        NotChecked("the node never took part: its agent sent nothing"),
+        NotAvailable("the node never took part: its agent sent nothing"),
     )
 
 

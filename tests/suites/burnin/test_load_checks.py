@@ -36,16 +36,8 @@ from counter_examples import (
     name,
 )
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    Outcome,
-    Verdict,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.suites.burnin import dcgm, error_checks, load_checks, removal, stragglers
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS, BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, Mismatch, NodeTotals
@@ -92,7 +84,7 @@ def test_what_no_node_could_do_is_not_checked() -> None:
         4,
     )
     words = "no GPU of any node was loaded: x: check burnin.environment, or run -m gpu"
-    reason(load_checks.survived(whole, "a"), NotChecked(words))
+    reason(load_checks.survived(whole, "a"), NotAvailable(words))
 
 
 def test_a_burn_in_without_a_round_is_not_checked() -> None:
@@ -100,12 +92,12 @@ def test_a_burn_in_without_a_round_is_not_checked() -> None:
     whole.nodes["a"].rounds, whole.seconds = 0, 90
     reason(
         load_checks.survived(whole, "a"),
-        NotChecked("not one round was finished: the time was too short (1 min 30 s)"),
+        NotAvailable("not one round was finished: the time was too short (1 min 30 s)"),
     )
     whole.ended = "stopped by Ctrl-C"
     reason(
         load_checks.survived(whole, "a"),
-        NotChecked("not one round was finished: stopped by Ctrl-C (1 min 30 s)"),
+        NotAvailable("not one round was finished: stopped by Ctrl-C (1 min 30 s)"),
     )
 
 
@@ -146,17 +138,17 @@ def test_why_a_load_was_not_measured(name: str) -> None:
     )
     left_out = BurninConfig(loads=(other,))
     reason(check(bare, "a", left_out), NotApplicable(f"burnin.loads of the cluster file leaves {kind} out"))
-    reason(check(bare, "a", CONFIG), NotChecked(f"{kind} was not run in the available time"))
+    reason(check(bare, "a", CONFIG), NotAvailable(f"{kind} was not run in the available time"))
     bare.nodes["a"].out = "wrong data"
-    reason(check(bare, "a", CONFIG), NotChecked(f"{kind} was not run: wrong data"))
+    reason(check(bare, "a", CONFIG), NotAvailable(f"{kind} was not run: wrong data"))
     bare.nodes["a"].skips[kind] = "no room"
     reason(check(bare, "a", CONFIG), NotApplicable("no room"))
     silent = BurninResult({"a": NodeTotals("a"), "b": bare.nodes["b"]}, 3600, 4)
-    reason(check(silent, "a", CONFIG), NotChecked("the node never took part: its agent sent nothing"))
+    reason(check(silent, "a", CONFIG), NotAvailable("the node never took part: its agent sent nothing"))
     silent.nodes["a"].out = "left"
-    reason(check(silent, "a", CONFIG), NotChecked("the node never took part: left"))
+    reason(check(silent, "a", CONFIG), NotAvailable("the node never took part: left"))
     silent.nodes["a"].lost = "silent"
-    reason(check(silent, "a", CONFIG), NotChecked("the node never took part: silent"))
+    reason(check(silent, "a", CONFIG), NotAvailable("the node never took part: silent"))
 
 
 @pytest.mark.parametrize("name", [name for name in LOADS if name not in HOST_LOADS])
@@ -164,8 +156,8 @@ def test_a_node_without_working_gpus(name: str) -> None:
     check = LOADS[name][0]
     shown = "nvidia-smi shows 2 GPUs, the step has none: check the profile and gres.conf"
     for gpus, broken, expected in (
-        (2, ["", "no CUDA"], NotChecked("no worker on the GPUs: no CUDA")),
-        (2, [], NotChecked(shown)),
+        (2, ["", "no CUDA"], NotAvailable("no worker on the GPUs: no CUDA")),
+        (2, [], NotAvailable(shown)),
         (0, [], NotApplicable("the node has no GPU")),
     ):
         node = NodeTotals("a", hello=hello("a", gpus, devices=[], broken=broken), rounds=1)
@@ -180,7 +172,7 @@ def test_a_load_whose_process_ended_is_judged_by_survived(name: str) -> None:
     check, kind, _ = LOADS[name]
     whole = BurninResult({"a": NodeTotals("a", hello=hello("a"), rounds=1)}, 60, 4)
     whole.nodes["a"].problems.append((kind, "", "the load ended by signal 9"))
-    reason(check(whole, "a", CONFIG), NotChecked(f"{kind} did not run to its end: see burnin.survived"))
+    reason(check(whole, "a", CONFIG), NotAvailable(f"{kind} did not run to its end: see burnin.survived"))
 
 
 @pytest.mark.parametrize("kind", ["matmul", "hbm", "copies", "peer"])
@@ -289,7 +281,7 @@ def test_a_load_that_left_a_gpu_out_proves_nothing_of_it() -> None:
     whole.nodes["a"].rates["hbm"].pop("GPU-a-1")
     reason(
         load_checks.memory_bandwidth(whole, "a", CONFIG),
-        NotChecked(f"{GPU_1} has no result: the load ran on other GPUs of the node only"),
+        NotAvailable(f"{GPU_1} has no result: the load ran on other GPUs of the node only"),
     )
 
 
@@ -393,7 +385,7 @@ def test_some_loads_of_several_were_run() -> None:
         Outcome.NOT_APPLICABLE, "no room"
     )  # fmt: skip
     totals.add({"load": "peer", "results": [{"lacks": "torch"}]})
-    reason(load_checks.corruption(whole, "a"), NotChecked("torch"))
+    reason(load_checks.corruption(whole, "a"), NotAvailable("torch"))
     totals.skips.clear()
     totals.lacks.clear()
     totals.problems.append(("copies", UUID, "x"))
@@ -423,7 +415,7 @@ def test_the_first_wrong_word_of_a_gpus_memory_has_its_address() -> None:
         ("50% of the free memory was tested", "at least 90% of it")
     ]
     unread = load_checks.gpu_memory(whole, "b", CONFIG)
-    reason(unread, NotChecked("gpu_memory was not run in the available time"))
+    reason(unread, NotAvailable("gpu_memory was not run in the available time"))
 
 
 def test_results_of_the_host_are_no_corruption_of_a_gpu() -> None:
@@ -846,7 +838,7 @@ def test_a_node_outside_of_the_stated_container_fails_without_a_repair() -> None
     )
     verdict = load_checks.survived(whole, "a")
     assert (failed(verdict), verdict.action) == ([f"node: {why}"], Action.CONFIGURE)
-    reason(load_checks.matmul(whole, "a", CONFIG), NotChecked(f"the node never took part: {why}"))
+    reason(load_checks.matmul(whole, "a", CONFIG), NotAvailable(f"the node never took part: {why}"))
     assert load_checks.survived(whole, "b").outcome is Outcome.PASSED
 
 

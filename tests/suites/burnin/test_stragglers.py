@@ -7,7 +7,8 @@ from burnin_helpers import CONFIG, GPU_1, NAME, UUID, failed, fleet, gpu_of, hel
 from counter_examples import MONITOR, PASSED, CounterExample, assert_as_expected
 from counter_examples import name as name_of
 
-from pytest_gpucluster.core.check import Action, Finding, NotChecked, Outcome
+from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.outliers import Halves, Outliers
 from pytest_gpucluster.suites.burnin import limits as burnin_limits
 from pytest_gpucluster.suites.burnin import stragglers
@@ -18,10 +19,10 @@ from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 def test_why_nothing_was_compared() -> None:
     few = fleet(1, a=[load("a", "matmul", gpus=2)])
     reason(stragglers.stragglers(few, "a", CONFIG),
-           NotChecked("bf16: 2 values are too few to name an outlier (spread 0)"))  # fmt: skip
+           NotAvailable("bf16: 2 values are too few to name an outlier (spread 0)"))  # fmt: skip
     nothing = BurninResult({"a": NodeTotals("a", hello=hello("a"))}, 60, 4)
     words = "nothing was measured that could be compared"
-    reason(stragglers.stragglers(nothing, "a", CONFIG), NotChecked(words))
+    reason(stragglers.stragglers(nothing, "a", CONFIG), NotAvailable(words))
 
 
 def test_a_straggler_in_words() -> None:

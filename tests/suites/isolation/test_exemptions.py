@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_config
-from pytest_gpucluster.core.check import NotApplicable, NotChecked
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.exemptions import Exemptions, read_exemptions
 
@@ -118,8 +118,8 @@ def test_nothing_is_proved_where_slurm_isolates_nothing_and_the_cluster_file_doe
     found = read_exemptions(bare, IsolationConfig())
     assert found.nothing
     judged = found.judgement("cpus")
-    assert isinstance(judged, NotChecked)
-    assert "false accepts that it does not" in judged.reason
+    assert isinstance(judged, NotAvailable)
+    assert "false accepts that it does not" in str(judged)
     for stated in ({"cpus": False}, {"devices": True}):
         assert not read_exemptions(bare, IsolationConfig(**stated)).nothing
     partly = read_exemptions({**bare, "JobContainerType": "job_container/tmpfs"}, IsolationConfig())

@@ -7,7 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import listed, some
 from pytest_gpucluster.suites.accounting.config import written
 from pytest_gpucluster.suites.accounting.facts import ENDED, users_of
@@ -50,7 +51,7 @@ def accounts(
         yield NotApplicable("the cluster file states no accounts")
         return
     if private := sorted({"accounts", "users"} & set(hidden)):
-        yield NotChecked(
+        yield NotAvailable(
             f"slurmdbd hides other users' associations from this user (PrivateData={','.join(private)}): run it as an operator"
         )
         return
@@ -190,7 +191,7 @@ def access(
         elif answer.kind not in ("refused", "limit"):
             unclear.append(f"{job}: {answer.message}")
     if unclear:
-        yield NotChecked(some(unclear, 3))
+        yield NotAvailable(some(unclear, 3))
 
 
 @check(
@@ -241,7 +242,7 @@ def job_records(records: Records, hours: float, enforced: Collection[str]) -> Ju
         yield Finding("job records", f"{len(broken)} incomplete in all", "complete")
     yield from _unknown_jobs(records)
     if not records.jobs and not records.compared:
-        yield NotChecked(f"sacct shows no job of the last {units.format_duration(hours)}")
+        yield NotAvailable(f"sacct shows no job of the last {units.format_duration(hours)}")
 
 
 _POLICY = {
@@ -387,7 +388,7 @@ def _unknown_jobs(records: Records) -> Judgement:
     count = len(records.runaways) + len(records.missing)
     if count and records.unsent != 0:
         unsent = "an unknown number of" if records.unsent is None else str(records.unsent)
-        yield NotChecked(
+        yield NotAvailable(
             f"the accounting and squeue differ in {count} jobs, and slurmctld has {unsent} records that it has not sent "
             "to slurmdbd yet"
         )
@@ -400,6 +401,6 @@ def _unknown_jobs(records: Records) -> Judgement:
     for job in records.missing:
         yield Finding(f"job {job} of this run", "no record", "a record")
     if records.hidden:
-        yield NotChecked(
+        yield NotAvailable(
             "PrivateData=jobs hides other users' jobs: run it as an operator to find runaway jobs"
         )

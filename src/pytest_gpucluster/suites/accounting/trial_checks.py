@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.suites.accounting.config import JOB_LIMITS, SUBMIT_LIMITS
 from pytest_gpucluster.suites.accounting.facts import FREE, fairshare_weight
@@ -47,7 +48,7 @@ def access_jobs(
             elif admitted is not wanted:
                 yield Finding(str(access), shown, "starts" if wanted else "refused")
     if unclear:
-        yield NotChecked(some(unclear, 3))
+        yield NotAvailable(some(unclear, 3))
 
 
 @check(
@@ -70,12 +71,12 @@ def limits(limit_trials: Sequence[LimitResult] | None) -> Judgement:
             unclear.append(f"{result.trial}: {result.problem}")
             continue
         for item in _judged(result):
-            if isinstance(item, NotChecked):
-                unclear.append(f"{result.trial}: {item.reason}")
+            if isinstance(item, NotAvailable):
+                unclear.append(f"{result.trial}: {item}")
             else:
                 yield item
     if unclear:
-        yield NotChecked(some(unclear, 3))
+        yield NotAvailable(some(unclear, 3))
 
 
 @check(
@@ -95,7 +96,7 @@ def fairshare(
         return
     result = fairshare_trial
     if result.problem:
-        yield NotChecked(result.problem)
+        yield NotAvailable(result.problem)
         return
     weight = fairshare_weight(settings)
     if not weight:
@@ -112,7 +113,7 @@ def fairshare(
     factors = f"factors {busy.factor:.6f} (busy) and {idle.factor:.6f} (idle)"
     if busy.factor >= idle.factor:
         if idle.usage and (idle.level is None or busy.level is None or idle.level <= busy.level):
-            yield NotChecked(
+            yield NotAvailable(
                 f"account {trial.idle} has used more of its share ({factors}): use another account"
             )
         else:
@@ -122,11 +123,11 @@ def fairshare(
         return
     priorities = result.priorities
     if len(priorities) < 2:
-        yield NotChecked("squeue showed no priority of the two jobs")
+        yield NotAvailable("squeue showed no priority of the two jobs")
     elif priorities[trial.busy] >= priorities[trial.idle]:
         shown = f"{priorities[trial.busy]} (busy) and {priorities[trial.idle]} (idle), {factors}"
         if weight * (idle.factor - busy.factor) < 2:  # rounded priorities
-            yield NotChecked(f"the factors differ by less than two units of priority: {shown}")
+            yield NotAvailable(f"the factors differ by less than two units of priority: {shown}")
         else:
             yield Finding("priorities of two equal jobs", shown, "lower for the busy account")
 
@@ -144,11 +145,13 @@ def backfill(backfill_trial: BackfillResult | None) -> Judgement:
     if result is None:
         yield NotApplicable("the cluster file does not set `trials.backfill: true`")
     elif result.problem or result.short is None or result.waiting is None:
-        yield NotChecked(result.problem or "squeue no longer showed the jobs")
+        yield NotAvailable(result.problem or "squeue no longer showed the jobs")
     elif result.waiting.started:
-        yield NotChecked("the job of two nodes did not wait")
+        yield NotAvailable("the job of two nodes did not wait")
     elif result.short.priority >= result.waiting.priority:
-        yield NotChecked(f"both jobs have the priority {result.waiting.priority}: no job is behind the other")
+        yield NotAvailable(
+            f"both jobs have the priority {result.waiting.priority}: no job is behind the other"
+        )
     elif result.short.started:
         yield Metric("backfill", result.seconds, "s", better="neither")
     elif result.idle and result.short.reason == "Priority":
@@ -158,7 +161,7 @@ def backfill(backfill_trial: BackfillResult | None) -> Judgement:
             "started",
         )
     else:
-        yield NotChecked(f"the short job is {result.short}; its nodes may have been busy")
+        yield NotAvailable(f"the short job is {result.short}; its nodes may have been busy")
 
 
 @check(
@@ -178,18 +181,18 @@ def preemption(config: AccountingConfig, preemption_trials: Sequence[PreemptionR
     for trial, result in zip(trials, preemption_trials, strict=True):
         label = f" ({trial})" if len(trials) > 1 else ""
         for item in _preempted(trial, result, label):
-            if isinstance(item, NotChecked):
-                unclear.append(f"{trial}: {item.reason}" if label else item.reason)
+            if isinstance(item, NotAvailable):
+                unclear.append(f"{trial}: {item}" if label else str(item))
             else:
                 yield item
     if unclear:
-        yield NotChecked(some(unclear, 3))
+        yield NotAvailable(some(unclear, 3))
 
 
 def _preempted(trial: PreemptionTrial, result: PreemptionResult, label: str) -> Judgement:
     high, low = result.high, result.low
     if result.problem or high is None or low is None:
-        yield NotChecked(result.problem or "squeue no longer showed the jobs")
+        yield NotAvailable(result.problem or "squeue no longer showed the jobs")
     elif not high.has_node:
         late = f"{high} after {result.seconds:.0f} s"
         yield Finding(f"preempting job{label}", late, f"started within {trial.within:.0f} s")
@@ -217,7 +220,7 @@ def _admitted(answer: Answer, job: TrialJob | None) -> tuple[bool | None, str]:
     return None, str(job)
 
 
-def _submitted(result: LimitResult) -> Iterator[Finding | NotChecked]:
+def _submitted(result: LimitResult) -> Iterator[Finding | NotAvailable]:
     """Judge a limit of jobs in the queue: `amount` were accepted, and one more was refused."""
     trial, amount = result.trial, result.amount
     if result.refused is None:
@@ -225,21 +228,21 @@ def _submitted(result: LimitResult) -> Iterator[Finding | NotChecked]:
         return
     number, answer = result.refused
     if answer.kind != "limit":
-        yield NotChecked(answer.message)
+        yield NotAvailable(answer.message)
     elif number <= amount:
         yield Finding(str(trial), f"job {number} refused: {answer.message}", f"{amount} jobs accepted")
     elif not _names_reason(answer.message, result.expected):
-        yield NotChecked(f"job {number} was refused for another limit: {answer.message}")
+        yield NotAvailable(f"job {number} was refused for another limit: {answer.message}")
 
 
-def _ran(result: LimitResult) -> Iterator[Finding | NotChecked]:
+def _ran(result: LimitResult) -> Iterator[Finding | NotAvailable]:
     """Judge a limit of running jobs or their TRES.
 
     A job may be allocated more than it requested, as the GPUs of a whole node: the sum counts.
     """
     trial, amount, jobs = result.trial, result.amount, result.jobs
     if result.refused is not None:
-        yield NotChecked(f"job {result.refused[0]} was not accepted: {result.refused[1].message}")
+        yield NotAvailable(f"job {result.refused[0]} was not accepted: {result.refused[1].message}")
         return
     running = [size for size, job in zip(result.used, jobs, strict=True) if job.started]
     beyond = [job for job in jobs if not job.started and job.reason == result.expected]
@@ -257,7 +260,7 @@ def _ran(result: LimitResult) -> Iterator[Finding | NotChecked]:
         yield Finding(str(trial), reached, result.shown(amount))
 
 
-def _of_one_job(result: LimitResult) -> Iterator[Finding | NotChecked]:
+def _of_one_job(result: LimitResult) -> Iterator[Finding | NotAvailable]:
     """Judge a limit of one job: jobs of at most its size run, and a larger one waits or is refused."""
     trial, amount = result.trial, result.amount
     most = f"at most {result.shown(amount)}"
@@ -275,20 +278,20 @@ def _of_one_job(result: LimitResult) -> Iterator[Finding | NotChecked]:
         return
     number, answer = result.refused
     if answer.kind != "limit":
-        yield NotChecked(f"job {number} was not accepted: {answer.message}")
+        yield NotAvailable(f"job {number} was not accepted: {answer.message}")
     elif result.sizes[number - 1] <= amount:
         shown = result.shown(result.sizes[number - 1])
         yield Finding(str(trial), f"a job of {shown} is refused: {answer.message}", "runs")
     elif not _names_reason(answer.message, result.expected):
-        yield NotChecked(f"job {number} was refused for another limit: {answer.message}")
+        yield NotAvailable(f"job {number} was refused for another limit: {answer.message}")
 
 
-def _undecided(result: LimitResult) -> NotChecked:
+def _undecided(result: LimitResult) -> NotAvailable:
     others = {str(job) for job in result.jobs if not job.started and job.reason != result.expected}
-    return NotChecked(f"jobs are {some(sorted(others), 3)}; check that nodes are idle")
+    return NotAvailable(f"jobs are {some(sorted(others), 3)}; check that nodes are idle")
 
 
-def _judged(result: LimitResult) -> Iterator[Finding | NotChecked]:
+def _judged(result: LimitResult) -> Iterator[Finding | NotAvailable]:
     if result.trial.limit in SUBMIT_LIMITS:
         return _submitted(result)
     return _of_one_job(result) if result.trial.limit in JOB_LIMITS else _ran(result)

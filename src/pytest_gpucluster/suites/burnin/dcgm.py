@@ -15,8 +15,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpucluster.core import safe_json
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check, revised
-from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.core.values import Model, Text
 from pytest_gpucluster.kit.known_lines import data_file
@@ -257,7 +257,7 @@ def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
         yield from unmeasured(burnin.nodes[node_name], "dcgm", config=config)
         return
     if found.problem:
-        yield NotChecked(found.problem)
+        yield NotAvailable(found.problem)
     by_status = Counter(result.status for result in found.results)
     for result in found.results:
         yield from _judged(result)
@@ -265,10 +265,10 @@ def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
         yield Metric("dcgm_passed", sum(by_status[status] for status in PASSED), "tests")
     beyond = {result.status for result in found.results if result.category != _DEPLOYMENT}
     if set(by_status) <= {*SKIPPED} and not found.problem:
-        yield NotChecked("dcgmi diag skipped every test")
+        yield NotAvailable("dcgmi diag skipped every test")
     elif beyond and beyond <= {*SKIPPED}:
         # DCGM does not allow them on this product (is_allowed), or a plugin is not installed
-        yield NotChecked("dcgmi diag skipped every test of the hardware and ran only those of software")
+        yield NotAvailable("dcgmi diag skipped every test of the hardware and ran only those of software")
 
 
 def _judged(result: DcgmResult) -> Judgement:
@@ -281,7 +281,9 @@ def _judged(result: DcgmResult) -> Judgement:
     elif result.status in WARNED or (result.status in PASSED and result.warnings):
         yield Advisory(where, measured, "pass without a warning")
     elif result.status not in (*PASSED, *SKIPPED):
-        yield NotChecked(f"dcgmi diag: the status {result.status!r} of {result.test} on {where} is not known")
+        yield NotAvailable(
+            f"dcgmi diag: the status {result.status!r} of {result.test} on {where} is not known"
+        )
 
 
 def _is_mild(result: DcgmResult) -> bool:

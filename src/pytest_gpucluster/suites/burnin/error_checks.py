@@ -7,16 +7,8 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    check,
-    revised,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Allowance
 from pytest_gpucluster.kit import xid as xids
 from pytest_gpucluster.kit.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
@@ -110,17 +102,17 @@ def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judg
     if failure := smi_failure(totals):
         yield Finding(SMI, failure, "answers, also under load")
     elif unread and counted and burnin.gpus:  # those of InfiniBand
-        yield NotChecked(f"the counters of the GPUs could not be read: {unread}")
+        yield NotAvailable(f"the counters of the GPUs could not be read: {unread}")
     if not counted:
         why = "; ".join(f"{source}: {text}" for source, text in totals.hello.get("unread", {}).items())
         yield (
-            NotChecked(f"no counter could be read: {why}")
+            NotAvailable(f"no counter could be read: {why}")
             if totals.gpus or why
             else NotApplicable("the node has neither GPUs nor InfiniBand ports with counters")
         )
         return
     if not totals.ran:
-        yield NotChecked("no load was finished, so no counters can be compared")
+        yield NotAvailable("no load was finished, so no counters can be compared")
     for part, counter, count, limit in risen_counters(totals, burnin.seconds, config):
         yield Metric(f"burnin_rose_{counter}", count, "", totals.part(part))
         if count > limit:
@@ -172,10 +164,10 @@ def xid(burnin: BurninResult, node_name: str) -> Judgement:
         yield NotApplicable("the node has no GPU in this step")
         return
     if not totals.ran:
-        yield NotChecked("no load was finished, so no counters can be compared")
+        yield NotAvailable("no load was finished, so no counters can be compared")
     if not totals.hello.get("kernel") or "xid" in totals.unread:
         why = totals.unread.get("xid") or totals.hello.get("unread", {}).get("xid", "no message")
-        yield NotChecked(f"the kernel log cannot be read: {why}")
+        yield NotAvailable(f"the kernel log cannot be read: {why}")
     for part, rises in sorted(totals.rose.items()):
         for counter, count in sorted(rises.items()):
             entry = xid_of(counter)
@@ -203,7 +195,7 @@ def temperature(burnin: BurninResult, node_name: str, config: BurninConfig) -> J
     totals = burnin.nodes[node_name]
     yield from unmeasured(totals, *GPU_LOADS)
     if any(totals.ran[load] for load in GPU_LOADS) and not totals.peaks:
-        yield NotChecked("nvidia-smi reported no temperature while the loads ran")
+        yield NotAvailable("nvidia-smi reported no temperature while the loads ran")
     for uuid, peaks in sorted(totals.peaks.items()):
         part = totals.part(uuid)
         for name, value, unit in (

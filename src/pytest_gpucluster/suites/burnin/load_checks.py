@@ -13,13 +13,12 @@ from pytest_gpucluster.core.check import (
     Advisory,
     Finding,
     Metric,
-    NotApplicable,
-    NotChecked,
     check,
     revised,
     with_cause,
     with_contention,
 )
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.units import format_duration, format_size
 from pytest_gpucluster.kit.mpi_errors import with_software_cause
 from pytest_gpucluster.suites.burnin.config import DTYPES, GPU_LOADS
@@ -91,26 +90,28 @@ def unmeasured(totals: NodeTotals, *loads: str, config: BurninConfig | None = No
     if config is not None and not set(loads) & set(config.loads):
         yield NotApplicable(f"burnin.loads of the cluster file leaves {loads[0]} out")
     elif totals.hello is None:
-        yield NotChecked(f"the node never took part: {totals.lost or totals.out or 'its agent sent nothing'}")
+        yield NotAvailable(
+            f"the node never took part: {totals.lost or totals.out or 'its agent sent nothing'}"
+        )
     elif set(loads) & set(GPU_LOADS) and not totals.used:
         yield _without_gpus(totals.hello)
     elif any(load in totals.lacks for load in loads):
-        yield NotChecked(next(totals.lacks[load] for load in loads if load in totals.lacks))
+        yield NotAvailable(next(totals.lacks[load] for load in loads if load in totals.lacks))
     elif any(load in totals.skips for load in loads):
         yield NotApplicable(next(totals.skips[load] for load in loads if load in totals.skips))
     elif any(load in loads and _process_ended(load, text) for load, _, text in totals.problems):
-        yield NotChecked(f"{loads[0]} did not run to its end: see burnin.survived")
+        yield NotAvailable(f"{loads[0]} did not run to its end: see burnin.survived")
     elif not any(load in loads for load, _, _ in totals.problems):
         why = totals.lost or totals.out
-        yield NotChecked(f"{loads[0]} was not run" + (f": {why}" if why else " in the available time"))
+        yield NotAvailable(f"{loads[0]} was not run" + (f": {why}" if why else " in the available time"))
 
 
-def _without_gpus(hello: Mapping[str, Any]) -> NotChecked | NotApplicable:
+def _without_gpus(hello: Mapping[str, Any]) -> NotAvailable | NotApplicable:
     broken, shown = [why for why in hello.get("broken", ()) if why], len(hello.get("gpus", ()))
     if broken:
-        return NotChecked(f"no worker on the GPUs: {broken[0]}")
+        return NotAvailable(f"no worker on the GPUs: {broken[0]}")
     if shown:
-        return NotChecked(
+        return NotAvailable(
             f"nvidia-smi shows {shown} GPUs, the step has none: check the profile and gres.conf"
         )
     return NotApplicable("the node has no GPU")
@@ -122,7 +123,7 @@ def _left_out(totals: NodeTotals, known: Mapping[str, Mapping[str, float]]) -> J
     explained = {part for _, part, _ in totals.problems}
     for uuid in totals.used if measured else ():
         if uuid not in measured | explained:
-            yield NotChecked(
+            yield NotAvailable(
                 f"{totals.part(uuid)} has no result: the load ran on other GPUs of the node only"
             )
 
@@ -268,7 +269,7 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
     if totals.hello is not None and len(totals.used) < burnin.gpus:
         why = "; ".join(totals.hello.get("broken", ())) or "no reason is known"
         if _environment_at_fault(burnin, why):
-            yield NotChecked(
+            yield NotAvailable(
                 f"no GPU of any node was loaded: {why}: name an environment whose python has torch: burnin.environment"
                 if NO_TORCH in why
                 else f"no GPU of any node was loaded: {why}: check burnin.environment, or run -m gpu"
@@ -277,7 +278,7 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
             yield Finding(GPUS, f"{len(totals.used)} took part: {why}", f"{burnin.gpus}", Action.CONFIGURE)
     if not totals.rounds and not totals.lost and not totals.out:
         why = burnin.ended or "the time was too short"
-        yield NotChecked(f"not one round was finished: {why} ({format_duration(burnin.seconds)})")
+        yield NotAvailable(f"not one round was finished: {why} ({format_duration(burnin.seconds)})")
 
 
 @check(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Finding, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, check
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.suites.burnin.config import GPU_METRICS, HOST_METRICS
 from pytest_gpucluster.suites.burnin.limits import Rate, misses
@@ -59,7 +60,7 @@ def stragglers(
                 if not misses(burnin, rate, config) and (slower := _slower(totals, rate, found, len(values))):
                     yield slower
     if not compared:
-        yield NotChecked(notes[0] if notes else "nothing was measured that could be compared")
+        yield NotAvailable(notes[0] if notes else "nothing was measured that could be compared")
 
 
 def _least_distance(metric: str, config: BurninConfig) -> float:

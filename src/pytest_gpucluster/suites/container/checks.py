@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.pyxis import HOOK, NO_OPTION
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    check,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import floor
 from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.kit.enroot import UNKNOWN, jobs_of, may_be_named
@@ -37,19 +30,19 @@ INODES = 10_000  # fewer files than one image has
 HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
 
 
-def _unfit(found: ContainerFacts, *steps: str) -> Iterator[NotChecked]:
+def _unfit(found: ContainerFacts, *steps: str) -> Iterator[NotAvailable]:
     """Yield why nothing inside can be judged; the checks of import and plugin report the fault."""
     if found.main.failed.get(found.node, "").startswith(HOOK):
-        yield NotChecked(HOOK_FAILED)
+        yield NotAvailable(HOOK_FAILED)
     elif found.node in found.main.failed:
-        yield NotChecked("the image could not be imported, which container.import judges")
+        yield NotAvailable("the image could not be imported, which container.import judges")
     elif found.contained is False:
-        yield NotChecked("the tasks ran outside of a container, which container.plugin judges")
+        yield NotAvailable("the tasks ran outside of a container, which container.plugin judges")
     else:
         for name in ("outside", "plain", *steps):
             problem = found.step(name).problem
             if problem:
-                yield NotChecked(f"step {name!r}: {problem}")
+                yield NotAvailable(f"step {name!r}: {problem}")
                 return
 
 
@@ -66,7 +59,7 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
             "Pyxis", "the task ran on the node itself, outside of a container", "a task in the container"
         )
     elif found.step("plain").problem and found.node not in found.main.failed:
-        yield NotChecked("no step in the container started, which container.reuse judges")
+        yield NotAvailable("no step in the container started, which container.reuse judges")
     elif found.contained is None and found.node not in found.main.failed:
         yield Finding(
             "Pyxis", found.step("plain").problem or found.step("outside").problem, "a task in the container"
@@ -77,13 +70,13 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
             yield Finding("Pyxis", why, "--container-image is an option of srun")
         else:
             judge = "hooks" if why.startswith(HOOK) else "import"
-            yield NotChecked(f"no container started, which container.{judge} judges")
+            yield NotAvailable(f"no container started, which container.{judge} judges")
     wanted = found.config.version
     if wanted is None:
         return
     if isinstance(pyxis, str) or not pyxis.version:
         why = pyxis if isinstance(pyxis, str) else pyxis.absent or f"{pyxis.library} does not state it"
-        yield NotChecked(f"the version of Pyxis is not known: {why}")
+        yield NotAvailable(f"the version of Pyxis is not known: {why}")
     elif not pyxis.version.startswith(wanted):
         yield Finding("version of Pyxis", pyxis.version, wanted)
 
@@ -102,7 +95,7 @@ def imported(found: ContainerFacts) -> Judgement:
         return
     for image in found.imports:
         if image.failed.get(found.node, "").startswith(HOOK):
-            yield NotChecked(HOOK_FAILED)
+            yield NotAvailable(HOOK_FAILED)
         elif found.node in image.failed:
             yield Finding(image.image, image.failed[found.node], "imported")
         elif found.node not in image.nodes:
@@ -312,7 +305,7 @@ def entrypoint(found: ContainerFacts) -> Judgement:
         return
     name, problem = found.config.entrypoint_sets, found.step("entrypoint").problem
     if problem and name is None and not found.entrypoint_elsewhere:
-        yield NotChecked(
+        yield NotAvailable(
             f"the image's entrypoint starts no command ({problem}); if jobs use it, name a variable that it sets: "
             "container.entrypoint_sets"
         )
@@ -324,12 +317,12 @@ def entrypoint(found: ContainerFacts) -> Judgement:
 
 def _entrypoint_variable(found: ContainerFacts, name: str) -> Judgement:
     if f"env.{name}" in found.step("outside").facts or f"image.{name}" in found.step("plain").facts:
-        yield NotChecked(
+        yield NotAvailable(
             f"{name} is set without the entrypoint too: name another variable in container.entrypoint_sets"
         )
         return
     if not _was_written(found):
-        yield NotChecked(f"{_UNWRITTEN}, so Pyxis' /etc/rc.local still disables the entrypoint")
+        yield NotAvailable(f"{_UNWRITTEN}, so Pyxis' /etc/rc.local still disables the entrypoint")
         return
     for step, flag, wanted in (
         ("entrypoint", "--container-entrypoint", True),
@@ -385,7 +378,7 @@ def save(found: ContainerFacts) -> Judgement:
         return
     refused = found.step("back").unsaved or found.step("saved").problem
     if _NO_ROOM.search(refused):
-        yield NotChecked(
+        yield NotAvailable(
             f"{refused}: the saved image is as large as the packed one, and no job must save it; let container.scratch name "
             "a folder with more room, or set container.save: false"
         )
@@ -394,7 +387,7 @@ def save(found: ContainerFacts) -> Judgement:
     elif found.step("saved").problem:
         yield _step_finding("saved image", found.step("saved"))
     elif not _was_written(found):
-        yield NotChecked(f"{_UNWRITTEN}: the saved image has no file to recognise it by")
+        yield NotAvailable(f"{_UNWRITTEN}: the saved image has no file to recognise it by")
     elif found.step("saved").facts.get("mark") != "yes":
         yield Finding("saved image", "lacks a file that was written before", "complete")
 
@@ -412,7 +405,7 @@ def remove(found: ContainerFacts) -> Judgement:
         return
     yield from (problems := tuple(_unfit(found, "saved")))
     if found.saved_removed == UNKNOWN:
-        yield NotChecked(UNKNOWN)
+        yield NotAvailable(UNKNOWN)
     elif not problems and found.saved_removed:
         yield Finding("named container", found.saved_removed, "listed, then removed")
 
@@ -438,7 +431,7 @@ def gpus(found: ContainerFacts) -> Judgement:
     before, after = _uuids(outside), _uuids(inside)
     yield Metric("gpus_inside", len(after) or float(inside.get("devices", 0)), "GPUs")
     if not before and outside.get("devices", "0") == "0":
-        yield NotChecked("no GPU is seen outside of a container either: see gpu.count")
+        yield NotAvailable("no GPU is seen outside of a container either: see gpu.count")
     elif before != after and before:
         lost = sorted(before - after)
         what = f"{len(after)} GPUs" + (f", without {lost[0]}" if lost else "")
@@ -544,9 +537,9 @@ def memlock(found: ContainerFacts) -> Judgement:
     inside = found.step("plain").facts.get("memlock", "")
     wanted = found.config.memlock or found.step("outside").facts.get("memlock", "")
     if not inside:
-        yield NotChecked("the image's shell does not print its limits (ulimit -l)")
+        yield NotAvailable("the image's shell does not print its limits (ulimit -l)")
     elif not wanted:
-        yield NotChecked("the node's shell does not print its limits (ulimit -l): set container.memlock")
+        yield NotAvailable("the node's shell does not print its limits (ulimit -l): set container.memlock")
     elif not _enough(inside, wanted):
         yield Finding("locked memory", f"{inside} KiB", wanted if wanted == UNLIMITED else f"{wanted} KiB")
 
@@ -571,7 +564,7 @@ def shm(found: ContainerFacts) -> Judgement:
     inside, outside = (_size(found.step(name)) for name in ("plain", "outside"))
     wanted = found.config.shm or outside
     if inside is None or wanted is None:
-        yield NotChecked("the size of /dev/shm is not known (stat is missing in the image)")
+        yield NotAvailable("the size of /dev/shm is not known (stat is missing in the image)")
         return
     yield Metric("shm", inside / 2**30, "GiB")
     if inside < wanted:

@@ -18,12 +18,12 @@ from pytest_gpucluster.core.check import (
     Finding,
     Judgement,
     Metric,
-    NotChecked,
     Remark,
     Verdict,
     check,
     revised,
 )
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.suites.controller.known_errors import (
     SLURMCTLD,
@@ -99,7 +99,7 @@ def ping(controllers: Controllers, config: ControllerConfig) -> Judgement:
         yield Finding("scontrol ping", controllers.problem, "an answer")
         return
     if not controllers.states:
-        yield NotChecked(
+        yield NotAvailable(
             "scontrol ping named no controller: run it on this machine, and see SlurmctldHost of slurm.conf"
         )
         return
@@ -108,7 +108,7 @@ def ping(controllers: Controllers, config: ControllerConfig) -> Judgement:
         if not one.up:
             yield Finding(f"{one.role} controller {one.host}", "DOWN", "UP")
     for host in set(controllers.configured) - {one.host for one in controllers.states}:
-        yield NotChecked(f"scontrol ping does not name the controller {host} of slurm.conf")
+        yield NotAvailable(f"scontrol ping does not name the controller {host} of slurm.conf")
     if config.backup and len(controllers.states) < 2:
         yield Finding("backup controller", "none in slurm.conf", "a second SlurmctldHost")
 
@@ -132,7 +132,7 @@ def load(diagnostics: Diagnostics, config: ControllerConfig) -> Judgement:
     """Threads, queues, schedulers and requests of slurmctld are within their limits."""
     found, settings = diagnostics.first, diagnostics.settings
     if found is None:
-        yield NotChecked(diagnostics.problem)
+        yield NotAvailable(diagnostics.problem)
         return
     timeout = config.max_answer or _seconds(settings.get("MessageTimeout", "")) or MESSAGE_TIMEOUT
     yield Metric("sdiag", diagnostics.seconds, "s")
@@ -239,7 +239,7 @@ def explained(verdict: Verdict, *_: Any) -> Verdict:
 def errors(controller_log: ControllerLog, config: ControllerConfig) -> Judgement:
     """The log of slurmctld, and that of slurmdbd where it runs beside it, show no known error without a node."""
     if controller_log.problem:
-        yield NotChecked(controller_log.problem)
+        yield NotAvailable(controller_log.problem)
     yield from _judged(controller_log.errors.get("", ()), controller_log.run_age, config, in_service=True)
 
 
@@ -257,7 +257,7 @@ def reported(
 ) -> Judgement:
     """The log of slurmctld shows no known error of the node."""
     if controller_log.problem:
-        yield NotChecked(controller_log.problem)
+        yield NotAvailable(controller_log.problem)
         return
     in_service = info is not None and info.in_service
     yield from _judged(

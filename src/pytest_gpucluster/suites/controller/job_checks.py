@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.client import outage
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.metric_direction import HIGHER
 from pytest_gpucluster.suites.controller.jobs import ENDED, FEWEST, is_held, is_limit
 
@@ -26,17 +27,17 @@ FORGOTTEN = "Slurm no longer knows the job"
 def hold(order: OrderFacts) -> Judgement:
     """A held job stays pending with the reason JobHeldUser, and runs once it is released."""
     if order.hold_problem:
-        yield NotChecked(order.hold_problem)
+        yield NotAvailable(order.hold_problem)
     elif order.before is None:
-        yield NotChecked(FORGOTTEN)
+        yield NotAvailable(FORGOTTEN)
     elif not is_held(order.before):
         yield Finding("held job", _state(order.before), "PENDING (JobHeldUser)")
     elif order.after is None or order.held is None:
-        yield NotChecked(FORGOTTEN)
+        yield NotAvailable(FORGOTTEN)
     elif is_held(order.after):
         yield Finding("released job", _state(order.after), "not held any more")
     elif order.held.state not in ENDED:
-        yield NotChecked(f"the released job has not run yet: {_state(order.held)}")
+        yield NotAvailable(f"the released job has not run yet: {_state(order.held)}")
     elif order.held.state != "COMPLETED":
         yield Finding("released job", order.held.state, "COMPLETED")
 
@@ -51,13 +52,13 @@ def hold(order: OrderFacts) -> Judgement:
 def singleton(order: OrderFacts) -> Judgement:
     """Two jobs of one name with --dependency=singleton never run at once."""
     if order.singleton_problem:
-        yield NotChecked(order.singleton_problem)
+        yield NotAvailable(order.singleton_problem)
         return
     spans = [job.span if job else None for job in order.singletons]
     first, second = spans if len(spans) == 2 else (None, None)
     if first is None or second is None:
         states = ", ".join(_state(job) if job else FORGOTTEN for job in order.singletons)
-        yield NotChecked(f"the two jobs have not both run: {states}")
+        yield NotAvailable(f"the two jobs have not both run: {states}")
     elif first[0] < second[1] and second[0] < first[1]:  # Slurm's times are whole seconds
         measured = f"{_span(first)} and {_span(second)}"
         yield Finding("two singletons", measured, "one after the other")
@@ -75,7 +76,7 @@ def burst(burst_facts: BurstFacts, config: ControllerConfig) -> Judgement:
     """The controller takes a burst of submissions in time and answers squeue meanwhile."""
     found = burst_facts
     if not found.requested:
-        yield NotChecked(found.problem)
+        yield NotAvailable(found.problem)
         return
     limited = sum(count for error, count in found.refused.items() if is_limit(error))
     lost = {error: count for error, count in found.refused.items() if outage(error)}
@@ -101,7 +102,7 @@ def burst(burst_facts: BurstFacts, config: ControllerConfig) -> Judgement:
             "submissions", f"{found.accepted} were accepted before a limit of jobs", f"{found.requested}"
         )
     if found.accepted < min(FEWEST, found.requested):
-        yield NotChecked((others or list(found.refused) or ["no submission was accepted"])[0])
+        yield NotAvailable((others or list(found.refused) or ["no submission was accepted"])[0])
     elif found.seconds:
         yield Metric("submission_rate", found.accepted / found.seconds, "jobs/s", better=HIGHER)
 

@@ -8,16 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    NO_MEMORY,
-    Action,
-    Finding,
-    Metric,
-    NotChecked,
-    check,
-    revised,
-    with_cause,
-)
+from pytest_gpucluster.core.check import NO_MEMORY, Action, Finding, Metric, check, revised, with_cause
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.between import judge_between
@@ -103,7 +95,7 @@ def environment(
     """Judge the five variables of each task: those that are set are right, and the site sets those of ddp.provided."""
     tasks = placement.of_node(node_name, "place")
     if not tasks:
-        yield NotChecked(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
+        yield NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
         return
     yield Metric("ddp_variables_given", len(tasks[0]["given"]), "of 5")
     locals_: dict[str, list[int]] = {}
@@ -136,7 +128,7 @@ def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that the tasks of the node have the MASTER_ADDR of the others, and that it resolves as on other nodes."""
     tasks = placement.of_node(node_name, "place")
     if not tasks:
-        yield NotChecked(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
+        yield NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
         return
     everyone = placement.facts("place")
     usual = norm(((fact["node"], _final(fact, "MASTER_ADDR")) for fact in everyone), "tasks")
@@ -169,7 +161,7 @@ def interface(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that the node has the interfaces that GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name."""
     tasks = placement.of_node(node_name, "place")
     if not tasks:
-        yield NotChecked(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
+        yield NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
         return
     interfaces = tasks[0]["interfaces"]
     for variable, value in sorted(tasks[0]["interface_variables"].items()):
@@ -190,7 +182,7 @@ def master_port(placement: PayloadResult) -> Judgement:
     everyone = placement.facts("place")
     leader = next((fact for fact in everyone if fact["task"] == 0), None)
     if leader is None:
-        yield NotChecked("task 0 reported nothing")
+        yield NotAvailable("task 0 reported nothing")
         return
     port, at = _final(leader, "MASTER_PORT"), f"on {leader['node']}"
     if not port.isdigit() or not 0 < int(port) <= MAX_PORT:
@@ -244,7 +236,7 @@ def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
 def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
     """Judge that every rank of the node has a GPU that no other rank uses."""
     if not nccl_work.tasks and not nccl_work.problem:
-        yield NotChecked(_SEE)
+        yield NotAvailable(_SEE)
         return
     mine = [task for task in nccl_work.tasks if task.node == node_name]
     owners: dict[str, list[tuple[int, str]]] = {}
@@ -278,7 +270,7 @@ def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
 def group(result: PayloadResult) -> Judgement:
     """Judge that all ranks form one process group."""
     if not result.ntasks:
-        yield NotChecked(_SEE)
+        yield NotAvailable(_SEE)
         return
     joined = result.by_rank("joined")
     if joined:
@@ -302,7 +294,7 @@ def group(result: PayloadResult) -> Judgement:
 def all_reduce(result: PayloadResult) -> Judgement:
     """Judge each element of the sum over all ranks against its closed form."""
     if not result.by_rank("joined"):
-        yield NotChecked("no process group: see ddp.group" if result.ntasks else _SEE)
+        yield NotAvailable("no process group: see ddp.group" if result.ntasks else _SEE)
         return
     reduced = result.by_rank("reduced")
     if reduced:
@@ -325,7 +317,7 @@ def all_reduce(result: PayloadResult) -> Judgement:
 def training(result: PayloadResult) -> Judgement:
     """Judge that ranks with different data and weights have equal, changed parameters after training."""
     if not result.by_rank("reduced"):
-        yield NotChecked("no all-reduce: see ddp.group and ddp.all_reduce" if result.ntasks else _SEE)
+        yield NotAvailable("no all-reduce: see ddp.group and ddp.all_reduce" if result.ntasks else _SEE)
         return
     trained = result.by_rank("trained")
     yield from _absent(result, "trained", among=result.by_rank("reduced"))
@@ -388,7 +380,7 @@ def torchrun(launched: tuple[PayloadResult, int]) -> Judgement:
     """Judge ranks, local ranks and data with torchrun as the launcher: one agent per node, `per_node` ranks each."""
     result, per_node = launched
     if not result.ntasks:
-        yield NotChecked(_SEE)
+        yield NotAvailable(_SEE)
         return
     size = result.ntasks * per_node
     given = result.facts("given")
@@ -450,10 +442,10 @@ def _work_of(result: PayloadResult, size: int) -> Judgement:
 def lost_rank(result: PayloadResult, lost_rank_deadline: float) -> Judgement:
     """Judge that all ranks end, and not with 0, within `lost_rank_deadline` seconds after one was killed."""
     if not result.ntasks:
-        yield NotChecked(_SEE)
+        yield NotAvailable(_SEE)
         return
     if not result.facts("lost"):
-        yield NotChecked(
+        yield NotAvailable(
             f"no rank was lost: {result.problem or 'the process group was not formed: see ddp.group'}"
         )
         return

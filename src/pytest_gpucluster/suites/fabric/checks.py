@@ -8,7 +8,8 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
@@ -146,7 +147,7 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     elif loaded:
         yield Metric("gpudirect_rdma", 1, loaded[0], better=NEITHER)
     elif gpu_direct.open_modules is None:
-        yield NotChecked(f"{without}, and /proc/driver/nvidia/version cannot be read: {decides}")
+        yield NotAvailable(f"{without}, and /proc/driver/nvidia/version cannot be read: {decides}")
     elif not gpu_direct.open_modules:
         # the kernel exports DMA-BUF only to GPL modules (README of the driver, "Open Linux Kernel Modules")
         yield Finding(
@@ -157,7 +158,7 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     elif _registers_dmabufs(gpu_direct.kernel):
         yield Metric("gpudirect_rdma", 1, "DMA-BUF", better=NEITHER)
     else:
-        yield NotChecked(
+        yield NotAvailable(
             f"{without}; Linux 5.12 and later have DMA-BUF, {gpu_direct.kernel or 'this kernel'} may not: {decides}"
         )
 
@@ -236,7 +237,7 @@ def link_layer(
     """Enough ports have the profile's link layer."""
     expected, rails = network.fabric.link_layer, node_rails or rails_of(adapters, network)
     if not any(of_gpus.ports for of_gpus in rails):
-        yield NotChecked(NO_PORT)
+        yield NotAvailable(NO_PORT)
     for of_gpus in rails:
         ports, others = of_gpus.ports, [port for port in of_gpus.ports if port.link_layer != expected]
         few = min(of_gpus.need, len(ports)) - (len(ports) - len(others))
@@ -270,7 +271,7 @@ def port_state(
     active = {str(port) for of_gpus in rails for port in _active(of_gpus.ports, network)}
     yield Metric("hca_ports_active", len(active), "ports")
     if not any(_of_layer(of_gpus.ports, network) for of_gpus in rails):
-        yield NotChecked(f"no port has the link layer {network.fabric.link_layer} (see fabric.link_layer)")
+        yield NotAvailable(f"no port has the link layer {network.fabric.link_layer} (see fabric.link_layer)")
     for of_gpus in rails:
         ports = _of_layer(of_gpus.ports, network)
         few = len(active.intersection(map(str, ports))) < min(of_gpus.need, len(ports))
@@ -317,7 +318,7 @@ def rate(
         return
     rails = node_rails or rails_of(adapters, network)
     if not any(_active(of_gpus.ports, network) for of_gpus in rails):
-        yield NotChecked(NONE_ACTIVE)
+        yield NotAvailable(NONE_ACTIVE)
     for of_gpus in rails:
         active = _active(of_gpus.ports, network)
         slow = [port for port in active if port.rate is None or port.rate < expected * 0.99]
@@ -344,10 +345,10 @@ def firmware(
     """Adapters of one board have the firmware of the fleet's majority."""
     seen = {port.device: port for port in adapters.ports if port.bridge or not role(port)}
     if not seen:
-        yield NotChecked(NO_PORT)
+        yield NotAvailable(NO_PORT)
     for device, port in sorted(seen.items()):
         if port.firmware is None:
-            yield NotChecked(f"{device}: its firmware version cannot be read")
+            yield NotAvailable(f"{device}: its firmware version cannot be read")
         else:
             board = port.board or port.hca_type or ""
             yield from firmware_majority.get(board, Norm[str]()).judge(
@@ -376,7 +377,7 @@ def mtu(
     rails = node_rails or rails_of(adapters, network)
     active = [port for of_gpus in rails for port in _active(of_gpus.ports, network)]
     if not active:
-        yield NotChecked(NONE_ACTIVE)
+        yield NotAvailable(NONE_ACTIVE)
     found = {
         str(port): [port.mtu] if network.fabric.link_layer == "InfiniBand" else list(port.interfaces.values())
         for port in active
@@ -386,7 +387,7 @@ def mtu(
         return
     for port, values in found.items():
         if not values or None in values:
-            yield NotChecked(f"{port}: its MTU cannot be read (ibv_devinfo absent, or no interface)")
+            yield NotAvailable(f"{port}: its MTU cannot be read (ibv_devinfo absent, or no interface)")
         yield from (
             Finding(port, str(value), str(expected)) for value in values if value not in (None, expected)
         )
@@ -417,7 +418,7 @@ def gid(
     names = {str(port) for of_gpus in rails for port in of_gpus.ports}
     ports = [port for port in gids if port.link_layer == "Ethernet" and (not names or str(port) in names)]
     if not ports:
-        yield NotChecked("no port has the link layer Ethernet (see fabric.link_layer)")
+        yield NotAvailable("no port has the link layer Ethernet (see fabric.link_layer)")
     good = [port for port in ports if ROCE_V2 in port.types.values()]
     yield Metric("roce_v2_ports", len(good), "ports")
     if len(good) < min(network.fabric.hcas, len(ports)):
@@ -468,13 +469,13 @@ def gpu_nic_affinity(
         return
     names = {name for of_gpu in topology.nics.values() for name in of_gpu}
     if len(names) < network.fabric.hcas:
-        yield NotChecked(
+        yield NotAvailable(
             f"nvidia-smi topo -m lists {len(names)} of {network.fabric.hcas} adapters (see hca_count)"
         )
         return
     rails = (node_rails or rails_of(adapters, network)) if adapters and adapters.ports else ()
     if any(len(of_gpus.ports) < of_gpus.need for of_gpus in rails):
-        yield NotChecked("the node lacks an adapter (see fabric.hca_count)")
+        yield NotAvailable("the node lacks an adapter (see fabric.hca_count)")
         return
     far = {
         index: of_gpu
@@ -549,7 +550,7 @@ def fabric_manager(fabric_service: FabricManager, gpus: Gpus, profile: Profile) 
     if profile.gpu is None or not profile.gpu.nvswitch:
         yield NotApplicable(f"profile {profile.name} states no NVSwitch")
     elif fabric_service.version is None or driver is None:
-        yield NotChecked("the version of fabric manager or of the driver cannot be read")
+        yield NotAvailable("the version of fabric manager or of the driver cannot be read")
     elif fabric_service.version != driver:
         # another fabric manager, in a container, may have set the fabric up
         found = Finding("nvidia-fabricmanager", fabric_service.version, f"{driver}, the driver's version")
@@ -578,7 +579,7 @@ def nic_names(interfaces: Interfaces, environments: Mapping[str, EnvironmentConf
     for name, variable, value in exports:
         part = f"{variable}={value} (environment {name})"
         for problem in RULES[variable](value, interfaces):
-            if isinstance(problem, NotChecked):
+            if isinstance(problem, NotAvailable):
                 yield problem
             else:
                 yield Finding(part, problem, "an interface of this node")
@@ -630,7 +631,7 @@ def _ucx(value: str, found: Interfaces) -> Iterator[str]:
             yield f"no {entry or 'name'}; there are {listed(sorted(found.names | found.devices))}"
 
 
-def _open_mpi(value: str, found: Interfaces) -> Iterator[str | NotChecked]:
+def _open_mpi(value: str, found: Interfaces) -> Iterator[str | NotAvailable]:
     """Judge a list of Open MPI: exact names, or subnets like 10.0.0.0/8."""
     for entry in _entries(value) or [""]:
         try:
@@ -641,7 +642,7 @@ def _open_mpi(value: str, found: Interfaces) -> Iterator[str | NotChecked]:
         if subnet is None and entry not in found.names:
             yield f"no {entry or 'name'}; there are {listed(sorted(found.names))}"
         elif subnet is not None and found.addresses is None:
-            yield NotChecked(f"{entry}: the node's addresses cannot be read (ip is absent)")
+            yield NotAvailable(f"{entry}: the node's addresses cannot be read (ip is absent)")
         elif subnet is not None and not _has_address(subnet, found):
             yield f"no address in {entry}"
 
@@ -651,7 +652,7 @@ def _has_address(subnet: ipaddress.IPv4Network, found: Interfaces) -> bool:
     return any(address.ip in subnet for of_name in addresses.values() for address in of_name)
 
 
-RULES: dict[str, Callable[[str, Interfaces], Iterator[str] | Iterator[str | NotChecked]]] = {
+RULES: dict[str, Callable[[str, Interfaces], Iterator[str] | Iterator[str | NotAvailable]]] = {
     "NCCL_SOCKET_IFNAME": _nccl_socket,
     "NCCL_IB_HCA": _nccl_hca,
     "GLOO_SOCKET_IFNAME": _exact,
@@ -682,12 +683,12 @@ def counters(
     active = _active(usable(adapters), network)
     yield Metric("counters_observed", seconds, "s", better=NEITHER)
     if not active:
-        yield NotChecked(NONE_ACTIVE)
+        yield NotAvailable(NONE_ACTIVE)
     for port in active:
         if not port.counters:
-            yield NotChecked(f"{port}: its counters cannot be read")
+            yield NotAvailable(f"{port}: its counters cannot be read")
         for name, text in port.garbled.items():
-            yield NotChecked(f"{port}: {name} reads {text!r}, which is not a number")
+            yield NotAvailable(f"{port}: {name} reads {text!r}, which is not a number")
         then = {**port.counters, **now.get(str(port), {})}
         for name in port.counters:
             if then[name]:

@@ -6,7 +6,8 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from pytest_gpucluster.core.check import Action, Finding, Judgement, NotApplicable, NotChecked
+from pytest_gpucluster.core.check import Action, Finding, Judgement
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, differs, norm
 from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED, is_unsupported
@@ -30,14 +31,14 @@ def of_present_gpus(
     def judged(gpus: Gpus, /, *args: P.args, **kwargs: P.kwargs) -> Judgement:
         lost = [gpu for gpu in gpus if gpu.lost]
         for gpu in lost:
-            yield NotChecked(f"{gpu} is lost (see gpu.count): {gpu.lost}")
+            yield NotAvailable(f"{gpu} is lost (see gpu.count): {gpu.lost}")
         if len(lost) < len(gpus):
             present = replace(gpus, devices=tuple(gpu for gpu in gpus if not gpu.lost)) if lost else gpus
             yield from judge(present, *args, **kwargs)
         elif gpus.driver_problem and not lost:
-            yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
+            yield NotAvailable(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
         elif not lost:
-            yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {nvidia_smi_message(gpus)}")
+            yield NotAvailable(f"nvidia-smi lists no GPU (see gpu.count): {nvidia_smi_message(gpus)}")
 
     return judged
 
@@ -50,7 +51,7 @@ def nvidia_smi_message(gpus: Gpus) -> str:
 
 def unread(
     gpus: Gpus, gpu: Gpu, attribute: str, expected: str, *, stated: bool
-) -> Finding | NotChecked | NotApplicable:
+) -> Finding | NotAvailable | NotApplicable:
     """Return why a value is absent.
 
     A value that other GPUs of the model report is a finding. If none reports it, the model, the guest or the driver does
@@ -59,15 +60,15 @@ def unread(
     """
     text = gpu.unread.get(attribute, "no value")
     if text == NOT_REPORTED:
-        return NotChecked(f"{attribute}: {NOT_REPORTED} ({gpu.driver or 'version unknown'})")
+        return NotAvailable(f"{attribute}: {NOT_REPORTED} ({gpu.driver or 'version unknown'})")
     if root_only(text):
-        return NotChecked(f"{attribute} of {gpu}: nvidia-smi shows it to root alone: {text}")
+        return NotAvailable(f"{attribute} of {gpu}: nvidia-smi shows it to root alone: {text}")
     if not is_unsupported(text):
         return Finding(str(gpu), text, expected, Action.MONITOR)
     if any(one.name == gpu.name and getattr(one, attribute) is not None for one in gpus):
         return Finding(str(gpu), text, f"{expected}; other GPUs of the node report it", Action.MONITOR)
     why = f"{attribute} of {gpu}: {text}, as on all GPUs of this model on the node"
-    return NotChecked(why) if stated else NotApplicable(why)
+    return NotAvailable(why) if stated else NotApplicable(why)
 
 
 def states(profile: GpuProfile, key: str) -> bool:

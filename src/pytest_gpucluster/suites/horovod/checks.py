@@ -9,7 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.between import judge_between
@@ -130,7 +131,7 @@ def version(
         if it.build is not None and (peers is None or name in peers)
     }
     if node_name not in versions:
-        yield NotChecked("the version on the node is unknown: see horovod.build")
+        yield NotAvailable("the version on the node is unknown: see horovod.build")
         return
     yield from norm(versions.items()).judge("Horovod", versions[node_name], worse=differs)
 
@@ -352,14 +353,14 @@ def _devices(world: World) -> Iterable[Finding]:
             yield Finding(f"GPU {device} of {node}", f"used by {count} ranks", "one rank")
 
 
-def _not_run(world: World) -> NotApplicable | NotChecked | None:
+def _not_run(world: World) -> NotApplicable | NotAvailable | None:
     if world.not_checked:
-        return NotChecked(world.not_checked)
+        return NotAvailable(world.not_checked)
     return NotApplicable(world.not_applicable) if world.not_applicable else None
 
 
-def _unfit(world: World) -> NotApplicable | NotChecked | None:
-    return _not_run(world) or (None if world.valid else NotChecked(INVALID))
+def _unfit(world: World) -> NotApplicable | NotAvailable | None:
+    return _not_run(world) or (None if world.valid else NotAvailable(INVALID))
 
 
 def _rank(fact: Mapping[str, Any]) -> str:

@@ -11,7 +11,8 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.suites.isolation.pam import ADOPT, SYSTEMD
 from pytest_gpucluster.suites.isolation.steps import COLUMNS, CPUS, EXIT_CODE, ROLES, ROWS, TIMED_OUT
@@ -54,7 +55,7 @@ def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     for role, facts in found.items():
         cores, reach = facts["cpus"]["cores"], facts["cpus"]["reach"]
         if not cores:
-            yield NotChecked("the kernel does not show which CPUs are threads of one core")
+            yield NotAvailable("the kernel does not show which CPUs are threads of one core")
         elif cores > CPUS:  # Slurm gives whole cores, which may have several threads
             yield Finding(f"{role} step", f"can use {_cpus(reach)} of {cores} cores", f"{CPUS} core")
     if len(found) < len(ROLES):
@@ -85,7 +86,7 @@ def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeI
         return
     opened = [_opened(facts["devices"]["files"]) for facts in found.values()]
     if None in opened:
-        yield NotChecked(
+        yield NotAvailable(
             "no file of isolation.device_files exists, or its mode lets this user open none: name those of the GPUs in the "
             "cluster file"
         )
@@ -127,7 +128,7 @@ def _disjoint(
     """Judge that two steps reach nothing in common, if they ran at the same time."""
     shared = sorted(set.intersection(*(one or set() for one in reached)))
     if not all(facts.get("met", {}).get("met") is True for facts in found.values()):
-        yield NotChecked(APART)
+        yield NotAvailable(APART)
     elif shared:
         yield Finding(f"{what} of two steps", f"both can {verb} {listed(shared)}", f"no {what} in common")
 
@@ -150,11 +151,11 @@ def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
         return
     for folder, facts in next(iter(found.values()))["folders"]["found"].items():
         if facts["error"]:
-            yield NotChecked(f"{folder}: {facts['error']}")
+            yield NotAvailable(f"{folder}: {facts['error']}")
             continue
         private = _private(facts, trial)
         if private is None:
-            yield NotChecked(
+            yield NotAvailable(
                 f"{folder}: only root can compare it with that of the node: sudo: true in the cluster file"
             )
         elif not private:
@@ -174,13 +175,13 @@ def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None)
         yield exempt.judgement("memory")
         return
     if memory_trial is None:
-        yield NotChecked(NO_STEP)
+        yield NotAvailable(NO_STEP)
         return
     trial, facts = memory_trial, memory_trial.step.last_facts(node_name)
     if state := trial.states.get(node_name):
         yield Finding("node", f"after the task: {state}", "in service")
     if refused := facts.get("refused"):
-        yield NotChecked(str(refused["reason"]))
+        yield NotAvailable(str(refused["reason"]))
         return
     limit = units.format_size(trial.limit)
     part = f"task with --mem={trial.limit >> 20}M"
@@ -192,7 +193,7 @@ def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None)
     elif _killed(_task_of(trial.step, node_name)) and trial.reported:
         yield Finding(part, f"ended below a quarter of {limit}", f"lives below {limit}")
     else:
-        yield NotChecked(trial.step.silence(node_name))
+        yield NotAvailable(trial.step.silence(node_name))
 
 
 @check(
@@ -207,7 +208,7 @@ def pam_slurm_adopt(pam: PamFacts, adopting: str, prolog_flags: str) -> Judgemen
         yield NotApplicable(adopting)
         return
     if not pam.readable:
-        yield NotChecked("/etc/pam.d/sshd of the node cannot be read")
+        yield NotAvailable("/etc/pam.d/sshd of the node cannot be read")
         return
     if not pam.adopts:
         yield Finding("account stack of sshd", f"without {ADOPT}", f"with {ADOPT}")
@@ -239,29 +240,29 @@ def login(
     if adopting:
         yield NotApplicable(adopting)
     elif unadoptable:
-        yield NotChecked(unadoptable)
+        yield NotAvailable(unadoptable)
     elif login_before is None or login_with_job is None:
-        yield NotChecked("no login to the node was tried")
+        yield NotAvailable("no login to the node was tried")
     elif not login_before.refusal:
         yield _admitted(login_before, subject=subject)
     elif login_with_job.refusal:
         yield Finding("login with a job", f"refused: {login_with_job.refusal}", "admitted")
     elif login_with_job.problem:
-        yield NotChecked(f"with a job: {login_with_job.problem}")
+        yield NotAvailable(f"with a job: {login_with_job.problem}")
     elif login_with_job.job is None:
         yield Finding("login with a job", f"in cgroup {login_with_job.cgroup}", "in job_ID/step_extern")
 
 
-def _admitted(login: Login, *, subject: bool) -> Finding | NotApplicable | NotChecked:
+def _admitted(login: Login, *, subject: bool) -> Finding | NotApplicable | NotAvailable:
     """Judge a login without a job that pam_slurm_adopt did not refuse."""
     if login.problem:
-        return NotChecked(f"without a job: {login.problem}")
+        return NotAvailable(f"without a job: {login.problem}")
     if login.uid == 0:
         return NotApplicable("pam_slurm_adopt admits root without a job: run the tests as another user")
     if login.job is not None:
-        return NotChecked(f"before the run job {login.job} of this user ran on the node")
+        return NotAvailable(f"before the run job {login.job} of this user ran on the node")
     if not subject:
-        return NotChecked(
+        return NotAvailable(
             "most nodes of the group admit this user without a job (pam_access, action_no_jobs=ignore): run the tests as a "
             "user whom they refuse"
         )
@@ -278,7 +279,7 @@ def pty(ptys: Sequence[PtyResult]) -> Judgement:
     """Judge that `srun --pty` opens a terminal of the given size on the first node of each partition."""
     for one in ptys:
         if one.problem:
-            yield NotChecked(f"{one.node}: {one.problem}")
+            yield NotAvailable(f"{one.node}: {one.problem}")
         elif one.rc == TIMED_OUT:
             yield Finding(one.node, "srun --pty did not end in time", "a shell that ends")
         elif one.size is None:
@@ -295,18 +296,18 @@ def pty(ptys: Sequence[PtyResult]) -> Judgement:
             yield Finding(one.node, f"exit status {one.rc}", f"exit status {EXIT_CODE} of the shell")
 
 
-def _facts(trial: Trial | None, node: str, kind: str) -> tuple[dict[str, Facts], list[NotChecked]]:
+def _facts(trial: Trial | None, node: str, kind: str) -> tuple[dict[str, Facts], list[NotAvailable]]:
     """Return {role: facts of the node} of the steps that reported this kind, and why the others did not."""
     found: dict[str, Facts] = {}
-    missing: list[NotChecked] = []
+    missing: list[NotAvailable] = []
     for role, step in trial.steps.items() if trial else ():
         facts = {key: dict(fact) for key, fact in step.last_facts(node).items()}
         if kind in facts:
             found[role] = facts
         else:
-            missing.append(NotChecked(f"{role} step: {step.silence(node)}"))
+            missing.append(NotAvailable(f"{role} step: {step.silence(node)}"))
     if trial is None:
-        missing.append(NotChecked(NO_STEP))
+        missing.append(NotAvailable(NO_STEP))
     return found, missing
 
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import NotApplicable, NotChecked
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class Exemptions:
     nothing: bool = False
     """Slurm isolates neither CPUs, devices nor folders, and the cluster file does not say that it need not."""
 
-    def judgement(self, kind: str) -> NotApplicable | NotChecked:
+    def judgement(self, kind: str) -> NotApplicable | NotAvailable:
         """Return how a kind of isolation that is not tested is judged: a suite with nothing to test has proved nothing."""
         reason = str(getattr(self, kind))
         if not self.nothing:
             return NotApplicable(reason)
-        return NotChecked(
+        return NotAvailable(
             f"{reason}: Slurm isolates no job from another; `isolation.{kind}: true` in the cluster file requires that it "
             "does, false accepts that it does not"
         )

@@ -9,17 +9,8 @@ import datetime as dt
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Judgement,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    Remark,
-    check,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, Remark, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.core.text import listed, some
 from pytest_gpucluster.suites.kubernetes.facts import (
@@ -124,7 +115,7 @@ def api(seen: KubeFacts, config: KubernetesConfig, today: dt.date) -> Judgement:
         if least is not None and key < (least.major, least.minor):
             yield Finding("API server", server.text, f"{least.short} or later, as the cluster file states")
     elif key > max(END_OF_LIFE):
-        yield NotChecked(
+        yield NotAvailable(
             f"{server.short} is newer than the list of versions of this release: kubernetes.minimum_version states one"
         )
     elif key not in END_OF_LIFE or END_OF_LIFE[key] < today:
@@ -224,14 +215,16 @@ def _offered_otherwise(
         if profile.mig is False:
             yield Finding("MIG", f"MIG devices: {some(mig)}", "whole GPUs, as the profile states")
         else:
-            yield NotChecked(f"MIG devices ({some(mig)}): the profile states no number of them")
+            yield NotAvailable(f"MIG devices ({some(mig)}): the profile states no number of them")
     elif not capacity and _only_dra(node, pods, seen):
-        yield NotChecked("the DRA driver offers the GPUs as ResourceSlices, which are not read")
+        yield NotAvailable("the DRA driver offers the GPUs as ResourceSlices, which are not read")
     elif not capacity and (guests := _of_guests(node)):
         yield from _lost(node, guests)
-        yield NotChecked(f"GPUs for virtual machines ({some(guests)}): the profile states no number of them")
+        yield NotAvailable(
+            f"GPUs for virtual machines ({some(guests)}): the profile states no number of them"
+        )
     elif not allocatable and (why := starting(node, seen)):
-        yield NotChecked(f"no GPUs yet, {why}")
+        yield NotAvailable(f"no GPUs yet, {why}")
 
 
 def _counted(node: KubeNode, resource: str, count: int) -> Judgement:
@@ -241,7 +234,7 @@ def _counted(node: KubeNode, resource: str, count: int) -> Judgement:
     if shares is None or (shares == 1 and capacity > count and capacity % count == 0):
         name = resource if shares else f"{resource}.shared"
         yield from _lost(node, (name,))
-        yield NotChecked(f"{capacity} of {name}: no label states the replicas of a GPU")
+        yield NotAvailable(f"{capacity} of {name}: no label states the replicas of a GPU")
         return
     expected = count * shares
     if capacity != expected:
@@ -332,14 +325,14 @@ def rdma(
         yield from _unseen(seen)
         return
     if not usual_rdma:
-        none = NotChecked(
+        none = NotAvailable(
             "no node of the group offers devices for RDMA: install a device plugin for its adapters, or list the check"
             " under `not_applicable`"
         )
         yield from _unless_no_adapters(iter([none]), profile)
         return
     if not has_rdma(kube_node) and (why := starting(kube_node, seen)):
-        yield NotChecked(f"no devices yet, {why}")
+        yield NotAvailable(f"no devices yet, {why}")
         return
     mine = rdma_of(kube_node)
     for name, norm in usual_rdma.items():
@@ -372,7 +365,7 @@ def labels(
         if any(f"{resource}.product" in node.labels for node in seen.nodes.values()):
             yield Finding(f"{resource}.product", "no such label", "a label, as other nodes have it")
         else:
-            yield NotChecked(
+            yield NotAvailable(
                 f"no node has the label {resource}.product: start GPU feature discovery, or list kubernetes.labels under "
                 "`not_applicable`"
             )
@@ -550,7 +543,7 @@ def _unless_no_adapters(judged: Judgement, profile: Profile) -> Judgement:
     """Yield what was judged; nothing for the network is missing where the profile has no network for GPUs."""
     why = NotApplicable(f"profile {profile.name} has no adapters for GPU traffic")
     for found in judged:
-        yield why if isinstance(found, NotChecked) and not profile.fabric.has_adapters else found
+        yield why if isinstance(found, NotAvailable) and not profile.fabric.has_adapters else found
 
 
 def _operator(
@@ -570,7 +563,7 @@ def _operator(
     sets = [(it, name) for it in seen.daemonsets if (name := component_of(it.name, known))]
     expected = {name for it, name in sets if it.belongs_on(node)}
     if not mine and not expected and not required:
-        yield NotChecked(
+        yield NotAvailable(
             f"no DaemonSet of the {operator} selects this node: install it, or list the check under `not_applicable`"
         )
         return
@@ -624,8 +617,8 @@ def _pod(
 def _unseen(seen: KubeFacts, problem: str = "", *, finding: bool = False) -> Judgement:
     """Say why there is nothing to judge. `finding`: a node that Kubernetes does not have is a failure of this check."""
     if problem or seen.nodes_problem:
-        yield NotChecked(problem or seen.nodes_problem)
+        yield NotAvailable(problem or seen.nodes_problem)
     elif finding:
         yield Finding("node", "Kubernetes has no node of this name or address", "a node")
     else:
-        yield NotChecked("Kubernetes has no node of this name or address")
+        yield NotAvailable("Kubernetes has no node of this name or address")

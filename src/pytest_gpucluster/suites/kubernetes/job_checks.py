@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit.nccl_tests import read
 from pytest_gpucluster.kit.nccl_validation import RunSpec, validate_run
 from pytest_gpucluster.suites.kubernetes.checks import replicas
@@ -46,7 +47,9 @@ def job_gpus(
         return
     result = job_facts.gpus.get(node_name)
     if result is None or result.problem:
-        yield NotChecked(result.problem if result else job_facts.left_out.get(node_name, "no Job ran there"))
+        yield NotAvailable(
+            result.problem if result else job_facts.left_out.get(node_name, "no Job ran there")
+        )
         return
     if result.rc != 0:
         yield Finding("nvidia-smi -L", f"exit {result.rc}: {result.message.strip()[-300:]}", "exit 0")
@@ -78,7 +81,7 @@ def job_nccl(job_facts: JobFacts | None) -> Judgement:
         return
     broken = [it for it in job_facts.nccl if it.rc != 0]
     if not job_facts.nccl or (broken and all(it.problem for it in broken) and not job_facts.nccl_log):
-        yield NotChecked(job_facts.nccl_problem or broken[0].problem)
+        yield NotAvailable(job_facts.nccl_problem or broken[0].problem)
         return
     for it in broken:
         yield Finding(

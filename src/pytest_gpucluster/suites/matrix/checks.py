@@ -13,18 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.validation_errors import nearest
-from pytest_gpucluster.core.check import (
-    Action,
-    Finding,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    Outcome,
-    Verdict,
-    check,
-    combined,
-)
-from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, check, combined
+from pytest_gpucluster.core.errors import ConfigError, NotApplicable, NotAvailable
 from pytest_gpucluster.kit.mpi_world import PMI_KINDS
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 
@@ -161,7 +151,7 @@ def cell(it: Cell) -> Judgement:
     if it.state is State.NOT_APPLICABLE:
         yield NotApplicable(it.why)
     if it.state is State.LACKING:
-        yield NotChecked(it.why)
+        yield NotAvailable(it.why)
     if it.state is not State.BROKEN:
         return
     part = f"{ROWS[it.row]} with {COLUMNS[it.column]}"
@@ -185,14 +175,14 @@ def works(cells: Sequence[Cell]) -> Judgement:
     yield Metric("matrix_cells", len(good), "cells")
     if not tried:
         why = "; ".join(dict.fromkeys(it.why for it in cells))
-        yield NotChecked(f"no cell could be tried: {why}")
+        yield NotAvailable(f"no cell could be tried: {why}")
     elif not good:
         yield Finding("matrix", f"no cell works: {len(tried)} fail", "at least one launcher runs a workload")
     for column, title in COLUMNS.items():
         here = [it for it in cells if it.column == column]
         lacking = [it.why for it in here if it.state is State.LACKING]
         if tried and lacking and not any(it.column == column for it in tried):
-            yield NotChecked(f"{title} ran under no launcher: {'; '.join(dict.fromkeys(lacking))}")
+            yield NotAvailable(f"{title} ran under no launcher: {'; '.join(dict.fromkeys(lacking))}")
 
 
 @dataclass(frozen=True)

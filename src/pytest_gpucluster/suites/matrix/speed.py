@@ -10,16 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Finding,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    Outcome,
-    check,
-    revised,
-)
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, check, revised
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.units import cpu_list
 from pytest_gpucluster.kit.nccl_log import HINTS
@@ -225,7 +217,7 @@ def speed(it: Comparison) -> Judgement:
     for row in it.slow:
         mine = it.best(row)
         if row in it.unrepeated or it.fastest in it.unrepeated:
-            yield NotChecked(f"{ROWS[row]} at {mine} of {fast} could not be repeated")
+            yield NotAvailable(f"{ROWS[row]} at {mine} of {fast} could not be repeated")
             continue
         apart = "; ".join(
             f"{name}: {one}, not {other}" for name, (one, other) in differences(mine, fast).items()

@@ -5,16 +5,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Judgement,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    check,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,7 +61,7 @@ def exporters(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
     if not config.cluster_exporters:
         yield NotApplicable("the cluster file sets no monitoring.cluster_exporters")
     elif seen.targets_problem:
-        yield NotChecked(seen.targets_problem)
+        yield NotAvailable(seen.targets_problem)
     else:
         everything = [one for targets in seen.targets.values() for one in targets]
         for name, port in config.cluster_exporters.items():
@@ -107,7 +99,7 @@ def cluster_alerts(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement
 def target(seen: MonitoringFacts, node_name: str, node_exporters: Mapping[str, int]) -> Judgement:
     """Every exporter of the node is a target of Prometheus."""
     if seen.targets_problem:
-        yield NotChecked(seen.targets_problem)
+        yield NotAvailable(seen.targets_problem)
         return
     found = seen.targets.get(node_name, ())
     ports = {one.port for one in found}
@@ -132,13 +124,13 @@ def up(seen: MonitoringFacts, node_name: str) -> Judgement:
     """Every target on the node is up."""
     found = seen.targets.get(node_name, ())
     if not found:
-        yield NotChecked(seen.targets_problem or NO_TARGET)
+        yield NotAvailable(seen.targets_problem or NO_TARGET)
     yield from _down(found, seen)
 
 
-def _unscraped(one: Target, seen: MonitoringFacts) -> NotChecked:
+def _unscraped(one: Target, seen: MonitoringFacts) -> NotAvailable:
     wait = (seen.began or 0.0) + 2 * one.interval - seen.now
-    return NotChecked(
+    return NotAvailable(
         f"job {one.job}, {one.url}: not scraped yet, Prometheus started or reloaded just now; repeat in {wait:.0f} s"
     )
 
@@ -162,7 +154,7 @@ def scrape_age(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) 
     """Every target on the node was scraped within the limit, by the clock of Prometheus."""
     found = seen.targets.get(node_name, ())
     if not found:
-        yield NotChecked(seen.targets_problem or NO_TARGET)
+        yield NotAvailable(seen.targets_problem or NO_TARGET)
     for one in found:
         most = max(config.max_scrape_age, 2 * one.interval)  # an exporter of a BMC is scraped every 5 minutes
         bound = f"<= {most:g} s"
@@ -196,7 +188,7 @@ def _firing(seen: MonitoringFacts, node: str, config: MonitoringConfig) -> Judge
         yield NotApplicable("the cluster file sets monitoring.alerts: false")
         return
     if seen.alerts_problem:
-        yield NotChecked(seen.alerts_problem)
+        yield NotAvailable(seen.alerts_problem)
         return
     firing = [one for one in seen.alerts.get(node, ()) if one.state == "firing"]
     yield Metric("alerts_firing", len(firing), "alerts")

@@ -5,16 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Judgement,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    check,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.suites.monitoring.facts import SCRAPE_INTERVAL
 from pytest_gpucluster.suites.monitoring.gpu_facts import BOUNDS, about_gpus
@@ -45,7 +37,7 @@ def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -
         yield NotApplicable("no node has GPUs, or monitoring.gpu_rules is false, or gpu_exporters is empty")
         return
     if seen.rules_problem:
-        yield NotChecked(seen.rules_problem)
+        yield NotAvailable(seen.rules_problem)
         return
     alerting = [rule for rule in seen.rules if rule.alerting]
     gpu = about_gpus(seen.rules)
@@ -68,7 +60,7 @@ def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -
                 f"rule {rule.name}", rule.error or "an error", "health ok"
             )
         elif rule.health != "ok" and counts:
-            yield NotChecked(f"rule {rule.name} was not evaluated yet (health {rule.health})")
+            yield NotAvailable(f"rule {rule.name} was not evaluated yet (health {rule.health})")
 
 
 @check(
@@ -86,12 +78,12 @@ def gpu_metrics(
         yield NotApplicable("the node has no GPUs, or the cluster file no monitoring.gpu_exporters")
         return
     if seen.samples_problem:
-        yield NotChecked(seen.samples_problem)
+        yield NotAvailable(seen.samples_problem)
         return
     ports = set(config.gpu_exporters.values())
     targets = [one for one in seen.targets.get(node_name, ()) if one.port in ports]
     if any(map(seen.awaits, targets)):
-        yield NotChecked("the GPU exporter was not scraped yet: Prometheus started or reloaded just now")
+        yield NotAvailable("the GPU exporter was not scraped yet: Prometheus started or reloaded just now")
         return
     samples = seen.samples.get(node_name, ())
     if not samples:

@@ -8,15 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Finding,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    Outcome,
-    check,
-)
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import some
@@ -77,7 +70,7 @@ def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = F
 def path(host_installed: InstalledMpi, config: MpiConfig, conda_environment: bool) -> Judgement:
     """Judge that the first mpirun on PATH is that of the site, not that of a conda environment."""
     if not host_installed.mpirun:
-        yield NotChecked(f"no {config.mpirun} on PATH, which mpi.installed judges")
+        yield NotAvailable(f"no {config.mpirun} on PATH, which mpi.installed judges")
         return
     first = next((found for found in host_installed.mpiruns if found.path == host_installed.mpirun), None)
     others = [found.path for found in host_installed.mpiruns if not found.conda]
@@ -106,7 +99,7 @@ def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
         yield NotApplicable("mpi.launchers does not contain mpirun")
         return
     if not host_installed.launcher.name or not host_installed.library:
-        yield NotChecked("the version of mpirun or of the library is not known")
+        yield NotAvailable("the version of mpirun or of the library is not known")
         return
     for language in host_installed.library:
         library = host_installed.program(language)
@@ -115,7 +108,7 @@ def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
         )
         if not library.name:
             printed = one_line(host_installed.library[language], 80)
-            yield NotChecked(f"{_PARTS[language]}: the version is not known from {printed!r}")
+            yield NotAvailable(f"{_PARTS[language]}: the version is not known from {printed!r}")
         elif library.family != host_installed.launcher.family or other:
             yield Finding(
                 _PARTS[language], str(library), f"{host_installed.launcher}, as {host_installed.mpirun}"
@@ -208,7 +201,7 @@ world, allreduce = mpi_world.world, mpi_world.allreduce  # their place in the or
 def threads(run: MpiRun, wanted_threads: str) -> Judgement:
     """Judge the thread level that MPI_Init_thread provides for a request of MPI_THREAD_MULTIPLE."""
     if not run.world.ranks:
-        yield NotChecked("no rank reported its thread level")
+        yield NotAvailable("no rank reported its thread level")
     for level, ranks in _by_level(run).items():
         number = LEVELS.index(level) if level in LEVELS else -1
         if number < LEVELS.index(wanted_threads):
@@ -314,7 +307,7 @@ def _speed(
         if len(run.nodes) < 2:
             yield NotApplicable("a pair needs two nodes")
         else:
-            yield NotChecked("no pair of nodes was measured")
+            yield NotAvailable("no pair of nodes was measured")
         return
     nodes = run.world.nodes
     for pair in run.world.pairs:

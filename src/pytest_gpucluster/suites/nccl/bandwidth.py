@@ -11,8 +11,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotChecked, check
-from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nccl_validation import aligned
@@ -269,13 +269,13 @@ def largest(run: NcclRun) -> tuple[int, float] | None:
 def _above_floor(run: NcclRun, nodes: int, floor: Callable[[int], Floor | str], no_row: str) -> Judgement:
     found = largest(run)
     if found is None:
-        yield NotChecked("no message was measured")
+        yield NotAvailable("no message was measured")
         return
     (size, value), scope = found, "alone" if nodes == 1 else f"{nodes} nodes"
     lowest, name = floor(size), f"{run.collective} {format_size(size)}"
     yield Metric(f"busbw {name} {scope}", value, "GB/s")
     if isinstance(lowest, str):
-        yield NotChecked(f"{no_row}; without a row, a floor is computed from the links: {lowest}")
+        yield NotAvailable(f"{no_row}; without a row, a floor is computed from the links: {lowest}")
         return
     yield Metric(f"bound {name} {scope}", lowest.bound, "GB/s", f"floor: {lowest.why}", better=NEITHER)
     if value < lowest.bound:

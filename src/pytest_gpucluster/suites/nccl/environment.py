@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.environment import variables
-from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, differs, norm
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.kit.payload_step import environment_named
@@ -103,7 +104,7 @@ def environment(
 
 def judge_setting(
     setting: Setting, context: NodeContext, where: str
-) -> Iterator[Finding | Advisory | NotChecked]:
+) -> Iterator[Finding | Advisory | NotAvailable]:
     """Judge one variable by its rule. `where`: where it was set."""
     anchor = setting.name.lower().replace("_", "-")
     for effect in effects(setting.name, setting.value, context):
@@ -115,7 +116,7 @@ def judge_setting(
         and not any(port.usable for port in context.found.ports),
     }
     if unread.get(setting.name):
-        yield NotChecked(f"{setting}: no name to compare with was found on the node")
+        yield NotAvailable(f"{setting}: no name to compare with was found on the node")
 
 
 def ignored_lines(found: NcclEnvironment) -> Iterator[Advisory]:

@@ -6,7 +6,8 @@ import statistics
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.suites.nccl.inference import PARTNERS
@@ -37,10 +38,10 @@ def pairs(
     """Judge one node by its measurements with partners; `size` in bytes, `hard` the hard limit of a pair in GB/s."""
     own = [it for it in measured if node in it.members and len(it.members) > 1]
     if not own:
-        yield NotChecked("the node was measured with no partner")
+        yield NotAvailable("the node was measured with no partner")
         return
     if untried := _untried(own):
-        yield NotChecked(untried)
+        yield NotAvailable(untried)
         return
     for it in own:
         if it.busbw is not None:
@@ -98,7 +99,7 @@ def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[
         yield NotApplicable("one node alone has no link to another")
         return
     if untried := _untried([it for it in measured if len(it.members) > 1]):
-        yield NotChecked(untried)
+        yield NotAvailable(untried)
         return
     yield Metric("localisation_rounds", found.rounds, "rounds")
     yield Metric("localisation_steps", found.steps, "steps")
@@ -113,7 +114,7 @@ def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[
     few = f"{len(nodes)} nodes are too few to judge their pairs by each other: state nccl.pair_busbw"
     # a question about leaves has its own reason
     reasons = (few if {*left.candidates} <= {*nodes} else left.reason for left in unbound)
-    yield from map(NotChecked, dict.fromkeys(reasons))
+    yield from map(NotAvailable, dict.fromkeys(reasons))
     for left in found.unresolved:
         if left in unbound:
             continue

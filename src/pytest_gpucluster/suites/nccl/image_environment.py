@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, NotChecked, check
+from pytest_gpucluster.core.check import Action, check
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.suites.nccl.environment import ignored_lines, judge_setting
 from pytest_gpucluster.suites.nccl.environment_rules import NodeContext
 
@@ -27,7 +28,7 @@ def image_environment(
 ) -> Judgement:
     """In the image of the steps, NCCL's variables, files and plugins leave it its speed."""
     if isinstance(found, str):
-        yield NotChecked(f"the environment in the image is unknown: {found}")
+        yield NotAvailable(f"the environment in the image is unknown: {found}")
         return
     context = NodeContext(profile, found)
     for name, setting in sorted(found.effective.items()):

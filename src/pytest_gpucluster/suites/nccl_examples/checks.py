@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,9 @@ def _judge(whole: PayloadResult, node: str = "") -> Judgement:
     result = replace(whole, tasks=tuple(task for task in whole.tasks if not node or task.node == node))
     loaded, reduced = result.facts("loaded"), result.facts("reduced")
     for fact in result.facts("no_library")[:1]:
-        yield NotChecked(f"no libnccl.so.2 on {fact['node']}: {fact['reason']} (NCCL_HOME names its folder)")
+        yield NotAvailable(
+            f"no libnccl.so.2 on {fact['node']}: {fact['reason']} (NCCL_HOME names its folder)"
+        )
         return
     for where, why in result.misplaced.items():
         if not node or where == node:
@@ -110,7 +113,7 @@ def compiled_run(
     ran = {fact["tool"]: fact for fact in built.of_node(node_name, "ran")}
     for tool in toolchain.toolchain or ():
         if tool not in ran:
-            yield NotChecked(f"{tool}: the example did not run: see nccl_examples.compiled")
+            yield NotAvailable(f"{tool}: the example did not run: see nccl_examples.compiled")
         elif ran[tool]["error"]:
             yield Finding(f"program of {tool}", ran[tool]["error"], "right sums on every device")
         elif ran[tool]["devices"] != devices or ran[tool]["wrong"]:

@@ -9,16 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Finding,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    check,
-    revised,
-    with_cause,
-)
+from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised, with_cause
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import listed
 
 if TYPE_CHECKING:
@@ -73,7 +65,7 @@ class ClusterFacts:
     driver: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     version: str = ""
     token: bool = True
-    obstacle: NotApplicable | NotChecked | None = None
+    obstacle: NotApplicable | NotAvailable | None = None
 
     @property
     def alive(self) -> Mapping[str, Mapping[str, Any]]:
@@ -178,7 +170,7 @@ def actors(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     if counted is not None and counted != [1, 2]:
         yield Finding("counts", str(counted), "[1, 2]")
     elif counted is None and fact.get("ran", {}).get(node_name) == node_name:
-        yield NotChecked("the actor reported no counts")
+        yield NotAvailable("the actor reported no counts")
 
 
 @check(
@@ -223,10 +215,10 @@ def gpus(facts: ClusterFacts) -> Judgement:
     for wrong in (it for it in fact["held"] if not isinstance(it, list)):
         yield Finding("actor with one GPU", str(wrong), "runs")
     if unknown := sorted({node for node, _number, uuid in good if not uuid}):
-        yield NotChecked(f"no UUID on {listed(unknown)}: the devices cannot be distinguished")
+        yield NotAvailable(f"no UUID on {listed(unknown)}: the devices cannot be distinguished")
     for node, count in requested.items():
         if node not in facts.alive:
-            yield NotChecked(f"{node}: see ray.nodes")
+            yield NotAvailable(f"{node}: see ray.nodes")
             continue
         here = sum(where == node for where, _number, _uuid in good)
         if here != count:
@@ -286,7 +278,7 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
         yield NotApplicable(why)
         return
     if "problem" in cluster_facts.driver.get("tune", {}):
-        yield NotChecked("Ray Tune does not run: see ray.tune")
+        yield NotAvailable("Ray Tune does not run: see ray.tune")
         return
     fact = cluster_facts.driver.get("tune_gpus", {})
     if (reason := _absent(node_name, cluster_facts, fact)) is not None:
@@ -301,7 +293,7 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
     elif len(trial["devices"].split(",")) != 1 or not trial["devices"]:
         yield Finding("CUDA_VISIBLE_DEVICES of the trial", trial["devices"] or "not set", "one GPU")
     elif not trial["uuid"]:
-        yield NotChecked("the trial does not report the UUID of its GPU")
+        yield NotAvailable("the trial does not report the UUID of its GPU")
 
 
 @check(
@@ -317,7 +309,7 @@ def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
         yield NotApplicable("the cluster file disables Ray's token (ray.token)")
         return
     if facts.version and _version(facts.version) < TOKEN_SINCE:
-        yield NotChecked(
+        yield NotAvailable(
             f"Ray {facts.version} has no token authentication: install 2.52 or later, or set ray.token: false"
         )
         return
@@ -330,7 +322,7 @@ def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
         yield Finding("a client without token", text, "refused")
     tokens = {node: known.facts["token"] for node, known in facts.nodes.items() if "token" in known.facts}
     if not tokens:
-        yield NotChecked("no node reported whether the token is on a command line")
+        yield NotAvailable("no node reported whether the token is on a command line")
     for node, found in tokens.items():
         if found["exposed"]:
             yield Finding(node, f"the token is on {found['exposed']} command lines", "on none")
@@ -351,7 +343,7 @@ def head_lost(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
         return
     head = cluster_facts.nodes.get(cluster_facts.head, NodeFacts())
     if node_name not in cluster_facts.alive or "killed" not in head.facts:
-        yield _alone(node_name, cluster_facts) or NotChecked(SEE_NODES)
+        yield _alone(node_name, cluster_facts) or NotAvailable(SEE_NODES)
         return
     worker = cluster_facts.nodes.get(node_name, NodeFacts(silent="was not started"))
     if worker.problem or "left" not in worker.facts:
@@ -370,7 +362,7 @@ def head_lost(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
 def left(node_leftovers: str | None) -> Judgement:
     """Judge that no process or folder of the clusters is left on the node; `node_leftovers` has a line for each."""
     if node_leftovers is None:
-        yield NotChecked("the node did not report its processes and folders")
+        yield NotAvailable("the node did not report its processes and folders")
         return
     for line in node_leftovers.splitlines():
         yield Finding("left behind", line, "nothing")
@@ -400,7 +392,7 @@ def _per_node(node: str, facts: ClusterFacts, kind: str) -> Judgement:
         yield from _ran(kind.removesuffix("s"), node, fact)
 
 
-def _alone(node: str, facts: ClusterFacts) -> NotApplicable | NotChecked | None:
+def _alone(node: str, facts: ClusterFacts) -> NotApplicable | NotAvailable | None:
     """Return why there is no cluster: of a node what it leaves unproved, of the whole that it does not apply."""
     if len(facts.requested) > 1:
         return None
@@ -409,12 +401,12 @@ def _alone(node: str, facts: ClusterFacts) -> NotApplicable | NotChecked | None:
 
 def _absent(
     node: str, facts: ClusterFacts, fact: Mapping[str, Any]
-) -> Finding | NotApplicable | NotChecked | None:
+) -> Finding | NotApplicable | NotAvailable | None:
     """Return why the work of the driver cannot be judged; None if it can."""
     if reason := _alone(node, facts):
         return reason
     if not facts.alive or (node and node not in facts.alive):
-        return NotChecked(SEE_NODES)
+        return NotAvailable(SEE_NODES)
     if fact and "problem" not in fact:
         return None
     head = facts.nodes.get(facts.head, NodeFacts())

@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import units
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, less, older
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
@@ -70,17 +71,17 @@ def known(node_name: str, info: NodeInfo | None) -> Judgement:
 def schedulable(info: NodeInfo | None) -> Judgement:
     """Judge that jobs may start on the node; a failure states who took it out, when and why."""
     if info is None:
-        yield NotChecked("the node is not known to Slurm")
+        yield NotAvailable("the node is not known to Slurm")
     elif info.reserved:  # a reservation is no fault of the node
-        yield NotChecked(info.why_unavailable())
+        yield NotAvailable(info.why_unavailable())
     elif not info.responding and not info.away and (info.state == "DOWN" or "DRAIN" not in info.flags):
-        yield NotChecked(
+        yield NotAvailable(
             f"the node does not respond, which slurm.responding judges: {info.why_unavailable()}"
         )
     elif re.match(_PROLOG, info.why_out, re.IGNORECASE):
-        yield NotChecked(f"drained for its prolog, which slurm.prolog judges: {info.why_unavailable()}")
+        yield NotAvailable(f"drained for its prolog, which slurm.prolog judges: {info.why_unavailable()}")
     elif info.in_service and info.stuck:
-        yield NotChecked(f"a job does not end there, which slurm.completing judges: {info.stuck}")
+        yield NotAvailable(f"a job does not end there, which slurm.completing judges: {info.stuck}")
     elif not info.schedulable:
         yield Finding("state", info.why_unavailable(), "schedulable")
 
@@ -97,9 +98,9 @@ def schedulable(info: NodeInfo | None) -> Judgement:
 def responding(info: NodeInfo | None) -> Judgement:
     """Judge that the node's slurmd responds to the controller."""
     if info is None:
-        yield NotChecked("the node is not known to Slurm")
+        yield NotAvailable("the node is not known to Slurm")
     elif info.away or (not info.responding and info.flags & _PASSING):
-        yield NotChecked(
+        yield NotAvailable(
             f"{info.full_state}: the node is off, starts, shuts down or is in maintenance: its slurmd cannot respond"
         )
     elif not info.responding:
@@ -121,11 +122,11 @@ _PASSING = frozenset({"MAINTENANCE", "REBOOT_ISSUED"})
 def completing(info: NodeInfo | None) -> Judgement:
     """Judge that the node releases jobs that have ended: it is not COMPLETING for minutes."""
     if info is None:
-        yield NotChecked("the node is not known to Slurm")
+        yield NotAvailable("the node is not known to Slurm")
     elif info.stuck:
         yield Finding("state", str(info.stuck), f"free within {units.format_duration(info.stuck.most)}")
     elif info.ending_unseen:
-        yield NotChecked("COMPLETING, and PrivateData=jobs hides for how long: run as Slurm's operator")
+        yield NotAvailable("COMPLETING, and PrivateData=jobs hides for how long: run as Slurm's operator")
 
 
 @check(
@@ -138,7 +139,7 @@ def completing(info: NodeInfo | None) -> Judgement:
 def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     """Judge type and count of the GPUs that Slurm allocates."""
     if info is None:
-        yield NotChecked("the node is not known to Slurm")
+        yield NotAvailable("the node is not known to Slurm")
         return
     yield Metric("slurm_gpus", info.gpus, "GPUs")
     types = sorted(name for name in info.gres if name.split(":")[0] == "gpu")
@@ -167,7 +168,7 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
 def cpus(info: NodeInfo | None, node_profile: NodeProfile, usual_cpus: Norm[Any] = NO_PEERS) -> Judgement:
     """Judge the number of CPUs that Slurm allocates: at most that of the profile, and at least as on the other nodes."""
     if info is None:
-        yield NotChecked("the node is not known to Slurm")
+        yield NotAvailable("the node is not known to Slurm")
         return
     yield Metric("slurm_cpus", info.cpus, "CPUs")
     if node_profile.cpus is None:
@@ -190,7 +191,7 @@ def cpus(info: NodeInfo | None, node_profile: NodeProfile, usual_cpus: Norm[Any]
 def memory(info: NodeInfo | None, node_profile: NodeProfile, usual_memory: Norm[Any] = NO_PEERS) -> Judgement:
     """Judge the memory that Slurm allocates: at most 105% of the profile, and as on the other nodes; below 85% is a warning."""
     if info is None:
-        yield NotChecked("the node is not known to Slurm")
+        yield NotAvailable("the node is not known to Slurm")
         return
     yield Metric("slurm_memory", info.memory / 2**30, "GiB")
     if node_profile.memory is None:
@@ -221,9 +222,11 @@ def memory(info: NodeInfo | None, node_profile: NodeProfile, usual_memory: Norm[
 def version(info: NodeInfo | None, slurm_version: str, usual_version: Norm[Any] = NO_PEERS) -> Judgement:
     """Judge that slurmd is of no later release than the controller (Slurm's upgrade guide), and no older than most others."""
     if info is None or not info.version:
-        yield NotChecked("slurmd has reported no version: it has not registered since the controller started")
+        yield NotAvailable(
+            "slurmd has reported no version: it has not registered since the controller started"
+        )
     elif not slurm_version:
-        yield NotChecked("the controller has reported no version")
+        yield NotAvailable("the controller has reported no version")
     elif older(_release(slurm_version), _release(info.version)):
         yield Finding("slurmd", info.version, slurm_version)
     elif info.version != slurm_version:
@@ -264,7 +267,7 @@ def step(diagnostic: NodeDiagnostic) -> Judgement:
 def output(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that stdout and stderr of every task arrive."""
     if diagnostic.problem:
-        yield NotChecked(diagnostic.problem)
+        yield NotAvailable(diagnostic.problem)
         return
     if diagnostic.first_reports is not None:
         measured = f"incomplete in the first of two steps ({diagnostic.first_reports} tasks reported)"
@@ -285,7 +288,7 @@ def output(diagnostic: NodeDiagnostic) -> Judgement:
 def environment(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that an exported variable with commas, quotes and blanks arrives unchanged."""
     if diagnostic.problem:
-        yield NotChecked(diagnostic.problem)
+        yield NotAvailable(diagnostic.problem)
         return
     for task in diagnostic.tasks:
         if task.token != diagnostic.token:
@@ -301,7 +304,7 @@ def environment(diagnostic: NodeDiagnostic) -> Judgement:
 def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports exit status 7 of the first task, and 0 of the tasks that succeed."""
     if diagnostic.problem:
-        yield NotChecked(diagnostic.problem)
+        yield NotAvailable(diagnostic.problem)
         return
     yield from _endings(diagnostic, 0, EXIT_CODE, None)
     for task in diagnostic.tasks:
@@ -318,7 +321,7 @@ def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
 def signal(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports SIGKILL of the second task."""
     if diagnostic.problem:
-        yield NotChecked(diagnostic.problem)
+        yield NotAvailable(diagnostic.problem)
         return
     yield from _endings(diagnostic, 1, None, KILLED)
 
@@ -332,7 +335,7 @@ def signal(diagnostic: NodeDiagnostic) -> Judgement:
 def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that each task of a step with --gpus-per-task=1 has its own device."""
     if diagnostic.problem:
-        yield NotChecked(diagnostic.problem)
+        yield NotAvailable(diagnostic.problem)
         return
     if diagnostic.gpus_requested == 0:
         yield NotApplicable("Slurm has no GPUs on this node")
@@ -367,7 +370,7 @@ def cpu_affinity(diagnostic: NodeDiagnostic, virtual: bool = False) -> Judgement
         return
     tasks = [task for task in diagnostic.tasks if task.cpus and task.online]
     if diagnostic.problem or not tasks:
-        yield NotChecked(diagnostic.problem or "the tasks could not read the CPUs that they may run on")
+        yield NotAvailable(diagnostic.problem or "the tasks could not read the CPUs that they may run on")
         return
     together = frozenset[int]().union(*(task.cpus for task in tasks))
     least = min(len(tasks), max(task.online for task in tasks))
@@ -396,7 +399,7 @@ def prolog(
     elif found is not None and re.search(r"prolog", found.problem + found.state_after, re.IGNORECASE):
         yield Finding("Prolog", found.state_after or found.problem, f"{script} ends with 0")
     elif found is None or found.problem:
-        yield NotChecked("no step has run on the node" + (f": {found.problem}" if found else ""))
+        yield NotAvailable("no step has run on the node" + (f": {found.problem}" if found else ""))
 
 
 # the epilog of the run's own job is judged then, and the item is reported with the others
@@ -416,13 +419,13 @@ def epilog(info: NodeInfo | None, config: Mapping[str, str], released: bool) -> 
     if not script:
         yield NotApplicable("slurm.conf names no Epilog")
     elif info is None:
-        yield NotChecked("the node is not known to Slurm")
+        yield NotAvailable("the node is not known to Slurm")
     elif info.why_out.startswith(GPUCLUSTER):
-        yield NotChecked("this run drained the node, which hides a failure of its epilog: run it by hand")
+        yield NotAvailable("this run drained the node, which hides a failure of its epilog: run it by hand")
     elif re.match(r"epilog error|kill task failed", info.why_out, re.IGNORECASE):
         yield Finding("Epilog", info.why_unavailable(), f"{script} ends with 0")
     elif not released:
-        yield NotChecked(EPILOG_LATER)
+        yield NotAvailable(EPILOG_LATER)
 
 
 def _epilog_ended(run: SuiteContext, info: NodeInfo) -> Verdict:
@@ -444,9 +447,9 @@ def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
     record = jobs.element
     waited = record.waited() if record else None
     if record is None:
-        yield NotChecked(jobs.problem or FORGOTTEN)
+        yield NotAvailable(jobs.problem or FORGOTTEN)
     elif _queued(record):
-        yield NotChecked(_queued(record))
+        yield NotAvailable(_queued(record))
     elif waited is None:
         yield Finding("job", _state(record), f"started within {max_job_start:g} s")
     else:
@@ -464,13 +467,13 @@ def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
 def array(jobs: JobFacts) -> Judgement:
     """Judge that both elements of an array ran, and that Slurm reports the exit status of one."""
     if jobs.problem:
-        yield NotChecked(jobs.problem)
+        yield NotAvailable(jobs.problem)
         return
     for name, record in (("element 0", jobs.requeued), ("element 1", jobs.element)):
         if record is None:
-            yield NotChecked(FORGOTTEN)
+            yield NotAvailable(FORGOTTEN)
         elif _queued(record):
-            yield NotChecked(_queued(record))
+            yield NotAvailable(_queued(record))
         elif not (record.started or record.restarts):  # a requeued element did start
             yield Finding(name, _state(record), "started")
     if jobs.element and jobs.element.started and jobs.element.exit_code != ARRAY_EXIT:
@@ -488,13 +491,13 @@ def array(jobs: JobFacts) -> Judgement:
 def dependency(jobs: JobFacts) -> Judgement:
     """Judge that a job started after the job that it depends on."""
     if jobs.problem:
-        yield NotChecked(jobs.problem)
+        yield NotAvailable(jobs.problem)
         return
     first, second = jobs.element, jobs.dependent
     if first is None or second is None:
-        yield NotChecked(FORGOTTEN)
+        yield NotAvailable(FORGOTTEN)
     elif _queued(first) or (first.ended and _queued(second)):
-        yield NotChecked(_queued(first) or _queued(second))
+        yield NotAvailable(_queued(first) or _queued(second))
     elif not second.ended or second.exit_code != DEPENDENT_EXIT:
         yield Finding("dependent job", _state(second), f"ended with exit {DEPENDENT_EXIT}")
     elif not first.ended or second.started < first.ended:
@@ -510,11 +513,11 @@ def dependency(jobs: JobFacts) -> Judgement:
 def requeue(jobs: JobFacts) -> Judgement:
     """Judge that a job that requeues itself returns to the queue once."""
     if jobs.problem:
-        yield NotChecked(jobs.problem)
+        yield NotAvailable(jobs.problem)
     elif jobs.requeued is None:
-        yield NotChecked(FORGOTTEN)
+        yield NotAvailable(FORGOTTEN)
     elif not jobs.requeued.restarts and jobs.requeued.state not in ENDED:
-        yield NotChecked(f"element 0 is {_state(jobs.requeued)}: it has not requeued itself yet")
+        yield NotAvailable(f"element 0 is {_state(jobs.requeued)}: it has not requeued itself yet")
     elif jobs.requeued.restarts != 1:
         yield Finding(
             "element 0", f"requeued {jobs.requeued.restarts} times ({_state(jobs.requeued)})", "once"
@@ -531,13 +534,13 @@ def begin(jobs: JobFacts) -> Judgement:
     """Judge that a job with --begin starts at that time or later."""
     record = jobs.element
     if record is None:
-        yield NotChecked(jobs.problem or FORGOTTEN)
+        yield NotAvailable(jobs.problem or FORGOTTEN)
     elif _queued(record):
-        yield NotChecked(_queued(record))
+        yield NotAvailable(_queued(record))
     elif not record.started:
         yield Finding("job", _state(record), "started after its --begin")
     elif _begin_was_past(jobs.jobs, record):
-        yield NotChecked(
+        yield NotAvailable(
             f"sbatch took {jobs.jobs.submitted_in:.1f} s, or clocks differ: its --begin was in the past"
         )
     elif record.started < record.eligible or record.eligible <= record.submitted:

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    check,
-)
-from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import NOT_EXECUTABLE, NOT_FOUND, last_line
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import listed
@@ -57,7 +49,7 @@ def modules(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """Each stated module loads within the limit, and `module avail` and `module list` show it."""
     for config, facts, number, item in _items(modules, section):
         if isinstance(facts, str):
-            yield NotChecked(facts)
+            yield NotAvailable(facts)
         elif facts.unknown(number):
             yield _without_end(facts, number, item)
         else:
@@ -110,11 +102,11 @@ def module_output(modules: ScriptResult | None, section: SoftwareConfig) -> Judg
     for config, facts, number, item in _items(modules, section):
         wanted = config.output.get(item, {})
         if isinstance(facts, str):
-            yield NotChecked(facts)
+            yield NotAvailable(facts)
         elif not wanted:
             continue
         elif facts.unknown(number):
-            yield NotChecked(f"{item}: {facts.unknown(number)}: see software.modules")
+            yield NotAvailable(f"{item}: {facts.unknown(number)}: see software.modules")
         else:
             for (command, text), step in zip(wanted.items(), facts.of(number, "output"), strict=True):
                 if text not in step.text:
@@ -136,9 +128,9 @@ def module_unload(modules: ScriptResult | None, section: SoftwareConfig) -> Judg
     """
     for _, facts, number, item in _items(modules, section):
         if isinstance(facts, str):
-            yield NotChecked(facts)
+            yield NotAvailable(facts)
         elif facts.unknown(number):
-            yield NotChecked(f"{item}: {facts.unknown(number)}: see software.modules")
+            yield NotAvailable(f"{item}: {facts.unknown(number)}: see software.modules")
         else:
             yield from _unloaded(facts, number, item)
     yield from _without_items(modules, section)
@@ -147,10 +139,10 @@ def module_unload(modules: ScriptResult | None, section: SoftwareConfig) -> Judg
 def _unloaded(facts: ScriptResult, number: int, item: str) -> Judgement:
     before, after, unloaded = (facts.loaded(number, step) for step in ("before", "after", "unloaded"))
     if not set(after) - set(before):
-        yield NotChecked(f"{item} was not loaded: see software.modules")
+        yield NotAvailable(f"{item} was not loaded: see software.modules")
         return
     if replaced := [name for name in before if name not in after]:
-        yield NotChecked(
+        yield NotAvailable(
             f"loading {item} replaced {listed(replaced)}: the environment differs for that reason"
         )
         return
@@ -189,7 +181,7 @@ def module_conflicts(modules: ScriptResult | None, section: SoftwareConfig) -> J
         yield NotApplicable("the cluster file has no `software.modules.conflicts`")
         return
     if reason := _without_command(modules):
-        yield NotChecked(reason)
+        yield NotAvailable(reason)
         return
     for number, (one, other) in enumerate(config.conflicts, len(config.load) + 1):
         if modules.unknown(number):
@@ -226,7 +218,7 @@ def conda(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
         yield NO_CONDA
         return
     if reason := conda.unknown(0):
-        yield NotChecked(reason) if conda.hung != 0 else _without_end(conda, 0, "conda --version")
+        yield NotAvailable(reason) if conda.hung != 0 else _without_end(conda, 0, "conda --version")
         return
     if (version := conda.of(0, "version")[0]).rc != 0:
         yield Finding("conda", _failure(version), "runs")
@@ -270,7 +262,7 @@ def conda_packages(conda: ScriptResult | None, section: SoftwareConfig) -> Judge
         return
     for number, (name, wanted) in enumerate(environments.items(), 1):
         if conda.unknown(number) or not any(step.rc == 0 for step in conda.of(number, "activate")):
-            yield NotChecked(f"{name} was not activated: see software.conda")
+            yield NotAvailable(f"{name} was not activated: see software.conda")
             continue
         if wanted.python:
             yield from _python(conda, number, name, wanted.python)
@@ -290,7 +282,7 @@ def _packages(facts: ScriptResult, number: int, name: str, stated: Mapping[str, 
     try:
         found = read_packages(facts.text(number, "packages"))
     except ProbeError as error:
-        yield NotChecked(f"{name}: {one_line(error)}")
+        yield NotAvailable(f"{name}: {one_line(error)}")
         return
     for package, version in stated.items():
         known = found.get(package.lower(), "")
@@ -326,10 +318,10 @@ def _without_command(facts: ScriptResult) -> str:
     return "" if known else "the node has no command `module`: see software.module_command"
 
 
-def _without_end(facts: ScriptResult, entry: int, item: str) -> Finding | NotChecked:
+def _without_end(facts: ScriptResult, entry: int, item: str) -> Finding | NotAvailable:
     if facts.hung == entry:
         return Finding(item, "did not end within software.timeout", "ends")
-    return NotChecked(f"{item}: {facts.unknown(entry)}")
+    return NotAvailable(f"{item}: {facts.unknown(entry)}")
 
 
 def _has(loaded: Sequence[str], name: str) -> bool:

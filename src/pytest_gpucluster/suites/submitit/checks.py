@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.payload_result import PayloadResult
 
@@ -164,7 +165,7 @@ def checkpoint(submitted: SubmititResult) -> Judgement:
 def accounting(submitted: SubmititResult) -> Judgement:
     """Judge that submitit reads the state of an ended job from sacct, if Slurm stores job records."""
     if not submitted.accounting:
-        yield NotChecked(
+        yield NotAvailable(
             "Slurm stores no job records, so submitit uses its result files: set AccountingStorageType of slurm.conf, or list "
             "submitit.accounting under `not_applicable`"
         )
@@ -196,7 +197,7 @@ def _late(result: Mapping[str, Any]) -> Judgement:
 
 def _absent(submitted: SubmititResult, name: str) -> Judgement:
     if "submitted" not in submitted.last_facts():
-        yield NotChecked("nothing was submitted: see submitit.framework")
+        yield NotAvailable("nothing was submitted: see submitit.framework")
     else:
         yield Finding(f"result of {name}", _why(submitted, "the driver ended without a message"), "returned")
 

@@ -6,7 +6,8 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.between import judge_between
 from pytest_gpucluster.kit.payload_result import judge_package, most_common
@@ -46,7 +47,7 @@ def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
     tasks = [task for task in mirrored.tasks if task.node == node_name]
     if not tasks:
         if not mirrored.ntasks:
-            yield NotChecked(_SEE)
+            yield NotAvailable(_SEE)
         else:
             yield Finding("task", mirrored.silence(node_name), "starts")
     replicas = gpus or 2
@@ -66,7 +67,7 @@ def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
 def config(result: PayloadResult) -> Judgement:
     """Judge TF_CONFIG: the same cluster on all workers, every index once, not set before."""
     if not result.ntasks:
-        yield NotChecked(_SEE)
+        yield NotAvailable(_SEE)
     facts = result.facts("config")
     indices = sorted(int(fact["config"]["task"]["index"]) for fact in facts)
     if indices != list(range(result.ntasks)):
@@ -91,7 +92,7 @@ def config(result: PayloadResult) -> Judgement:
 def workers(result: PayloadResult, per_task: int) -> Judgement:
     """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas per worker."""
     if not result.ntasks:
-        yield NotChecked(_SEE)
+        yield NotAvailable(_SEE)
     known = {task.task: task for task in result.tasks}
     for task in _causes_first(result):
         yield from _judge_task(task, result, result.ntasks * per_task, name=_worker(task.task, task.node))
@@ -116,7 +117,7 @@ def devices(node_name: str, mirrored: PayloadResult, own_workers: PayloadResult,
     for result, wanted in ((mirrored, gpus), (own_workers, 1)):
         loaded = result.of_node(node_name, "loaded")
         if not loaded:
-            yield NotChecked(
+            yield NotAvailable(
                 "no process of the node loaded tensorflow: see tensorflow.mirrored and tensorflow.workers"
             )
         for fact in loaded:
@@ -124,7 +125,7 @@ def devices(node_name: str, mirrored: PayloadResult, own_workers: PayloadResult,
                 where = (
                     f"rank {fact['rank']} computed on the CPU" if not fact["gpus"] else f"rank {fact['rank']}"
                 )
-                yield NotChecked(
+                yield NotAvailable(
                     f"{where}: tensorflow {fact['version']} of {fact['python']} finds {fact['gpus']} of {wanted} GPUs; "
                     "name an environment with a GPU build: tensorflow.environment"
                 )
@@ -153,7 +154,7 @@ def equal(result: PayloadResult) -> Judgement:
     """Judge that all workers have equal, changed weights after training."""
     trained = result.by_rank("trained")
     if not trained:
-        yield NotChecked("no worker trained: see tensorflow.workers" if result.ntasks else _SEE)
+        yield NotAvailable("no worker trained: see tensorflow.workers" if result.ntasks else _SEE)
     for stage, what in (("before", "before training"), ("after", "after training")):
         usual = most_common(str(fact[stage]) for fact in trained.values())
         for rank, fact in trained.items():

@@ -13,13 +13,12 @@ from pytest_gpucluster.core.check import (
     Action,
     Finding,
     Metric,
-    NotApplicable,
-    NotChecked,
     check,
     revised,
     with_cause,
     with_contention,
 )
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import decides, norm
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.text import some
@@ -96,7 +95,7 @@ def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
 def alone(node_name: str, alone: PayloadResult) -> Judgement:
     """Judge that every rank trains on the node alone, by DDP and FSDP, and that DDP leaves equal parameters."""
     if not alone.ntasks:
-        yield NotChecked(_NO_NODE)
+        yield NotAvailable(_NO_NODE)
         return
     tasks = alone.tasks_of(node_name)
     if not tasks:
@@ -156,19 +155,21 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
     mine = alone.of_node(node_name, "replayed")
     ranks = ranks_of(alone)
     if not mine:
-        yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node replayed: see training.alone")
+        yield NotAvailable(
+            _NO_NODE if not alone.ntasks else "no rank of the node replayed: see training.alone"
+        )
         return
     for fact in mine:
         rank = ranks[int(fact["rank"])]
         if fact["reason"]:
-            yield NotChecked(f"{rank.label}: torch has no deterministic algorithm: {fact['reason']}")
+            yield NotAvailable(f"{rank.label}: torch has no deterministic algorithm: {fact['reason']}")
             continue
         devices = "GPUs of this model" if rank.on_gpu else "ranks on such CPUs"
         among, usual = alone.once(_replays, _kind(rank), devices)
         unequal = among - usual.total
         if among > 1 and 2 * unequal > among:  # no fault of one GPU
             differ = f"two replays differ on {unequal} of {among} {devices}"
-            yield NotChecked(f"torch or a library is not deterministic: {differ}")
+            yield NotAvailable(f"torch or a library is not deterministic: {differ}")
         elif _repeats(fact["runs"]):
             yield from usual.judge_result(rank.label, fact["runs"][0], shown=_digest)
         else:
@@ -222,7 +223,9 @@ def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgem
     """Judge that equal trainings have equal loss curves: each rank by itself, then the mean of the node's group."""
     ranks = ranks_on(alone, node_name)
     if not trained_on(alone, "plain", node_name):
-        yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone")
+        yield NotAvailable(
+            _NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone"
+        )
         return
     mine = next(iter(ranks))
     labels = {rank.place: rank.label for rank in ranks}
@@ -330,7 +333,9 @@ def speed(
                     part, f"MFU {mfu:.1%} ({run.tflops:.4g} TFLOP/s)", f">= {limit[0]:.1%}: {limit[1]}"
                 )
     if not measured:
-        yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone")
+        yield NotAvailable(
+            _NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone"
+        )
 
 
 def _figures(mode: str, runs: Sequence[TrainedMode], config: TrainingConfig) -> Iterator[Metric]:
@@ -404,7 +409,7 @@ def stragglers(
                     measured = f"{1e3 / rates[rank.place]:.4g} ms of its own work per step"
                     yield Finding(f"{rank.label}, {mode} ({title})", measured, usual)
     if not compared:
-        yield NotChecked(note)
+        yield NotAvailable(note)
 
 
 def _work_outliers(
@@ -446,11 +451,11 @@ def processes(node_name: str, alone: PayloadResult, together: PayloadResult) -> 
     """Judge that no other process uses the GPU of a rank, before and after the training."""
     ranks = ranks_on(alone, node_name)
     if not ranks:
-        yield NotChecked(_NO_NODE if not alone.ntasks else "no rank of the node joined: see training.alone")
+        yield NotAvailable(_NO_NODE if not alone.ntasks else "no rank of the node joined: see training.alone")
     elif not any(rank.on_gpu for rank in ranks):
         yield NotApplicable("the ranks compute on CPUs")
     elif all(rank.others is None for rank in ranks):
-        yield NotChecked("nvidia-smi shows no processes where the ranks run")
+        yield NotAvailable("nvidia-smi shows no processes where the ranks run")
     for words in _foreign(node_name, alone, together):
         part, _, names = words.partition("): ")
         yield Finding(f"{part})", names, "no other process")
@@ -471,7 +476,7 @@ def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig)
     """Judge that all ranks of all nodes train together, with equal parameters and the loss curve of one node."""
     alone, result = world
     if not result.ntasks:
-        yield NotChecked(_ONE_NODE)
+        yield NotAvailable(_ONE_NODE)
         return
     yield from _unfinished(result.tasks, result, "together")
     for rank in sorted(set(range(result.ntasks)) - {task.task for task in result.tasks}):
@@ -553,7 +558,7 @@ def scaling(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig) 
             yield Metric(f"training_{mode}_rate_all", rate, "tokens/s", better="higher")
             yield Metric(f"training_{mode}_scaling", 100 * shares[mode], "%", better="higher")
     if not shares:
-        yield NotChecked(_ONE_NODE if not result.ntasks else "not all ranks trained: see training.together")
+        yield NotAvailable(_ONE_NODE if not result.ntasks else "not all ranks trained: see training.together")
     elif config.min_scaling is None:
         yield NotApplicable("the cluster file does not set training.min_scaling; the figures are recorded")
     for mode, share in shares.items():
@@ -576,7 +581,7 @@ def checkpoint(result: PayloadResult, config: TrainingConfig) -> Judgement:
         yield NotApplicable("the cluster file does not set training.checkpoint")
         return
     if not facts:
-        yield NotChecked(
+        yield NotAvailable(
             _NO_NODE if not result.ntasks else "no rank wrote a checkpoint: see training.together"
         )
         return
@@ -593,7 +598,7 @@ def checkpoint(result: PayloadResult, config: TrainingConfig) -> Judgement:
     if len(whole) == result.ntasks:
         yield from _storage_rates(whole, config)
     elif not any(fact["problem"] for fact in facts.values()):
-        yield NotChecked("a rank ended before its part was read: see training.together")
+        yield NotAvailable("a rank ended before its part was read: see training.together")
 
 
 def _storage_rates(facts: Sequence[Fact], config: TrainingConfig) -> Judgement:
@@ -619,7 +624,7 @@ def start(result: PayloadResult, config: TrainingConfig) -> Judgement:
     """Judge the time from the start of the job step to the end of its first training step."""
     done = result.by_rank("done")
     if not done:
-        yield NotChecked(_NO_NODE if not result.ntasks else "no rank trained: see training.together")
+        yield NotAvailable(_NO_NODE if not result.ntasks else "no rank trained: see training.together")
         return
     # without a clock that nodes share: srun's time less what followed the first step on the rank that was last
     seconds = result.seconds - min(float(fact["age"]) - float(fact["first"]) for fact in done.values())

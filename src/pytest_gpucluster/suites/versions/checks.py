@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.suites.versions.config import COMPONENTS
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ def _expected(row: MinimumVersion) -> str:
 
 def _uncompared(
     name: str, mine: InstalledVersion, stated: Collection[MinimumVersion]
-) -> Iterator[NotChecked]:
+) -> Iterator[NotAvailable]:
     """Yield why no stated row says anything about a version: they are all for other branches."""
     branches = {row.branch or "" for row in stated}
     if branches and not any(applies(row, mine.text) for row in stated):
-        yield NotChecked(
+        yield NotAvailable(
             f"{name} {mine.text} was not compared: the rows are for {', '.join(sorted(branches))}; add one for its branch, "
             "or one without `branch`"
         )
@@ -88,7 +89,7 @@ def minimum(installed: NodeVersions, stated_minima: Rows, shipped_minima: Rows) 
         stated, mine = stated_minima.get(name, ()), installed.known.get(name)
         if mine is None:
             if stated:
-                yield NotChecked(f"{name}: {installed.absent.get(name, 'unknown')}")
+                yield NotAvailable(f"{name}: {installed.absent.get(name, 'unknown')}")
             continue
         yield from _uncompared(name, mine, stated)
         for row in stated:

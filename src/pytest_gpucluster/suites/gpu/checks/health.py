@@ -8,7 +8,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, differs
 from pytest_gpucluster.core.units import format_size
@@ -97,7 +98,7 @@ def throttle(gpus: Gpus, throttle_later: Mapping[str, int] = MappingProxyType({}
         if bad := slowed(gpu):
             later = throttle_later.get(gpu.uuid or "")
             if later is None:
-                yield NotChecked(f"{gpu}: {_reasons(bad)} in one reading; later readings have no result")
+                yield NotAvailable(f"{gpu}: {_reasons(bad)} in one reading; later readings have no result")
             elif lasting := bad & later:
                 # halved for a cause: either bit alone comes and goes with the load or with a change of the state
                 halved = lasting & HALVED and lasting & (HEAT | BRAKE)
@@ -248,7 +249,7 @@ def recovery_action(gpus: Gpus) -> Judgement:
 def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """/dev has a file for each GPU, nvidiactl and nvidia-uvm, which CUDA may make at its first use."""
     if gpus.devices and "nvidiactl" not in files:  # nvidia-smi cannot work without that file
-        yield NotChecked("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
+        yield NotAvailable("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
         return
     numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
     if numbered < gpu_profile.count:

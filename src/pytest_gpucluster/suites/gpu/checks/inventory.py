@@ -14,13 +14,12 @@ from pytest_gpucluster.core.check import (
     Finding,
     Judgement,
     Metric,
-    NotApplicable,
-    NotChecked,
     Verdict,
     check,
     revised,
     with_cause,
 )
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, owners
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.kit.nvidia_smi import HANG, NO_ANSWER, REQUIRES_RESET, Gpu, Gpus
@@ -78,14 +77,14 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
         yield Finding("driver", gpus.driver_problem, "nvidia-smi answers", hangs)
         return
     if not gpus.devices:
-        yield NotChecked(f"nvidia-smi lists no GPU (see gpu.count): {readings.nvidia_smi_message(gpus)}")
+        yield NotAvailable(f"nvidia-smi lists no GPU (see gpu.count): {readings.nvidia_smi_message(gpus)}")
         return
     if gpus.cut_off:
         slow = f"nvidia-smi did not finish within {HANG} s: stopped at its query {gpus.cut_off!r}"
         unloaded = any(gpu.persistence is False for gpu in gpus)
         why = "persistence mode is off, so each start loads the driver again (see gpu.persistence)"
         yield (
-            NotChecked(f"{slow}; {why}")
+            NotAvailable(f"{slow}; {why}")
             if unloaded
             else Finding("driver", slow, "nvidia-smi answers", Action.REBOOT)
         )
@@ -136,7 +135,7 @@ def count(gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None) -> 
     that of another model. info: of Slurm, None for a node without it.
     """
     if gpus.driver_problem:
-        yield NotChecked(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
+        yield NotAvailable(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
         return
     lost = [gpu for gpu in gpus if gpu.lost]
     yield Metric("gpu_count", len(gpus) - len(lost), "GPUs")
@@ -226,7 +225,7 @@ def cuda(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     if gpu_profile.cuda is None:
         yield NotApplicable("the profile states no CUDA version")
     elif gpus.cuda is None:
-        yield NotChecked("nvidia-smi shows no CUDA version in its header")
+        yield NotAvailable("nvidia-smi shows no CUDA version in its header")
     elif _version(gpus.cuda) < _version(gpu_profile.cuda):
         yield Finding("driver", f"CUDA {gpus.cuda}", f"CUDA {gpu_profile.cuda} or later")
 

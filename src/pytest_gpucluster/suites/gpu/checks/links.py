@@ -7,7 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Allowance
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.kit.nvidia_csv import is_unsupported
@@ -111,7 +112,7 @@ def nvlink_state(
             continue
         if of_gpu is None:
             why = f"{gpu}: nvidia-smi nvlink -s does not list it"
-            yield NotApplicable(f"{why}: {_NO_PEER}") if _without_peer(gpu_profile) else NotChecked(why)
+            yield NotApplicable(f"{why}: {_NO_PEER}") if _without_peer(gpu_profile) else NotAvailable(why)
             continue
         active = {link: speed for link, speed in of_gpu.items() if speed is not None}
         yield Metric("nvlinks_active", len(active), "links", str(gpu))
@@ -200,7 +201,7 @@ def nvlink_errors(
             if _without_peer(gpu_profile):
                 yield NotApplicable(f"{why}: {_NO_PEER}")
             else:
-                yield NotChecked(why) if gpu_profile.nvlinks else NotApplicable(why)
+                yield NotAvailable(why) if gpu_profile.nvlinks else NotApplicable(why)
 
 
 def _risen(gpu: Gpu, of_gpu: LinkErrors, later: LinkErrors) -> Judgement:
@@ -230,7 +231,7 @@ def _link_errors(gpu: Gpu, of_gpu: LinkErrors) -> Judgement:
             yield Finding(f"{gpu} NVLink {link}", f"{counter} {found:g}", f"at most {NVLINK_BER:g}", action)
     for link, counter, text in of_gpu.unread:
         if not is_unsupported(text):
-            yield NotChecked(f"{counter} of {gpu} NVLink {link}: {text}")
+            yield NotAvailable(f"{counter} of {gpu} NVLink {link}: {text}")
     yield from _link_warnings(gpu, of_gpu)
 
 
@@ -321,12 +322,14 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
             # some boards lower it in P0 too, without load: no proof against a link
             idle = (gpu.throttle or 0) & IDLE and gpu.pcie_gen >= _usual(gpus, gpu, "pcie_gen")
             yield (
-                NotChecked(f"{gpu}: generation {gpu.pcie_gen}, idle as the others: burnin.copies measures it")
+                NotAvailable(
+                    f"{gpu}: generation {gpu.pcie_gen}, idle as the others: burnin.copies measures it"
+                )
                 if idle
                 else Finding(str(gpu), f"generation {gpu.pcie_gen} in P0", expected, Action.MONITOR)
             )
         elif gpu.pcie_gen < gpu_profile.pcie_gen and gpu.pstate is None:
-            yield NotChecked(f"{gpu}: generation {gpu.pcie_gen}, and its performance state is not known")
+            yield NotAvailable(f"{gpu}: generation {gpu.pcie_gen}, and its performance state is not known")
 
 
 @check(
@@ -414,7 +417,7 @@ def _pairs(
 ) -> Judgement:
     indices = [gpu.index for gpu in gpus if gpu.index is not None]
     if missing := [index for index in indices if index not in found]:
-        yield NotChecked(f"nvidia-smi {what} has no row for GPU {', '.join(map(str, missing))}")
+        yield NotAvailable(f"nvidia-smi {what} has no row for GPU {', '.join(map(str, missing))}")
     for index in indices:
         for other, cell in sorted(found.get(index, {}).items()):
             if other > index and cell != expected and not {index, other} & set(explained):

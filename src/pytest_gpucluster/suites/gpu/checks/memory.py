@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Judgement,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    check,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit.nvidia_csv import is_unsupported
 from pytest_gpucluster.kit.nvidia_smi import ROWS
 from pytest_gpucluster.suites.gpu.readings import of_present_gpus, root_only, states, unread
@@ -87,14 +79,14 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
         measured = f"SRAM threshold exceeded ({gpu.ecc_aggregate_sram} uncorrectable)"
         yield Finding(str(gpu), measured, "not exceeded", Action.VENDOR)
     elif not stated and root_only(gpu.unread.get("sram_threshold_exceeded", "")):
-        yield NotChecked(f"SRAM threshold of {gpu}: nvidia-smi shows it to root alone")
+        yield NotAvailable(f"SRAM threshold of {gpu}: nvidia-smi shows it to root alone")
     elif gpu.sram_threshold_exceeded is None or stated:
         # if the driver does not count SRAM separately, the total is its upper bound
         found, total = gpu.ecc_aggregate_sram, gpu.ecc_aggregate_uncorrected
         if found is None and gpu.lacks("ecc_aggregate_sram") and total is not None:
             if total > limit:
                 errors = f"{total} uncorrectable errors of SRAM and DRAM together"
-                yield NotChecked(f"{gpu}: {errors}; this driver does not count SRAM separately")
+                yield NotAvailable(f"{gpu}: {errors}; this driver does not count SRAM separately")
         elif found is None:
             expected = f"at most {limit} uncorrectable in SRAM"
             yield unread(gpus, gpu, "ecc_aggregate_sram", expected, stated=stated)
@@ -135,11 +127,11 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
         yield kind(str(gpu), found, f"at most {limit}")
 
 
-def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotChecked:
+def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotAvailable:
     """Return why one value of a GPU that remaps rows is absent."""
     text = row.unread.get(name, "no value")
     if is_unsupported(text):
-        return NotChecked(f"remapped_rows.{name} of {gpu}: {text}")
+        return NotAvailable(f"remapped_rows.{name} of {gpu}: {text}")
     return Finding(str(gpu), text, expected, Action.MONITOR)
 
 
@@ -156,9 +148,9 @@ def _judge_rows(
     for gpu in gpus:
         row = rows.get(gpu.uuid or "")
         if row is None:
-            yield NotChecked(f"{gpu}: nvidia-smi --query-remapped-rows does not list it")
+            yield NotAvailable(f"{gpu}: nvidia-smi --query-remapped-rows does not list it")
         elif denied := next(filter(root_only, row.unread.values()), ""):
-            yield NotChecked(f"row remapping of {gpu}: nvidia-smi shows it to root alone: {denied}")
+            yield NotAvailable(f"row remapping of {gpu}: nvidia-smi shows it to root alone: {denied}")
         elif len(row.unread) == len(ROWS) and all(map(is_unsupported, row.unread.values())):
             yield NotApplicable("GPUs before Ampere, and guests, report no row remapping")
         else:

@@ -9,16 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Judgement,
-    Metric,
-    NotApplicable,
-    NotChecked,
-    check,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Situation, floor, unless_unsettled
 from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.suites.os.checks.mounts import ALWAYS, NO_SPACE, is_image, without_slash
@@ -51,11 +43,11 @@ def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -
         if folder.write_problem:
             if node_name == folder.writer and "Permission denied" in folder.write_problem:
                 # the same on every node: the cluster file must name another folder
-                yield NotChecked(f"{path}: the user of the run may not write there: {folder.write_problem}")
+                yield NotAvailable(f"{path}: the user of the run may not write there: {folder.write_problem}")
             elif node_name == folder.writer:
                 yield Finding(path, f"not writable: {folder.write_problem}", "writable")
             else:
-                yield NotChecked(f"{path}: {folder.writer} could not write there: {folder.write_problem}")
+                yield NotAvailable(f"{path}: {folder.writer} could not write there: {folder.write_problem}")
         elif folder.read_problem:
             yield Finding(path, folder.read_problem, f"the file that {folder.writer} wrote there")
 
@@ -118,7 +110,7 @@ def mount_response(
         # a later mount or missing permission may hide another networked mount
         problem = disk.problem if stated else re.search(_GONE, disk.problem)
         if stated and disk.forbidden and path not in responses.answering:
-            yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
+            yield NotAvailable(f"{disk.problem}: the user of the run has no permission there")
         elif disk.hung or (problem and mount):
             lasts = not disk.hung or path in later_disks
             at_fault = (disk.hung and mount and is_local(mount)) or responses.only_one(path)
@@ -159,7 +151,7 @@ def free_space(
         if path not in bounds:
             continue  # only os.mount_response judges it
         if disk.forbidden:
-            yield NotChecked(f"{disk.problem}: the user of the run has no permission there")
+            yield NotAvailable(f"{disk.problem}: the user of the run has no permission there")
         if disk.problem or (path not in mounts and path not in ALWAYS):
             continue  # os.mounts and os.mount_response judge it
         if path in ALWAYS and is_image(mounts, path):
@@ -175,7 +167,7 @@ def free_space(
             yield Finding(path, problem, "a file can be written")
     failed = [path for path in ALWAYS if disks[path].problem]
     if failed:
-        yield NotChecked(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
+        yield NotAvailable(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
 
 
 def _least(path: str, disk: Disk, config: OsConfig, least: int, percent: float) -> int:

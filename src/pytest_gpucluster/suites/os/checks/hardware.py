@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, NotApplicable, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.majority import Norm, less
 from pytest_gpucluster.core.units import cpu_list, format_size
 from pytest_gpucluster.kit.peers import Peers, alike, stated_or_alike

@@ -11,7 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.known_lines import known
 from pytest_gpucluster.kit.log_rules import INJECTED, LEFT, RECOVERED, STALL
 from pytest_gpucluster.kit.xid_check import explains
@@ -87,7 +88,7 @@ def kernel_log(
         yield Metric("file_server_stalls", stalled, "")
     if kernel_log.unsent:
         unread = f"{kernel_log.unsent} lines of the kernel log were not read"
-        yield NotChecked(f"{unread}: more than 200 different messages")
+        yield NotAvailable(f"{unread}: more than 200 different messages")
     if kernel_log.complaints:
         yield Advisory(
             "kernel log: driver", f"{kernel_log.complaints} further lines of drivers", "no complaint"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, differs, near
 from pytest_gpucluster.core.units import format_size, parse_size
 from pytest_gpucluster.kit.peers import Peers
@@ -63,9 +64,9 @@ def mounts(
             yield Finding(wanted.path, f"options {','.join(mount.options)}", f"with {','.join(missing)}")
 
 
-def _automount(wanted: MountConfig, disk: Disk | None) -> Iterator[Finding | NotChecked]:
+def _automount(wanted: MountConfig, disk: Disk | None) -> Iterator[Finding | NotAvailable]:
     if disk is None:
-        yield NotChecked(f"{wanted.path} is an idle automount: list the folder, and repeat the check")
+        yield NotAvailable(f"{wanted.path} is an idle automount: list the folder, and repeat the check")
     elif disk.problem:
         yield Finding(wanted.path, f"an automount that mounts nothing: {disk.problem}", "mounted")
     elif wanted.source and disk.source.rstrip("/") != wanted.source.rstrip("/"):
@@ -102,7 +103,7 @@ def root_writable(
         if path in read_only:
             continue
         if "not found" in problem:
-            yield NotChecked(f"{path}: {problem}")
+            yield NotAvailable(f"{path}: {problem}")
         elif problem and not re.search(NO_SPACE, problem):
             broken = re.search(_BROKEN, problem)
             yield Finding(path, problem, "a file can be written", Action.DRAIN if broken else None)
@@ -121,7 +122,7 @@ def is_image(mounts: Mapping[str, Mount], path: str) -> bool:
     return "ro" in (mounts.get(path) or mounts["/"]).options
 
 
-def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | NotChecked]:
+def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | NotAvailable]:
     """Judge a read-only file system; if it is so on purpose, as an image, most nodes have it read-only."""
     mounted = f"mounted {','.join(mount.options)}"
     remounted = "errors=remount-ro" in mount.options
@@ -144,7 +145,7 @@ def _read_only(mount: Mount, peers: Norm[Any]) -> Iterator[Finding | Advisory | 
     elif mount.fstype in _ON_DISKS:
         yield Finding("/", mounted, "rw")
     else:
-        yield NotChecked(f"/ is a read-only {mount.fstype}, which may be on purpose: {peers.absent}")
+        yield NotAvailable(f"/ is a read-only {mount.fstype}, which may be on purpose: {peers.absent}")
 
 
 def writable_of_all(fleet: Mapping[str, Mapping[str, Mount]]) -> dict[str, Peers[bool]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, NotApplicable, NotChecked, check
+from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
 from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.core.units import format_duration
@@ -142,7 +143,7 @@ def systemd(
     if system_state.word == "offline":
         yield NotApplicable("systemd does not run on the node")
     elif system_state.word == "stopping":
-        yield NotChecked("the node shuts down: repeat the check after its boot")
+        yield NotAvailable("the node shuts down: repeat the check after its boot")
     elif system_state.word == "maintenance":
         yield Finding("systemd", system_state.word, "running")
     elif not system_state.answers and usual_answers.value:
@@ -152,7 +153,7 @@ def systemd(
         )
         yield from unless_unsettled(Situation(uptime_if_known).why_not_yet(), iter((found,)))
     elif not system_state.answers:
-        yield NotChecked(f"systemctl is-system-running: {system_state.problem or 'no answer'}")
+        yield NotAvailable(f"systemctl is-system-running: {system_state.problem or 'no answer'}")
 
 
 @check(

@@ -6,16 +6,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import (
-    Action,
-    Advisory,
-    Finding,
-    Metric,
-    NotApplicable,
-    Verdict,
-    check,
-    revised,
-)
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Verdict, check, revised
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.units import format_duration

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, NotApplicable, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.majority import older
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import matches
