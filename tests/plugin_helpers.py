@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forked
+from forked import DEFAULT_SIGNALS
 from junitparser import JUnitXml, TestCase
 from sandbox_helpers import DEADLINE, environment, slurm, wait_for
 
@@ -178,10 +179,6 @@ def cases(path: Path) -> dict[str, TestCase]:
     return found
 
 
-# nohup and a shell's & let a process ignore some; children inherit that
-DEFAULT_SIGNALS = (shutil.which("env") or "env", "--default-signal=HUP,INT,TERM")
-
-
 def completion_request(line: str, words: Path) -> dict[str, str]:
     """Return the variables by which a shell requests the words for the end of a line, which go to the file `words`."""
     return {
@@ -218,16 +215,8 @@ def run_pytest(
 ) -> Run:
     """Run pytest in a folder on the tests `where`, with these files written into it first."""
     write_suites(folder, files or {})
-    done = subprocess.run(
-        [*signals, *command(*args, *where)],
-        cwd=folder,
-        env=environment(**(env or {})),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout,
-        check=False,
-    )
+    words = [*(() if signals == DEFAULT_SIGNALS else signals), *command(*args, *where)]
+    done = forked.run(words, cwd=folder, env=environment(**(env or {})), timeout=timeout)
     return Run(done.returncode, done.stdout, done.stderr, folder)
 
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from forked import DEFAULT_SIGNALS
 from paths import ROOT
-from plugin_helpers import DEFAULT_SIGNALS, Run, command, names, run_pytest
+from plugin_helpers import Run, command, names, run_pytest
 from sandbox_helpers import environment, left_in_queue
 
 from pytest_gpucluster.report.events import read_events

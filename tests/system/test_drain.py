@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forked
 import pytest
 from drain_helpers import summed
 from paths import ROOT
@@ -256,9 +257,9 @@ def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
 
 def gpucluster(folder: Path, *args: str) -> str:
     argv = [sys.executable, "-m", "pytest_gpucluster.cli", *args]
-    return subprocess.run(
-        argv, cwd=folder, env=environment(), capture_output=True, text=True, check=True, timeout=60
-    ).stdout
+    done = forked.run(argv, cwd=folder, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_same_under_xdist(sandbox: Sandbox, tmp_path: Path) -> None:

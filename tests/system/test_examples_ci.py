@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from forked import DEFAULT_SIGNALS
 from paths import ROOT
-from plugin_helpers import DEFAULT_SIGNALS, cases
+from plugin_helpers import cases
 from sandbox_helpers import environment, queue, wait_for
 
 if TYPE_CHECKING:

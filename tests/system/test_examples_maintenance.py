@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from forked import DEFAULT_SIGNALS
 from paths import ROOT
-from plugin_helpers import DEFAULT_SIGNALS, cases
+from plugin_helpers import cases
 from sandbox_helpers import environment, queue, slurm, wait_for
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ faulty node is held against the same item of a healthy one: also what was not ch
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+import forked
 import pytest
 from paths import ROOT
 from sandbox_helpers import sandbox_folder
@@ -155,9 +154,7 @@ def run() -> Iterator[Run]:
 def suites(sandbox: Sandbox, reports: Path, node_of: dict[str, str]) -> Run:
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "suites", "-m", MARKED]
     argv += [f"--cluster={sandbox.cluster_file}", f"--report-dir={reports}"]
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    env = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=400, check=False)
+    done = forked.run(argv, cwd=ROOT, timeout=400)
     ends: dict[str, dict[str, str]] = {}
     actions: dict[str, set[str]] = {}
     warned: dict[str, set[str]] = {}

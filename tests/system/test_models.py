@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+import forked
 import pytest
 from paths import ROOT
 from sandbox_helpers import sandbox_folder
@@ -91,9 +90,7 @@ class Run(NamedTuple):
 def suites(sandbox: Sandbox, reports: Path, *options: str) -> Run:
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "suites", *options]
     argv += [f"--cluster={sandbox.cluster_file}", f"--report-dir={reports}"]
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    env = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = forked.run(argv, cwd=ROOT, timeout=300)
     ends: dict[str, dict[str, str]] = {}
     for event in read_events(reports / "latest" / "events.jsonl"):
         if event["event"] == "result":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import forked
 import pytest
 from plugin_helpers import TINY, Run, cluster_file, jobs_so_far, on, run_pytest, write_suites
-from sandbox_helpers import environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,12 +153,10 @@ def test_theirs(pytestconfig):
 def test_options_of_another_project_are_left_to_it(tmp_path: Path) -> None:
     write_suites(tmp_path, {"conftest.py": OTHERS, "test_theirs.py": "from conftest import test_theirs\n"})
     argv = [sys.executable, "-m", "pytest", "-q", "--slow", "--profile"]
-    done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    done = forked.run(argv, cwd=tmp_path, timeout=60)
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
-    help_ = subprocess.run(
-        [*argv, "--help"], cwd=tmp_path, env=environment(), capture_output=True, check=False
-    )
-    assert (help_.returncode, b"--drain-max" in help_.stdout) == (0, True)
+    help_ = forked.run([*argv, "--help"], cwd=tmp_path, timeout=60)
+    assert (help_.returncode, "--drain-max" in help_.stdout) == (0, True)
 
 
 def test_an_option_that_another_has_too_is_one_line(tmp_path: Path) -> None:

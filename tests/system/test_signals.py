@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from forked import DEFAULT_SIGNALS
 from paths import ROOT
 from plugin_helpers import (
-    DEFAULT_SIGNALS,
     Run,
     cases,
     command,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from plugin_helpers import DEFAULT_SIGNALS, TINY, Run, command, names, on, run_pytest, write_suites
+from forked import DEFAULT_SIGNALS
+from plugin_helpers import TINY, Run, command, names, on, run_pytest, write_suites
 from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
 from ssh_helpers import WHY_NOT, Sshd, sshd
 

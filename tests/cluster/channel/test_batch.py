@@ -11,10 +11,12 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import ROOT
+from sandbox_helpers import environment
 
 from pytest_gpucluster.cluster.channel.batch import Batch, batched
 from pytest_gpucluster.cluster.channel.channel import Fleet
@@ -42,8 +44,8 @@ def count_clients(folder: Path, sandbox: Sandbox, nodes: str) -> Counter[str]:
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "suites")]
     argv += [f"--cluster={sandbox.cluster_file}", f"--nodes={nodes}", "-m", "os or slurm or gpu"]
     argv += [f"--report-dir={folder / 'reports'}"]
-    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    env = environment(PATH=f"{folder}:{os.environ['PATH']}")
+    done = forked.run(argv, cwd=ROOT, env=env, timeout=300)
     assert " passed" in done.stdout, done.stdout[-2000:] + done.stderr[-1000:]
     names = log.read_text().split()
     # where epilogs run last of all, the run ends with looks at the nodes until they are over
