@@ -27,11 +27,12 @@ TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4
 MKDOCS ?= mkdocs>=1.6,<2 mkdocs-material>=9.5,<10
 
-.PHONY: help demo test first-night corpus mutation oldest lint format docs release bench fuzz chaos schema clean slurm packages reframe
+.PHONY: help demo test nightly first-night corpus mutation oldest lint format docs release bench fuzz chaos schema clean slurm packages reframe
 
 help:
 	@echo "make demo    run the acceptance suites against a sandbox: a real Slurm of virtual nodes"
-	@echo "make test    run the project's own tests"
+	@echo "make test    run the project's own tests (RECORD=1: record how long each module takes)"
+	@echo "make nightly  the tests that \`make test\` leaves out: every site of tests/first_night, the documents as a stranger"
 	@echo "make corpus  judge recorded output of real machines; prints sensitivity and specificity"
 	@echo "make first-night  each suite alone at every site of tests/first_night: its verdict there (SITES='plain image')"
 	@echo "make mutation  change the source a little, print each change that no fast test notices (SEED, COUNT, MINUTES, PACKAGES, SANDBOX, TESTS)"
@@ -65,7 +66,11 @@ demo: $(VENV)/.ready
 
 # the tests mostly wait for Slurm: more of them at once than there are cores
 test: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
-	@./tools/run-tests $(BIN)/python
+	@./tools/run-tests $(BIN)/python -m 'not nightly' $(if $(RECORD),--record-durations)
+
+# every site of the first night, the documents typed by a stranger, large clusters: what repeats at length what `make test` proves in short
+nightly: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
+	@./tools/run-tests $(BIN)/python -m nightly
 
 corpus: $(VENV)/.ready
 	@$(BIN)/python tools/corpus.py

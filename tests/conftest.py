@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
+from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,25 +21,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 __all__ = ["own_signals", "sandbox"]  # fixtures
-# what takes longest, by measured time, goes to the workers first, so that none of it is left for the end; at the
-# beginning few modules that load the CPUs meet many that wait
-LONGEST = (
-    "system/test_ray", "system/test_drain", "system/test_untestable", "system/test_horovod",
-    "system/test_fault_matrix", "system/test_accounting", "system/test_signals",
-    "system/test_plugin_reports", "system/test_nccl", "system/test_kubernetes", "system/test_isolation",
-    "kit/payloads/test_collective", "system/test_corpus", "system/test_other_users",
-    "system/test_last_screen", "system/test_burnin", "system/test_tensorflow", "plugin/test_node_items",
-    "system/test_submitit", "test_sandbox", "system/test_ddp", "project/test_docs",
-    "system/test_models", "suites/nccl/test_localization", "system/test_plugin_bad_input",
-    "test_namespaces", "system/test_mpi", "system/test_node_partition", "system/test_selection",
-    "system/test_ssh", "system/test_training", "system/test_examples_ci", "system/test_chaos",
-    "project/test_benchmarks", "cluster/channel/test_channel", "suites/monitoring/test_checks",
-    "system/test_controller", "cluster/transport/test_ssh", "system/test_reachable", "system/test_xdist",
-    "system/test_matrix", "spank/test_registry", "report/test_history_runs",
-    "system/test_nccl_environment", "cluster/channel/test_over_ssh", "report/test_junit",
-    "system/test_container", "project/test_architecture", "system/test_software",
-    "suites/nccl/test_stages", "system/test_known_cause", "cluster/slurm/test_step",
-)  # fmt: skip
+# {module: seconds}, of those that take more than a few; `make test` writes it anew with RECORD=1
+DURATIONS = Path(__file__).with_name("durations.json")
+WORTH_RECORDING = 5  # seconds
 
 
 # how long an example takes is no property of the code
@@ -46,6 +33,7 @@ settings.load_profile("untimed")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Some tests import shipped suites, whose markers a run without --cluster does not register."""
+    config.addinivalue_line("markers", "nightly: `make test` leaves it out, `make nightly` runs it alone")
     for line in marker_lines():
         config.addinivalue_line("markers", line)
 
@@ -61,12 +49,39 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        name = str(item.path.with_suffix("")).rpartition("/tests/")[2]  # here, or of slurm-sandbox
-        return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make test RECORD=1`."""
+    parser.addoption("--record-durations", action="store_true", help=f"write {DURATIONS.name}")
 
-    items.sort(key=place)
+
+def _module(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort: what takes longest goes to the workers first, so that none of it is left for the end."""
+    seconds = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: -seconds.get(_module(item.nodeid), 0))
+
+
+_spent: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Sum up what each module takes, its fixtures included."""
+    _spent[_module(report.nodeid)] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write what was recorded, in the process that has all reports."""
+    if session.config.getoption("--record-durations") and not hasattr(session.config, "workerinput"):
+        known = json.loads(DURATIONS.read_text()) | {name: round(spent) for name, spent in _spent.items()}
+        kept = {
+            name: spent
+            for name, spent in sorted(known.items())
+            if spent >= WORTH_RECORDING and (session.config.rootpath / name).exists()
+        }
+        DURATIONS.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 @pytest.fixture(scope="session")

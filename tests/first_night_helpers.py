@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 from first_night_sites import ACCEPTED, EXIT, REJECTED, UNPROVED, WAIVED, Site, stranger
 from plugin_helpers import Run
@@ -26,8 +27,11 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.sandbox import Sandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from _pytest.mark import ParameterSet
+
+ALWAYS = ("plain", "one-drained-and-waived")
 PATIENCE = 600  # seconds: a run of all suites, on a machine that others use with all their might
 VERDICTS = (ACCEPTED, WAIVED, REJECTED, UNPROVED)
 
@@ -115,6 +119,12 @@ class Night:
             yaml.safe_dump(plain, sort_keys=False) if self.site.edit else text + "\nsandbox: true\n"
         )
         return text
+
+
+def cases(sites: Sequence[Site]) -> list[ParameterSet]:
+    """Return the cases of a test of these sites; `make test` plays one each of the shells and of the states."""
+    marks = {site.name: () if site.name in ALWAYS else pytest.mark.nightly for site in sites}
+    return [pytest.param(site, id=site.name, marks=marks[site.name]) for site in sites]
 
 
 def merged(old: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

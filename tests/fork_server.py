@@ -69,6 +69,7 @@ def _preload() -> None:
     sys.modules.pop("test_preload")
     for cached in [o for o in gc.get_objects() if isinstance(o, functools._lru_cache_wrapper)]:
         cached.cache_clear()
+    pytest.mark._markers.clear()
     tempfile.tempdir = None
     gc.collect()
     gc.freeze()

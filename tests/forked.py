@@ -24,13 +24,16 @@ from sandbox_helpers import environment
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    Key = tuple[tuple[str, str], ...]  # variables and values
+
 # nohup and a shell's & let a process ignore some; children inherit that
 DEFAULT_SIGNALS = (shutil.which("env") or "env", "--default-signal=HUP,INT,TERM")
-AT_START = ("PYTHON", "LC_", "LANG")  # variables that Python reads when it starts, and no more
+AT_START = ("PYTHON", "LC_", "LANG")  # variables that Python reads when it starts
 
 SERVER = Path(__file__).with_name("fork_server.py")
 _lock = threading.Lock()
-_servers: list[socket.socket] = []
+_servers: dict[Key, socket.socket] = {}
+_seen: set[Key] = set()
 
 
 def run(
@@ -38,10 +41,11 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Return exit status and output of a command; kill it after `timeout` seconds.
 
-    Only `python -m MODULE` of this Python, with its variables, can be a fork; any other command is started.
+    `python -m MODULE` of this Python is a fork; any other command is started, and the first with other variables for Python.
     """
     env = environment() if env is None else env
-    if list(argv[:2]) != [sys.executable, "-m"] or not _can_run(env):
+    key = tuple(sorted((name, value) for name, value in env.items() if name.startswith(AT_START)))
+    if list(argv[:2]) != [sys.executable, "-m"] or not _is_worth_it(key):
         return subprocess.run(
             argv,
             cwd=cwd,
@@ -59,7 +63,7 @@ def run(
         ours, reply = socket.socketpair()
         stack.enter_context(ours)
         with reply:
-            socket.send_fds(_server(), [b"1"], [file.fileno() for file in (request, out, err, reply)])
+            socket.send_fds(_server(key), [b"1"], [file.fileno() for file in (request, out, err, reply)])
         ours.settimeout(timeout)
         answer = stack.enter_context(ours.makefile())
         pid = int(answer.readline())
@@ -71,10 +75,16 @@ def run(
         return subprocess.CompletedProcess(argv, status, _text(out), _text(err))
 
 
-def _can_run(env: Mapping[str, str]) -> bool:
-    """Return whether a process that has started already can have this environment."""
-    ours = environment()
-    return all(env.get(name) == ours.get(name) for name in {*env, *ours} if name.startswith(AT_START))
+def _others() -> dict[str, str]:
+    return {name: value for name, value in environment().items() if not name.startswith(AT_START)}
+
+
+def _is_worth_it(key: Key) -> bool:
+    """Return whether a second run with these variables of Python will share what a first one has imported."""
+    with _lock:
+        before = key in _seen
+        _seen.add(key)
+        return before or dict(key) | _others() == environment()
 
 
 def _text(file: IO[bytes]) -> str:
@@ -82,15 +92,15 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
-def _server() -> socket.socket:
+def _server(key: Key) -> socket.socket:
     with _lock:
-        if not _servers:
+        if key not in _servers:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 argv = [*DEFAULT_SIGNALS, sys.executable, str(SERVER), str(theirs.fileno())]
                 process = subprocess.Popen(
-                    argv, env=environment(), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+                    argv, env=_others() | dict(key), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
                 )
                 process.returncode = 0  # it ends when our end of the socket closes; nobody waits for it
-            _servers.append(ours)
-        return _servers[0]
+            _servers[key] = ours
+        return _servers[key]

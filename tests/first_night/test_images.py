@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from first_night_helpers import Boxes, play
+from first_night_helpers import Boxes, cases, play
 from first_night_sites import IMAGES, Site
 
 if TYPE_CHECKING:
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
     from user_helpers import Checkout
 
 
-@pytest.mark.parametrize("site", IMAGES, ids=str)
+@pytest.mark.parametrize("site", cases(IMAGES))
 def test_site(site: Site, boxes: Boxes, folder: Path, checkout: Checkout) -> None:
     play(site, boxes.of(site, checkout), folder, checkout)

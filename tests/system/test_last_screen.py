@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 from paths import ROOT
 from plugin_helpers import Run, cluster_file, completion_request, on, run_pytest, write_bytecode, write_suites
@@ -128,11 +130,8 @@ def test_equal_failures_are_one_block_and_one_line(sandbox: Sandbox, tmp_path: P
     assert screen[-1].startswith("reports: reports/")
     assert len(screen) <= HEIGHT + 1
     again = next(line for line in run.out.splitlines() if line.startswith("rerun:")).partition("pytest ")[2]
-    pasted = subprocess.run(
-        f"{sys.executable} -m pytest {again}",
-        shell=True, cwd=tmp_path, env=environment(PYTHONPATH=installed), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert "1 failed, 3 failed alike" in pasted.stdout
+    pasted = run_in(tmp_path, installed, *shlex.split(again))
+    assert "1 failed, 3 failed alike" in pasted.out
     verbose = run_in(tmp_path, installed, on(sandbox), "-m", "gpu", "-k", "test_count", "-v")
     assert verbose.out.count("likely cause:") == 4
     assert "metric" in verbose.out
@@ -304,7 +303,7 @@ def gpucluster(
     """Run the installed command as an operator of this Slurm."""
     env = environment(PYTHONPATH=installed, SLURM_CONF=sandbox.env["SLURM_CONF"], COLUMNS="80", **more)
     argv = [sys.executable, "-m", "pytest_gpucluster.cli", *words]
-    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120)
+    return forked.run(argv, cwd=folder, env=env, timeout=120)
 
 
 def test_the_installed_command_drafts_checks_and_validates(
