@@ -2,7 +2,7 @@
 
 python tools/first_night.py [SITE ...]
 
-Wrong is an accepted suite that has passed nothing, or a node that would be drained. `make test` plays the sites themselves.
+Wrong is an accepted suite that has passed nothing, or a node that would be drained. `make nightly` plays the sites themselves.
 """
 
 from __future__ import annotations
