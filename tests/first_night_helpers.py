@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forked
 import pytest
 import yaml
 from first_night_sites import ACCEPTED, EXIT, REJECTED, UNPROVED, WAIVED, Site, stranger
@@ -83,20 +84,23 @@ class Night:
 
     def call(self, module: str, *words: str) -> Run:
         """Run a module of Python as the operator does."""
-        python = self._checkout.python if self.site.user else sys.executable
-        done = subprocess.run(
-            [python, "-m", module, *words],
-            **(identity(self.site.user) if self.site.user else {}),
-            cwd=self.folder,
-            env=self._shell,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE,
-            check=False,
-            preexec_fn=self._limit,
-        )
+        if not self.site.user and not self.site.limits:
+            argv = [sys.executable, "-m", module, *words]
+            done = forked.run(argv, cwd=self.folder, env=self._shell, timeout=PATIENCE)
+        else:
+            done = subprocess.run(
+                [self._checkout.python if self.site.user else sys.executable, "-m", module, *words],
+                **(identity(self.site.user) if self.site.user else {}),
+                cwd=self.folder,
+                env=self._shell,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PATIENCE,
+                check=False,
+                preexec_fn=self._limit,
+            )
         assert "Traceback" not in done.stderr, done.stderr[-3000:]
         return Run(done.returncode, done.stdout, done.stderr, self.folder)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +53,6 @@ def run_suite(
     environment = {"python": str(python or framework_python()), "exports": exports}
     path = cluster_file(sandbox, folder, environments={"frameworks": environment}, **keys)
     suites = str(ROOT / "suites" / suite.removeprefix("test_").removesuffix(".py") / suite)
-    env = {
-        **sandbox.env,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-    }
     return run_pytest(
         folder,
         f"--cluster={path}",
@@ -68,7 +63,7 @@ def run_suite(
         "-rs",
         *words,
         where=[suites],
-        env=env,
+        env=sandbox.env,
         timeout=DEADLINE,
     )
 

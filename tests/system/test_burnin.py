@@ -62,11 +62,6 @@ def arguments(sandbox: Sandbox, folder: Path, *words: object, **config: object) 
     ]
 
 
-def env_of(sandbox: Sandbox) -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    return {**sandbox.env, "PYTHONPATH": path}
-
-
 def put(sandbox: Sandbox, faults: Faults) -> None:
     for node, kinds in faults.items():
         for kind, options in kinds.items():
@@ -113,7 +108,7 @@ class Watched:
         self.process = subprocess.Popen(
             [*DEFAULT_SIGNALS, *command(*arguments(sandbox, folder, *words), SUITE)],
             cwd=folder,
-            env=environment(**env_of(sandbox)),
+            env=environment(**sandbox.env),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -310,7 +305,7 @@ def test_in_its_own_time_it_ends_green(
     chosen = {"loads": sorted(loads - {"idle"}), "cycle_heat": "1s", "cycle_idle": "1s"}
     options = ("--burnin-time=8s", "--nodes=gpu01", f"--burnin-profile={profile}")
     words = arguments(sandbox, tmp_path, *options, **chosen)
-    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
+    run = run_pytest(tmp_path, *words, env=sandbox.env, where=[str(SUITE)], timeout=DEADLINE)
     assert run.rc == 0, run.out[-3000:]
     (end,) = burnin_events(run, "end")
     assert end["why"] == "the time is up"
@@ -324,7 +319,7 @@ def test_in_its_own_time_it_ends_green(
 def test_without_a_gpu_under_load_nothing_is_proved(sandbox: Sandbox, tmp_path: Path) -> None:
     # the workers themselves, in a python without torch
     words = arguments(sandbox, tmp_path, "--burnin-time=20s", payload=[])
-    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
+    run = run_pytest(tmp_path, *words, env=sandbox.env, where=[str(SUITE)], timeout=DEADLINE)
     assert run.rc == 1
     assert "NOT PROVED" in run.out
     assert "ACCEPTED" not in run.out
@@ -347,7 +342,7 @@ def test_without_one_finished_round_it_ends_as_a_stopped_run_does(sandbox: Sandb
     """Its workers never come up within its time: nothing was proved, so nothing is green."""
     config = {"loads": ["hbm", "storage"], "payload": ["sh", "-c", "exec sleep 600"]}
     words = arguments(sandbox, tmp_path, "--burnin-time=3s", "--nodes=gpu01", **config)
-    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
+    run = run_pytest(tmp_path, *words, env=sandbox.env, where=[str(SUITE)], timeout=DEADLINE)
     assert run.rc == 2, run.out[-3000:]
     (end,) = burnin_events(run, "end")
     assert (end["why"], end["rounds"]) == ("the time is up", 0)
@@ -375,7 +370,7 @@ def test_without_one_finished_round_it_ends_as_a_stopped_run_does(sandbox: Sandb
 def test_wrong_options_end_before_anything_starts(
     sandbox: Sandbox, tmp_path: Path, words: tuple[str, ...], what: str
 ) -> None:
-    run = run_pytest(tmp_path, *arguments(sandbox, tmp_path, *words), env=env_of(sandbox), where=[str(SUITE)])
+    run = run_pytest(tmp_path, *arguments(sandbox, tmp_path, *words), env=sandbox.env, where=[str(SUITE)])
     assert run.rc == 4
     assert [what in line for line in run.errors] == [True], run.err
 
@@ -384,7 +379,7 @@ def test_without_being_asked_for_it_does_not_run(sandbox: Sandbox, tmp_path: Pat
     tiny = tmp_path / "test_tiny.py"
     tiny.write_text("def test_named(node):\n    assert node.name\n")
     words = [f"--cluster={sandbox.cluster_file}", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider"]
-    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE), str(tiny)])
+    run = run_pytest(tmp_path, *words, env=sandbox.env, where=[str(SUITE), str(tiny)])
     assert run.rc == 0
     assert names(run.outcomes, "passed") == [f"test_named[gpu0{number}]" for number in range(1, 5)]
     assert "64 deselected" in run.out

@@ -253,7 +253,17 @@ def test_figures_reach_junit_and_the_summary(eight: Sandbox, tmp_path: Path) -> 
     assert re.search(r"^8 nodes x 8 GPUs +[\d.]+ GB/s, floor [\d.]+ \[1\]$", run.out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+# like another case, with another fault or another pair
+OF_THE_NIGHT = ("no-infiniband", "adapter-missing", "slow-link-that-no-first-round-uses")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.nightly] * (case.name in OF_THE_NIGHT))
+        for case in CASES
+    ],
+)
 def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
     eight: Sandbox, tmp_path: Path, case: Case
 ) -> None:
@@ -368,6 +378,7 @@ def test_a_bad_baseline_is_told_in_one_line_before_anything_starts(
 OF_48 = "90s"  # hundreds of tasks start on the cores of this machine
 
 
+@pytest.mark.nightly
 def test_one_slow_node_of_48_is_named(three_leaves: Sandbox, tmp_path: Path) -> None:
     run = accept(three_leaves, tmp_path, faults=(Fault("slow_node", "gpu37"),), deadline=OF_48)
     assert failures(run).keys() == {
@@ -380,6 +391,7 @@ def test_one_slow_node_of_48_is_named(three_leaves: Sandbox, tmp_path: Path) -> 
     assert "the rounds of pairs name gpu37" in told(failures(run)[WHOLE])
 
 
+@pytest.mark.nightly
 def test_a_slow_leaf_switch_is_named_and_none_of_its_nodes(three_leaves: Sandbox, tmp_path: Path) -> None:
     members = [f"gpu{number}" for number in range(17, 33)]
     leaf = tuple(Fault("slow_leaf", node, {"leaf": "gpu[17-32]"}) for node in members)
