@@ -806,6 +806,7 @@ def test_a_node_without_horovod_is_named_and_nobody_waits_for_it(sandbox: Sandbo
     assert found["test_training[pytorch-gloo-srun]"] == "not checked"
 
 
+@pytest.mark.nightly
 def test_a_late_node_and_a_wrong_interface_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:
     python = deviant_python(tmp_path, '"gpu02 --framework"*) exec sleep 60;;')
     claim = {"environment": "frameworks", "operations": ["gloo"], "launchers": ["srun"], "ntasks_per_node": 1}

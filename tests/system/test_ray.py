@@ -823,6 +823,7 @@ def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: 
     assert not re.search(r"RAY_AUTH_TOKEN=\S", reports)
 
 
+@pytest.mark.nightly
 def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:
     """Of four nodes: one shows its trial all GPUs, one lacks Ray, one starts its worker late, one has a port taken."""
     late = '"gpu03 worker"*) exec sleep 32;;'
