@@ -1,10 +1,11 @@
-"""The process that forks for forked.py: it has imported what a run of pytest imports, and runs nothing itself."""
+"""The process that forks for forked.py: it has imported what a run of pytest imports, or torch, and runs nothing itself."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import gc
+import importlib.util
 import json
 import os
 import runpy
@@ -14,8 +15,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-import pytest
 
 
 def _serve(requests: socket.socket) -> None:
@@ -42,7 +41,7 @@ def _run(request: int, out: int, err: int, reply: int) -> None:
         os._exit(0)
     with os.fdopen(request, "rb") as file:
         file.seek(0)
-        module, *words, cwd, env = json.loads(file.read().decode(errors="surrogateescape"))
+        how, what, *words, cwd, env = json.loads(file.read().decode(errors="surrogateescape"))
     for fd, standard in ((out, 1), (err, 2)):
         os.dup2(fd, standard)
         os.close(fd)
@@ -50,12 +49,18 @@ def _run(request: int, out: int, err: int, reply: int) -> None:
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = [module, *words]
+    sys.argv = [how, what, *words]
     sys.path.insert(0, cwd)
 
 
 def _preload() -> None:
     """Import what a run needs, and forget what the run has computed."""
+    if importlib.util.find_spec("torch"):
+        import torch  # noqa: F401
+
+        return
+    import pytest
+
     path = sys.path[1:]  # without the folder of this script
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -80,7 +85,12 @@ def _main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     _serve(requests)
     time.tzset()
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    how, what, *words = sys.argv
+    sys.argv = [what if how == "-m" else how, *words]
+    if how == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
 
 
 if __name__ == "__main__":

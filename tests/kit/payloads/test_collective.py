@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Fork
 from framework_helpers import imported
 from paths import ROOT
 from sandbox_helpers import free_port
@@ -41,9 +42,9 @@ def python() -> Path:
 class Result:
     """What the ranks of one run said."""
 
-    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
-        said = [process.communicate(timeout=120) for process in processes]
-        self.codes = [process.returncode for process in processes]
+    def __init__(self, processes: list[Fork]) -> None:
+        self.codes = [process.wait(120) for process in processes]
+        said = [process.texts() for process in processes]
         self.stdout = "".join(out for out, _ in said)
         self.stderr = "".join(err for _, err in said)
 
@@ -78,23 +79,8 @@ def launch(
     """Start one process a rank, as srun would."""
     program = source or PATCHED.format(source=sent(PAYLOAD), patch=patch)
     port = free_port()
-    processes = [
-        subprocess.Popen(
-            [str(python), "-c", program, *args, "--device", "cpu"],
-            env=environment(rank, size, per_node, port),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        return Result(processes)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    argv = [str(python), "-c", program, *args, "--device", "cpu"]
+    return Result([Fork(argv, ROOT, environment(rank, size, per_node, port)) for rank in range(size)])
 
 
 ALL = ",".join(collective_data.COLLECTIVES)
