@@ -810,7 +810,13 @@ def leftovers() -> list[str]:
 
 
 def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
-    claim = {"environment": "frameworks", "cpus": 2, "gpus": 2, "deadline": "600s", "join": "300s"}
+    claim = {
+        "environment": "frameworks",
+        "cpus": 2,
+        "gpus": 2,
+        "deadline": "600s",
+        "join": "120s",
+    }  # the driver has what two joins leave
     run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]", ray=claim)
     found = ends(run)
     apart = {"test_head_lost[gpu01]": "not applicable"}  # the head

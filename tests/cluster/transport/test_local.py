@@ -103,14 +103,23 @@ def _alive(pid: int) -> bool:
 def test_a_command_of_a_daemon_thread_ends_with_the_process(tmp_path: Path) -> None:
     """A squeue that hung while the nodes were given back outlived a run that SIGTERM ended."""
     note = tmp_path / "pid"
-    script = f"""
+    script = f'''
 import threading, time
 from pathlib import Path
 from pytest_gpucluster.cluster.transport import LocalTransport
+
+class Slow(LocalTransport):
+    """The process ends between the start of the command and all that follows it."""
+
+    def spawn(self, argv, *, env=None):
+        process = super().spawn(argv, env=env)
+        time.sleep(0.5)
+        return process
+
 command = ["sh", "-c", "echo $$ > {note}.new; mv {note}.new {note}; exec sleep 1000"]
-threading.Thread(target=LocalTransport().run, args=(command,), kwargs={{"timeout": 900}}, daemon=True).start()
+threading.Thread(target=Slow().run, args=(command,), kwargs={{"timeout": 900}}, daemon=True).start()
 while not Path({str(note)!r}).exists():
     time.sleep(0.01)
-"""
+'''
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
-    wait_for(lambda: not Path(f"/proc/{note.read_text().strip()}").exists(), "the command to end")
+    assert not _alive(int(note.read_text()))

@@ -32,6 +32,7 @@ _PIPE_SIZE = 1 << 20  # few large pieces: a reader next to a busy thread waits 5
 _SLURM = frozenset({"salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
 _Bytes = TypeVar("_Bytes", str, bytes)
 _RUNNING: set[subprocess.Popen[bytes]] = set()  # commands that some thread waits for
+_STARTING = threading.RLock()  # held from the start of a command until _RUNNING has it
 
 
 class LocalTransport:
@@ -60,8 +61,9 @@ class LocalTransport:
         process group is killed.
         """
         begin = time.monotonic()
-        process = self.spawn(argv, env=env)
-        _RUNNING.add(process)
+        with _STARTING:
+            process = self.spawn(argv, env=env)
+            _RUNNING.add(process)
         try:
             out, err = _communicate(process, b"" if input is None else input.encode(), timeout)
         except subprocess.TimeoutExpired:
@@ -214,7 +216,11 @@ def kill_group(process: subprocess.Popen[_Bytes] | RemoteProcess, sig: int = sig
 
 @atexit.register
 def _end_commands() -> None:
-    """Kill the commands of daemon threads: a daemon thread ends with this process, its command does not."""
+    """Kill the commands of daemon threads: a daemon thread ends with this process, its command does not.
+
+    From here on only this thread, which ends the process, starts any.
+    """
+    _STARTING.acquire()
     for process in tuple(_RUNNING):
         if process.poll() is None:
             kill_group(process)
