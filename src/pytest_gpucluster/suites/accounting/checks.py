@@ -48,13 +48,11 @@ def accounts(
 ) -> Judgement:
     """Accounts and their users exist with parent, shares, QoS and limits as stated, and the limits are enforced."""
     if not config.accounts and not config.exact:
-        yield NotApplicable("the cluster file states no accounts")
-        return
+        raise NotApplicable("the cluster file states no accounts")
     if private := sorted({"accounts", "users"} & set(hidden)):
-        yield NotAvailable(
+        raise NotAvailable(
             f"slurmdbd hides other users' associations from this user (PrivateData={','.join(private)}): run it as an operator"
         )
-        return
     own = {one.account.lower(): one for one in associations if not one.user}
     for name, stated in config.accounts.items():
         found = own.get(name.lower())
@@ -89,8 +87,7 @@ def qos(
 ) -> Judgement:
     """QoS exist with priority, preemption, flags and limits as stated, and Slurm enforces and uses them."""
     if not config.qos and not config.exact:
-        yield NotApplicable("the cluster file states no QoS")
-        return
+        raise NotApplicable("the cluster file states no QoS")
     known = {name.lower(): one for name, one in qos_found.items()}
     for name, stated in config.qos.items():
         part, found = f"QoS {name}", known.get(name.lower())
@@ -125,8 +122,7 @@ def partition_access(
 ) -> Judgement:
     """Partitions allow and deny the accounts, QoS and groups that the cluster file states."""
     if not config.partitions and not config.exact:
-        yield NotApplicable("the cluster file states no partitions")
-        return
+        raise NotApplicable("the cluster file states no partitions")
     for name, stated in config.partitions.items():
         found = partitions.get(name)
         if found is None:
@@ -168,8 +164,7 @@ def access(
     """`sbatch --test-only` is accepted for each job that may run, and refused for each that may not."""
     rules = config.access
     if not rules.may and not rules.may_not:
-        yield NotApplicable("the cluster file states no `access`")
-        return
+        raise NotApplicable("the cluster file states no `access`")
     unclear = []
     for job in rules.may:
         answer = answers[job]

@@ -36,8 +36,7 @@ def access_jobs(
 ) -> Judgement:
     """Real jobs of the stated users start where they may, and nowhere else."""
     if access_trial is None:
-        yield NotApplicable(f"{NO_TRIALS}, or no `access`")
-        return
+        raise NotApplicable(f"{NO_TRIALS}, or no `access`")
     unclear = []
     for wanted, jobs in ((True, config.access.may), (False, config.access.may_not)):
         for access in jobs:
@@ -61,10 +60,9 @@ def access_jobs(
 def limits(limit_trials: Sequence[LimitResult] | None) -> Judgement:
     """Jobs up to each limit run, and the job beyond it waits with the reason of this limit, or is refused."""
     if not limit_trials:
-        yield NotApplicable(
+        raise NotApplicable(
             NO_TRIALS if limit_trials is None else "the cluster file states no `trials.limits`"
         )
-        return
     unclear = []
     for result in limit_trials:
         if result.problem:
@@ -92,12 +90,10 @@ def fairshare(
     """Usage of one account is counted, and lowers the priority of its jobs below those of another."""
     trial = config.trials.fairshare if config.trials else None
     if trial is None or fairshare_trial is None:
-        yield NotApplicable("the cluster file states no `trials.fairshare`")
-        return
+        raise NotApplicable("the cluster file states no `trials.fairshare`")
     result = fairshare_trial
     if result.problem:
-        yield NotAvailable(result.problem)
-        return
+        raise NotAvailable(result.problem)
     weight = fairshare_weight(settings)
     if not weight:
         shown = ", ".join(f"{key}={settings.get(key)}" for key in ("PriorityType", "PriorityWeightFairShare"))
@@ -175,8 +171,7 @@ def preemption(config: AccountingConfig, preemption_trials: Sequence[PreemptionR
     """A job of high priority takes the node of one of low priority in time, which is requeued, cancelled or suspended."""
     trials = config.trials.preemption if config.trials else ()
     if not trials or not preemption_trials:
-        yield NotApplicable("the cluster file states no `trials.preemption`")
-        return
+        raise NotApplicable("the cluster file states no `trials.preemption`")
     unclear = []
     for trial, result in zip(trials, preemption_trials, strict=True):
         label = f" ({trial})" if len(trials) > 1 else ""

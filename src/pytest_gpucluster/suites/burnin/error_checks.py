@@ -161,8 +161,7 @@ def xid(burnin: BurninResult, node_name: str) -> Judgement:
         yield from unmeasured(totals, "xid")
         return
     if not totals.gpus:
-        yield NotApplicable("the node has no GPU in this step")
-        return
+        raise NotApplicable("the node has no GPU in this step")
     if not totals.ran:
         yield NotAvailable("no load was finished, so no counters can be compared")
     if not totals.hello.get("kernel") or "xid" in totals.unread:

@@ -399,8 +399,7 @@ def peer(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
     """Every pair of GPUs copies in both directions at once, and reaches a hard limit of the cluster file or profile."""
     totals = burnin.nodes[node_name]
     if totals.hello is not None and len(totals.used) == 1:
-        yield NotApplicable("one GPU alone has no peer")
-        return
+        raise NotApplicable("one GPU alone has no peer")
     yield from _problems(burnin, node_name, "peer", config)
     for rate in rates(burnin, node_name, "peer"):
         yield Metric("burnin_peer", rate.value, "GB/s", totals.part(rate.part))
@@ -423,8 +422,7 @@ def nccl(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
     """
     totals = burnin.nodes[node_name]
     if totals.used and sum(len(other.used) for other in burnin.nodes.values()) == 1:
-        yield NotApplicable("one GPU alone has nothing to reduce with")
-        return
+        raise NotApplicable("one GPU alone has nothing to reduce with")
     if _partners_at_fault(burnin, node_name):
         yield from unmeasured(totals, "nccl", config=config)
     else:

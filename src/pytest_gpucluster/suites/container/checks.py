@@ -301,8 +301,7 @@ def entrypoint(found: ContainerFacts) -> Judgement:
     if problems:
         return
     if found.step("plain").facts.get("rc") != "yes":
-        yield NotApplicable("the image has no entrypoint (/etc/rc)")
-        return
+        raise NotApplicable("the image has no entrypoint (/etc/rc)")
     name, problem = found.config.entrypoint_sets, found.step("entrypoint").problem
     if problem and name is None and not found.entrypoint_elsewhere:
         yield NotAvailable(
@@ -371,8 +370,7 @@ def reuse(found: ContainerFacts) -> Judgement:
 def save(found: ContainerFacts) -> Judgement:
     """Judge that a saved container starts as an image, with the files that were written in it."""
     if not found.config.save:
-        yield NotApplicable("container.save is false")
-        return
+        raise NotApplicable("container.save is false")
     yield from (problems := tuple(_unfit(found, "back")))
     if problems:
         return
@@ -401,8 +399,7 @@ def save(found: ContainerFacts) -> Judgement:
 def remove(found: ContainerFacts) -> Judgement:
     """Judge that a named container is listed, and no longer listed after its removal."""
     if not found.config.save:
-        yield NotApplicable("container.save is false: there is no second container to remove")
-        return
+        raise NotApplicable("container.save is false: there is no second container to remove")
     yield from (problems := tuple(_unfit(found, "saved")))
     if found.saved_removed == UNKNOWN:
         yield NotAvailable(UNKNOWN)
@@ -419,8 +416,7 @@ def remove(found: ContainerFacts) -> Judgement:
 def gpus(found: ContainerFacts) -> Judgement:
     """Judge that a task has the same GPUs inside as outside."""
     if not found.gpus:
-        yield NotApplicable("the node has no GPUs")
-        return
+        raise NotApplicable("the node has no GPUs")
     if found.node in found.main.failed or found.contained is not True:
         yield from _unfit(found, "plain")
         return
@@ -498,16 +494,14 @@ def _differing(part: str, facts: Mapping[str, str], wanted: Mapping[str, str]) -
 def sshd(found: ContainerFacts) -> Judgement:
     """Judge that the image's sshd runs as the user, that a command reaches the container through it, and that it ends."""
     if not found.config.sshd:
-        yield NotApplicable("container.sshd is false: no sshd is started")
-        return
+        raise NotApplicable("container.sshd is false: no sshd is started")
     yield from (problems := tuple(_unfit(found)))
     if problems:
         return
     if found.step("plain").facts.get("uid") == "0":
-        yield NotApplicable(
+        raise NotApplicable(
             "the step runs as root, whose sshd needs setgroups, which a container refuses: run as a user"
         )
-        return
     seen = found.step("sshd")
     facts = {key: value for task in seen.tasks for key, value in task.items()}
     if seen.problem or "problem" in facts:
@@ -564,8 +558,7 @@ def shm(found: ContainerFacts) -> Judgement:
     inside, outside = (_size(found.step(name)) for name in ("plain", "outside"))
     wanted = found.config.shm or outside
     if inside is None or wanted is None:
-        yield NotAvailable("the size of /dev/shm is not known (stat is missing in the image)")
-        return
+        raise NotAvailable("the size of /dev/shm is not known (stat is missing in the image)")
     yield Metric("shm", inside / 2**30, "GiB")
     if inside < wanted:
         yield Finding("shared memory", units.format_size(inside), f"at least {units.format_size(wanted)}")

@@ -99,10 +99,9 @@ def ping(controllers: Controllers, config: ControllerConfig) -> Judgement:
         yield Finding("scontrol ping", controllers.problem, "an answer")
         return
     if not controllers.states:
-        yield NotAvailable(
+        raise NotAvailable(
             "scontrol ping named no controller: run it on this machine, and see SlurmctldHost of slurm.conf"
         )
-        return
     yield Metric("controllers", sum(one.up for one in controllers.states), "controllers")
     for one in controllers.states:
         if not one.up:
@@ -132,8 +131,7 @@ def load(diagnostics: Diagnostics, config: ControllerConfig) -> Judgement:
     """Threads, queues, schedulers and requests of slurmctld are within their limits."""
     found, settings = diagnostics.first, diagnostics.settings
     if found is None:
-        yield NotAvailable(diagnostics.problem)
-        return
+        raise NotAvailable(diagnostics.problem)
     timeout = config.max_answer or _seconds(settings.get("MessageTimeout", "")) or MESSAGE_TIMEOUT
     yield Metric("sdiag", diagnostics.seconds, "s")
     if diagnostics.seconds > timeout:
@@ -257,8 +255,7 @@ def reported(
 ) -> Judgement:
     """The log of slurmctld shows no known error of the node."""
     if controller_log.problem:
-        yield NotAvailable(controller_log.problem)
-        return
+        raise NotAvailable(controller_log.problem)
     in_service = info is not None and info.in_service
     yield from _judged(
         controller_log.errors.get(node_name, ()), controller_log.run_age, config, in_service=in_service

@@ -52,8 +52,7 @@ def hold(order: OrderFacts) -> Judgement:
 def singleton(order: OrderFacts) -> Judgement:
     """Two jobs of one name with --dependency=singleton never run at once."""
     if order.singleton_problem:
-        yield NotAvailable(order.singleton_problem)
-        return
+        raise NotAvailable(order.singleton_problem)
     spans = [job.span if job else None for job in order.singletons]
     first, second = spans if len(spans) == 2 else (None, None)
     if first is None or second is None:
@@ -76,8 +75,7 @@ def burst(burst_facts: BurstFacts, config: ControllerConfig) -> Judgement:
     """The controller takes a burst of submissions in time and answers squeue meanwhile."""
     found = burst_facts
     if not found.requested:
-        yield NotAvailable(found.problem)
-        return
+        raise NotAvailable(found.problem)
     limited = sum(count for error, count in found.refused.items() if is_limit(error))
     lost = {error: count for error, count in found.refused.items() if outage(error)}
     others = [error for error in found.refused if not outage(error) and not is_limit(error)]

@@ -95,8 +95,7 @@ def environment(
     """Judge the five variables of each task: those that are set are right, and the site sets those of ddp.provided."""
     tasks = placement.of_node(node_name, "place")
     if not tasks:
-        yield NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
-        return
+        raise NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
     yield Metric("ddp_variables_given", len(tasks[0]["given"]), "of 5")
     locals_: dict[str, list[int]] = {}
     for fact in tasks:
@@ -128,8 +127,7 @@ def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that the tasks of the node have the MASTER_ADDR of the others, and that it resolves as on other nodes."""
     tasks = placement.of_node(node_name, "place")
     if not tasks:
-        yield NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
-        return
+        raise NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
     everyone = placement.facts("place")
     usual = norm(((fact["node"], _final(fact, "MASTER_ADDR")) for fact in everyone), "tasks")
     leader = next((fact["node"] for fact in everyone if fact["task"] == 0), "")
@@ -161,8 +159,7 @@ def interface(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that the node has the interfaces that GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name."""
     tasks = placement.of_node(node_name, "place")
     if not tasks:
-        yield NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
-        return
+        raise NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
     interfaces = tasks[0]["interfaces"]
     for variable, value in sorted(tasks[0]["interface_variables"].items()):
         for name in _lacking(variable, value, interfaces):
@@ -182,8 +179,7 @@ def master_port(placement: PayloadResult) -> Judgement:
     everyone = placement.facts("place")
     leader = next((fact for fact in everyone if fact["task"] == 0), None)
     if leader is None:
-        yield NotAvailable("task 0 reported nothing")
-        return
+        raise NotAvailable("task 0 reported nothing")
     port, at = _final(leader, "MASTER_PORT"), f"on {leader['node']}"
     if not port.isdigit() or not 0 < int(port) <= MAX_PORT:
         yield Finding(f"MASTER_PORT {at}", port, "a number from 1 to 65535")
@@ -236,8 +232,7 @@ def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
 def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
     """Judge that every rank of the node has a GPU that no other rank uses."""
     if not nccl_work.tasks and not nccl_work.problem:
-        yield NotAvailable(_SEE)
-        return
+        raise NotAvailable(_SEE)
     mine = [task for task in nccl_work.tasks if task.node == node_name]
     owners: dict[str, list[tuple[int, str]]] = {}
     for fact in nccl_work.facts("loaded"):
@@ -270,8 +265,7 @@ def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
 def group(result: PayloadResult) -> Judgement:
     """Judge that all ranks form one process group."""
     if not result.ntasks:
-        yield NotAvailable(_SEE)
-        return
+        raise NotAvailable(_SEE)
     joined = result.by_rank("joined")
     if joined:
         yield Metric("ddp_init", max(float(fact["seconds"]) for fact in joined.values()), "s")
@@ -294,8 +288,7 @@ def group(result: PayloadResult) -> Judgement:
 def all_reduce(result: PayloadResult) -> Judgement:
     """Judge each element of the sum over all ranks against its closed form."""
     if not result.by_rank("joined"):
-        yield NotAvailable("no process group: see ddp.group" if result.ntasks else _SEE)
-        return
+        raise NotAvailable("no process group: see ddp.group" if result.ntasks else _SEE)
     reduced = result.by_rank("reduced")
     if reduced:
         yield Metric("ddp_all_reduce", 1e3 * max(float(fact["seconds"]) for fact in reduced.values()), "ms")
@@ -317,8 +310,7 @@ def all_reduce(result: PayloadResult) -> Judgement:
 def training(result: PayloadResult) -> Judgement:
     """Judge that ranks with different data and weights have equal, changed parameters after training."""
     if not result.by_rank("reduced"):
-        yield NotAvailable("no all-reduce: see ddp.group and ddp.all_reduce" if result.ntasks else _SEE)
-        return
+        raise NotAvailable("no all-reduce: see ddp.group and ddp.all_reduce" if result.ntasks else _SEE)
     trained = result.by_rank("trained")
     yield from _absent(result, "trained", among=result.by_rank("reduced"))
     for stage, what in (("synced", "after the start"), ("after", "after training")):
@@ -380,8 +372,7 @@ def torchrun(launched: tuple[PayloadResult, int]) -> Judgement:
     """Judge ranks, local ranks and data with torchrun as the launcher: one agent per node, `per_node` ranks each."""
     result, per_node = launched
     if not result.ntasks:
-        yield NotAvailable(_SEE)
-        return
+        raise NotAvailable(_SEE)
     size = result.ntasks * per_node
     given = result.facts("given")
     ranks = [int(fact["rank"]) for fact in given]
@@ -442,13 +433,11 @@ def _work_of(result: PayloadResult, size: int) -> Judgement:
 def lost_rank(result: PayloadResult, lost_rank_deadline: float) -> Judgement:
     """Judge that all ranks end, and not with 0, within `lost_rank_deadline` seconds after one was killed."""
     if not result.ntasks:
-        yield NotAvailable(_SEE)
-        return
+        raise NotAvailable(_SEE)
     if not result.facts("lost"):
-        yield NotAvailable(
+        raise NotAvailable(
             f"no rank was lost: {result.problem or 'the process group was not formed: see ddp.group'}"
         )
-        return
     noticed = result.by_rank("noticed")
     if noticed:
         yield Metric("ddp_lost_rank", max(float(fact["seconds"]) for fact in noticed.values()), "s")

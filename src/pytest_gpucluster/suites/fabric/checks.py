@@ -314,8 +314,7 @@ def rate(
     """Active ports for GPU traffic run at the profile's rate; fabric.port_state judges ports that are down."""
     expected = network.fabric.rate
     if expected is None:
-        yield NotApplicable("the profile states no rate")
-        return
+        raise NotApplicable("the profile states no rate")
     rails = node_rails or rails_of(adapters, network)
     if not any(_active(of_gpus.ports, network) for of_gpus in rails):
         yield NotAvailable(NONE_ACTIVE)
@@ -372,8 +371,7 @@ def mtu(
     """As many active ports as the profile has use its MTU: the active MTU (InfiniBand) or the interface's (RoCE)."""
     expected = network.fabric.mtu
     if expected is None:
-        yield NotApplicable("the profile states no MTU")
-        return
+        raise NotApplicable("the profile states no MTU")
     rails = node_rails or rails_of(adapters, network)
     active = [port for of_gpus in rails for port in _active(of_gpus.ports, network)]
     if not active:
@@ -412,8 +410,7 @@ def gid(
     `gid_exports`: (environment, value) of each NCCL_IB_GID_INDEX in the cluster file.
     """
     if network.fabric.link_layer != "Ethernet":
-        yield NotApplicable(f"profile {network.name} has InfiniBand: GID types are for RoCE")
-        return
+        raise NotApplicable(f"profile {network.name} has InfiniBand: GID types are for RoCE")
     rails = (node_rails or rails_of(adapters, network)) if adapters and adapters.ports else ()
     names = {str(port) for of_gpus in rails for port in of_gpus.ports}
     ports = [port for port in gids if port.link_layer == "Ethernet" and (not names or str(port) in names)]
@@ -463,20 +460,17 @@ def gpu_nic_affinity(
     not see them. With fewer adapters than GPUs, the board's design decides which GPUs have a near one.
     """
     if topology.memory:
-        yield NotApplicable(
+        raise NotApplicable(
             "the memory of the GPUs is a NUMA node: the path from GPU to adapter is through the CPU (Grace)"
         )
-        return
     names = {name for of_gpu in topology.nics.values() for name in of_gpu}
     if len(names) < network.fabric.hcas:
-        yield NotAvailable(
+        raise NotAvailable(
             f"nvidia-smi topo -m lists {len(names)} of {network.fabric.hcas} adapters (see hca_count)"
         )
-        return
     rails = (node_rails or rails_of(adapters, network)) if adapters and adapters.ports else ()
     if any(len(of_gpus.ports) < of_gpus.need for of_gpus in rails):
-        yield NotAvailable("the node lacks an adapter (see fabric.hca_count)")
-        return
+        raise NotAvailable("the node lacks an adapter (see fabric.hca_count)")
     far = {
         index: of_gpu
         for index, of_gpu in sorted(topology.nics.items())

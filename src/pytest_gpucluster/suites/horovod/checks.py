@@ -131,8 +131,7 @@ def version(
         if it.build is not None and (peers is None or name in peers)
     }
     if node_name not in versions:
-        yield NotAvailable("the version on the node is unknown: see horovod.build")
-        return
+        raise NotAvailable("the version on the node is unknown: see horovod.build")
     yield from norm(versions.items()).judge("Horovod", versions[node_name], worse=differs)
 
 

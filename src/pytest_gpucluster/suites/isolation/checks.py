@@ -75,22 +75,19 @@ def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeI
         yield exempt.judgement("devices")
         return
     if info is None or not info.gpus:
-        yield NotApplicable("Slurm has no GPUs on this node")
-        return
+        raise NotApplicable("Slurm has no GPUs on this node")
     if info.allocates_mig:
-        yield NotApplicable("MIG instances of one GPU share its device file")
-        return
+        raise NotApplicable("MIG instances of one GPU share its device file")
     found, missing = _facts(trial, node_name, "devices")
     yield from missing
     if not found or trial is None:
         return
     opened = [_opened(facts["devices"]["files"]) for facts in found.values()]
     if None in opened:
-        yield NotAvailable(
+        raise NotAvailable(
             "no file of isolation.device_files exists, or its mode lets this user open none: name those of the GPUs in the "
             "cluster file"
         )
-        return
     if free := _unmanaged(opened, info.gpus, next(iter(found.values()))["devices"]["files"]):
         yield Advisory(listed(sorted(free)), "every job can open it", "a GPU of gres.conf, or no device file")
         opened = [(reached or set()) - free for reached in opened]
@@ -175,14 +172,12 @@ def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None)
         yield exempt.judgement("memory")
         return
     if memory_trial is None:
-        yield NotAvailable(NO_STEP)
-        return
+        raise NotAvailable(NO_STEP)
     trial, facts = memory_trial, memory_trial.step.last_facts(node_name)
     if state := trial.states.get(node_name):
         yield Finding("node", f"after the task: {state}", "in service")
     if refused := facts.get("refused"):
-        yield NotAvailable(str(refused["reason"]))
-        return
+        raise NotAvailable(str(refused["reason"]))
     limit = units.format_size(trial.limit)
     part = f"task with --mem={trial.limit >> 20}M"
     if held := facts.get("held"):
@@ -205,11 +200,9 @@ def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None)
 def pam_slurm_adopt(pam: PamFacts, adopting: str, prolog_flags: str) -> Judgement:
     """Judge that sshd puts a login into the user's job: PAM's stack, the module and Slurm's configuration."""
     if adopting:
-        yield NotApplicable(adopting)
-        return
+        raise NotApplicable(adopting)
     if not pam.readable:
-        yield NotAvailable("/etc/pam.d/sshd of the node cannot be read")
-        return
+        raise NotAvailable("/etc/pam.d/sshd of the node cannot be read")
     if not pam.adopts:
         yield Finding("account stack of sshd", f"without {ADOPT}", f"with {ADOPT}")
     elif not pam.module:

@@ -332,8 +332,7 @@ def rdma(
         yield from _unless_no_adapters(iter([none]), profile)
         return
     if not has_rdma(kube_node) and (why := starting(kube_node, seen)):
-        yield NotAvailable(f"no devices yet, {why}")
-        return
+        raise NotAvailable(f"no devices yet, {why}")
     mine = rdma_of(kube_node)
     for name, norm in usual_rdma.items():
         capacity, allocatable = mine.get(name, "0"), kube_node.allocatable.get(name, "0")

@@ -43,14 +43,12 @@ def job_gpus(
 ) -> Judgement:
     """A pod that asks for all GPUs of the node sees them, each once, and no other node's."""
     if job_facts is None:
-        yield NotApplicable(OFF)
-        return
+        raise NotApplicable(OFF)
     result = job_facts.gpus.get(node_name)
     if result is None or result.problem:
-        yield NotAvailable(
+        raise NotAvailable(
             result.problem if result else job_facts.left_out.get(node_name, "no Job ran there")
         )
-        return
     if result.rc != 0:
         yield Finding("nvidia-smi -L", f"exit {result.rc}: {result.message.strip()[-300:]}", "exit 0")
         return
@@ -77,12 +75,10 @@ def job_gpus(
 def job_nccl(job_facts: JobFacts | None) -> Judgement:
     """An all-reduce over pods on all free nodes proves its ranks and has correct data."""
     if job_facts is None:
-        yield NotApplicable(OFF)
-        return
+        raise NotApplicable(OFF)
     broken = [it for it in job_facts.nccl if it.rc != 0]
     if not job_facts.nccl or (broken and all(it.problem for it in broken) and not job_facts.nccl_log):
-        yield NotAvailable(job_facts.nccl_problem or broken[0].problem)
-        return
+        raise NotAvailable(job_facts.nccl_problem or broken[0].problem)
     for it in broken:
         yield Finding(
             f"pod on {it.node}", it.problem or f"exit {it.rc}: {it.message.strip()[-300:]}", "exit 0"

@@ -209,8 +209,7 @@ def speed(it: Comparison) -> Judgement:
     """No launcher is slower than `matrix.min_ratio` of the fastest one with the same workload, in both of two runs."""
     if len(it.rates) < 2:  # two launchers
         reasons = "; ".join(f"{ROWS[row]}: {why}" for row, why in it.absent.items())
-        yield NotApplicable(f"fewer than two launchers have a rate of {COLUMNS[it.column]}: {reasons}")
-        return
+        raise NotApplicable(f"fewer than two launchers have a rate of {COLUMNS[it.column]}: {reasons}")
     for row in it.rates:
         yield Metric("matrix_rate", it.best(row).value, it.best(row).unit, name_of(row, it.column))
     fast = it.best(it.fastest)

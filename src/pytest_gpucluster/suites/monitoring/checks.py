@@ -45,8 +45,7 @@ def prometheus(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
 def grafana(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
     """Grafana answers, its database works, and it has the required version."""
     if seen.grafana is None:
-        yield NotApplicable("the cluster file sets monitoring.grafana: null")
-        return
+        raise NotApplicable("the cluster file sets monitoring.grafana: null")
     yield from _service(seen.grafana, config.grafana_version)
 
 
@@ -99,8 +98,7 @@ def cluster_alerts(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement
 def target(seen: MonitoringFacts, node_name: str, node_exporters: Mapping[str, int]) -> Judgement:
     """Every exporter of the node is a target of Prometheus."""
     if seen.targets_problem:
-        yield NotAvailable(seen.targets_problem)
-        return
+        raise NotAvailable(seen.targets_problem)
     found = seen.targets.get(node_name, ())
     ports = {one.port for one in found}
     yield Metric("node_targets", len(found), "targets")

@@ -34,11 +34,9 @@ def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -
     """An alerting rule uses a metric of GPUs, the required rules are loaded, and they can be evaluated."""
     wanted = config.gpu_rules and bool(config.gpu_exporters) and gpu_nodes > 0
     if not wanted and not config.required_alerts:
-        yield NotApplicable("no node has GPUs, or monitoring.gpu_rules is false, or gpu_exporters is empty")
-        return
+        raise NotApplicable("no node has GPUs, or monitoring.gpu_rules is false, or gpu_exporters is empty")
     if seen.rules_problem:
-        yield NotAvailable(seen.rules_problem)
-        return
+        raise NotAvailable(seen.rules_problem)
     alerting = [rule for rule in seen.rules if rule.alerting]
     gpu = about_gpus(seen.rules)
     of_gpus = [rule for rule in alerting if rule in gpu]
@@ -75,16 +73,13 @@ def gpu_metrics(
 ) -> Judgement:
     """Prometheus has a fresh and plausible value of each GPU of the node."""
     if not config.gpu_exporters or node_profile.gpu is None:
-        yield NotApplicable("the node has no GPUs, or the cluster file no monitoring.gpu_exporters")
-        return
+        raise NotApplicable("the node has no GPUs, or the cluster file no monitoring.gpu_exporters")
     if seen.samples_problem:
-        yield NotAvailable(seen.samples_problem)
-        return
+        raise NotAvailable(seen.samples_problem)
     ports = set(config.gpu_exporters.values())
     targets = [one for one in seen.targets.get(node_name, ()) if one.port in ports]
     if any(map(seen.awaits, targets)):
-        yield NotAvailable("the GPU exporter was not scraped yet: Prometheus started or reloaded just now")
-        return
+        raise NotAvailable("the GPU exporter was not scraped yet: Prometheus started or reloaded just now")
     samples = seen.samples.get(node_name, ())
     if not samples:
         yield Finding("metrics of GPUs", f"none of {some(config.gpu_metrics)}", "a value of each GPU")

@@ -70,8 +70,7 @@ def installed(installed: InstalledMpi, config: MpiConfig, in_container: bool = F
 def path(host_installed: InstalledMpi, config: MpiConfig, conda_environment: bool) -> Judgement:
     """Judge that the first mpirun on PATH is that of the site, not that of a conda environment."""
     if not host_installed.mpirun:
-        yield NotAvailable(f"no {config.mpirun} on PATH, which mpi.installed judges")
-        return
+        raise NotAvailable(f"no {config.mpirun} on PATH, which mpi.installed judges")
     first = next((found for found in host_installed.mpiruns if found.path == host_installed.mpirun), None)
     others = [found.path for found in host_installed.mpiruns if not found.conda]
     if first is not None and first.conda and not conda_environment:
@@ -96,11 +95,9 @@ def path(host_installed: InstalledMpi, config: MpiConfig, conda_environment: boo
 def matches(host_installed: InstalledMpi, config: MpiConfig) -> Judgement:
     """Judge that mpirun belongs to the MPI of the programs; otherwise each starts as a world of one rank."""
     if "mpirun" not in config.launchers:
-        yield NotApplicable("mpi.launchers does not contain mpirun")
-        return
+        raise NotApplicable("mpi.launchers does not contain mpirun")
     if not host_installed.launcher.name or not host_installed.library:
-        yield NotAvailable("the version of mpirun or of the library is not known")
-        return
+        raise NotAvailable("the version of mpirun or of the library is not known")
     for language in host_installed.library:
         library = host_installed.program(language)
         other = (

@@ -81,8 +81,7 @@ def environment(
 ) -> Judgement:
     """NCCL's variables, files and plugins leave it its speed, and are those of the other nodes."""
     if profile.gpu is None:
-        yield NotApplicable(f"profile {profile.name} has no GPUs")
-        return
+        raise NotApplicable(f"profile {profile.name} has no GPUs")
     context = NodeContext(profile, nccl_environment, elsewhere=bool(nccl_image))
     named: set[str] = set()
     for name, setting in sorted(nccl_environment.effective.items()):

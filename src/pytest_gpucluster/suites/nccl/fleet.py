@@ -38,11 +38,9 @@ def pairs(
     """Judge one node by its measurements with partners; `size` in bytes, `hard` the hard limit of a pair in GB/s."""
     own = [it for it in measured if node in it.members and len(it.members) > 1]
     if not own:
-        yield NotAvailable("the node was measured with no partner")
-        return
+        raise NotAvailable("the node was measured with no partner")
     if untried := _untried(own):
-        yield NotAvailable(untried)
-        return
+        raise NotAvailable(untried)
     for it in own:
         if it.busbw is not None:
             yield Metric("pair_busbw", it.busbw, "GB/s", f"with {_others(it.members, node)}")
@@ -96,11 +94,9 @@ def _all_slow(node: str, measured: Sequence[Measurement], size: int, hard: float
 def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> Judgement:
     """Judge the links and leaf switches; a part that could not be identified fails with its candidates."""
     if len(nodes) < PAIR:
-        yield NotApplicable("one node alone has no link to another")
-        return
+        raise NotApplicable("one node alone has no link to another")
     if untried := _untried([it for it in measured if len(it.members) > 1]):
-        yield NotAvailable(untried)
-        return
+        raise NotAvailable(untried)
     yield Metric("localisation_rounds", found.rounds, "rounds")
     yield Metric("localisation_steps", found.steps, "steps")
     for one, other in found.bad_links:
@@ -163,12 +159,10 @@ def suspected_parts(found: Localisation, measured: Sequence[Measurement], nodes:
 def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:
     """Compare one node's bandwidth (GB/s) with the fleet's, also if all reach the threshold."""
     if node not in values:
-        yield NotApplicable("the node has no valid bandwidth to compare")
-        return
+        raise NotApplicable("the node has no valid bandwidth to compare")
     fleet = outliers(values, min_relative=OUTLIER_DISTANCE)
     if fleet.note:
-        yield NotApplicable(fleet.note)
-        return
+        raise NotApplicable(fleet.note)
     if node in fleet.low:
         yield Finding(
             what,

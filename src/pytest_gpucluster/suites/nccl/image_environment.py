@@ -28,8 +28,7 @@ def image_environment(
 ) -> Judgement:
     """In the image of the steps, NCCL's variables, files and plugins leave it its speed."""
     if isinstance(found, str):
-        yield NotAvailable(f"the environment in the image is unknown: {found}")
-        return
+        raise NotAvailable(f"the environment in the image is unknown: {found}")
     context = NodeContext(profile, found)
     for name, setting in sorted(found.effective.items()):
         if intended_variables.get(name) != setting.value:

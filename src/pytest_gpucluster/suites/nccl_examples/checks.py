@@ -108,8 +108,7 @@ def compiled_run(
 ) -> Judgement:
     """What was compiled on the node sums right on all its GPUs."""
     if not devices:
-        yield NotApplicable("simulated GPUs run no NCCL")
-        return
+        raise NotApplicable("simulated GPUs run no NCCL")
     ran = {fact["tool"]: fact for fact in built.of_node(node_name, "ran")}
     for tool in toolchain.toolchain or ():
         if tool not in ran:

@@ -121,8 +121,7 @@ def alone(node_name: str, node_facts: NodeFacts, share: Share) -> Judgement:
 def nodes(facts: ClusterFacts) -> Judgement:
     """Judge that the alive nodes are exactly the requested ones, with their CPUs and GPUs."""
     if len(facts.requested) < 2:
-        yield NotApplicable(ONE_NODE)
-        return
+        raise NotApplicable(ONE_NODE)
     head = facts.nodes.get(facts.head, NodeFacts(silent="was not started"))
     if head.problem:
         yield Finding(f"head on {facts.head}", head.problem, "a head that the workers can join")
@@ -205,8 +204,7 @@ def gpus(facts: ClusterFacts) -> Judgement:
     """Judge that each of as many actors as GPUs has its own GPU, with the right number per node."""
     requested = {node: share.gpus for node, share in facts.requested.items() if share.gpus}
     if not requested:
-        yield NotApplicable("the nodes have no GPUs for Ray")
-        return
+        raise NotApplicable("the nodes have no GPUs for Ray")
     fact = facts.driver.get("gpus", {})
     if (reason := _absent("", facts, fact)) is not None:
         yield reason
@@ -241,8 +239,7 @@ def gpus(facts: ClusterFacts) -> Judgement:
 def tune(facts: ClusterFacts, tune_enabled: bool) -> Judgement:
     """Judge a search with ASHA: the known best trial runs to the end and wins, and a worse one is stopped early."""
     if not tune_enabled:
-        yield NotApplicable("the cluster file disables Ray Tune (ray.tune)")
-        return
+        raise NotApplicable("the cluster file disables Ray Tune (ray.tune)")
     fact = facts.driver.get("tune", {})
     if (reason := _absent("", facts, fact)) is not None:
         yield reason
@@ -275,11 +272,9 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
             if tune_enabled
             else "the cluster file disables Ray Tune (ray.tune)"
         )
-        yield NotApplicable(why)
-        return
+        raise NotApplicable(why)
     if "problem" in cluster_facts.driver.get("tune", {}):
-        yield NotAvailable("Ray Tune does not run: see ray.tune")
-        return
+        raise NotAvailable("Ray Tune does not run: see ray.tune")
     fact = cluster_facts.driver.get("tune_gpus", {})
     if (reason := _absent(node_name, cluster_facts, fact)) is not None:
         yield reason
@@ -306,13 +301,11 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
 def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
     """Judge that Ray refuses a client without the token, and that the token is on no command line."""
     if not token_enabled:
-        yield NotApplicable("the cluster file disables Ray's token (ray.token)")
-        return
+        raise NotApplicable("the cluster file disables Ray's token (ray.token)")
     if facts.version and _version(facts.version) < TOKEN_SINCE:
-        yield NotAvailable(
+        raise NotAvailable(
             f"Ray {facts.version} has no token authentication: install 2.52 or later, or set ray.token: false"
         )
-        return
     fact = facts.driver.get("no_token", {})
     if (reason := _absent("", facts, fact or facts.driver.get("token", {}))) is not None:
         yield reason
@@ -339,8 +332,7 @@ def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
 def head_lost(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that a worker ends by itself when its head is lost."""
     if node_name == cluster_facts.head and len(cluster_facts.requested) > 1:
-        yield NotApplicable("the node was the head")
-        return
+        raise NotApplicable("the node was the head")
     head = cluster_facts.nodes.get(cluster_facts.head, NodeFacts())
     if node_name not in cluster_facts.alive or "killed" not in head.facts:
         yield _alone(node_name, cluster_facts) or NotAvailable(SEE_NODES)
@@ -362,8 +354,7 @@ def head_lost(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
 def left(node_leftovers: str | None) -> Judgement:
     """Judge that no process or folder of the clusters is left on the node; `node_leftovers` has a line for each."""
     if node_leftovers is None:
-        yield NotAvailable("the node did not report its processes and folders")
-        return
+        raise NotAvailable("the node did not report its processes and folders")
     for line in node_leftovers.splitlines():
         yield Finding("left behind", line, "nothing")
 

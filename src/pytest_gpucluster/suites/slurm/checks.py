@@ -139,18 +139,15 @@ def completing(info: NodeInfo | None) -> Judgement:
 def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     """Judge type and count of the GPUs that Slurm allocates."""
     if info is None:
-        yield NotAvailable("the node is not known to Slurm")
-        return
+        raise NotAvailable("the node is not known to Slurm")
     yield Metric("slurm_gpus", info.gpus, "GPUs")
     types = sorted(name for name in info.gres if name.split(":")[0] == "gpu")
     if info.allocates_mig:
-        yield NotApplicable(
+        raise NotApplicable(
             f"Slurm allocates MIG instances ({_gres(info)}), whose number is not that of the GPUs"
         )
-        return
     if profile.gpu is None:
-        yield NotApplicable(f"profile {profile.name} states no GPUs")
-        return
+        raise NotApplicable(f"profile {profile.name} states no GPUs")
     if info.gpus != profile.gpu.count:
         yield Finding("Gres", f"{info.gpus} GPUs ({_gres(info)})", f"{profile.gpu.count} GPUs")
     kind = profile.gpu.gres_type
@@ -168,8 +165,7 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
 def cpus(info: NodeInfo | None, node_profile: NodeProfile, usual_cpus: Norm[Any] = NO_PEERS) -> Judgement:
     """Judge the number of CPUs that Slurm allocates: at most that of the profile, and at least as on the other nodes."""
     if info is None:
-        yield NotAvailable("the node is not known to Slurm")
-        return
+        raise NotAvailable("the node is not known to Slurm")
     yield Metric("slurm_cpus", info.cpus, "CPUs")
     if node_profile.cpus is None:
         yield NotApplicable("the profile states no number of CPUs")
@@ -191,12 +187,10 @@ def cpus(info: NodeInfo | None, node_profile: NodeProfile, usual_cpus: Norm[Any]
 def memory(info: NodeInfo | None, node_profile: NodeProfile, usual_memory: Norm[Any] = NO_PEERS) -> Judgement:
     """Judge the memory that Slurm allocates: at most 105% of the profile, and as on the other nodes; below 85% is a warning."""
     if info is None:
-        yield NotAvailable("the node is not known to Slurm")
-        return
+        raise NotAvailable("the node is not known to Slurm")
     yield Metric("slurm_memory", info.memory / 2**30, "GiB")
     if node_profile.memory is None:
-        yield NotApplicable("the profile states no memory")
-        return
+        raise NotApplicable("the profile states no memory")
     least, most = (share * node_profile.memory for share in (MEMORY_SHARE, MOST_MEMORY))
     expected = f"{units.format_size(least)} to {units.format_size(most)}"
     if info.memory > most:
@@ -267,8 +261,7 @@ def step(diagnostic: NodeDiagnostic) -> Judgement:
 def output(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that stdout and stderr of every task arrive."""
     if diagnostic.problem:
-        yield NotAvailable(diagnostic.problem)
-        return
+        raise NotAvailable(diagnostic.problem)
     if diagnostic.first_reports is not None:
         measured = f"incomplete in the first of two steps ({diagnostic.first_reports} tasks reported)"
         yield Advisory("output", measured, f"of {diagnostic.tasks_requested} tasks in both")
@@ -288,8 +281,7 @@ def output(diagnostic: NodeDiagnostic) -> Judgement:
 def environment(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that an exported variable with commas, quotes and blanks arrives unchanged."""
     if diagnostic.problem:
-        yield NotAvailable(diagnostic.problem)
-        return
+        raise NotAvailable(diagnostic.problem)
     for task in diagnostic.tasks:
         if task.token != diagnostic.token:
             yield Finding(f"GPUCLUSTER_EXAM of task {task.rank}", repr(task.token), repr(diagnostic.token))
@@ -304,8 +296,7 @@ def environment(diagnostic: NodeDiagnostic) -> Judgement:
 def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports exit status 7 of the first task, and 0 of the tasks that succeed."""
     if diagnostic.problem:
-        yield NotAvailable(diagnostic.problem)
-        return
+        raise NotAvailable(diagnostic.problem)
     yield from _endings(diagnostic, 0, EXIT_CODE, None)
     for task in diagnostic.tasks:
         if task.local_id > 1 and (task.rc or task.signal):
@@ -321,8 +312,7 @@ def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
 def signal(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports SIGKILL of the second task."""
     if diagnostic.problem:
-        yield NotAvailable(diagnostic.problem)
-        return
+        raise NotAvailable(diagnostic.problem)
     yield from _endings(diagnostic, 1, None, KILLED)
 
 
@@ -335,11 +325,9 @@ def signal(diagnostic: NodeDiagnostic) -> Judgement:
 def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that each task of a step with --gpus-per-task=1 has its own device."""
     if diagnostic.problem:
-        yield NotAvailable(diagnostic.problem)
-        return
+        raise NotAvailable(diagnostic.problem)
     if diagnostic.gpus_requested == 0:
-        yield NotApplicable("Slurm has no GPUs on this node")
-        return
+        raise NotApplicable("Slurm has no GPUs on this node")
     owners: dict[str, list[int]] = {}
     for task in diagnostic.tasks:
         devices = devices_of(task)
@@ -366,12 +354,10 @@ def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
 def cpu_affinity(diagnostic: NodeDiagnostic, virtual: bool = False) -> Judgement:
     """Judge that the tasks of a step may use at least one CPU per task, if the node has enough."""
     if virtual:
-        yield NotApplicable("virtual nodes share the CPUs of their host")
-        return
+        raise NotApplicable("virtual nodes share the CPUs of their host")
     tasks = [task for task in diagnostic.tasks if task.cpus and task.online]
     if diagnostic.problem or not tasks:
-        yield NotAvailable(diagnostic.problem or "the tasks could not read the CPUs that they may run on")
-        return
+        raise NotAvailable(diagnostic.problem or "the tasks could not read the CPUs that they may run on")
     together = frozenset[int]().union(*(task.cpus for task in tasks))
     least = min(len(tasks), max(task.online for task in tasks))
     yield Metric("step_cpus", len(together), "CPUs")
@@ -467,8 +453,7 @@ def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
 def array(jobs: JobFacts) -> Judgement:
     """Judge that both elements of an array ran, and that Slurm reports the exit status of one."""
     if jobs.problem:
-        yield NotAvailable(jobs.problem)
-        return
+        raise NotAvailable(jobs.problem)
     for name, record in (("element 0", jobs.requeued), ("element 1", jobs.element)):
         if record is None:
             yield NotAvailable(FORGOTTEN)
@@ -491,8 +476,7 @@ def array(jobs: JobFacts) -> Judgement:
 def dependency(jobs: JobFacts) -> Judgement:
     """Judge that a job started after the job that it depends on."""
     if jobs.problem:
-        yield NotAvailable(jobs.problem)
-        return
+        raise NotAvailable(jobs.problem)
     first, second = jobs.element, jobs.dependent
     if first is None or second is None:
         yield NotAvailable(FORGOTTEN)

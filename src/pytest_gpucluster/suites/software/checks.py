@@ -97,8 +97,7 @@ def _loaded(config: ModulesConfig, facts: ScriptResult, number: int, item: str) 
 def module_output(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """Commands of a loaded module print what the cluster file states."""
     if section.modules and not section.modules.output:
-        yield NotApplicable("the cluster file has no `software.modules.output`")
-        return
+        raise NotApplicable("the cluster file has no `software.modules.output`")
     for config, facts, number, item in _items(modules, section):
         wanted = config.output.get(item, {})
         if isinstance(facts, str):
@@ -178,11 +177,9 @@ def module_conflicts(modules: ScriptResult | None, section: SoftwareConfig) -> J
         yield NO_MODULES
         return
     if not config.conflicts:
-        yield NotApplicable("the cluster file has no `software.modules.conflicts`")
-        return
+        raise NotApplicable("the cluster file has no `software.modules.conflicts`")
     if reason := _without_command(modules):
-        yield NotAvailable(reason)
-        return
+        raise NotAvailable(reason)
     for number, (one, other) in enumerate(config.conflicts, len(config.load) + 1):
         if modules.unknown(number):
             yield _without_end(modules, number, f"{one} and {other}")
@@ -258,8 +255,7 @@ def conda_packages(conda: ScriptResult | None, section: SoftwareConfig) -> Judge
         return
     environments = section.conda.environments
     if not any(wanted.python or wanted.packages for wanted in environments.values()):
-        yield NotApplicable("the cluster file states no versions in `software.conda.environments`")
-        return
+        raise NotApplicable("the cluster file states no versions in `software.conda.environments`")
     for number, (name, wanted) in enumerate(environments.items(), 1):
         if conda.unknown(number) or not any(step.rc == 0 for step in conda.of(number, "activate")):
             yield NotAvailable(f"{name} was not activated: see software.conda")

@@ -141,8 +141,7 @@ def cancel(submitted: SubmititResult) -> Judgement:
 def checkpoint(submitted: SubmititResult) -> Judgement:
     """A job that gets SIGUSR1 saves its state, is requeued once, and continues with this state."""
     if not submitted.checkpoint:
-        yield NotApplicable("submitit.checkpoint is false: no job was requeued")
-        return
+        raise NotApplicable("submitit.checkpoint is false: no job was requeued")
     result = submitted.last_facts().get("checkpoint")
     if result is None or "value" not in result:
         yield from _value(submitted, "checkpoint", [])
@@ -165,11 +164,10 @@ def checkpoint(submitted: SubmititResult) -> Judgement:
 def accounting(submitted: SubmititResult) -> Judgement:
     """Judge that submitit reads the state of an ended job from sacct, if Slurm stores job records."""
     if not submitted.accounting:
-        yield NotAvailable(
+        raise NotAvailable(
             "Slurm stores no job records, so submitit uses its result files: set AccountingStorageType of slurm.conf, or list "
             "submitit.accounting under `not_applicable`"
         )
-        return
     result = submitted.last_facts().get("add")
     if result is None:
         yield from _absent(submitted, "add")

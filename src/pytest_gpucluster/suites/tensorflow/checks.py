@@ -112,8 +112,7 @@ def workers(result: PayloadResult, per_task: int) -> Judgement:
 def devices(node_name: str, mirrored: PayloadResult, own_workers: PayloadResult, gpus: int) -> Judgement:
     """Judge that tensorflow computes on the GPUs of the node, in the process with all of them and in each worker."""
     if not gpus:
-        yield NotApplicable("the nodes have no real GPUs")
-        return
+        raise NotApplicable("the nodes have no real GPUs")
     for result, wanted in ((mirrored, gpus), (own_workers, 1)):
         loaded = result.of_node(node_name, "loaded")
         if not loaded:
@@ -125,11 +124,10 @@ def devices(node_name: str, mirrored: PayloadResult, own_workers: PayloadResult,
                 where = (
                     f"rank {fact['rank']} computed on the CPU" if not fact["gpus"] else f"rank {fact['rank']}"
                 )
-                yield NotAvailable(
+                raise NotAvailable(
                     f"{where}: tensorflow {fact['version']} of {fact['python']} finds {fact['gpus']} of {wanted} GPUs; "
                     "name an environment with a GPU build: tensorflow.environment"
                 )
-                return
 
 
 @check(

@@ -95,8 +95,7 @@ def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
 def alone(node_name: str, alone: PayloadResult) -> Judgement:
     """Judge that every rank trains on the node alone, by DDP and FSDP, and that DDP leaves equal parameters."""
     if not alone.ntasks:
-        yield NotAvailable(_NO_NODE)
-        return
+        raise NotAvailable(_NO_NODE)
     tasks = alone.tasks_of(node_name)
     if not tasks:
         yield Finding("tasks", alone.silence(node_name), "one task per rank")
@@ -155,10 +154,9 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
     mine = alone.of_node(node_name, "replayed")
     ranks = ranks_of(alone)
     if not mine:
-        yield NotAvailable(
+        raise NotAvailable(
             _NO_NODE if not alone.ntasks else "no rank of the node replayed: see training.alone"
         )
-        return
     for fact in mine:
         rank = ranks[int(fact["rank"])]
         if fact["reason"]:
@@ -223,10 +221,9 @@ def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgem
     """Judge that equal trainings have equal loss curves: each rank by itself, then the mean of the node's group."""
     ranks = ranks_on(alone, node_name)
     if not trained_on(alone, "plain", node_name):
-        yield NotAvailable(
+        raise NotAvailable(
             _NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone"
         )
-        return
     mine = next(iter(ranks))
     labels = {rank.place: rank.label for rank in ranks}
     plain = alone.once(_rank_distances, _kind(mine))
@@ -476,8 +473,7 @@ def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig)
     """Judge that all ranks of all nodes train together, with equal parameters and the loss curve of one node."""
     alone, result = world
     if not result.ntasks:
-        yield NotAvailable(_ONE_NODE)
-        return
+        raise NotAvailable(_ONE_NODE)
     yield from _unfinished(result.tasks, result, "together")
     for rank in sorted(set(range(result.ntasks)) - {task.task for task in result.tasks}):
         yield Finding(f"rank {rank}", result.problem or "did not start", _STEPS["together"])
@@ -578,13 +574,11 @@ def checkpoint(result: PayloadResult, config: TrainingConfig) -> Judgement:
     """Judge that the state that a rank writes is read by a rank of the next node bit by bit, and then removed."""
     facts = result.by_rank("checkpoint")
     if config.checkpoint is None:
-        yield NotApplicable("the cluster file does not set training.checkpoint")
-        return
+        raise NotApplicable("the cluster file does not set training.checkpoint")
     if not facts:
-        yield NotAvailable(
+        raise NotAvailable(
             _NO_NODE if not result.ntasks else "no rank wrote a checkpoint: see training.together"
         )
-        return
     for rank, fact in facts.items():
         part = f"rank {rank} on {fact['node']}"
         if fact["problem"]:
@@ -624,8 +618,7 @@ def start(result: PayloadResult, config: TrainingConfig) -> Judgement:
     """Judge the time from the start of the job step to the end of its first training step."""
     done = result.by_rank("done")
     if not done:
-        yield NotAvailable(_NO_NODE if not result.ntasks else "no rank trained: see training.together")
-        return
+        raise NotAvailable(_NO_NODE if not result.ntasks else "no rank trained: see training.together")
     # without a clock that nodes share: srun's time less what followed the first step on the rank that was last
     seconds = result.seconds - min(float(fact["age"]) - float(fact["first"]) for fact in done.values())
     yield Metric("training_start", seconds, "s")

@@ -146,8 +146,7 @@ def temperature(gpus: Gpus, gpu_profile: GpuProfile, apps: Sequence[GpuProcess] 
 def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """The power limit is that of the profile."""
     if gpu_profile.power_limit is None:
-        yield NotApplicable("the profile states no power limit")
-        return
+        raise NotApplicable("the profile states no power limit")
     expected = f"{gpu_profile.power_limit:g} W"
     for gpu in gpus:
         if gpu.power is not None:
@@ -249,8 +248,7 @@ def recovery_action(gpus: Gpus) -> Judgement:
 def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """/dev has a file for each GPU, nvidiactl and nvidia-uvm, which CUDA may make at its first use."""
     if gpus.devices and "nvidiactl" not in files:  # nvidia-smi cannot work without that file
-        yield NotAvailable("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
-        return
+        raise NotAvailable("nvidia-smi works, but /dev shows no nvidiactl: nvidia-smi uses another /dev")
     numbered = sum(name.removeprefix("nvidia").isdecimal() for name in files)
     if numbered < gpu_profile.count:
         yield Finding("/dev/nvidia[0-9]*", f"{numbered} files", f"{gpu_profile.count}")

@@ -77,8 +77,7 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
         yield Finding("driver", gpus.driver_problem, "nvidia-smi answers", hangs)
         return
     if not gpus.devices:
-        yield NotAvailable(f"nvidia-smi lists no GPU (see gpu.count): {readings.nvidia_smi_message(gpus)}")
-        return
+        raise NotAvailable(f"nvidia-smi lists no GPU (see gpu.count): {readings.nvidia_smi_message(gpus)}")
     if gpus.cut_off:
         slow = f"nvidia-smi did not finish within {HANG} s: stopped at its query {gpus.cut_off!r}"
         unloaded = any(gpu.persistence is False for gpu in gpus)
@@ -135,8 +134,7 @@ def count(gpus: Gpus, gpu_profile: GpuProfile, info: NodeInfo | None = None) -> 
     that of another model. info: of Slurm, None for a node without it.
     """
     if gpus.driver_problem:
-        yield NotAvailable(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
-        return
+        raise NotAvailable(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
     lost = [gpu for gpu in gpus if gpu.lost]
     yield Metric("gpu_count", len(gpus) - len(lost), "GPUs")
     for gpu in lost:
@@ -186,8 +184,7 @@ def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 def memory(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """memory.total is that of the profile, within 1%."""
     if gpu_profile.memory is None:
-        yield NotApplicable("the profile states no GPU memory")
-        return
+        raise NotApplicable("the profile states no GPU memory")
     for gpu in gpus:
         expected = f"{format_size(gpu_profile.memory)} (within 1%)"
         if gpu.memory is None:
@@ -290,8 +287,7 @@ def serials(
 ) -> Judgement:
     """Serial numbers are readable where the model has them, and no node of another host has the same."""
     if all(gpu.lacks("serial") for gpu in gpus):
-        yield NotApplicable("GPUs of this model report no serial number")
-        return
+        raise NotApplicable("GPUs of this model report no serial number")
     same = _same_host([serial_owners.get(gpu.serial or "", ()) for gpu in gpus], node_name, hosts)
     for gpu in gpus:
         if gpu.serial is None:
@@ -343,8 +339,7 @@ def persistence(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """The compute mode is as the profile states."""
     if gpu_profile.compute_mode is None:
-        yield NotApplicable("the profile states no compute mode")
-        return
+        raise NotApplicable("the profile states no compute mode")
     stated = readings.states(gpu_profile, "compute_mode")
     yield from readings.judge_equal(gpus, "compute_mode", gpu_profile.compute_mode, stated=stated)
 

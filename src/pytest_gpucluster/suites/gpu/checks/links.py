@@ -99,8 +99,7 @@ def nvlink_state(
     usual, usual_speed = _usual_links(gpus, nvlinks), _usual_speed(gpus, nvlinks)
     wanted = usual if gpu_profile.nvlinks is None else gpu_profile.nvlinks
     if not wanted:
-        yield NotApplicable(_NO_NVLINKS)
-        return
+        raise NotApplicable(_NO_NVLINKS)
     most = ", as on most GPUs of the node" if gpu_profile.nvlinks is None else ""
     on_board = gpu_profile.nvswitch or _is_board(known_connections)
     linked = {gpu.name for gpu in gpus if _active(nvlinks, gpu)}
@@ -186,8 +185,7 @@ def nvlink_errors(
 ) -> Judgement:
     """The error counters rise by no more than DCGM allows between two readings, and their totals are low."""
     if gpu_profile.nvlinks == 0:
-        yield NotApplicable(_NO_NVLINKS)
-        return
+        raise NotApplicable(_NO_NVLINKS)
     for gpu in gpus:
         of_gpu = nvlink_counters.get(_uuid_of(gpu))
         if of_gpu is not None and (of_gpu.zeros or of_gpu.counts or of_gpu.unread):
@@ -262,8 +260,7 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
 def pcie_width(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """The PCIe link has as many lanes as the profile states; an idle GPU may reduce them (nvidia-smi(1))."""
     if gpu_profile.pcie_width is None:
-        yield NotApplicable("the profile states no PCIe width")
-        return
+        raise NotApplicable("the profile states no PCIe width")
     for gpu in gpus:
         if gpu.pcie_width is not None:
             yield Metric("pcie_width", gpu.pcie_width, "lanes", str(gpu))
@@ -304,8 +301,7 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     A GPU that saves power (P1 and higher numbers) may lower the generation of its link, and raises it under load.
     """
     if gpu_profile.pcie_gen is None:
-        yield NotApplicable("the profile states no PCIe generation")
-        return
+        raise NotApplicable("the profile states no PCIe generation")
     expected = f"generation {gpu_profile.pcie_gen}"
     for gpu in gpus:
         if gpu.pcie_gen is not None:
@@ -452,8 +448,7 @@ def numa_affinity(
 ) -> Judgement:
     """Every GPU is near the same NUMA nodes as on most nodes with as many GPUs of this model."""
     if not connections.numa:
-        yield NotApplicable("nvidia-smi topo -m shows no NUMA affinity: a guest, or a driver before 450")
-        return
+        raise NotApplicable("nvidia-smi topo -m shows no NUMA affinity: a guest, or a driver before 450")
     for gpu in gpus:
         index = -1 if gpu.index is None else gpu.index
         numa = connections.numa.get(index)

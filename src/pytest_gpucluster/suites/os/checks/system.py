@@ -177,8 +177,7 @@ def _offsets(clock: Clock) -> tuple[float, float]:
 def clock(clock: Clock, common_time: CommonTime, max_clock_skew: float) -> Judgement:
     """The clock agrees with most nodes, apart from the time that the answer took."""
     if common_time.nodes < 2:  # a node cannot differ from itself
-        yield NotApplicable("no other node to compare the clock with")
-        return
+        raise NotApplicable("no other node to compare the clock with")
     least, greatest = _offsets(clock)
     skew = max(least - common_time.greatest, 0.0) + min(greatest - common_time.least, 0.0)
     yield Metric("clock_skew", skew, "s", better=NEITHER)  # has a sign
