@@ -19,6 +19,7 @@ from pytest_gpucluster.kit.xid import Advice
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.facts import Interfaces
 from pytest_gpucluster.suites.slurm import checks as slurm
+from pytest_gpucluster.suites.slurm.diagnostic_step import FORGOTTEN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,7 +158,7 @@ def test_the_names_of_mig_instances(name: str, *, mig: bool) -> None:
 
 
 def test_the_words_of_slurm() -> None:
-    assert slurm.FORGOTTEN == "Slurm no longer knows the job"
+    assert FORGOTTEN == "Slurm no longer knows the job"
     assert pytest.approx(0.85) == slurm.MEMORY_SHARE
     assert slurm.known("n1", None).findings == (Finding("n1", "not known to Slurm", "a node of slurm.conf"),)
     assert slurm.known("n1", None).outcome is Outcome.FAILED

@@ -14,6 +14,7 @@ from pytest_gpucluster.config.models import GpuProfile, JobLimits, NodeProfile, 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome, Verdict
 from pytest_gpucluster.suites.slurm import checks
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
+    FORGOTTEN,
     DiagnosticTask,
     JobFacts,
     JobRecord,
@@ -657,7 +658,7 @@ def test_a_job_that_starts_at_the_bound_is_in_time() -> None:
     verdict = checks.job_start(_facts(replace(ELEMENT, started=f"{DAY}:07")), 1.0)
     assert verdict.outcome is Outcome.PASSED
     assert [(one.name, one.value, one.unit) for one in verdict.metrics] == [("job_start", 1.0, "s")]
-    assert checks.job_start(_facts(), 1.0).reason == checks.FORGOTTEN
+    assert checks.job_start(_facts(), 1.0).reason == FORGOTTEN
 
 
 def test_jobs_of_which_nothing_is_known_are_not_judged() -> None:

@@ -95,8 +95,7 @@ def test_a_step_of_a_time_limit_has_its_seconds() -> None:
     assert verdict.findings == (Finding("step", "ended with 143", "cancelled due to its time limit"),)
 
 
-def test_a_job_that_slurm_forgot() -> None:
-    assert checks._state(None) == "unknown to Slurm"
+def test_causes_and_hints_of_jobs() -> None:
     assert (CHECKS["slurm.dependency"].cause, CHECKS["slurm.begin"].cause, CHECKS["slurm.limits"].hint) == (
         "job dependencies are not resolved", "slurmctld ignores --begin", "scontrol show partition",
     )  # fmt: skip

@@ -146,9 +146,10 @@ def api(seen: KubeFacts, config: KubernetesConfig, today: dt.date) -> Judgement:
 )
 def ready(kube_node: KubeNode | None, seen: KubeFacts) -> Judgement:
     """The node is Ready, without pressure, and not cordoned."""
-    if kube_node is None:
-        yield from _unseen(seen, finding=True)
+    if kube_node is None and not seen.nodes_problem:
+        yield Finding("node", _NOT_THERE, "a node")
         return
+    kube_node = _present(kube_node, seen)
     found = kube_node.conditions.get("Ready")
     if found is None or found.status != "True":
         text = "no condition" if found is None else f"{found.status}: {found.reason} ({found.message})"
@@ -170,9 +171,7 @@ def ready(kube_node: KubeNode | None, seen: KubeFacts) -> Judgement:
 )
 def taints(kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig) -> Judgement:
     """The node has no taint that the cluster file does not state."""
-    if kube_node is None:
-        yield from _unseen(seen)
-        return
+    kube_node = _present(kube_node, seen)
     for taint in kube_node.taints:
         # set together with the cordon, the condition or the pressure that kubernetes.ready reports
         if taint.key.startswith("node.kubernetes.io/") or taint.is_stated(config.taints):
@@ -196,9 +195,7 @@ def gpus(
     gpu_profile: GpuProfile,
 ) -> Judgement:
     """The node offers as many GPUs as the profile states, and all can be allocated."""
-    if kube_node is None:
-        yield from _unseen(seen)
-        return
+    kube_node = _present(kube_node, seen)
     resource = config.gpu_resource
     yield Metric("allocatable_gpus", offered(kube_node, resource)[1], "GPUs")
     otherwise = [*_offered_otherwise(kube_node, kube_pods, seen, resource, gpu_profile)]
@@ -234,8 +231,7 @@ def _counted(node: KubeNode, resource: str, count: int) -> Judgement:
     if shares is None or (shares == 1 and capacity > count and capacity % count == 0):
         name = resource if shares else f"{resource}.shared"
         yield from _lost(node, (name,))
-        yield NotAvailable(f"{capacity} of {name}: no label states the replicas of a GPU")
-        return
+        raise NotAvailable(f"{capacity} of {name}: no label states the replicas of a GPU")
     expected = count * shares
     if capacity != expected:
         yield Finding(f"capacity of {resource}", str(capacity), str(expected))
@@ -255,9 +251,7 @@ def allocated(
     kube_node: KubeNode | None, kube_pods: tuple[Pod, ...], seen: KubeFacts, config: KubernetesConfig
 ) -> Judgement:
     """Pods hold no more GPUs than the node can allocate, and none was rejected there."""
-    if kube_node is None or seen.pods_problem:
-        yield from _unseen(seen, seen.pods_problem)
-        return
+    kube_node = _present(kube_node, seen, seen.pods_problem)
     resource = config.gpu_resource
     capacity, most = offered(kube_node, resource)
     holders = [pod for pod in kube_pods if not pod.ended and pod.holds(resource)]
@@ -307,8 +301,11 @@ def network_operator(
     profile: Profile,
 ) -> Judgement:
     """The pods of the network operator run on the node and do not restart."""
-    pods = _operator(kube_node, kube_pods, seen, config, NETWORK_COMPONENTS, "network operator", ())
-    yield from _unless_no_adapters(pods, profile)
+    try:
+        yield from _operator(kube_node, kube_pods, seen, config, NETWORK_COMPONENTS, "network operator", ())
+    except NotAvailable:
+        _require_adapters(profile)
+        raise
 
 
 @check(
@@ -321,16 +318,13 @@ def rdma(
     kube_node: KubeNode | None, seen: KubeFacts, usual_rdma: Mapping[str, Norm[str]], profile: Profile
 ) -> Judgement:
     """The node offers the same devices for RDMA as the other nodes of its group, and all can be allocated."""
-    if kube_node is None:
-        yield from _unseen(seen)
-        return
+    kube_node = _present(kube_node, seen)
     if not usual_rdma:
-        none = NotAvailable(
+        _require_adapters(profile)
+        raise NotAvailable(
             "no node of the group offers devices for RDMA: install a device plugin for its adapters, or list the check"
             " under `not_applicable`"
         )
-        yield from _unless_no_adapters(iter([none]), profile)
-        return
     if not has_rdma(kube_node) and (why := starting(kube_node, seen)):
         raise NotAvailable(f"no devices yet, {why}")
     mine = rdma_of(kube_node)
@@ -355,9 +349,7 @@ def labels(
     usual_labels: Mapping[str, Norm[str]],
 ) -> Judgement:
     """The labels of the GPUs agree with the profile, with each other, and with those of the other nodes."""
-    if kube_node is None:
-        yield from _unseen(seen)
-        return
+    kube_node = _present(kube_node, seen)
     found, resource = kube_node.labels, config.gpu_resource
     product = found.get(f"{resource}.product")
     if product is None:
@@ -386,9 +378,7 @@ def software(
     kube_node: KubeNode | None, seen: KubeFacts, usual_software: Mapping[str, Norm[str]]
 ) -> Judgement:
     """Kernel, container runtime, kubelet and system are as on the other nodes, and the kubelet fits the API server."""
-    if kube_node is None:
-        yield from _unseen(seen)
-        return
+    kube_node = _present(kube_node, seen)
     for what, norm in usual_software.items():
         yield from norm.judge(what, software_of(kube_node)[what], worse=differs)
     kubelet = version_of(kube_node.kubelet)
@@ -538,11 +528,10 @@ def _agents(node: KubeNode) -> Iterator[Finding | Advisory]:
         yield kind(name, f"{found.status}: {found.reason} ({found.message})", normal)
 
 
-def _unless_no_adapters(judged: Judgement, profile: Profile) -> Judgement:
-    """Yield what was judged; nothing for the network is missing where the profile has no network for GPUs."""
-    why = NotApplicable(f"profile {profile.name} has no adapters for GPU traffic")
-    for found in judged:
-        yield why if isinstance(found, NotAvailable) and not profile.fabric.has_adapters else found
+def _require_adapters(profile: Profile) -> None:
+    """Raise NotApplicable where the profile has no network for GPUs: nothing for it is missing then."""
+    if not profile.fabric.has_adapters:
+        raise NotApplicable(f"profile {profile.name} has no adapters for GPU traffic")
 
 
 def _operator(
@@ -554,18 +543,15 @@ def _operator(
     operator: str,
     required: tuple[str, ...],
 ) -> Judgement:
-    if node is None or seen.pods_problem:
-        yield from _unseen(seen, seen.pods_problem)
-        return
+    node = _present(node, seen, seen.pods_problem)
     mine = {pod.name: (pod, name) for pod in pods if (name := component_of(pod.daemonset, known))}
     there = {pod.daemonset for pod, _ in mine.values()}
     sets = [(it, name) for it in seen.daemonsets if (name := component_of(it.name, known))]
     expected = {name for it, name in sets if it.belongs_on(node)}
     if not mine and not expected and not required:
-        yield NotAvailable(
+        raise NotAvailable(
             f"no DaemonSet of the {operator} selects this node: install it, or list the check under `not_applicable`"
         )
-        return
     for pod, name in mine.values():
         # the pod, or its node after a restart, could not start containers before
         yield from _pod(pod, name, config, seen.now, max(pod.started or 0.0, node.since))
@@ -613,11 +599,11 @@ def _pod(
         yield Finding(part, f"{pod.phase}, not ready: {waiting}", "Running, all containers ready")
 
 
-def _unseen(seen: KubeFacts, problem: str = "", *, finding: bool = False) -> Judgement:
-    """Say why there is nothing to judge. `finding`: a node that Kubernetes does not have is a failure of this check."""
-    if problem or seen.nodes_problem:
-        yield NotAvailable(problem or seen.nodes_problem)
-    elif finding:
-        yield Finding("node", "Kubernetes has no node of this name or address", "a node")
-    else:
-        yield NotAvailable("Kubernetes has no node of this name or address")
+def _present(node: KubeNode | None, seen: KubeFacts, problem: str = "") -> KubeNode:
+    """Return a node that Kubernetes has; NotAvailable without it, and with another problem."""
+    if node is None or problem:
+        raise NotAvailable(problem or seen.nodes_problem or _NOT_THERE)
+    return node
+
+
+_NOT_THERE = "Kubernetes has no node of this name or address"

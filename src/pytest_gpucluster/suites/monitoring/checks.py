@@ -58,17 +58,14 @@ def grafana(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
 def exporters(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement:
     """The exporters of the whole cluster are targets and up."""
     if not config.cluster_exporters:
-        yield NotApplicable("the cluster file sets no monitoring.cluster_exporters")
-    elif seen.targets_problem:
-        yield NotAvailable(seen.targets_problem)
-    else:
-        everything = [one for targets in seen.targets.values() for one in targets]
-        for name, port in config.cluster_exporters.items():
-            found = [one for one in everything if one.port == port]
-            if not found:
-                yield Finding(f"{name} on port {port}", "not a target of Prometheus", "a target")
-            elif not any(one.health == "up" for one in found):
-                yield from _down(found, seen)
+        raise NotApplicable("the cluster file sets no monitoring.cluster_exporters")
+    everything = [one for targets in seen.known_targets.values() for one in targets]
+    for name, port in config.cluster_exporters.items():
+        found = [one for one in everything if one.port == port]
+        if not found:
+            yield Finding(f"{name} on port {port}", "not a target of Prometheus", "a target")
+        elif not any(one.health == "up" for one in found):
+            yield from _down(found, seen)
 
 
 def _service(service: Service, version: str | None) -> Judgement:
@@ -97,9 +94,7 @@ def cluster_alerts(seen: MonitoringFacts, config: MonitoringConfig) -> Judgement
 )
 def target(seen: MonitoringFacts, node_name: str, node_exporters: Mapping[str, int]) -> Judgement:
     """Every exporter of the node is a target of Prometheus."""
-    if seen.targets_problem:
-        raise NotAvailable(seen.targets_problem)
-    found = seen.targets.get(node_name, ())
+    found = seen.known_targets.get(node_name, ())
     ports = {one.port for one in found}
     yield Metric("node_targets", len(found), "targets")
     for name, port in node_exporters.items():
@@ -120,10 +115,13 @@ def target(seen: MonitoringFacts, node_name: str, node_exporters: Mapping[str, i
 )
 def up(seen: MonitoringFacts, node_name: str) -> Judgement:
     """Every target on the node is up."""
-    found = seen.targets.get(node_name, ())
-    if not found:
-        yield NotAvailable(seen.targets_problem or NO_TARGET)
-    yield from _down(found, seen)
+    yield from _down(_targets(seen, node_name), seen)
+
+
+def _targets(seen: MonitoringFacts, node: str) -> tuple[Target, ...]:
+    if found := seen.known_targets.get(node):
+        return found
+    raise NotAvailable(NO_TARGET)
 
 
 def _unscraped(one: Target, seen: MonitoringFacts) -> NotAvailable:
@@ -150,10 +148,7 @@ def _down(targets: Iterable[Target], seen: MonitoringFacts) -> Judgement:
 )
 def scrape_age(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) -> Judgement:
     """Every target on the node was scraped within the limit, by the clock of Prometheus."""
-    found = seen.targets.get(node_name, ())
-    if not found:
-        yield NotAvailable(seen.targets_problem or NO_TARGET)
-    for one in found:
+    for one in _targets(seen, node_name):
         most = max(config.max_scrape_age, 2 * one.interval)  # an exporter of a BMC is scraped every 5 minutes
         bound = f"<= {most:g} s"
         part = f"job {one.job}, {one.url}"
@@ -183,11 +178,9 @@ def alerts(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) -> J
 def _firing(seen: MonitoringFacts, node: str, config: MonitoringConfig) -> Judgement:
     """Judge the alerts that name a node; '': those that name no node."""
     if not config.alerts:
-        yield NotApplicable("the cluster file sets monitoring.alerts: false")
-        return
+        raise NotApplicable("the cluster file sets monitoring.alerts: false")
     if seen.alerts_problem:
-        yield NotAvailable(seen.alerts_problem)
-        return
+        raise NotAvailable(seen.alerts_problem)
     firing = [one for one in seen.alerts.get(node, ()) if one.state == "firing"]
     yield Metric("alerts_firing", len(firing), "alerts")
     alerting = [one for one in seen.rules if one.alerting]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import safe_json as jsontext
-from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,6 +105,13 @@ class MonitoringFacts:
     now: float = 0.0
     began: float | None = None
     """When Prometheus started or last read its configuration; None if unknown."""
+
+    @property
+    def known_targets(self) -> Mapping[str, tuple[Target, ...]]:
+        """The targets by node; NotAvailable without them."""
+        if self.targets_problem:
+            raise NotAvailable(self.targets_problem)
+        return self.targets
 
     def awaits(self, target: Target) -> bool:
         """Return whether a target was not scraped yet because Prometheus has just started."""

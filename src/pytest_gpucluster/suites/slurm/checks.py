@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 # RealMemory is usually a little below the installed memory, for the operating system (Slurm's FAQ on MemSpecLimit)
 MEMORY_SHARE, MOST_MEMORY = 0.85, 1.05  # a profile states the nominal memory
 NO_PEERS: Norm[Any] = Norm()
-FORGOTTEN = "Slurm no longer knows the job"
 _PROLOG = r"prolog (error|launch)"  # as Slurm writes it; a person may write of a prolog too
 # jobs of others, limits and reservations hold a job so (man squeue, job reason codes): the queue, not the scheduler
 _IN_QUEUE = re.compile(
@@ -70,9 +69,8 @@ def known(node_name: str, info: NodeInfo | None) -> Judgement:
 )
 def schedulable(info: NodeInfo | None) -> Judgement:
     """Judge that jobs may start on the node; a failure states who took it out, when and why."""
-    if info is None:
-        yield NotAvailable("the node is not known to Slurm")
-    elif info.reserved:  # a reservation is no fault of the node
+    info = _known(info)
+    if info.reserved:  # a reservation is no fault of the node
         yield NotAvailable(info.why_unavailable())
     elif not info.responding and not info.away and (info.state == "DOWN" or "DRAIN" not in info.flags):
         yield NotAvailable(
@@ -97,9 +95,8 @@ def schedulable(info: NodeInfo | None) -> Judgement:
 )
 def responding(info: NodeInfo | None) -> Judgement:
     """Judge that the node's slurmd responds to the controller."""
-    if info is None:
-        yield NotAvailable("the node is not known to Slurm")
-    elif info.away or (not info.responding and info.flags & _PASSING):
+    info = _known(info)
+    if info.away or (not info.responding and info.flags & _PASSING):
         yield NotAvailable(
             f"{info.full_state}: the node is off, starts, shuts down or is in maintenance: its slurmd cannot respond"
         )
@@ -121,9 +118,8 @@ _PASSING = frozenset({"MAINTENANCE", "REBOOT_ISSUED"})
 )
 def completing(info: NodeInfo | None) -> Judgement:
     """Judge that the node releases jobs that have ended: it is not COMPLETING for minutes."""
-    if info is None:
-        yield NotAvailable("the node is not known to Slurm")
-    elif info.stuck:
+    info = _known(info)
+    if info.stuck:
         yield Finding("state", str(info.stuck), f"free within {units.format_duration(info.stuck.most)}")
     elif info.ending_unseen:
         yield NotAvailable("COMPLETING, and PrivateData=jobs hides for how long: run as Slurm's operator")
@@ -138,8 +134,7 @@ def completing(info: NodeInfo | None) -> Judgement:
 )
 def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
     """Judge type and count of the GPUs that Slurm allocates."""
-    if info is None:
-        raise NotAvailable("the node is not known to Slurm")
+    info = _known(info)
     yield Metric("slurm_gpus", info.gpus, "GPUs")
     types = sorted(name for name in info.gres if name.split(":")[0] == "gpu")
     if info.allocates_mig:
@@ -164,8 +159,7 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
 )
 def cpus(info: NodeInfo | None, node_profile: NodeProfile, usual_cpus: Norm[Any] = NO_PEERS) -> Judgement:
     """Judge the number of CPUs that Slurm allocates: at most that of the profile, and at least as on the other nodes."""
-    if info is None:
-        raise NotAvailable("the node is not known to Slurm")
+    info = _known(info)
     yield Metric("slurm_cpus", info.cpus, "CPUs")
     if node_profile.cpus is None:
         yield NotApplicable("the profile states no number of CPUs")
@@ -186,8 +180,7 @@ def cpus(info: NodeInfo | None, node_profile: NodeProfile, usual_cpus: Norm[Any]
 )
 def memory(info: NodeInfo | None, node_profile: NodeProfile, usual_memory: Norm[Any] = NO_PEERS) -> Judgement:
     """Judge the memory that Slurm allocates: at most 105% of the profile, and as on the other nodes; below 85% is a warning."""
-    if info is None:
-        raise NotAvailable("the node is not known to Slurm")
+    info = _known(info)
     yield Metric("slurm_memory", info.memory / 2**30, "GiB")
     if node_profile.memory is None:
         raise NotApplicable("the profile states no memory")
@@ -228,6 +221,12 @@ def version(info: NodeInfo | None, slurm_version: str, usual_version: Norm[Any] 
         yield from behind or (Advisory("slurmd", info.version, slurm_version),)
 
 
+def _known(info: NodeInfo | None) -> NodeInfo:
+    if info is None:
+        raise NotAvailable("the node is not known to Slurm")
+    return info
+
+
 def _release(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
@@ -260,14 +259,13 @@ def step(diagnostic: NodeDiagnostic) -> Judgement:
 )
 def output(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that stdout and stderr of every task arrive."""
-    if diagnostic.problem:
-        raise NotAvailable(diagnostic.problem)
+    tasks = diagnostic.reported()
     if diagnostic.first_reports is not None:
         measured = f"incomplete in the first of two steps ({diagnostic.first_reports} tasks reported)"
         yield Advisory("output", measured, f"of {diagnostic.tasks_requested} tasks in both")
-    if len(diagnostic.tasks) < diagnostic.tasks_requested:
-        yield Finding("stdout", f"of {len(diagnostic.tasks)} tasks", f"of {diagnostic.tasks_requested} tasks")
-    for task in diagnostic.tasks:
+    if len(tasks) < diagnostic.tasks_requested:
+        yield Finding("stdout", f"of {len(tasks)} tasks", f"of {diagnostic.tasks_requested} tasks")
+    for task in tasks:
         if not task.stderr_arrived:
             yield Finding(f"stderr of task {task.rank}", "nothing", "its line")
 
@@ -280,9 +278,7 @@ def output(diagnostic: NodeDiagnostic) -> Judgement:
 )
 def environment(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that an exported variable with commas, quotes and blanks arrives unchanged."""
-    if diagnostic.problem:
-        raise NotAvailable(diagnostic.problem)
-    for task in diagnostic.tasks:
+    for task in diagnostic.reported():
         if task.token != diagnostic.token:
             yield Finding(f"GPUCLUSTER_EXAM of task {task.rank}", repr(task.token), repr(diagnostic.token))
 
@@ -295,8 +291,6 @@ def environment(diagnostic: NodeDiagnostic) -> Judgement:
 )
 def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports exit status 7 of the first task, and 0 of the tasks that succeed."""
-    if diagnostic.problem:
-        raise NotAvailable(diagnostic.problem)
     yield from _endings(diagnostic, 0, EXIT_CODE, None)
     for task in diagnostic.tasks:
         if task.local_id > 1 and (task.rc or task.signal):
@@ -311,8 +305,6 @@ def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
 )
 def signal(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that srun reports SIGKILL of the second task."""
-    if diagnostic.problem:
-        raise NotAvailable(diagnostic.problem)
     yield from _endings(diagnostic, 1, None, KILLED)
 
 
@@ -324,12 +316,11 @@ def signal(diagnostic: NodeDiagnostic) -> Judgement:
 )
 def gpu_binding(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that each task of a step with --gpus-per-task=1 has its own device."""
-    if diagnostic.problem:
-        raise NotAvailable(diagnostic.problem)
+    tasks = diagnostic.reported()
     if diagnostic.gpus_requested == 0:
         raise NotApplicable("Slurm has no GPUs on this node")
     owners: dict[str, list[int]] = {}
-    for task in diagnostic.tasks:
+    for task in tasks:
         devices = devices_of(task)
         if len(devices) != 1:
             seen = f"{len(devices)} devices (CUDA_VISIBLE_DEVICES={task.visible})"
@@ -355,9 +346,9 @@ def cpu_affinity(diagnostic: NodeDiagnostic, virtual: bool = False) -> Judgement
     """Judge that the tasks of a step may use at least one CPU per task, if the node has enough."""
     if virtual:
         raise NotApplicable("virtual nodes share the CPUs of their host")
-    tasks = [task for task in diagnostic.tasks if task.cpus and task.online]
-    if diagnostic.problem or not tasks:
-        raise NotAvailable(diagnostic.problem or "the tasks could not read the CPUs that they may run on")
+    tasks = [task for task in diagnostic.reported() if task.cpus and task.online]
+    if not tasks:
+        raise NotAvailable("the tasks could not read the CPUs that they may run on")
     together = frozenset[int]().union(*(task.cpus for task in tasks))
     least = min(len(tasks), max(task.online for task in tasks))
     yield Metric("step_cpus", len(together), "CPUs")
@@ -430,13 +421,9 @@ EPILOGS = LateCheck("slurm.epilog", unjudged=EPILOG_LATER, judge=_epilog_ended)
 )
 def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
     """Judge the time that an eligible job of one task waits for idle nodes; `max_job_start` is in seconds."""
-    record = jobs.element
-    waited = record.waited() if record else None
-    if record is None:
-        yield NotAvailable(jobs.problem or FORGOTTEN)
-    elif _queued(record):
-        yield NotAvailable(_queued(record))
-    elif waited is None:
+    record = _not_queued(jobs.element)
+    waited = record.waited()
+    if waited is None:
         yield Finding("job", _state(record), f"started within {max_job_start:g} s")
     else:
         yield Metric("job_start", waited, "s", better=NEITHER)  # it depends on the queue
@@ -452,19 +439,18 @@ def job_start(jobs: JobFacts, max_job_start: float) -> Judgement:
 )
 def array(jobs: JobFacts) -> Judgement:
     """Judge that both elements of an array ran, and that Slurm reports the exit status of one."""
-    if jobs.problem:
-        raise NotAvailable(jobs.problem)
-    for name, record in (("element 0", jobs.requeued), ("element 1", jobs.element)):
-        if record is None:
-            yield NotAvailable(FORGOTTEN)
-        elif _queued(record):
-            yield NotAvailable(_queued(record))
-        elif not (record.started or record.restarts):  # a requeued element did start
-            yield Finding(name, _state(record), "started")
-    if jobs.element and jobs.element.started and jobs.element.exit_code != ARRAY_EXIT:
-        yield Finding(
-            "element 1", f"{_state(jobs.element)}, exit {jobs.element.exit_code}", f"exit {ARRAY_EXIT}"
-        )
+    for number, expected in ((0, None), (1, ARRAY_EXIT)):
+        try:
+            record = _not_queued(jobs.element if number else jobs.requeued)
+        except NotAvailable as error:
+            yield error
+            continue
+        if not (record.started or record.restarts):  # a requeued element did start
+            yield Finding(f"element {number}", _state(record), "started")
+        elif expected is not None and record.started and record.exit_code != expected:
+            yield Finding(
+                f"element {number}", f"{_state(record)}, exit {record.exit_code}", f"exit {expected}"
+            )
 
 
 @check(
@@ -475,14 +461,10 @@ def array(jobs: JobFacts) -> Judgement:
 )
 def dependency(jobs: JobFacts) -> Judgement:
     """Judge that a job started after the job that it depends on."""
-    if jobs.problem:
-        raise NotAvailable(jobs.problem)
     first, second = jobs.element, jobs.dependent
-    if first is None or second is None:
-        yield NotAvailable(FORGOTTEN)
-    elif _queued(first) or (first.ended and _queued(second)):
-        yield NotAvailable(_queued(first) or _queued(second))
-    elif not second.ended or second.exit_code != DEPENDENT_EXIT:
+    if _not_queued(first).ended:
+        _not_queued(second)
+    if not second.ended or second.exit_code != DEPENDENT_EXIT:
         yield Finding("dependent job", _state(second), f"ended with exit {DEPENDENT_EXIT}")
     elif not first.ended or second.started < first.ended:
         yield Finding("dependent job", f"started {second.started}", f"not before {first.ended}")
@@ -496,16 +478,11 @@ def dependency(jobs: JobFacts) -> Judgement:
 )
 def requeue(jobs: JobFacts) -> Judgement:
     """Judge that a job that requeues itself returns to the queue once."""
-    if jobs.problem:
-        yield NotAvailable(jobs.problem)
-    elif jobs.requeued is None:
-        yield NotAvailable(FORGOTTEN)
-    elif not jobs.requeued.restarts and jobs.requeued.state not in ENDED:
-        yield NotAvailable(f"element 0 is {_state(jobs.requeued)}: it has not requeued itself yet")
-    elif jobs.requeued.restarts != 1:
-        yield Finding(
-            "element 0", f"requeued {jobs.requeued.restarts} times ({_state(jobs.requeued)})", "once"
-        )
+    record = jobs.requeued
+    if not record.restarts and record.state not in ENDED:
+        raise NotAvailable(f"element 0 is {_state(record)}: it has not requeued itself yet")
+    if record.restarts != 1:
+        yield Finding("element 0", f"requeued {record.restarts} times ({_state(record)})", "once")
 
 
 @check(
@@ -516,12 +493,8 @@ def requeue(jobs: JobFacts) -> Judgement:
 )
 def begin(jobs: JobFacts) -> Judgement:
     """Judge that a job with --begin starts at that time or later."""
-    record = jobs.element
-    if record is None:
-        yield NotAvailable(jobs.problem or FORGOTTEN)
-    elif _queued(record):
-        yield NotAvailable(_queued(record))
-    elif not record.started:
+    record = _not_queued(jobs.element)
+    if not record.started:
         yield Finding("job", _state(record), "started after its --begin")
     elif _begin_was_past(jobs.jobs, record):
         yield NotAvailable(
@@ -599,7 +572,7 @@ def devices_of(task: DiagnosticTask) -> tuple[str, ...]:
 
 def _endings(diagnostic: NodeDiagnostic, local_id: int, rc: int | None, number: int | None) -> Judgement:
     expected = f"exit status {rc}" if number is None else f"signal {number}"
-    ended = [task for task in diagnostic.tasks if task.local_id == local_id]
+    ended = [task for task in diagnostic.reported() if task.local_id == local_id]
     if not ended:
         yield Finding(f"local task {local_id}", "no report", expected)
     for task in ended:
@@ -611,18 +584,17 @@ def _ending(task: DiagnosticTask) -> str:
     return f"exit status {task.rc}" if task.signal is None else f"signal {task.signal}"
 
 
-def _state(record: JobRecord | None) -> str:
-    if record is None:
-        return "unknown to Slurm"
+def _state(record: JobRecord) -> str:
     return f"{record.state} ({record.reason})" if record.reason not in {"", "None"} else record.state
 
 
-def _queued(record: JobRecord) -> str:
-    """Return why a job waits that the scheduler cannot start yet; '' if it started, or nothing explains its wait."""
-    waits = not (record.started or record.restarts) and _IN_QUEUE.match(record.reason)
-    return (
-        f"the queue holds the job ({record.reason}): repeat the check on an idle partition" if waits else ""
-    )
+def _not_queued(record: JobRecord) -> JobRecord:
+    """Return a job that started, or whose wait nothing explains; NotAvailable while the queue holds it."""
+    if not (record.started or record.restarts) and _IN_QUEUE.match(record.reason):
+        raise NotAvailable(
+            f"the queue holds the job ({record.reason}): repeat the check on an idle partition"
+        )
+    return record
 
 
 def _limit(what: str, value: float | str | None) -> str:

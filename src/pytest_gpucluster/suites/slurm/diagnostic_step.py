@@ -22,7 +22,7 @@ from pytest_gpucluster.cluster.slurm.error_hints import advice
 from pytest_gpucluster.cluster.slurm.job_cleanup import JobGuard
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, reproduce_command, run_step
-from pytest_gpucluster.core.errors import SlurmError, StepError
+from pytest_gpucluster.core.errors import NotAvailable, SlurmError, StepError
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.core.units import cpu_list
 from pytest_gpucluster.kit.suite_work import Submission
@@ -93,6 +93,12 @@ class NodeDiagnostic:
     state_after: str = ""
     first_reports: int | None = None
 
+    def reported(self) -> tuple[DiagnosticTask, ...]:
+        """Return the tasks; NotAvailable if they reported nothing."""
+        if self.problem:
+            raise NotAvailable(self.problem)
+        return self.tasks
+
     @property
     def incomplete(self) -> bool:
         """Whether output of some tasks did not arrive, although the step ran."""
@@ -122,6 +128,7 @@ class JobRecord:
         return max(0.0, (_when(self.started) - _when(self.eligible)).total_seconds())
 
 
+FORGOTTEN = "Slurm no longer knows the job"
 ENDED = {
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE",
 }  # fmt: skip
@@ -140,7 +147,7 @@ class Jobs:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """Results of the jobs. `problem`: why there are none."""
+    """Results of the jobs: NotAvailable for each of which there is none. `problem`: why there are none at all."""
 
     jobs: Jobs
     records: Mapping[str, JobRecord] = field(default_factory=dict)
@@ -149,23 +156,30 @@ class JobFacts:
     @property
     def ended(self) -> bool:
         """Whether all results are known: element and dependent ended, the other element was requeued."""
-        over = all(job is not None and job.state in ENDED for job in (self.element, self.dependent))
-        return over and self.requeued is not None and self.requeued.restarts > 0
+        names = (f"{self.jobs.array}_1", self.jobs.dependent, f"{self.jobs.array}_0")
+        *ended, requeued = map(self.records.get, names)
+        over = all(job is not None and job.state in ENDED for job in ended)
+        return over and requeued is not None and requeued.restarts > 0
 
     @property
-    def requeued(self) -> JobRecord | None:
+    def requeued(self) -> JobRecord:
         """The element that requeues itself."""
-        return self.records.get(f"{self.jobs.array}_0")
+        return self._of(f"{self.jobs.array}_0")
 
     @property
-    def element(self) -> JobRecord | None:
+    def element(self) -> JobRecord:
         """The element that ends with a known exit status."""
-        return self.records.get(f"{self.jobs.array}_1")
+        return self._of(f"{self.jobs.array}_1")
 
     @property
-    def dependent(self) -> JobRecord | None:
+    def dependent(self) -> JobRecord:
         """The job that waits for `element`."""
-        return self.records.get(self.jobs.dependent)
+        return self._of(self.jobs.dependent)
+
+    def _of(self, job: str) -> JobRecord:
+        if self.problem or job not in self.records:
+            raise NotAvailable(self.problem or FORGOTTEN)
+        return self.records[job]
 
 
 class BatchJobs(Submission):
