@@ -117,11 +117,11 @@ def test_nothing_is_proved_where_slurm_isolates_nothing_and_the_cluster_file_doe
     bare = {"TaskPlugin": "task/affinity"}
     found = read_exemptions(bare, IsolationConfig())
     assert found.nothing
-    judged = found.judgement("cpus")
-    assert isinstance(judged, NotAvailable)
-    assert "false accepts that it does not" in str(judged)
+    with pytest.raises(NotAvailable, match="false accepts that it does not"):
+        found.require("cpus")
     for stated in ({"cpus": False}, {"devices": True}):
         assert not read_exemptions(bare, IsolationConfig(**stated)).nothing
     partly = read_exemptions({**bare, "JobContainerType": "job_container/tmpfs"}, IsolationConfig())
     assert not partly.nothing
-    assert isinstance(partly.judgement("cpus"), NotApplicable)
+    with pytest.raises(NotApplicable):
+        partly.require("cpus")

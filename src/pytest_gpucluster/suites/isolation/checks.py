@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.check import Action, Advisory, Finding, check
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.isolation.pam import PamFacts
     from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
 
+T = TypeVar("T")
 Facts = dict[str, dict[str, Any]]
 
 NO_STEP = "no step has run on the node"
@@ -47,10 +48,8 @@ _DAEMON = "on the node: diff its cgroup.conf with that of the controller; system
 )
 def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     """Judge that a step can use its own CPUs only, also if it requests all, and that two steps share none."""
-    if exempt.cpus:
-        yield exempt.judgement("cpus")
-        return
-    found, missing = _facts(trial, node_name, "cpus")
+    exempt.require("cpus")
+    found, missing = _facts(_tried(trial), node_name, "cpus")
     yield from missing
     for role, facts in found.items():
         cores, reach = facts["cpus"]["cores"], facts["cpus"]["reach"]
@@ -71,16 +70,15 @@ def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
 )
 def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeInfo | None) -> Judgement:
     """Judge that a step can open the device files of its own GPUs only."""
-    if exempt.devices:
-        yield exempt.judgement("devices")
-        return
+    exempt.require("devices")
     if info is None or not info.gpus:
         raise NotApplicable("Slurm has no GPUs on this node")
     if info.allocates_mig:
         raise NotApplicable("MIG instances of one GPU share its device file")
+    trial = _tried(trial)
     found, missing = _facts(trial, node_name, "devices")
     yield from missing
-    if not found or trial is None:
+    if not found:
         return
     opened = [_opened(facts["devices"]["files"]) for facts in found.values()]
     if None in opened:
@@ -139,11 +137,10 @@ def _disjoint(
 )
 def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     """Judge that /tmp and /dev/shm of a job are not those of the node, which all its jobs would share."""
-    if exempt.tmp:
-        yield exempt.judgement("tmp")
-        return
+    exempt.require("tmp")
+    trial = _tried(trial)
     found, missing = _facts(trial, node_name, "folders")
-    if not found or trial is None:
+    if not found:
         yield from missing
         return
     for folder, facts in next(iter(found.values()))["folders"]["found"].items():
@@ -168,12 +165,9 @@ def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
 )
 def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None) -> Judgement:
     """Judge that a task above its memory limit is ended, one below it lives, and the node stays in service."""
-    if exempt.memory:
-        yield exempt.judgement("memory")
-        return
-    if memory_trial is None:
-        raise NotAvailable(NO_STEP)
-    trial, facts = memory_trial, memory_trial.step.last_facts(node_name)
+    exempt.require("memory")
+    trial = _tried(memory_trial)
+    facts = trial.step.last_facts(node_name)
     if state := trial.states.get(node_name):
         yield Finding("node", f"after the task: {state}", "in service")
     if refused := facts.get("refused"):
@@ -231,31 +225,31 @@ def login(
 ) -> Judgement:
     """Judge that sshd refuses the user without a job on the node, and puts the user with a job into it."""
     if adopting:
-        yield NotApplicable(adopting)
-    elif unadoptable:
-        yield NotAvailable(unadoptable)
-    elif login_before is None or login_with_job is None:
-        yield NotAvailable("no login to the node was tried")
-    elif not login_before.refusal:
+        raise NotApplicable(adopting)
+    if unadoptable:
+        raise NotAvailable(unadoptable)
+    if login_before is None or login_with_job is None:
+        raise NotAvailable("no login to the node was tried")
+    if not login_before.refusal:
         yield _admitted(login_before, subject=subject)
     elif login_with_job.refusal:
         yield Finding("login with a job", f"refused: {login_with_job.refusal}", "admitted")
     elif login_with_job.problem:
-        yield NotAvailable(f"with a job: {login_with_job.problem}")
+        raise NotAvailable(f"with a job: {login_with_job.problem}")
     elif login_with_job.job is None:
         yield Finding("login with a job", f"in cgroup {login_with_job.cgroup}", "in job_ID/step_extern")
 
 
-def _admitted(login: Login, *, subject: bool) -> Finding | NotApplicable | NotAvailable:
+def _admitted(login: Login, *, subject: bool) -> Finding:
     """Judge a login without a job that pam_slurm_adopt did not refuse."""
     if login.problem:
-        return NotAvailable(f"without a job: {login.problem}")
+        raise NotAvailable(f"without a job: {login.problem}")
     if login.uid == 0:
-        return NotApplicable("pam_slurm_adopt admits root without a job: run the tests as another user")
+        raise NotApplicable("pam_slurm_adopt admits root without a job: run the tests as another user")
     if login.job is not None:
-        return NotAvailable(f"before the run job {login.job} of this user ran on the node")
+        raise NotAvailable(f"before the run job {login.job} of this user ran on the node")
     if not subject:
-        return NotAvailable(
+        raise NotAvailable(
             "most nodes of the group admit this user without a job (pam_access, action_no_jobs=ignore): run the tests as a "
             "user whom they refuse"
         )
@@ -289,18 +283,22 @@ def pty(ptys: Sequence[PtyResult]) -> Judgement:
             yield Finding(one.node, f"exit status {one.rc}", f"exit status {EXIT_CODE} of the shell")
 
 
-def _facts(trial: Trial | None, node: str, kind: str) -> tuple[dict[str, Facts], list[NotAvailable]]:
+def _tried(trial: T | None) -> T:
+    if trial is None:
+        raise NotAvailable(NO_STEP)
+    return trial
+
+
+def _facts(trial: Trial, node: str, kind: str) -> tuple[dict[str, Facts], list[NotAvailable]]:
     """Return {role: facts of the node} of the steps that reported this kind, and why the others did not."""
     found: dict[str, Facts] = {}
     missing: list[NotAvailable] = []
-    for role, step in trial.steps.items() if trial else ():
+    for role, step in trial.steps.items():
         facts = {key: dict(fact) for key, fact in step.last_facts(node).items()}
         if kind in facts:
             found[role] = facts
         else:
             missing.append(NotAvailable(f"{role} step: {step.silence(node)}"))
-    if trial is None:
-        missing.append(NotAvailable(NO_STEP))
     return found, missing
 
 

@@ -37,15 +37,16 @@ class Exemptions:
     nothing: bool = False
     """Slurm isolates neither CPUs, devices nor folders, and the cluster file does not say that it need not."""
 
-    def judgement(self, kind: str) -> NotApplicable | NotAvailable:
-        """Return how a kind of isolation that is not tested is judged: a suite with nothing to test has proved nothing."""
+    def require(self, kind: str) -> None:
+        """Raise why a kind of isolation is not tested, if it is not: a suite with nothing to test has proved nothing."""
         reason = str(getattr(self, kind))
-        if not self.nothing:
-            return NotApplicable(reason)
-        return NotAvailable(
-            f"{reason}: Slurm isolates no job from another; `isolation.{kind}: true` in the cluster file requires that it "
-            "does, false accepts that it does not"
-        )
+        if reason and not self.nothing:
+            raise NotApplicable(reason)
+        if reason:
+            raise NotAvailable(
+                f"{reason}: Slurm isolates no job from another; `isolation.{kind}: true` in the cluster file requires that it "
+                "does, false accepts that it does not"
+            )
 
     @property
     def any_step(self) -> bool:
