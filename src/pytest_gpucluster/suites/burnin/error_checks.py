@@ -95,8 +95,7 @@ def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judg
     """Counters of ECC, remapped rows, NVLink, PCIe replays and InfiniBand rise by at most their limit in each load."""
     totals = burnin.nodes[node_name]
     if totals.hello is None:
-        yield from unmeasured(totals, "counters")
-        return
+        raise totals.absent()
     counted = totals.hello.get("counted", ())
     unread = totals.hello.get("unread", {}).get("gpu")
     if failure := smi_failure(totals):
@@ -105,12 +104,9 @@ def counters(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judg
         yield NotAvailable(f"the counters of the GPUs could not be read: {unread}")
     if not counted:
         why = "; ".join(f"{source}: {text}" for source, text in totals.hello.get("unread", {}).items())
-        yield (
-            NotAvailable(f"no counter could be read: {why}")
-            if totals.gpus or why
-            else NotApplicable("the node has neither GPUs nor InfiniBand ports with counters")
-        )
-        return
+        if totals.gpus or why:
+            raise NotAvailable(f"no counter could be read: {why}")
+        raise NotApplicable("the node has neither GPUs nor InfiniBand ports with counters")
     if not totals.ran:
         yield NotAvailable("no load was finished, so no counters can be compared")
     for part, counter, count, limit in risen_counters(totals, burnin.seconds, config):
@@ -158,8 +154,7 @@ def xid(burnin: BurninResult, node_name: str) -> Judgement:
     """The driver reports no Xid of the hardware while the loads run."""
     totals = burnin.nodes[node_name]
     if totals.hello is None:
-        yield from unmeasured(totals, "xid")
-        return
+        raise totals.absent()
     if not totals.gpus:
         raise NotApplicable("the node has no GPU in this step")
     if not totals.ran:

@@ -90,9 +90,7 @@ def unmeasured(totals: NodeTotals, *loads: str, config: BurninConfig | None = No
     if config is not None and not set(loads) & set(config.loads):
         yield NotApplicable(f"burnin.loads of the cluster file leaves {loads[0]} out")
     elif totals.hello is None:
-        yield NotAvailable(
-            f"the node never took part: {totals.lost or totals.out or 'its agent sent nothing'}"
-        )
+        yield totals.absent()
     elif set(loads) & set(GPU_LOADS) and not totals.used:
         yield _without_gpus(totals.hello)
     elif any(load in totals.lacks for load in loads):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit.gpu_processes import EXPECTED_PROCESSES
 from pytest_gpucluster.suites.burnin.config import HOST_METRICS, BurninLimit
@@ -144,6 +145,10 @@ class NodeTotals:
     dcgm: dict[str, Any] | None = None
     out: str = ""  # why the node was removed from the burn-in
     lost: str = ""  # how the node was lost
+
+    def absent(self) -> NotAvailable:
+        """Return why there is no hello."""
+        return NotAvailable(f"the node never took part: {self.lost or self.out or 'its agent sent nothing'}")
 
     # --- names
 

@@ -30,20 +30,17 @@ INODES = 10_000  # fewer files than one image has
 HOOK_FAILED = "a hook of Enroot failed, which container.hooks judges"
 
 
-def _unfit(found: ContainerFacts, *steps: str) -> Iterator[NotAvailable]:
-    """Yield why nothing inside can be judged; the checks of import and plugin report the fault."""
+def _require(found: ContainerFacts, *steps: str) -> None:
+    """Raise NotAvailable if nothing inside can be judged; the checks of import and plugin report the fault."""
     if found.main.failed.get(found.node, "").startswith(HOOK):
-        yield NotAvailable(HOOK_FAILED)
-    elif found.node in found.main.failed:
-        yield NotAvailable("the image could not be imported, which container.import judges")
-    elif found.contained is False:
-        yield NotAvailable("the tasks ran outside of a container, which container.plugin judges")
-    else:
-        for name in ("outside", "plain", *steps):
-            problem = found.step(name).problem
-            if problem:
-                yield NotAvailable(f"step {name!r}: {problem}")
-                return
+        raise NotAvailable(HOOK_FAILED)
+    if found.node in found.main.failed:
+        raise NotAvailable("the image could not be imported, which container.import judges")
+    if found.contained is False:
+        raise NotAvailable("the tasks ran outside of a container, which container.plugin judges")
+    for name in ("outside", "plain", *steps):
+        if problem := found.step(name).problem:
+            raise NotAvailable(f"step {name!r}: {problem}")
 
 
 @check(
@@ -91,7 +88,7 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
 def imported(found: ContainerFacts) -> Judgement:
     """Judge that every image was imported; measures the time, and the MB/s of the packed image."""
     if found.contained is False:
-        yield from _unfit(found)
+        _require(found)
         return
     for image in found.imports:
         if image.failed.get(found.node, "").startswith(HOOK):
@@ -122,7 +119,7 @@ def hooks(found: ContainerFacts) -> Judgement:
         hook, _, words = text.partition(" ")
         yield Finding(hook, words, "exits with 0")
     if not failed:
-        yield from _unfit(found, "plain")
+        _require(found, "plain")
 
 
 @check(
@@ -133,9 +130,7 @@ def hooks(found: ContainerFacts) -> Judgement:
 )
 def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
     """Judge the image's os-release: must be the cluster file's, else the majority's (`usual_release`: of all nodes)."""
-    yield from (problems := tuple(_unfit(found, "plain")))
-    if problems:
-        return
+    _require(found, "plain")
     measured = found.step("plain").facts.get("release", "")
     wanted = found.config.release
     if not measured:
@@ -156,9 +151,7 @@ def release(found: ContainerFacts, usual_release: Norm[str]) -> Judgement:
 )
 def root(found: ContainerFacts) -> Judgement:
     """Judge that the root file system is read-only without --container-writable, and writable with it."""
-    yield from (problems := tuple(_unfit(found, "readonly", "turned")))
-    if problems:
-        return
+    _require(found, "readonly", "turned")
     if found.step("readonly").facts.get("writable") != "no":
         yield Finding("root without a flag", "writable", "read-only")
     if found.step("turned").facts.get("marked") != "yes":
@@ -174,7 +167,7 @@ def root(found: ContainerFacts) -> Judgement:
 def mounts(found: ContainerFacts) -> Judgement:
     """Judge that mounts can be read and written, that `ro` applies, and that the cluster file's mounts work."""
     if found.node in found.main.failed or found.contained is not True:
-        yield from _unfit(found, "plain")
+        _require(found, "plain")
         return
     step = found.step("mounts")
     if step.problem:
@@ -199,8 +192,8 @@ def mounts(found: ContainerFacts) -> Judgement:
 )
 def workdir(found: ContainerFacts) -> Judgement:
     """Judge that the task starts in --container-workdir."""
-    yield from (problems := tuple(_unfit(found, "mounts")))
-    if not problems and found.step("mounts").facts.get("workdir") != MOUNTED:
+    _require(found, "mounts")
+    if found.step("mounts").facts.get("workdir") != MOUNTED:
         yield Finding("working directory", found.step("mounts").facts.get("workdir", "none"), MOUNTED)
 
 
@@ -212,9 +205,7 @@ def workdir(found: ContainerFacts) -> Judgement:
 )
 def home(found: ContainerFacts) -> Judgement:
     """Judge that home is mounted only by default or with the flag for it."""
-    yield from (problems := tuple(_unfit(found, "plain", "turned", "back")))
-    if problems:
-        return
+    _require(found, "plain", "turned", "back")
     wanted = (
         ("plain", "without a flag", found.config.mount_home),
         ("turned", "--container-mount-home", True),
@@ -238,9 +229,7 @@ def _mounted(yes: bool) -> str:
 )
 def remap_root(found: ContainerFacts) -> Judgement:
     """Judge the user inside: root with --container-remap-root, the job's user with --no-container-remap-root."""
-    yield from (problems := tuple(_unfit(found, "outside", "turned", "back")))
-    if problems:
-        return
+    _require(found, "outside", "turned", "back")
     own = found.step("outside").facts.get("uid", "?")
     for step, flag, uid in (
         ("turned", "--container-remap-root", "0"),
@@ -262,9 +251,7 @@ def environment(found: ContainerFacts) -> Judgement:
 
     PATH is the image's, possibly changed by a login shell of the image: ENROOT_LOGIN_SHELL is on by default.
     """
-    yield from (problems := tuple(_unfit(found, "plain", "readonly", "turned")))
-    if problems:
-        return
+    _require(found, "plain", "readonly", "turned")
     plain = found.step("plain").facts
     if plain.get("env.GPUCLUSTER_PASSED") != PASSED:
         yield Finding("exported variable", plain.get("env.GPUCLUSTER_PASSED", "absent"), PASSED)
@@ -297,9 +284,7 @@ def entrypoint(found: ContainerFacts) -> Judgement:
     Pyxis starts `sh` through the entrypoint. An image whose entrypoint is a program that ignores its arguments is as good, if
     the cluster file does not require the entrypoint by `entrypoint_sets`.
     """
-    yield from (problems := tuple(_unfit(found, "plain", "back")))
-    if problems:
-        return
+    _require(found, "plain", "back")
     if found.step("plain").facts.get("rc") != "yes":
         raise NotApplicable("the image has no entrypoint (/etc/rc)")
     name, problem = found.config.entrypoint_sets, found.step("entrypoint").problem
@@ -316,13 +301,11 @@ def entrypoint(found: ContainerFacts) -> Judgement:
 
 def _entrypoint_variable(found: ContainerFacts, name: str) -> Judgement:
     if f"env.{name}" in found.step("outside").facts or f"image.{name}" in found.step("plain").facts:
-        yield NotAvailable(
+        raise NotAvailable(
             f"{name} is set without the entrypoint too: name another variable in container.entrypoint_sets"
         )
-        return
     if not _was_written(found):
-        yield NotAvailable(f"{_UNWRITTEN}, so Pyxis' /etc/rc.local still disables the entrypoint")
-        return
+        raise NotAvailable(f"{_UNWRITTEN}, so Pyxis' /etc/rc.local still disables the entrypoint")
     for step, flag, wanted in (
         ("entrypoint", "--container-entrypoint", True),
         ("back", "--no-container-entrypoint", False),
@@ -349,7 +332,7 @@ _NO_ROOM = re.compile(r"no space (?:left )?on|quota exceeded|file too large", re
 def reuse(found: ContainerFacts) -> Judgement:
     """Judge that a later step finds the container by its name, with the files of an earlier step."""
     if found.node in found.main.failed or found.contained is False or found.step("outside").problem:
-        yield from _unfit(found)
+        _require(found)
         return
     for step in ("plain", "back"):
         if found.step(step).problem:
@@ -371,9 +354,7 @@ def save(found: ContainerFacts) -> Judgement:
     """Judge that a saved container starts as an image, with the files that were written in it."""
     if not found.config.save:
         raise NotApplicable("container.save is false")
-    yield from (problems := tuple(_unfit(found, "back")))
-    if problems:
-        return
+    _require(found, "back")
     refused = found.step("back").unsaved or found.step("saved").problem
     if _NO_ROOM.search(refused):
         yield NotAvailable(
@@ -400,10 +381,10 @@ def remove(found: ContainerFacts) -> Judgement:
     """Judge that a named container is listed, and no longer listed after its removal."""
     if not found.config.save:
         raise NotApplicable("container.save is false: there is no second container to remove")
-    yield from (problems := tuple(_unfit(found, "saved")))
+    _require(found, "saved")
     if found.saved_removed == UNKNOWN:
-        yield NotAvailable(UNKNOWN)
-    elif not problems and found.saved_removed:
+        raise NotAvailable(UNKNOWN)
+    if found.saved_removed:
         yield Finding("named container", found.saved_removed, "listed, then removed")
 
 
@@ -418,7 +399,7 @@ def gpus(found: ContainerFacts) -> Judgement:
     if not found.gpus:
         raise NotApplicable("the node has no GPUs")
     if found.node in found.main.failed or found.contained is not True:
-        yield from _unfit(found, "plain")
+        _require(found, "plain")
         return
     if found.step("gpus").problem:
         yield _step_finding("NVIDIA_VISIBLE_DEVICES=all", found.step("gpus"))
@@ -448,9 +429,7 @@ def _uuids(facts: Mapping[str, str]) -> set[str]:
 )
 def ranks(found: ContainerFacts) -> Judgement:
     """Judge RANK and LOCAL_RANK of Pyxis, and the variables of Enroot's hook for PyTorch, in every task."""
-    yield from (problems := tuple(_unfit(found, "ranks")))
-    if problems:
-        return
+    _require(found, "ranks")
     tasks = found.step("ranks").tasks
     if len(tasks) != RANKS_PER_NODE:
         yield Finding("tasks", str(len(tasks)), str(RANKS_PER_NODE))
@@ -495,9 +474,7 @@ def sshd(found: ContainerFacts) -> Judgement:
     """Judge that the image's sshd runs as the user, that a command reaches the container through it, and that it ends."""
     if not found.config.sshd:
         raise NotApplicable("container.sshd is false: no sshd is started")
-    yield from (problems := tuple(_unfit(found)))
-    if problems:
-        return
+    _require(found)
     if found.step("plain").facts.get("uid") == "0":
         raise NotApplicable(
             "the step runs as root, whose sshd needs setgroups, which a container refuses: run as a user"
@@ -525,9 +502,7 @@ def sshd(found: ContainerFacts) -> Judgement:
 )
 def memlock(found: ContainerFacts) -> Judgement:
     """Judge the limit of locked memory inside: at least the cluster file's, else that of the node."""
-    yield from (problems := tuple(_unfit(found, "outside", "plain")))
-    if problems:
-        return
+    _require(found, "outside", "plain")
     inside = found.step("plain").facts.get("memlock", "")
     wanted = found.config.memlock or found.step("outside").facts.get("memlock", "")
     if not inside:
@@ -552,9 +527,7 @@ def _enough(limit: str, wanted: str) -> bool:
 )
 def shm(found: ContainerFacts) -> Judgement:
     """Judge the size of /dev/shm inside: at least the cluster file's, else that of the node."""
-    yield from (problems := tuple(_unfit(found, "outside", "plain")))
-    if problems:
-        return
+    _require(found, "outside", "plain")
     inside, outside = (_size(found.step(name)) for name in ("plain", "outside"))
     wanted = found.config.shm or outside
     if inside is None or wanted is None:
