@@ -236,4 +236,4 @@ def test_nodes_of_the_run_in_other_allocations_are_possible_partners() -> None:
     runners: Any = FrameworkStepRunner.of_allocations(session, FrameworkConfig())
     for runner in runners:
         assert (runner.reach.selected, runner.reach.allocated) == (2, 1)
-        assert NOTHING in runner.reach.obstacle("gpu01").reason
+        assert NOTHING in str(runner.reach.obstacle("gpu01"))

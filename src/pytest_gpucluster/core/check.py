@@ -351,7 +351,7 @@ def _with_raised(judgement: Iterable[_Item]) -> Judgement:
     try:
         yield from judgement
     except NotJudged as error:
-        yield error
+        yield error.with_traceback(None)  # it may be raised for each node, and would hold the facts
 
 
 def conclude(

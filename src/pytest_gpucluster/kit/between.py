@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,7 +28,7 @@ class Reach:
     allocated: int
     limit: int | None = None
 
-    def obstacle(self, node: str) -> NotApplicable | NotAvailable | None:
+    def obstacle(self, node: str) -> NotJudged | None:
         """Return why the node has no other to exchange data with; None if it has one.
 
         A run of one node makes nothing between nodes possible. Partitions and `nodes: 1` leave unproved what is possible.

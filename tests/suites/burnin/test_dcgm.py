@@ -371,7 +371,7 @@ def test_what_a_result_of_dcgm_asks_for() -> None:
     assert told("warn", mild) == Advisory("GPU 1", "memory (Hardware): warn: mode", "pass without a warning")
     assert told("pass", mild) == Advisory("GPU 1", "memory (Hardware): pass: mode", "pass without a warning")
     assert told("pass") is told("skip") is told("not run") is told("passed") is None
-    assert told("odd").reason == "dcgmi diag: the status 'odd' of memory on GPU 1 is not known"
+    assert str(told("odd")) == "dcgmi diag: the status 'odd' of memory on GPU 1 is not known"
     assert told("fail", grave, mild).action is Action.DRAIN
     assert told("fail", DcgmWarning("r", 6, 5), mild).action is Action.RESET_GPU
     assert told("fail", mild, DcgmWarning("x")).action is None

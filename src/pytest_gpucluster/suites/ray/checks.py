@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check, revised, with_cause
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
 from pytest_gpucluster.core.text import listed
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ClusterFacts:
     driver: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     version: str = ""
     token: bool = True
-    obstacle: NotApplicable | NotAvailable | None = None
+    obstacle: NotJudged | None = None
 
     @property
     def alive(self) -> Mapping[str, Mapping[str, Any]]:
@@ -181,8 +181,8 @@ def actors(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
 def objects(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     """Judge that an object of the driver reaches the node unchanged, and an object of the node the driver."""
     fact = cluster_facts.driver.get("objects", {})
-    if (reason := _absent(node_name, cluster_facts, fact)) is not None:
-        yield reason
+    if (broken := _broken(node_name, cluster_facts, fact)) is not None:
+        yield broken
         return
     for key, direction in (("sent", "head to node"), ("fetched", "node to head")):
         measured = fact[key].get(node_name, "nothing arrived")
@@ -206,8 +206,8 @@ def gpus(facts: ClusterFacts) -> Judgement:
     if not requested:
         raise NotApplicable("the nodes have no GPUs for Ray")
     fact = facts.driver.get("gpus", {})
-    if (reason := _absent("", facts, fact)) is not None:
-        yield reason
+    if (broken := _broken("", facts, fact)) is not None:
+        yield broken
         return
     good = [tuple(it) for it in fact["held"] if isinstance(it, list)]
     for wrong in (it for it in fact["held"] if not isinstance(it, list)):
@@ -241,8 +241,8 @@ def tune(facts: ClusterFacts, tune_enabled: bool) -> Judgement:
     if not tune_enabled:
         raise NotApplicable("the cluster file disables Ray Tune (ray.tune)")
     fact = facts.driver.get("tune", {})
-    if (reason := _absent("", facts, fact)) is not None:
-        yield reason
+    if (broken := _broken("", facts, fact)) is not None:
+        yield broken
         return
     for error in fact["errors"]:
         yield Finding("trial", str(error), "no error")
@@ -276,8 +276,8 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
     if "problem" in cluster_facts.driver.get("tune", {}):
         raise NotAvailable("Ray Tune does not run: see ray.tune")
     fact = cluster_facts.driver.get("tune_gpus", {})
-    if (reason := _absent(node_name, cluster_facts, fact)) is not None:
-        yield reason
+    if (broken := _broken(node_name, cluster_facts, fact)) is not None:
+        yield broken
         return
     trial = fact["trials"].get(node_name)
     if trial is None or trial["error"] or not trial["where"]:
@@ -307,8 +307,8 @@ def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
             f"Ray {facts.version} has no token authentication: install 2.52 or later, or set ray.token: false"
         )
     fact = facts.driver.get("no_token", {})
-    if (reason := _absent("", facts, fact or facts.driver.get("token", {}))) is not None:
-        yield reason
+    if (broken := _broken("", facts, fact or facts.driver.get("token", {}))) is not None:
+        yield broken
         return
     if not fact["refused"]:
         text = f"was accepted (exit {fact['rc']}): {fact['output']}"
@@ -334,9 +334,9 @@ def head_lost(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     if node_name == cluster_facts.head and len(cluster_facts.requested) > 1:
         raise NotApplicable("the node was the head")
     head = cluster_facts.nodes.get(cluster_facts.head, NodeFacts())
-    if node_name not in cluster_facts.alive or "killed" not in head.facts:
-        yield _alone(node_name, cluster_facts) or NotAvailable(SEE_NODES)
-        return
+    _require_cluster(node_name, cluster_facts)
+    if "killed" not in head.facts:
+        raise NotAvailable(SEE_NODES)
     worker = cluster_facts.nodes.get(node_name, NodeFacts(silent="was not started"))
     if worker.problem or "left" not in worker.facts:
         yield Finding("worker", worker.problem or "sent no report of its end", "ends when its head is lost")
@@ -377,27 +377,23 @@ def _ran(what: str, node: str, fact: Mapping[str, Any]) -> Judgement:
 
 def _per_node(node: str, facts: ClusterFacts, kind: str) -> Judgement:
     fact = facts.driver.get(kind, {})
-    if (reason := _absent(node, facts, fact)) is not None:
-        yield reason
+    if (broken := _broken(node, facts, fact)) is not None:
+        yield broken
     else:
         yield from _ran(kind.removesuffix("s"), node, fact)
 
 
-def _alone(node: str, facts: ClusterFacts) -> NotApplicable | NotAvailable | None:
-    """Return why there is no cluster: of a node what it leaves unproved, of the whole that it does not apply."""
-    if len(facts.requested) > 1:
-        return None
-    return (facts.obstacle if node else None) or NotApplicable(ONE_NODE)
-
-
-def _absent(
-    node: str, facts: ClusterFacts, fact: Mapping[str, Any]
-) -> Finding | NotApplicable | NotAvailable | None:
-    """Return why the work of the driver cannot be judged; None if it can."""
-    if reason := _alone(node, facts):
-        return reason
+def _require_cluster(node: str, facts: ClusterFacts) -> None:
+    """Raise why there is no cluster: of a node what it leaves unproved, of the whole that it does not apply."""
+    if len(facts.requested) < 2:
+        raise (facts.obstacle if node else None) or NotApplicable(ONE_NODE)
     if not facts.alive or (node and node not in facts.alive):
-        return NotAvailable(SEE_NODES)
+        raise NotAvailable(SEE_NODES)
+
+
+def _broken(node: str, facts: ClusterFacts, fact: Mapping[str, Any]) -> Finding | None:
+    """Return how the work of the driver failed, None if it did not; NotAvailable or NotApplicable without a cluster."""
+    _require_cluster(node, facts)
     if fact and "problem" not in fact:
         return None
     head = facts.nodes.get(facts.head, NodeFacts())
