@@ -10,6 +10,7 @@ import pytest
 from framework_helpers import spelled
 
 from pytest_gpucluster.core.check import CHECKS, Action, Verdict, check
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.registry import import_checks, suites
 from pytest_gpucluster.kit.between import NOTHING, ONE_NODE_RUN, Reach, judge_between
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
@@ -134,7 +135,7 @@ def test_a_job_of_horovod_is_valid_on_several_nodes() -> None:
     assert judged(horovod.between("gpu01", REACH, [world()])) == "passed"
     assert judged(horovod.between("gpu01", REACH, [world(), world(wrong=1)])) == "not checked"
     assert judged(horovod.between("gpu01", REACH, [world(), world(problem="it hung")])) == "not checked"
-    without = horovod.World(launch, not_checked="horovodrun -H needs ssh between nodes")
+    without = horovod.World(launch, obstacle=NotAvailable("horovodrun -H needs ssh between nodes"))
     assert judged(horovod.between("gpu01", REACH, [world(), without])) == "passed"
     assert judged(horovod.between("gpu01", REACH, [without])) == "not checked"
     assert spelled(horovod.ranks(without))[:2] == ("not checked", "horovodrun -H needs ssh between nodes")

@@ -17,7 +17,7 @@ from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
-from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.errors import NotApplicable, ProbeError
 from pytest_gpucluster.kit.payload_result import read_facts
 from pytest_gpucluster.kit.payload_step import sent
 from pytest_gpucluster.suites.horovod import checks
@@ -303,7 +303,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (lambda: checks.interface(NodeBuild(interfaces={"ib0": "10.0.0.1"}), "ib0"), "passed", "", [], []),
     (lambda: checks.ranks(world()), "passed", "", [], []),
     (lambda: checks.ranks(world(), "eth0"), "passed", "", [], []),
-    (lambda: checks.ranks(world(not_applicable="no mpirun")), "not applicable", "no mpirun", [], []),
+    (lambda: checks.ranks(world(obstacle=NotApplicable("no mpirun"))), "not applicable", "no mpirun", [], []),
     (
         lambda: checks.ranks(world(ranks=tuple(rank(n, rank=0, size=1) for n in range(4)))),
         "failed",
@@ -545,7 +545,13 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
         [],
     ),
-    (lambda: checks.all_reduce(world(not_applicable="no mpirun")), "not applicable", "no mpirun", [], []),
+    (
+        lambda: checks.all_reduce(world(obstacle=NotApplicable("no mpirun"))),
+        "not applicable",
+        "no mpirun",
+        [],
+        [],
+    ),
     (lambda: checks.broadcast(world()), "passed", "", [], []),
     (
         lambda: checks.broadcast(world(rank(1, sent={"0": 1, "3": 9}))),
@@ -557,7 +563,13 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ],
         [],
     ),
-    (lambda: checks.broadcast(world(not_applicable="no mpirun")), "not applicable", "no mpirun", [], []),
+    (
+        lambda: checks.broadcast(world(obstacle=NotApplicable("no mpirun"))),
+        "not applicable",
+        "no mpirun",
+        [],
+        [],
+    ),
     (
         lambda: checks.broadcast(world(problem="x")),
         "not checked",

@@ -16,6 +16,7 @@ from counter_examples import (
 )
 from payload_helpers import NCCL_LOG, NODES, connected, each_rank, fabric
 
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod.checks import Launch, World
 
@@ -67,7 +68,7 @@ COUNTER_EXAMPLES = (
         lambda: checks.all_reduce(world(r1={"wrong": {**dict.fromkeys(TYPES, 0), "float16": 1}})), sick=True),
     machine("broadcast", "all received", f"{DOCS}concepts_include.html", PASSED, lambda: checks.broadcast(world())),
     machine("broadcast", "the launcher is not offered here", f"{DOCS}running_include.html", NOT_APPLICABLE,
-        lambda: checks.broadcast(world("horovodrun", not_applicable="ssh leads out of the container"))),
+        lambda: checks.broadcast(world("horovodrun", obstacle=NotApplicable("ssh leads out of the container")))),
     machine("broadcast", "the data of the last rank are wrong on one rank", f"{DOCS}concepts_include.html", MONITOR,
         lambda: checks.broadcast(world(r0={"sent": {"0": 0, "3": 12}})), sick=True),
     machine("training", "the order of the sum changes the last bits of the mean", "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html", PASSED,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
 from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.between import judge_between
@@ -62,7 +62,7 @@ class World:
     """One job on `nodes`. `places`: the expected node of each rank, in rank order; under horovodrun its host name.
 
     `ranks`, `problems`: the facts of the ranks.
-    `not_applicable`, `not_checked`: why the job does not run here; `problem`: why the step failed.
+    `obstacle`: why the job does not run here; `problem`: why the step failed.
     """
 
     launch: Launch
@@ -70,8 +70,7 @@ class World:
     ranks: tuple[Mapping[str, Any], ...] = ()
     problems: tuple[Mapping[str, Any], ...] = ()
     problem: str = ""
-    not_applicable: str = ""
-    not_checked: str = ""
+    obstacle: NotJudged | None = None
     gpus: bool = False
     nodes: tuple[str, ...] = ()
     connections: Connections | None = None
@@ -159,9 +158,8 @@ def interface(node_build: NodeBuild, wanted_interface: str | None) -> Judgement:
 )
 def ranks(world: World, wanted_interface: str | None = None) -> Judgement:
     """Judge that every rank ran once, on its node, with the requested sizes, controller and devices."""
-    if (reason := _not_run(world)) is not None:
-        yield reason
-        return
+    if world.obstacle:
+        raise world.obstacle
     for fact in world.problems:
         part = f"rank {fact.get('rank', '?')} on {fact['node']}"
         yield Finding(part, f"{fact['problem']} (in {fact['stage']})", f"a job by {world.launch}")
@@ -185,9 +183,7 @@ def ranks(world: World, wanted_interface: str | None = None) -> Judgement:
 )
 def all_reduce(world: World) -> Judgement:
     """Judge the sums of every type against their closed form."""
-    if (reason := _unfit(world)) is not None:
-        yield reason
-        return
+    _require_valid(world)
     for fact in world.ranks:
         for kind, count in fact["wrong"].items():
             if count:
@@ -205,9 +201,7 @@ def all_reduce(world: World) -> Judgement:
 )
 def broadcast(world: World) -> Judgement:
     """Judge that every rank received the data of the first and of the last rank."""
-    if (reason := _unfit(world)) is not None:
-        yield reason
-        return
+    _require_valid(world)
     for fact in world.ranks:
         for root, count in fact["sent"].items():
             if count:
@@ -227,9 +221,7 @@ def broadcast(world: World) -> Judgement:
 )
 def training(world: World) -> Judgement:
     """Judge that one step leaves all ranks with equal parameters, changed by the mean gradient."""
-    if (reason := _unfit(world)) is not None:
-        yield reason
-        return
+    _require_valid(world)
     for when in ("before", "after"):
         usual = most_common(str(fact["trained"][when]) for fact in world.ranks)
         if other := [fact for fact in world.ranks if fact["trained"][when] != usual]:
@@ -270,7 +262,7 @@ def transport(node_name: str, own_worlds: Iterable[World], profile: Profile) -> 
 )
 def between(node_name: str, reach: Reach, own_worlds: Iterable[World]) -> Judgement:
     """Judge that ranks of the node summed and trained with ranks of other nodes, in each job over the nodes."""
-    exchanged = [_exchanged(world) for world in own_worlds if _not_run(world) is None]
+    exchanged = [_exchanged(world) for world in own_worlds if not world.obstacle]
     nodes = frozenset.intersection(*exchanged) if exchanged else frozenset()
     yield from judge_between(node_name, reach, nodes, "horovod.ranks and horovod.all_reduce")
 
@@ -352,14 +344,9 @@ def _devices(world: World) -> Iterable[Finding]:
             yield Finding(f"GPU {device} of {node}", f"used by {count} ranks", "one rank")
 
 
-def _not_run(world: World) -> NotApplicable | NotAvailable | None:
-    if world.not_checked:
-        return NotAvailable(world.not_checked)
-    return NotApplicable(world.not_applicable) if world.not_applicable else None
-
-
-def _unfit(world: World) -> NotApplicable | NotAvailable | None:
-    return _not_run(world) or (None if world.valid else NotAvailable(INVALID))
+def _require_valid(world: World) -> None:
+    if world.obstacle or not world.valid:
+        raise world.obstacle or NotAvailable(INVALID)
 
 
 def _rank(fact: Mapping[str, Any]) -> str:

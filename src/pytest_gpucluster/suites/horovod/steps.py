@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.errors import ProbeError, StepError
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError, StepError
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_step import as_batch
 from pytest_gpucluster.kit.nccl_transport import LOGGED
@@ -126,17 +126,21 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         if self.in_container:
             return World(
                 launch,
-                not_applicable="horovodrun starts its ranks by ssh, outside of the image; srun does not",
+                obstacle=NotApplicable(
+                    "horovodrun starts its ranks by ssh, outside of the image; srun does not"
+                ),
             )
         if len(self.nodes) < 2:  # ssh needs another node
-            return World(launch, not_applicable="there is only one node: see the launch on localhost")
+            return World(
+                launch, obstacle=NotApplicable("there is only one node: see the launch on localhost")
+            )
         refused = self._checked.last_facts(self.nodes[0]).get("build", {}).get("ssh", {})
         if not refused or self.config.launchers is not None:
             return None
         node, why = next(iter(refused.items()))
         more = f" (and {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
         reason = f"horovodrun -H needs ssh between nodes; {self.nodes[0]} to {node}: {why}{more}"
-        return World(launch, not_checked=f"{reason}; without it set horovod.launchers: [srun]")
+        return World(launch, obstacle=NotAvailable(f"{reason}; without it set horovod.launchers: [srun]"))
 
     def _places(self, launch: Launch, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
         if launch.launcher == "srun":

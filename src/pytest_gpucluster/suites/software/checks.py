@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.software.config import CondaConfig, ModulesConfig, SoftwareConfig
     from pytest_gpucluster.suites.software.facts import CommandStep
 
-NO_MODULES = NotApplicable("the cluster file has no `software.modules`")
-NO_CONDA = NotApplicable("the cluster file has no `software.conda`")
+NO_MODULES = "the cluster file has no `software.modules`"
+NO_CONDA = "the cluster file has no `software.conda`"
 _ABSENT = "the node's python, module tree or shared file system differs from the other nodes"
 
 
@@ -32,8 +32,8 @@ _ABSENT = "the node's python, module tree or shared file system differs from the
 def module_command(modules: ScriptResult | None) -> Judgement:
     """The shell of a step has the command `module`."""
     if modules is None:
-        yield NO_MODULES
-    elif modules.unknown(0):
+        raise NotApplicable(NO_MODULES)
+    if modules.unknown(0):
         yield _without_end(modules, 0, "module --version")
     elif modules.of(0, "version")[0].rc in (NOT_FOUND, NOT_EXECUTABLE):
         yield Finding("module", _first_error(modules.text(0, "version")), "a command of the shell")
@@ -48,13 +48,10 @@ def module_command(modules: ScriptResult | None) -> Judgement:
 def modules(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """Each stated module loads within the limit, and `module avail` and `module list` show it."""
     for config, facts, number, item in _items(modules, section):
-        if isinstance(facts, str):
-            yield NotAvailable(facts)
-        elif facts.unknown(number):
+        if facts.unknown(number):
             yield _without_end(facts, number, item)
         else:
             yield from _loaded(config, facts, number, item)
-    yield from _without_items(modules, section)
 
 
 def _loaded(config: ModulesConfig, facts: ScriptResult, number: int, item: str) -> Judgement:
@@ -100,17 +97,14 @@ def module_output(modules: ScriptResult | None, section: SoftwareConfig) -> Judg
         raise NotApplicable("the cluster file has no `software.modules.output`")
     for config, facts, number, item in _items(modules, section):
         wanted = config.output.get(item, {})
-        if isinstance(facts, str):
-            yield NotAvailable(facts)
-        elif not wanted:
+        if not wanted:
             continue
-        elif facts.unknown(number):
+        if facts.unknown(number):
             yield NotAvailable(f"{item}: {facts.unknown(number)}: see software.modules")
         else:
             for (command, text), step in zip(wanted.items(), facts.of(number, "output"), strict=True):
                 if text not in step.text:
                     yield Finding(f"{item}: {command}", _failure(step), text)
-    yield from _without_items(modules, section)
 
 
 @check(
@@ -126,31 +120,30 @@ def module_unload(modules: ScriptResult | None, section: SoftwareConfig) -> Judg
     changes, and moves a folder that a module prepends again (LMOD_DUPLICATE_PATHS).
     """
     for _, facts, number, item in _items(modules, section):
-        if isinstance(facts, str):
-            yield NotAvailable(facts)
-        elif facts.unknown(number):
+        if facts.unknown(number):
             yield NotAvailable(f"{item}: {facts.unknown(number)}: see software.modules")
         else:
             yield from _unloaded(facts, number, item)
-    yield from _without_items(modules, section)
 
 
 def _unloaded(facts: ScriptResult, number: int, item: str) -> Judgement:
     before, after, unloaded = (facts.loaded(number, step) for step in ("before", "after", "unloaded"))
     if not set(after) - set(before):
         yield NotAvailable(f"{item} was not loaded: see software.modules")
-        return
-    if replaced := [name for name in before if name not in after]:
+    elif replaced := [name for name in before if name not in after]:
         yield NotAvailable(
             f"loading {item} replaced {listed(replaced)}: the environment differs for that reason"
         )
-        return
-    if left := [name for name in unloaded if name not in before]:
+    elif left := [name for name in unloaded if name not in before]:
         why = last_line(facts.text(number, "unload"))
         yield Finding(
             item, f"{listed(left)} still loaded{f': {_first_error(why)}' if why else ''}", "unloaded"
         )
-        return
+    else:
+        yield from _restored(facts, number, item)
+
+
+def _restored(facts: ScriptResult, number: int, item: str) -> Judgement:
     was, now = (_paths(facts.text(number, step)) for step in ("paths_before", "paths_unloaded"))
     for name in sorted(was):
         if added := [folder for folder in now.get(name, ()) if folder not in was[name]]:
@@ -174,12 +167,10 @@ def module_conflicts(modules: ScriptResult | None, section: SoftwareConfig) -> J
     """Two modules that exclude each other are never loaded together, and each loads alone."""
     config = section.modules
     if modules is None or config is None:
-        yield NO_MODULES
-        return
+        raise NotApplicable(NO_MODULES)
     if not config.conflicts:
         raise NotApplicable("the cluster file has no `software.modules.conflicts`")
-    if reason := _without_command(modules):
-        raise NotAvailable(reason)
+    _require_command(modules)
     for number, (one, other) in enumerate(config.conflicts, len(config.load) + 1):
         if modules.unknown(number):
             yield _without_end(modules, number, f"{one} and {other}")
@@ -212,11 +203,12 @@ def _gained(loaded: Sequence[str], before: set[str], item: str) -> list[str]:
 def conda(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """Each stated conda environment can be activated, within the limit, and its python comes first."""
     if conda is None or section.conda is None:
-        yield NO_CONDA
+        raise NotApplicable(NO_CONDA)
+    if conda.hung == 0:
+        yield _without_end(conda, 0, "conda --version")
         return
     if reason := conda.unknown(0):
-        yield NotAvailable(reason) if conda.hung != 0 else _without_end(conda, 0, "conda --version")
-        return
+        raise NotAvailable(reason)
     if (version := conda.of(0, "version")[0]).rc != 0:
         yield Finding("conda", _failure(version), "runs")
         return
@@ -251,8 +243,7 @@ def _activated(config: CondaConfig, facts: ScriptResult, number: int, name: str)
 def conda_packages(conda: ScriptResult | None, section: SoftwareConfig) -> Judgement:
     """The python and the packages of each conda environment have the stated versions."""
     if conda is None or section.conda is None:
-        yield NO_CONDA
-        return
+        raise NotApplicable(NO_CONDA)
     environments = section.conda.environments
     if not any(wanted.python or wanted.packages for wanted in environments.values()):
         raise NotApplicable("the cluster file states no versions in `software.conda.environments`")
@@ -292,26 +283,21 @@ def _is_version(found: str, stated: str) -> bool:
 
 def _items(
     modules: ScriptResult | None, section: SoftwareConfig
-) -> Iterator[tuple[ModulesConfig, ScriptResult | str, int, str]]:
-    """Yield (config, facts or why there are none, number, item) of each item of `load`."""
+) -> Iterator[tuple[ModulesConfig, ScriptResult, int, str]]:
+    """Yield (config, facts, number, item) of each item of `load`; NotApplicable without items."""
     if modules is None or section.modules is None:
-        return
-    facts = _without_command(modules) or modules
+        raise NotApplicable(NO_MODULES)
+    if not section.modules.load:
+        raise NotApplicable("the cluster file has no `software.modules.load`")
+    _require_command(modules)
     for number, item in enumerate(section.modules.load, 1):
-        yield section.modules, facts, number, item
+        yield section.modules, modules, number, item
 
 
-def _without_items(modules: ScriptResult | None, section: SoftwareConfig) -> Judgement:
-    if modules is None or section.modules is None:
-        yield NO_MODULES
-    elif not section.modules.load:
-        yield NotApplicable("the cluster file has no `software.modules.load`")
-
-
-def _without_command(facts: ScriptResult) -> str:
+def _require_command(facts: ScriptResult) -> None:
     version = facts.of(0, "version")
-    known = version and version[0].rc not in (NOT_FOUND, NOT_EXECUTABLE)
-    return "" if known else "the node has no command `module`: see software.module_command"
+    if not version or version[0].rc in (NOT_FOUND, NOT_EXECUTABLE):
+        raise NotAvailable("the node has no command `module`: see software.module_command")
 
 
 def _without_end(facts: ScriptResult, entry: int, item: str) -> Finding | NotAvailable:
