@@ -383,11 +383,10 @@ def _unknown_jobs(records: Records) -> Judgement:
     count = len(records.runaways) + len(records.missing)
     if count and records.unsent != 0:
         unsent = "an unknown number of" if records.unsent is None else str(records.unsent)
-        yield NotAvailable(
+        raise NotAvailable(
             f"the accounting and squeue differ in {count} jobs, and slurmctld has {unsent} records that it has not sent "
             "to slurmdbd yet"
         )
-        return
     for one in records.runaways[:20]:
         since = one.started or one.submitted or "an unknown time"
         yield Finding(

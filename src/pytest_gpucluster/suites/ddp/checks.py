@@ -93,9 +93,7 @@ def environment(
     node_name: str, placement: PayloadResult, setters: Setters, provided: Sequence[str] = ()
 ) -> Judgement:
     """Judge the five variables of each task: those that are set are right, and the site sets those of ddp.provided."""
-    tasks = placement.of_node(node_name, "place")
-    if not tasks:
-        raise NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
+    tasks = _placed(placement, node_name)
     yield Metric("ddp_variables_given", len(tasks[0]["given"]), "of 5")
     locals_: dict[str, list[int]] = {}
     for fact in tasks:
@@ -125,9 +123,7 @@ def environment(
 )
 def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that the tasks of the node have the MASTER_ADDR of the others, and that it resolves as on other nodes."""
-    tasks = placement.of_node(node_name, "place")
-    if not tasks:
-        raise NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
+    tasks = _placed(placement, node_name)
     everyone = placement.facts("place")
     usual = norm(((fact["node"], _final(fact, "MASTER_ADDR")) for fact in everyone), "tasks")
     leader = next((fact["node"] for fact in everyone if fact["task"] == 0), "")
@@ -157,9 +153,7 @@ def master_addr(node_name: str, placement: PayloadResult) -> Judgement:
 )
 def interface(node_name: str, placement: PayloadResult) -> Judgement:
     """Judge that the node has the interfaces that GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name."""
-    tasks = placement.of_node(node_name, "place")
-    if not tasks:
-        raise NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node_name)}")
+    tasks = _placed(placement, node_name)
     interfaces = tasks[0]["interfaces"]
     for variable, value in sorted(tasks[0]["interface_variables"].items()):
         for name in _lacking(variable, value, interfaces):
@@ -198,6 +192,13 @@ def master_port(placement: PayloadResult) -> Judgement:
         if _final(fact, "MASTER_PORT") != port:
             where = f"MASTER_PORT of task {fact['task']} on {fact['node']}"
             yield Finding(where, _final(fact, "MASTER_PORT"), f"{port}, as on rank 0")
+
+
+def _placed(placement: PayloadResult, node: str) -> list[Fact]:
+    """Return the facts of the tasks of a node; NotAvailable without any."""
+    if tasks := placement.of_node(node, "place"):
+        return tasks
+    raise NotAvailable(f"the tasks of the node reported nothing: {placement.silence(node)}")
 
 
 def own_port_taken(result: PayloadResult) -> bool:

@@ -32,15 +32,22 @@ def of_present_gpus(
         lost = [gpu for gpu in gpus if gpu.lost]
         for gpu in lost:
             yield NotAvailable(f"{gpu} is lost (see gpu.count): {gpu.lost}")
-        if len(lost) < len(gpus):
-            present = replace(gpus, devices=tuple(gpu for gpu in gpus if not gpu.lost)) if lost else gpus
+        if not lost:
+            yield from judge(with_gpus(gpus), *args, **kwargs)
+        elif len(lost) < len(gpus):
+            present = replace(gpus, devices=tuple(gpu for gpu in gpus if not gpu.lost))
             yield from judge(present, *args, **kwargs)
-        elif gpus.driver_problem and not lost:
-            yield NotAvailable(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
-        elif not lost:
-            yield NotAvailable(f"nvidia-smi lists no GPU (see gpu.count): {nvidia_smi_message(gpus)}")
 
     return judged
+
+
+def with_gpus(gpus: Gpus) -> Gpus:
+    """Return GPUs that nvidia-smi lists; NotAvailable without any."""
+    if gpus.devices:
+        return gpus
+    if gpus.driver_problem:
+        raise NotAvailable(f"nvidia-smi does not work (see gpu.driver): {gpus.driver_problem}")
+    raise NotAvailable(f"nvidia-smi lists no GPU (see gpu.count): {nvidia_smi_message(gpus)}")
 
 
 def nvidia_smi_message(gpus: Gpus) -> str:
@@ -102,8 +109,7 @@ def judge_switch(gpus: Gpus, attribute: str, profile: GpuProfile, *, what: str) 
     """Judge whether a feature is enabled; a GPU that lacks it has it disabled."""
     on = getattr(profile, attribute)
     if on is None:
-        yield NotApplicable(f"the profile does not state whether {what} must be on")
-        return
+        raise NotApplicable(f"the profile does not state whether {what} must be on")
     shown = {True: "Enabled", False: "Disabled"}
     for gpu in gpus:
         value = getattr(gpu, attribute)

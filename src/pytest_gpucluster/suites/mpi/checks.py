@@ -302,16 +302,13 @@ def _speed(
 ) -> Judgement:
     if not run.world.pairs:
         if len(run.nodes) < 2:
-            yield NotApplicable("a pair needs two nodes")
-        else:
-            yield NotAvailable("no pair of nodes was measured")
-        return
+            raise NotApplicable("a pair needs two nodes")
+        raise NotAvailable("no pair of nodes was measured")
     nodes = run.world.nodes
     for pair in run.world.pairs:
         yield Metric(name, value(pair), unit, _name(pair, nodes))
     if bad is None:
-        yield NotApplicable(f"the cluster file does not set {bound}; the figures are recorded")
-        return
+        raise NotApplicable(f"the cluster file does not set {bound}; the figures are recorded")
     wrong = [pair for pair in run.world.pairs if not value(pair) > 0 or bad(pair)]
     blamed = _blamed(run.world.pairs, wrong, nodes)
     for pair in wrong:

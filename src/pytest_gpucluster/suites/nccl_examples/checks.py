@@ -21,11 +21,10 @@ def _judge(whole: PayloadResult, node: str = "") -> Judgement:
     """Judge one program on a node ('': on all): every rank once, every element right, every process ends with 0."""
     result = replace(whole, tasks=tuple(task for task in whole.tasks if not node or task.node == node))
     loaded, reduced = result.facts("loaded"), result.facts("reduced")
-    for fact in result.facts("no_library")[:1]:
-        yield NotAvailable(
+    for fact in result.facts("no_library"):
+        raise NotAvailable(
             f"no libnccl.so.2 on {fact['node']}: {fact['reason']} (NCCL_HOME names its folder)"
         )
-        return
     for where, why in result.misplaced.items():
         if not node or where == node:
             yield Finding(where, why, "tasks in the stated container, in the stated number", Action.CONFIGURE)

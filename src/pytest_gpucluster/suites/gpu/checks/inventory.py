@@ -76,8 +76,7 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
         hangs = Action.REBOOT if NO_ANSWER in gpus.driver_problem else None
         yield Finding("driver", gpus.driver_problem, "nvidia-smi answers", hangs)
         return
-    if not gpus.devices:
-        raise NotAvailable(f"nvidia-smi lists no GPU (see gpu.count): {readings.nvidia_smi_message(gpus)}")
+    first = readings.with_gpus(gpus).devices[0]
     if gpus.cut_off:
         slow = f"nvidia-smi did not finish within {HANG} s: stopped at its query {gpus.cut_off!r}"
         unloaded = any(gpu.persistence is False for gpu in gpus)
@@ -87,7 +86,6 @@ def driver(gpus: Gpus, gpu_profile: GpuProfile, driver_majority: ByModel) -> Jud
             if unloaded
             else Finding("driver", slow, "nvidia-smi answers", Action.REBOOT)
         )
-    first = gpus.devices[0]
     if gpu_profile.driver is None and driver_majority.get(first.name or "", Norm[str]()).total < 2:
         yield NotApplicable("the profile states no driver, and there is no other node to compare with")
     for found in readings.judge_version(Gpus((first,)), "driver", driver_majority, stated=gpu_profile.driver):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # the table of retired pages holds 64; DCGM fails at 63 (DcgmGPUHardwareLimits.h, DCGM_LIMIT_MAX_RETIRED_PAGES)
 RETIRED_PAGES = 63
-WITHOUT_ECC = NotApplicable("the profile has no ECC")
 
 
 @check(
@@ -32,9 +31,7 @@ WITHOUT_ECC = NotApplicable("the profile has no ECC")
 @of_present_gpus
 def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """There is no uncorrectable ECC error since the driver was loaded; corrected ones are measured."""
-    if not gpu_profile.ecc:
-        yield WITHOUT_ECC
-        return
+    _require_ecc(gpu_profile)
     for gpu in gpus:
         if gpu.ecc_volatile_corrected is not None:
             yield Metric("ecc_volatile_corrected", gpu.ecc_volatile_corrected, "errors", str(gpu))
@@ -61,13 +58,16 @@ def ecc_aggregate(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     `max_aggregate_sram_uncorrectable` itself; else the count must not exceed that number. gpu.remapped_rows judges errors
     of DRAM.
     """
-    if not gpu_profile.ecc:
-        yield WITHOUT_ECC
-        return
+    _require_ecc(gpu_profile)
     for gpu in gpus:
         if gpu.ecc_aggregate_uncorrected is not None:
             yield Metric("ecc_aggregate_uncorrected", gpu.ecc_aggregate_uncorrected, "errors", str(gpu))
         yield from _sram(gpus, gpu, gpu_profile)
+
+
+def _require_ecc(profile: GpuProfile) -> None:
+    if not profile.ecc:
+        raise NotApplicable("the profile has no ECC")
 
 
 def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
@@ -142,9 +142,7 @@ def _judge_rows(
     judge: Callable[[Gpu, RowRemapping, GpuProfile], Judgement],
 ) -> Judgement:
     """Judge the row remapping of each GPU that reports it."""
-    if not profile.ecc:
-        yield WITHOUT_ECC
-        return
+    _require_ecc(profile)
     for gpu in gpus:
         row = rows.get(gpu.uuid or "")
         if row is None:
