@@ -186,7 +186,7 @@ def access(
         elif answer.kind not in ("refused", "limit"):
             unclear.append(f"{job}: {answer.message}")
     if unclear:
-        yield NotAvailable(some(unclear, 3))
+        raise NotAvailable(some(unclear, 3))
 
 
 @check(
@@ -237,7 +237,7 @@ def job_records(records: Records, hours: float, enforced: Collection[str]) -> Ju
         yield Finding("job records", f"{len(broken)} incomplete in all", "complete")
     yield from _unknown_jobs(records)
     if not records.jobs and not records.compared:
-        yield NotAvailable(f"sacct shows no job of the last {units.format_duration(hours)}")
+        raise NotAvailable(f"sacct shows no job of the last {units.format_duration(hours)}")
 
 
 _POLICY = {

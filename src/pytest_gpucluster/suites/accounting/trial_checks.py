@@ -47,7 +47,7 @@ def access_jobs(
             elif admitted is not wanted:
                 yield Finding(str(access), shown, "starts" if wanted else "refused")
     if unclear:
-        yield NotAvailable(some(unclear, 3))
+        raise NotAvailable(some(unclear, 3))
 
 
 @check(
@@ -74,7 +74,7 @@ def limits(limit_trials: Sequence[LimitResult] | None) -> Judgement:
             else:
                 yield item
     if unclear:
-        yield NotAvailable(some(unclear, 3))
+        raise NotAvailable(some(unclear, 3))
 
 
 @check(
@@ -119,11 +119,11 @@ def fairshare(
         return
     priorities = result.priorities
     if len(priorities) < 2:
-        yield NotAvailable("squeue showed no priority of the two jobs")
+        raise NotAvailable("squeue showed no priority of the two jobs")
     elif priorities[trial.busy] >= priorities[trial.idle]:
         shown = f"{priorities[trial.busy]} (busy) and {priorities[trial.idle]} (idle), {factors}"
         if weight * (idle.factor - busy.factor) < 2:  # rounded priorities
-            yield NotAvailable(f"the factors differ by less than two units of priority: {shown}")
+            raise NotAvailable(f"the factors differ by less than two units of priority: {shown}")
         else:
             yield Finding("priorities of two equal jobs", shown, "lower for the busy account")
 
@@ -139,13 +139,13 @@ def backfill(backfill_trial: BackfillResult | None) -> Judgement:
     """A short job starts on an idle node while a job that was submitted before it waits for more nodes."""
     result = backfill_trial
     if result is None:
-        yield NotApplicable("the cluster file does not set `trials.backfill: true`")
+        raise NotApplicable("the cluster file does not set `trials.backfill: true`")
     elif result.problem or result.short is None or result.waiting is None:
-        yield NotAvailable(result.problem or "squeue no longer showed the jobs")
+        raise NotAvailable(result.problem or "squeue no longer showed the jobs")
     elif result.waiting.started:
-        yield NotAvailable("the job of two nodes did not wait")
+        raise NotAvailable("the job of two nodes did not wait")
     elif result.short.priority >= result.waiting.priority:
-        yield NotAvailable(
+        raise NotAvailable(
             f"both jobs have the priority {result.waiting.priority}: no job is behind the other"
         )
     elif result.short.started:
@@ -157,7 +157,7 @@ def backfill(backfill_trial: BackfillResult | None) -> Judgement:
             "started",
         )
     else:
-        yield NotAvailable(f"the short job is {result.short}; its nodes may have been busy")
+        raise NotAvailable(f"the short job is {result.short}; its nodes may have been busy")
 
 
 @check(
@@ -181,7 +181,7 @@ def preemption(config: AccountingConfig, preemption_trials: Sequence[PreemptionR
             else:
                 yield item
     if unclear:
-        yield NotAvailable(some(unclear, 3))
+        raise NotAvailable(some(unclear, 3))
 
 
 def _preempted(trial: PreemptionTrial, result: PreemptionResult, label: str) -> Judgement:

@@ -265,10 +265,10 @@ def dcgm(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgemen
         yield Metric("dcgm_passed", sum(by_status[status] for status in PASSED), "tests")
     beyond = {result.status for result in found.results if result.category != _DEPLOYMENT}
     if set(by_status) <= {*SKIPPED} and not found.problem:
-        yield NotAvailable("dcgmi diag skipped every test")
+        raise NotAvailable("dcgmi diag skipped every test")
     elif beyond and beyond <= {*SKIPPED}:
         # DCGM does not allow them on this product (is_allowed), or a plugin is not installed
-        yield NotAvailable("dcgmi diag skipped every test of the hardware and ran only those of software")
+        raise NotAvailable("dcgmi diag skipped every test of the hardware and ran only those of software")
 
 
 def _judged(result: DcgmResult) -> Judgement:

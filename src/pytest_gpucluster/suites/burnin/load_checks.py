@@ -276,7 +276,7 @@ def survived(burnin: BurninResult, node_name: str) -> Judgement:
             yield Finding(GPUS, f"{len(totals.used)} took part: {why}", f"{burnin.gpus}", Action.CONFIGURE)
     if not totals.rounds and not totals.lost and not totals.out:
         why = burnin.ended or "the time was too short"
-        yield NotAvailable(f"not one round was finished: {why} ({format_duration(burnin.seconds)})")
+        raise NotAvailable(f"not one round was finished: {why} ({format_duration(burnin.seconds)})")
 
 
 @check(

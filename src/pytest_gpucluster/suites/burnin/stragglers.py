@@ -60,7 +60,7 @@ def stragglers(
                 if not misses(burnin, rate, config) and (slower := _slower(totals, rate, found, len(values))):
                     yield slower
     if not compared:
-        yield NotAvailable(notes[0] if notes else "nothing was measured that could be compared")
+        raise NotAvailable(notes[0] if notes else "nothing was measured that could be compared")
 
 
 def _least_distance(metric: str, config: BurninConfig) -> float:

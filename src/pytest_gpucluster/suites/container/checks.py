@@ -73,7 +73,7 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
         return
     if isinstance(pyxis, str) or not pyxis.version:
         why = pyxis if isinstance(pyxis, str) else pyxis.absent or f"{pyxis.library} does not state it"
-        yield NotAvailable(f"the version of Pyxis is not known: {why}")
+        raise NotAvailable(f"the version of Pyxis is not known: {why}")
     elif not pyxis.version.startswith(wanted):
         yield Finding("version of Pyxis", pyxis.version, wanted)
 
@@ -289,7 +289,7 @@ def entrypoint(found: ContainerFacts) -> Judgement:
         raise NotApplicable("the image has no entrypoint (/etc/rc)")
     name, problem = found.config.entrypoint_sets, found.step("entrypoint").problem
     if problem and name is None and not found.entrypoint_elsewhere:
-        yield NotAvailable(
+        raise NotAvailable(
             f"the image's entrypoint starts no command ({problem}); if jobs use it, name a variable that it sets: "
             "container.entrypoint_sets"
         )
@@ -357,7 +357,7 @@ def save(found: ContainerFacts) -> Judgement:
     _require(found, "back")
     refused = found.step("back").unsaved or found.step("saved").problem
     if _NO_ROOM.search(refused):
-        yield NotAvailable(
+        raise NotAvailable(
             f"{refused}: the saved image is as large as the packed one, and no job must save it; let container.scratch name "
             "a folder with more room, or set container.save: false"
         )
@@ -366,7 +366,7 @@ def save(found: ContainerFacts) -> Judgement:
     elif found.step("saved").problem:
         yield _step_finding("saved image", found.step("saved"))
     elif not _was_written(found):
-        yield NotAvailable(f"{_UNWRITTEN}: the saved image has no file to recognise it by")
+        raise NotAvailable(f"{_UNWRITTEN}: the saved image has no file to recognise it by")
     elif found.step("saved").facts.get("mark") != "yes":
         yield Finding("saved image", "lacks a file that was written before", "complete")
 
@@ -506,9 +506,9 @@ def memlock(found: ContainerFacts) -> Judgement:
     inside = found.step("plain").facts.get("memlock", "")
     wanted = found.config.memlock or found.step("outside").facts.get("memlock", "")
     if not inside:
-        yield NotAvailable("the image's shell does not print its limits (ulimit -l)")
+        raise NotAvailable("the image's shell does not print its limits (ulimit -l)")
     elif not wanted:
-        yield NotAvailable("the node's shell does not print its limits (ulimit -l): set container.memlock")
+        raise NotAvailable("the node's shell does not print its limits (ulimit -l): set container.memlock")
     elif not _enough(inside, wanted):
         yield Finding("locked memory", f"{inside} KiB", wanted if wanted == UNLIMITED else f"{wanted} KiB")
 

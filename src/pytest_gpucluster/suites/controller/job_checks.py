@@ -27,17 +27,17 @@ FORGOTTEN = "Slurm no longer knows the job"
 def hold(order: OrderFacts) -> Judgement:
     """A held job stays pending with the reason JobHeldUser, and runs once it is released."""
     if order.hold_problem:
-        yield NotAvailable(order.hold_problem)
+        raise NotAvailable(order.hold_problem)
     elif order.before is None:
-        yield NotAvailable(FORGOTTEN)
+        raise NotAvailable(FORGOTTEN)
     elif not is_held(order.before):
         yield Finding("held job", _state(order.before), "PENDING (JobHeldUser)")
     elif order.after is None or order.held is None:
-        yield NotAvailable(FORGOTTEN)
+        raise NotAvailable(FORGOTTEN)
     elif is_held(order.after):
         yield Finding("released job", _state(order.after), "not held any more")
     elif order.held.state not in ENDED:
-        yield NotAvailable(f"the released job has not run yet: {_state(order.held)}")
+        raise NotAvailable(f"the released job has not run yet: {_state(order.held)}")
     elif order.held.state != "COMPLETED":
         yield Finding("released job", order.held.state, "COMPLETED")
 
@@ -57,7 +57,7 @@ def singleton(order: OrderFacts) -> Judgement:
     first, second = spans if len(spans) == 2 else (None, None)
     if first is None or second is None:
         states = ", ".join(_state(job) if job else FORGOTTEN for job in order.singletons)
-        yield NotAvailable(f"the two jobs have not both run: {states}")
+        raise NotAvailable(f"the two jobs have not both run: {states}")
     elif first[0] < second[1] and second[0] < first[1]:  # Slurm's times are whole seconds
         measured = f"{_span(first)} and {_span(second)}"
         yield Finding("two singletons", measured, "one after the other")
@@ -100,7 +100,7 @@ def burst(burst_facts: BurstFacts, config: ControllerConfig) -> Judgement:
             "submissions", f"{found.accepted} were accepted before a limit of jobs", f"{found.requested}"
         )
     if found.accepted < min(FEWEST, found.requested):
-        yield NotAvailable((others or list(found.refused) or ["no submission was accepted"])[0])
+        raise NotAvailable((others or list(found.refused) or ["no submission was accepted"])[0])
     elif found.seconds:
         yield Metric("submission_rate", found.accepted / found.seconds, "jobs/s", better=HIGHER)
 

@@ -143,11 +143,11 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     without = f"none of {', '.join(sorted(PEER_MODULES))} is loaded"
     decides = "check NCCL's log: NET/IB/0/GDRDMA is GPUDirect RDMA (nccl suite)"
     if not profile.fabric.peer_memory:
-        yield NotApplicable(f"profile {profile.name} needs no GPUDirect RDMA")
+        raise NotApplicable(f"profile {profile.name} needs no GPUDirect RDMA")
     elif loaded:
         yield Metric("gpudirect_rdma", 1, loaded[0], better=NEITHER)
     elif gpu_direct.open_modules is None:
-        yield NotAvailable(f"{without}, and /proc/driver/nvidia/version cannot be read: {decides}")
+        raise NotAvailable(f"{without}, and /proc/driver/nvidia/version cannot be read: {decides}")
     elif not gpu_direct.open_modules:
         # the kernel exports DMA-BUF only to GPL modules (README of the driver, "Open Linux Kernel Modules")
         yield Finding(
@@ -158,7 +158,7 @@ def peer_memory(gpu_direct: PeerMemory, profile: Profile) -> Judgement:
     elif _registers_dmabufs(gpu_direct.kernel):
         yield Metric("gpudirect_rdma", 1, "DMA-BUF", better=NEITHER)
     else:
-        yield NotAvailable(
+        raise NotAvailable(
             f"{without}; Linux 5.12 and later have DMA-BUF, {gpu_direct.kernel or 'this kernel'} may not: {decides}"
         )
 
@@ -237,7 +237,7 @@ def link_layer(
     """Enough ports have the profile's link layer."""
     expected, rails = network.fabric.link_layer, node_rails or rails_of(adapters, network)
     if not any(of_gpus.ports for of_gpus in rails):
-        yield NotAvailable(NO_PORT)
+        raise NotAvailable(NO_PORT)
     for of_gpus in rails:
         ports, others = of_gpus.ports, [port for port in of_gpus.ports if port.link_layer != expected]
         few = min(of_gpus.need, len(ports)) - (len(ports) - len(others))
@@ -317,7 +317,7 @@ def rate(
         raise NotApplicable("the profile states no rate")
     rails = node_rails or rails_of(adapters, network)
     if not any(_active(of_gpus.ports, network) for of_gpus in rails):
-        yield NotAvailable(NONE_ACTIVE)
+        raise NotAvailable(NONE_ACTIVE)
     for of_gpus in rails:
         active = _active(of_gpus.ports, network)
         slow = [port for port in active if port.rate is None or port.rate < expected * 0.99]
@@ -344,7 +344,7 @@ def firmware(
     """Adapters of one board have the firmware of the fleet's majority."""
     seen = {port.device: port for port in adapters.ports if port.bridge or not role(port)}
     if not seen:
-        yield NotAvailable(NO_PORT)
+        raise NotAvailable(NO_PORT)
     for device, port in sorted(seen.items()):
         if port.firmware is None:
             yield NotAvailable(f"{device}: its firmware version cannot be read")
@@ -375,7 +375,7 @@ def mtu(
     rails = node_rails or rails_of(adapters, network)
     active = [port for of_gpus in rails for port in _active(of_gpus.ports, network)]
     if not active:
-        yield NotAvailable(NONE_ACTIVE)
+        raise NotAvailable(NONE_ACTIVE)
     found = {
         str(port): [port.mtu] if network.fabric.link_layer == "InfiniBand" else list(port.interfaces.values())
         for port in active
@@ -477,11 +477,11 @@ def gpu_nic_affinity(
         if not any(cell in NEAR for cell in of_gpu.values())
     }
     if far and len(far) == len(topology.nics):
-        yield NotApplicable(
+        raise NotApplicable(
             "no GPU has an adapter behind its own PCIe switch: a guest, or a board without them"
         )
     elif far and network.fabric.hcas < len(topology.nics):
-        yield NotApplicable(
+        raise NotApplicable(
             f"{network.fabric.hcas} adapters for {len(topology.nics)} GPUs: not all can have one near"
         )
     else:
@@ -542,9 +542,9 @@ def fabric_manager(fabric_service: FabricManager, gpus: Gpus, profile: Profile) 
     """Fabric manager has the driver's version; gpu.fabric_manager judges whether it runs."""
     driver = next((gpu.driver for gpu in gpus if gpu.driver), None)
     if profile.gpu is None or not profile.gpu.nvswitch:
-        yield NotApplicable(f"profile {profile.name} states no NVSwitch")
+        raise NotApplicable(f"profile {profile.name} states no NVSwitch")
     elif fabric_service.version is None or driver is None:
-        yield NotAvailable("the version of fabric manager or of the driver cannot be read")
+        raise NotAvailable("the version of fabric manager or of the driver cannot be read")
     elif fabric_service.version != driver:
         # another fabric manager, in a container, may have set the fabric up
         found = Finding("nvidia-fabricmanager", fabric_service.version, f"{driver}, the driver's version")
@@ -569,7 +569,7 @@ def nic_names(interfaces: Interfaces, environments: Mapping[str, EnvironmentConf
         if variable in RULES
     ]
     if not exports:
-        yield NotApplicable("no environment of the cluster file names a network interface")
+        raise NotApplicable("no environment of the cluster file names a network interface")
     for name, variable, value in exports:
         part = f"{variable}={value} (environment {name})"
         for problem in RULES[variable](value, interfaces):
@@ -677,7 +677,7 @@ def counters(
     active = _active(usable(adapters), network)
     yield Metric("counters_observed", seconds, "s", better=NEITHER)
     if not active:
-        yield NotAvailable(NONE_ACTIVE)
+        raise NotAvailable(NONE_ACTIVE)
     for port in active:
         if not port.counters:
             yield NotAvailable(f"{port}: its counters cannot be read")

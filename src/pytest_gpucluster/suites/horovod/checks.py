@@ -143,7 +143,7 @@ def version(
 def interface(node_build: NodeBuild, wanted_interface: str | None) -> Judgement:
     """Judge that the node has the interface of horovod.interface, with an IPv4 address."""
     if wanted_interface is None:
-        yield NotApplicable("the cluster file does not set horovod.interface")
+        raise NotApplicable("the cluster file does not set horovod.interface")
     elif wanted_interface not in node_build.interfaces:
         known = listed(f"{name} {address}" for name, address in sorted(node_build.interfaces.items()))
         yield Finding(f"interface {wanted_interface}", f"missing; the node has {known}", "an IPv4 address")
@@ -246,7 +246,7 @@ def transport(node_name: str, own_worlds: Iterable[World], profile: Profile) -> 
     """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones (srun)."""
     by_srun = [world for world in own_worlds if world.launch.launcher == "srun"]
     if not any(world.gpus for world in by_srun):
-        yield NotApplicable(
+        raise NotApplicable(
             "no job by srun reduces with NCCL: the nodes have no GPUs, or horovod.operations has no nccl"
         )
     for world in by_srun:

@@ -182,7 +182,7 @@ def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None)
     elif _killed(_task_of(trial.step, node_name)) and trial.reported:
         yield Finding(part, f"ended below a quarter of {limit}", f"lives below {limit}")
     else:
-        yield NotAvailable(trial.step.silence(node_name))
+        raise NotAvailable(trial.step.silence(node_name))
 
 
 @check(

@@ -149,9 +149,9 @@ def _lacks_pmi(verdict: Verdict) -> bool:
 def cell(it: Cell) -> Judgement:
     """Judge a cell: it works, or fails as expected."""
     if it.state is State.NOT_APPLICABLE:
-        yield NotApplicable(it.why)
+        raise NotApplicable(it.why)
     if it.state is State.LACKING:
-        yield NotAvailable(it.why)
+        raise NotAvailable(it.why)
     if it.state is not State.BROKEN:
         return
     part = f"{ROWS[it.row]} with {COLUMNS[it.column]}"

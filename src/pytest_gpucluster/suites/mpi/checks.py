@@ -173,7 +173,7 @@ def _launcher(facts: InstalledMpi) -> str:
 def pmi(pmi_types: Sequence[str], required_types: Sequence[str], installed: InstalledMpi | None) -> Judgement:
     """Judge that Slurm on the node has the required types of --mpi, and that the MPI supports them."""
     if not required_types:
-        yield NotApplicable("mpi.launchers contains no `srun --mpi=TYPE`")
+        raise NotApplicable("mpi.launchers contains no `srun --mpi=TYPE`")
     for kind in required_types:
         if kind not in pmi_types:
             yield Finding(f"srun --mpi={kind}", f"Slurm has {', '.join(pmi_types)}", kind)
@@ -198,7 +198,7 @@ world, allreduce = mpi_world.world, mpi_world.allreduce  # their place in the or
 def threads(run: MpiRun, wanted_threads: str) -> Judgement:
     """Judge the thread level that MPI_Init_thread provides for a request of MPI_THREAD_MULTIPLE."""
     if not run.world.ranks:
-        yield NotAvailable("no rank reported its thread level")
+        raise NotAvailable("no rank reported its thread level")
     for level, ranks in _by_level(run).items():
         number = LEVELS.index(level) if level in LEVELS else -1
         if number < LEVELS.index(wanted_threads):

@@ -169,7 +169,7 @@ def actors(node_name: str, cluster_facts: ClusterFacts) -> Judgement:
     if counted is not None and counted != [1, 2]:
         yield Finding("counts", str(counted), "[1, 2]")
     elif counted is None and fact.get("ran", {}).get(node_name) == node_name:
-        yield NotAvailable("the actor reported no counts")
+        raise NotAvailable("the actor reported no counts")
 
 
 @check(
@@ -288,7 +288,7 @@ def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_en
     elif len(trial["devices"].split(",")) != 1 or not trial["devices"]:
         yield Finding("CUDA_VISIBLE_DEVICES of the trial", trial["devices"] or "not set", "one GPU")
     elif not trial["uuid"]:
-        yield NotAvailable("the trial does not report the UUID of its GPU")
+        raise NotAvailable("the trial does not report the UUID of its GPU")
 
 
 @check(
@@ -315,7 +315,7 @@ def token(facts: ClusterFacts, token_enabled: bool) -> Judgement:
         yield Finding("a client without token", text, "refused")
     tokens = {node: known.facts["token"] for node, known in facts.nodes.items() if "token" in known.facts}
     if not tokens:
-        yield NotAvailable("no node reported whether the token is on a command line")
+        raise NotAvailable("no node reported whether the token is on a command line")
     for node, found in tokens.items():
         if found["exposed"]:
             yield Finding(node, f"the token is on {found['exposed']} command lines", "on none")

@@ -71,15 +71,15 @@ def schedulable(info: NodeInfo | None) -> Judgement:
     """Judge that jobs may start on the node; a failure states who took it out, when and why."""
     info = _known(info)
     if info.reserved:  # a reservation is no fault of the node
-        yield NotAvailable(info.why_unavailable())
+        raise NotAvailable(info.why_unavailable())
     elif not info.responding and not info.away and (info.state == "DOWN" or "DRAIN" not in info.flags):
-        yield NotAvailable(
+        raise NotAvailable(
             f"the node does not respond, which slurm.responding judges: {info.why_unavailable()}"
         )
     elif re.match(_PROLOG, info.why_out, re.IGNORECASE):
-        yield NotAvailable(f"drained for its prolog, which slurm.prolog judges: {info.why_unavailable()}")
+        raise NotAvailable(f"drained for its prolog, which slurm.prolog judges: {info.why_unavailable()}")
     elif info.in_service and info.stuck:
-        yield NotAvailable(f"a job does not end there, which slurm.completing judges: {info.stuck}")
+        raise NotAvailable(f"a job does not end there, which slurm.completing judges: {info.stuck}")
     elif not info.schedulable:
         yield Finding("state", info.why_unavailable(), "schedulable")
 
@@ -97,7 +97,7 @@ def responding(info: NodeInfo | None) -> Judgement:
     """Judge that the node's slurmd responds to the controller."""
     info = _known(info)
     if info.away or (not info.responding and info.flags & _PASSING):
-        yield NotAvailable(
+        raise NotAvailable(
             f"{info.full_state}: the node is off, starts, shuts down or is in maintenance: its slurmd cannot respond"
         )
     elif not info.responding:
@@ -122,7 +122,7 @@ def completing(info: NodeInfo | None) -> Judgement:
     if info.stuck:
         yield Finding("state", str(info.stuck), f"free within {units.format_duration(info.stuck.most)}")
     elif info.ending_unseen:
-        yield NotAvailable("COMPLETING, and PrivateData=jobs hides for how long: run as Slurm's operator")
+        raise NotAvailable("COMPLETING, and PrivateData=jobs hides for how long: run as Slurm's operator")
 
 
 @check(
@@ -162,7 +162,7 @@ def cpus(info: NodeInfo | None, node_profile: NodeProfile, usual_cpus: Norm[Any]
     info = _known(info)
     yield Metric("slurm_cpus", info.cpus, "CPUs")
     if node_profile.cpus is None:
-        yield NotApplicable("the profile states no number of CPUs")
+        raise NotApplicable("the profile states no number of CPUs")
     elif info.cpus > node_profile.cpus:
         yield Finding("CPUs", str(info.cpus), str(node_profile.cpus))
     else:
@@ -209,11 +209,11 @@ def memory(info: NodeInfo | None, node_profile: NodeProfile, usual_memory: Norm[
 def version(info: NodeInfo | None, slurm_version: str, usual_version: Norm[Any] = NO_PEERS) -> Judgement:
     """Judge that slurmd is of no later release than the controller (Slurm's upgrade guide), and no older than most others."""
     if info is None or not info.version:
-        yield NotAvailable(
+        raise NotAvailable(
             "slurmd has reported no version: it has not registered since the controller started"
         )
     elif not slurm_version:
-        yield NotAvailable("the controller has reported no version")
+        raise NotAvailable("the controller has reported no version")
     elif older(_release(slurm_version), _release(info.version)):
         yield Finding("slurmd", info.version, slurm_version)
     elif info.version != slurm_version:
@@ -370,13 +370,13 @@ def prolog(
     """Judge the prolog by its effects: slurmd starts a step only after it, and Slurm drains a node if it fails."""
     script, found = _script(config, "Prolog"), diagnostic_if_any
     if not script:
-        yield NotApplicable("slurm.conf names no Prolog")
+        raise NotApplicable("slurm.conf names no Prolog")
     elif info is not None and re.match(_PROLOG, info.why_out, re.IGNORECASE):
         yield Finding("Prolog", info.why_unavailable(), f"{script} ends with 0")
     elif found is not None and re.search(r"prolog", found.problem + found.state_after, re.IGNORECASE):
         yield Finding("Prolog", found.state_after or found.problem, f"{script} ends with 0")
     elif found is None or found.problem:
-        yield NotAvailable("no step has run on the node" + (f": {found.problem}" if found else ""))
+        raise NotAvailable("no step has run on the node" + (f": {found.problem}" if found else ""))
 
 
 # the epilog of the run's own job is judged then, and the item is reported with the others
@@ -394,15 +394,15 @@ def epilog(info: NodeInfo | None, config: Mapping[str, str], released: bool) -> 
     """Judge the epilog by its effects: the run's job ended on the node, which was neither drained for it nor stays completing."""
     script = _script(config, "Epilog")
     if not script:
-        yield NotApplicable("slurm.conf names no Epilog")
+        raise NotApplicable("slurm.conf names no Epilog")
     elif info is None:
-        yield NotAvailable("the node is not known to Slurm")
+        raise NotAvailable("the node is not known to Slurm")
     elif info.why_out.startswith(GPUCLUSTER):
-        yield NotAvailable("this run drained the node, which hides a failure of its epilog: run it by hand")
+        raise NotAvailable("this run drained the node, which hides a failure of its epilog: run it by hand")
     elif re.match(r"epilog error|kill task failed", info.why_out, re.IGNORECASE):
         yield Finding("Epilog", info.why_unavailable(), f"{script} ends with 0")
     elif not released:
-        yield NotAvailable(EPILOG_LATER)
+        raise NotAvailable(EPILOG_LATER)
 
 
 def _epilog_ended(run: SuiteContext, info: NodeInfo) -> Verdict:
@@ -497,7 +497,7 @@ def begin(jobs: JobFacts) -> Judgement:
     if not record.started:
         yield Finding("job", _state(record), "started after its --begin")
     elif _begin_was_past(jobs.jobs, record):
-        yield NotAvailable(
+        raise NotAvailable(
             f"sbatch took {jobs.jobs.submitted_in:.1f} s, or clocks differ: its --begin was in the past"
         )
     elif record.started < record.eligible or record.eligible <= record.submitted:
@@ -518,7 +518,7 @@ def begin(jobs: JobFacts) -> Judgement:
 def limits(partitions: Mapping[str, PartitionInfo], stated_limits: Mapping[str, JobLimits]) -> Judgement:
     """Judge the limits that the cluster file states."""
     if not stated_limits:
-        yield NotApplicable("the cluster file states no limits")
+        raise NotApplicable("the cluster file states no limits")
     for name, limit in stated_limits.items():
         partition = partitions.get(name)
         if partition is None:

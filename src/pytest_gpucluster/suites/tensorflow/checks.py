@@ -67,7 +67,7 @@ def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
 def config(result: PayloadResult) -> Judgement:
     """Judge TF_CONFIG: the same cluster on all workers, every index once, not set before."""
     if not result.ntasks:
-        yield NotAvailable(_SEE)
+        raise NotAvailable(_SEE)
     facts = result.facts("config")
     indices = sorted(int(fact["config"]["task"]["index"]) for fact in facts)
     if indices != list(range(result.ntasks)):
@@ -92,7 +92,7 @@ def config(result: PayloadResult) -> Judgement:
 def workers(result: PayloadResult, per_task: int) -> Judgement:
     """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas per worker."""
     if not result.ntasks:
-        yield NotAvailable(_SEE)
+        raise NotAvailable(_SEE)
     known = {task.task: task for task in result.tasks}
     for task in _causes_first(result):
         yield from _judge_task(task, result, result.ntasks * per_task, name=_worker(task.task, task.node))
@@ -152,7 +152,7 @@ def equal(result: PayloadResult) -> Judgement:
     """Judge that all workers have equal, changed weights after training."""
     trained = result.by_rank("trained")
     if not trained:
-        yield NotAvailable("no worker trained: see tensorflow.workers" if result.ntasks else _SEE)
+        raise NotAvailable("no worker trained: see tensorflow.workers" if result.ntasks else _SEE)
     for stage, what in (("before", "before training"), ("after", "after training")):
         usual = most_common(str(fact[stage]) for fact in trained.values())
         for rank, fact in trained.items():

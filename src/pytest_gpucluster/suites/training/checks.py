@@ -330,7 +330,7 @@ def speed(
                     part, f"MFU {mfu:.1%} ({run.tflops:.4g} TFLOP/s)", f">= {limit[0]:.1%}: {limit[1]}"
                 )
     if not measured:
-        yield NotAvailable(
+        raise NotAvailable(
             _NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone"
         )
 
@@ -406,7 +406,7 @@ def stragglers(
                     measured = f"{1e3 / rates[rank.place]:.4g} ms of its own work per step"
                     yield Finding(f"{rank.label}, {mode} ({title})", measured, usual)
     if not compared:
-        yield NotAvailable(note)
+        raise NotAvailable(note)
 
 
 def _work_outliers(
@@ -507,7 +507,7 @@ def transport(
 ) -> Judgement:
     """Judge that NCCL connects the ranks of the node by the transports of the profile, or faster ones."""
     if not gpus:
-        yield NotApplicable("these nodes have no real GPUs")
+        raise NotApplicable("these nodes have no real GPUs")
     elif obstacle := reach.obstacle(node_name):
         yield obstacle
     else:
@@ -554,11 +554,11 @@ def scaling(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig) 
             yield Metric(f"training_{mode}_rate_all", rate, "tokens/s", better="higher")
             yield Metric(f"training_{mode}_scaling", 100 * shares[mode], "%", better="higher")
     if not shares:
-        yield NotAvailable(_ONE_NODE if not result.ntasks else "not all ranks trained: see training.together")
-    elif config.min_scaling is None:
-        yield NotApplicable("the cluster file does not set training.min_scaling; the figures are recorded")
+        raise NotAvailable(_ONE_NODE if not result.ntasks else "not all ranks trained: see training.together")
+    if config.min_scaling is None:
+        raise NotApplicable("the cluster file does not set training.min_scaling; the figures are recorded")
     for mode, share in shares.items():
-        if config.min_scaling is not None and share < config.min_scaling:
+        if share < config.min_scaling:
             measured = f"{share:.1%} of one node on {len(result.nodes)} nodes"
             yield Finding(mode, measured, f">= {config.min_scaling:.1%} (training.min_scaling)")
 
@@ -592,7 +592,7 @@ def checkpoint(result: PayloadResult, config: TrainingConfig) -> Judgement:
     if len(whole) == result.ntasks:
         yield from _storage_rates(whole, config)
     elif not any(fact["problem"] for fact in facts.values()):
-        yield NotAvailable("a rank ended before its part was read: see training.together")
+        raise NotAvailable("a rank ended before its part was read: see training.together")
 
 
 def _storage_rates(facts: Sequence[Fact], config: TrainingConfig) -> Judgement:
@@ -626,7 +626,7 @@ def start(result: PayloadResult, config: TrainingConfig) -> Judgement:
         took = [float(fact["seconds"]) for fact in result.facts(kind)]
         yield Metric(f"training_start_{name}", max(took, default=math.nan), "s", detail=True)
     if config.max_start is None:
-        yield NotApplicable("the cluster file does not set training.max_start; the figure is recorded")
+        raise NotApplicable("the cluster file does not set training.max_start; the figure is recorded")
     elif seconds > config.max_start:
         yield Finding(
             "first step", f"after {seconds:.4g} s", f"within {config.max_start:g} s (training.max_start)"

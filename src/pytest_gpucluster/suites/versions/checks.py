@@ -108,4 +108,4 @@ def minimum(installed: NodeVersions, stated_minima: Rows, shipped_minima: Rows) 
             if _is_too_old(row, mine):
                 yield Advisory(name, str(mine), _expected(row))
     if not compared and not any(stated_minima.values()):
-        yield NotApplicable("neither the cluster file nor the profile states a minimum version")
+        raise NotApplicable("neither the cluster file nor the profile states a minimum version")

@@ -268,7 +268,7 @@ def device_files(files: frozenset[str], gpus: Gpus, gpu_profile: GpuProfile) -> 
 def fabric_manager(fabric_service: FabricManager, gpu_profile: GpuProfile, gpus: Gpus) -> Judgement:
     """Fabric manager has set up the NVSwitches of a node that has them: as a service of the host, or in a container."""
     if not gpu_profile.nvswitch:
-        yield NotApplicable("the profile states no NVSwitch")
+        raise NotApplicable("the profile states no NVSwitch")
     elif fabric_service.state != "active":
         found = Finding("nvidia-fabricmanager", fabric_service.state, "active")
         # where the host's own is not in use, a container or the rack may have one

@@ -218,9 +218,9 @@ def _lost_memory(gpus: Gpus, gpu: Gpu) -> Action | None:
 def cuda(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """The driver's CUDA version is at least the profile's."""
     if gpu_profile.cuda is None:
-        yield NotApplicable("the profile states no CUDA version")
+        raise NotApplicable("the profile states no CUDA version")
     elif gpus.cuda is None:
-        yield NotAvailable("nvidia-smi shows no CUDA version in its header")
+        raise NotAvailable("nvidia-smi shows no CUDA version in its header")
     elif _version(gpus.cuda) < _version(gpu_profile.cuda):
         yield Finding("driver", f"CUDA {gpus.cuda}", f"CUDA {gpu_profile.cuda} or later")
 
@@ -367,6 +367,6 @@ def ecc_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     """ECC is as the profile states; graphics cards may have it off if the profile does not state it."""
     off = all(gpu.ecc is False and _GRAPHICS.search(gpu.name or "") for gpu in gpus)
     if off and not readings.states(gpu_profile, "ecc"):
-        yield NotApplicable("graphics cards are delivered with ECC off, and the profile does not state `ecc`")
+        raise NotApplicable("graphics cards are delivered with ECC off, and the profile does not state `ecc`")
     else:
         yield from readings.judge_switch(gpus, "ecc", gpu_profile, what="ECC")

@@ -348,9 +348,9 @@ def topology(
     known_nvlinks: None if the state of the NVLinks cannot be read: then every pair is judged.
     """
     if gpu_profile.topology is None:
-        yield NotApplicable("the profile states no topology")
+        raise NotApplicable("the profile states no topology")
     elif gpu_profile.count < 2:  # a pair
-        yield NotApplicable("one GPU has no other GPU to connect to")
+        raise NotApplicable("one GPU has no other GPU to connect to")
     else:
         active = {gpu.index: _active(known_nvlinks or {}, gpu) for gpu in gpus}
         partitioned = [gpu for gpu in gpus if gpu.mig and not active[gpu.index]]
@@ -376,9 +376,9 @@ def p2p(
 ) -> Judgement:
     """Any two GPUs that NVLink connects can use peer access; gpu.topology judges which these are."""
     if not gpu_profile.nvlinks:
-        yield NotApplicable(_NO_NVLINKS)
+        raise NotApplicable(_NO_NVLINKS)
     elif gpu_profile.count < 2:  # a pair
-        yield NotApplicable("one GPU has no peer")
+        raise NotApplicable("one GPU has no peer")
     else:
         linked = {
             gpu: {other: cell for other, cell in of_gpu.items() if _is_linked(connections, gpu, other)}

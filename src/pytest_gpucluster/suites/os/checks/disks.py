@@ -38,7 +38,7 @@ MIN_INODES_FREE = 0.05
 def shared_storage(shared_folders: Mapping[str, SharedFolder], node_name: str) -> Judgement:
     """The node reads the file that one node wrote to each shared folder."""
     if not shared_folders:
-        yield NotApplicable("the cluster file states no os.shared_storage")
+        raise NotApplicable("the cluster file states no os.shared_storage")
     for path, folder in shared_folders.items():
         if folder.write_problem:
             if node_name == folder.writer and "Permission denied" in folder.write_problem:
@@ -167,7 +167,7 @@ def free_space(
             yield Finding(path, problem, "a file can be written")
     failed = [path for path in ALWAYS if disks[path].problem]
     if failed:
-        yield NotAvailable(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
+        raise NotAvailable(f"df has no result for {', '.join(failed)}: {disks[failed[0]].problem}")
 
 
 def _least(path: str, disk: Disk, config: OsConfig, least: int, percent: float) -> int:
@@ -209,4 +209,4 @@ def inodes(disks: Mapping[str, Disk]) -> Judgement:
         if share < MIN_INODES_FREE:
             yield Finding(path, f"{disk.inodes_free} of {disk.inodes} inodes free", "at least 5% free")
     if not counted:
-        yield NotApplicable("the file systems of /, /tmp and /dev/shm count no inodes")
+        raise NotApplicable("the file systems of /, /tmp and /dev/shm count no inodes")

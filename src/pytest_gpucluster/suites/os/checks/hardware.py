@@ -165,7 +165,7 @@ def governor(
         if set(governors) != {stated_governor}:
             yield Finding("governor", measured or "no frequency scaling", f"{stated_governor} on all CPUs")
     elif not governors and not any(value for value, _ in usual_governors.votes):
-        yield NotApplicable("the kernel offers no CPU frequency scaling here")
+        raise NotApplicable("the kernel offers no CPU frequency scaling here")
     else:
         same = set(governors) == set(usual_governors.value or ())  # with fewer CPUs, as without SMT
         yield from alike(

@@ -45,7 +45,7 @@ def mounts(
     disks: results of df, whose access mounts an idle automount; of that, only the source is known.
     """
     if not stated_mounts:
-        yield NotApplicable("the cluster file states no os.mounts")
+        raise NotApplicable("the cluster file states no os.mounts")
     for wanted in stated_mounts:
         mount = mounts.get(without_slash(wanted.path))
         if mount is None:

@@ -85,7 +85,7 @@ def name_resolution(
             shown=lambda address: address or "does not resolve",
         )
     if not compared:
-        yield NotApplicable("no name of another node resolves alike on most nodes (Slurm uses NodeAddr then)")
+        raise NotApplicable("no name of another node resolves alike on most nodes (Slurm uses NodeAddr then)")
 
 
 def _wrong_address(mine: str, theirs: str, own: Collection[str]) -> bool:
@@ -278,7 +278,7 @@ def mtu(
         yield Metric("mtu", mine.mtu, "B", name, detail=True)
         yield from usual.judge(f"MTU of {name}", mine, shown=_mtu, worse=_other_mtu)
     if not compared:
-        yield NotApplicable("no interface is up on most nodes of the group")
+        raise NotApplicable("no interface is up on most nodes of the group")
 
 
 def _mtu(link: NetworkInterface | None) -> str:

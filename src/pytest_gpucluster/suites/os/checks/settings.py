@@ -85,7 +85,7 @@ def limits(
         name: most for name, most in usual_limits.items() if name not in wanted_limits and not most.absent
     }
     if not wanted_limits and not compared:
-        yield NotApplicable("the cluster file states no os.limits, and the group has no majority")
+        raise NotApplicable("the cluster file states no os.limits, and the group has no majority")
     for name, least in wanted_limits.items():
         line, unit = LIMITS[name]
         if _lower(soft_limits.get(line), least):

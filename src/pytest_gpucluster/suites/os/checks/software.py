@@ -78,7 +78,7 @@ _OF_USERS = re.compile(
 def packages(packages: Mapping[str, str], stated_packages: Mapping[str, str]) -> Judgement:
     """Every package of the cluster file is installed, in a version with the stated prefix."""
     if not stated_packages:
-        yield NotApplicable("the cluster file states no os.packages")
+        raise NotApplicable("the cluster file states no os.packages")
     for name, prefix in stated_packages.items():
         version = packages[name]
         if not version:
@@ -107,7 +107,7 @@ def services(
 ) -> Judgement:
     """Every service of the cluster file is active."""
     if not stated_services:
-        yield NotApplicable("the cluster file states no os.services")
+        raise NotApplicable("the cluster file states no os.services")
     for unit in stated_services:
         if services[unit] not in ("active", "reloading"):
             starts = Situation(uptime_if_known).why_not_yet() if services[unit] == "activating" else ""
@@ -141,9 +141,9 @@ def systemd(
 ) -> Judgement:
     """Systemd answers if it does on most nodes of the group."""
     if system_state.word == "offline":
-        yield NotApplicable("systemd does not run on the node")
+        raise NotApplicable("systemd does not run on the node")
     elif system_state.word == "stopping":
-        yield NotAvailable("the node shuts down: repeat the check after its boot")
+        raise NotAvailable("the node shuts down: repeat the check after its boot")
     elif system_state.word == "maintenance":
         yield Finding("systemd", system_state.word, "running")
     elif not system_state.answers and usual_answers.value:
@@ -153,7 +153,7 @@ def systemd(
         )
         yield from unless_unsettled(Situation(uptime_if_known).why_not_yet(), iter((found,)))
     elif not system_state.answers:
-        yield NotAvailable(f"systemctl is-system-running: {system_state.problem or 'no answer'}")
+        raise NotAvailable(f"systemctl is-system-running: {system_state.problem or 'no answer'}")
 
 
 @check(
@@ -165,7 +165,7 @@ def systemd(
 def drift(outputs: Mapping[str, CommandOutput], usual_outputs: Mapping[str, Norm[Any]]) -> Judgement:
     """Further commands of the cluster file print the same on all nodes of the group."""
     if not outputs:
-        yield NotApplicable("os.drift of the cluster file lists no command")
+        raise NotApplicable("os.drift of the cluster file lists no command")
     for command, output in outputs.items():
         usual = usual_outputs[command]
         if usual.absent:

@@ -188,7 +188,7 @@ def _time_sync(time_sync: TimeSync) -> Judgement:
 def sysctls(sysctls: Mapping[str, str], stated_sysctls: Mapping[str, str]) -> Judgement:
     """Every sysctl of the cluster file has its value."""
     if not stated_sysctls:
-        yield NotApplicable("the cluster file states no os.sysctls")
+        raise NotApplicable("the cluster file states no os.sysctls")
     for name, expected in stated_sysctls.items():
         value = sysctls[name]
         if value != " ".join(expected.split()):

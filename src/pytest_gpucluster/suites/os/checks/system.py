@@ -102,7 +102,7 @@ def uptime(uptime: float, min_uptime: float | None, max_uptime: float | None) ->
     """The time since boot is within the bounds of the cluster file."""
     yield Metric("uptime", uptime, "s", better=NEITHER)
     if min_uptime is None and max_uptime is None:
-        yield NotApplicable("the cluster file states neither os.min_uptime nor os.max_uptime")
+        raise NotApplicable("the cluster file states neither os.min_uptime nor os.max_uptime")
     if min_uptime is not None and uptime < min_uptime:
         yield Finding("uptime", format_duration(uptime), f"at least {format_duration(min_uptime)}")
     if max_uptime is not None and uptime > max_uptime:
