@@ -52,7 +52,7 @@ import yaml
 from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.common_cause import Place, peer_groups
-from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, ProbeError
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotJudged, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit.nvidia_smi import PAUSE
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
@@ -432,8 +432,9 @@ class Bench:
             given = self._given(node, verdicts) | ({"slurm": self.slurm} if suite == "slurm" else {})
             test = getattr(module, f"test_{what}")
             test(**{name: self._fixture(module, name, given) for name in inspect.signature(test).parameters})
-        except NotAvailable as error:
-            return Result("not checked", reason=str(error))
+        except NotJudged as error:
+            outcome = "not checked" if isinstance(error, NotAvailable) else "not applicable"
+            return Result(outcome, reason=str(error))
         except (GpuClusterError, ProbeError, ValueError) as error:
             return Result("error", reason=str(error))
         except pytest.skip.Exception as skipped:

@@ -236,8 +236,8 @@ def explained(verdict: Verdict, *_: Any) -> Verdict:
 )
 def errors(controller_log: ControllerLog, config: ControllerConfig) -> Judgement:
     """The log of slurmctld, and that of slurmdbd where it runs beside it, show no known error without a node."""
-    if controller_log.problem:
-        raise NotAvailable(controller_log.problem)
+    if controller_log.problem:  # the log of slurmdbd may be known
+        yield NotAvailable(controller_log.problem)
     yield from _judged(controller_log.errors.get("", ()), controller_log.run_age, config, in_service=True)
 
 
