@@ -483,6 +483,7 @@ ELSEWHERE = {
     "report.events.read_events": "a file: tests/system/test_bad_input.py",
     "report.events.read_log": "a file; read_run is fuzzed",
     "report.proof.read_required": "read_run calls it",
+    "core.finding.": "read_run calls them",
     "report.result.read_result": "read_run calls it",
     "report.prom.read": "text as it is; its lines are read where it is written",
     "suites.burnin.steps.ResumeState": "a file: tests/system/test_bad_input.py",

@@ -32,6 +32,7 @@ import chaos_kubernetes
 import chaos_suites
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
+from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.drain import write_reason
 from pytest_gpucluster.sandbox import Sandbox
 from slurm_sandbox import processes
@@ -101,7 +102,7 @@ def test_step(srun, node):
 """
 # drained nodes of an earlier run that `helper` has undrained and tested: node -> reason; the first is healthy now
 TRIED = {
-    node: write_reason(node, ["chaos.count"], "1", "2 GPUs", "20261121T020000-1")
+    node: write_reason(node, ["chaos.count"], Finding("", "1", "2 GPUs"), "20261121T020000-1")
     for node in ("gpu02", FAULTY)
 }
 SIGNALS = ("KILL", "TERM", "HUP", "STOP+CONT", "STOP")

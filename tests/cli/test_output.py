@@ -22,9 +22,10 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationReq
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.cluster.slurm.leftovers import Leftover
+from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.kit import containers
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_snapshot import Measure, Recorded, RecordedItem
+from pytest_gpucluster.report.run_snapshot import ItemMetric, Recorded, RecordedItem
 from pytest_gpucluster.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def night(number: int, speed: float, outcome: str) -> Recorded:
             RecordedItem("gpu01", "nccl.alone", "passed"),
             RecordedItem("gpu02", "os.load", outcome, "measured 200, expected at most 8"),
         ),
-        measures=(Measure("gpu01", "nccl.alone", "busbw", "GB/s", value=speed),),
+        metrics=(ItemMetric("gpu01", "nccl.alone", Metric("busbw", speed, "GB/s")),),
         fit=frozenset({"gpu01"} | ({"gpu02"} if outcome == "passed" else set())),
     )
 

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_gpucluster.core.common_cause import (
     NO_MAJORITY,
     CommonFinding,
     Place,
-    Seen,
     common_findings,
-    kind_of,
+    likeness,
     peer_groups,
 )
+from pytest_gpucluster.core.finding import Action, Finding
 
+NodeFinding = tuple[str, Finding]
 SIX = tuple(f"gpu{number:02}" for number in range(1, 7))
 HERE = dict.fromkeys(SIX, Place())
 UUIDS = {node: f"GPU-{number:08x}-1b2c-4d5e-8f90-0a1b2c3d4e5f" for number, node in enumerate(SIX)}
 
 
-def lost_gpu(node: str, index: int) -> Seen:
+def finding(
+    node: str, part: str, measured: str, expected: str, action: str, setting: str = ""
+) -> NodeFinding:
+    return node, Finding(part, measured, expected, Action(action), setting)
+
+
+def lost_gpu(node: str, index: int) -> NodeFinding:
     part = f"GPU {index} (00000000:{index:02X}:00.0, {UUIDS[node]})"
-    return Seen(node, part, "GPU is lost", "answers", "reboot")
+    return finding(node, part, "GPU is lost", "answers", "reboot")
 
 
-def limits(node: str, value: int = 1024, setting: str = "os.limits") -> Seen:
-    return Seen(node, "nofile", str(value), "at least 65536", "monitor", setting)
+def limits(node: str, value: int = 1024, setting: str = "os.limits") -> NodeFinding:
+    return finding(node, "nofile", str(value), "at least 65536", "monitor", setting)
 
 
 def found(
-    seen: list[Seen], judged: tuple[str, ...] = SIX, **places: Place
+    seen: list[NodeFinding], judged: tuple[str, ...] = SIX, **places: Place
 ) -> list[tuple[str, tuple[str, ...]]]:
     return [(it.where, tuple(it.nodes)) for it in common_findings("x.y", seen, judged, places or HERE)]
 
@@ -60,7 +69,7 @@ def test_the_only_node_counts_where_a_setting_explains_it() -> None:
     (one,) = common_findings("os.limits", [limits("gpu01")], ["gpu01"], HERE)
     assert list(one.nodes) == ["gpu01"]
     assert "os.limits explains it" in one.cause
-    configured = Seen("gpu01", "torch", "no module", "imports", "configure")
+    configured = finding("gpu01", "torch", "no module", "imports", "configure")
     assert found([configured], ("gpu01",)) == [("in the cluster", ("gpu01",))]
     assert found([limits("gpu01", setting="")], ("gpu01",)) == []
     assert found([lost_gpu("gpu01", 3)], ("gpu01",)) == []
@@ -72,11 +81,11 @@ def test_one_of_several_nodes_is_its_own_finding_even_with_a_setting() -> None:
 
 def test_nodes_that_miss_a_setting_by_different_values_miss_the_same_setting() -> None:
     stated = [
-        Seen(node, "governor", what, "performance", "monitor", "os.governor")
+        finding(node, "governor", what, "performance", "monitor", "os.governor")
         for node, what in zip(SIX, "ababab", strict=True)
     ]
     assert found(stated) == [("in the cluster", SIX)]
-    unexplained = [Seen(one.node, one.part, one.measured, one.expected, "monitor") for one in stated]
+    unexplained = [(node, replace(one, setting="")) for node, one in stated]
     assert found(unexplained) == []
 
 
@@ -115,14 +124,16 @@ def test_nodes_that_miss_a_setting_by_different_values_miss_the_same_setting() -
 def test_names_devices_and_numbers_of_a_machine_make_no_difference(
     first: tuple[str, str, str], other: tuple[str, str, str], *, same: bool
 ) -> None:
-    kinds = [kind_of(Seen(node, *texts, "drain")) for node, texts in (("gpu01", first), ("gpu02", other))]
-    assert (kinds[0] == kinds[1]) == same
+    alike = [
+        likeness(*finding(node, *texts, "drain")) for node, texts in (("gpu01", first), ("gpu02", other))
+    ]
+    assert (alike[0] == alike[1]) == same
 
 
 def test_a_node_name_inside_another_word_stays() -> None:
     assert (
-        kind_of(Seen("gpu1", "gpu10", "x", "y", "drain")).part
-        == kind_of(Seen("gpu2", "gpu10", "x", "y", "drain")).part
+        likeness(*finding("gpu1", "gpu10", "x", "y", "drain")).part
+        == likeness(*finding("gpu2", "gpu10", "x", "y", "drain")).part
     )
 
 
@@ -131,10 +142,10 @@ def test_a_node_name_inside_another_word_stays() -> None:
 
 def test_nodes_with_different_faults_are_different_findings() -> None:
     faults = [
-        Seen("gpu01", "GPU 0", "Xid 79", "no Xid", "reboot"),
-        Seen("gpu02", "GPU 0", "Xid 48", "no Xid", "reset gpu"),
-        Seen("gpu03", "GPU 4", "Xid 95", "no Xid", "reset gpu"),
-        Seen("gpu04", "GPU 1", "Xid 64", "no Xid", "return to vendor"),
+        finding("gpu01", "GPU 0", "Xid 79", "no Xid", "reboot"),
+        finding("gpu02", "GPU 0", "Xid 48", "no Xid", "reset gpu"),
+        finding("gpu03", "GPU 4", "Xid 95", "no Xid", "reset gpu"),
+        finding("gpu04", "GPU 1", "Xid 64", "no Xid", "return to vendor"),
     ]
     assert found(faults, SIX[:4]) == []
 
@@ -142,8 +153,8 @@ def test_nodes_with_different_faults_are_different_findings() -> None:
 def test_the_sick_node_keeps_its_own_finding_beside_a_common_one() -> None:
     common, *others = common_findings("x.y", [*map(limits, SIX), lost_gpu("gpu03", 2)], SIX, HERE)
     assert others == []
-    assert common.has("gpu03", kind_of(limits("gpu03")))
-    assert not common.has("gpu03", kind_of(lost_gpu("gpu03", 2)))
+    assert common.has(*limits("gpu03"))
+    assert not common.has(*lost_gpu("gpu03", 2))
 
 
 def test_sick_nodes_that_are_most_of_a_group_are_said_not_to_be_drained() -> None:
@@ -182,7 +193,7 @@ def test_all_groups_alike_are_one_finding() -> None:
 def test_all_nodes_of_a_leaf_switch_are_a_finding_of_the_switch() -> None:
     many = tuple(f"n{number:02}" for number in range(12))
     places = {node: Place(group="g", switch=f"leaf{number // 4}") for number, node in enumerate(many)}
-    down = [Seen(node, "mlx5_0", "Down", "Active", "drain") for node in many[4:8]]
+    down = [finding(node, "mlx5_0", "Down", "Active", "drain") for node in many[4:8]]
     assert found(down, many, **places) == [("in group g below switch leaf1", many[4:8])]
     assert found(down[:3], many, **places) == []
 
@@ -229,7 +240,9 @@ def test_nodes_are_compared_within_group_partition_architecture_and_image() -> N
 
 def test_where_nodes_differ_without_a_majority_none_is_at_fault_however_many_are_named() -> None:
     uneven = [
-        Seen(node, "memlock", "64 KiB", "one value on all nodes; no majority: ...", "configure", NO_MAJORITY)
+        finding(
+            node, "memlock", "64 KiB", "one value on all nodes; no majority: ...", "configure", NO_MAJORITY
+        )
         for node in SIX[:2]
     ]
     (one,) = common_findings("os.limits", uneven, SIX, HERE)

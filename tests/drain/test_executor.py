@@ -13,8 +13,8 @@ import pytest
 from drain_helpers import summed
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
+from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.drain import (
     Budget,
     DrainExecutor,
@@ -76,7 +76,8 @@ def world(count: int = 10, **options: Any) -> World:
 
 def grounds(*names: str, unconfirmed: str = "") -> list[Grounds]:
     return [
-        Grounds(name, "gpu.count", Action.DRAIN, "7", "8 GPUs", unconfirmed=unconfirmed) for name in names
+        Grounds(name, "gpu.count", Action.DRAIN, Finding("", "7", "8 GPUs"), unconfirmed=unconfirmed)
+        for name in names
     ]
 
 
@@ -300,7 +301,7 @@ def test_a_resume_of_a_node_that_cannot_be_read_ends_the_acts() -> None:
 
 def test_a_spared_node_is_named_with_its_hardest_check() -> None:
     act = actor(world(), Log())
-    mine = [*grounds("gpu01"), Grounds("gpu01", "gpu.memory", Action.VENDOR, "3", "0")]
+    mine = [*grounds("gpu01"), Grounds("gpu01", "gpu.memory", Action.VENDOR, Finding("", "3", "0"))]
     act.drain(mine, limits(), spared={"gpu01": "it was lost"})
     assert act.spared_lines == ["not drained: gpu01 (gpu.memory): it was lost"]
 
@@ -326,7 +327,7 @@ DRAIN = "scontrol update NodeName=gpu01 State=DRAIN Reason=" + summed(
 def test_the_events_of_a_drain_say_everything() -> None:
     a_world, log = world(), Log()
     act = actor(a_world, log)
-    mine = [*grounds("gpu01"), Grounds("gpu01", "gpu.memory", Action.VENDOR, "3", "0", part="errors")]
+    mine = [*grounds("gpu01"), Grounds("gpu01", "gpu.memory", Action.VENDOR, Finding("errors", "3", "0"))]
     act.drain(mine, limits(), spared={})
     reason = summed(f"gpucluster:gpu.memory 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}")
     command = f"scontrol update NodeName=gpu01 State=DRAIN Reason={reason}"

@@ -14,7 +14,7 @@ from pytest_gpucluster.cluster.slurm.inventory import (
     parse_reservations,
     seen_from_inside,
 )
-from pytest_gpucluster.core.check import Action
+from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.drain import Budget, Grounds, fit_for_trial, listed, policy, read_reason, write_reason
 from pytest_gpucluster.drain.policy import (
     own_reason,
@@ -77,11 +77,11 @@ def node(state: str = "IDLE", *flags: str, reason: str = "", name: str = "gpu01"
     ],
 )
 def test_the_deviation_in_short(measured: str, expected: str, part: str, text: str) -> None:
-    assert deviation(measured, expected, part) == text
+    assert deviation(Finding(part, measured, expected)) == text
 
 
 def test_a_reason_has_its_check_first_and_is_read_again() -> None:
-    text = write_reason("gpu01", ["gpu.count", "gpu.names", "gpu.count"], "7", "8", RUN, part="GPUs")
+    text = write_reason("gpu01", ["gpu.count", "gpu.names", "gpu.count"], Finding("GPUs", "7", "8"), RUN)
     assert text == f"gpucluster:gpu.count 7<8 GPUs also=gpu.names run={RUN} sum=ad70a871"
     found = read_reason("gpu01", text)
     assert found is not None
@@ -105,7 +105,7 @@ def test_a_reason_has_its_check_first_and_is_read_again() -> None:
     ],
 )
 def test_nothing_that_a_node_says_breaks_the_reason(hostile: str) -> None:
-    text = write_reason("gpu01", ["gpu.count"], hostile, hostile, RUN)
+    text = write_reason("gpu01", ["gpu.count"], Finding("", hostile, hostile), RUN)
     assert text.isascii()
     assert text.isprintable()
     assert len(text) <= LIMIT
@@ -121,16 +121,18 @@ def test_nothing_that_a_node_says_breaks_the_reason(hostile: str) -> None:
 
 def test_a_long_list_of_checks_is_shortened_to_one_that_asks_for_more() -> None:
     many = [f"gpu.check_number_{number}" for number in range(20)]
-    text = write_reason("gpu01", ["os.memory", *many], "1", "2", RUN)
+    text = write_reason("gpu01", ["os.memory", *many], Finding("", "1", "2"), RUN)
     assert len(text) <= LIMIT
     found = read_reason("gpu01", text)
     assert found is not None
     assert found.checks == ("os.memory", "gpu.*")
-    wide = write_reason("gpu01", [f"suite{n}_of_long_name.what" for n in range(40)], "1", "2", RUN)
+    wide = write_reason(
+        "gpu01", [f"suite{n}_of_long_name.what" for n in range(40)], Finding("", "1", "2"), RUN
+    )
     everywhere = read_reason("gpu01", wide)
     assert everywhere is not None
     assert everywhere.checks[1:] == ("*",)
-    longest = write_reason("gpu01", ["x" * 500], "y" * 500, "z" * 500, "r" * 500)
+    longest = write_reason("gpu01", ["x" * 500], Finding("", "y" * 500, "z" * 500), "r" * 500)
     y, z = "y" * (PART - 3), "z" * (PART - 3)
     assert longest == summed(f"gpucluster:{'x' * 80} {y}...!={z}... run={'r' * 48}")
     assert len(longest) == LIMIT - 15
@@ -138,8 +140,7 @@ def test_a_long_list_of_checks_is_shortened_to_one_that_asks_for_more() -> None:
     digits = write_reason(
         "gpu01",
         ["x" * 500, "y" * 500],
-        "-" + "1" * 13 + ".5" + "0" * 5,
-        "2" * 13 + " " + "u" * 500,
+        Finding("", "-" + "1" * 13 + ".5" + "0" * 5, "2" * 13 + " " + "u" * 500),
         "r" * 500,
     )
     assert f" also=* run={'r' * 48} sum=" in digits
@@ -152,16 +153,16 @@ def test_the_further_checks_are_exact_as_long_as_slurms_accounting_keeps_them(ov
     start, tail = "gpucluster:gpu.count 7<8 GPUs", f" run={RUN} sum=12345678"
     room = 255 - len(start) - len(tail) - len(" also=os.a,")
     other = "gpu." + "x" * (room - len("gpu.") + over)
-    text = write_reason("gpu01", ["gpu.count", "os.a", other], "7", "8 GPUs", RUN)
+    text = write_reason("gpu01", ["gpu.count", "os.a", other], Finding("", "7", "8 GPUs"), RUN)
     assert text == summed(f"{start} also={'os.*,gpu.*' if over else f'os.a,{other}'} run={RUN}")
     assert len(text) == 255 or over
 
 
 def test_a_name_in_a_reason_has_harmless_characters_only() -> None:
-    text = write_reason("gpu01", ["gpu count;x", "", "a,b"], "1", "2", "run 1/2")
+    text = write_reason("gpu01", ["gpu count;x", "", "a,b"], Finding("", "1", "2"), "run 1/2")
     assert text == summed("gpucluster:gpu_count_x 1<2 also=_,a_b run=run_1_2")
     assert read_reason("gpu01", text) == Reason(("gpu_count_x", "_", "a_b"), "1<2", "run_1_2")
-    assert write_reason("gpu01", ["a"], "1", "2", "") == summed("gpucluster:a 1<2 run=_")
+    assert write_reason("gpu01", ["a"], Finding("", "1", "2"), "") == summed("gpucluster:a 1<2 run=_")
 
 
 @pytest.mark.parametrize(
@@ -346,18 +347,17 @@ def test_every_other_node_is_left_alone(info: NodeInfo | None, why: str) -> None
         ("monitor", Action.MONITOR, False),
         ("reset gpu", Action.RESET_GPU, True),
         ("drain", Action.VENDOR, False),
-        ("explode", Action.RESET_GPU, False),
     ],
 )
 def test_the_action_class_decides_what_is_grounds(
     action: str, least: Action, grounds: bool
 ) -> None:  # a table
-    assert reaches(action, least) is grounds
+    assert reaches(Action(action), least) is grounds
 
 
 def test_a_node_ranks_by_its_hardest_action() -> None:
     def of(name: str, check: str, action: Action) -> Grounds:
-        return Grounds(name, check, action, "1", "2")
+        return Grounds(name, check, action, Finding("", "1", "2"))
 
     rows = ranked(
         [of("gpu01", "a", Action.DRAIN), of("gpu02", "a", Action.RESET_GPU), of("gpu02", "b", Action.VENDOR)]
@@ -366,22 +366,22 @@ def test_a_node_ranks_by_its_hardest_action() -> None:
 
 
 def test_the_words_for_actions_and_what_grounds_have_by_themselves() -> None:
-    assert reaches("drain", Action.DRAIN)
+    assert reaches(Action.DRAIN, Action.DRAIN)
     assert policy.NAMES == {
         "reset-gpu": Action.RESET_GPU,
         "reboot": Action.REBOOT,
         "drain": Action.DRAIN,
         "return-to-vendor": Action.VENDOR,
     }
-    bare = Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8")
+    bare = Grounds("gpu01", "gpu.count", Action.DRAIN, Finding("", "7", "8"))
     assert ranked([bare]) == [("gpu01", (bare,))]
-    assert (bare.part, bare.unconfirmed) == ("", "")
-    assert deviation("7", "8") == "7<8"
+    assert bare.unconfirmed == ""
+    assert deviation(bare.finding) == "7<8"
 
 
 def test_the_worst_go_first_and_the_unconfirmed_not_at_all() -> None:
     def of(name: str, check: str, action: Action = Action.DRAIN, unconfirmed: str = "") -> Grounds:
-        return Grounds(name, check, action, "1", "2", unconfirmed=unconfirmed)
+        return Grounds(name, check, action, Finding("", "1", "2"), unconfirmed=unconfirmed)
 
     rows = ranked(
         [
@@ -486,13 +486,13 @@ def test_a_budget_may_stand_among_spaces() -> None:
 
 def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
     mine = (
-        Grounds("gpu01", "gpu.memory", Action.VENDOR, "3 errors", "0 errors", part="GPU 4"),
-        Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8 GPUs"),
+        Grounds("gpu01", "gpu.memory", Action.VENDOR, Finding("GPU 4", "3 errors", "0 errors")),
+        Grounds("gpu01", "gpu.count", Action.DRAIN, Finding("", "7", "8 GPUs")),
     )
     assert reason_for(mine, RUN) == summed(
         f"gpucluster:gpu.memory 3>0 errors also=gpu.count repair=return-to-vendor run={RUN}"
     )
-    parted = Grounds("gpu01", "gpu.count", Action.DRAIN, "7", "8", part="GPUs")
+    parted = Grounds("gpu01", "gpu.count", Action.DRAIN, Finding("GPUs", "7", "8"))
     text = reason_for([parted], RUN)
     assert text == summed(f"gpucluster:gpu.count 7<8 GPUs repair=drain run={RUN}")
     ours, former = read_reason("gpu01", text), read_reason("gpu01", OURS)  # written by an earlier version
@@ -505,7 +505,7 @@ def test_the_reason_of_a_node_is_of_its_hardest_grounds() -> None:
 @pytest.mark.parametrize("action", [action for action in Action if action.is_repair])
 def test_every_repair_fits_into_the_longest_reason_and_is_read_back(action: Action) -> None:
     checks = [f"{'x' * 80}.{number}" for number in range(9)]
-    grounds = [Grounds("gpu01", check, action, "y" * 99, "z" * 99) for check in checks]
+    grounds = [Grounds("gpu01", check, action, Finding("", "y" * 99, "z" * 99)) for check in checks]
     text = reason_for(grounds, "r" * 60)
     found = read_reason("gpu01", text)
     assert len(text) <= 255

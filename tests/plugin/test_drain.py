@@ -401,7 +401,7 @@ def inventory(**reasons: str) -> dict[str, NodeInfo]:
 
 def kept_run(run: str) -> Recorded:
     return Recorded(
-        run, "prod", simulated=False, started=1.0, finished=2.0, exit=0, arguments="", items=(), measures=()
+        run, "prod", simulated=False, started=1.0, finished=2.0, exit=0, arguments="", items=(), metrics=()
     )
 
 

@@ -18,6 +18,7 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.drain.policy import NAMES, reaches
 from pytest_gpucluster.plugin.drain import Drainage, Options
+from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
@@ -47,12 +48,15 @@ def test_the_actions_from_mild_to_hard() -> None:
 @pytest.mark.parametrize("action", VALUES)
 def test_an_action_reaches_its_own_class_and_milder_ones(action: str, least: str) -> None:
     expected = action not in VALUES[:2] and VALUES.index(action) >= VALUES.index(least)
-    assert reaches(action, Action(least)) is expected
+    assert reaches(Action(action), Action(least)) is expected
 
 
 @pytest.mark.parametrize("action", ["", "explode", "DRAIN", "Drain", " drain", "reset-gpu"])
 def test_an_unknown_action_never_drains(action: str) -> None:
-    assert not any(reaches(action, least) for least in Action)
+    event = {"verdicts": [{"outcome": "failed", "action": action, "findings": [{"part": "x"}]}]}
+    (verdict,) = read_result(event).verdicts
+    assert verdict.action is Action.MONITOR
+    assert not any(reaches(verdict.action, least) for least in Action)
 
 
 # --- which checks may take a node out of service

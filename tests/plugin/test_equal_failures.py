@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.plugin.equal_failures import GroupedFailure
 from pytest_gpucluster.plugin.reporting import Crash, FailureText
-from pytest_gpucluster.report.run_model import FailureGroup, Row
+from pytest_gpucluster.report.run_model import FailureGroup, FindingRow
 
 
 def group(*nodes: str, cause: str = "") -> FailureGroup:
     found = FailureGroup("failed", "gpu.count", "gpu", "drain", cause, "")
     found.nodes = dict.fromkeys(nodes)
-    found.rows["x",] = Row("GPUs", "7", "8", "drain", list(nodes))
+    found.rows["x",] = FindingRow(Finding("GPUs", "7", "8", Action.DRAIN), list(nodes))
     found.example = {"node": nodes[0], "by_hand": ["nvidia-smi"]}
     return found
 

@@ -269,7 +269,7 @@ def test_the_model_of_a_log_is_what_its_file_says(tmp_path: Path) -> None:
     log.write("late")
     settle(log.model)
     assert log.model == read_log(log.path)
-    assert [metric.value for metric in log.model.results[0].metrics] == ["NaN"]
+    assert [str(metric.value) for metric in log.model.results[0].metrics] == ["nan"]
 
 
 def test_numbers_that_json_has_not_become_texts() -> None:

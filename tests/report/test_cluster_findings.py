@@ -67,7 +67,7 @@ def test_a_sick_node_keeps_its_own_finding_and_action_beside_a_common_one() -> N
     sick["verdicts"][0]["findings"][0]["action"] = "drain"
     run = read_run(events([sick if node == "gpu03" else noexec(node) for node in FOUR]))
     own, common = sorted(run.groups.values(), key=lambda group: len(group.nodes))
-    assert (own.action, list(own.nodes), [row.measured for row in own.rows.values()]) == (
+    assert (own.action, list(own.nodes), [row.found.measured for row in own.rows.values()]) == (
         "drain", ["gpu03"], ["GPU is lost"],
     )  # fmt: skip
     assert (common.action, list(common.nodes)) == ("configure", list(FOUR))

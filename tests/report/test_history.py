@@ -253,7 +253,7 @@ def test_what_got_worse_stays_named_until_it_is_accepted(kept: History) -> None:
     kept.accept(told.run, "gpu02")
     after = add(kept, log(26, bandwidths(26, slower)))
     assert not named(after)
-    runs = {(it.measure.node, it.measure.device): it.judged.runs for it in after.changes}
+    runs = {(it.item.node, it.metric.device): it.judged.runs for it in after.changes}
     assert (runs["gpu02", ""], runs["gpu01", "with gpu02"], runs["gpu01", "with gpu03"]) == (1, 1, 10)
     assert ("gpu02", "busbw all_reduce 1 GiB alone") in named(
         add(kept, log(27, bandwidths(27, {"gpu02": 0.85})))
@@ -314,7 +314,7 @@ def test_a_node_that_failed_is_no_baseline_and_the_others_are(kept: History) -> 
     bad = add(kept, log(2, failed, end=1))
     assert (bad.run.complete, bad.run.good) == (True, False)
     told = add(kept, log(3, bandwidths(3)))
-    runs = {it.measure.node: it.judged.runs for it in told.changes if "alone" in it.label}
+    runs = {it.item.node: it.judged.runs for it in told.changes if "alone" in it.label}
     assert runs == {"gpu01": 2, "gpu02": 1, "gpu03": 2}
     assert told.last_good is not None
     assert told.last_good.run == "night001"
@@ -328,7 +328,7 @@ def test_what_a_waiver_covers_is_no_baseline(kept: History) -> None:
             one["outcome"] = "waived"
     add(kept, log(2, slow))
     told = add(kept, log(3, bandwidths(3)))
-    runs = {it.measure.node: it.judged.runs for it in told.changes if "alone" in it.label}
+    runs = {it.item.node: it.judged.runs for it in told.changes if "alone" in it.label}
     assert runs == {"gpu01": 2, "gpu02": 1, "gpu03": 2}
 
 
@@ -411,7 +411,7 @@ def test_parameters_of_a_check_are_told_apart(kept: History) -> None:
 
     add(kept, log(1, night((1.0, 7.0))))
     told = add(kept, log(2, night((1.0, 6.0))))
-    assert [it.change.measure.check for it in told.worse] == ["site.disk[1M]"]
+    assert [it.change.item.check for it in told.worse] == ["site.disk[1M]"]
 
 
 # --- the file

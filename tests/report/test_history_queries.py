@@ -11,10 +11,11 @@ import pytest
 from report.test_history import DAY, FIRST, add, log, metric, named, result
 
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.report.history import EVERY_NODE, WINDOW, History
 from pytest_gpucluster.report.regression import FleetHistory, Turn
 from pytest_gpucluster.report.run_model import read_run
-from pytest_gpucluster.report.run_snapshot import Measure, recorded
+from pytest_gpucluster.report.run_snapshot import ItemMetric, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,7 +41,7 @@ def night(
 
 
 def of(told: Comparison, node: str, device: str = "") -> Change:
-    (found,) = (it for it in told.changes if (it.measure.node, it.measure.device) == (node, device))
+    (found,) = (it for it in told.changes if (it.item.node, it.metric.device) == (node, device))
     return found
 
 
@@ -142,16 +143,16 @@ def test_the_values_of_a_node_come_oldest_first(kept: History) -> None:
         ]
         kept.add(recorded(read_run(log(number, [result("gpu01", "nccl.x", metrics=found)]))))
     values = kept.node_values("prod", "gpu01", simulated=False)
-    assert list(values) == [
-        Measure("gpu01", "nccl.x", "a", "W", "GPU 1"),
-        Measure("gpu01", "nccl.x", "bw", "GB/s"),
+    assert [one.item for one in values] == [
+        ItemMetric("gpu01", "nccl.x", Metric("a", 1.0, "W", "GPU 1")),
+        ItemMetric("gpu01", "nccl.x", Metric("bw", 477.0, "GB/s")),
     ]
-    assert values[Measure("gpu01", "nccl.x", "bw", "GB/s")] == [
+    assert values[1].values == (
         (478.0, True), (300.0, False), (None, False), (477.0, True),
-    ]  # fmt: skip
+    )  # fmt: skip
     short = kept.node_values("prod", "gpu01", simulated=False, count=2)
-    assert short[Measure("gpu01", "nccl.x", "bw", "GB/s")] == [(None, False), (477.0, True)]
-    assert kept.node_values("prod", "gpu01", simulated=True) == {}
+    assert short[1].values == ((None, False), (477.0, True))
+    assert kept.node_values("prod", "gpu01", simulated=True) == []
 
 
 # --- what a value is held against
@@ -215,13 +216,13 @@ def test_the_fleet_is_of_nodes_alone_and_of_what_is_no_detail(kept: History) -> 
     told = add(kept, log(2, first))
     assert of(told, "gpu01").fleet == FleetHistory(3.0, 3.0, 1)
     assert of(told, "").fleet == FleetHistory(3.0, 3.0, 1)
-    assert [it.measure.name for it in told.changes] == ["bw"] * 3
+    assert [it.metric.name for it in told.changes] == ["bw"] * 3
 
 
 def test_a_series_takes_its_new_direction(kept: History) -> None:
     add(kept, log(1, night({"gpu01": 5.0}, unit="W")))
     told = add(kept, log(2, night({"gpu01": 50.0}, unit="W", better="lower", detail=False)))
-    assert of(told, "gpu01").measure.better == "lower"
+    assert of(told, "gpu01").metric.better == "lower"
     assert add(kept, log(3, night({"gpu01": 50.0}, unit="W", detail=True))).changes == ()
 
 
@@ -303,8 +304,8 @@ def test_what_is_gone_is_named_where_it_says_something(
 ) -> None:
     add(kept, log(1, night({"gpu01": 5.0}, unit=unit, **more)))
     told = add(kept, log(2, night({"gpu01": None})))
-    found = [it for it in told.changes if it.trend == "gone" and it.measure.device != "best partner"]
-    assert [(it.measure.node, it.judged.level, it.judged.runs, it.base) for it in found] == (
+    found = [it for it in told.changes if it.trend == "gone" and it.metric.device != "best partner"]
+    assert [(it.item.node, it.judged.level, it.judged.runs, it.base) for it in found] == (
         [("gpu01", 5.0, 1, "")] if gone else []
     )
     chosen = kept.compare(told.run, told.against[0])
@@ -324,7 +325,7 @@ def test_the_last_good_run_of_each_node_tells_what_is_gone(kept: History) -> Non
     add(kept, log(1, [*night({"gpu01": 5.0, "gpu02": 6.0})]))
     add(kept, log(2, [*night({"gpu01": 7.0, "gpu02": None}), result("gpu01", "gpu.x", "failed")], end=1))
     told = add(kept, log(3, night({"gpu01": None, "gpu02": None, "gpu03": None})))
-    assert [(it.measure.node, it.judged.level) for it in told.changes] == [("gpu01", 5.0)]
+    assert [(it.item.node, it.judged.level) for it in told.changes] == [("gpu01", 5.0)]
     nan = add(kept, log(4, night({"gpu01": "NaN"})))
     assert [it.trend for it in nan.changes] == ["worse"]  # it is there, and no number
 
@@ -549,8 +550,8 @@ def test_answers_have_twenty_rows_unless_asked_for_more(kept: History) -> None:
         kept.add(recorded(read_run(log(number, night({"gpu01": 1.0})))))
     assert [len(kept.runs("prod")), len(kept.runs("prod", 30))] == [20, 21]
     assert [len(kept.node_runs("prod", "gpu01")), len(kept.node_runs("prod", "gpu01", 30))] == [20, 21]
-    (values,) = kept.node_values("prod", "gpu01", simulated=False).values()
-    assert len(values) == 20
+    (one,) = kept.node_values("prod", "gpu01", simulated=False)
+    assert len(one.values) == 20
     with pytest.raises(ConfigError) as caught:
         kept.find("prod", "x")
     assert re.findall(r"night\d+", str(caught.value)) == [f"night{n:03}" for n in (21, 20, 19, 18, 17)]

@@ -16,6 +16,7 @@ from paths import DATA
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.sanitize import cut, printable
 from pytest_gpucluster.report import html, svg
 from pytest_gpucluster.report.events import read_events, read_log
@@ -366,9 +367,15 @@ def test_each_state_has_a_shape_of_its_own() -> None:
 def test_the_slot_of_the_history() -> None:
     rows = (
         Compared(
-            "gpu02", "busbw", "GB/s", 440, last_good=478, previous=477, fleet=476, worse=True, note="8% below"
+            "gpu02",
+            Metric("busbw", 440, "GB/s"),
+            last_good=478,
+            previous=477,
+            fleet=476,
+            worse=True,
+            note="8% below",
         ),
-        Compared("gpu01", "busbw", "GB/s", 477, last_good=478),
+        Compared("gpu01", Metric("busbw", 477, "GB/s"), last_good=478),
     )
     shown = ShownComparison("history.db", rows, last_good="2026-11-20 02:00", runs=5)
     page = page_of(a_run([passing("gpu01"), passing("gpu02")]), comparison=shown)
@@ -474,7 +481,7 @@ def hostile_run(text: str = HOSTILE) -> list[dict[str, Any]]:
 
 
 def hostile_page() -> str:
-    row = Compared(HOSTILE, HOSTILE, HOSTILE, 1.0, device=HOSTILE, last_good=2.0, worse=True, note=HOSTILE)
+    row = Compared(HOSTILE, Metric(HOSTILE, 1.0, HOSTILE, HOSTILE), last_good=2.0, worse=True, note=HOSTILE)
     shown = ShownComparison(
         HOSTILE, (row,), last_good=HOSTILE, previous=HOSTILE, fleet_is=HOSTILE, note=HOSTILE
     )

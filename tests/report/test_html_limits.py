@@ -11,6 +11,7 @@ from report.test_html import page_of
 from report.test_html_whole import in_utc
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
+from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.report import html, html_figures, words
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import CLUSTER, read_run
@@ -162,7 +163,7 @@ def test_rows_of_many_nodes_come_first() -> None:
     one, two = ({"part": f"GPU {n}", "measured": "1", "expected": "2"} for n in (1, 2))
     run = read_run(a_run([failing("gpu01", findings=[one, two]), failing("gpu02", findings=[two])]))
     (section,) = html._failures(run, {id(group): "g" for group in run.groups.values()})["failures"]
-    assert [row.part for row in section["rows"]] == ["GPU 2", "GPU 1"]
+    assert [row.found.part for row in section["rows"]] == ["GPU 2", "GPU 1"]
 
 
 def test_slurms_words_have_a_limit_and_the_most_frequent_come_first() -> None:
@@ -356,20 +357,21 @@ def test_curves_of_one_title_share_a_chart() -> None:
 @pytest.mark.parametrize(
     ("row", "change", "where"),
     [
-        (Compared("gpu01", "m", "W", 110.0, last_good=100.0, previous=50.0), "+10.0%", "gpu01"),
-        (Compared("gpu01", "m", "W", 110.0, "GPU 1", previous=100.0), "+10.0%", "gpu01 GPU 1"),
-        (Compared("gpu01", "m", "W", 90.0, last_good=-100.0), "+190.0%", "gpu01"),
-        (Compared("gpu01", "m", "W", 90.0, last_good=0.0, previous=50.0), "", "gpu01"),
-        (Compared("gpu01", "m", "W", 90.0), "", "gpu01"),
+        (Compared("gpu01", Metric("m", 110.0, "W"), last_good=100.0, previous=50.0), "+10.0%", "gpu01"),
+        (Compared("gpu01", Metric("m", 110.0, "W", "GPU 1"), previous=100.0), "+10.0%", "gpu01 GPU 1"),
+        (Compared("gpu01", Metric("m", 90.0, "W"), last_good=-100.0), "+190.0%", "gpu01"),
+        (Compared("gpu01", Metric("m", 90.0, "W"), last_good=0.0, previous=50.0), "", "gpu01"),
+        (Compared("gpu01", Metric("m", 90.0, "W")), "", "gpu01"),
     ],
 )
 def test_a_compared_metric(row: Compared, change: str, where: str) -> None:
-    assert html._compared(row) == {"row": row, "change": change, "where": where}
+    shown = {"metric": "m", "unit": "W", "note": ""}
+    assert html._compared(row) == {"row": row, "change": change, "where": where, **shown}
 
 
 def test_compared_metrics_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "MAX_COMPARED", 2)
-    rows = tuple(Compared("gpu01", f"m{n}", "W", 1.0, worse=n % 2 == 0) for n in range(9))
+    rows = tuple(Compared("gpu01", Metric(f"m{n}", 1.0, "W"), worse=n % 2 == 0) for n in range(9))
     found = html._comparison(ShownComparison("h.db", rows))
     assert found is not None
     assert (len(found["worse"]), len(found["others"]), found["left_out"]) == (2, 2, 5)
@@ -475,7 +477,7 @@ def test_a_node_whose_action_is_unknown_is_not_left_out() -> None:
         {
             "action": "monitor",
             "nodes": ["gpu01", "gpu02"],
-            "checks": {"gpu.x": "g1", "gpu.nvlink_state": "g2"},
+            "checks": {"gpu.nvlink_state": "g1", "gpu.x": "g2"},
         }
     ]
 
@@ -659,7 +661,7 @@ def test_warnings_are_sorted_and_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
     run = read_run(a_run(results))
     found = html._warnings(run)
-    assert [(check, row.part, row.nodes) for check, row in found["rows"]] == [
+    assert [(check, row.found.part, row.nodes) for check, row in found["rows"]] == [
         ("gpu.a", "z", [CLUSTER]),
         ("gpu.b", "y", ["gpu01", "gpu02"]),
         ("gpu.b", "x", ["gpu01"]),
@@ -787,18 +789,21 @@ def test_a_distribution_field_by_field() -> None:
 
 
 def test_texts_have_a_limit() -> None:
-    kept = html._printed(ShownComparison("h.db", note="x" * 4000, last_good="a\x1b[1mb"))
-    assert (kept.note, kept.last_good, kept.source) == ("x" * 4000, "ab", "h.db")
-    assert html._printed(ShownComparison("h.db", note="x" * 4001)).note == (
-        f"{'x' * 2000} [... 1 characters left out ...] {'x' * 2000}"
+    found = html._comparison(ShownComparison("h.db", note="x" * 4000, last_good="a\x1b[1mb"))
+    assert found is not None
+    assert (found["of"]["note"], found["of"]["last_good"], found["of"]["source"]) == (
+        "x" * 4000,
+        "ab",
+        "h.db",
     )
+    assert html._note("x" * 4001) == (f"{'x' * 2000} [... 1 characters left out ...] {'x' * 2000}")
     assert html._text("x" * 600) == "x" * 600
     assert html._text("x" * 601) == f"{'x' * 300} [... 1 characters left out ...] {'x' * 300}"
 
 
 def test_what_is_not_compared_is_empty() -> None:
-    assert vars(Compared("n", "m", "u", 1.0)) == {
-        "node": "n", "metric": "m", "unit": "u", "now": 1.0, "device": "", "last_good": None, "previous": None,
+    assert vars(Compared("n", Metric("m", 1.0, "u"))) == {
+        "node": "n", "metric": Metric("m", 1.0, "u"), "last_good": None, "previous": None,
         "fleet": None, "worse": False, "note": "",
     }  # fmt: skip
     assert vars(ShownComparison("h.db")) == {

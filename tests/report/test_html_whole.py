@@ -16,6 +16,7 @@ import pytest
 from paths import DATA
 from report_helpers import a_run, event, failing, passing, unjudged
 
+from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.report import html, junit, prom
 from pytest_gpucluster.report.regression import Compared, ShownComparison
 from pytest_gpucluster.report.run_model import read_run
@@ -185,9 +186,9 @@ def run_of(nodes: list[str]) -> list[dict[str, Any]]:
 COMPARISON = ShownComparison(
     "history.db",
     (
-        Compared("gpu01", "busbw", "GB/s", 440, "GPU 1", 478, 477, 476, worse=True, note="8% below"),
-        Compared("gpu02", "busbw", "GB/s", 477, previous=478.5),
-        Compared("gpu03", "new", "s", 1),
+        Compared("gpu01", Metric("busbw", 440, "GB/s", "GPU 1"), 478, 477, 476, worse=True, note="8% below"),
+        Compared("gpu02", Metric("busbw", 477, "GB/s"), previous=478.5),
+        Compared("gpu03", Metric("new", 1, "s")),
     ),
     last_good="2026-11-20 02:00",
     previous="night 2, good",

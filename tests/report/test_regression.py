@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from report.test_html_whole import in_utc
 
+from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.metric_direction import MetricTrend
 from pytest_gpucluster.report import regression as trend
 from pytest_gpucluster.report.regression import (
@@ -24,7 +26,7 @@ from pytest_gpucluster.report.regression import (
     when,
     worse_of,
 )
-from pytest_gpucluster.report.run_snapshot import Measure
+from pytest_gpucluster.report.run_snapshot import ItemMetric
 from pytest_gpucluster.report.words import number
 
 FLEET = FleetHistory(470.0, 476.0, 5)
@@ -34,14 +36,13 @@ GONE = "no longer measured, though its check passed; 478 GB/s"
 
 
 def change(node: str = "gpu01", kind: str = "worse", device: str = "", **more: Any) -> Change:
-    """Return a change of bandwidth; `more`: fields of Measure, MetricTrend and Change."""
-    own: dict[str, Any] = {"name": "busbw", "unit": "GB/s", "value": 440.0, "check": "nccl.x", "better": ""}
+    """Return a change of bandwidth; `more`: fields of ItemMetric, Metric, MetricTrend and Change."""
+    own: dict[str, Any] = {"name": "busbw", "unit": "GB/s", "value": 440.0, "better": ""}
     judged: dict[str, Any] = {"level": 478.0, "mad": 1.5, "distance": -0.08, "runs": 5}
     own |= {key: more.pop(key) for key in own.keys() & more.keys()}
     judged |= {key: more.pop(key) for key in judged.keys() & more.keys()}
-    return Change(
-        Measure(node, device=device, **own), MetricTrend(kind, **judged), more.pop("fleet", FLEET), **more
-    )
+    item = ItemMetric(node, more.pop("check", "nccl.x"), Metric(device=device, **own))
+    return Change(item, MetricTrend(kind, **judged), more.pop("fleet", FLEET), **more)
 
 
 def past(run: str = "r9", **more: Any) -> Past:
@@ -62,7 +63,7 @@ CHANGES = (
         fleet=FleetHistory(None, None, 0),
     ),
     change("gpu01", device="GPU 1", distance=-0.05, value=454.0),
-    change("gpu04", "gone", value=None, distance=None, runs=1),
+    change("gpu04", "gone", value=math.nan, distance=None, runs=1),
     change("gpu05", "better", distance=0.2, value=573.0, previous=500.0),
     change("gpu06", device="with gpu07", distance=-0.2),
     change("gpu07", device="with gpu06", distance=-0.3),
@@ -118,14 +119,14 @@ def test_the_table_counts_what_is_as_it_was() -> None:
     ]
     assert replace(still, changes=()).table() == []
     new = change(kind="new", level=None, distance=None)
-    gone = change(kind="gone", value=None)
+    gone = change(kind="gone", value=math.nan)
     assert replace(still, changes=(new, gone)).table() == []
 
 
 def test_the_page_gets_every_metric_the_worst_first() -> None:
     with in_utc():
         told = COMPARISON.for_html()
-    assert [(row.node, row.device, row.worse, row.note) for row in told.rows] == [
+    assert [(row.node, row.metric.device, row.worse, row.note) for row in told.rows] == [
         ("(cluster)", "", True, "3 alerts, 1 in its last good run"),
         ("gpu07", "with gpu06", True, LINK),
         ("gpu01", "with gpu06", False, ""),
@@ -138,7 +139,7 @@ def test_the_page_gets_every_metric_the_worst_first() -> None:
         ("gpu05", "", False, ""),
     ]
     assert told.rows[-1] == Compared(
-        "gpu05", "busbw", "GB/s", 573.0, last_good=478.0, previous=500.0, fleet=476.0
+        "gpu05", Metric("busbw", 573.0, "GB/s"), last_good=478.0, previous=500.0, fleet=476.0
     )
     assert (told.source, told.runs, told.fleet_is) == ("h.db", 2, "median of the fleet over those runs")
     assert told.last_good == "r7 of 1970-01-02 00:00"
@@ -252,7 +253,7 @@ def test_a_pair_is_a_link_unless_an_end_got_worse_itself() -> None:
     assert len(worse_of([*pair, change("gpu02", name="other")])) == 1
     assert len(worse_of([*pair, change("gpu03")])) == 2
     assert worse_of(pair, trend="better") == ()
-    assert worse_of([change(kind="gone", value=None)], trend="better") == ()
+    assert worse_of([change(kind="gone", value=math.nan)], trend="better") == ()
 
 
 def test_parts_of_a_node_are_one_with_the_furthest() -> None:
@@ -296,12 +297,12 @@ def test_lines_have_a_limit(extra: int) -> None:
 
 
 def test_a_metric_is_put_beside_that_of_the_fleet() -> None:
-    measure, judged = change().measure, change().judged
+    item, judged = change().item, change().judged
     key = ("nccl.x", "busbw", "GB/s", "")
-    assert changed(measure, judged, {key: FLEET}, previous=1.0, base="r") == Change(
-        measure, judged, FLEET, 1.0, "r"
+    assert changed(item, judged, {key: FLEET}, previous=1.0, base="r") == Change(
+        item, judged, FLEET, 1.0, "r"
     )
-    assert changed(measure, judged, {}) == Change(measure, judged, FleetHistory(None, None, 0), None, "")
+    assert changed(item, judged, {}) == Change(item, judged, FleetHistory(None, None, 0), None, "")
 
 
 @pytest.mark.parametrize(
@@ -347,7 +348,7 @@ def test_nought_is_a_value() -> None:
     assert [line.split() for line in told.table()[2:]] == [
         ["alerts", "2", "0", "1", "4", "gpu01", "0", "0", "-"]
     ]
-    assert [row.now for row in told.for_html().rows] == [0.0, 0.0]
+    assert [row.metric.value for row in told.for_html().rows] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -370,9 +371,9 @@ def test_how_far_a_metric_went_the_wrong_way(fields: dict[str, Any], badness: fl
 
 def test_a_link_is_named_once_for_each_check_and_metric() -> None:
     pair = change("gpu02", device="with gpu01")
-    other = replace(pair, measure=replace(pair.measure, check="nccl.y"))
-    changes = (pair, other, replace(pair, measure=replace(pair.measure, name="latency")))
-    assert [(it.where, it.change.measure.check, it.change.measure.name) for it in worse_of(changes)] == [
+    other = change("gpu02", device="with gpu01", check="nccl.y")
+    changes = (pair, other, change("gpu02", device="with gpu01", name="latency"))
+    assert [(it.where, it.change.item.check, it.change.metric.name) for it in worse_of(changes)] == [
         ("link gpu01 - gpu02", "nccl.x", "busbw"),
         ("link gpu01 - gpu02", "nccl.y", "busbw"),
         ("link gpu01 - gpu02", "nccl.x", "latency"),

@@ -10,18 +10,12 @@ import pytest
 from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.finding import Advisory, Finding, Metric
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report import words
 from pytest_gpucluster.report.result import read_result
-from pytest_gpucluster.report.run_model import CLUSTER, Row, Run, Series, _sized, read_run
-from pytest_gpucluster.report.run_snapshot import (
-    Measure,
-    RecordedFinding,
-    RecordedItem,
-    check_of,
-    plain,
-    recorded,
-)
+from pytest_gpucluster.report.run_model import CLUSTER, FindingRow, Run, _sized, part_of, read_run
+from pytest_gpucluster.report.run_snapshot import ItemMetric, RecordedItem, check_of, plain, recorded
 from pytest_gpucluster.report.verdict import MAX_NAMES
 
 # --- the model of a page
@@ -261,15 +255,18 @@ def test_rows_differ_in_part_measured_expected_and_action() -> None:
         told | {"part": "x"},
         told | {"measured": "x"},
         told | {"expected": "x"},
-        told | {"action": "x"},
+        told | {"action": "reboot"},
     ]
     (group,) = read_run(a_run([failing("gpu01", findings=[*found, told])])).groups.values()
-    assert [(row.part, row.measured, row.expected, row.action, row.nodes) for row in group.rows.values()] == [
+    assert [
+        (row.found.part, row.found.measured, row.found.expected, row.action, row.nodes)
+        for row in group.rows.values()
+    ] == [
         ("a", "b", "c", "drain", ["gpu01"]),
         ("x", "b", "c", "drain", ["gpu01"]),
         ("a", "x", "c", "drain", ["gpu01"]),
         ("a", "b", "x", "drain", ["gpu01"]),
-        ("a", "b", "c", "x", ["gpu01"]),
+        ("a", "b", "c", "reboot", ["gpu01"]),
     ]
 
 
@@ -278,7 +275,9 @@ def test_warnings_are_rows_of_their_check_and_ask_for_nothing() -> None:
     verdicts = [{"findings": [], "advisories": [told], "action": "drain"}]
     run = read_run(a_run([passing(node, check="gpu.pcie", verdicts=verdicts) for node in ("gpu01", "gpu02")]))
     assert run.warnings == {
-        ("gpu.pcie", "GPU 3", "1 replay", "0", ""): Row("GPU 3", "1 replay", "0", "", ["gpu01", "gpu02"])
+        ("gpu.pcie", "GPU 3", "1 replay", "0", ""): FindingRow(
+            Advisory("GPU 3", "1 replay", "0"), ["gpu01", "gpu02"]
+        )
     }
 
 
@@ -290,28 +289,30 @@ def test_the_first_verdict_with_findings_names_the_cause() -> None:
     ]
     (group,) = read_run(a_run([result("gpu01", "failed", verdicts=verdicts)])).groups.values()
     assert (group.cause, group.hint, group.action, group.suite) == ("one", "h1", "drain", "gpu")
-    assert [(row.part, row.action) for row in group.rows.values()] == [("a", "drain"), ("b", "reboot")]
+    assert [(row.found.part, row.action) for row in group.rows.values()] == [("a", "drain"), ("b", "reboot")]
 
 
 def test_an_error_has_no_verdict_of_its_check() -> None:
     (group,) = read_run(a_run([failing("gpu01", outcome="error", message="gpu01 broke")])).groups.values()
     assert (group.action, group.cause, group.hint) == ("", "", "")
-    assert [(row.part, row.measured, row.expected, row.nodes) for row in group.rows.values()] == [
-        ("", "NODE broke", "", ["gpu01"])
-    ]
+    assert [
+        (row.found.part, row.found.measured, row.found.expected, row.nodes) for row in group.rows.values()
+    ] == [("", "NODE broke", "", ["gpu01"])]
 
 
 def test_rows_of_a_group_lose_what_is_one_nodes_own() -> None:
     one, two = (failing(node, part=f"GPU 4 (GPU-{node}, 0:1)") for node in ("gpu01", "gpu02"))
     (group,) = read_run(a_run([one])).groups.values()
-    assert [row.part for row in group.rows.values()] == ["GPU 4 (GPU-gpu01, 0:1)"]
+    assert [row.found.part for row in group.rows.values()] == ["GPU 4 (GPU-gpu01, 0:1)"]
     (group,) = read_run(a_run([one, one])).groups.values()
-    assert [(row.part, row.nodes) for row in group.rows.values()] == [("GPU 4 (GPU-gpu01, 0:1)", ["gpu01"])]
+    assert [(row.found.part, row.nodes) for row in group.rows.values()] == [
+        ("GPU 4 (GPU-gpu01, 0:1)", ["gpu01"])
+    ]
     (group,) = read_run(a_run([one, two])).groups.values()
-    assert [(row.part, row.nodes) for row in group.rows.values()] == [("GPU 4", ["gpu01", "gpu02"])]
+    assert [(row.found.part, row.nodes) for row in group.rows.values()] == [("GPU 4", ["gpu01", "gpu02"])]
     assert list(group.nodes) == ["gpu01", "gpu02"]
     (group,) = read_run(a_run([one, two, two])).groups.values()
-    assert [(row.part, row.nodes) for row in group.rows.values()] == [("GPU 4", ["gpu01", "gpu02"])]
+    assert [(row.found.part, row.nodes) for row in group.rows.values()] == [("GPU 4", ["gpu01", "gpu02"])]
 
 
 def metric(name: str, value: Any, unit: str = "W", device: Any = "", **more: Any) -> dict[str, Any]:
@@ -343,17 +344,23 @@ def metric(name: str, value: Any, unit: str = "W", device: Any = "", **more: Any
 )
 def test_a_device_is_a_part_or_what_was_measured(device: str, label: str, part: str) -> None:
     run = read_run(a_run([passing("gpu01", metrics=[metric("power", 5, device=device)])]))
-    assert run.series == {(label, "W"): Series(label, "W", [(5.0, "gpu01", part)])}
+    spread = run.spreads[label, "W"]
+    assert (len(run.spreads), spread.nodes, [part_of(one) for one in spread.metrics]) == (
+        1,
+        ["gpu01"],
+        [part],
+    )
+    assert (spread.name, spread.unit, spread.metrics[0].value) == (label, "W", 5.0)
 
 
 @pytest.mark.parametrize("value", ["NaN", None, float("nan"), float("inf"), float("-inf"), [1]])
 def test_what_is_no_number_is_not_drawn(value: Any) -> None:
     run = read_run(a_run([passing("gpu01", metrics=[metric("power", value), metric("busbw", value)])]))
-    assert (run.series, run.node_curves) == ({}, {})
+    assert (run.spreads, run.node_curves) == ({}, {})
 
 
 def test_details_are_not_drawn() -> None:
-    assert read_run(a_run([passing("gpu01", metrics=[metric("x", 1, detail=True)])])).series == {}
+    assert read_run(a_run([passing("gpu01", metrics=[metric("x", 1, detail=True)])])).spreads == {}
 
 
 def test_bandwidths_make_curves_and_bounds() -> None:
@@ -386,7 +393,7 @@ def test_bandwidths_make_curves_and_bounds() -> None:
         ("all_reduce", "2 nodes x 8"): {3 << 29: 8},
         ("all_reduce", ""): {1 << 20: 4, 512: 1},
     }
-    assert [(one.name, one.unit, one.values, one.bounds) for one in run.series.values()] == [
+    assert [(one.name, one.unit, one.metrics, one.bounds) for one in run.spreads.values()] == [
         ("busbw all_reduce 4 KiB 2 nodes", "GB/s", [], [3, 2]),
         ("busbw all_reduce 512 B", "GB/s", [], [1]),
         ("busbw all_reduce 1.5GiB 2 nodes x 8", "GB/s", [], [8]),
@@ -512,7 +519,7 @@ def test_the_head_of_a_recorded_run() -> None:
     assert (found.run, found.cluster, found.simulated) == ("r1", "prod", False)
     assert (found.started, found.finished, found.exit) == (5.0, 9.5, 1)
     assert found.arguments == "-m gpu or os 3"
-    assert (found.items, found.measures) == ((), ())
+    assert (found.items, found.metrics) == ((), ())
     twice = recorded(read_run([start(), {"event": "finish", "exit": 1}, {"event": "finish", "exit": 0}]))
     assert twice.exit == 0
 
@@ -524,9 +531,6 @@ def test_a_recorded_run_ends_with_its_last_time() -> None:
     assert (found.started, found.finished) == (0.25, 0.5)
     assert asdict(RecordedItem("n", "c", "passed")) == {
         "node": "n", "check": "c", "outcome": "passed", "message": "", "action": "", "findings": (),
-    }  # fmt: skip
-    assert asdict(Measure("n", "c", "p", "W")) == {
-        "node": "n", "check": "c", "name": "p", "unit": "W", "device": "", "better": "", "detail": False, "value": None,
     }  # fmt: skip
     assert check_of(read_result({"node": "n", "check": "c"})) == ("n", "c")
 
@@ -601,7 +605,7 @@ def test_items_have_their_findings() -> None:
             "failed",
             "m",
             "drain",
-            (RecordedFinding("a", "1", "b"), RecordedFinding("", "", "")),
+            (Finding("a", "1", "b"), Finding("", "", "")),
         ),
     )
     two: list[dict[str, Any]] = [
@@ -636,14 +640,14 @@ def test_a_check_has_its_parameters(nodeid: str, node: str, check: str) -> None:
 
 
 def measures(*metrics: dict[str, Any], **fields: Any) -> list[tuple[str, str, float | None]]:
-    found = recorded(read_run([start(), passing("gpu01", metrics=list(metrics), **fields)])).measures
-    return [(one.name, one.device, one.value) for one in found]
+    found = recorded(read_run([start(), passing("gpu01", metrics=list(metrics), **fields)])).metrics
+    return [(one.metric.name, one.metric.device, one.metric.number) for one in found]
 
 
 def test_a_metric_is_kept_with_all_that_names_it() -> None:
     told = metric("p", 5, "W", "GPU 4 (x)", better="lower", detail=1)
-    assert recorded(read_run([start(), passing("gpu01", metrics=[told])])).measures == (
-        Measure("gpu01", "gpu.nvlink_state", "p", "W", "GPU 4", "lower", True, 5.0),  # its fields
+    assert recorded(read_run([start(), passing("gpu01", metrics=[told])])).metrics == (
+        ItemMetric("gpu01", "gpu.nvlink_state", Metric("p", 5.0, "W", "GPU 4", detail=True, better="lower")),
     )
 
 

@@ -24,12 +24,11 @@ from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from pytest_gpucluster.report.history import MetricHistory
     from pytest_gpucluster.report.regression import Past, Worse
-    from pytest_gpucluster.report.run_snapshot import Measure
-
-    Seen = Sequence[tuple[float | None, bool]]
+    from pytest_gpucluster.report.run_snapshot import ItemMetric
 
 WORSE = 3
 VARIABLE = "GPUCLUSTER_HISTORY"
@@ -249,8 +248,8 @@ def _change(worse: Worse) -> dict[str, Any]:
     change = worse.change
     return {
         "where": worse.where,
-        **_measured(change.measure),
-        "now": change.measure.value,
+        **_metric(change.item),
+        "now": change.metric.number,
         "before": change.judged.level,
         "distance": change.judged.distance,
         "parts": worse.parts,
@@ -258,13 +257,9 @@ def _change(worse: Worse) -> dict[str, Any]:
     }
 
 
-def _measured(measure: Measure) -> dict[str, str]:
-    return {
-        "check": measure.check,
-        "metric": measure.name,
-        "device": measure.device,
-        "unit": measure.unit,
-    }
+def _metric(item: ItemMetric) -> dict[str, str]:
+    metric = item.metric
+    return {"check": item.check, "metric": metric.name, "device": metric.device, "unit": metric.unit}
 
 
 def _runs(found: History, cluster: str, args: argparse.Namespace) -> None:
@@ -296,7 +291,11 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
     simulated = runs[0][0].simulated
     runs = [(past, counts) for past, counts in runs if past.simulated == simulated]
     red = found.node_red(cluster, node, [past.run for past, _ in runs])
-    values = found.node_values(cluster, node, simulated=simulated, count=args.runs)
+    metrics = [
+        it
+        for it in found.node_values(cluster, node, simulated=simulated, count=args.runs)
+        if it.values and (args.metric is None or fnmatchcase(it.item.metric.name, args.metric))
+    ]
     if args.json:
         say_json(
             {
@@ -320,8 +319,11 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
                     dict(zip(("run", "check", "outcome", "message"), row, strict=True)) for row in red
                 ],
                 "metrics": [
-                    {**_measured(measure), "values": [{"value": value, "good": good} for value, good in seen]}
-                    for measure, seen in _chosen(values, args).items()
+                    {
+                        **_metric(it.item),
+                        "values": [{"value": value, "good": good} for value, good in it.values],
+                    }
+                    for it in metrics
                 ],
             }
         )
@@ -343,45 +345,37 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
         _say(f"{run}  {outcome}: {check}: {message}")
     if red[MAX_RED:]:
         _say(f"and {len(red) - MAX_RED} more")
-    _node_metrics(_chosen(values, args), args)
+    _node_metrics(metrics, args)
 
 
-def _chosen(values: Mapping[Measure, Seen], args: argparse.Namespace) -> dict[Measure, Seen]:
-    return {
-        measure: seen
-        for measure, seen in values.items()
-        if seen and (args.metric is None or fnmatchcase(measure.name, args.metric))
-    }
-
-
-def _node_metrics(chosen: Mapping[Measure, Seen], args: argparse.Namespace) -> None:
-    moved = {measure: seen for measure, seen in chosen.items() if not _constant(seen)}
-    shown = chosen if args.all or args.metric else moved
-    lines = [_metric(measure, seen) for measure, seen in shown.items()]
+def _node_metrics(metrics: Sequence[MetricHistory], args: argparse.Namespace) -> None:
+    shown = metrics if args.all or args.metric else [it for it in metrics if not _constant(it)]
+    lines = [_metric_row(it) for it in shown]
     columns = ("check", "metric", "unit", "runs", "lowest", "median", "highest", "last", "change")
     if lines:
         _say("")
         _table((*columns, "old to new"), lines)
-    if alike := len(chosen) - len(shown):
+    if alike := len(metrics) - len(shown):
         _say(f"{alike} more metrics were the same in all these runs (--all shows them)")
 
 
-def _constant(seen: Seen) -> bool:
-    return len(seen) > 1 and len({value for value, _ in seen}) == 1
+def _constant(one: MetricHistory) -> bool:
+    return len(one.values) > 1 and len({value for value, _ in one.values}) == 1
 
 
-def _metric(measure: Measure, seen: Seen) -> tuple[str, ...]:
+def _metric_row(one: MetricHistory) -> tuple[str, ...]:
     """Return one row; the change is that of the last value from the median of the good ones before it."""
+    seen, metric = one.values, one.item.metric
     known = [value for value, _ in seen if value is not None]
     last = seen[-1][0]
     fit = [value for value, good in seen[:-1] if good and value is not None]
     level = statistics.median(fit) if fit else None
     change = share((last - level) / abs(level)) if last is not None and level else "-"
     ends = (min(known), statistics.median(known), max(known)) if known else (None, None, None)
-    label = f"{measure.name} {measure.device}".strip()
+    label = f"{metric.name} {metric.device}".strip()
     # fmt: off
     return (
-        measure.check, label, measure.unit, str(len(seen)), *map(number, ends), number(last), change,
+        one.item.check, label, metric.unit, str(len(seen)), *map(number, ends), number(last), change,
         _spark([value for value, _ in seen]),
     )
     # fmt: on

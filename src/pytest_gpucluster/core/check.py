@@ -18,11 +18,33 @@ import enum
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec
 
 from pytest_gpucluster import suite_packages
 from pytest_gpucluster.core.errors import NotAvailable, NotJudged
+from pytest_gpucluster.core.finding import Action, Advisory, Finding, Metric, Remark
+
+__all__ = [
+    "CHECKS",
+    "NO_MEMORY",
+    "Action",
+    "Advisory",
+    "Check",
+    "CheckDescription",
+    "Finding",
+    "Judgement",
+    "Metric",
+    "Outcome",
+    "Remark",
+    "Verdict",
+    "check",
+    "combined",
+    "conclude",
+    "revised",
+    "with_cause",
+    "with_contention",
+]
 
 P = ParamSpec("P")
 
@@ -34,80 +56,6 @@ class Outcome(str, enum.Enum):
     FAILED = "failed"
     NOT_APPLICABLE = "not applicable"
     NOT_CHECKED = "not checked"
-
-
-class Action(str, enum.Enum):
-    """Who must act after a failure, and how, from mild to hard.
-
-    configure: a person who maintains the cluster file, the profile or the software; the node stays in service. monitor: a
-    person who repeats the check later. All others are repairs, which take the node out of service.
-    """
-
-    CONFIGURE = "configure"
-    MONITOR = "monitor"
-    RESET_GPU = "reset gpu"
-    REBOOT = "reboot"
-    DRAIN = "drain"
-    VENDOR = "return to vendor"
-
-    @property
-    def is_repair(self) -> bool:
-        """Whether the action takes the node out of service."""
-        return self not in (Action.CONFIGURE, Action.MONITOR)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One deviation: the part (GPU, link, mount, ...), the measured and the expected value.
-
-    `action`: the required action, if it differs from that of the verdict. `setting`: what a person has stated and the
-    finding compares with, like `os.limits`, if it differs from that of the check.
-    """
-
-    part: str
-    measured: str
-    expected: str
-    action: Action | None = None
-    setting: str = field(default="", compare=False)
-
-    def as_dict(self) -> dict[str, str]:
-        """Return plain types; a finding without its own action or setting has no such key."""
-        own = {"action": self.action.value} if self.action else {}
-        own |= {"setting": self.setting} if self.setting else {}
-        return {"part": self.part, "measured": self.measured, "expected": self.expected, **own}
-
-
-@dataclass(frozen=True)
-class Advisory:
-    """A deviation that proves no fault: reports show a warning; it neither fails a check nor drains a node."""
-
-    part: str
-    measured: str
-    expected: str
-
-
-@dataclass(frozen=True)
-class Remark:
-    """What has no known meaning, like `count` lines of a log: no failure and no warning. `-v` and HTML fold all of a check."""
-
-    text: str
-    count: int = 1
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One measured number. `device` is a part of the node, '' for the whole node.
-
-    `detail`: for the event log and JUnit; the summary table omits it. `better`: higher, lower or neither, if that
-    differs from the direction of the unit in core/metric_direction.py.
-    """
-
-    name: str
-    value: float
-    unit: str
-    device: str = ""
-    detail: bool = False
-    better: str = ""
 
 
 _Item = Finding | Advisory | Remark | Metric | NotJudged
@@ -146,9 +94,9 @@ class Verdict:
             "outcome": self.outcome.value,
             "action": self.action.value,
             "findings": [finding.as_dict() for finding in self.findings],
-            "metrics": [dict(vars(metric)) for metric in self.metrics],
-            "advisories": [dict(vars(advisory)) for advisory in self.advisories],
-            "remarks": [dict(vars(remark)) for remark in self.remarks],
+            "metrics": [metric.as_dict() for metric in self.metrics],
+            "advisories": [advisory.as_dict() for advisory in self.advisories],
+            "remarks": [remark.as_dict() for remark in self.remarks],
         }
         if not self.remarks:
             del plain["remarks"]

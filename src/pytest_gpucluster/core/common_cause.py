@@ -14,10 +14,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.core.check import Action
+from pytest_gpucluster.core.finding import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from pytest_gpucluster.core.finding import Finding
 
 FEWEST_FOR_MOST = 3  # judged nodes: of two, "most" is both
 FEWEST_OF_SWITCH = 3  # two nodes of one switch may both be sick
@@ -73,25 +75,13 @@ def peer_groups(places: Mapping[str, Place], *, image: bool) -> dict[str, PeerGr
     return {node: groups[place] for node, place in shared.items()}
 
 
-class Kind(NamedTuple):
+class Likeness(NamedTuple):
     """What is equal in the same findings of different nodes. `order`: '<' or '>' where two numbers are compared."""
 
     part: str
     measured: str
     expected: str
     order: str
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One finding of a check on a node. `setting`: what its expectation comes from, if a person has stated it."""
-
-    node: str
-    part: str
-    measured: str
-    expected: str
-    action: str
-    setting: str = ""
 
 
 @dataclass
@@ -102,13 +92,13 @@ class CommonFinding:
     where: str
     judged: int
     nodes: dict[str, None] = field(default_factory=dict)
-    kinds: dict[Kind, frozenset[str]] = field(default_factory=dict)  # with the nodes that have it
+    alike: dict[Likeness, frozenset[str]] = field(default_factory=dict)  # with the nodes that have it
     settings: dict[str, None] = field(default_factory=dict)
     repairs: bool = False  # the action of any finding is a repair
 
-    def has(self, node: str, kind: Kind) -> bool:
+    def has(self, node: str, finding: Finding) -> bool:
         """Return whether this is the finding of a node."""
-        return node in self.kinds.get(kind, ())
+        return node in self.alike.get(likeness(node, finding), ())
 
     @property
     def cause(self) -> str:
@@ -147,58 +137,53 @@ CONFIGURED = "the configuration"  # the setting of a finding whose action is `co
 
 
 def common_findings(
-    check: str, seen: Iterable[Seen], judged: Collection[str], places: Mapping[str, Place]
+    check: str, findings: Iterable[tuple[str, Finding]], judged: Collection[str], places: Mapping[str, Place]
 ) -> list[CommonFinding]:
     """Return the findings of one check that are findings of the cluster.
 
-    `judged`: the nodes on which the check passed or failed. A node without a place, as in a log of an earlier version, shares
-    nothing.
+    `findings`: node and finding, with the action that it requires and the setting that its expectation comes from. `judged`: the
+    nodes on which the check passed or failed. A node without a place, as in a log of an earlier version, shares nothing.
     """
-    known = [(one, kind_of(one)) for one in seen]
+    known = [(node, likeness(node, finding), finding) for node, finding in findings]
     found = []
-    taken: set[tuple[str, Kind]] = set()
+    taken: set[tuple[str, Likeness]] = set()
     for where, members, fewest, enough in _shared(judged, places):
-        having: dict[Kind, dict[str, Seen]] = defaultdict(dict)
-        for one, kind in known:
-            if one.node in members and (one.node, kind) not in taken:
-                having[kind].setdefault(one.node, one)
+        having: dict[Likeness, dict[str, Finding]] = defaultdict(dict)
+        for node, like, finding in known:
+            if node in members and (node, like) not in taken:
+                having[like].setdefault(node, finding)
         common = CommonFinding(check, where, len(members))
-        for kind, by_node in having.items():
+        for like, by_node in having.items():
             explained = {_setting(one) for one in by_node.values()}
             alone = len(members) == 1 and all(explained) and fewest == 1
             shared = len(by_node) >= max(2, fewest) and enough(len(by_node), len(members))
             if not (alone or shared or explained == {NO_MAJORITY}):
                 continue
             common.nodes |= dict.fromkeys(by_node)
-            common.kinds[kind] = frozenset(by_node)
+            common.alike[like] = frozenset(by_node)
             common.settings |= dict.fromkeys(sorted(filter(None, explained)))
-            common.repairs |= any(
-                Action(one.action).is_repair for one in by_node.values() if one.action in _ACTIONS
-            )
-            taken |= {(node, kind) for node in by_node}
-        if common.kinds:
+            common.repairs |= any(one.action.is_repair for one in by_node.values() if one.action)
+            taken |= {(node, like) for node in by_node}
+        if common.alike:
             found.append(common)
     return found
 
 
-def kind_of(seen: Seen) -> Kind:
+def likeness(node: str, finding: Finding) -> Likeness:
     """Return what the same finding of another node, device or moment has in common with this one.
 
     A finding that a setting explains is the same whatever was measured: each node misses the same requirement.
     """
     part, measured, expected = (
-        _plain(text, seen.node) for text in (seen.part.partition(" (")[0], seen.measured, seen.expected)
+        _plain(text, node) for text in (finding.part.partition(" (")[0], finding.measured, finding.expected)
     )
-    if seen.setting:
-        return Kind(part, "", expected, "")
-    return Kind(part, measured, expected, _order(seen.measured, seen.expected))
+    if finding.setting:
+        return Likeness(part, "", expected, "")
+    return Likeness(part, measured, expected, _order(finding.measured, finding.expected))
 
 
-_ACTIONS = {action.value for action in Action}
-
-
-def _setting(seen: Seen) -> str:
-    return seen.setting or (CONFIGURED if seen.action == Action.CONFIGURE.value else "")
+def _setting(finding: Finding) -> str:
+    return finding.setting or (CONFIGURED if finding.action is Action.CONFIGURE else "")
 
 
 def _all(count: int, judged: int) -> bool:
@@ -214,13 +199,13 @@ def _shared(
 ) -> Iterator[tuple[str, frozenset[str], int, Callable[[int, int], bool]]]:
     """Yield what nodes may share, from wide to narrow: its name, its judged nodes, how many must fail, and the bound."""
     of = {node: places[node] for node in judged if node in places}
-    kinds: dict[Place, list[str]] = defaultdict(list)
+    groups: dict[Place, list[str]] = defaultdict(list)
     for node, place in of.items():
-        kinds[Place(place.group, place.partition, place.arch)].append(node)
-    if len(kinds) > 1:
+        groups[Place(place.group, place.partition, place.arch)].append(node)
+    if len(groups) > 1:
         yield "in all groups", frozenset(of), 2, _all
-    for kind, nodes in kinds.items():
-        where = _name(kind, kinds)
+    for group, nodes in groups.items():
+        where = _name(group, groups)
         yield where, frozenset(nodes), 1, _most
         yield from _parts(where, nodes, {node: of[node].image for node in nodes}, "with {}", 1)
         yield from _parts(
@@ -240,11 +225,11 @@ def _parts(
                 yield f"{where} {words.format(name)}", frozenset(members), fewest, _all
 
 
-def _name(kind: Place, others: Collection[Place]) -> str:
-    words = [f"in group {kind.group}" if kind.group else "in the cluster"]
-    alike = [other for other in others if other.group == kind.group]
-    words += [f"of partition {kind.partition}"] if len({it.partition for it in alike}) > 1 else []
-    words += [f"on {kind.arch}"] if len({it.arch for it in alike}) > 1 else []
+def _name(place: Place, others: Collection[Place]) -> str:
+    words = [f"in group {place.group}" if place.group else "in the cluster"]
+    alike = [other for other in others if other.group == place.group]
+    words += [f"of partition {place.partition}"] if len({it.partition for it in alike}) > 1 else []
+    words += [f"on {place.arch}"] if len({it.arch for it in alike}) > 1 else []
     return " ".join(words)
 
 

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action
+from pytest_gpucluster.core.finding import Action
 from pytest_gpucluster.drain.reason import PREFIX, SILENT, Reason, read_reason, write_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.core.finding import Finding
 
-ACTIONS = tuple(Action)  # from mild to hard
+_RANKS = {action: rank for rank, action in enumerate(Action)}  # from mild to hard
 IN_SERVICE = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 # flags that slurmctld sets by itself, and those of reservations; unlike FAIL, reboots and the steps to power down
 FLAGS_OF_SLURM = frozenset(
@@ -36,19 +37,20 @@ FLAGS_OF_SLURM = frozenset(
     }
     | {"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "POWERED_DOWN", "POWERING_UP"}
 )
-NAMES = {action.value.replace(" ", "-"): action for action in ACTIONS if action.is_repair}
+NAMES = {action.value.replace(" ", "-"): action for action in Action if action.is_repair}
 
 
 @dataclass(frozen=True)
 class Grounds:
-    """One failed check of one node. `unconfirmed`: why it may not drain; '' if a fresh attempt failed too."""
+    """One failed check of one node, and its finding that requires the action.
+
+    `unconfirmed`: why it may not drain; '' if a fresh attempt failed too.
+    """
 
     node: str
     check: str
     action: Action
-    measured: str
-    expected: str
-    part: str = ""
+    finding: Finding
     unconfirmed: str = ""
 
 
@@ -78,10 +80,9 @@ class Budget:
         return str(self.count) if self.count is not None else f"{self.percent:g}%"
 
 
-def reaches(action: str, least: Action) -> bool:
-    """Return whether an action (its value) is at least as severe as `least`; configure and monitor never are."""
-    known = next((one for one in ACTIONS if one.value == action), Action.MONITOR)
-    return known.is_repair and ACTIONS.index(known) >= ACTIONS.index(least)
+def reaches(action: Action, least: Action) -> bool:
+    """Return whether an action is at least as severe as `least`; configure and monitor never are."""
+    return action.is_repair and _RANKS[action] >= _RANKS[least]
 
 
 def ranked(grounds: Iterable[Grounds]) -> list[tuple[str, tuple[Grounds, ...]]]:
@@ -91,19 +92,16 @@ def ranked(grounds: Iterable[Grounds]) -> list[tuple[str, tuple[Grounds, ...]]]:
         if not one.unconfirmed:
             found.setdefault(one.node, []).append(one)
     rows = [
-        (node, tuple(sorted(mine, key=lambda g: (-ACTIONS.index(g.action), g.check))))
+        (node, tuple(sorted(mine, key=lambda g: (-_RANKS[g.action], g.check))))
         for node, mine in found.items()
     ]
-    return sorted(rows, key=lambda row: (-ACTIONS.index(row[1][0].action), -len(row[1]), row[0]))
+    return sorted(rows, key=lambda row: (-_RANKS[row[1][0].action], -len(row[1]), row[0]))
 
 
 def reason_for(grounds: Sequence[Grounds], run: str) -> str:
     """Return the reason for one node from all its grounds, the most severe first."""
-    first = grounds[0]
-    checks = [one.check for one in grounds]
-    return write_reason(
-        first.node, checks, first.measured, first.expected, run, part=first.part, repair=first.action.value
-    )
+    first, checks = grounds[0], [one.check for one in grounds]
+    return write_reason(first.node, checks, first.finding, run, repair=first.action.value)
 
 
 def own_reason(info: NodeInfo) -> Reason | None:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pytest_gpucluster.core.finding import Finding
+
 PREFIX = "gpucluster:"
 SILENT = "Not responding"  # slurmctld's reason for a node whose slurmd does not respond
 LIMIT = (
@@ -54,21 +56,12 @@ class Reason:
         return any(fnmatchcase(check, pattern) for pattern in self.checks)
 
 
-def write_reason(
-    node: str,
-    checks: Sequence[str],
-    measured: str,
-    expected: str,
-    run: str,
-    *,
-    part: str = "",
-    repair: str = "",
-) -> str:
-    """Return the reason for a node that failed these checks; `measured`, `expected`, `part`, `repair` are of the first."""
+def write_reason(node: str, checks: Sequence[str], finding: Finding, run: str, *, repair: str = "") -> str:
+    """Return the reason for a node that failed these checks; `finding` and `repair` are of the first."""
     first, *others = dict.fromkeys(_name(check) for check in checks)
     tail = f" repair={repair.replace(' ', '-')}" if repair else ""
     tail += f" run={_name(run)[:48]}"
-    start = f"{PREFIX}{first[: 56 if repair else 80]} {deviation(measured, expected, part)}"
+    start = f"{PREFIX}{first[: 56 if repair else 80]} {deviation(finding)}"
     room = LIMIT - len(start + tail + _sum(node, ""))
     also = next(text for text in _also(others) if len(text) <= room)
     text = start + also + tail
@@ -92,23 +85,24 @@ def bare(text: str) -> str:
     return _AWAY.sub("", text)
 
 
-def deviation(measured: str, expected: str, part: str = "") -> str:
+def deviation(finding: Finding) -> str:
     """Return 'measured<expected unit'; 'measured!=expected' unless both are numbers of one unit.
 
-    `part` (GPUs, mount, ...) replaces a missing unit.
+    The part (GPUs, mount, ...) replaces a missing unit.
 
-    >>> deviation("7", "8 GPUs")
+    >>> from pytest_gpucluster.core.finding import Finding
+    >>> deviation(Finding("", "7", "8 GPUs"))
     '7<8 GPUs'
-    >>> deviation("535.1.2", "550.90")
+    >>> deviation(Finding("", "535.1.2", "550.90"))
     '535.1.2!=550.90'
     """
-    first, second = _NUMBER.fullmatch(measured.strip()), _NUMBER.fullmatch(expected.strip())
+    first, second = (_NUMBER.fullmatch(text.strip()) for text in (finding.measured, finding.expected))
     units = [_unit(match["unit"]) for match in (first, second) if match]
     if not first or not second or (all(units) and units[0].split()[0] != units[1].split()[0]):
-        return f"{_plain(measured)}!={_plain(expected)}"
+        return f"{_plain(finding.measured)}!={_plain(finding.expected)}"
     low, high = float(first["value"]), float(second["value"])
     sign = "<" if low < high else ">" if low > high else "!="
-    return f"{first['value']}{sign}{second['value']} {_plain(units[1] or units[0] or _unit(part))}".rstrip()
+    return f"{first['value']}{sign}{second['value']} {_plain(units[1] or units[0] or _unit(finding.part))}".rstrip()
 
 
 def _unit(text: str | None) -> str:

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.events import EventLog
-    from pytest_gpucluster.report.result import DeviatingVerdict, Deviation, Result
+    from pytest_gpucluster.report.result import DeviatingVerdict, Result
     from pytest_gpucluster.report.run_model import Run
 
 PATIENCE, TIMEOUT = 5.0, 20.0  # seconds, for a controller that does not answer, and for one command
 MAX_RETRIES = 10
-MILD = tuple(action.value for action in Action if not action.is_repair)
 CONFIRMED = "gpucluster_confirmed"  # key of xdist's workeroutput
 
 
@@ -302,15 +302,12 @@ class Drainage:
         for nodeid, result in self._failed.items():
             verdict = self._deciding(result)
             assert verdict is not None  # _failed holds no others
-            finding = _hardest(verdict)
             why = self._confirmed.get(nodeid, "it was not repeated: its process has died")
             grounds = policy.Grounds(
                 node=result.node,
                 check=result.check,
-                action=Action(verdict.action),
-                measured=finding.measured,
-                expected=finding.expected,
-                part=finding.part,
+                action=verdict.action,
+                finding=_hardest(verdict),
                 unconfirmed=why,
             )
             write(
@@ -450,7 +447,7 @@ class Drainage:
             terminalreporter.write_line(clean(line))
 
 
-def _hardest(verdict: DeviatingVerdict) -> Deviation:
+def _hardest(verdict: DeviatingVerdict) -> Finding:
     """Return the first finding that asks for the action of the verdict: it is the reason of a drain."""
     asking = (it for it in verdict.findings if (it.action or verdict.action) == verdict.action)
     return next(asking, verdict.findings[0])
@@ -463,4 +460,4 @@ def _failed(result: Result) -> list[DeviatingVerdict]:
 def _mild(result: Result) -> bool:
     """Return True for a failure by verdicts of which none asks for a repair of the node."""
     failed = _failed(result)
-    return bool(failed) and all(verdict.action in MILD for verdict in failed)
+    return bool(failed) and not any(verdict.action.is_repair for verdict in failed)

@@ -43,7 +43,7 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs."""
-        metrics = {id(metric): _clean_flat(vars(metric)) for metric in self.metrics}
+        metrics = {id(metric): _clean_flat(metric.as_dict()) for metric in self.metrics}
         return {
             "suite": clean(self.suite),
             "check": clean(self.check),

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.safe_json import as_dict
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED, WAIVED, clean
 from pytest_gpucluster.plugin.selection import on_request_line
 from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.junit import RUN_SUITE, shell_property
 from pytest_gpucluster.report.proof import ENGINE_CHECK, NOT_PROVED
-from pytest_gpucluster.report.result import as_dict
 from pytest_gpucluster.report.run_model import CLUSTER
 from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number, remark_lines
@@ -133,8 +133,8 @@ def without_expectation(run: Run) -> list[str]:
 def advisory_lines(run: Run) -> list[str]:
     """Write the warnings that fail no check: one line for each text, nodes folded."""
     lines = [
-        f"warning: {check} on {folded(row.nodes)}: {part}: measured {row.measured}, expected {row.expected}"
-        for (check, part, *_), row in run.warnings.items()
+        f"warning: {check} on {folded(row.nodes)}: {part}: measured {measured}, expected {expected}"
+        for (check, part, measured, expected, _), row in run.warnings.items()
     ]
     rest = len(lines) - MAX_WARNINGS
     more = f"warning: {rest} more kinds: see report.html"

@@ -7,24 +7,21 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action
-from pytest_gpucluster.core.common_cause import Seen, common_findings, kind_of
+from pytest_gpucluster.core.common_cause import common_findings
+from pytest_gpucluster.core.finding import Action, Finding
 from pytest_gpucluster.report.proof import NOT_PROVED
-from pytest_gpucluster.report.run_model import add_finding, example_of, failure_key, one_line
+from pytest_gpucluster.report.run_model import add_finding, cleaned, example_of, failure_key, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpucluster.core.common_cause import CommonFinding
-    from pytest_gpucluster.report.result import Deviation, Result
+    from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import FailureGroup, Run
 
-CONFIGURE = Action.CONFIGURE.value
-_REPAIRS = {action.value for action in Action if action.is_repair}
-_RANKS = {action.value: rank for rank, action in enumerate(Action)}
 _ACTION_LINE = re.compile(r"(?m)^action:\s.*$")
 
-Entry = tuple["Result", "Deviation", str]  # a failure, one of its findings, and the action for it
+Entry = tuple["Result", Finding]  # a failure, and one of its findings with the action for it
 
 
 def settle(run: Run) -> None:
@@ -42,9 +39,13 @@ def settle(run: Run) -> None:
             at[result.check].append(number)
     for check, numbers in at.items():
         failed = [number for number in numbers if run.results[number].outcome == "failed"]
-        seen = [one for number in failed for _, one in _seen(run.results[number])]
+        findings = [
+            (one_line(run.results[number].node), finding)
+            for number in failed
+            for finding in _findings(run.results[number])
+        ]
         judged = {one_line(run.results[number].node) for number in numbers}
-        found = common_findings(check, seen, judged, run.places)
+        found = common_findings(check, findings, judged, run.places)
         if found:
             run.common += found
             run.changed()
@@ -53,45 +54,49 @@ def settle(run: Run) -> None:
                 run.results[number] = _rewritten(run, run.results[number], found)
 
 
-def _seen(result: Result) -> Iterator[tuple[Deviation, Seen]]:
+def _findings(result: Result) -> Iterator[Finding]:
+    """Yield the findings of a failure, clean, with the action and the setting that apply to each."""
     for verdict in result.verdicts:
         for it in verdict.findings:
-            node, part, measured, expected = map(one_line, (result.node, it.part, it.measured, it.expected))
             action = it.action or verdict.action
             # what only broken hardware shows is not explained by the setting that the rest of the check compares with
-            setting = it.setting or ("" if action in _REPAIRS else verdict.setting)
-            yield it, Seen(node, part, measured, expected, action, setting)
+            setting = it.setting or ("" if action.is_repair else verdict.setting)
+            yield replace(cleaned(it), action=action, setting=setting)
 
 
-def _owner(found: Iterable[CommonFinding], seen: Seen) -> CommonFinding | None:
-    kind = kind_of(seen)
-    return next((one for one in found if one.has(seen.node, kind)), None)
+def _owner(found: Iterable[CommonFinding], result: Result, finding: Finding) -> CommonFinding | None:
+    node = one_line(result.node)
+    return next((one for one in found if one.has(node, finding)), None)
 
 
 def _rewritten(run: Run, result: Result, found: Sequence[CommonFinding]) -> Result:
     """Return a failure whose common findings have the action `configure`; its others keep theirs."""
-    owners = [(it, seen, _owner(found, seen)) for it, seen in _seen(result)]
-    common = next((owner for _, _, owner in owners if owner is not None), None)
+    owners = [
+        (finding.action or Action.MONITOR, _owner(found, result, finding)) for finding in _findings(result)
+    ]
+    common = next((owner for _, owner in owners if owner is not None), None)
     if common is None:
         return result
     rest = iter(owners)
     verdicts = []
     for verdict in result.verdicts:
-        mine = [next(rest) for _ in verdict.findings]
-        findings = tuple(it._replace(action=CONFIGURE if owner else seen.action) for it, seen, owner in mine)
-        own = [seen.action for _, seen, owner in mine if owner is None]
-        changed = verdict._replace(
-            findings=findings, action=max(own, key=lambda it: _RANKS.get(it, 0), default=CONFIGURE)
+        mine = [(it, *next(rest)) for it in verdict.findings]
+        findings = tuple(
+            replace(it, action=Action.CONFIGURE if owner else action) for it, action, owner in mine
+        )
+        own = [action for _, action, owner in mine if owner is None]
+        changed = replace(
+            verdict, findings=findings, action=max(own, key=list(Action).index, default=Action.CONFIGURE)
         )
         if mine and not own:
-            changed = changed._replace(cause=_cause(common, verdict.cause), hint=_hint(common, verdict.hint))
+            changed = replace(changed, cause=_cause(common, verdict.cause), hint=_hint(common, verdict.hint))
         verdicts.append(changed if mine else verdict)
-    if any(owner is None for _, _, owner in owners):
+    if any(owner is None for _, owner in owners):
         return replace(result, verdicts=tuple(verdicts))
     counter = run.counts[one_line(result.node)][one_line(result.suite) or "other"]
     counter["failed"] -= 1
     counter[NOT_PROVED] += 1
-    line = f"action:       {CONFIGURE}: a finding of the cluster: {common.cause}"
+    line = f"action:       {Action.CONFIGURE.value}: a finding of the cluster: {common.cause}"
     text = _ACTION_LINE.sub(lambda _: line, result.text)
     return replace(result, verdicts=tuple(verdicts), text=text, common=True)
 
@@ -107,18 +112,19 @@ def _regroup(run: Run, failed: Sequence[Result], found: Sequence[CommonFinding])
     state: dict[str, str] = {}
     for result in failed:
         key = failure_key(result)
-        if not any(True for _ in _seen(result)):
+        findings = list(_findings(result))
+        if not findings:
             continue  # a plain assertion of a site's test: its group has the message
         own.setdefault(key, [])
         state |= {node: text for text, nodes in run.groups[key].slurm.items() for node in nodes}
-        for finding, seen in _seen(result):
-            owner = _owner(found, seen)
+        for finding in findings:
+            owner = _owner(found, result, finding)
             if owner is None:
-                own[key].append((result, finding, seen.action))
+                own[key].append((result, finding))
             else:
                 number = found.index(owner)
                 first.setdefault(number, key)
-                moved[number].append((result, finding, CONFIGURE))
+                moved[number].append((result, replace(finding, action=Action.CONFIGURE)))
     alone = {key: (run.groups[key].cause, run.groups[key].hint) for key in own}
     for key, entries in own.items():
         _fill(run.groups[key], entries, state)
@@ -129,7 +135,7 @@ def _regroup(run: Run, failed: Sequence[Result], found: Sequence[CommonFinding])
             group.split.append(replace(group, nodes={}, rows={}, slurm=defaultdict(list), split=[]))
             group = run.groups[key + (common.where,)] = group.split[-1]  # noqa: RUF005 - a star is Python 3.11
         cause, hint = alone[key]
-        group.common, group.action = common.where, CONFIGURE
+        group.common, group.action = common.where, Action.CONFIGURE.value
         group.cause, group.hint = _cause(common, cause), _hint(common, hint)
         _fill(group, entries, state)
     for key in own:
@@ -140,14 +146,14 @@ def _regroup(run: Run, failed: Sequence[Result], found: Sequence[CommonFinding])
 def _fill(group: FailureGroup, entries: Iterable[Entry], state: dict[str, str]) -> None:
     for held in (group.nodes, group.rows, group.slurm):
         held.clear()
-    for result, finding, action in entries:
+    for result, finding in entries:
         node = one_line(result.node)
         if node not in group.nodes and node in state:
             group.slurm[state[node]].append(node)
         if not group.nodes and group.example.get("node") != node:
             group.example = example_of(result)
         group.nodes[node] = None
-        add_finding(group, finding, node, action)
+        add_finding(group, finding, node)
 
 
 def _cause(common: CommonFinding, cause: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.core.metric_direction import LOWER, NEITHER, MetricTrend, judge, rule_of
 from pytest_gpucluster.report.history_file import HistoryFile
 from pytest_gpucluster.report.regression import (
@@ -19,12 +22,14 @@ from pytest_gpucluster.report.regression import (
     fleet_key,
     when,
 )
-from pytest_gpucluster.report.run_snapshot import PAIRED, RED, Measure, Recorded
+from pytest_gpucluster.report.run_snapshot import PAIRED, RED, ItemMetric, Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["LAST", "LAST_GOOD", "WINDOW", "History"]
+    from pytest_gpucluster.core.metric_direction import ComparisonRule
+
+__all__ = ["LAST", "LAST_GOOD", "WINDOW", "History", "MetricHistory"]
 
 WINDOW = 10  # earlier good runs of a node that make its baseline: two weeks of working nights
 LAST, LAST_GOOD = "last", "last-good"
@@ -32,6 +37,17 @@ EVERY_NODE = "*"  # accepted for the whole cluster; no node can be called so
 _OF_RUN = ("metrics", "verdicts", "findings", "fleet", "node_runs")
 # the fields of Past
 _PAST = "run, cluster, simulated, started, complete, good, exit, passed, failed, error, unjudged, nodes"
+
+
+@dataclass(frozen=True)
+class MetricHistory:
+    """One metric of a node, with its last value, and its `values` of the last runs, oldest first.
+
+    Each value (None: it was no number) is with whether it may serve as a baseline.
+    """
+
+    item: ItemMetric
+    values: tuple[tuple[float | None, bool], ...]
 
 
 class History(HistoryFile):
@@ -55,7 +71,7 @@ class History(HistoryFile):
             self._insert_metrics(run, number, nodes)
             (past,) = self._past("id = ?", (number,))
             worse = [it for it in self._changes(number, past, None) if it.trend == "worse"]
-            self._mark(number, nodes, (it.measure for it in worse))
+            self._mark(number, nodes, (it.item for it in worse))
         return True
 
     def _insert_run(self, run: Recorded) -> int:
@@ -82,8 +98,8 @@ class History(HistoryFile):
         ends: dict[str, Counter[str]] = defaultdict(Counter)
         for item in run.items:
             ends[item.node][item.outcome] += 1
-        for measure in run.measures:
-            _ = ends[measure.node]
+        for one in run.metrics:
+            _ = ends[one.node]
         self._db.executemany(
             "INSERT OR IGNORE INTO nodes (cluster, simulated, name) VALUES (?, ?, ?)",
             [(run.cluster, run.simulated, node) for node in ends],
@@ -148,12 +164,12 @@ class History(HistoryFile):
         return {(node, check): key for node, check, key in rows}
 
     def _insert_metrics(self, run: Recorded, number: int, nodes: dict[str, int]) -> None:
-        keys = [(nodes[it.node], it.check, it.name, it.unit, it.device) for it in run.measures]
+        keys = [(nodes[it.node], *fleet_key(it)) for it in run.metrics]
         self._db.executemany(
             'INSERT INTO series (node, "check", name, unit, device, better, detail) VALUES (?, ?, ?, ?, ?, ?, ?) '
             'ON CONFLICT (node, "check", name, unit, device) DO UPDATE SET better = excluded.better, '
             "detail = excluded.detail WHERE better != excluded.better OR detail != excluded.detail",
-            [(*key, it.better, it.detail) for key, it in zip(keys, run.measures, strict=True)],
+            [(*key, it.metric.better, it.metric.detail) for key, it in zip(keys, run.metrics, strict=True)],
         )
         rows = self._db.execute(
             'SELECT s.node, s."check", s.name, s.unit, s.device, s.id FROM series s JOIN nodes n ON n.id = s.node '
@@ -169,28 +185,34 @@ class History(HistoryFile):
         self._db.executemany(
             "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?)",
             [
-                (known[key], run.started, number, it.value, _is_fit(it, good=key[0] in good, waived=waived))
-                for key, it in zip(keys, run.measures, strict=True)
+                (
+                    known[key],
+                    run.started,
+                    number,
+                    it.metric.number,
+                    _is_fit(it, good=key[0] in good, waived=waived),
+                )
+                for key, it in zip(keys, run.metrics, strict=True)
             ],
         )
         self._insert_fleet(run, number)
 
     def _insert_fleet(self, run: Recorded, number: int) -> None:
         values: dict[tuple[str, ...], list[float]] = defaultdict(list)
-        for it in run.measures:
-            if it.value is not None and not it.detail and it.node:
-                values[fleet_key(it)].append(it.value)
+        for it in run.metrics:
+            if it.metric.number is not None and not it.metric.detail and it.node:
+                values[fleet_key(it)].append(it.metric.number)
         self._db.executemany(
             "INSERT INTO fleet VALUES (?, ?, ?, ?, ?, ?)",
             [(number, *key, statistics.median(found)) for key, found in values.items()],
         )
 
-    def _mark(self, number: int, nodes: dict[str, int], worse: Iterable[Measure]) -> None:
+    def _mark(self, number: int, nodes: dict[str, int], worse: Iterable[ItemMetric]) -> None:
         """Keep what got worse out of the baseline: else it would become the norm within a few nights."""
         self._db.executemany(
             "UPDATE metrics SET fit = 0 WHERE run = ? AND series = (SELECT id FROM series WHERE node = ? "
             'AND "check" = ? AND name = ? AND unit = ? AND device = ?)',
-            [(number, nodes[it.node], it.check, it.name, it.unit, it.device) for it in worse],
+            [(number, nodes[it.node], *fleet_key(it)) for it in worse],
         )
 
     def accept(self, past: Past, node: str | None = None) -> None:
@@ -355,8 +377,8 @@ class History(HistoryFile):
 
     def node_values(
         self, cluster: str, node: str, *, simulated: bool, count: int = 20
-    ) -> dict[Measure, list[tuple[float | None, bool]]]:
-        """Return {metric: (value, may serve as a baseline) of the last runs, oldest first} of a node."""
+    ) -> list[MetricHistory]:
+        """Return the metrics of a node over its last runs."""
         with self._readable_errors():
             series = self._db.execute(
                 'SELECT s.id, s."check", s.name, s.unit, s.device, s.better FROM series s '
@@ -364,16 +386,16 @@ class History(HistoryFile):
                 'AND NOT s.detail ORDER BY s."check", s.name, s.device',
                 (cluster, simulated, node),
             ).fetchall()
-            return {
-                Measure(node, *row): [
-                    (value, bool(fit))
-                    for value, fit in self._db.execute(
-                        "SELECT value, fit FROM metrics WHERE series = ? ORDER BY started DESC, run DESC LIMIT ?",
-                        (key, count),
-                    )
-                ][::-1]
-                for key, *row in series
-            }
+            found = []
+            for key, check, *metric in series:
+                rows = self._db.execute(
+                    "SELECT value, fit FROM metrics WHERE series = ? ORDER BY started DESC, run DESC LIMIT ?",
+                    (key, count),
+                ).fetchall()
+                values = tuple((value, bool(fit)) for value, fit in reversed(rows))
+                last = values[-1][0] if values else None
+                found.append(MetricHistory(_item_metric(node, check, metric, last), values))
+            return found
 
     def _id(self, past: Past) -> int:
         row = self._db.execute(
@@ -407,26 +429,25 @@ class History(HistoryFile):
         floor = self._floors(past)
         other = None if against is None else last
         rows = self._db.execute(
-            'SELECT s.id, n.id, n.name, s."check", s.name, s.unit, s.device, s.better, s.detail, m.value '
+            'SELECT s.id, n.id, n.name, s."check", s.name, s.unit, s.device, s.better, m.value '
             "FROM metrics m JOIN series s ON s.id = m.series JOIN nodes n ON n.id = s.node "
             "WHERE m.run = ? AND NOT s.detail",
             (number,),
         ).fetchall()
-        for series, node_id, node, *fields in rows:
-            measure = Measure(node, *fields)
+        for series, node_id, node, check, *metric, value in rows:
+            item = _item_metric(node, check, metric, value)
             if other is not None:
                 earlier = [other[series]] if other.get(series) is not None else []
             else:
                 ends = [EVERY_NODE, node]
-                if measure.device.startswith(PAIRED):
-                    ends.append(measure.device.removeprefix(PAIRED))
+                ends += [item.paired] if item.paired else []
                 least = max(floor.get(end, 0.0) for end in ends)
                 earlier = self._baseline(series, past, number, least)
-            if not earlier and self._was_zero(measure, node_id, past, against):
+            if not earlier and self._was_zero(item, node_id, past, against):
                 earlier = [0.0]
             known = [value for value in earlier if value is not None]
-            judged = judge(measure.value, known, rule_of(measure.unit, measure.better))
-            yield changed(measure, judged, fleet, previous=last.get(series), base=base)
+            judged = judge(item.metric.number, known, _rule_of(item))
+            yield changed(item, judged, fleet, previous=last.get(series), base=base)
         yield from self._gone(number, past, against, {row[0] for row in rows}, fleet)
 
     def _values(self, number: int) -> dict[int, float | None]:
@@ -441,11 +462,9 @@ class History(HistoryFile):
         ).fetchall()
         return [value for (value,) in reversed(rows)]
 
-    def _was_zero(self, measure: Measure, node: int, past: Past, against: Past | None) -> bool:
+    def _was_zero(self, item: ItemMetric, node: int, past: Past, against: Past | None) -> bool:
         """Return True where errors that appear now were checked before, and none were recorded."""
-        kind = rule_of(measure.unit, measure.better)
-        none = kind.counted and kind.better == LOWER
-        return none and self._before(node, measure.check, past, against) == "passed"
+        return _counts_errors(item) and self._before(node, item.check, past, against) == "passed"
 
     def _before(self, node: int, check: str, past: Past, against: Past | None) -> str | None:
         """Return how an item ended in the other run, or in the node's last good run that has it."""
@@ -520,14 +539,14 @@ class History(HistoryFile):
                 "WHERE m.run = ? AND m.value IS NOT NULL AND NOT s.detail",
                 (run,),
             )
-            for series, node, value, *fields in rows:
-                measure = Measure(*fields)
-                kind = rule_of(measure.unit, measure.better)
-                absent = node in nodes and series not in there and (node, measure.check) in passed
-                silent = kind.counted and kind.better == LOWER  # no errors, nothing to record
-                if absent and kind.better != NEITHER and not silent and not measure.device.startswith(PAIRED):
+            for series, node, value, name, check, *metric in rows:
+                item = _item_metric(name, check, metric, None)
+                absent = node in nodes and series not in there and (node, item.check) in passed
+                directed = _rule_of(item).better != NEITHER
+                # no errors: nothing to record
+                if absent and directed and not _counts_errors(item) and not item.paired:
                     gone = MetricTrend("gone", value, runs=1)
-                    yield changed(measure, gone, fleet, base=against.run if against else "")
+                    yield changed(item, gone, fleet, base=against.run if against else "")
 
     def _last_good(self, nodes: set[int], past: Past, against: Past | None) -> dict[int, set[int]]:
         """Return {run: nodes whose last good run it is}."""
@@ -570,9 +589,25 @@ def _prefixed(table: str) -> str:
     return ", ".join(f"{table}.{column.strip()}" for column in _PAST.split(","))
 
 
-def _is_fit(measure: Measure, *, good: bool, waived: set[tuple[str, str]]) -> bool:
+def _item_metric(node: str, check: str, metric: Sequence[str], value: float | None) -> ItemMetric:
+    """Return a metric of the columns name, unit, device and better; a value that is NULL was no number."""
+    name, unit, device, better = metric
+    number = math.nan if value is None else value
+    return ItemMetric(node, check, Metric(name, number, unit, device, better=better))
+
+
+def _rule_of(item: ItemMetric) -> ComparisonRule:
+    return rule_of(item.metric.unit, item.metric.better)
+
+
+def _counts_errors(item: ItemMetric) -> bool:
+    rule = _rule_of(item)
+    return rule.counted and rule.better == LOWER
+
+
+def _is_fit(item: ItemMetric, *, good: bool, waived: set[tuple[str, str]]) -> bool:
     """Return whether a value may be part of a baseline: what a waiver covers is no norm."""
-    return good and measure.value is not None and (measure.node, measure.check) not in waived
+    return good and item.metric.number is not None and (item.node, item.check) not in waived
 
 
 def _listed(runs: Iterable[Past]) -> str:

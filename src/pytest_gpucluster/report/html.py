@@ -13,22 +13,20 @@ import hashlib
 import re
 import shlex
 from collections import Counter, defaultdict
-from dataclasses import fields
 from functools import lru_cache, partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from pytest_gpucluster.core.safe_json import as_dict, as_list
 from pytest_gpucluster.core.sanitize import cut, printable
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
 from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED
-from pytest_gpucluster.report.regression import Compared, ShownComparison
-from pytest_gpucluster.report.result import as_dict, as_list
 from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, STATES
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
@@ -38,11 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pytest_gpucluster.report.run_model import FailureGroup, Row, Run
+    from pytest_gpucluster.report.regression import Compared, ShownComparison
+    from pytest_gpucluster.report.run_model import FailureGroup, FindingRow, Run
 
 __all__ = ["render", "write"]
-
-_Held = TypeVar("_Held", Compared, ShownComparison)
 
 MAX_GROUPS = 250  # sections of failures; the others become one line each
 MAX_LINES = 1000  # of those lines
@@ -194,10 +191,7 @@ def _work(run: Run, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
     checks: dict[str, dict[str, str]] = defaultdict(dict)
     for action in ACTIONS:
         for group in run.groups.values():
-            of_group = (
-                group.action if group.action in ACTIONS else "monitor"
-            )  # none, or one of a newer version
-            if group.outcome == "failed" and of_group == action:
+            if group.outcome == "failed" and (group.action or "monitor") == action:
                 for node in group.nodes:
                     hardest.setdefault(node, action)
     for group in ordered(run):
@@ -314,7 +308,9 @@ def _failures(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-def _section(run: Run, group: FailureGroup, anchor: str, rows: list[Row], left_out: int) -> dict[str, Any]:
+def _section(
+    run: Run, group: FailureGroup, anchor: str, rows: list[FindingRow], left_out: int
+) -> dict[str, Any]:
     slurm = sorted(group.slurm.items(), key=lambda pair: -len(pair[1]))
     return {
         "group": group,
@@ -325,7 +321,7 @@ def _section(run: Run, group: FailureGroup, anchor: str, rows: list[Row], left_o
         "slurm": slurm[:OPEN_ROWS],
         "slurm_more": len(slurm) - OPEN_ROWS,
         "logs": _logs(run, group)[:OPEN_ROWS],
-        "plain": all(not row.part and not row.expected for row in rows),
+        "plain": all(not row.found.part and not row.found.expected for row in rows),
         "actions": len({row.action for row in group.rows.values()}) > 1,
     }
 
@@ -357,24 +353,28 @@ def _comparison(comparison: ShownComparison | None) -> dict[str, Any] | None:
     worse = [row for row in comparison.rows if row.worse]
     others = [row for row in comparison.rows if not row.worse]
     return {
-        "of": _printed(comparison),
-        "worse": [_compared(_printed(row)) for row in worse[:MAX_COMPARED]],
-        "others": [_compared(_printed(row)) for row in others[:MAX_COMPARED]],
+        "of": {key: _note(one) if isinstance(one, str) else one for key, one in vars(comparison).items()},
+        "worse": [_compared(row) for row in worse[:MAX_COMPARED]],
+        "others": [_compared(row) for row in others[:MAX_COMPARED]],
         "left_out": max(0, len(worse) - MAX_COMPARED) + max(0, len(others) - MAX_COMPARED),
     }
 
 
-def _printed(held: _Held) -> _Held:
-    """Return a dataclass with every text in it fit to be shown."""
-    found: dict[str, Any] = {one.name: getattr(held, one.name) for one in fields(held)}
-    texts = {name: cut(printable(value), MAX_NOTE) for name, value in found.items() if isinstance(value, str)}
-    return type(held)(**(found | texts))
-
-
 def _compared(row: Compared) -> dict[str, Any]:
-    base = row.last_good if row.last_good is not None else row.previous
-    change = f"{(row.now - base) / abs(base):+.1%}" if base else ""
-    return {"row": row, "change": change, "where": f"{row.node} {row.device}".strip()}
+    metric, base = row.metric, row.last_good if row.last_good is not None else row.previous
+    return {
+        "row": row,
+        "change": f"{(metric.value - base) / abs(base):+.1%}" if base else "",
+        "where": f"{_note(row.node)} {_note(metric.device)}".strip(),
+        "metric": _note(metric.name),
+        "unit": _note(metric.unit),
+        "note": _note(row.note),
+    }
+
+
+def _note(text: str) -> str:
+    """Return a text of the history, which another user may have written, as it may be shown."""
+    return cut(printable(text), MAX_NOTE)
 
 
 def _acts(run: Run) -> list[dict[str, Any]]:

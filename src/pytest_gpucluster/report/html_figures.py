@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.report import svg
-from pytest_gpucluster.report.run_model import CLUSTER
+from pytest_gpucluster.report.run_model import CLUSTER, part_of
 from pytest_gpucluster.report.words import count, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpucluster.report.run_model import Run, Series
+    from pytest_gpucluster.core.finding import Metric
+    from pytest_gpucluster.report.run_model import MetricSpread, Run
 
 SMALL_FLEET = 40  # nodes up to here get a row each, and a line each in the curves
 MAX_SERIES = 150
@@ -104,60 +104,60 @@ def _shares(nodes: Mapping[str, Mapping[int, float]], middle: Mapping[int, float
 def numbers(run: Run) -> dict[str, Any]:
     """Return the measured series: those that vary with a picture each, those that are alike, single values."""
     varying, same, single = [], [], []
-    for series in sorted(_parted(run.series.values()), key=lambda one: (not one.bounds, one.name)):
-        values = [value for value, *_ in series.values]
+    for spread in sorted(_parted(run.spreads.values()), key=lambda one: (not one.bounds, one.name)):
+        values = [metric.value for metric in spread.metrics]
         if not values:
             continue
-        if len(values) == 1 and not series.bounds:
-            single.append(
-                (series.name, f"{number(values[0])} {series.unit}".strip(), _place(series.values[0]))
-            )
-        elif min(values) == max(values) and not series.bounds:
-            same.append((series.name, f"{number(values[0])} {series.unit}".strip(), len(values)))
+        first = f"{number(values[0])} {spread.unit}".strip()
+        if len(values) == 1 and not spread.bounds:
+            single.append((spread.name, first, _where(spread.nodes[0], spread.metrics[0])))
+        elif min(values) == max(values) and not spread.bounds:
+            same.append((spread.name, first, len(values)))
         else:
-            varying.append(_distribution(series))
+            varying.append(_distribution(spread))
     rest = max(0, len(varying) - MAX_SERIES)
     return {"rows": varying[:MAX_SERIES], "same": same, "single": single, "left_out": rest}
 
 
-def _parted(found: Iterable[Series]) -> Iterable[Series]:
+def _parted(found: Iterable[MetricSpread]) -> Iterable[MetricSpread]:
     """Keep what was measured of the whole cluster away from what was measured of nodes."""
-    for series in found:
-        whole = [value for value in series.values if value[1] == CLUSTER]
-        if 0 < len(whole) < len(series.values):
-            yield replace(series, name=f"{series.name}, whole cluster", values=whole)
-            yield replace(series, values=[value for value in series.values if value[1] != CLUSTER])
+    for spread in found:
+        if 0 < spread.nodes.count(CLUSTER) < len(spread.nodes):
+            yield spread.only(whole=True)
+            yield spread.only(whole=False)
         else:
-            yield series
+            yield spread
 
 
-def _place(one: tuple[float, str, str]) -> str:
-    return f"{one[1]} {one[2]}".strip()
+def _where(node: str, metric: Metric) -> str:
+    return f"{node} {part_of(metric)}".strip()
 
 
-def _distribution(series: Series) -> dict[str, Any]:
-    places = {_place(one): one[0] for one in series.values}
+def _distribution(spread: MetricSpread) -> dict[str, Any]:
+    places = {
+        _where(node, metric): metric.value for node, metric in zip(spread.nodes, spread.metrics, strict=True)
+    }
     values = list(places.values())
     low, high = min(places, key=places.__getitem__), max(places, key=places.__getitem__)
     found = outliers(places)
     apart = {**found.low, **found.high}
     far = [places[place] for place in apart]
     # a judged figure of many nodes is worth a picture of its own
-    large = bool(series.bounds) and len(values) >= FEW_BINS
-    title = f"{series.name}: {len(values)} values"
+    large = bool(spread.bounds) and len(values) >= FEW_BINS
+    title = f"{spread.name}: {len(values)} values"
     named = sorted(apart, key=lambda place: places[place])
     return {
-        "name": series.name,
-        "unit": series.unit,
+        "name": spread.name,
+        "unit": spread.unit,
         "n": len(values),
         "low": (number(places[low]), low),
         "median": number(statistics.median(values)),
         "high": (number(places[high]), high),
-        "bounds": [number(bound) for bound in series.bounds],
-        "strip": svg.strip(values, far, series.bounds, title=title)
-        if len(values) > 1 or series.bounds
+        "bounds": [number(bound) for bound in spread.bounds],
+        "strip": svg.strip(values, far, spread.bounds, title=title)
+        if len(values) > 1 or spread.bounds
         else "",
-        "histogram": svg.histogram(values, far, series.bounds, unit=series.unit, title=title)
+        "histogram": svg.histogram(values, far, spread.bounds, unit=spread.unit, title=title)
         if large
         else "",
         "apart": [f"{place} ({number(places[place])})" for place in named[:MAX_MARKED]],

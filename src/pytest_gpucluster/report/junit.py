@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import json
 import re
 import xml.etree.ElementTree as ET
 from functools import lru_cache
@@ -22,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.safe_json import as_dict, as_list
 from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.result import as_dict, as_list
 from pytest_gpucluster.report.verdict import judge
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def properties(
         found.append(("waiver", result.waiver.words))
     for verdict in result.verdicts:
         if verdict.findings:
-            found.append(("action", verdict.action))
+            found.append(("action", verdict.action.value))
         found += [
             (kind, f"{it.part}: measured {it.measured}, expected {it.expected}")
             for kind, deviations in (("finding", verdict.findings), ("warning", verdict.advisories))
@@ -90,9 +91,7 @@ def properties(
         ]
     for metric in result.metrics:
         device = f"[{metric.device}]" if metric.device else ""
-        value = (
-            metric.value if isinstance(metric.value, str) else f"{metric.value:g}"
-        )  # NaN is a text in the log
+        value = json.dumps(metric.value) if metric.number is None else f"{metric.value:g}"  # NaN, Infinity
         found.append((f"metric {metric.name}{device}", f"{value} {metric.unit}"))
     return found
 

@@ -13,7 +13,7 @@ from pytest_gpucluster.report.words import count, folded, for_nodes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpucluster.report.run_model import FailureGroup, Row, Run
+    from pytest_gpucluster.report.run_model import FailureGroup, FindingRow, Run
 HEIGHT = 25  # lines of the verdict and its table, for any number of nodes
 MAX_FINDINGS = 4  # lines of one block
 MAX_VALUES = 3  # of what is no number
@@ -33,13 +33,13 @@ def places(group: FailureGroup) -> str:
 
 def findings(group: FailureGroup) -> list[str]:
     """Write the deviations of a group: one text per kind of part and expectation, with the range of measured values."""
-    kinds: dict[tuple[str, str], list[Row]] = {}
+    kinds: dict[tuple[str, str], list[FindingRow]] = {}
     for row in group.rows.values():
-        kinds.setdefault((_NUMBER.sub("#", row.part), row.expected), []).append(row)
+        kinds.setdefault((_NUMBER.sub("#", row.found.part), row.found.expected), []).append(row)
     found = []
     for (_, expected), rows in kinds.items():
-        part = _several([row.part for row in rows])
-        measured = _values([row.measured for row in rows])
+        part = _several([row.found.part for row in rows])
+        measured = _values([row.found.measured for row in rows])
         text = (
             f"{part}: measured {measured}, expected {expected}" if part else for_nodes(measured, group.nodes)
         )

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from pytest_gpucluster.report.result import LoggedMetric, Result
+    from pytest_gpucluster.core.finding import Metric
+    from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import Run
 
 __all__ = ["read", "render", "write"]
@@ -225,7 +226,7 @@ def _warnings(page: _Page, result: Result) -> None:
         page.gauge("gpucluster_check_warnings", about, count, node=result.node, **labels)
 
 
-def _measured(result: Result, metric: LoggedMetric) -> tuple[float, dict[str, str]]:
+def _measured(result: Result, metric: Metric) -> tuple[float, dict[str, str]]:
     _, _, of, factor = _series(metric.name, metric.unit)
     gpu = _gpu(metric.device)
     labels = {
@@ -236,9 +237,7 @@ def _measured(result: Result, metric: LoggedMetric) -> tuple[float, dict[str, st
         "device": "" if gpu else metric.device,
         "parameters": _parameters(result),
     }
-    return float(
-        metric.value
-    ) * factor, labels  # the event log writes what is no number as 'NaN' and 'Infinity'
+    return metric.value * factor, labels
 
 
 @lru_cache(4096)

@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core.safe_json import as_list
 from pytest_gpucluster.core.waivers import AVAILABLE
-from pytest_gpucluster.report.result import as_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,11 +16,13 @@ from tabulate import tabulate
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.metric_direction import NEITHER, MetricTrend, rule_of
-from pytest_gpucluster.report.run_snapshot import PAIRED, RED, Measure
+from pytest_gpucluster.report.run_snapshot import RED, ItemMetric
 from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_gpucluster.core.finding import Metric
 
 WHOLE = "(cluster)"
 MAX_NAMED = 6  # nodes that get a line each for one metric; more share one
@@ -67,11 +69,16 @@ class Change:
     that was chosen.
     """
 
-    measure: Measure
+    item: ItemMetric
     judged: MetricTrend
     fleet: FleetHistory
     previous: float | None = None
     base: str = ""
+
+    @property
+    def metric(self) -> Metric:
+        """The metric as this run measured it."""
+        return self.item.metric
 
     @property
     def trend(self) -> str:
@@ -81,7 +88,7 @@ class Change:
     @property
     def label(self) -> str:
         """The metric and its part: 'nvlinks_active GPU 4'."""
-        return f"{self.measure.name} {self.measure.device}".strip()
+        return f"{self.metric.name} {self.metric.device}".strip()
 
 
 @dataclass(frozen=True)
@@ -119,10 +126,7 @@ class Compared:
     """
 
     node: str
-    metric: str
-    unit: str
-    now: float
-    device: str = ""
+    metric: Metric
     last_good: float | None = None
     previous: float | None = None
     fleet: float | None = None
@@ -209,11 +213,11 @@ class Comparison:
         """
         rows: dict[tuple[str, str], list[Change]] = defaultdict(list)
         for change in self.changes:
-            if change.judged.level is not None and change.measure.value is not None:
-                rows[change.measure.name, change.measure.unit].append(change)
+            if change.judged.level is not None and change.metric.number is not None:
+                rows[change.metric.name, change.metric.unit].append(change)
         drawn, alike = [], 0
         for (name, unit), changes in sorted(rows.items()):
-            if not constant and all(it.measure.value == it.judged.level for it in changes):
+            if not constant and all(it.metric.value == it.judged.level for it in changes):
                 alike += 1
                 continue
             drawn.append(_row(name, unit, changes))
@@ -226,25 +230,22 @@ class Comparison:
         """Return the same for the HTML report: each node beside its own median and the fleet's."""
         named = {id(it.change): it.text for it in self.worse}
         shown = sorted(
-            (it for it in self.changes if it.measure.value is not None), key=_badness, reverse=True
+            (it for it in self.changes if it.metric.number is not None), key=_badness, reverse=True
         )
         rows = tuple(
             Compared(
-                node=it.measure.node or WHOLE,
-                metric=it.measure.name,
-                unit=it.measure.unit,
-                now=it.measure.value or 0.0,
-                device=it.measure.device,
+                node=it.item.node or WHOLE,
+                metric=it.metric,
                 last_good=it.judged.level,
                 previous=it.previous,
                 fleet=it.fleet.before,
                 # a pair is worse for itself only where neither of its ends explains it
-                worse=id(it) in named or (it.trend == "worse" and not it.measure.device.startswith(PAIRED)),
+                worse=id(it) in named or (it.trend == "worse" and not it.item.paired),
                 note=describe(it) if id(it) in named else "",
             )
             for it in shown
         )
-        gone = [it.text for it in self.worse if it.change.measure.value is None]
+        gone = [it.text for it in self.worse if it.change.metric.number is None]
         return ShownComparison(
             source=self.file,
             rows=rows,
@@ -263,11 +264,11 @@ def _row(name: str, unit: str, changes: Sequence[Change]) -> tuple[str, ...]:
         name,
         unit,
         str(len(changes)),
-        number(statistics.median(it.measure.value or 0.0 for it in changes)),
+        number(statistics.median(it.metric.value for it in changes)),
         number(statistics.median(fleet)) if fleet else "-",
         str(max(it.fleet.runs for it in changes)),
-        f"{far.measure.node or WHOLE} {far.measure.device}".strip(),
-        number(far.measure.value),
+        f"{far.item.node or WHOLE} {far.metric.device}".strip(),
+        number(far.metric.value),
         number(far.judged.level),
         share(far.judged.distance),
     )
@@ -278,12 +279,12 @@ def _badness(change: Change) -> float:
     distance = change.judged.distance
     if distance is None:
         return float("inf") if change.trend in ("worse", "gone") else 0.0
-    better = rule_of(change.measure.unit, change.measure.better).better
+    better = rule_of(change.metric.unit, change.metric.better).better
     return abs(distance) if better == NEITHER else -distance if better == "higher" else distance
 
 
 def changed(
-    measure: Measure,
+    item: ItemMetric,
     judged: MetricTrend,
     fleet: Mapping[tuple[str, ...], FleetHistory],
     *,
@@ -291,12 +292,12 @@ def changed(
     base: str = "",
 ) -> Change:
     """Put a judged metric beside the fleet's."""
-    return Change(measure, judged, fleet.get(fleet_key(measure), FleetHistory(None, None, 0)), previous, base)
+    return Change(item, judged, fleet.get(fleet_key(item), FleetHistory(None, None, 0)), previous, base)
 
 
-def fleet_key(measure: Measure) -> tuple[str, ...]:
+def fleet_key(item: ItemMetric) -> tuple[str, ...]:
     """Return what the values of one metric on all nodes have in common."""
-    return (measure.check, measure.name, measure.unit, measure.device)
+    return (item.check, item.metric.name, item.metric.unit, item.metric.device)
 
 
 def worse_of(changes: Iterable[Change], trend: str = "worse") -> tuple[Worse, ...]:
@@ -306,15 +307,13 @@ def worse_of(changes: Iterable[Change], trend: str = "worse") -> tuple[Worse, ..
     """
     wanted = (trend, "gone") if trend == "worse" else (trend,)
     found = [it for it in changes if it.trend in wanted]
-    ends = {it.measure.node for it in found if not it.measure.device.startswith(PAIRED)}
+    ends = {it.item.node for it in found if not it.item.paired}
     named: dict[tuple[str, ...], list[Change]] = defaultdict(list)
     for it in found:
-        measure = it.measure
-        pair = sorted((measure.node, measure.device.removeprefix(PAIRED)))
-        if not measure.device.startswith(PAIRED):
-            named[measure.node or WHOLE, measure.check, measure.name].append(it)
-        elif not ends & set(pair):
-            named[f"link {' - '.join(pair)}", measure.check, measure.name].append(it)
+        node, other = it.item.node, it.item.paired
+        if not ends & {node, other} or not other:
+            where = f"link {' - '.join(sorted((node, other)))}" if other else node or WHOLE
+            named[where, it.item.check, it.metric.name].append(it)
     made = []
     for (where, *_), group in named.items():
         far = max(group, key=_badness)
@@ -325,25 +324,25 @@ def worse_of(changes: Iterable[Change], trend: str = "worse") -> tuple[Worse, ..
 
 def describe(change: Change) -> str:
     """Say the change of one metric in words, with what it is compared with."""
-    measure, judged = change.measure, change.judged
+    metric, judged = change.metric, change.judged
     one = f"run {change.base}" if change.base else "its last good run"
     runs = one if judged.runs == 1 else f"its last {judged.runs} good runs"
-    counted = rule_of(measure.unit, measure.better).counted
+    counted = rule_of(metric.unit, metric.better).counted
     if change.trend == "gone":
-        return f"no longer measured, though its check passed; {_value(judged.level, measure.unit)} in {one}"
-    if measure.value is None:
-        return f"not a number; {_value(judged.level, measure.unit)} in {runs}"
-    now = _value(measure.value, measure.unit)
+        return f"no longer measured, though its check passed; {_value(judged.level, metric.unit)} in {one}"
+    if metric.number is None:
+        return f"not a number; {_value(judged.level, metric.unit)} in {runs}"
+    now = _value(metric.value, metric.unit)
     if counted:
         return f"{now}, {number(judged.level)} in {one}"
-    below = "below" if measure.value < (judged.level or 0.0) else "above"
+    below = "below" if metric.value < (judged.level or 0.0) else "above"
     if judged.distance is not None:  # there is no share of 0
         below = f"{share(judged.distance).lstrip('+-')} {below}"
     median = "" if judged.runs == 1 else "the median of "
     spread = f", MAD {number(judged.mad)}" if judged.runs > 1 else ""
     fleet = f"; fleet {number(change.fleet.before)} before" if change.fleet.before is not None else ""
     fleet += f", {number(change.fleet.now)} now" if fleet and change.fleet.now is not None else ""
-    if measure.node == "":
+    if change.item.node == "":
         fleet = ""
     return f"{now}, {below} {median}{runs} ({number(judged.level)}{spread}{fleet})"
 
@@ -352,7 +351,7 @@ def _grouped(worse: Sequence[Worse]) -> list[str]:
     """Give each node a line; where many share a metric, one line for all."""
     by_metric: dict[tuple[str, str], list[Worse]] = defaultdict(list)
     for it in worse:
-        by_metric[it.change.measure.check, it.change.measure.name].append(it)
+        by_metric[it.change.item.check, it.change.metric.name].append(it)
     lines = []
     for (_, name), group in by_metric.items():
         if len(group) <= MAX_NAMED:

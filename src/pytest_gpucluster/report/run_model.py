@@ -8,40 +8,33 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.common_cause import Place
+from pytest_gpucluster.core.finding import Action, Advisory, Finding
+from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite
 from pytest_gpucluster.core.sanitize import cut, printable
 from pytest_gpucluster.report.proof import FIT, NOT_PROVED, NOT_TESTED, prove, read_required
-from pytest_gpucluster.report.result import (
-    RED,
-    DeviatingVerdict,
-    Deviation,
-    Result,
-    as_dict,
-    as_dicts,
-    as_list,
-    finite,
-    read_result,
-)
+from pytest_gpucluster.report.result import RED, DeviatingVerdict, Result, read_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytest_gpucluster.core.common_cause import CommonFinding
+    from pytest_gpucluster.core.finding import Metric
     from pytest_gpucluster.report.proof import Proofs, Required
-    from pytest_gpucluster.report.result import LoggedMetric
+
+_Found = TypeVar("_Found", bound=Finding | Advisory)
 
 CLUSTER = "(cluster)"  # stands for checks that are about no single node
 # worst first: a cell of nodes x suites shows the first of these that it holds
 STATES = (
     "failed", "error", NOT_PROVED, NOT_TESTED, "waived", "not checked", "skipped", "passed", "not applicable",
 )  # fmt: skip
-ACTIONS = ("return to vendor", "drain", "reboot", "reset gpu", "monitor", "configure")
-_NO_VERDICT = DeviatingVerdict("", "", "", "", (), ())
+ACTIONS = tuple(action.value for action in reversed(Action))  # from hard to mild
 _MAX_FIELD = 600  # characters of a measured value, a reason, a hint
 _SHORT = 200
 _MAX_TEXT = 8_000  # characters of a failure's log
@@ -55,14 +48,16 @@ _STEP_LOG = re.compile(r"steps/[\w-][\w.-]*\.log")
 
 
 @dataclass
-class Row:
-    """Nodes on which one part has the same deviation, and the action for it."""
+class FindingRow:
+    """Nodes with the same finding or advisory, whose texts are clean."""
 
-    part: str
-    measured: str
-    expected: str
-    action: str
+    found: Finding | Advisory
     nodes: list[str] = field(default_factory=list)
+
+    @property
+    def action(self) -> str:
+        """What the finding requires, '' for nothing."""
+        return self.found.action.value if isinstance(self.found, Finding) and self.found.action else ""
 
 
 @dataclass
@@ -80,7 +75,7 @@ class FailureGroup:
     cause: str
     hint: str
     nodes: dict[str, None] = field(default_factory=dict)  # in the order of the run, each once
-    rows: dict[tuple[str, ...], Row] = field(default_factory=dict)
+    rows: dict[tuple[str, ...], FindingRow] = field(default_factory=dict)
     slurm: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     logs: dict[str, None] = field(default_factory=dict)
     example: dict[str, Any] = field(default_factory=dict)
@@ -89,17 +84,32 @@ class FailureGroup:
 
 
 @dataclass
-class Series:
+class MetricSpread:
     """One metric over nodes and their parts; `bounds` are its limits."""
 
     name: str
     unit: str
-    values: list[tuple[float, str, str]] = field(default_factory=list)  # value, node, device
+    metrics: list[Metric] = field(default_factory=list)
+    nodes: list[str] = field(
+        default_factory=list
+    )  # of each metric; pairs would be as many more objects to collect
     bounds: list[float] = field(default_factory=list)
+
+    def only(self, *, whole: bool) -> MetricSpread:
+        """Return what was measured of the whole cluster, or of nodes."""
+        chosen = [number for number, node in enumerate(self.nodes) if (node == CLUSTER) == whole]
+        name = f"{self.name}, whole cluster" if whole else self.name
+        return MetricSpread(
+            name,
+            self.unit,
+            [self.metrics[number] for number in chosen],
+            [self.nodes[number] for number in chosen],
+            self.bounds,
+        )
 
 
 @dataclass
-class Noted:
+class RemarkCount:
     """How often a remark was made, and where."""
 
     count: int = 0
@@ -131,7 +141,7 @@ class Run:
         default_factory=lambda: defaultdict(lambda: defaultdict(Counter))
     )
     groups: dict[tuple[str, ...], FailureGroup] = field(default_factory=dict)
-    series: dict[tuple[str, str], Series] = field(default_factory=dict)
+    spreads: dict[tuple[str, str], MetricSpread] = field(default_factory=dict)
     curves: list[dict[str, Any]] = field(default_factory=list)
     node_curves: dict[str, dict[str, dict[int, float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(dict))
@@ -141,9 +151,11 @@ class Run:
     unjudged: dict[str, dict[str, dict[str, set[str]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
     )  # outcome -> why -> check -> nodes
-    warnings: dict[tuple[str, ...], Row] = field(default_factory=dict)  # the first of a key is the check
-    remarks: dict[str, dict[str, Noted]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(Noted))
+    warnings: dict[tuple[str, ...], FindingRow] = field(
+        default_factory=dict
+    )  # the first of a key is the check
+    remarks: dict[str, dict[str, RemarkCount]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(RemarkCount))
     )  # check -> text
     retried: dict[str, dict[str, str]] = field(
         default_factory=dict
@@ -345,9 +357,9 @@ def _result(run: Run, event: dict[str, Any]) -> None:
 def _deviating(run: Run, verdict: DeviatingVerdict, check: str, node: str) -> None:
     for advisory in verdict.advisories:
         _add(run.warnings, advisory, node, check=check)
-    for text, count in verdict.remarks:
-        noted = run.remarks[check][_line(text)]
-        noted.count += count
+    for remark in verdict.remarks:
+        noted = run.remarks[check][_line(remark.text)]
+        noted.count += remark.count
         noted.nodes.add(node)
 
 
@@ -371,12 +383,12 @@ def failure_key(result: Result) -> tuple[str, ...]:
 
     A cause that names the node is the same cause on the next; messages are compared without their numbers.
     """
+    outcome, check = _line(result.outcome), _line(result.check)
     first = next(iter(_failed_verdicts(result)), None)
-    verdict = first or _NO_VERDICT
-    like = _NUMBERS_OF_CAUSE.sub("#", _line(verdict.cause))
-    if not first:
-        like = _NUMBERS.sub("#", _line(result.message))
-    return _line(result.outcome), _line(result.check), _line(verdict.action), like, _line(verdict.hint)
+    if first is None:
+        return outcome, check, "", _NUMBERS.sub("#", _line(result.message)), ""
+    like = _NUMBERS_OF_CAUSE.sub("#", _line(first.cause))
+    return outcome, check, first.action.value, like, _line(first.hint)
 
 
 def _failed_verdicts(result: Result) -> list[DeviatingVerdict]:
@@ -396,29 +408,40 @@ def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
     group.logs |= dict.fromkeys(_logs(event))
     for verdict in verdicts:
         for finding in verdict.findings:
-            _add(group.rows, finding, node, action=_line(finding.action or verdict.action))
+            add_finding(group, replace(finding, action=finding.action or verdict.action), node)
     if not verdicts:
-        _add(group.rows, Deviation("", _line(result.message).replace(node, "NODE"), "", ""), node)
+        add_finding(group, Finding("", _line(result.message).replace(node, "NODE"), ""), node)
     if state := _annotation(event)["slurm"]:
         group.slurm[state].append(node)
 
 
 def _add(
-    rows: dict[tuple[str, ...], Row], deviation: Deviation, node: str, *, check: str = "", action: str = ""
+    rows: dict[tuple[str, ...], FindingRow],
+    found: Finding | Advisory,
+    node: str,
+    *,
+    check: str = "",
 ) -> None:
     """Put a node into the row of nodes that deviate alike; the UUID and bus id of a part differ per node."""
-    part, measured, expected = map(_line, deviation[:3])
-    row = rows.setdefault(
-        (check, _short(part), measured, expected, action), Row(part, measured, expected, action)
-    )
+    row = FindingRow(cleaned(found))
+    like = check, _short(row.found.part), row.found.measured, row.found.expected, row.action
+    row = rows.setdefault(like, row)
     if row.nodes[-1:] != [node]:
-        row.part = _short(part) if row.nodes else part
+        if len(row.nodes) == 1:
+            row.found = replace(row.found, part=_short(row.found.part))
         row.nodes.append(node)
 
 
-def add_finding(group: FailureGroup, finding: Deviation, node: str, action: str) -> None:
-    """Put a finding of a node into a group."""
-    _add(group.rows, finding, node, action=action)
+def add_finding(group: FailureGroup, finding: Finding, node: str) -> None:
+    """Put a finding of a node into a group. Its action is the one that it requires."""
+    _add(group.rows, finding, node)
+
+
+def cleaned(found: _Found) -> _Found:
+    """Return a finding or an advisory in texts as the model holds them."""
+    return replace(
+        found, part=_line(found.part), measured=_line(found.measured), expected=_line(found.expected)
+    )
 
 
 def example_of(result: Result) -> dict[str, Any]:
@@ -466,8 +489,8 @@ def _annotation(event: dict[str, Any]) -> dict[str, Any]:
 # --- numbers
 
 
-def _metric(run: Run, metric: LoggedMetric, node: str) -> None:
-    value, name, device = finite(metric.value), _line(metric.name), _line(metric.device)
+def _metric(run: Run, metric: Metric, node: str) -> None:
+    value, name, device = metric.number, _line(metric.name), _line(metric.device)
     if value is None:
         return
     if name in ("busbw", "busbw_bound"):
@@ -476,13 +499,23 @@ def _metric(run: Run, metric: LoggedMetric, node: str) -> None:
         _bound(run, name.removeprefix("bound "), value)
     elif not metric.detail:
         short = _short(device)
-        part = short if _INSTANCE.match(short) else ""  # else it is what was measured: a path, a size
-        label = name if part or not short else f"{name} {short}"
-        _series(run, label, _line(metric.unit)).values.append((value, node, part))
+        label = f"{name} {short}" if short and not _INSTANCE.match(short) else name
+        spread = _spread(run, label, _line(metric.unit))
+        spread.metrics.append(metric)
+        spread.nodes.append(node)
 
 
-def _series(run: Run, label: str, unit: str) -> Series:
-    return run.series.setdefault((label, unit), Series(label, unit))
+def part_of(metric: Metric) -> str:
+    """Return the part of the node that was measured; '' where the device is what was measured: a path, a size."""
+    short = _short(_line(metric.device))
+    return short if _INSTANCE.match(short) else ""
+
+
+def _spread(run: Run, label: str, unit: str) -> MetricSpread:
+    found = run.spreads.get((label, unit))
+    if found is None:
+        found = run.spreads[label, unit] = MetricSpread(label, unit)
+    return found
 
 
 def _curve_point(run: Run, name: str, device: str, value: float, node: str) -> None:
@@ -501,7 +534,7 @@ def _bound(run: Run, what: str, value: float) -> None:
     if size is not None:
         collective, octets, scope = size
         run.bounds[collective, scope][octets] = value
-        bounds = _series(run, f"busbw {what}", "GB/s").bounds
+        bounds = _spread(run, f"busbw {what}", "GB/s").bounds
         if value not in bounds:
             bounds.append(value)
 

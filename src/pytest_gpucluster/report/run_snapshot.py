@@ -5,18 +5,21 @@ Events may come from a foreign or damaged file: every text is cleaned and cut, e
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.finding import Finding, Metric
 from pytest_gpucluster.core.metric_direction import HIGHER, rule_of
+from pytest_gpucluster.core.safe_json import as_list, finite
 from pytest_gpucluster.core.sanitize import printable
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import FIT
-from pytest_gpucluster.report.result import RED, as_list, finite
+from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_model import one_line
 
 if TYPE_CHECKING:
@@ -25,31 +28,12 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.result import Result
     from pytest_gpucluster.report.run_model import Run
 
-__all__ = [
-    "BEST",
-    "PAIRED",
-    "RED",
-    "Measure",
-    "Recorded",
-    "RecordedFinding",
-    "RecordedItem",
-    "plain",
-    "recorded",
-]
+__all__ = ["BEST", "PAIRED", "RED", "ItemMetric", "Recorded", "RecordedItem", "plain", "recorded"]
 
 JUDGED_EXITS = (0, 1)  # pytest's: everything ran; others were stopped or never started
 MAX_TEXT = 1000
 PAIRED = "with "  # device of a metric that was measured together with another node: 'with gpu02'
 BEST = "best partner"  # a node is as good as its best pair: a bad partner is not its fault
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedFinding:
-    """What a check found: the part, what was measured and expected."""
-
-    part: str
-    measured: str
-    expected: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +45,22 @@ class RecordedItem:
     outcome: str
     message: str = ""
     action: str = ""
-    findings: tuple[RecordedFinding, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
-    """One metric of one run; `value` None: it was no number. `device` is the slot ('GPU 4'), not the serial."""
+class ItemMetric:
+    """One metric of an item of one run. Its device is the slot ('GPU 4'), not the serial."""
 
     node: str
     check: str
-    name: str
-    unit: str
-    device: str = ""
-    better: str = ""
-    detail: bool = False
-    value: float | None = None
+    metric: Metric
+
+    @property
+    def paired(self) -> str:
+        """The other node, if the two were measured together; else ''."""
+        device = self.metric.device
+        return device.removeprefix(PAIRED) if device.startswith(PAIRED) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +75,7 @@ class Recorded:
     exit: int | None
     arguments: str
     items: tuple[RecordedItem, ...]
-    measures: tuple[Measure, ...]
+    metrics: tuple[ItemMetric, ...]
     fit: frozenset[str] = frozenset()  # nodes
 
     @property
@@ -127,7 +112,7 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
         exit=log.exit,
         arguments=plain(" ".join(map(str, as_list(start.get("arguments"))))),
         items=tuple(_items(log.results).values()),
-        measures=tuple(_measures(log.results)),
+        metrics=tuple(_metrics(log.results)),
         fit=frozenset(plain(it.node) for it in log.results if log.proofs.nodes.get(one_line(it.node)) == FIT),
     )
 
@@ -156,9 +141,9 @@ def _items(results: Iterable[Result]) -> dict[tuple[str, str], RecordedItem]:
             *key,
             outcome=plain(result.outcome),
             message=plain(result.message),
-            action=plain(failed[0].action) if failed else "",
+            action=failed[0].action.value if failed else "",
             findings=tuple(
-                RecordedFinding(plain(it.part), plain(it.measured), plain(it.expected))
+                replace(it, part=plain(it.part), measured=plain(it.measured), expected=plain(it.expected))
                 for verdict in failed
                 for it in verdict.findings
             ),
@@ -166,29 +151,31 @@ def _items(results: Iterable[Result]) -> dict[tuple[str, str], RecordedItem]:
     return found
 
 
-def _measures(results: Iterable[Result]) -> Iterator[Measure]:
+def _metrics(results: Iterable[Result]) -> Iterator[ItemMetric]:
     """Yield each metric once: the median where an item measured it several times, and each node's best pair."""
-    values: dict[Measure, list[float | None]] = defaultdict(list)
+    values: dict[ItemMetric, list[float]] = defaultdict(list)
     for result in results:
         node, check = check_of(result)
         for metric in result.metrics:
-            series = Measure(
-                node,
-                check,
+            like = Metric(
                 plain(metric.name),
+                0.0,
                 plain(metric.unit),
                 plain(metric.device).partition(" (")[0],
-                plain(metric.better),
                 metric.detail,
+                plain(metric.better),
             )
-            values[series].append(finite(metric.value))
-    pairs: dict[Measure, list[float]] = defaultdict(list)
-    for series, found in values.items():
-        known = [value for value in found if value is not None]
-        value = statistics.median(known) if len(known) == len(found) else None
-        yield replace(series, value=value)
-        if value is not None and series.device.startswith(PAIRED):
-            pairs[replace(series, device=BEST)].append(value)
-    for series, known in pairs.items():
-        if rule_of(series.unit, series.better).better == HIGHER:
-            yield replace(series, value=max(known))
+            values[ItemMetric(node, check, like)].append(metric.value)
+    pairs: dict[ItemMetric, list[float]] = defaultdict(list)
+    for one, found in values.items():
+        value = statistics.median(found) if all(map(math.isfinite, found)) else math.nan
+        yield _with(one, value=value)
+        if one.paired and math.isfinite(value):
+            pairs[_with(one, device=BEST)].append(value)
+    for one, found in pairs.items():
+        if rule_of(one.metric.unit, one.metric.better).better == HIGHER:
+            yield _with(one, value=max(found))
+
+
+def _with(one: ItemMetric, **changes: Any) -> ItemMetric:
+    return replace(one, metric=replace(one.metric, **changes))

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.safe_json import as_dicts, as_list
 from pytest_gpucluster.core.sanitize import cut, printable
-from pytest_gpucluster.report.result import as_dicts, as_list
 from pytest_gpucluster.report.words import folded, for_nodes
 
 if TYPE_CHECKING:
