@@ -855,6 +855,7 @@ def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_pa
     assert leftovers() == []
 
 
+@pytest.mark.nightly
 def test_a_dead_head_and_what_it_leaves_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
     """The head's task is killed in the middle of its work, so that it cannot tidy up."""
     python = deviant_python(tmp_path, f'"gpu01 head"*) exec timeout -s KILL 9 {deviant(tmp_path)} "$@";;')
