@@ -342,7 +342,7 @@ def test_the_reading_of_undocumented_uses_itself(text: str, count: int) -> None:
 
 
 def test_tests_are_where_their_source_is() -> None:
-    """`tests/kit/test_nvidia_smi_exact.py` is of `kit/nvidia_smi.py`; system/, project/ and first_night/ test the whole."""
+    """`tests/kit/test_nvidia_smi_corpus.py` is of `kit/nvidia_smi.py`; system/, project/ and first_night/ test the whole."""
     lost = []
     for tests, source in ((ROOT / "tests", SOURCE), (ROOT / "slurm-sandbox/tests", SANDBOX_SOURCE)):
         for path in sorted(tests.rglob("test_*.py")):
