@@ -77,7 +77,7 @@ def test_heal_starts_a_slurmd_that_died_by_itself(sandbox: Sandbox) -> None:
     assert sandbox.status()["nodes"]["gpu02"] == "idle"
 
 
-def test_what_cannot_be_healed_is_said(sandbox: Sandbox) -> None:
+def test_what_cannot_be_healed_is_reported(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxError, match=r"no node 'gpu99': it has gpu\[01-04\]"):
         sandbox.heal("gpu99")
     with pytest.raises(SandboxError, match=r"unknown fault 'nvlink'; did you mean 'nvlink_\w+'\?$"):

@@ -156,7 +156,7 @@ def test_second_node_is_tried_and_a_group_without_an_answer_has_its_reason(
 
 
 @pytest.mark.usefixtures("requested")
-def test_no_idle_node_is_said() -> None:
+def test_no_idle_node_is_reported() -> None:
     said: list[str] = []
     found = read_nodes(cluster(), KNOWN, said.append, "gpu03")
     assert found.hardware == {}

@@ -55,7 +55,7 @@ def test_names_are_those_of_both_endings_and_the_generated_one(here: Path) -> No
     assert find_cluster("a") == Path("clusters/a.yaml")
 
 
-def test_a_cluster_that_is_not_there_is_told_in_full(here: Path) -> None:
+def test_a_cluster_that_is_not_there_is_reported_in_full(here: Path) -> None:
     assert told(" ") == "no cluster is named; there are: local, sandbox"
     assert told("sandbox") == (
         "the cluster 'sandbox' has no file of its own: it is made by `gpucluster sandbox up`"
@@ -81,7 +81,7 @@ def test_a_path_may_begin_at_home(here: Path, monkeypatch: pytest.MonkeyPatch) -
     assert find_cluster("~/mine.yaml") == here / "mine.yaml"
 
 
-def test_a_folder_that_may_not_be_entered_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_entered_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: Path, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -176,7 +176,7 @@ def test_a_group_of_the_inventory_is_taken_where_it_is_named_or_slurm_node_or_al
     assert set(of_inventory(here, "[gpu]\na\n[all]\nb\n").hosts) == {"b"}
 
 
-def test_an_inventory_of_no_use_is_told(here: Path) -> None:
+def test_an_inventory_of_no_use_is_reported(here: Path) -> None:
     for group in ("empty", "none"):
         assert refusal(here, INVENTORY, f"inventory_group: {group}\n") == (
             f"site/prod.yaml:1: inventory: site/hosts has no hosts in group {group} (there are: login, slurm-node)"

@@ -99,7 +99,7 @@ def test_a_profile_file_is_found_beside_the_cluster_file(
     assert (profile.gpu.driver, profile.gpu.count) == ("580.*", 8)
 
 
-def test_a_wrong_key_in_a_profile_file_is_told_with_that_file(
+def test_a_wrong_key_in_a_profile_file_is_reported_with_that_file(
     load: Callable[[str | bytes], Cluster], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.yaml").write_text("extends: h200-8\ngpu:\n  drivr: 580.*\n")

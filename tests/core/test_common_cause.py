@@ -157,7 +157,7 @@ def test_the_sick_node_keeps_its_own_finding_beside_a_common_one() -> None:
     assert not common.has(*lost_gpu("gpu03", 2))
 
 
-def test_sick_nodes_that_are_most_of_a_group_are_said_not_to_be_drained() -> None:
+def test_sick_nodes_that_are_most_of_a_group_are_reported_and_not_drained() -> None:
     seen = [lost_gpu(node, index) for index, node in enumerate(SIX[:5])]
     (one,) = common_findings("gpu.count", seen, SIX, HERE)
     assert "5 of 6 nodes" in one.cause

@@ -80,7 +80,7 @@ def refusal(text: str) -> str:
     return str(caught.value)
 
 
-def test_what_is_said_of_a_list_that_is_refused() -> None:
+def test_what_is_printed_of_a_list_that_is_refused() -> None:
     long = "n" * 90
     assert refusal(f"{long}[0-65536]") == f"hostlist '{'n' * 60}' names 65537 nodes, more than 65536"
     assert refusal(long + "7" * 19) == f"not a hostlist: '{'n' * 60}': a number of more than 18 digits"

@@ -454,7 +454,7 @@ def test_others_at_work_take_the_action_of_each_finding() -> None:
 # --- what steps told
 
 
-def test_what_a_step_told() -> None:
+def test_what_a_step_reported() -> None:
     assert (PayloadTask(0, "a", 0, None, ()).error, PayloadResult("k", (), 1).tasks) == ("", ())
     step = PayloadResult("k", ("a",), 1)
     assert (step.problem, step.command, step.seconds, step.rc) == ("", "", 0.0, 0)

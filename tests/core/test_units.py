@@ -158,7 +158,7 @@ def test_what_is_no_size(text: str) -> None:
     assert str(caught.value) == f"not a size: {text!r} (write it like 512, 4G, 81559MiB or 2TB)"
 
 
-def test_a_size_that_is_too_large_is_told_in_short() -> None:
+def test_a_size_that_is_too_large_is_reported_in_short() -> None:
     with pytest.raises(ValueError, match="not a size") as caught:
         units.parse_size("9" * 400)
     assert str(caught.value) == f"not a size: '{'9' * 40}': too large"
@@ -234,7 +234,7 @@ def test_what_is_no_duration(text: str) -> None:
     assert str(caught.value) == f"not a duration: {text!r} (write it like 90s, 10m, 4h or Slurm's 1-02:00:00)"
 
 
-def test_what_is_too_long_is_told_in_short() -> None:
+def test_what_is_too_long_is_reported_in_short() -> None:
     long = "9" * 61
     for parse, what in ((units.parse_duration, "duration"), (units.parse_bandwidth, "bandwidth")):
         with pytest.raises(ValueError, match="not a ") as caught:

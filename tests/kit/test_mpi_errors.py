@@ -132,7 +132,7 @@ def test_what_is_like_a_known_message_is_none(line: str) -> None:
         "error while loading shared libraries: libmpi.so.40: cannot open shared object file",
     ],
 )  # fmt: skip
-def test_a_message_is_told_to_the_end_of_its_line(line: str) -> None:
+def test_a_message_is_reported_to_the_end_of_its_line(line: str) -> None:
     assert [found.text for found in explain(f"first\n{line}\nlast")] == [line]
 
 
@@ -158,12 +158,12 @@ def test_where_a_message_begins(line: str, text: str) -> None:
         ("cannot find mpi plugin for pmix", "plugin missing"),
     ],
 )
-def test_how_the_step_ran_is_told_with_what_depends_on_it(line: str, kind: str) -> None:
+def test_how_the_step_ran_is_reported_with_what_depends_on_it(line: str, kind: str) -> None:
     (found,) = explain(line, mpi="pmix")
     assert (found.kind, found.text) == (kind, f"{line}; the step ran with --mpi=pmix")
 
 
-def test_a_line_of_two_kinds_is_told_once() -> None:
+def test_a_line_of_two_kinds_is_reported_once() -> None:
     line = "PMIX ERROR: PMI_Init failed"
     assert [found.kind for found in explain(line)] == ["MPI without PMI"]
     assert [found.kind for found in explain(f"x\n{line}\n")] == ["MPI without PMI"]
@@ -220,7 +220,7 @@ def test_nodes_are_those_that_srun_names() -> None:
     assert mpi_errors.nodes_of_tasks(text) == {2: "gpu02", 3: "gpu02", 5: "gpu02", 0: "gpu01"}
 
 
-def test_ranks_that_share_a_gpu_are_told_by_device() -> None:
+def test_ranks_that_share_a_gpu_are_recognised_by_device() -> None:
     text = (
         "Duplicate GPU detected : rank 3 and rank 1 both on CUDA device 60\n"
         "Duplicate GPU detected : rank 1 and rank 3 both on CUDA device 60\n"

@@ -529,7 +529,7 @@ def test_a_row_whose_time_of_day_is_damaged_is_refused(place: int) -> None:
     assert (whole.runs[0].complete, broken.runs[0].complete) == (True, False)
 
 
-def test_a_rank_line_that_is_not_understood_is_told_once() -> None:
+def test_a_rank_line_that_is_not_understood_is_reported_once() -> None:
     text = (DATA / "nccl" / "derived-2.17.6-stamps.txt").read_text()
     line = next(line for line in text.splitlines() if "Rank  3" in line)
     run = nccl_tests.read(text.replace(line, "#  Rank  3 is lost")).runs[0]

@@ -608,7 +608,7 @@ def test_summary_that_contradicts_itself() -> None:
     assert "contradicts itself" in " ".join(run.reasons)
 
 
-def test_zero_size_rows_are_kept_and_said() -> None:
+def test_zero_size_rows_are_kept_and_reported() -> None:
     run = one(lines_of(first=8, collective="all_gather", times=(1.0,) * 6))
     assert [row.size for row in run.rows] == [0, 0, 0]
     assert run.rows[0].out_of_place.busbw is None
@@ -627,7 +627,7 @@ def test_too_many_gpus() -> None:
     assert not run.rows
 
 
-def test_renamed_collective_is_said() -> None:
+def test_renamed_collective_is_reported() -> None:
     assert "all_reduce ran, but all_gather was requested" in one(lines_of(), collective="all_gather").reasons
 
 

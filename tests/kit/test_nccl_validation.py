@@ -559,7 +559,7 @@ DOUBTS: dict[str, tuple[NcclRun, tuple[str, str, str], str, str]] = {
 
 
 @pytest.mark.parametrize("name", DOUBTS)
-def test_what_a_doubt_is_told_as(name: str) -> None:
+def test_how_a_doubt_is_reported(name: str) -> None:
     run, told, cause, hint = DOUBTS[name]
     verdict = judged(run)
     assert Finding(*told) == verdict.findings[0]

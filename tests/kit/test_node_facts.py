@@ -53,7 +53,7 @@ def test_single_gpu_and_mig_of_some() -> None:
     assert (single.gpus, single.links) == ((("NVIDIA H100 80GB HBM3", 81559 * 2**20),), frozenset())
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_what_cannot_be_read_is_reported() -> None:
     found = read_hardware(
         answer("@@ gpus 127\nsh: nvidia-smi: not found\n"),
         answer("cut"),

@@ -233,7 +233,7 @@ def test_a_comma_of_another_cell_moves_no_value_to_a_wrong_column() -> None:
         nvidia_smi.parse_gpus(survey(gpus=text))
 
 
-def test_rubbish_is_told_short_and_without_control_characters() -> None:
+def test_rubbish_is_reported_short_and_without_control_characters() -> None:
     (said,) = nvidia_smi.parse_gpus(survey(gpus="\x1b[2J\x07" + "x" * 500)).messages
     assert said.isprintable()
     assert len(said) == 160
@@ -327,7 +327,7 @@ def test_rubbish_in_a_section_gives_no_number(name: str, junk: str) -> None:
         ("", False),
     ],
 )
-def test_no_such_thing_and_an_error_are_told_apart(text: str, *, lacks: bool) -> None:
+def test_no_such_thing_and_an_error_are_distinguished(text: str, *, lacks: bool) -> None:
     assert nvidia_csv.is_unsupported(text) is lacks
     assert nvidia_smi.Gpu(unread={"ecc": text}).lacks("ecc") is lacks
 
@@ -734,7 +734,7 @@ def test_a_cell_that_is_understood(name: str, cell: str, value: Any) -> None:
     assert getattr(gpu, name) == value
 
 
-def test_an_empty_cell_is_told() -> None:
+def test_an_empty_cell_is_reported() -> None:
     (gpu,) = nvidia_smi.parse_gpus(answered(gpus="index, serial\n0, "))
     assert gpu.unread["serial"] == "an empty cell"
 
@@ -871,7 +871,7 @@ SECTIONS = [
 
 
 @pytest.mark.parametrize(("parse", "name", "what"), SECTIONS)
-def test_a_section_that_failed_says_what_nvidia_smi_said(parse: Any, name: str, what: str) -> None:
+def test_a_section_that_failed_has_the_message_of_nvidia_smi(parse: Any, name: str, what: str) -> None:
     def said(answer: Answer) -> str:
         with pytest.raises((NotAvailable, ProbeError)) as error:
             parse(answer)
@@ -1127,7 +1127,7 @@ def test_for_how_long_a_node_is_up(line: str, uptime: float | None) -> None:
             infiniband.parse_adapters(early)
 
 
-def test_a_port_of_which_all_is_said() -> None:
+def test_a_port_of_which_all_is_known() -> None:
     path = "/sys/class/infiniband/mlx5_0"
     text = (
         f"uptime 5 1\nport mlx5_0 1 virtual\n{path}/fw_ver:28.39\n{path}/hca_type:MT4129\n{path}/board_id:MT_0\n"

@@ -322,7 +322,7 @@ def test_an_allocation_of_which_other_nodes_are_listed_is_refused(
         Allocation.request(fake_slurm, AllocationRequest(nodes=("gpu01",)))
 
 
-def test_an_allocation_that_cannot_be_given_back_is_told(fake_slurm: Slurm) -> None:
+def test_an_allocation_that_cannot_be_given_back_is_reported(fake_slurm: Slurm) -> None:
     held = Allocation.request(fake_slurm, AllocationRequest(count=1))
     with pytest.raises(
         AllocationError, match=r"job 7 may still hold them: scancel: no .*: run scancel 7 once"

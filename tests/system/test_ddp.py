@@ -111,7 +111,7 @@ def test_healthy_facts_pass() -> None:
         assert verdict.outcome is Outcome.PASSED
 
 
-def test_a_rank_that_was_stopped_is_told_from_those_that_waited_for_it() -> None:
+def test_a_rank_that_was_stopped_is_distinguished_from_those_that_waited_for_it() -> None:
     """Recorded on 2 H200: SIGSTOP to rank 1 in the training step; rank 0 ended by its own deadline."""
     done = worked()
     first, second, *others = done.tasks
@@ -1321,7 +1321,7 @@ def test_a_killed_rank_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
     assert "rank 3 (gpu02): measured ended by signal 9 (SIGKILL)" in done.out
 
 
-def test_an_agent_that_fails_after_all_ranks_are_done_is_told_and_drains_nobody() -> None:
+def test_an_agent_that_fails_after_all_ranks_are_done_is_reported_and_drains_nobody() -> None:
     whole = agents()
     failed = replace(whole, tasks=(whole.tasks[0], replace(whole.tasks[1], rc=1, error="store is gone")))
     verdict = ddp.torchrun((failed, 2))

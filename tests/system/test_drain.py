@@ -289,7 +289,7 @@ def test_forty_percent_failing_drains_ten_percent_and_says_so_loudly(
     assert list(reasons(sandbox)) == ["gpu02"]
 
 
-def test_confirmation_asks_afresh_as_often_as_it_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_confirmation_repeats_as_often_as_the_option_states(sandbox: Sandbox, tmp_path: Path) -> None:
     fail(tmp_path, "gpu01", "gpu02.once")
     run = site(sandbox, tmp_path, "--drain=apply", "--drain-retries=3", "--drain-max=5")
     assert list(reasons(sandbox)) == ["gpu01"], run.out

@@ -139,7 +139,7 @@ def test_levels_of_threads(level: str, wanted: str, *, enough: bool) -> None:
     ("count", "shown"),
     [(8, "0, 1, 2, 3, 4, 5, 6, 7"), (9, "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"), (1, "0")],
 )
-def test_many_ranks_are_told_as_eight_and_more(count: int, shown: str) -> None:
+def test_many_ranks_are_reported_as_eight_and_more(count: int, shown: str) -> None:
     ranks = [test_mpi_suite.rank(n, 12, node="gpu01", threads="single") for n in range(count)]
     assert mpi.threads(mpi_run(*ranks), "multiple").findings == (
         Finding(f"ranks {shown}", "MPI_THREAD_SINGLE", "MPI_THREAD_MULTIPLE"),
@@ -227,7 +227,7 @@ def problem(number: int, node: str, what: str) -> dict[str, Any]:
     return {"rank": number, "node": node, "problem": "no answer", "stage": "init", "what": what}
 
 
-def test_nodes_that_told_nothing_are_named_where_one_rank_waited() -> None:
+def test_nodes_without_a_report_are_named_where_one_rank_waited() -> None:
     waited, crashed = problem(0, "gpu01", "deadline"), problem(1, "gpu01", "import")
     job = test_horovod_suite.world(ranks=(), problems=(waited, crashed))
     assert horovod.ranks(job).findings == (
@@ -284,7 +284,7 @@ def test_a_build_that_can_do_nothing() -> None:
 # --- Ray
 
 
-def test_what_a_node_of_ray_told_and_what_is_absent() -> None:
+def test_what_a_node_of_ray_reported_and_what_is_absent() -> None:
     assert (ray.NodeFacts().what, ray.NodeFacts().problem) == ("", "")
     silent = ray.NodeFacts(silent="killed")
     assert (silent.what, silent.problem) == ("step", "killed")

@@ -1083,7 +1083,7 @@ def test_pmi_missing_and_singletons(sandbox: Sandbox, frameworks: Path, tmp_path
         (("-hosts", "gpu01,gpu02"), "--external-launcher"),  # it names them to srun itself
     ],
 )
-def test_srun_is_told_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...], told: str) -> None:
+def test_srun_gets_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...], told: str) -> None:
     """Slurm 23.11 and 25.11 put the daemons of MPICH's mpirun on any nodes of the job."""
     script = ROOT / "src/pytest_gpucluster/kit/payloads/mpi/as_batch.sh"
     done = subprocess.run(

@@ -206,7 +206,7 @@ CASES = (
 )
 
 
-def test_healthy_nodes_pass_everything_and_their_figures_are_told(eight: Sandbox, tmp_path: Path) -> None:
+def test_healthy_nodes_pass_everything_and_their_figures_are_reported(eight: Sandbox, tmp_path: Path) -> None:
     run = accept(eight, tmp_path)
     assert (run.rc, failures(run)) == (0, {}), run.out[-3000:]
     outcomes = [it["outcome"] for it in results(run)]
@@ -363,7 +363,7 @@ def test_a_baseline_is_recorded_and_judged_against(eight: Sandbox, tmp_path: Pat
         ("nccl: [", "not a baseline"),
     ],
 )
-def test_a_bad_baseline_is_told_in_one_line_before_anything_starts(
+def test_a_bad_baseline_is_reported_in_one_line_before_anything_starts(
     eight: Sandbox, tmp_path: Path, text: str | None, said: str
 ) -> None:
     path = tmp_path / "own.yaml"

@@ -232,7 +232,7 @@ def test_a_checkout_of_somebody_else_is_no_place_for_our_files(
 
 
 @pytest.mark.parametrize("where", ["file", "folder"])
-def test_a_history_that_we_may_only_read_is_told_before_a_node_is_taken(
+def test_a_history_that_we_may_only_read_is_reported_before_a_node_is_taken(
     sandbox: Sandbox, homes: Mapping[str, Path], where: str
 ) -> None:
     history, mine = homes[ALICE] / "kept" / "history.db", pwd.getpwnam(ALICE)
@@ -259,7 +259,7 @@ def test_a_cluster_file_in_a_folder_of_somebody_else_is_there_all_the_same(homes
 
 
 @pytest.mark.parametrize("option", ["--drain=apply", "--resume-passing"])
-def test_who_may_change_no_node_is_told_before_a_node_is_taken(
+def test_who_may_change_no_node_is_reported_before_a_node_is_taken(
     sandbox: Sandbox, homes: Mapping[str, Path], option: str
 ) -> None:
     before = jobs_so_far(sandbox)
@@ -300,7 +300,7 @@ def test_a_reservation_of_others_is_named(sandbox: Sandbox, homes: Mapping[str, 
     assert "the reservation is for other users" in run.out + run.err
 
 
-def test_a_user_without_a_name_or_home_is_told_what_is_wrong_all_the_same() -> None:
+def test_a_user_without_a_name_or_home_gets_the_message_all_the_same() -> None:
     done = subprocess.run(
         [PYTHON, "-m", "pytest", "--cluster=nosuch"],
         user=54321,
@@ -609,7 +609,9 @@ def test_a_second_job_that_a_limit_never_lets_begin_is_not_waited_for(
     assert "test them one after another, with --nodes" in run.out + run.err
 
 
-def test_an_account_that_is_lacking_is_said_with_the_key(site: Sandbox, homes: Mapping[str, Path]) -> None:
+def test_an_account_that_is_lacking_is_reported_with_the_key(
+    site: Sandbox, homes: Mapping[str, Path]
+) -> None:
     cluster = cluster_of(site, homes[BOB])
     run = run_as(BOB, homes[BOB], "pytest", cluster, "-k", "hostname", str(HERE.suites))
     assert run.rc in (1, 4)

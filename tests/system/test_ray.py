@@ -192,7 +192,7 @@ def test_a_trial_with_a_gpu_is_never_a_pass_by_absence() -> None:
         assert checks.tune_gpus("gpu02", formed(), share, tune).outcome is Outcome.NOT_APPLICABLE
 
 
-def test_devices_that_cannot_be_told_apart_are_no_pass() -> None:
+def test_devices_that_cannot_be_distinguished_are_no_pass() -> None:
     held = [[node, "0", "" if node == "gpu03" else f"GPU-{node}"] for node in NODES]
     verdict = judged(formed(gpus={"held": held}))["gpus"]
     assert verdict.outcome is Outcome.NOT_CHECKED
@@ -252,7 +252,7 @@ def test_a_worker_that_stays_is_found() -> None:
     assert checks.head_lost("gpu01", formed()).outcome is Outcome.NOT_APPLICABLE
 
 
-def test_what_is_left_is_told_and_no_answer_is_no_pass() -> None:
+def test_what_is_left_is_reported_and_no_answer_is_no_pass() -> None:
     assert told(checks.left("process 12 raylet")) == "left behind: process 12 raylet / nothing"
     assert checks.left("").outcome is Outcome.PASSED
     assert checks.left(None).outcome is Outcome.NOT_CHECKED

@@ -81,7 +81,7 @@ def test_the_node_at_fault_is_the_one_that_fails(
     assert "action:       configure" in run.out
 
 
-def test_a_dead_neighbour_is_told_from_a_closed_way(box: Sandbox, tmp_path: Path) -> None:
+def test_a_dead_neighbour_is_distinguished_from_a_closed_way(box: Sandbox, tmp_path: Path) -> None:
     assert set(judged(box, tmp_path)[1].values()) == {"passed"}
     box.fault("slurmd_dead", "gpu03")
     try:

@@ -95,7 +95,7 @@ def test_last_failed_runs_the_failed_nodes_again(sandbox: Sandbox, tmp_path: Pat
     assert left_in_queue(sandbox) == []
 
 
-def test_what_salloc_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_arguments_of_salloc(sandbox: Sandbox, tmp_path: Path) -> None:
     code = """
 import subprocess
 

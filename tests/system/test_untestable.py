@@ -153,7 +153,7 @@ def test_a_check_of_the_inventory_judges_the_drained_node_itself(sandbox: Sandbo
         assert words in failure.message + failure.text
 
 
-def test_busy_nodes_are_left_out_and_said(sandbox: Sandbox, tmp_path: Path, busy: str) -> None:
+def test_busy_nodes_are_left_out_and_reported(sandbox: Sandbox, tmp_path: Path, busy: str) -> None:
     run = run_pytest(tmp_path, on(sandbox), files=SUITE)
     assert run.rc == 0, run.out
     assert names(run.outcomes, "not tested") == ["test_named[gpu04]", "test_release[gpu04]"]
@@ -180,7 +180,7 @@ def test_fewer_nodes_than_min_nodes_are_no_success_and_the_missing_ones_are_name
     assert run_pytest(tmp_path, f"--cluster={path}", "--min-nodes=3").rc == 0
 
 
-def test_min_nodes_is_said_beside_failures_and_holds_for_a_selection(
+def test_min_nodes_is_reported_beside_failures_and_holds_for_a_selection(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     path = cluster_file(sandbox, tmp_path, min_nodes=4)  # of the whole cluster: two that are chosen are two

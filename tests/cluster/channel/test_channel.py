@@ -91,7 +91,7 @@ def test_signal_is_128_and_its_number(fleet: Fleet, name: str) -> None:
     assert ask(fleet, f"kill -{name} $$").rc == 128 + getattr(signal, f"SIG{name}")
 
 
-def test_nothing_said(fleet: Fleet) -> None:
+def test_no_output(fleet: Fleet) -> None:
     for command in ("true", ":", ""):
         answer = ask(fleet, command)
         assert (answer.rc, answer.stdout, answer.stderr, answer.problem) == (0, b"", b"", ""), command
@@ -370,7 +370,7 @@ def test_rubbish_instead_of_an_agent() -> None:
         assert fleet.noise["here"] > 0
 
 
-def test_what_a_task_said_last_is_part_of_why_its_node_is_lost() -> None:
+def test_the_last_output_of_a_task_is_part_of_why_its_node_is_lost() -> None:
     said = "0: slurmstepd-here: error: TaskProlog failed status=1"
     ended = "srun: error: here: task 0: Exited with exit code 1"
     popen = LocalTransport().spawn(["sh", "-c", f"echo '{said}' >&2; echo '{ended}' >&2; cat"])

@@ -37,7 +37,7 @@ def test_plain_command_travels_as_it_is() -> None:
     assert request(7, None, 30, 99, "echo 'a  b' | wc") == b"7 * 30 99 p echo 'a  b' | wc|\n"
 
 
-def test_nodes_are_told_by_task_number() -> None:
+def test_nodes_are_recognised_by_task_number() -> None:
     assert request(7, [0, 12], 1, 2, "x") == b"7 ,0,12, 1 2 p x|\n"
     assert request(0, [], 1, 2, "").startswith(b"0 ,, ")
 
@@ -68,7 +68,7 @@ def test_noise_is_not_ours() -> None:
 
 
 @pytest.mark.parametrize("text", [b"1 Z 0", b"x X 0", b"1 o 0 4", b"1", b"", b"1 O 3", b"1 H 0 b"])
-def test_damaged_frames_are_told(text: bytes) -> None:
+def test_damaged_frames_are_reported(text: bytes) -> None:
     with pytest.raises(FrameError):
         parse(NONCE + b" " + text, NONCE)
 
@@ -108,7 +108,7 @@ def test_a_cut_piece_is_noticed() -> None:
     assert stream.damage
 
 
-def test_output_above_the_cap_is_cut_and_said() -> None:
+def test_output_above_the_cap_is_cut_and_reported() -> None:
     stream = Stream()
     stream.add(frame(b"1 o 0 8 YWJjZGVm"), 3000)
     stream.end(frame(b"1 O 1 0"))

@@ -183,7 +183,7 @@ def test_a_job_that_still_completes_is_asked_again_how_it_ended(monkeypatch: pyt
     assert not states
 
 
-def test_how_a_job_ended_is_told_only_where_it_says_something() -> None:
+def test_how_a_job_ended_is_reported_only_where_it_explains_something() -> None:
     assert end_explanation("PREEMPTED").startswith("PREEMPTED: a job of higher priority")
     assert end_explanation("TIMEOUT").endswith("--time or slurm.time")
     assert end_explanation("COMPLETED") == end_explanation("") == ""

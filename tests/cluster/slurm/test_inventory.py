@@ -227,7 +227,7 @@ RESERVATION = "held by a reservation (scontrol show reservation); the option --r
         ("IDLE+DYNAMIC_NORM+PLANNED", ""),
     ],
 )
-def test_what_is_said_of_a_node_without_a_reason(state: str, why: str) -> None:
+def test_what_is_printed_of_a_node_without_a_reason(state: str, why: str) -> None:
     node = _node(state)
     assert node.why_unavailable() == why
     assert node.available is not bool(why)
@@ -371,7 +371,7 @@ def test_a_reservation_is_the_reason_where_no_other_is_given(state: str) -> None
     assert "held by a reservation (scontrol show reservation)" in _node(state).why_unavailable()
 
 
-def test_a_node_whose_epilog_does_not_end_is_not_said_to_be_in_use() -> None:
+def test_a_node_whose_epilog_does_not_end_is_not_reported_as_in_use() -> None:
     (stuck,) = inventory.parse_nodes("NodeName=gpu03 CPUAlloc=0 CPUTot=4 State=IDLE+COMPLETING").values()
     assert stuck.why_unavailable().startswith(
         "COMPLETING: a job has ended there, its epilog or its processes"
@@ -415,7 +415,7 @@ def test_a_node_with_every_value() -> None:
     )
 
 
-def test_a_node_of_which_nothing_is_said() -> None:
+def test_a_node_of_which_nothing_is_known() -> None:
     for text in (
         "NodeName=n1",
         "NodeName=n1 CPUTot=x RealMemory=N/A ActiveFeatures=(null) Partitions= Gres=(null) CPUAlloc=-1",
@@ -537,7 +537,7 @@ def test_the_states_that_keep_jobs_away() -> None:
     assert _node("IDLE+POWER_DOWN+POWERING_UP").in_service is False
 
 
-def test_what_is_said_of_an_answer_without_nodes() -> None:
+def test_what_is_printed_of_an_answer_without_nodes() -> None:
     assert inventory.parse_nodes(" \n") == {}
     assert inventory.parse_nodes("No nodes in the system\n") == {}
     for text, said in (
@@ -613,7 +613,7 @@ def test_reservations() -> None:
     assert inventory.parse_reservations("No reservations in the system\n") == {}
 
 
-def test_a_step_of_which_nothing_is_said() -> None:
+def test_a_step_of_which_nothing_is_known() -> None:
     (step,) = inventory.parse_steps("StepId=7.0 NodeList=(null)\n")
     assert step == inventory.StepInfo("7.0", "", ()) == inventory.StepInfo("7.0", "")
     assert inventory.parse_steps("No steps in the system\n") == ()

@@ -155,7 +155,7 @@ def test_a_job_is_cancelled_until_it_is_gone(pauses: list[float]) -> None:
         ("7 RUNNING a\n7 COMPLETING a", "no", "no: it is still COMPLETING, RUNNING: run scancel 7"),
     ],
 )
-def test_a_job_that_stays_is_told(left: str, refusal: str, said: str, pauses: list[float]) -> None:
+def test_a_job_that_stays_is_reported(left: str, refusal: str, said: str, pauses: list[float]) -> None:
     fake = FakeSlurm(left, refusal=refusal)
     if said:
         with pytest.raises(GpuClusterError) as told:
@@ -171,7 +171,7 @@ def test_a_job_that_is_gone_already_is_no_error(pauses: list[float]) -> None:
     assert pauses == []
 
 
-def test_what_cannot_be_removed_is_told_and_the_rest_goes() -> None:
+def test_what_cannot_be_removed_is_reported_and_the_rest_goes() -> None:
     gone: list[int] = []
 
     def refuse(error: Exception) -> None:
@@ -362,7 +362,7 @@ def test_no_error_of_containers_keeps_the_nodes(monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-def test_containers_are_told_by_name_and_removed_by_name() -> None:
+def test_containers_are_recognised_by_name_and_removed_by_name() -> None:
     found = {"gpu01": ("pyxis_a",), "gpu02": ("pyxis_a", "pyxis_b")}
     busy = {**listed(gpu01=""), "gpu02": Answer("gpu02", 1, b"", b"busy\n")}
     fake = FakeChannel(listed(gpu01="", gpu02=""), busy, busy)
@@ -423,7 +423,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Leftover]]:
     return places
 
 
-def test_clean_lists_and_removes_nothing_unless_it_is_told_to(
+def test_clean_lists_and_removes_nothing_without_the_option(
     found: dict[str, list[Leftover]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone: list[str] = []

@@ -174,7 +174,7 @@ def test_message(case: str) -> None:
     assert "\n" not in told
 
 
-def test_messages_are_told_apart() -> None:
+def test_messages_are_distinguished() -> None:
     assert len({pyxis.explain(text) for text, _ in CASES.values()}) == len(CASES)
     assert pyxis.explain("all is well") is None
 

@@ -74,7 +74,7 @@ def test_a_task_outside_of_a_container_begins_with_what_a_login_sets(image: str 
     assert (env["LANG"], env["A"]) == ("C.UTF-8", "1")
 
 
-def test_every_task_is_told_apart(held: Allocation) -> None:
+def test_every_task_is_distinguished(held: Allocation) -> None:
     script = """
     echo out $SLURM_PROCID "$V"; printf open; echo err >&2; printf e >&2
     [ $SLURM_PROCID = 1 ] && exit 42; [ $SLURM_PROCID = 2 ] && kill -SEGV $$; exit 0"""
@@ -125,7 +125,7 @@ def test_a_node_that_starts_no_task_is_not_waited_for_as_long_as_the_step_may_ta
     assert caught.value.unended == {}
 
 
-def test_a_step_that_has_said_enough_is_not_waited_for(
+def test_a_step_that_has_printed_enough_is_not_waited_for(
     held: Allocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step, "ENOUGH_GRACE", 5.0)
@@ -267,7 +267,7 @@ def test_a_payload_s_source_stays_out_of_messages() -> None:
     assert step._shorten("srun true") == "srun true"
 
 
-def test_hidden_devices_are_told_by_what_opens() -> None:
+def test_hidden_devices_are_recognised_by_what_opens() -> None:
     tasks = tuple(replace(task, visible="0", openable=(str(task.rank),)) for task in TASKS)
     assert checks.gpu_binding(replace(GOOD, tasks=tasks)).outcome is Outcome.PASSED
 

@@ -84,7 +84,7 @@ def test_run_returns_what_came_out(far: SshTransport) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_a_signal_is_told_from_an_exit_status(far: SshTransport, number: signal.Signals) -> None:
+def test_a_signal_is_distinguished_from_an_exit_status(far: SshTransport, number: signal.Signals) -> None:
     assert far.run(["sh", "-c", f"kill -{number:d} $$"], timeout=LONG).rc == -number
     assert far.run(["sh", "-c", f"exit {128 + number}"], timeout=LONG).rc == 128 + number
 

@@ -130,7 +130,7 @@ def test_a_row_looks_like_a_recorded_one() -> None:
     assert [collective.rate(v) for v in (27.59, 1171.8, 18198.4)] == ["27.59", "1171.8", "18198"]
 
 
-def test_the_useful_line_of_a_duplicate_gpu_is_told() -> None:
+def test_the_useful_line_of_a_duplicate_gpu_is_reported() -> None:
     recorded = (
         "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage (run with "
         "NCCL_DEBUG=WARN for details), NCCL version 2.28.9\nncclInvalidUsage: This usually reflects invalid usage of "
@@ -141,7 +141,7 @@ def test_the_useful_line_of_a_duplicate_gpu_is_told() -> None:
     assert code == rendezvous.EXIT_NCCL
 
 
-def test_the_first_useful_line_of_another_nccl_error_is_told() -> None:
+def test_the_first_useful_line_of_another_nccl_error_is_reported() -> None:
     error = RuntimeError(
         "NCCL error in: x.cpp:93\nncclSystemError: System call failed.\nLast error:\nsocket refused"
     )
@@ -382,7 +382,7 @@ collective.GroupRounds.take_part = lambda self, *args: os._exit(9)
     assert told(result)[1, "gpu02"]["skipped"]
 
 
-def test_wrong_data_is_told_with_the_group(python: Path) -> None:
+def test_wrong_data_is_reported_with_the_group(python: Path) -> None:
     patch = "collective.Collective.wrong = lambda self, in_place, seed: 3 if self.rank == 1 else 0"
     result = launch(
         python, 2, "rounds", "-s", "4K", "-n", "1", "--schedule", '[[["gpu01", "gpu02"]]]', patch=patch

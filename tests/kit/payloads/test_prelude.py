@@ -111,7 +111,7 @@ def test_traceback_of_a_sent_payload_names_lines_of_its_file() -> None:
     assert "KeyError" in done.stderr
 
 
-def test_line_is_told_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_is_reported_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
     prelude.say(kind="place", rank=1)
     assert capsys.readouterr().out == '{"kind": "place", "rank": 1}\n'
 
@@ -235,7 +235,7 @@ STUB = "Unexpected error from cudaGetDeviceCount(). Error 34: CUDA driver is a s
         (FakeTorch(), "no reason is known"),
     ],
 )
-def test_why_there_is_no_device_is_told_in_torchs_words(torch: Any, words: str) -> None:
+def test_why_there_is_no_device_is_reported_in_torchs_words(torch: Any, words: str) -> None:
     assert prelude.no_device(torch) == words
 
 
@@ -248,7 +248,7 @@ def test_why_there_is_no_device_is_told_in_torchs_words(torch: Any, words: str) 
         (65536, 32 << 30, "; limits of this process: 32 GiB of address space"),
     ],
 )
-def test_low_limits_are_told(monkeypatch: pytest.MonkeyPatch, files: int, space: int, words: str) -> None:
+def test_low_limits_are_reported(monkeypatch: pytest.MonkeyPatch, files: int, space: int, words: str) -> None:
     """Recorded on an H200: with 40 open files CUDA says 'busy or unavailable', with 32 GiB NCCL 'out of memory'."""
     values = {resource.RLIMIT_NOFILE: (files, files), resource.RLIMIT_AS: (space, space)}
     monkeypatch.setattr(resource, "getrlimit", values.__getitem__)

@@ -614,7 +614,7 @@ def test_preemption(mode: str, result: PreemptionResult, expected: str) -> None:
         assert [metric.name for metric in verdict.metrics] == ["preemption"]
 
 
-def test_several_preemptions_are_told_apart() -> None:
+def test_several_preemptions_are_distinguished() -> None:
     modes = [
         {"mode": "requeue", "low_qos": "low"},
         {"mode": "suspend"},

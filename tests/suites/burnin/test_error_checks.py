@@ -149,7 +149,7 @@ def test_a_gpu_that_is_slowed_for_long() -> None:
     assert error_checks.temperature(peaked(slow={"hw_power_brake": 2}), "a", CONFIG).outcome is Outcome.PASSED
 
 
-def test_what_the_sensors_showed_is_told() -> None:
+def test_what_the_sensors_showed_is_reported() -> None:
     verdict = error_checks.temperature(
         peaked(celsius=61.0, watts=690.0, sm_mhz=[1500.0, 1600.0, 1700.0]), "a", CONFIG
     )
@@ -251,7 +251,7 @@ def test_xids_in_words() -> None:
     assert error_checks.xid(whole, "a").outcome is Outcome.PASSED
 
 
-def test_each_gpu_and_reason_is_told() -> None:
+def test_each_gpu_and_reason_is_reported() -> None:
     whole, totals = one_node()
     totals.peaks = {
         UUID: Peaks(10, 91.0, slow=Counter({"power": 3, "heat": 4, "x": 2})),

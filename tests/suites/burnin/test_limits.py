@@ -358,7 +358,7 @@ def pairs(busbw: dict[tuple[str, str], float], alone: float = 340.0) -> BurninRe
     return whole
 
 
-def test_a_node_that_is_slow_alone_is_said_to_be_slow_once() -> None:
+def test_a_node_that_is_slow_alone_is_reported_once() -> None:
     strict = BurninConfig(expect={"nccl_alone": 341})
     verdict = load_checks.nccl(pairs({("a", "b"): 100.0}), "a", strict)
     assert failed(verdict) == ["node: nccl_alone 340 GB/s"]

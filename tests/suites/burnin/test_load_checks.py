@@ -436,7 +436,7 @@ def test_results_of_the_host_are_no_corruption_of_a_gpu() -> None:
     assert load_checks.corruption(BurninResult({"a": totals}, 60), "a").findings == ()
 
 
-def test_several_wrong_results_are_each_told() -> None:
+def test_several_wrong_results_are_each_reported() -> None:
     whole, totals = one_node()
     totals.wrong = {"peer": {UUID: 2}, "matmul": {gpu_of("a", 0): 0, UUID: 1}}
     totals.checked = {"matmul": {UUID: 3, gpu_of("a", 0): 4}, "hbm": {UUID: 9}}

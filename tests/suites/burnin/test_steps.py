@@ -143,7 +143,7 @@ def entry(pid: int, name: str = "python3") -> dict[str, Any]:
     return {"pid": pid, "name": name}
 
 
-def test_others_on_the_gpus_are_told_from_ours() -> None:
+def test_others_on_the_gpus_are_distinguished_from_ours() -> None:
     gpus = [{"uuid": "GPU-a", "processes": [entry(5), entry(7)]}, {"uuid": "GPU-b", "processes": [entry(5)]}]
     assert payload_counters.other_processes(gpus, {5}) == {"GPU-a": ["python3 (pid 7)"]}
     assert payload_counters.other_processes(gpus, {5, 7}) == {}
@@ -175,7 +175,7 @@ def test_only_what_rose_between_two_snapshots_counts() -> None:
     assert payload_counters.deltas(before, before) == {}
 
 
-def test_a_gpu_that_vanishes_is_told_and_a_silent_nvidia_smi_accuses_nobody() -> None:
+def test_a_gpu_that_vanishes_is_reported_and_a_silent_nvidia_smi_accuses_nobody() -> None:
     before = snapshot({"ecc": 5}, None)
     assert payload_counters.deltas(before, snapshot(None, None)) == {"GPU-a": {"gone": 1}}
     assert payload_counters.deltas(before, {"gpus": [], "parts": {}, "kernel": None}) == {}
@@ -858,7 +858,7 @@ def test_options_say_how_long(log: Path) -> None:
         burnin_options.seconds(resumed, CONFIG)
 
 
-def test_wrong_options_are_told_in_a_line(tmp_path: Path) -> None:
+def test_wrong_options_are_reported_in_a_line(tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"event": "start"}\n')
     broken = tmp_path / "broken.jsonl"
@@ -1083,7 +1083,7 @@ def test_who_stops_our_processes_breaks_no_hardware(kind: str, judge: Any, held:
     assert ("scontrol suspend" in verdict.cause) == (action is Action.MONITOR)
 
 
-def test_a_process_that_was_stopped_is_told_from_one_that_computes() -> None:
+def test_a_process_that_was_stopped_is_distinguished_from_one_that_computes() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         one = worker(0, busy=True)
         one.process = process
@@ -1126,7 +1126,7 @@ def test_who_lacks_memory_of_the_host_has_no_broken_gpu(
     assert ("DefMemPerNode" in verdict.hint) == bool(words)
 
 
-def test_a_collective_that_failed_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collective_that_failed_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker says why, and ends: its communicator cannot be trusted any more."""
     one = worker(0, busy=True)
     lines = iter([{"id": 7, "load": "nccl", "problem": "NCCL error: x"}, None, None])

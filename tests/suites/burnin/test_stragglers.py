@@ -55,7 +55,9 @@ def test_who_stands_apart_and_who_is_of_the_slow_half() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "shared"), [(2, True), (3, True), (4, False)])
-def test_a_slow_partner_is_not_told_from_its_peer_where_there_are_few(gpus: int, *, shared: bool) -> None:
+def test_a_slow_partner_is_not_distinguished_from_its_peer_where_there_are_few(
+    gpus: int, *, shared: bool
+) -> None:
     totals = NodeTotals("a", hello("a", gpus))
     low = Outliers(700.0, 1.0, {f"a\n{UUID}": -0.25}, {})
     for metric, either in (("peer", shared), ("bf16", False)):

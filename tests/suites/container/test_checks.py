@@ -418,7 +418,7 @@ def test_settings_of_a_site_drain_no_node(judge: Callable[[ContainerFacts], Verd
 # -- what is read -----------------------------------------------------------------------------------------------
 
 
-def test_contained_is_told_by_root_or_release() -> None:
+def test_contained_is_recognised_by_root_or_release() -> None:
     assert good().contained is True
     assert BARE.contained is False
     assert good(plain={"root": "8:1 /"}).contained is True
@@ -465,7 +465,7 @@ def test_names_are_lines() -> None:
     assert remove_command(("a", "b c")) == f"{SEARCH}; enroot remove -f a 'b c' </dev/null"
 
 
-def test_what_did_not_start_is_said_once() -> None:
+def test_what_did_not_start_is_reported_once() -> None:
     found = good(entrypoint=StepFacts(problem="refused"))
     found = replace(found, config=found.config.model_copy(update={"entrypoint_sets": "X"}))
     assert checks.entrypoint(found).findings == (

@@ -94,7 +94,7 @@ TOLD: dict[str, tuple[str, str, str, Action | None, Action]] = {
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_what_a_fault_is_told_as(name: str) -> None:
+def test_how_a_fault_is_reported(name: str) -> None:
     check, _, put = FAULTS[name]
     part, measured, expected, own, action = TOLD[name]
     host = Host()

@@ -132,7 +132,7 @@ def test_a_gpu_that_lacks_what_its_siblings_report_is_watched() -> None:
     assert judge(host)["gpu.memory"].outcome is Outcome.NOT_CHECKED  # nobody like it to compare with
 
 
-def test_a_lost_gpu_is_told_and_not_counted() -> None:
+def test_a_lost_gpu_is_reported_and_not_counted() -> None:
     host = lost()
     verdicts = judge(host)
     part = str(host.gpus.devices[4])
@@ -169,7 +169,7 @@ def test_a_node_whose_gpus_are_all_lost_names_each() -> None:
         ),
     ],
 )
-def test_a_node_without_gpus_says_what_nvidia_smi_said(gpus: nvidia_smi.Gpus, reason: str) -> None:
+def test_a_node_without_gpus_has_the_message_of_nvidia_smi(gpus: nvidia_smi.Gpus, reason: str) -> None:
     verdicts = judge(Host(gpus=gpus))
     assert (verdicts["gpu.names"].outcome, verdicts["gpu.names"].reason) == (Outcome.NOT_CHECKED, reason)
     driver = verdicts["gpu.driver"]

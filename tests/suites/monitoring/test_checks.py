@@ -392,7 +392,7 @@ def test_every_http_trouble_is_one_line_and_has_an_end(
         assert str(caught.value).startswith(server.url)
 
 
-def test_what_is_no_http_at_all_is_said() -> None:
+def test_what_is_no_http_at_all_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         url = f"http://127.0.0.1:{door.getsockname()[1]}/"
 

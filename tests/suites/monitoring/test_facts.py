@@ -33,7 +33,7 @@ def test_the_pages_that_are_asked_for() -> None:
     assert (monitoring.HEALTHY, monitoring.GRAFANA_HEALTH) == ("/-/healthy", "/api/health")
 
 
-def test_what_is_not_told_has_a_default() -> None:
+def test_what_is_not_reported_has_a_default() -> None:
     bare = Target("j", "u", None, "up")
     assert bare == Target("j", "u", None, "up", "", None, (), 60.0)
     assert Alert("a", "firing") == Alert("a", "firing", "", "", ())

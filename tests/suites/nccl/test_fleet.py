@@ -56,7 +56,7 @@ def test_a_node_without_pairs_or_with_pairs_that_were_not_tried() -> None:
     )  # fmt: skip
 
 
-def test_a_bad_node_is_told_with_its_parts_and_the_first_lines_of_evidence() -> None:
+def test_a_bad_node_is_reported_with_its_parts_and_the_first_lines_of_evidence() -> None:
     lines = tuple(f"a with {i}: slow" for i in range(8))
     found = Localisation(
         ("a",),
@@ -146,7 +146,7 @@ def links(found: Localisation, *measured: Measurement, nodes: tuple[str, ...] = 
     return nccl_fleet.links(found, measured, nodes)
 
 
-def test_links_are_told_with_their_evidence() -> None:
+def test_links_are_reported_with_their_evidence() -> None:
     found = Localisation(
         ("d",), (("a", "b"), ("a", "c")), ("x", "y"), why={"x": "3 of 4 are slow"},
         unresolved=(

@@ -155,7 +155,7 @@ WHY = "; the node, its partners or the network: no partner is known to be fast"
          f"40 GB/s at 256 MiB with the best of 2 partners{WHY}; 3 of 3 nodes are below it"),
     ],
 )  # fmt: skip
-def test_a_slow_pair_alone_drains_nobody_and_a_slow_fleet_is_said(
+def test_a_slow_pair_alone_drains_nobody_and_a_slow_fleet_is_reported(
     measured: list[Measurement], words: str
 ) -> None:
     verdict = of("a", measured, 80.0)

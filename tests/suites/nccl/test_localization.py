@@ -215,7 +215,7 @@ def test_a_hang_costs_one_deadline_a_step() -> None:
     assert model.deadlines <= found.steps
 
 
-def test_a_passing_disturbance_is_told_and_accuses_nobody() -> None:
+def test_a_passing_disturbance_is_reported_and_accuses_nobody() -> None:
     plan = Localiser(names(16))
     model = LinkModel(seed=8)
     first = model.run(plan.next_rounds())
@@ -281,7 +281,7 @@ def test_no_results_at_all_are_not_green() -> None:
     assert not plan.verdict().clean
 
 
-def test_oversubscription_is_told_unless_the_bound_is_given() -> None:
+def test_oversubscription_is_reported_unless_the_bound_is_given() -> None:
     nodes = names(64)
     model = LinkModel(leaves=leaves_of(nodes, 16), bad_leaves={f"leaf{i}": 0.5 for i in range(4)})
     assert "oversubscription" in localise(nodes, model).unresolved[0].reason
@@ -1264,7 +1264,7 @@ def test_pairs_are_placed_in_few_rounds() -> None:
     assert inference._link(("a", "b")) == "link a-b"
 
 
-def test_a_clean_fleet_ends_and_its_evidence_is_told() -> None:
+def test_a_clean_fleet_ends_and_its_evidence_is_reported() -> None:
     it = Localiser(("a", "b", "c", "d"), gpus_per_node=2, expected={"alone": 5.0, "within": 10.0})
     batch = it.next_rounds()
     it.feed(Measurement(group, 20.0) for groups in batch for group in groups)

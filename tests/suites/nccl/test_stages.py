@@ -468,7 +468,7 @@ def test_only_nodes_that_alone_keep_a_step_from_ending_are_given_up(
     assert [it.problem.startswith("gpu03 is lost") for it in found] == [False, bool(fallen)]
 
 
-def test_rounds_are_complete_when_every_group_has_been_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_are_complete_when_every_group_has_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[StepRequest] = []
 
     def note(_slurm: object, _held: object, request: StepRequest) -> StepResult:
@@ -602,7 +602,7 @@ def failing(*findings: tuple[str, str]) -> Verdict:
     return Verdict("nccl.belief", Outcome.FAILED, made, cause="as it is", hint="look")
 
 
-def test_exit_codes_alone_are_told_task_by_task() -> None:
+def test_exit_codes_alone_are_reported_task_by_task() -> None:
     """Recorded on 2 H200: rank 1 was killed, and rank 0 crashed for it; the highest exit code is not the cause."""
     tasks = (TaskResult(0, "n02", 139, 11), TaskResult(1, "n02", 137, 9), TaskResult(2, "n03", 0))
     only = failing(("run", "exit code: exit 139: killed by signal 11"))
@@ -625,7 +625,7 @@ def test_exit_codes_alone_are_told_task_by_task() -> None:
         (("n02", "timeout: n02: Test timeout (30s)"), "hangs: 1 of 2 tasks never ended"),
     ],
 )
-def test_a_hang_is_told_after_its_reason(said: tuple[str, str], first: str) -> None:
+def test_a_hang_is_reported_after_its_reason(said: tuple[str, str], first: str) -> None:
     step = measured(TaskResult(0, "n02", 137, 9), TaskResult(1, "n02", 1), problem="srun: cancelled")
     verdict = proofs._with_problem(failing(said), step, "n02")
     assert verdict.findings[0].measured == first
@@ -657,7 +657,7 @@ def proof_of(monkeypatch: pytest.MonkeyPatch, *tasks: TaskResult) -> proofs.Nccl
 WHO = "processes of others on GPUs of gpu02: GPU 1 (GPU-36b3216f-daee-b975-729f-ae923d5a4fd1, 0000:00:07.0): process 772"
 
 
-def test_memory_that_a_stranger_holds_is_told_with_the_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_a_stranger_holds_is_reported_with_the_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded on an H200 whose memory was all taken: CUDA's own words name nobody."""
     said = "collective: rank 0 on gpu02: AcceleratorError: CUDA error: out of memory\n"
     proof = proof_of(monkeypatch, TaskResult(0, "gpu01", 1), TaskResult(1, "gpu02", 1, stderr=said))

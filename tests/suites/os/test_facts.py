@@ -478,7 +478,7 @@ def test_a_file_is_written_in_each_scratch_folder_and_removed(tmp_path: Path) ->
     assert found["/dev/shm"].endswith("No such file or directory")
 
 
-def test_a_file_that_finds_no_room_is_told_and_removed(tmp_path: Path) -> None:
+def test_a_file_that_finds_no_room_is_reported_and_removed(tmp_path: Path) -> None:
     for name, body in (("mktemp", "echo /dev/full"), ("rm", f'echo "$@" >>{tmp_path}/removed')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
@@ -1236,7 +1236,7 @@ def test_what_was_found_of_a_node_and_its_containers() -> None:
         ({"root": "1", "release": "a"}, {}, None),
     ],
 )
-def test_a_container_is_told_by_its_root_or_its_release(
+def test_a_container_is_recognised_by_its_root_or_its_release(
     inside: dict[str, str], outside: dict[str, str], *, contained: bool | None
 ) -> None:
     seen = {"plain": container.StepFacts((inside,)), "outside": container.StepFacts((outside,))}

@@ -203,7 +203,7 @@ def test_units_that_failed_are_named() -> None:
             probes.read_failed_units(answer(f"{line}\n"))
 
 
-def test_services_are_told_one_a_line() -> None:
+def test_services_are_reported_one_a_line() -> None:
     probe = probes.services(["a-b", "c"])
     assert probe.command == "LC_ALL=C systemctl is-active a-b c a-b.socket c.socket"
     four = answer("active\ninactive\ninactive\ninactive\n", rc=3)
@@ -226,7 +226,7 @@ def test_empty_lists_ask_nothing() -> None:
         assert (probe.name, probe.command, probe.parse(answer())) == (name, "true", {})
 
 
-def test_a_wrong_name_is_told_with_its_key() -> None:
+def test_a_wrong_name_is_reported_with_its_key() -> None:
     for ask, key in (
         (probes.services, "os.services"), (probes.packages, "os.packages"), (probes.sysctls, "os.sysctls"),
         (probes.resolution, "nodes"),

@@ -130,7 +130,7 @@ def test_an_nvidia_smi_that_answers_late_is_no_pass_of_the_driver() -> None:
     assert judge(unloaded)["gpu.driver"].outcome is Outcome.NOT_CHECKED
 
 
-def test_without_any_gpu_the_count_fails_with_what_was_said() -> None:
+def test_without_any_gpu_the_count_fails_with_the_message() -> None:
     host = Host(gpus=nvidia_smi.Gpus(messages=("No devices were found",)))
     assert failing(host) == ["gpu.count"]
     assert "No devices were found" in judge(host)["gpu.count"].findings[0].measured
@@ -224,7 +224,7 @@ def test_a_warning_of_no_known_gpu_names_what_it_says() -> None:
         assert finding.expected == "no warning of nvidia-smi"
 
 
-def test_a_lost_gpu_without_an_address_is_told_by_what_nvidia_smi_said() -> None:
+def test_a_lost_gpu_without_an_address_is_recognised_by_the_message_of_nvidia_smi() -> None:
     host = Host()
     everything = dict.fromkeys(nvidia_smi._FIELDS, "[Unknown Error]")
     gone = nvidia_smi.Gpu(unread=everything)

@@ -378,7 +378,7 @@ def test_two_gpus_are_a_pair() -> None:
     assert judge(Host(), profile)["gpu.p2p"].outcome is Outcome.PASSED
 
 
-def test_a_pair_is_told_once_and_not_where_a_link_is_down() -> None:
+def test_a_pair_is_reported_once_and_not_where_a_link_is_down() -> None:
     host = Host()
     host.topology.links[2][5] = host.topology.links[5][2] = "SYS"
     assert judge(host)["gpu.topology"].findings == (Finding("GPU 2 to GPU 5", "SYS", "NV18", Action.DRAIN),)
@@ -406,7 +406,7 @@ def test_a_gpu_in_mig_mode_is_named() -> None:
     )
 
 
-def test_an_edge_of_the_topology_is_judged_once_and_the_first_gpu_is_told() -> None:
+def test_an_edge_of_the_topology_is_judged_once_and_the_first_gpu_is_reported() -> None:
     host = Host()
     host.topology.links[7][0] = "SYS"  # the lower half repeats the upper one
     host.topology.links[0][0] = "X"

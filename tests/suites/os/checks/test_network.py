@@ -53,7 +53,7 @@ def test_a_handful_of_names_is_spread_over_the_cluster() -> None:
     assert names("a1") == ("a1",)
 
 
-def test_a_name_that_does_not_resolve_is_said() -> None:
+def test_a_name_that_does_not_resolve_is_reported() -> None:
     fleet = {f"n{n}": {"x": "10.0.0.1"} for n in range(1, 4)} | {"n4": {"x": ""}}
     norms = checks.resolved(fleet)
     assert checks.name_resolution({"x": ""}, "n4", norms).findings == (

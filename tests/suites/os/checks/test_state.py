@@ -132,7 +132,7 @@ def test_losses_in_full() -> None:
         ("silent for 15 s: hung or unreachable; see its console and slurmd", "hangs", Action.REBOOT),
     ],
 )
-def test_a_node_that_does_not_respond_is_told_why_and_what_to_do(
+def test_a_node_that_does_not_respond_is_reported_with_reason_and_remedy(
     lost: str, words: str, action: Action
 ) -> None:
     verdict = checks.responds(Answer("n1", None), lost)
