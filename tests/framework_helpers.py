@@ -46,6 +46,7 @@ def run_suite(
     *words: str,
     python: Path | None = None,
     exports: dict[str, str] | None = None,
+    constants: dict[str, dict[str, Any]] | None = None,
     **keys: Any,
 ) -> Run:
     """Run a suite of the product on a sandbox, with these sections in the cluster file."""
@@ -65,6 +66,7 @@ def run_suite(
         where=[suites],
         env=sandbox.env,
         timeout=DEADLINE,
+        constants=constants,
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import forked
+from constants import in_environment
 from forked import DEFAULT_SIGNALS
 from junitparser import JUnitXml, TestCase
 from sandbox_helpers import DEADLINE, environment, slurm, wait_for
@@ -42,6 +43,7 @@ def test_whole(cluster):
 FULL = """
 import resource
 
+from constants import in_environment
 import pytest
 
 
@@ -212,11 +214,20 @@ def run_pytest(
     timeout: float = DEADLINE,
     where: Sequence[str] = (".",),
     signals: Sequence[str] = DEFAULT_SIGNALS,
+    constants: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Run:
-    """Run pytest in a folder on the tests `where`, with these files written into it first."""
+    """Run pytest in a folder on the tests `where`, with these files written into it first.
+
+    `constants`: {section: {name: value}} of the suites.
+    """
     write_suites(folder, files or {})
     words = [*(() if signals == DEFAULT_SIGNALS else signals), *command(*args, *where)]
-    done = forked.run(words, cwd=folder, env=environment(**(env or {})), timeout=timeout)
+    done = forked.run(
+        words,
+        cwd=folder,
+        env=in_environment(environment(**(env or {})), **(constants or {})),
+        timeout=timeout,
+    )
     return Run(done.returncode, done.stdout, done.stderr, folder)
 
 

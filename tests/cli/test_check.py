@@ -53,14 +53,14 @@ def test_file_without_section_of_a_suite(clusters: Path, capsys: pytest.CaptureF
 
 def test_all_wrong_keys_and_profiles_are_listed(clusters: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (clusters / "lab.yaml").write_text(
-        "os:\n  relese: 3\n  max_zombies: many\n"
+        "os:\n  relese: 3\n  hugepages: many\n"
         "groups:\n  - {nodes: a1, profile: h200-9}\n  - {nodes: a2, profile: {gpu: {count: 1, nam: x}}}\n"
     )
     status, lines = printed(capsys)
     assert status == 4
     assert lines == [
         "clusters/lab.yaml:2: os.relese: unknown key; did you mean 'release'?",
-        "clusters/lab.yaml:3: os.max_zombies: must be a whole number, not 'many'",
+        "clusters/lab.yaml:3: os.hugepages: must be a whole number, not 'many'",
         "clusters/lab.yaml:5: groups[0].profile: no profile is called 'h200-9'; did you mean 'h200-8'? "
         "(`gpucluster profiles` lists them)",
         "clusters/lab.yaml:6: groups[1].profile.gpu.name: is missing",

@@ -206,8 +206,20 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         "prod.yaml:2: os.hugepages: must be greater than or equal to 0, not",
     ),
     "not a number": (
-        "nodes: a\nos: {max_load_per_cpu: nan}\n",
-        "prod.yaml:2: os.max_load_per_cpu: must be a finite number",
+        "nodes: a\nburnin: {max_temperature: nan}\n",
+        "prod.yaml:2: burnin.max_temperature: must be a finite number",
+    ),
+    "constant": (
+        "nodes: a\nburnin: {beat: 3}\n",
+        "prod.yaml:2: burnin.beat: unknown key; it is always 5 and cannot be set; remove the key",
+    ),
+    "constant of a shared part": (
+        "nodes: a\ntransport: {alive: 3s}\n",
+        "prod.yaml:2: transport.alive: unknown key; it is always 60 and cannot be set; remove the key",
+    ),
+    "no key, but an attribute": (
+        "nodes: a\nburnin: {order: 3}\n",
+        "prod.yaml:2: burnin.order: unknown key; valid here: ",
     ),
     "several": (
         "nodes: a\nsudo: maybe\nnodez: b\n",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from constants import in_environment
 from forked import DEFAULT_SIGNALS
 from paths import ROOT
 from plugin_helpers import Run, command, names, run_pytest
@@ -52,7 +53,7 @@ STOPPED: Faults = {"gpu02": {"burn_ecc": {"gpu": 2}}, "gpu03": {"burn_xid": {"gp
 def arguments(sandbox: Sandbox, folder: Path, *words: object, **config: object) -> list[object]:
     """Return pytest's arguments; loads are short, so that rounds are."""
     plain = yaml.safe_load(sandbox.cluster_file.read_text())
-    plain["burnin"] |= {"load": 0.3, "beat": 0.5, "sample": 0.2, **config}
+    plain["burnin"] |= config
     cluster = folder / "cluster.yaml"
     cluster.write_text(yaml.safe_dump(plain))
     return [
@@ -60,6 +61,11 @@ def arguments(sandbox: Sandbox, folder: Path, *words: object, **config: object) 
         *("-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", "-m", "burnin"),
         *words,
     ]
+
+
+def env_of(sandbox: Sandbox, **constants: object) -> dict[str, str]:
+    """Return the environment of a run with short loads."""
+    return in_environment(sandbox.env, burnin={"load": 0.3, "beat": 0.5, "sample": 0.2, **constants})
 
 
 def put(sandbox: Sandbox, faults: Faults) -> None:
@@ -108,7 +114,7 @@ class Watched:
         self.process = subprocess.Popen(
             [*DEFAULT_SIGNALS, *command(*arguments(sandbox, folder, *words), SUITE)],
             cwd=folder,
-            env=environment(**sandbox.env),
+            env=environment(**env_of(sandbox)),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -302,10 +308,11 @@ def test_resumed_it_goes_on_with_the_time_that_was_left(stopped: Run, sandbox: S
 def test_in_its_own_time_it_ends_green(
     sandbox: Sandbox, tmp_path: Path, profile: str, loads: set[str]
 ) -> None:
-    chosen = {"loads": sorted(loads - {"idle"}), "cycle_heat": "1s", "cycle_idle": "1s"}
+    chosen = {"loads": sorted(loads - {"idle"})}
     options = ("--burnin-time=8s", "--nodes=gpu01", f"--burnin-profile={profile}")
     words = arguments(sandbox, tmp_path, *options, **chosen)
-    run = run_pytest(tmp_path, *words, env=sandbox.env, where=[str(SUITE)], timeout=DEADLINE)
+    env = env_of(sandbox, cycle_heat=1, cycle_idle=1)
+    run = run_pytest(tmp_path, *words, env=env, where=[str(SUITE)], timeout=DEADLINE)
     assert run.rc == 0, run.out[-3000:]
     (end,) = burnin_events(run, "end")
     assert end["why"] == "the time is up"
@@ -319,7 +326,7 @@ def test_in_its_own_time_it_ends_green(
 def test_without_a_gpu_under_load_nothing_is_proved(sandbox: Sandbox, tmp_path: Path) -> None:
     # the workers themselves, in a python without torch
     words = arguments(sandbox, tmp_path, "--burnin-time=20s", payload=[])
-    run = run_pytest(tmp_path, *words, env=sandbox.env, where=[str(SUITE)], timeout=DEADLINE)
+    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
     assert run.rc == 1
     assert "NOT PROVED" in run.out
     assert "ACCEPTED" not in run.out
@@ -342,7 +349,7 @@ def test_without_one_finished_round_it_ends_as_a_stopped_run_does(sandbox: Sandb
     """Its workers never come up within its time: nothing was proved, so nothing is green."""
     config = {"loads": ["hbm", "storage"], "payload": ["sh", "-c", "exec sleep 600"]}
     words = arguments(sandbox, tmp_path, "--burnin-time=3s", "--nodes=gpu01", **config)
-    run = run_pytest(tmp_path, *words, env=sandbox.env, where=[str(SUITE)], timeout=DEADLINE)
+    run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
     assert run.rc == 2, run.out[-3000:]
     (end,) = burnin_events(run, "end")
     assert (end["why"], end["rounds"]) == ("the time is up", 0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUITE = str(ROOT / "suites" / "controller" / "test_controller.py")
-SMALL = {"submissions": 40, "burst_time": "60s"}
+SMALL = {"submissions": 40, "burst_time": 60}
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="a backup controller needs a hostname of its own: root"
@@ -39,10 +39,13 @@ def world() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def judge(world: Sandbox, folder: Path, *words: str, **controller: Any) -> Run:
-    path = cluster_file(world, folder, controller={**SMALL, **controller})
+def judge(
+    world: Sandbox, folder: Path, *words: str, constants: dict[str, float] | None = None, **controller: Any
+) -> Run:
+    path = cluster_file(world, folder, controller=controller)
     options = ("-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider")
-    return run_pytest(folder, f"--cluster={path}", *options, *words, where=[SUITE])
+    quick = {"controller": {**SMALL, **(constants or {})}}
+    return run_pytest(folder, f"--cluster={path}", *options, *words, where=[SUITE], constants=quick)
 
 
 def ended(run: Run, outcome: str) -> list[str]:
@@ -86,7 +89,9 @@ def test_a_plugin_that_changes_submissions_is_found(world: Sandbox, tmp_path: Pa
     asked = item if item == "burst" else "hold or singleton"
     world.fault(kind, "gpu01")
     try:
-        run = judge(world, tmp_path, "--intrusive", "-k", asked, submissions=12, burst_time="6s")
+        run = judge(
+            world, tmp_path, "--intrusive", "-k", asked, constants={"submissions": 12, "burst_time": 6}
+        )
     finally:
         world.heal(kind=kind)
     assert ended(run, "failed") == [item], run.out
@@ -94,7 +99,7 @@ def test_a_plugin_that_changes_submissions_is_found(world: Sandbox, tmp_path: Pa
 
 
 def test_a_killed_run_leaves_no_job(world: Sandbox, tmp_path: Path) -> None:
-    path = cluster_file(world, tmp_path, controller={"submissions": 1000})
+    path = cluster_file(world, tmp_path, controller={})
     words = command(f"--cluster={path}", "-c", ROOT / "pyproject.toml", "--intrusive", "-k", "burst", SUITE)
     started = subprocess.Popen(
         words, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -146,7 +151,7 @@ def test_every_fault_is_found_where_it_is(world: Sandbox, tmp_path: Path) -> Non
     assert "drain" not in {v["action"] for e in run.events if e["event"] == "result" for v in e["verdicts"]}
     world.heal()
     # returned to service: the line is history; the others lie within `log_recent`, and are a failure without it
-    run = judge(world, tmp_path, log_recent="1s", max_answer="2s")
+    run = judge(world, tmp_path, constants={"log_recent": 1}, max_answer="2s")
     assert ended(run, "failed") == [], run.out
     assert "prolog failed" in run.out
 

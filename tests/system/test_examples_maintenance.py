@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from constants import in_environment
 from forked import DEFAULT_SIGNALS
 from paths import ROOT
 from plugin_helpers import cases
@@ -32,9 +33,9 @@ def surroundings(folder: Path, sandbox: Sandbox) -> dict[str, str]:
     tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pytest "$@"\n')
     tool.chmod(0o755)
     plain = yaml.safe_load(sandbox.cluster_file.read_text())
-    plain["burnin"] = {**plain.get("burnin", {}), "load": 0.3, "beat": 0.5, "sample": 0.2, "loads": ["cpu"]}
+    plain["burnin"] = {**plain.get("burnin", {}), "loads": ["cpu"]}
     (folder / "quick.yaml").write_text(yaml.safe_dump(plain))
-    return environment(
+    env = environment(
         **{
             **sandbox.env,
             "PATH": os.pathsep.join([str(tool.parent), sandbox.env.get("PATH", os.environ["PATH"])]),
@@ -43,6 +44,7 @@ def surroundings(folder: Path, sandbox: Sandbox) -> dict[str, str]:
             "PYTEST_ADDOPTS": f"-p no:cacheprovider -c {ROOT / 'pyproject.toml'}",
         }
     )
+    return in_environment(env, burnin={"load": 0.3, "beat": 0.5, "sample": 0.2})
 
 
 def reservations(sandbox: Sandbox) -> str:

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nightly
 SUITES = ("ddp", "horovod", "mpi", "ray", "tensorflow", "training")
 SECTIONS: dict[str, dict[str, Any]] = {
-    "ddp": {"deadline": "90s", "lost_rank": "20s"},
+    "ddp": {"deadline": "90s"},
     "horovod": {"deadline": "60s", "launchers": ["srun"]},
     "mpi": {"launchers": ["srun"], "languages": ["c"], "deadline": "60s"},
     "ray": {"tune": False, "cpus": 1},
     "tensorflow": {},
-    "training": {"steps": 4, "warmup": 1},
+    "training": {},
 }
+CONSTANTS = {"ddp": {"lost_rank": 20}, "training": {"steps": 4, "warmup": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def run(sandbox: Sandbox, folder: Path, *words: str, environment: dict[str, Any]
     path = cluster_file(sandbox, folder, environments=environments, **sections, **keys)
     args = (f"--cluster={path}", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", *words)
     where = [str(ROOT / "suites" / name / f"test_{name}.py") for name in SUITES]
-    return run_pytest(folder, *args, where=where, env=sandbox.env, timeout=DEADLINE)
+    return run_pytest(folder, *args, where=where, env=sandbox.env, timeout=DEADLINE, constants=CONSTANTS)
 
 
 def reasons(done: Run, item: str) -> dict[str, str]:

@@ -180,7 +180,7 @@ def with_jobs(found: Objects, folder: Path) -> None:
             node["status"][part]["nvidia.com/gpu"] = "1"
     keys = yaml.safe_load((folder / "k8s.yaml").read_text())["kubernetes"]
     keys |= {"nodes": "gpu[11-12]", "jobs": True, "image": "nvcr.io/nvidia/pytorch:26.01-py3"}
-    keys |= {"nccl_sizes": ["1M", "4M"], "job_time": "240s", "job_pull": "60s"}
+    keys |= {"nccl_sizes": ["1M", "4M"], "job_pull": "60s"}
     keys["profile"]["gpu"]["count"] = 1
     (folder / "k8s.yaml").write_text(yaml.safe_dump({"kubernetes": keys}))
 
@@ -389,9 +389,9 @@ def test_kubernetes_removes_everything_by_the_deadline_if_all_processes_are_dead
     wait_for(lambda: not found.open, "all requests were answered", 30)
     found.kinds["jobs"][-1]["spec"]["suspend"] = True  # by a queue: no deadline applies to it
     assert len(found.left()) == 3
-    found.pass_time(60 + 240 + 300)  # job_pull, job_time, keep_finished
+    found.pass_time(60 + 600 + 300)  # job_pull, job_time, keep_finished
     assert len(found.left()) == 2  # the owner, and the Job that did not start
-    found.pass_time(2 * (60 + 240 + 3 * 60) + 300)
+    found.pass_time(2 * (60 + 600 + 3 * 60) + 300)
     assert found.left() == []
 
 

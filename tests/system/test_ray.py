@@ -837,7 +837,7 @@ def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_pa
     workaround = '"gpu01 head"*) export RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1;;'
     python = deviant_python(tmp_path, f'"gpu02 "*) exec {sys.executable} "$@";;\n{late}\n{workaround}')
     claim: dict[str, Any] = {"environment": "frameworks", "cpus": 1, "gpus": 2, "token": False}
-    claim |= {"join": "20s", "leave": "20s", "port": 23000, "deadline": "500s"}
+    claim |= {"join": "20s", "port": 23000, "deadline": "500s"}
     width = ray_node.width_of({"nodes": {"gpu01": {"cpus": 1, "gpus": 2}}})
     with socket.create_server(("127.0.0.1", 23000 + 3 * width)):
         run = run_suite(sandbox, tmp_path, "test_ray.py", python=python, ray=claim)
@@ -859,7 +859,7 @@ def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_pa
 def test_a_dead_head_and_what_it_leaves_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
     """The head's task is killed in the middle of its work, so that it cannot tidy up."""
     python = deviant_python(tmp_path, f'"gpu01 head"*) exec timeout -s KILL 9 {deviant(tmp_path)} "$@";;')
-    claim = {"environment": "frameworks", "cpus": 1, "gpus": 0, "join": "40s", "leave": "20s"}
+    claim = {"environment": "frameworks", "cpus": 1, "gpus": 0, "join": "40s"}
     chosen = ("-k", "test_nodes or test_left")  # without the step of each node alone
     run = run_suite(sandbox, tmp_path, "test_ray.py", *chosen, python=python, nodes="gpu[01-02]", ray=claim)
     said = message(run, "test_nodes")

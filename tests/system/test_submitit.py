@@ -497,13 +497,20 @@ def claimed(
         nodes=nodes,
         slurm={"partition": "batch", "queue_wait": queue_wait},
         environments={"ours": {"python": str(python)}},
-        submitit={"environment": "ours", "folder": str(shared), "wait": "60s", **claim},
+        submitit={"environment": "ours", "folder": str(shared), **claim},
     )
 
 
 def run_suite(path: Path, *args: str, where: tuple[str, ...] = (str(SUITE),)) -> Run:
     return run_pytest(
-        path.parent, f"--cluster={path}", "-p", "no:cacheprovider", *args, timeout=PATIENCE, where=where
+        path.parent,
+        f"--cluster={path}",
+        "-p",
+        "no:cacheprovider",
+        *args,
+        timeout=PATIENCE,
+        where=where,
+        constants={"submitit": {"wait": 60}},
     )
 
 

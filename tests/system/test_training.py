@@ -43,17 +43,20 @@ def disturbed_python(folder: Path) -> Path:
     return path
 
 
+QUICK = {"steps": 4, "warmup": 1}
+
+
 def test_healthy_nodes_pass_and_leave_no_checkpoint(sandbox: Sandbox, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     section = {
         "environment": "frameworks",
-        "steps": 4,
-        "warmup": 1,
         "checkpoint": str(shared),
-        "checkpoint_size": "2M",
     }
-    run = run_suite(sandbox, tmp_path, "test_training.py", nodes="gpu[01-02]", training=section)
+    constants = {"training": {**QUICK, "checkpoint_size": 2 << 20}}
+    run = run_suite(
+        sandbox, tmp_path, "test_training.py", nodes="gpu[01-02]", training=section, constants=constants
+    )
     outcomes = ends(run)
     assert names(run.outcomes, "failed") == names(run.outcomes, "error") == [], run.out
     assert {name for name, end in outcomes.items() if end == "not applicable"} == {
@@ -71,10 +74,10 @@ def test_healthy_nodes_pass_and_leave_no_checkpoint(sandbox: Sandbox, tmp_path: 
 
 
 def test_slow_rank_and_rank_with_wrong_results_are_named(sandbox: Sandbox, tmp_path: Path) -> None:
-    section = {"environment": "frameworks", "steps": 4, "warmup": 1}
+    section = {"environment": "frameworks"}
     run = run_suite(
         sandbox, tmp_path, "test_training.py", "-k", "replay or loss or stragglers or together",
-        nodes="gpu[01-02]", training=section, python=disturbed_python(tmp_path),
+        nodes="gpu[01-02]", training=section, python=disturbed_python(tmp_path), constants={"training": QUICK},
     )  # fmt: skip
     outcomes = ends(run)
     assert outcomes["test_replay[gpu02]"] == outcomes["test_stragglers[gpu01]"] == "failed", run.out

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from datetime import date
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, overload
 
 from pydantic import (
     BeforeValidator,
@@ -93,9 +93,8 @@ class SshConfig(Model):
         None, description="file of host keys, instead of ~/.ssh/known_hosts"
     )
     connect_timeout: Duration = Field(10, description="how long to wait for the SSH server to answer")
-    alive: Duration = Field(
-        60, description="both ends close a connection that received nothing for this time"
-    )
+    # both ends close a connection that received nothing for this time
+    alive: ClassVar[float] = 60
 
 
 class TransportConfig(SshConfig):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from pytest_gpucluster.config.yaml_loader import clip
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.values import SuiteSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -97,9 +98,17 @@ def _shown(value: object) -> str:
 
 def _unknown_key(loc: Loc, model: type[BaseModel]) -> str:
     key = str(loc[-1])
-    valid = model_at(model, loc[:-1]).model_fields
-    guess = _elsewhere(key, model) or nearest(key, valid)
+    holder = model_at(model, loc[:-1])
+    valid = holder.model_fields
+    guess = _constant(key, holder) or _elsewhere(key, model) or nearest(key, valid)
     return f"unknown key{guess or '; valid here: ' + ', '.join(valid)}"
+
+
+def _constant(key: str, holder: type[BaseModel]) -> str:
+    """Say that a name is no key but a constant of the package, with its value."""
+    if key not in vars(holder).get("__class_vars__", ()) or key in SuiteSection.__class_vars__:
+        return ""
+    return f"; it is always {getattr(holder, key)} and cannot be set; remove the key"
 
 
 def _elsewhere(key: str, model: type[BaseModel]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,7 +14,6 @@ from pytest_gpucluster.core.values import (
     Image,
     Nodes,
     Section,
-    Size,
     Text,
     Variable,
 )
@@ -79,7 +78,8 @@ class NcclConfig(Section):
     deadline: Duration = Field(
         600, description="time limit of one step; a step that exceeds it counts as hanging"
     )
-    pair_size: Size = Field(2**28, gt=0, description="message size of the measurements in pairs")
+    # message size of the measurements in pairs
+    pair_size: ClassVar[int] = 2**28
     pair_busbw: Bandwidth | None = Field(
         None, gt=0, description="GB/s that a pair of nodes must reach at pair_size"
     )
@@ -89,12 +89,8 @@ class NcclConfig(Section):
         description="GB/s; hard limit of a pair at pair_size: a node below it whose partners reach it may be "
         "drained; default: drain_below of the threshold for 2 nodes at pair_size",
     )
-    min_relative: float = Field(
-        0.15,
-        gt=0,
-        lt=1,
-        description="a pair is suspect when it is below the median of all pairs by this share",
-    )
+    # a pair is suspect when it is below the median of all pairs by this share
+    min_relative: ClassVar[float] = 0.15
 
     def images_of_steps(self) -> tuple[str, ...]:
         """Return the image with nccl-tests, unless the run makes it."""

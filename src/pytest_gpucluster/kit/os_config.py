@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -47,7 +47,8 @@ class OsConfig(Section):
     min_uptime: AnyDuration | None = Field(
         None, description="shortest time since boot: a node below it rebooted recently"
     )
-    max_clock_skew: Duration = Field(1.0, description="largest difference from the median of all nodes")
+    # largest difference from the median of all nodes
+    max_clock_skew: ClassVar[float] = 1.0
     time_sync: Literal["required", "none"] = Field(
         "required", description="none: the site has no time service"
     )
@@ -66,8 +67,10 @@ class OsConfig(Section):
     shared_storage: tuple[FolderPath, ...] = Field((), description="writable folders that all nodes share")
     packages: dict[SystemName, str] = Field({}, description="package: version prefix, or '' for any")
     services: tuple[SystemName, ...] = Field((), description="systemd units that must be active")
-    max_load_per_cpu: float = Field(1.0, gt=0, description="1-minute load of an idle node, per CPU")
-    max_zombies: Count = Field(0, description="accepted number of zombie processes")
+    # 1-minute load of an idle node, per CPU
+    max_load_per_cpu: ClassVar[float] = 1.0
+    # accepted number of zombie processes
+    max_zombies: ClassVar[int] = 0
     drift: tuple[Text, ...] = Field(
         (), description="further commands whose output must be the same on all nodes"
     )

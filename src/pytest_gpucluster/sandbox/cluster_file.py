@@ -30,8 +30,6 @@ _BURNIN = {
     "memory": "32M",
     "cpus": 1,
     "storage_size": "16M",
-    "beat": "1s",
-    "sample": "1s",
     "min_relative_host": 0.9,  # a short load on the machine is not a slow node
 }
 _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "core": resource.RLIMIT_CORE}

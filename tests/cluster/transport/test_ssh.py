@@ -23,7 +23,7 @@ from pytest_gpucluster.cluster.channel.over_ssh import fleet_over_ssh
 from pytest_gpucluster.cluster.transport import LocalTransport, kill_group, ssh
 from pytest_gpucluster.cluster.transport.remote_process import header
 from pytest_gpucluster.cluster.transport.ssh import SshTransport, repeatable
-from pytest_gpucluster.config.models import HostAddress, SshConfig
+from pytest_gpucluster.config.models import HostAddress, SshConfig, TransportConfig
 from pytest_gpucluster.core.errors import ConfigError, TransportError
 
 if TYPE_CHECKING:
@@ -319,11 +319,14 @@ time.sleep(600)
     wait_for((tmp_path / "end").exists, "the far process saw the end of its input")
 
 
-def test_silence_ends_a_connection_at_both_ends(own: Sshd, tmp_path: Path) -> None:
+def test_silence_ends_a_connection_at_both_ends(
+    own: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cable = Blackhole(own.port)
     known = own.folder / "known_hosts"
     known.write_text(f"[{HOST}]:{cable.port} {own.host_key}\n")
-    transport = SshTransport(own.settings(port=cable.port, alive="4s"))
+    monkeypatch.setattr(TransportConfig, "alive", 4)
+    transport = SshTransport(own.settings(port=cable.port))
     process = transport.spawn(["sh", "-c", f"echo $$ > {tmp_path}/pid; cat; echo over > {tmp_path}/end"])
     wait_for(lambda: len(own.sessions()) == 1, "connected")
     time.sleep(5)  # longer than `alive`: a connection that only has nothing to say stands

@@ -21,6 +21,7 @@ from burnin_helpers import (
     reason,
     risen,
 )
+from constants import with_constants
 from counter_examples import (
     DRAIN,
     MONITOR,
@@ -180,7 +181,7 @@ def test_replays_are_counted_by_the_minute_and_at_least_for_one(seconds: float, 
         "b": {"x": 1, "pcie_replay": 3},
         "a": {"symbol_error": 1, "ecc_corrected_volatile": 2, "xid_79": 1},
     }
-    assert list(error_checks.risen_counters(NodeTotals("a", rose=rose), seconds, BurninConfig(max_corrected=5))) == [
+    assert list(error_checks.risen_counters(NodeTotals("a", rose=rose), seconds, with_constants(BurninConfig, {"max_corrected": 5}))) == [
         ("a", "ecc_corrected_volatile", 2, 5), ("a", "symbol_error", 1, 10 + 0.8 * seconds), ("b", "pcie_replay", 3, limit)
     ]  # fmt: skip
 
@@ -365,7 +366,7 @@ def test_heat_is_judged_by_limit_and_by_what_it_slows() -> None:
     assert failed(error_checks.temperature(whole, "a", CONFIG)) == [
         "GPU 0 (GPU-a-0, 0000:00:00.0): sw_thermal_slowdown in 5 of 10 samples, up to 91 C"
     ]
-    limit = BurninConfig(max_temperature=90, max_throttled=0.5)
+    limit = with_constants(BurninConfig, {"max_throttled": 0.5}, max_temperature=90)
     assert failed(error_checks.temperature(whole, "a", limit)) == [
         "GPU 0 (GPU-a-0, 0000:00:00.0): 91 C under load"
     ]
@@ -393,7 +394,7 @@ def test_each_counter_has_its_limit() -> None:
         "nvlink_malformed_packet_errors", "nvlink_buffer_overrun_errors", "nvlink_local_link_integrity_errors",
     }  # fmt: skip
     assert set(error_checks.LIMITS.values()) == {0}
-    config = BurninConfig(max_corrected=7)
+    config = with_constants(BurninConfig, {"max_corrected": 7})
     names = ("ecc_corrected_volatile", "pcie_replay", "xid_79", "port_xmit_discards", "remapped_correctable")
     assert [error_checks._limit(name, 150.0, config, 50.0) for name in names] == [7, 20, None, None, None]
 

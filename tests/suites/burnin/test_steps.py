@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from burnin_helpers import CONFIG, NAME, NO_MEMORY, failed, fleet, gpu_of, hello, idle_gpus, load, nccl_line
+from constants import with_constants
 from framework_helpers import framework_python, imported
 from hypothesis import given
 from hypothesis import strategies as st
@@ -551,7 +552,7 @@ def test_events_of_all_rounds_hold_the_record_of_power() -> None:
 
 
 def test_cycles_let_the_gpus_cool_after_the_stated_heat(monkeypatch: pytest.MonkeyPatch) -> None:
-    burnin = burnin_of(1, profile="cycles", cycle_heat=150, cycle_idle=50)
+    burnin = burnin_of(1, constants={"cycle_heat": 150, "cycle_idle": 50}, profile="cycles")
     now, sent_loads = [1000.0], list[tuple[str, float]]()
 
     def run_loads(loads: list[dict[str, Any]]) -> bool:
@@ -575,7 +576,7 @@ def test_cycles_let_the_gpus_cool_after_the_stated_heat(monkeypatch: pytest.Monk
 
 
 def test_bursts_are_a_load_of_each_round_only_where_they_are_chosen() -> None:
-    chosen = burnin_of(1, profile="bursts", burst_period=0.5)
+    chosen = burnin_of(1, constants={"burst_period": 0.5}, profile="bursts")
     (burst,) = (one for one in chosen._loads(1) if one["load"] == "bursts")
     assert burst["period"] == 0.5
     assert "bursts" not in [one["load"] for one in burnin_of(1)._loads(1)]
@@ -608,9 +609,14 @@ class FakeSlurm:
 
 
 def burnin_of(
-    nodes: int, gpus: int = 4, seconds: float = 3600.0, left: str = "UNLIMITED", **config: Any
+    nodes: int,
+    gpus: int = 4,
+    seconds: float = 3600.0,
+    left: str = "UNLIMITED",
+    constants: dict[str, float] | None = None,
+    **config: Any,
 ) -> Burnin:
-    section = BurninConfig(**config)
+    section = with_constants(BurninConfig, constants or {}, **config)
     cluster: Any = types.SimpleNamespace(section=lambda _: section, sudo=False, environment=lambda *_: None)
     held: Any = types.SimpleNamespace(job_id=7)
     slurm: Any = FakeSlurm(left)
@@ -692,8 +698,8 @@ def test_peers_change_until_every_pair_has_met(gpus: int, rounds: int) -> None:
 
 
 def test_three_rounds_fit_into_a_short_time() -> None:
-    assert BurninConfig(load=10).load_seconds(14400) == 10
-    assert BurninConfig(load=10).load_seconds(300) == 6
+    assert BurninConfig().load_seconds(14400) == 10
+    assert BurninConfig().load_seconds(300) == 6
 
 
 def test_it_ends_before_slurm_takes_the_nodes_back() -> None:
@@ -725,7 +731,7 @@ class Last:
 
 def test_a_node_that_died_in_the_last_minute_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slurmstepd killed then ended a burn-in of two H200 well: silence is minded after a minute only."""
-    burnin: Any = burnin_of(3, silence=60, beat=5)
+    burnin: Any = burnin_of(3)
     last = Last()
     monkeypatch.setattr(time, "monotonic", lambda: last.now)
     burnin._step = last

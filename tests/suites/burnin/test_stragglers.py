@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from burnin_helpers import CONFIG, GPU_1, NAME, UUID, failed, fleet, gpu_of, hello, load, reason
+from constants import with_constants
 from counter_examples import MONITOR, PASSED, CounterExample, assert_as_expected
 from counter_examples import name as name_of
 
@@ -113,9 +114,9 @@ def test_gpus_and_hosts_have_a_least_distance_each(metric: str, own: float, host
     for name, totals in nodes.items():
         totals.rates = {metric: {gpu_of(name, 0): [4000.0 if name == "a" else 5000.0]}}
     whole = BurninResult(nodes, 60)
-    strict = BurninConfig(min_relative=own, min_relative_host=host)
+    strict = with_constants(BurninConfig, {"min_relative": own}, min_relative_host=host)
     assert len(stragglers.stragglers(whole, "a", strict).findings) == 1
-    wide = BurninConfig(min_relative=own + 0.02, min_relative_host=host + 0.02)
+    wide = with_constants(BurninConfig, {"min_relative": own + 0.02}, min_relative_host=host + 0.02)
     assert stragglers.stragglers(whole, "a", wide).outcome is Outcome.PASSED
 
 

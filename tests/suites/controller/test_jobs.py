@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from constants import with_constants
 
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport.base import Completed
@@ -282,9 +283,10 @@ def ids(number: int, count: int) -> str:
 
 
 def burst(
-    site: FakeSlurm, load: Load | None = IDLE, settings: dict[str, str] = MANY, **config: Any
+    site: FakeSlurm, load: Load | None = IDLE, settings: dict[str, str] = MANY, **constants: Any
 ) -> BurstFacts:
-    section = ControllerConfig(**{"submissions": 70, "burst_time": 20, "burst_answer": 2, **config})
+    quick = {"submissions": 70, "burst_time": 20, "burst_answer": 2, **constants}
+    section = with_constants(ControllerConfig, quick)
     transport: Any = site
     cluster: Any = SimpleNamespace(slurm=SlurmConfig(qos="q"))
     return jobs.Burst(Slurm(transport, retry_for=0), cluster, section).run(load, settings)

@@ -44,8 +44,8 @@ def test_without_a_scheduler_the_suite_is_not_applicable() -> None:
 
 
 def test_the_section_is_that_of_the_cluster_file() -> None:
-    cluster = SimpleNamespace(section=lambda model: model(max_threads=7))
-    assert fact("config", cluster) == ControllerConfig(max_threads=7)
+    cluster = SimpleNamespace(section=lambda model: model(backup=True))
+    assert fact("config", cluster) == ControllerConfig(backup=True)
 
 
 @pytest.mark.parametrize(

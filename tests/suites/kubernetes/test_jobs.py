@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from constants import with_constants
 
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.core.scripts import script
@@ -45,7 +46,7 @@ class Answers:
     """kubectl, with the answers of a test."""
 
     def __init__(self, pods: object, created: str = '{"metadata": {"uid": "1"}}') -> None:
-        self.config = KubernetesConfig.model_validate({"job_pull": "1s", "job_time": "1s"})
+        self.config = with_constants(KubernetesConfig, {"job_time": 1}, job_pull="1s")
         self.pods, self.created = pods, created
 
     def ask(self, *words: str, stdin: str = "") -> tuple[str, str]:

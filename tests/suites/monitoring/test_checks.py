@@ -874,14 +874,14 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.scrape_age(seen(now=1120.0), "gpu01", MonitoringConfig(max_scrape_age=120)),
+        lambda: checks.scrape_age(seen(now=1120.0), "gpu01", MonitoringConfig()),
         "passed",
         "",
         [],
         ["scrape_age 120 s port 9100"],
     ),
     (
-        lambda: checks.scrape_age(seen(now=1120.5), "gpu01", MonitoringConfig(max_scrape_age=120)),
+        lambda: checks.scrape_age(seen(now=1120.5), "gpu01", MonitoringConfig()),
         "failed",
         "",
         ["job node, http://gpu01:9100/metrics: 120 s ago / <= 120 s"],

@@ -311,8 +311,8 @@ def test_the_payload_logs_whatever_a_prolog_says(steps: list[StepRequest]) -> No
     runner(runner="payload", exports={"NCCL_DEBUG": "TRACE"}).whole(NODES)
     runner(payload=["sim-collective"], runner="payload").whole(NODES)
     ours, traced, stand_in = (step.argv for step in steps)
-    assert ours[-2:] == ("--nccl-debug", "INFO")
-    assert traced[-2:] == ("--nccl-debug", "TRACE")
+    assert ours[-4:-2] == ("--nccl-debug", "INFO")
+    assert traced[-4:-2] == ("--nccl-debug", "TRACE")
     assert "--nccl-debug" not in stand_in
 
 
@@ -570,7 +570,10 @@ PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
 
 
 @pytest.mark.skipif(not PYTHON.exists(), reason="needs a python with torch: make frameworks")
-def test_our_payload_runs_through_the_runner_on_cpus(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_our_payload_runs_through_the_runner_on_cpus(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NcclConfig, "pair_size", 2**16)
     script = tmp_path / "python"  # python -c SOURCE MODE ..., with one word more
     script.write_text(f'#!/bin/sh\nc=$1 s=$2 m=$3; shift 3; exec {PYTHON} "$c" "$s" "$m" --device cpu "$@"\n')
     script.chmod(0o755)
@@ -581,7 +584,6 @@ def test_our_payload_runs_through_the_runner_on_cpus(sandbox: Sandbox, tmp_path:
         environment="pt",
         runner="payload",
         deadline=120.0,
-        pair_size=2**16,
     )
     whole, rounds = found
     assert whole.problem == ""

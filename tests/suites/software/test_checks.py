@@ -170,7 +170,7 @@ def test_a_module_that_hangs_fails_and_later_ones_are_not_checked() -> None:
     begin = text[: text.index("@@software load 2")] + "\n@@software ended - 124 0\n"
     found = facts.read_steps(Answer("gpu01", 0, begin.encode()))
     verdict = checks.modules(found, modules(load=LOAD[:3]))
-    assert findings(verdict) == ["beta: did not end within software.timeout"]
+    assert findings(verdict) == ["beta: did not end within the time limit"]
     assert verdict.reason == "gamma/1.0: the time limit was reached before"
     assert checks.module_unload(found, modules(load=LOAD[:3])).outcome is Outcome.NOT_CHECKED
     assert checks.module_conflicts(found, modules(load=LOAD[:3])).outcome is Outcome.NOT_CHECKED

@@ -6,6 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from constants import with_constants
 from paths import TESTS
 from software_helpers import init_file, module_tree, stand_in_conda
 
@@ -27,8 +28,8 @@ def run(probe: Probe[facts.ScriptResult]) -> facts.ScriptResult:
     return probe.parse(Answer("gpu01", done.returncode, done.stdout, done.stderr))
 
 
-def only(timeout: str = "60s", **section: Any) -> Probe[facts.ScriptResult]:
-    (probe,) = facts.probes_of(SoftwareConfig.model_validate({**section, "timeout": timeout}))
+def only(timeout: float = 60, **section: Any) -> Probe[facts.ScriptResult]:
+    (probe,) = facts.probes_of(with_constants(SoftwareConfig, {"timeout": timeout}, **section))
     return probe
 
 
@@ -52,7 +53,7 @@ def test_modules_are_loaded_listed_and_unloaded(tmp_path: Path) -> None:
 def test_an_item_that_hangs_is_named_and_those_before_it_are_complete(tmp_path: Path) -> None:
     tree = module_tree(tmp_path / "tree", {"slow/1.0": "exec sleep 60\n"})
     init = init_file(tmp_path, str(tree))
-    found = run(only("3s", modules={"init": str(init), "load": ["alpha", "slow", "beta"]}))
+    found = run(only(3, modules={"init": str(init), "load": ["alpha", "slow", "beta"]}))
     assert found.hung == 2
     assert found.unknown(1) == ""
     assert found.unknown(3) == "the time limit was reached before"

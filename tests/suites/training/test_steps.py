@@ -30,7 +30,7 @@ def runner(
 
     def run(_: Training, request: StepRequest) -> PayloadResult:
         requests.append(request)
-        return NONE if request.argv[-1] == "remove" else answer(request)
+        return NONE if request.argv[3] == "remove" else answer(request)
 
     monkeypatch.setattr(Training, "run", run)
     monkeypatch.setattr(Training, "fit_nodes", NODES)
@@ -75,7 +75,7 @@ def test_checkpoint_of_a_stopped_or_killed_step_is_removed(
     else:
         assert steps.together.ntasks == 4
     *_, together, removal = requests
-    assert (removal.argv[3:], removal.nodes) == (("remove",), ("gpu01",))
+    assert (removal.argv[3:5], removal.nodes) == (("remove", "PAYLOAD"), ("gpu01",))
     assert removal.env[FOLDER] == together.env[FOLDER]
 
 

@@ -8,7 +8,7 @@ where they are the same.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -292,7 +292,8 @@ class FairshareTrial(Model):
 
     busy: Name = Field(description="account that gets usage")
     idle: Name = Field(description="account that gets none")
-    run: Duration = Field(30, le=600, description="how long its job of one task runs")
+    # how long its job of one task runs
+    run: ClassVar[float] = 30
 
 
 class PreemptionTrial(Model):
@@ -326,7 +327,8 @@ class Trials(Model):
     constraint: Text | None = Field(
         None, description="features of the nodes; default: any node of the partition"
     )
-    start: Duration = Field(60, le=1800, description="how long a job may wait for a free node")
+    # how long a job may wait for a free node
+    start: ClassVar[float] = 60
     limits: tuple[LimitTrial, ...] = Field((), max_length=20, description="limits to reach")
     fairshare: FairshareTrial | None = Field(None, description="usage of one account lowers its priority")
     preemption: Annotated[tuple[PreemptionTrial, ...], BeforeValidator(_trials)] = Field(
@@ -369,7 +371,8 @@ class AccountingConfig(OptionalSection):
         default=False,
         description="become other users with `sudo -n -u USER` where pytest does not run as root",
     )
-    records: Duration = Field(3600, description="job records of this time are read")
+    # job records of this time are read
+    records: ClassVar[float] = 3600
     trials: Trials | None = Field(None, description="what jobs of --intrusive may use")
 
     @model_validator(mode="after")

@@ -52,27 +52,25 @@ class BurninConfig(Section):
         description="name under `environments`, used for the step: its python or container must have torch; default: `default`",
     )
     time: Duration = Field(3600, description="duration; --burnin-time overrides it")
-    load: Duration = Field(
-        10, description="duration of one load; shorter if fewer than three rounds would fit into the time"
-    )
+    # duration of one load; shorter if fewer than three rounds would fit into the time
+    load: ClassVar[float] = 10
     loads: tuple[Load, ...] = Field(ALL, min_length=1, description="loads to run")
     profile: Shape = Field(
         "steady",
         description="how the GPUs are loaded over time, --burnin-profile overrides it: `steady` heat; `cycles` of heat and "
         "idle; `bursts` that switch all GPUs of all nodes together",
     )
-    cycle_heat: Duration = Field(600, description="heat of a cycle; whole rounds")
-    cycle_idle: Duration = Field(300, description="idle time of a cycle")
-    burst_period: float = Field(
-        2.0, ge=0.1, le=60, description="seconds of a burst and the pause after it, which are equally long"
-    )
-    dtypes: tuple[Dtype, ...] = Field(
-        DTYPES,
-        min_length=1,
-        description="data types of the matrix products; types that a GPU lacks are left out",
-    )
+    # heat of a cycle; whole rounds
+    cycle_heat: ClassVar[float] = 600
+    # idle time of a cycle
+    cycle_idle: ClassVar[float] = 300
+    # seconds of a burst and the pause after it, which are equally long
+    burst_period: ClassVar[float] = 2.0
+    # data types of the matrix products; types that a GPU lacks are left out
+    dtypes: ClassVar[tuple[Dtype, ...]] = DTYPES
     dcgm: int = Field(1, ge=1, le=4, description="level of `dcgmi diag -r`, once, where DCGM is installed")
-    dcgm_timeout: Duration = Field(3600, description="time limit of dcgmi; level 3 takes half an hour")
+    # time limit of dcgmi; level 3 takes half an hour
+    dcgm_timeout: ClassVar[float] = 3600
     storage: FolderPath | None = Field(
         "/tmp",  # of the node
         description="folder on each node for the storage load; null: no storage load",
@@ -86,32 +84,36 @@ class BurninConfig(Section):
     cpus: int | None = Field(
         None, ge=1, description="processes of the CPU load; default: all CPUs but one per GPU"
     )
-    nccl_size: Size = Field(2**30, gt=0, description="message size of the all-reduce")
+    # message size of the all-reduce
+    nccl_size: ClassVar[int] = 2**30
     expect: dict[Metric, Annotated[float, Field(gt=0)]] = Field(
         {},
         description="hard limits, instead of those of profile and card; below them a node may be drained: "
         "bf16: 600 (TFLOP/s), hbm: 3600, h2d: 40, peer, nccl_alone, nccl_pairs, memory, storage_write, storage_read "
         "(GB/s), cpu (units/s)",
     )
-    min_relative: float = Field(
-        0.1,
+    # a GPU is a straggler if it is an outlier and below the median of all GPUs by this share
+    min_relative: ClassVar[float] = 0.1
+    min_relative_host: float = Field(
+        0.3,
         gt=0,
         lt=1,
-        description="a GPU is a straggler if it is an outlier and below the median of all GPUs by this share",
-    )
-    min_relative_host: float = Field(
-        0.3, gt=0, lt=1, description="the same for copies, NCCL, CPU, memory and storage, which vary more"
+        description="copies, NCCL, CPU, memory and storage: a node is a straggler if it is an outlier and below the median of "
+        "all nodes by this share",
     )
     max_temperature: float | None = Field(
         None, gt=0, description="degrees Celsius under load; default: the GPU's own slowdown temperature"
     )
-    max_throttled: float = Field(
-        0.2, ge=0, le=1, description="accepted share of samples in which heat or the power brake slows a GPU"
-    )
-    max_corrected: int = Field(100, ge=0, description="accepted corrected ECC errors per GPU")
-    silence: Duration = Field(60, description="a node that sends nothing for this time counts as lost")
-    beat: Duration = Field(5, description="interval of a node's heartbeat")
-    sample: Duration = Field(2, description="interval between readings of temperature, clocks and power")
+    # accepted share of samples in which heat or the power brake slows a GPU
+    max_throttled: ClassVar[float] = 0.2
+    # accepted corrected ECC errors per GPU
+    max_corrected: ClassVar[int] = 100
+    # a node that sends nothing for this time counts as lost
+    silence: ClassVar[float] = 60
+    # interval of a node's heartbeat
+    beat: ClassVar[float] = 5
+    # interval between readings of temperature, clocks and power
+    sample: ClassVar[float] = 2
     payload: tuple[str, ...] = Field((), description="command instead of the workers of the bundled payload")
 
     def load_seconds(self, total: float) -> float:

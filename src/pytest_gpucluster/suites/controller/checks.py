@@ -175,7 +175,7 @@ def _queues(
 
 def _schedulers(found: Load, config: ControllerConfig, settings: Mapping[str, str]) -> Judgement:
     parameters = _parameters(settings.get("SchedulerParameters", ""))
-    backfill = config.max_backfill or _backfill_limit(parameters)
+    backfill = _backfill_limit(parameters)
     # max_sched_time of slurm.conf(5): at most 2 s by default; a mean above it means that cycles are cut
     cycle = max(config.max_cycle, _count(parameters.get("max_sched_time", "")))
     for name, scheduler, most in (

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 
 RankVariable = Literal["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]
@@ -22,4 +21,5 @@ class DdpConfig(FrameworkConfig):
         (),
         description="variables that the site's Pyxis, hooks or prologs must set; the suite sets the others",
     )
-    lost_rank: Duration = Field(60, description="a job must end within this time after one of its ranks died")
+    # a job must end within this time after one of its ranks died
+    lost_rank: ClassVar[float] = 60

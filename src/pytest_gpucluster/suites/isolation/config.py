@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, FolderPath, Program, Section, Size, Text
+from pytest_gpucluster.core.values import FolderPath, Program, Section, Text
 
 _DEFAULT = "; default: what Slurm's configuration states"
 
@@ -29,11 +31,11 @@ class IsolationConfig(Section):
     device_files: tuple[FolderPath, ...] = Field(
         ("/dev/nvidia[0-9]*",), min_length=1, description="patterns of device files, one file per GPU"
     )
-    step_memory: Size = Field(
-        256 * 2**20, ge=128 * 2**20, le=2**34, description="memory limit of the task that must be ended"
-    )
+    # memory limit of the task that must be ended
+    step_memory: ClassVar[int] = 256 * 2**20
     ssh_options: tuple[Text, ...] = Field(
         (), description="further options of ssh for logins to the nodes, like [-i, ~/.ssh/id_test]"
     )
     python: Program = Field("python3", description="Python of the nodes, 3.6 or later")
-    deadline: Duration = Field(60, description="time limit of one step, for a small number of nodes")
+    # time limit of one step, for a small number of nodes
+    deadline: ClassVar[float] = 60

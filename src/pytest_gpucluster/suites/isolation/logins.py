@@ -87,7 +87,7 @@ def log_in(slurm: Slurm, section: IsolationConfig, nodes: Sequence[str]) -> dict
 
 def _log_in(slurm: Slurm, section: IsolationConfig, until: float, node: str) -> Login:
     if time.monotonic() > until:
-        return Login(problem="no login was tried: those to other nodes took the whole isolation.deadline")
+        return Login(problem="no login was tried: those to other nodes took the whole time limit")
     try:
         argv = (*_SSH, *section.ssh_options, node, _SHOW)
         done = slurm.transport.run(argv, timeout=PATIENCE, env=slurm.env)

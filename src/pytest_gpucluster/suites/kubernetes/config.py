@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -78,10 +78,10 @@ class KubernetesConfig(OptionalSection):
         description="components of the operators that must be on every GPU node: driver, toolkit, device-plugin, "
         "feature-discovery, dcgm-exporter, validator, mig-manager, dra-driver; default: those that a DaemonSet puts there",
     )
-    restart_window: Duration = Field(
-        3600, description="a container of an operator that ended within this time is restarting"
-    )
-    timeout: Duration = Field(60, description="time limit of one kubectl command")
+    # a container of an operator that ended within this time is restarting
+    restart_window: ClassVar[float] = 3600
+    # time limit of one kubectl command
+    timeout: ClassVar[float] = 60
     jobs: bool = Field(
         default=False, description="run a short Job on each GPU node, and one NCCL Job on all of them"
     )
@@ -99,13 +99,10 @@ class KubernetesConfig(OptionalSection):
     )
     python: Program = Field("python3", description="interpreter in the image")
     job_pull: Duration = Field(600, description="how long pods may wait for GPUs and for the image")
-    job_time: Duration = Field(
-        600, description="time limit of a Job from the start of its pods (added to job_pull)"
-    )
-    keep_finished: Duration = Field(
-        300,
-        description="ttlSecondsAfterFinished: Kubernetes removes a Job whose run was killed after this time",
-    )
+    # time limit of a Job from the start of its pods (added to job_pull)
+    job_time: ClassVar[float] = 600
+    # ttlSecondsAfterFinished: Kubernetes removes a Job whose run was killed after this time
+    keep_finished: ClassVar[float] = 300
 
     def without_effect(self) -> Iterator[tuple[str, str]]:
         """Yield keys that have no effect without another one, and the reason."""

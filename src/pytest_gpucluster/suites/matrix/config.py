@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, Nodes, OptionalSection, Tasks, Text
+from pytest_gpucluster.core.values import Nodes, OptionalSection, Text
 
 
 class MatrixConfig(OptionalSection):
@@ -24,19 +26,14 @@ class MatrixConfig(OptionalSection):
         "where it has an image",
     )
     nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
-    ntasks_per_node: Tasks = Field(
-        4,
-        description="tasks per node of the CPU and MPI workloads; a launcher that binds all of them to one CPU is as many times slower",
-    )
+    # tasks per node of the CPU and MPI workloads; a launcher that binds all of them to one CPU is as many times slower
+    ntasks_per_node: ClassVar[int] = 4
     expected: dict[str, str] = Field(
         {},
         description="ROW-COLUMN: words of the failure that is expected in this cell, like 'srun-mpi: no PMI support'; "
         "any other failure is BROKEN",
     )
-    min_ratio: float = Field(
-        0.5,
-        gt=0,
-        lt=1,
-        description="lowest accepted rate of a launcher, as a share of the fastest launcher of the same workload",
-    )
-    deadline: Duration = Field(120, description="time limit of one cell")
+    # lowest accepted rate of a launcher, as a share of the fastest launcher of the same workload
+    min_ratio: ClassVar[float] = 0.5
+    # time limit of one cell
+    deadline: ClassVar[float] = 120

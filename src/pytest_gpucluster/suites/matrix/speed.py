@@ -206,7 +206,7 @@ def _probable_cause(verdict: Verdict, it: Comparison) -> Verdict:
     action=Action.MONITOR,
 )
 def speed(it: Comparison) -> Judgement:
-    """No launcher is slower than `matrix.min_ratio` of the fastest one with the same workload, in both of two runs."""
+    """No launcher is slower than half the speed of the fastest one with the same workload, in both of two runs."""
     if len(it.rates) < 2:  # two launchers
         reasons = "; ".join(f"{ROWS[row]}: {why}" for row, why in it.absent.items())
         raise NotApplicable(f"fewer than two launchers have a rate of {COLUMNS[it.column]}: {reasons}")
@@ -225,5 +225,5 @@ def speed(it: Comparison) -> Judgement:
             f"{ROWS[row]} with {COLUMNS[it.column]}{it.where}",
             f"{mine}, {mine.value / fast.value:.0%} of {ROWS[it.fastest]} ({fast}), in the better of two runs"
             + (f"; {apart}" if apart else ""),
-            f"at least {it.min_ratio:.0%} of the fastest launcher (matrix.min_ratio)",
+            f"at least {it.min_ratio:.0%} of the fastest launcher",
         )

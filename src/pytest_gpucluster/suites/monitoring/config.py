@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, OptionalSection, Port, Text
+from pytest_gpucluster.core.values import OptionalSection, Port, Text
 
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")]
 
@@ -28,10 +28,8 @@ class MonitoringConfig(OptionalSection):
     cluster_exporters: dict[str, Port] = Field(
         {"slurm_exporter": 8080}, description="exporters that run once, on any machine, name: port"
     )
-    max_scrape_age: Duration = Field(
-        120,
-        description="highest age of a target's last scrape, or two of its scrape intervals if that is longer",
-    )
+    # highest age of a target's last scrape, or two of its scrape intervals if that is longer
+    max_scrape_age: ClassVar[float] = 120
     alerts: bool = Field(default=True, description="a firing alert is a failure")
     ignored_alerts: tuple[str, ...] = Field(
         ("Watchdog",),
@@ -49,4 +47,5 @@ class MonitoringConfig(OptionalSection):
     )
     prometheus_version: Text | None = Field(None, description="version or its beginning, like 2.53")
     grafana_version: Text | None = Field(None, description="version or its beginning, like 11.")
-    timeout: Duration = Field(10, description="time limit of one HTTP answer, to its end")
+    # time limit of one HTTP answer, to its end
+    timeout: ClassVar[float] = 10

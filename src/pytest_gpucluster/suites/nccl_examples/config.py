@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, NamedNodes, OptionalSection
+from pytest_gpucluster.core.values import NamedNodes, OptionalSection
 
 
 class NcclExamplesConfig(OptionalSection):
@@ -22,4 +22,5 @@ class NcclExamplesConfig(OptionalSection):
     nodes: NamedNodes | None = Field(
         None, description="hostlist of the nodes with the toolchain; default: all nodes with GPUs"
     )
-    compile_time: Duration = Field(180, description="time limit of each compilation")
+    # time limit of each compilation
+    compile_time: ClassVar[float] = 180

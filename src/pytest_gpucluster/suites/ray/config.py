@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from pytest_gpucluster.core.values import Duration, FolderPath, Program
@@ -30,4 +32,5 @@ class RayConfig(FrameworkConfig):
     token: bool = Field(default=True, description="start Ray with token authentication (Ray 2.52 and later)")
     tune: bool = Field(default=True, description="also test Ray Tune")
     join: Duration = Field(60, description="time limit for head and workers to start")
-    leave: Duration = Field(60, description="time limit for workers to end after the head is lost")
+    # time limit for workers to end after the head is lost
+    leave: ClassVar[float] = 60

@@ -302,7 +302,7 @@ def _require_command(facts: ScriptResult) -> None:
 
 def _without_end(facts: ScriptResult, entry: int, item: str) -> Finding | NotAvailable:
     if facts.hung == entry:
-        return Finding(item, "did not end within software.timeout", "ends")
+        return Finding(item, "did not end within the time limit", "ends")
     return NotAvailable(f"{item}: {facts.unknown(entry)}")
 
 

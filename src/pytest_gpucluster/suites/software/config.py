@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -75,9 +75,8 @@ class SoftwareConfig(OptionalSection):
 
     modules: ModulesConfig | None = Field(None, description="environment modules")
     conda: CondaConfig | None = Field(None, description="conda environments")
-    timeout: Duration = Field(
-        120, description="time limit of all module commands of a node; conda has the same"
-    )
+    # time limit of all module commands of a node; conda has the same
+    timeout: ClassVar[float] = 120
 
     def without_effect(self) -> Iterator[tuple[str, str]]:
         """Yield keys that have no effect without another one, and the reason."""

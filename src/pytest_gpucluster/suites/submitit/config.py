@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, FolderPath
+from pytest_gpucluster.core.values import FolderPath
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 
 
@@ -18,7 +20,8 @@ class SubmititConfig(FrameworkConfig):
         None,
         description="folder shared by this machine and all nodes; default: the first of os.shared_storage",
     )
-    wait: Duration = Field(120, description="the jobs must end within this time once the nodes are free")
+    # the jobs must end within this time once the nodes are free
+    wait: ClassVar[float] = 120
     checkpoint: bool = Field(
         default=False,
         description="one job saves its state on SIGUSR1 and is requeued. Slurm starts it again after cred_expire of "

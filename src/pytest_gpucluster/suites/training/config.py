@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Bandwidth, Duration, FolderPath, Model, Size
+from pytest_gpucluster.core.values import Bandwidth, Duration, FolderPath, Model
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 
 Mode = Literal["plain", "ddp", "fsdp"]
@@ -37,20 +37,21 @@ class TrainingConfig(FrameworkConfig):
         "auto",
         description="model size; auto: tiny on CPUs, small below 24 GiB of GPU memory, large from 64 GiB on",
     )
-    steps: int = Field(20, ge=4, le=1000, description="timed training steps per mode")
-    warmup: int = Field(5, ge=1, le=100, description="training steps before the timed ones")
-    replay_steps: int = Field(3, ge=1, le=100, description="deterministic steps that are compared bit by bit")
+    # timed training steps per mode
+    steps: ClassVar[int] = 20
+    # training steps before the timed ones
+    warmup: ClassVar[int] = 5
+    # deterministic steps that are compared bit by bit
+    replay_steps: ClassVar[int] = 3
     checkpoint: FolderPath | None = Field(
         None, description="folder on storage that all nodes share; without it no checkpoint is written"
     )
-    checkpoint_size: Size = Field(
-        4 * 2**30, gt=0, description="most bytes of a checkpoint, all ranks together"
-    )
-    loss_tolerance: Share = Field(0.01, description="accepted relative distance between equal loss curves")
-    min_relative: Share = Field(
-        0.1,
-        description="a rank is a straggler if it is an outlier and slower than the median by this share (GPUs)",
-    )
+    # most bytes of a checkpoint, all ranks together
+    checkpoint_size: ClassVar[int] = 4 * 2**30
+    # accepted relative distance between equal loss curves
+    loss_tolerance: ClassVar[Share] = 0.01
+    # a rank is a straggler if it is an outlier and slower than the median by this share (GPUs)
+    min_relative: ClassVar[Share] = 0.1
     peak: float | None = Field(
         None, gt=0, description="dense peak of a GPU in TFLOP/s, for GPUs without a known data sheet"
     )
