@@ -20,6 +20,7 @@ import pytest_gpucluster
 from pytest_gpucluster.cluster.channel import protocol
 from pytest_gpucluster.cluster.channel.batch import Batch
 from pytest_gpucluster.cluster.slurm import completing, inventory, pyxis, step
+from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import hostlist, topology, units
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import GpuClusterError
@@ -39,7 +40,6 @@ from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.controller import facts as controller
 from pytest_gpucluster.suites.controller import jobs as controller_jobs
 from pytest_gpucluster.suites.horovod import facts as horovod_build
-from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
 from pytest_gpucluster.suites.isolation.logins import read_login
 from pytest_gpucluster.suites.isolation.steps import read_terminal
@@ -271,7 +271,7 @@ def _hardware(data: bytes) -> Any:
 
 
 def _exemptions(data: bytes) -> Any:
-    return read_exemptions(inventory.parse_config(_text(data)), IsolationConfig())
+    return read_exemptions(inventory.parse_config(_text(data)), load_cluster("local"))
 
 
 def _generated(function: Callable[[str], Any]) -> Callable[[bytes], Any]:

@@ -44,13 +44,21 @@ class Plan:
         return [f"checkpoint {path}" for path in self.shared.iterdir()] if self.shared else []
 
 
+# smaller figures than those of the suites, so that a run is short
+CONSTANTS = """
+import pkgutil
+for section, values in {constants!r}.items():
+    for name, value in values.items():
+        setattr(pkgutil.resolve_name("pytest_gpucluster.suites." + section), name, value)
+"""
+
+
 def plan(kind: str, folder: Path, sandbox: Sandbox, witness: str) -> Plan:
     """Write the files of a run of this kind."""
     suite, tests = SUITES[kind]
     files = folder / "suite"
     files.mkdir()
     (files / f"test_{kind}_suite.py").write_text(FILE.format(suite=suite, tests=tests))
-    (files / "conftest.py").write_text(witness)
     keys: dict[str, Any] = yaml.safe_load(sandbox.cluster_file.read_text())
     shared = None
     if kind == "training":
@@ -58,12 +66,13 @@ def plan(kind: str, folder: Path, sandbox: Sandbox, witness: str) -> Plan:
             raise SystemExit(f"{PYTHON} is missing: make .cache/frameworks/.ready")
         shared = folder / "shared"
         shared.mkdir()
-        section = {"steps": 4, "warmup": 1, "checkpoint": str(shared), "checkpoint_size": "64M"}
+        constants = {"training.config.TrainingConfig": {"steps": 4, "warmup": 1, "checkpoint_size": 64 << 20}}
         exports = {"OMP_NUM_THREADS": "1"}
         keys["environments"] = {"frameworks": {"python": str(PYTHON), "exports": exports}}
-        keys |= {"nodes": "gpu[01-02]", "training": {"environment": "frameworks", **section}}
+        keys |= {"nodes": "gpu[01-02]", "training": {"environment": "frameworks", "checkpoint": str(shared)}}
     else:
-        keys["controller"] = {"submissions": 40, "burst_time": "60s"}
+        constants = {"controller.config.ControllerConfig": {"submissions": 40, "burst_time": 60}}
+    (files / "conftest.py").write_text(f"{witness}\n{CONSTANTS.format(constants=constants)}")
     path = folder / "cluster.yaml"
     path.write_text(json.dumps(keys))  # JSON is YAML
     return Plan(files, path, len(tests), ("--intrusive",) * (kind == "intrusive"), shared=shared)

@@ -217,6 +217,10 @@ WRONG: dict[str, tuple[str | bytes, str]] = {
         "nodes: a\ntransport: {alive: 3s}\n",
         "prod.yaml:2: transport.alive: unknown key; it is always 60 and cannot be set; remove the key",
     ),
+    "switch of a check": (
+        "nodes: a\nisolation: {cpus: true}\n",
+        "prod.yaml:2: isolation.cpus: unknown key; it is a check: name it under 'required' or 'not_applicable'",
+    ),
     "no key, but an attribute": (
         "nodes: a\nburnin: {order: 3}\n",
         "prod.yaml:2: burnin.order: unknown key; valid here: ",
@@ -408,3 +412,14 @@ def test_the_reference_in_the_docs_is_up_to_date() -> None:
     assert config.reference() in written, (
         "docs/configuration.md is behind the models: put `gpucluster schema --markdown` behind its marker"
     )
+
+
+def test_a_check_is_stated_by_the_patterns_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "prod.yaml").write_text(
+        "nodes: a\nrequired: [isolation.cpus, gpu.count]\nnot_applicable: {gpu.*: there are none}\n"
+    )
+    found = config.load_cluster(tmp_path / "prod.yaml")
+    stated = [
+        found.stated(f"{check}") for check in ("isolation.cpus", "isolation.tmp", "gpu.count", "gpu.xid")
+    ]
+    assert stated == [True, None, False, False]

@@ -25,7 +25,6 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import ssh_address
 from pytest_gpucluster.plugin.settings import refused_values
 from pytest_gpucluster.suite import probes_of
-from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.known_errors import sorted_errors
 
 if TYPE_CHECKING:
@@ -84,8 +83,7 @@ def use(cluster: Cluster) -> None:
             for probe in probes_of(function, cluster, ["gpu01"]):
                 assert probe.command
     [*refused_values(cluster)]
-    errors = cluster.section(ControllerConfig).ignored_errors
-    [*sorted_errors([], "slurmctld", window=1, ignored=errors)]
+    [*sorted_errors([], "slurmctld", window=1, of_site=cluster.known)]
     for reached in (cluster.transport, cluster.ssh):
         with contextlib.suppress(GpuClusterError):
             ssh_connect._prepared(cluster.transport.host or "gpu01", reached, None)
@@ -103,7 +101,7 @@ def test_text_of_each_key_is_refused_with_file_and_line_or_can_be_used(
     ("text", "shown"),
     [
         ("os: {sysctls: {vm swappiness: '10'}}", "os.sysctls.vm swappiness: 'vm swappiness': invalid name"),
-        ("controller: {ignored_errors: ['[']}", "controller.ignored_errors[0]: must be a regular expression"),
+        ("known: [{pattern: '[', meaning: x, reason: y}]", "known[0].pattern: must be"),
         ("history: ~no-such-user/x", "history: must be a path; this machine does not know the user of"),
         ("ssh: {known_hosts: '~no-such-user/x'}", "ssh.known_hosts: must be a path"),
         (

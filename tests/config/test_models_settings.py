@@ -194,7 +194,7 @@ WITHOUT_EFFECT = {
     "matrix: {nodes: 3}": "matrix.nodes: asks for 3 nodes; the cluster has 2",
     **{
         f"{section}: {{nodes: 3, environment: ptx}}": f"{section}.nodes: asks for 3 nodes; the cluster has 2"
-        for section in ("container", "mpi", "ddp", "horovod", "ray", "tensorflow", "submitit")
+        for section in ("container", "mpi", "ddp", "horovod", "ray", "tensorflow")
     },
     "burnin: {environment: mp}": "burnin.environment: no environment is called 'mp'; did you mean 'mpi'?",
 }

@@ -712,9 +712,11 @@ def test_a_rendezvous_port_that_is_taken_is_named() -> None:
 
 # --- the real thing
 
+ONE = {"horovod": {"without_gpus": 1}}
+
 
 def test_horovod_runs_over_two_nodes_of_two_tasks(sandbox: Sandbox, tmp_path: Path) -> None:
-    claim = {"environment": "frameworks", "ntasks_per_node": 2, "operations": ["gloo"], "interface": "lo"}
+    claim = {"environment": "frameworks", "operations": ["gloo"], "interface": "lo"}
     run = run_suite(sandbox, tmp_path, "test_horovod.py", "-m", "gloo", nodes="gpu[01-02]", horovod=claim)
     found = ends(run)
     good = {"test_build[gpu01]", "test_build[gpu02]", "test_versions[gpu01]", "test_versions[gpu02]"}
@@ -738,7 +740,7 @@ def test_horovod_runs_for_tensorflow(sandbox: Sandbox, tmp_path: Path) -> None:
         pytest.skip(
             "Horovod is built for PyTorch alone: HOROVOD_WITH_TENSORFLOW=1 make .cache/frameworks/.ready"
         )
-    claim = {"environment": "frameworks", "ntasks_per_node": 2, "frameworks": ["tensorflow"]}
+    claim = {"environment": "frameworks", "frameworks": ["tensorflow"]}
     claim |= {"controllers": ["gloo"], "launchers": ["srun"]}
     run = run_suite(sandbox, tmp_path, "test_horovod.py", nodes="gpu[01-02]", horovod=claim)
     good = {
@@ -768,10 +770,12 @@ def test_horovodrun_over_ssh_and_the_mpi_controller_on_nodes_like_real_ones(
         for name, value in nodes.env.items():
             monkeypatch.setenv(name, value)
         # one rank per node: those of Open MPI wait for each other at full speed
-        claim = {"environment": "frameworks", "ntasks_per_node": 1, "controllers": ["gloo", "mpi"]}
+        claim = {"environment": "frameworks", "controllers": ["gloo", "mpi"]}
         claim["launchers"] = ["srun", "horovodrun"]
         chosen = ("-k", "build or gloo-horovodrun or pytorch-mpi")
-        run = run_suite(nodes, tmp_path, "test_horovod.py", *chosen, nodes="gpu[01-02]", horovod=claim)
+        run = run_suite(
+            nodes, tmp_path, "test_horovod.py", *chosen, nodes="gpu[01-02]", horovod=claim, constants=ONE
+        )
     found = ends(run)
     assert set(found.values()) == {"passed"}, run.out[-4000:]
     assert {"test_ranks[pytorch-gloo-horovodrun]", "test_training[pytorch-mpi-srun]"} <= set(found)
@@ -790,7 +794,6 @@ def test_an_mpirun_of_another_mpi_is_found(sandbox: Sandbox, tmp_path: Path) -> 
     mpirun.chmod(0o755)
     claim = {
         "environment": "frameworks",
-        "ntasks_per_node": 2,
         "controllers": ["mpi"],
         "operations": ["gloo"],
     }
@@ -808,8 +811,10 @@ def test_an_mpirun_of_another_mpi_is_found(sandbox: Sandbox, tmp_path: Path) -> 
 
 def test_a_node_without_horovod_is_named_and_nobody_waits_for_it(sandbox: Sandbox, tmp_path: Path) -> None:
     python = deviant_python(tmp_path, f'"gpu02 "*) exec {sys.executable} "$@";;')
-    claim = {"environment": "frameworks", "operations": ["gloo"], "launchers": ["srun"], "ntasks_per_node": 1}
-    run = run_suite(sandbox, tmp_path, "test_horovod.py", python=python, nodes="gpu[01-02]", horovod=claim)
+    claim = {"environment": "frameworks", "operations": ["gloo"], "launchers": ["srun"]}
+    run = run_suite(
+        sandbox, tmp_path, "test_horovod.py", python=python, nodes="gpu[01-02]", horovod=claim, constants=ONE
+    )
     found = ends(run)
     assert found["test_build[gpu01]"] == "passed", run.out[-3000:]
     assert found["test_build[gpu02]"] == "failed"
@@ -821,14 +826,16 @@ def test_a_node_without_horovod_is_named_and_nobody_waits_for_it(sandbox: Sandbo
 @pytest.mark.nightly
 def test_a_late_node_and_a_wrong_interface_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:
     python = deviant_python(tmp_path, '"gpu02 --framework"*) exec sleep 60;;')
-    claim = {"environment": "frameworks", "operations": ["gloo"], "launchers": ["srun"], "ntasks_per_node": 1}
+    claim = {"environment": "frameworks", "operations": ["gloo"], "launchers": ["srun"]}
     late = {**claim, "deadline": "32s"}
-    run = run_suite(sandbox, tmp_path, "test_horovod.py", python=python, nodes="gpu[01-02]", horovod=late)
+    run = run_suite(
+        sandbox, tmp_path, "test_horovod.py", python=python, nodes="gpu[01-02]", horovod=late, constants=ONE
+    )
     said = message(run, "test_ranks[pytorch-gloo-srun]")
     assert "rank 0 on gpu01: not done within 17 s" in said, run.out[-3000:]
     assert "gpu02: no rank of the node sent a report" in said
     wrong = {**claim, "interface": "ib9"}
-    run = run_suite(sandbox, tmp_path, "test_horovod.py", nodes="gpu[01-02]", horovod=wrong)
+    run = run_suite(sandbox, tmp_path, "test_horovod.py", nodes="gpu[01-02]", horovod=wrong, constants=ONE)
     assert "interface ib9: missing; the node has " in message(run, "test_interface[gpu02]")
     assert "interface ib9 has no IPv4 address here" in message(run, "test_ranks[pytorch-gloo-srun]")
 

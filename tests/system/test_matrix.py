@@ -266,11 +266,12 @@ def accept(
 ) -> Run:
     keys: dict[str, Any] = yaml.safe_load(sandbox.cluster_file.read_text())
     keys |= {"environments": environments, "nccl": keys["nccl"] | (nccl or {})}
-    keys |= {"matrix": {"nodes": 2, "ntasks_per_node": 2, **matrix}} if matrix is not None else {}
+    keys |= {"matrix": {"nodes": 2, **matrix}} if matrix is not None else {}
     keys |= {"mpi": {"deadline": "60s", "ntasks_per_node": 2, **mpi}} if mpi is not None else {}
     file = folder / "site.yaml"
     file.write_text(yaml.safe_dump(keys))
-    return run_pytest(folder, f"--cluster={file}", *options, where=[str(SUITE)])
+    constants = {"matrix": {"ntasks_per_node": 2}}
+    return run_pytest(folder, f"--cluster={file}", *options, where=[str(SUITE)], constants=constants)
 
 
 def table_of(run: Run) -> dict[str, str]:

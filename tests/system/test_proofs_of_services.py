@@ -30,7 +30,7 @@ NO_TARGETS: dict[str, dict[str, Any]] = {
 }
 # suite: its section, a check that is no proof, and what the error names
 CASES: dict[str, tuple[dict[str, Any], str]] = {
-    "isolation": ({}, "`isolation.cpus: true` in the cluster file requires"),
+    "isolation": ({}, "`required: [isolation.cpus]` requires"),
     "versions": ({"slurm": ROW}, "one without `branch`"),
     "kubernetes": ({"context": "none"}, "kubectl"),
     "software": ({"conda": {"environments": {"base": {}}}}, "conda"),

@@ -9,6 +9,7 @@ in GB/s. A key that a model does not know is an error.
 from __future__ import annotations
 
 from datetime import date
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, overload
 
@@ -464,6 +465,13 @@ class ClusterSettings(_AccessAndSections):
     def sections(self) -> dict[str, SuiteSection]:
         """Return {key: section of a suite}, without the optional ones that are left out."""
         return {name: one for name in SECTIONS.values() if (one := getattr(self, name)) is not None}
+
+    def stated(self, check: str) -> bool | None:
+        """Return whether the file requires a check (`required`) or excludes it (`not_applicable`: False); None: neither."""
+        for answer, patterns in ((False, self.not_applicable), (True, self.required)):
+            if any(fnmatchcase(check, pattern) for pattern in patterns):
+                return answer
+        return None
 
     def environment(self, name: str | None, key: str = "environment") -> EnvironmentConfig | None:
         """Return the environment of a name; without one `default`, where the file has it.

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from pytest_gpucluster.config.yaml_loader import clip
+from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.core.values import SuiteSection
 
 if TYPE_CHECKING:
@@ -100,8 +102,19 @@ def _unknown_key(loc: Loc, model: type[BaseModel]) -> str:
     key = str(loc[-1])
     holder = model_at(model, loc[:-1])
     valid = holder.model_fields
-    guess = _constant(key, holder) or _elsewhere(key, model) or nearest(key, valid)
+    guess = (
+        _constant(key, holder)
+        or _check(".".join(map(str, loc)))
+        or _elsewhere(key, model, top=len(loc) == 1)
+        or nearest(key, valid)
+    )
     return f"unknown key{guess or '; valid here: ' + ', '.join(valid)}"
+
+
+def _check(name: str) -> str:
+    """Say how the file requires or excludes a check of this name."""
+    import_checks()
+    return "; it is a check: name it under 'required' or 'not_applicable'" if name in CHECKS else ""
 
 
 def _constant(key: str, holder: type[BaseModel]) -> str:
@@ -111,13 +124,11 @@ def _constant(key: str, holder: type[BaseModel]) -> str:
     return f"; it is always {getattr(holder, key)} and cannot be set; remove the key"
 
 
-def _elsewhere(key: str, model: type[BaseModel]) -> str:
-    """Say in which section a key would be right."""
-    for section, info in model.model_fields.items():
-        inner = _inner(info.annotation)
-        if inner and key in inner.model_fields:
-            return f"; it belongs under '{section}'"
-    return ""
+def _elsewhere(key: str, model: type[BaseModel], *, top: bool) -> str:
+    """Say in which section a key would be right; a key of another section only if no third one has it too."""
+    inner = {section: _inner(info.annotation) for section, info in model.model_fields.items()}
+    homes = [section for section, one in inner.items() if one and key in one.model_fields]
+    return f"; it belongs under '{homes[0]}'" if homes and (top or len(homes) == 1) else ""
 
 
 def model_at(model: type[BaseModel], loc: Loc) -> type[BaseModel]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Duration, Nodes, OptionalSection, Tasks, Text
+from pytest_gpucluster.core.values import Duration, Nodes, OptionalSection, Text
 
 
 class FrameworkConfig(OptionalSection):
@@ -14,7 +16,12 @@ class FrameworkConfig(OptionalSection):
         None, description="name under `environments`, used for the steps; default: `default`"
     )
     nodes: Nodes | None = Field(None, description="number of nodes to use; default: all allocated nodes")
-    ntasks_per_node: Tasks | None = Field(
-        None, description="tasks per node; default: one per GPU, or two without GPUs"
-    )
     deadline: Duration = Field(300, description="time limit of one step")
+    # tasks per node where no GPU determines them
+    without_gpus: ClassVar[int] = 2
+
+
+class RanksConfig(FrameworkConfig):
+    """A framework with one process per GPU."""
+
+    ntasks_per_node: ClassVar[str] = "one per GPU, or 2"

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster, EnvironmentConfig
 
-WITHOUT_GPUS = 2  # tasks per node if neither the cluster file nor GPUs determine them
 ATTEMPTS = 3  # the payload derives its port from the step id: a repeated step has another port
 Config = TypeVar("Config", bound=FrameworkConfig)
 Result = TypeVar("Result")
@@ -177,13 +176,13 @@ class FrameworkStepRunner(Generic[Config]):
 
     @property
     def tasks_per_node(self) -> int:
-        """Tasks per node: those of the cluster file, else one per GPU, else two."""
-        return self.config.ntasks_per_node or self.gpus or WITHOUT_GPUS
+        """Tasks per node: one per GPU, else two."""
+        return self.gpus or self.config.without_gpus
 
     @property
     def ranks_per_node(self) -> int:
         """Tasks per node of a program that computes on the GPUs."""
-        return self.config.ntasks_per_node or self.real_gpus or WITHOUT_GPUS
+        return self.real_gpus or self.config.without_gpus
 
     @property
     def phase(self) -> float:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Bandwidth, FolderPath, Program, Text
+from pytest_gpucluster.core.values import Bandwidth, FolderPath, Program, Tasks, Text
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 
 Launcher = Annotated[str, Field(pattern=r"^(mpirun|srun( --mpi=[\w.]+)?)$")]
@@ -24,6 +24,9 @@ class MpiConfig(FrameworkConfig):
         min_length=1,
         description="launchers that must start MPI programs: mpirun, 'srun --mpi=TYPE', or srun with the type of the "
         "environment or Slurm's MpiDefault",
+    )
+    ntasks_per_node: Tasks | None = Field(
+        None, description="tasks per node; default: one per GPU, or two without GPUs"
     )
     languages: tuple[Literal["c", "python"], ...] = Field(
         ("c",), min_length=1, description="c: compiled on the nodes or in the image; python: mpi4py"

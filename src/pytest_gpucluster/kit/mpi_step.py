@@ -20,7 +20,7 @@ from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, StepError
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit import mpi_errors, own_folder
 from pytest_gpucluster.kit import mpi_facts as reading
-from pytest_gpucluster.kit.framework_step import WITHOUT_GPUS, FrameworkStepRunner
+from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_facts import InstalledMpi
 from pytest_gpucluster.kit.payload_step import command
@@ -46,7 +46,9 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
     def __init__(self, *of_runner: Any, channel: Channel, ntasks_per_node: int = 0) -> None:
         super().__init__(*of_runner)
         gpus = self.inventory[self.nodes[0]].gpus
-        self.ntasks_per_node = self.config.ntasks_per_node or ntasks_per_node or gpus or WITHOUT_GPUS
+        self.ntasks_per_node = (
+            self.config.ntasks_per_node or ntasks_per_node or gpus or self.config.without_gpus
+        )
         self._channel, self._made = channel, False
         self.misplaced: Mapping[str, str] = {}  # of `installed`: {node: where its task ran}
         self._folder = f"{self.config.scratch.rstrip('/')}/gpucluster-mpi.{secrets.token_hex(8)}"

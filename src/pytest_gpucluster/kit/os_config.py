@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -49,9 +49,6 @@ class OsConfig(Section):
     )
     # largest difference from the median of all nodes
     max_clock_skew: ClassVar[float] = 1.0
-    time_sync: Literal["required", "none"] = Field(
-        "required", description="none: the site has no time service"
-    )
     governor: Text | None = Field(None, description="CPU frequency governor, like performance")
     hugepages: Count | None = Field(None, description="HugePages_Total")
     limits: dict[str, str] = Field({}, description="lowest ulimit values in a step, like memlock: unlimited")

@@ -11,6 +11,7 @@ from paths import ROOT
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.suites.controller import checks
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.facts import LogLine
@@ -199,7 +200,10 @@ def test_lines_of_healthy_clusters_do_not_count(text: str) -> None:
 def test_old_and_ignored_lines_do_not_count() -> None:
     text = "error: Node gpu02 appears to have a different slurm.conf than the slurmctld."
     assert judged(text, SLURMCTLD, age=86401.0) == []
-    assert judged(text, SLURMCTLD, ignored=("different slurm.conf",)) == []
+    assert (
+        judged(text, SLURMCTLD, of_site=(KnownLine(pattern="different slurm.conf", meaning="x", reason="y"),))
+        == []
+    )
     assert len(judged(text, SLURMCTLD, age=None)) == 1
 
 

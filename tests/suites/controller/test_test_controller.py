@@ -90,8 +90,12 @@ def test_errors_of_slurmd_are_those_of_the_node_within_the_window() -> None:
         asked.append((probe.name, probe.command, probe.root))
         return probe.parse(Answer("gpu01", 0, "\n".join(lines).encode(), b""))
 
-    config = ControllerConfig(ignored_errors=("is ignored",))
-    item, session = SimpleNamespace(facts=answer), SimpleNamespace(cluster=SimpleNamespace(known=(KNOWN,)))
+    config = ControllerConfig()
+    ignored = KnownLine(pattern="is ignored", meaning="x", reason="y")
+    item, session = (
+        SimpleNamespace(facts=answer),
+        SimpleNamespace(cluster=SimpleNamespace(known=(ignored, KNOWN))),
+    )
     (found,) = fact("slurmd_errors", None, SLURM, config, item, session)
     assert (found.known, found.line) == (KNOWN, facts.LogLine(10.0, "error: this is odd"))
     command = facts.log_command("/var/log/slurmd.log", "slurmd", config.log_size, config.log_window)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_config
+from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.config.models import Cluster
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.exemptions import Exemptions, read_exemptions
 
 SHOWN = """\
@@ -54,13 +55,20 @@ Slurmctld(primary) at vm is UP
 """
 
 
+def stating(**kinds: bool) -> Cluster:
+    """Return a cluster whose file requires these kinds of isolation, or excludes them."""
+    required = tuple(f"isolation.{kind}" for kind, wanted in kinds.items() if wanted)
+    excluded = {f"isolation.{kind}": "why" for kind, wanted in kinds.items() if not wanted}
+    return load_cluster("local").model_copy(update={"required": required, "not_applicable": excluded})
+
+
 def exempt(*changes: tuple[str, str], **section: bool) -> Exemptions:
     """Read the configuration with these texts replaced."""
     text = SHOWN
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
-    return read_exemptions(parse_config(text), IsolationConfig(**section))
+    return read_exemptions(parse_config(text), stating(**section))
 
 
 def test_all_is_required_where_slurm_isolates_all() -> None:
@@ -94,12 +102,12 @@ def test_what_slurm_does_not_isolate_is_exempt_with_the_setting(
 @pytest.mark.parametrize("kind", ["namespace/tmpfs", "namespace/linux", "job_container/tmpfs"])
 def test_all_is_required_where_25_11_isolates_all(kind: str) -> None:
     config = parse_config(NEWER.replace("namespace/tmpfs", kind))
-    assert read_exemptions(config, IsolationConfig()) == Exemptions()
+    assert read_exemptions(config, stating()) == Exemptions()
 
 
 def test_the_cluster_file_takes_precedence() -> None:
     found = exempt(("ConstrainCores          = yes", "ConstrainCores          = no"), cpus=True, tmp=False)
-    assert (found.cpus, found.tmp) == ("", "the cluster file has isolation.tmp: false")
+    assert (found.cpus, found.tmp) == ("", "the cluster file has it under not_applicable")
     nothing = exempt(cpus=False, devices=False, tmp=False)
     assert not nothing.any_step
     assert nothing.memory == ""
@@ -115,13 +123,13 @@ def test_more_memory_than_the_limit_may_be_allowed(shown: str, share: float) -> 
 
 def test_nothing_is_proved_where_slurm_isolates_nothing_and_the_cluster_file_does_not_accept_it() -> None:
     bare = {"TaskPlugin": "task/affinity"}
-    found = read_exemptions(bare, IsolationConfig())
+    found = read_exemptions(bare, stating())
     assert found.nothing
-    with pytest.raises(NotAvailable, match="false accepts that it does not"):
+    with pytest.raises(NotAvailable, match="REASON}` accepts that it does not"):
         found.require("cpus")
     for stated in ({"cpus": False}, {"devices": True}):
-        assert not read_exemptions(bare, IsolationConfig(**stated)).nothing
-    partly = read_exemptions({**bare, "JobContainerType": "job_container/tmpfs"}, IsolationConfig())
+        assert not read_exemptions(bare, stating(**stated)).nothing
+    partly = read_exemptions({**bare, "JobContainerType": "job_container/tmpfs"}, stating())
     assert not partly.nothing
     with pytest.raises(NotApplicable):
         partly.require("cpus")

@@ -78,13 +78,20 @@ def test_how_a_login_ended(rc: int, stdout: str, stderr: str, found: Login) -> N
     [
         ({}, None, ""),
         ({}, True, ""),
-        ({}, False, "isolation.pam_slurm_adopt: false"),
+        ({}, False, "isolation.pam_slurm_adopt under not_applicable"),
         ({"PrologFlags": "Alloc"}, True, "PrologFlags=Alloc, not Contain"),
         ({"ProctrackType": "proctrack/linuxproc"}, None, "ProctrackType=proctrack/linuxproc"),
     ],
 )
 def test_why_no_login_is_tried(changes: dict[str, str], stated: bool | None, why: str) -> None:
-    found = why_unadoptable(ADOPTING | changes, IsolationConfig(pam_slurm_adopt=stated))
+    patterns = ("isolation.pam_slurm_adopt",)
+    cluster = load_cluster("local").model_copy(
+        update={
+            "required": patterns if stated else (),
+            "not_applicable": dict.fromkeys(patterns, "why") if stated is False else {},
+        }
+    )
+    found = why_unadoptable(ADOPTING | changes, cluster)
     assert (why in found) if why else found == ""
 
 

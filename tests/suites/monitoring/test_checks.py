@@ -587,8 +587,6 @@ def test_pending_alerts_do_not_fail() -> None:
     assert parts(checks.alerts(seen(alerts=told), "gpu01", claim)) == [("alert B", "firing: x")]
     assert checks.cluster_alerts(seen(alerts=told), claim).outcome is Outcome.PASSED
     assert checks.cluster_alerts(seen(alerts_problem="no answer"), claim).outcome is Outcome.NOT_CHECKED
-    off = MonitoringConfig(alerts=False)
-    assert checks.alerts(seen(alerts=told), "gpu01", off).outcome is Outcome.NOT_APPLICABLE
 
 
 def test_nothing_is_green_by_absence() -> None:
@@ -886,13 +884,6 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         "",
         ["job node, http://gpu01:9100/metrics: 120 s ago / <= 120 s"],
         ["scrape_age 120.5 s port 9100"],
-    ),
-    (
-        lambda: checks.alerts(seen(), "gpu01", MonitoringConfig(alerts=False)),
-        "not applicable",
-        "the cluster file sets monitoring.alerts: false",
-        [],
-        [],
     ),
     (
         lambda: checks.alerts(seen(alerts_problem="a"), "gpu01", MonitoringConfig()),

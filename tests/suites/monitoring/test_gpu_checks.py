@@ -331,8 +331,6 @@ def test_what_does_not_apply_and_what_cannot_be_judged() -> None:
     assert metrics(samples_problem="no answer").outcome is Outcome.NOT_CHECKED
     assert gpu_checks.gpu_rules(facts(), without, 1).outcome is Outcome.NOT_APPLICABLE
     assert gpu_checks.gpu_rules(facts(), CONFIG, 0).outcome is Outcome.NOT_APPLICABLE
-    off = MonitoringConfig(gpu_rules=False)
-    assert gpu_checks.gpu_rules(facts(rules=(DOWN,)), off, 1).outcome is Outcome.NOT_APPLICABLE
     assert gpu_checks.gpu_rules(facts(rules_problem="no answer"), CONFIG, 1).outcome is Outcome.NOT_CHECKED
 
 

@@ -97,7 +97,6 @@ def test_everything_that_most_nodes_have(known: dict[str, Any], tmp_path: Path) 
         "os:",
         '  release: "ubuntu 24.04"  # 2 of 3 nodes',
         "  kernel: 6.8.0-79-generic  # 3 of 3 nodes",
-        "  time_sync: required  # 3 of 3 nodes",
         "  limits:",
         "    memlock: unlimited  # 3 of 3 nodes",
         '    nofile: "1024"  # 3 of 3 nodes',
@@ -131,7 +130,8 @@ def test_without_nodes_or_agreement_an_example_is_drafted(known: dict[str, Any])
 def test_nodes_without_a_time_service_are_drafted_as_a_comment(known: dict[str, Any]) -> None:
     known[software_facts.TIME_SYNC.name] = TimeSync(synchronised=False, source="timedatectl")
     (line,) = (line for line in draft.lines(SURVEY) if "time_sync" in line)
-    assert line == "  # time_sync: none  # 3 of 3 nodes are not synchronised: repair them, or state none"
+    reason = "`not_applicable: {os.time_sync: REASON}`"
+    assert line == f"  # 3 of 3 nodes are not synchronised: repair them, or add {reason}"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pytest_gpucluster.suites.training.steps import Training
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CONFIG = TrainingConfig(checkpoint="/shared", ntasks_per_node=2)
+CONFIG = TrainingConfig(checkpoint="/shared")
 
 
 def runner(

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.known_lines import Pattern
 from pytest_gpucluster.core.values import Duration, Section
 
 MOST_SUBMISSIONS = 1000
@@ -34,9 +33,6 @@ class ControllerConfig(Section):
     log_recent: ClassVar[float] = 3600
     # how much of the end of a log is read
     log_size: ClassVar[int] = 4 << 20
-    ignored_errors: tuple[Pattern, ...] = Field(
-        (), description="regular expressions; lines of the logs with a match do not count"
-    )
     # number of held jobs of controller.burst
     submissions: ClassVar[int] = MOST_SUBMISSIONS
     # time limit of all submissions of controller.burst

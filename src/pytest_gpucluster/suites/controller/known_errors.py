@@ -150,7 +150,6 @@ def sorted_errors(
     daemon: Daemon,
     *,
     window: float,
-    ignored: Collection[str] = (),
     of_site: Collection[KnownLine] = (),
     nodes: Collection[str] = (),
 ) -> Iterator[LogError]:
@@ -158,9 +157,8 @@ def sorted_errors(
 
     `of_site`: the known lines of the cluster file, which decide first.
     """
-    unwanted = [re.compile(pattern) for pattern in ignored]
     for line in lines:
-        if (line.age is not None and line.age > window) or any(one.search(line.text) for one in unwanted):
+        if line.age is not None and line.age > window:
             continue
         if entry := known(of_site, line.text):
             if entry.action != "ignore":

@@ -70,7 +70,6 @@ def query_controller_log(
     errors = partial(
         sorted_errors,
         window=config.log_window,
-        ignored=config.ignored_errors,
         of_site=known_lines,
         nodes=nodes,
     )

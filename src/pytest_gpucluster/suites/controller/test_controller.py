@@ -94,7 +94,6 @@ def slurmd_errors(
             tail.lines,
             SLURMD,
             window=config.log_window,
-            ignored=config.ignored_errors,
             of_site=gpucluster_session.cluster.known,
         )
     )

@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework_config import RanksConfig
 
 RankVariable = Literal["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]
 
 
-class DdpConfig(FrameworkConfig):
+class DdpConfig(RanksConfig):
     """torch.distributed: rank environment, process groups, a training step."""
 
     about = "requires torch.distributed"

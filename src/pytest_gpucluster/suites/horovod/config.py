@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import Field
 
 from pytest_gpucluster.core.values import Program, Text
-from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework_config import RanksConfig
 
 
-class HorovodConfig(FrameworkConfig):
+class HorovodConfig(RanksConfig):
     """Horovod on PyTorch and TensorFlow, with gloo and MPI controllers."""
 
     about = "requires Horovod"

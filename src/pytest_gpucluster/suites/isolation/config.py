@@ -8,23 +8,13 @@ from pydantic import Field
 
 from pytest_gpucluster.core.values import FolderPath, Program, Section, Text
 
-_DEFAULT = "; default: what Slurm's configuration states"
-
 
 class IsolationConfig(Section):
-    """What a job must be isolated from. Each key: true: required, false: not tested."""
+    """How the suite tests what isolates jobs from each other."""
 
-    about = "what isolates jobs from each other, where Slurm's configuration does not state it"
+    about = "how the isolation suite tests"
     order = 5
 
-    cpus: bool | None = Field(None, description=f"a job can use its own CPUs only{_DEFAULT}")
-    devices: bool | None = Field(None, description=f"a job can open its own GPUs only{_DEFAULT}")
-    memory: bool | None = Field(None, description=f"Slurm ends a task above its memory limit{_DEFAULT}")
-    tmp: bool | None = Field(None, description=f"each job has its own temporary folders{_DEFAULT}")
-    pam_slurm_adopt: bool | None = Field(
-        None,
-        description="sshd puts a login into the user's job; default: required if most nodes of a group do so",
-    )
     private_folders: tuple[FolderPath, ...] = Field(
         ("/tmp", "/dev/shm"), min_length=1, description="folders that each job has for itself"
     )

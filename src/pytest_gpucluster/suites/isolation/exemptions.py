@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.suites.isolation.config import IsolationConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,8 +43,8 @@ class Exemptions:
             raise NotApplicable(reason)
         if reason:
             raise NotAvailable(
-                f"{reason}: Slurm isolates no job from another; `isolation.{kind}: true` in the cluster file requires that it "
-                "does, false accepts that it does not"
+                f"{reason}: Slurm isolates no job from another; in the cluster file, `required: [isolation.{kind}]` requires "
+                f"that it does, `not_applicable: {{isolation.{kind}: REASON}}` accepts that it does not"
             )
 
     @property
@@ -54,31 +53,30 @@ class Exemptions:
         return not (self.cpus and self.devices and self.tmp)
 
 
-def read_exemptions(config: Mapping[str, str], section: IsolationConfig) -> Exemptions:
+def read_exemptions(config: Mapping[str, str], cluster: Cluster) -> Exemptions:
     """Return what the cluster file exempts, or else what Slurm's configuration does not isolate."""
-
-    def why_not(kind: str, stated: bool | None, reason: str) -> str:
-        if stated is None:
-            return reason
-        return "" if stated else f"the cluster file has isolation.{kind}: false"
-
-    from_slurm = (_no_cgroup(config, "cpus"), _no_cgroup(config, "devices"), _no_private_tmp(config))
-    stated = (section.cpus, section.devices, section.tmp)
+    reasons = {
+        "cpus": _no_cgroup(config, "cpus"),
+        "devices": _no_cgroup(config, "devices"),
+        "tmp": _no_private_tmp(config),
+        "memory": _no_cgroup(config, "memory") or _memory_not_allocated(config),
+    }
+    stated = {kind: cluster.stated(f"isolation.{kind}") for kind in reasons}
+    steps = [kind for kind in reasons if kind != "memory"]
+    excluded = "the cluster file has it under not_applicable"
     return Exemptions(
-        nothing=all(from_slurm) and stated == (None, None, None),
-        cpus=why_not("cpus", section.cpus, _no_cgroup(config, "cpus")),
-        devices=why_not("devices", section.devices, _no_cgroup(config, "devices")),
-        memory=why_not(
-            "memory", section.memory, _no_cgroup(config, "memory") or _memory_not_allocated(config)
-        ),
-        tmp=why_not("tmp", section.tmp, _no_private_tmp(config)),
+        nothing=all(reasons[kind] and stated[kind] is None for kind in steps),
+        **{
+            kind: why if stated[kind] is None else "" if stated[kind] else excluded
+            for kind, why in reasons.items()
+        },
         allowed_memory=_percent(config.get("AllowedRAMSpace", "")) / 100,
     )
 
 
 def why_idle(slurm: Slurm, cluster: Cluster) -> str:
     """Return why a run that does not name the suite leaves it out: Slurm isolates nothing; '' if it isolates something."""
-    found = read_exemptions(slurm.config(), cluster.section(IsolationConfig))
+    found = read_exemptions(slurm.config(), cluster)
     return f"Slurm isolates no job from another ({found.cpus})" if found.nothing else ""
 
 

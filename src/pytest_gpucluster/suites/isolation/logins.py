@@ -67,10 +67,10 @@ def read_login(rc: int, stdout: str, stderr: str) -> Login:
     return Login(problem=f"ssh: {one_line(lines[-1], 160) if lines else 'no message'} (exit {rc})")
 
 
-def why_unadoptable(config: Mapping[str, str], section: IsolationConfig) -> str:
+def why_unadoptable(config: Mapping[str, str], cluster: Cluster) -> str:
     """Return why Slurm's configuration or the cluster file lets no login be tested, '' if they do."""
-    if section.pam_slurm_adopt is False:
-        return "the cluster file has isolation.pam_slurm_adopt: false"
+    if cluster.stated("isolation.pam_slurm_adopt") is False:
+        return "the cluster file has isolation.pam_slurm_adopt under not_applicable"
     if not re.search(r"\bcontain\b", config.get("PrologFlags", ""), re.IGNORECASE):
         return f"no job has an external step: slurm.conf has PrologFlags={config.get('PrologFlags', '')}, not Contain"
     if "cgroup" not in (kind := config.get("ProctrackType", "")):
@@ -100,13 +100,13 @@ class LoginsWithoutJob(Submission):
     """Logins before the run requests its nodes: the only time at which it has no job there. It submits no job."""
 
     def __init__(self, slurm: Slurm, cluster: Cluster) -> None:
-        self._slurm, self._section = slurm, cluster.section(IsolationConfig)
+        self._slurm, self._cluster = slurm, cluster
         self._found: dict[str, Login] = {}
 
     def use_nodes(self, nodes: Sequence[str]) -> None:
         """Log in to the nodes."""
-        if not why_unadoptable(self._slurm.config(), self._section):
-            self._found = log_in(self._slurm, self._section, nodes)
+        if not why_unadoptable(self._slurm.config(), self._cluster):
+            self._found = log_in(self._slurm, self._cluster.section(IsolationConfig), nodes)
 
     def outcome(self) -> dict[str, Login]:
         """Return {node: login}."""

@@ -51,9 +51,9 @@ def isolation_slurm(gpucluster_session: ClusterSession) -> Slurm:
 
 
 @fact(scope="session")
-def exempt(isolation_slurm: Slurm, section: IsolationConfig) -> Exemptions:
+def exempt(isolation_slurm: Slurm, cluster: Cluster) -> Exemptions:
     """What need not be isolated."""
-    return read_exemptions(isolation_slurm.config(), section)
+    return read_exemptions(isolation_slurm.config(), cluster)
 
 
 @fact(scope="session")
@@ -113,22 +113,24 @@ def ptys(
 
 @fact
 def adopting(
-    pams: Mapping[str, PamFacts], node: Node, section: IsolationConfig, gpucluster_session: ClusterSession
+    pams: Mapping[str, PamFacts], node: Node, cluster: Cluster, gpucluster_session: ClusterSession
 ) -> str:
     """Why logins need not be adopted on the item's node; '' if they must."""
-    if section.pam_slurm_adopt is not None:
-        return "" if section.pam_slurm_adopt else "the cluster file has isolation.pam_slurm_adopt: false"
+    if cluster.stated("isolation.pam_slurm_adopt"):
+        return ""
     nodes = gpucluster_session.nodes
     alike = [bool(found.adopts) for name, found in pams.items() if nodes[name].group == node.group]
     if decides(sum(alike), len(alike)):
         return ""
-    return "most nodes of the group have no pam_slurm_adopt: isolation.pam_slurm_adopt of the cluster file requires it"
+    return (
+        "most nodes of the group have no pam_slurm_adopt: `required: [isolation.pam_slurm_adopt]` requires it"
+    )
 
 
 @fact(scope="session")
-def unadoptable(isolation_slurm: Slurm, section: IsolationConfig) -> str:
+def unadoptable(isolation_slurm: Slurm, cluster: Cluster) -> str:
     """Why no login was tried; '' if logins were."""
-    return why_unadoptable(isolation_slurm.config(), section)
+    return why_unadoptable(isolation_slurm.config(), cluster)
 
 
 @fact(scope="session")

@@ -177,8 +177,6 @@ def alerts(seen: MonitoringFacts, node_name: str, config: MonitoringConfig) -> J
 
 def _firing(seen: MonitoringFacts, node: str, config: MonitoringConfig) -> Judgement:
     """Judge the alerts that name a node; '': those that name no node."""
-    if not config.alerts:
-        raise NotApplicable("the cluster file sets monitoring.alerts: false")
     if seen.alerts_problem:
         raise NotAvailable(seen.alerts_problem)
     firing = [one for one in seen.alerts.get(node, ()) if one.state == "firing"]

@@ -30,14 +30,9 @@ class MonitoringConfig(OptionalSection):
     )
     # highest age of a target's last scrape, or two of its scrape intervals if that is longer
     max_scrape_age: ClassVar[float] = 120
-    alerts: bool = Field(default=True, description="a firing alert is a failure")
     ignored_alerts: tuple[str, ...] = Field(
         ("Watchdog",),
         description="patterns of alert names to ignore, like Watchdog, which always fires",
-    )
-    gpu_rules: bool = Field(
-        default=True,
-        description="an alerting rule must use a metric of GPUs; false: another service has the rules",
     )
     required_alerts: tuple[Text, ...] = Field((), description="names of alerting rules that must be loaded")
     gpu_metrics: tuple[Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$")], ...] = Field(

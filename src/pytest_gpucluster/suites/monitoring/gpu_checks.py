@@ -27,14 +27,14 @@ SHORTEST = 30.0  # seconds
     "monitoring.gpu_rules",
     cause="Prometheus loads no rules about GPUs (DeepOps installs InstanceDown only), or a rule cannot be evaluated",
     hint="/rules of Prometheus; rule_files of prometheus.yml; promtool check rules; where Grafana, Thanos or Mimir has the "
-    "rules: `monitoring.gpu_rules: false`",
+    "rules: `not_applicable: {monitoring.gpu_rules: REASON}` in the cluster file",
     action=Action.CONFIGURE,
 )
 def gpu_rules(seen: MonitoringFacts, config: MonitoringConfig, gpu_nodes: int) -> Judgement:
     """An alerting rule uses a metric of GPUs, the required rules are loaded, and they can be evaluated."""
-    wanted = config.gpu_rules and bool(config.gpu_exporters) and gpu_nodes > 0
+    wanted = bool(config.gpu_exporters) and gpu_nodes > 0
     if not wanted and not config.required_alerts:
-        raise NotApplicable("no node has GPUs, or monitoring.gpu_rules is false, or gpu_exporters is empty")
+        raise NotApplicable("no node has GPUs, or gpu_exporters is empty")
     if seen.rules_problem:
         raise NotAvailable(seen.rules_problem)
     alerting = [rule for rule in seen.rules if rule.alerting]

@@ -43,8 +43,7 @@ def query_monitoring(
     except (TransportError, ProbeError) as error:
         targets_problem = str(error)
     try:
-        if config.alerts:
-            alerts = probe.read_alerts(_get(config.prometheus, probe.ALERTS, config).body)
+        alerts = probe.read_alerts(_get(config.prometheus, probe.ALERTS, config).body)
     except (TransportError, ProbeError) as error:
         alerts_problem = str(error)
     rules, rules_problem = _rules(config)
@@ -76,8 +75,6 @@ def _began(config: MonitoringConfig) -> float | None:
 
 
 def _rules(config: MonitoringConfig) -> tuple[tuple[Rule, ...], str]:
-    if not (config.gpu_rules and config.gpu_exporters) and not config.required_alerts and not config.alerts:
-        return (), ""
     try:
         return gpu_facts.read_rules(_get(config.prometheus, gpu_facts.RULES, config).body), ""
     except (TransportError, ProbeError) as error:

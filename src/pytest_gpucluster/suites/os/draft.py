@@ -139,10 +139,8 @@ def _single(survey: Survey) -> Iterator[str]:
     synchronised = survey.agreed(
         {node: sync.synchronised for node, sync in survey.facts(software_facts.TIME_SYNC).items()}
     )
-    if synchronised and synchronised.value:
-        yield f"  time_sync: required  # {synchronised.count}"
-    elif synchronised:
-        yield f"  # time_sync: none  # {synchronised.count} are not synchronised: repair them, or state none"
+    if synchronised and not synchronised.value:
+        yield f"  # {synchronised.count} are not synchronised: repair them, or add `not_applicable: {{os.time_sync: REASON}}`"
 
 
 def _texts(survey: Survey, probe: Probe[dict[str, str]]) -> dict[str, Agreed[str]]:

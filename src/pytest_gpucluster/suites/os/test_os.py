@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.os.facts import Mount
     from pytest_gpucluster.suites.os.network_facts import Network, ReachabilityResult
-    from pytest_gpucluster.suites.os.software_facts import CommandOutput, TimeSync
+    from pytest_gpucluster.suites.os.software_facts import CommandOutput
     from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder
 
     Results = tuple[ReachabilityResult, ...]
@@ -46,6 +46,7 @@ releases = fleet_probed(basics.RELEASE, Peers)
 kernel = probed(basics.KERNEL)
 kernels = fleet_probed(basics.KERNEL, Peers)
 cmdline = probed(basics.CMDLINE)
+time_sync = probed(os_software.TIME_SYNC)
 cmdlines = fleet_probed(basics.CMDLINE, Peers)
 uptime = probed(basics.UPTIME)
 clock = probed(basics.CLOCK)
@@ -232,15 +233,6 @@ def known_reachability(
 def drift_probes(cluster: Cluster) -> dict[str, Probe[CommandOutput]]:
     """Return {command: its probe} of the further commands of the cluster file."""
     return {command: os_software.command_output(command) for command in cluster.section(OsConfig).drift}
-
-
-@fact
-@asks(lambda cluster: [] if cluster.section(OsConfig).time_sync == "none" else [os_software.TIME_SYNC])
-def time_sync(cluster: Cluster, facts: Callable[[Probe[TimeSync]], TimeSync], expect: Expect) -> TimeSync:
-    """The state of the node's time service, unless the site has none."""
-    if cluster.section(OsConfig).time_sync == "none":
-        expect.not_applicable("the cluster file sets os.time_sync: none")
-    return facts(os_software.TIME_SYNC)
 
 
 @fact

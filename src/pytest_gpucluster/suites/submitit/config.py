@@ -6,16 +6,18 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import FolderPath
-from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.core.values import FolderPath, OptionalSection, Text
 
 
-class SubmititConfig(FrameworkConfig):
+class SubmititConfig(OptionalSection):
     """submitit: functions as Slurm jobs, submitted where pytest runs."""
 
     about = "requires submitit"
     order = 12
 
+    environment: Text | None = Field(
+        None, description="name under `environments`, used for the jobs; default: `default`"
+    )
     folder: FolderPath | None = Field(
         None,
         description="folder shared by this machine and all nodes; default: the first of os.shared_storage",

@@ -1,10 +1,10 @@
 """TensorFlow's distribution strategies."""
 
 from pytest_gpucluster.core.registry import Suite
-from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework_config import RanksConfig
 
 
-class TensorflowConfig(FrameworkConfig):
+class TensorflowConfig(RanksConfig):
     """TensorFlow's distribution strategies."""
 
     about = "requires TensorFlow"

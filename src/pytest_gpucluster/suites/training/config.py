@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from pytest_gpucluster.core.values import Bandwidth, Duration, FolderPath, Model
-from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework_config import RanksConfig
 
 Mode = Literal["plain", "ddp", "fsdp"]
 ModelSize = Literal["tiny", "small", "medium", "large"]
@@ -26,7 +26,7 @@ class TrainingLimit(Model):
     source: str = Field(description="origin of the figure")
 
 
-class TrainingConfig(FrameworkConfig):
+class TrainingConfig(RanksConfig):
     """A short pre-training of a transformer: speed, equal results, checkpoints."""
 
     about = "requires torch.distributed for a training step"
