@@ -32,6 +32,9 @@ EVERY = "All that was selected is proved."
         ([failing("")], {}, "rejected", NOT, ["A check of the whole cluster failed."]),
         ([failing("gpu01"), failing("gpu02", outcome="error")], {}, "rejected", NOT,
          [FAILED, "1 check could not be judged because something broke."]),
+        # a suite without a section in the cluster file, and a node out of service: nothing broke
+        ([failing("gpu01"), failing("gpu02", outcome="error", suite="ddp", check="ddp.proved"),
+          failing("gpu02", outcome="error", suite="run", check="run.available")], {}, "rejected", NOT, [FAILED]),
         ([failing("gpu01")], {"finish": None}, "rejected", NOT, [FAILED, "The run did not end: its log stops at 2026"]),
         ([failing("gpu01")], {"finish": 2}, "rejected", NOT, [FAILED, "The run was stopped before its end."]),
         ([passing("gpu01")], {"finish": None}, "unproved", "Not proved", [UNENDED]),

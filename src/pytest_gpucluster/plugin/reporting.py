@@ -20,7 +20,7 @@ from pytest_gpucluster.plugin.node_items import NodeItem, marks_of, needs_nodes,
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.suite_paths import NAME
 from pytest_gpucluster.report import junit
-from pytest_gpucluster.report.proof import ENGINE_CHECK
+from pytest_gpucluster.report.proof import ENGINE_CHECK, RUN_SUITE
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import CLUSTER
 
@@ -239,7 +239,7 @@ def untested(
     ]
     waiver = session.cluster.waiver(AVAILABLE, node)
     waivers = (waiver,) if waiver is not None else ()
-    return _broken(junit.RUN_SUITE, AVAILABLE.partition(".")[2], node, name, message, lines, session, waivers)
+    return _broken(RUN_SUITE, AVAILABLE.partition(".")[2], node, name, message, lines, session, waivers)
 
 
 def waivers_of_proof(suite: str, node: str, checks: Sequence[str], cluster: Cluster) -> tuple[Waiver, ...]:
@@ -300,7 +300,7 @@ def of_run(
     verdict: Verdict, name: str, session: ClusterSession, config: pytest.Config
 ) -> list[pytest.TestReport]:
     """Return the reports of a failure that no item has, since it is of the cluster file: of its call, and of the teardown."""
-    record = Record(junit.RUN_SUITE, verdict.check, "")
+    record = Record(RUN_SUITE, verdict.check, "")
     record.add(verdict)
     plainly = record.as_dict()
     option = shlex.quote(f"--cluster={config.option.cluster}")
@@ -308,12 +308,12 @@ def of_run(
     plainly["annotation"] = [clean(line) for line in lines]
     test = f"test_{verdict.check.partition('.')[2]}[{name}]"
     shared: dict[str, Any] = {
-        "nodeid": f"{junit.RUN_SUITE}::{test}",
-        "location": (junit.RUN_SUITE, None, test),
+        "nodeid": f"{RUN_SUITE}::{test}",
+        "location": (RUN_SUITE, None, test),
         "keywords": {},
         "gpucluster": plainly,
     }
-    text = shown(junit.RUN_SUITE, 0, clean(describe(verdict, verdict.check, "")), plainly["annotation"])
+    text = shown(RUN_SUITE, 0, clean(describe(verdict, verdict.check, "")), plainly["annotation"])
     failed = pytest.TestReport(outcome="failed", longrepr=text, when="call", **shared)
     waive(failed, session)
     return [failed, pytest.TestReport(outcome="passed", longrepr=None, when="teardown", **shared)]

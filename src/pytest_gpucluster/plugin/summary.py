@@ -15,9 +15,10 @@ from pytest_gpucluster.core.text import some
 from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED, WAIVED, clean
 from pytest_gpucluster.plugin.selection import on_request_line
 from pytest_gpucluster.report.ascii_plot import draw
-from pytest_gpucluster.report.junit import RUN_SUITE, shell_property
-from pytest_gpucluster.report.proof import ENGINE_CHECK, NOT_PROVED
+from pytest_gpucluster.report.junit import shell_property
+from pytest_gpucluster.report.proof import NOT_PROVED
 from pytest_gpucluster.report.run_model import CLUSTER
+from pytest_gpucluster.report.verdict import ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number, remark_lines
 
@@ -143,12 +144,7 @@ def advisory_lines(run: Run) -> list[str]:
 
 def coverage(run: Run) -> str:
     """Say in a line how many checks were really judged."""
-    ends = Counter[str]()
-    for suites in run.counts.values():
-        for suite, counter in suites.items():
-            if suite != RUN_SUITE:  # an entry of a node is no check
-                ends.update(counter)
-    ends["error"] -= sum(one.check == f"{one.suite}.{ENGINE_CHECK}" for one in run.results)  # no check either
+    ends = ends_of_checks(run)
     judged = sum(ends[end] for end in ("passed", "failed", NOT_PROVED))  # the last: all nodes fail alike
     parts = [f"{judged} of {ends.total()} checks judged"]
     parts += [f"{count} {kind}" for kind in (*_SKIPS.values(), "error", "skipped") if (count := ends[kind])]

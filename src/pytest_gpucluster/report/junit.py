@@ -25,6 +25,7 @@ from xml.sax.saxutils import escape
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.safe_json import as_dict, as_list
 from pytest_gpucluster.report.atomic_write import write_whole
+from pytest_gpucluster.report.proof import RUN_SUITE
 from pytest_gpucluster.report.verdict import judge
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.run_model import Run
 
 SUITE_NAME = "pytest"  # pytest's default of junit_suite_name
-RUN_SUITE, NODE_TEST = "run", "test_available"
+NODE_TEST = "test_available"
 RUN_CASE = (f"gpucluster.{RUN_SUITE}.cluster", "test_finished")
 MAX_FINDINGS = 20
 _ILLEGAL = re.compile("[^\t\n\r -~\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -25,7 +25,8 @@ from junitparser import Error, Failure, JUnitXmlError, Skipped, xunit2
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.junit import NODE_TEST, RUN_SUITE
+from pytest_gpucluster.report.junit import NODE_TEST
+from pytest_gpucluster.report.proof import RUN_SUITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

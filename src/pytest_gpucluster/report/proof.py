@@ -23,6 +23,7 @@ JUDGED = ("passed", "failed", "waived")  # outcomes that are a result
 APPLIES_NOT = "not applicable"
 NO_RESULT = "did not run"
 _WHOLE = "(cluster)"  # CLUSTER of run_model.py, which imports this module
+RUN_SUITE = "run"  # of what no suite has: a node that could not be tested, a failure of the cluster file
 ENGINE_CHECK = "proved"  # SUITE.proved: the error of a node that a suite has not proved
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.waivers import AVAILABLE
-from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED, NOT_TESTED
+from pytest_gpucluster.report.proof import ENGINE_CHECK, FAILED, FIT, NOT_PROVED, NOT_TESTED, RUN_SUITE
 from pytest_gpucluster.report.run_model import ACTIONS
 from pytest_gpucluster.report.waivers import uses
 from pytest_gpucluster.report.words import clock, count, folded
@@ -115,14 +115,25 @@ def _more(run: Run) -> Iterable[str]:
             yield f"The run did not end: its log stops at {clock(run.ended)}."
         elif run.exit == STOPPED:
             yield "The run was stopped before its end."
-        if run.totals["error"]:
-            yield f"{count(run.totals['error'], 'check')} could not be judged because something broke."
+        if broken := ends_of_checks(run)["error"]:
+            yield f"{count(broken, 'check')} could not be judged because something broke."
     if run.common:
         yield f"{count(len(run.common), 'finding')} of the cluster: the nodes fail alike, and none is at fault."
     if any(act.get("event") == "drain_over_budget" for act in run.acts):
         yield "More nodes failed than the budget allows to drain."
     if run.simulated:
         yield "SIMULATED hardware: this run says nothing about real GPUs."
+
+
+def ends_of_checks(run: Run) -> Counter[str]:
+    """Count how checks ended. The entry of a node that was not tested, or that a suite has not proved, is no check."""
+    ends = Counter[str]()
+    for by_suite in run.counts.values():
+        for suite, counter in by_suite.items():
+            if suite != RUN_SUITE:
+                ends.update(counter)
+    ends.subtract(one.outcome for one in run.results if one.check == f"{one.suite}.{ENGINE_CHECK}")
+    return ends
 
 
 def _unjudged(run: Run) -> Iterable[str]:
