@@ -13,8 +13,9 @@ from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.report import html, html_figures, words
+from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.regression import Compared, ShownComparison
-from pytest_gpucluster.report.run_model import CLUSTER, read_run
+from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.verdict import Judged, judge, ordered
 
 NOT = "Not accepted"

@@ -13,8 +13,9 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.finding import Advisory, Finding, Metric
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report import words
+from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.result import read_result
-from pytest_gpucluster.report.run_model import CLUSTER, FindingRow, Run, _sized, part_of, read_run
+from pytest_gpucluster.report.run_model import FindingRow, Run, _sized, part_of, read_run
 from pytest_gpucluster.report.run_snapshot import ItemMetric, RecordedItem, check_of, plain, recorded
 from pytest_gpucluster.report.verdict import MAX_NAMES
 

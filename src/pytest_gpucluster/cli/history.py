@@ -19,7 +19,8 @@ from pytest_gpucluster.cli.output import add_json, say_json, say_table
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
-from pytest_gpucluster.report.regression import WHOLE, fold, share, when
+from pytest_gpucluster.report.proof import CLUSTER
+from pytest_gpucluster.report.regression import fold, share, when
 from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "node",
         nargs="?",
-        help=f"show the runs and metrics of this node; '{WHOLE}': of items about no single node",
+        help=f"show the runs and metrics of this node; '{CLUSTER}': of items about no single node",
     )
     _common(parser)
     parser.add_argument(
@@ -403,7 +404,7 @@ def _unknown(found: History, cluster: str, node: str) -> ConfigError:
 
 
 def _name(node: str) -> str:
-    return "" if node == WHOLE else node
+    return "" if node == CLUSTER else node
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

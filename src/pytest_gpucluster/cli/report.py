@@ -60,12 +60,12 @@ def report(args: argparse.Namespace) -> None:
     group = group_id(args.report_group)
     page, cases = folder / HTML, folder / JUNIT
     html.write(run, page, comparison=_comparison(args.history, run, log), group=group)
-    _say(f"{page}: written")
+    print(f"{page}: written")
     if run.finish is not None and cases.exists() and not args.force:
-        _say(f"{cases}: not changed: the run wrote it at its end; --force replaces it")
+        print(f"{cases}: not changed: the run wrote it at its end; --force replaces it")
         return
     junit.write(run, cases, group=group)
-    _say(
+    print(
         f"{cases}: written"
         + ("" if run.finish is not None else "; the run did not end, which a testcase reports")
     )
@@ -80,7 +80,3 @@ def _comparison(history: Path | None, run: Run, log: Path) -> ShownComparison | 
     found = recorded(run, str(log))
     with contextlib.closing(History(history)) as stored:
         return stored.compare(stored.find(found.cluster, found.run)).for_html()
-
-
-def _say(text: str) -> None:
-    print(text)

@@ -97,7 +97,7 @@ class DrainExecutor:
             self.over_budget.append(node)
             why = spent
         reason = policy.reason_for(mine, self.run)
-        argv = ("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+        argv = policy.drain_command(node, reason)
         self._decide(node, mine, why, argv)
         if why:
             return
@@ -134,7 +134,7 @@ class DrainExecutor:
 
     def resume(self, node: str, reason: str) -> bool:
         """Resume a node that has passed, if gpucluster drained it and its reason still is `reason`."""
-        argv = ("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
+        argv = policy.undrain_command(node)
         try:
             info = None if self._halted() else self._read().get(node)
             why = self._stopped or policy.why_not_resume(info, reason)
@@ -238,7 +238,7 @@ def why_no_rights(slurm: Slurm) -> str:
     The update names a node that does not exist, so it changes nothing; Slurm checks permissions first (22.05.8).
     """
     try:
-        slurm.run("scontrol", "update", f"NodeName={_NO_NODE}", "State=UNDRAIN")
+        slurm.run(*policy.undrain_command(_NO_NODE))
     except SlurmError as error:
         return str(error) if re.search(r"Invalid user id|denied", error.stderr, re.IGNORECASE) else ""
     return ""

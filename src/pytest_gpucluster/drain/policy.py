@@ -104,6 +104,16 @@ def reason_for(grounds: Sequence[Grounds], run: str) -> str:
     return write_reason(first.node, checks, first.finding, run, repair=first.action.value)
 
 
+def drain_command(node: str, reason: str) -> tuple[str, ...]:
+    """Return the command that drains a node."""
+    return ("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
+
+def undrain_command(node: str) -> tuple[str, ...]:
+    """Return the command that takes back a drain."""
+    return ("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
+
+
 def own_reason(info: NodeInfo) -> Reason | None:
     """Return the reason if gpucluster drained the node, else None."""
     return read_reason(info.name, info.reason) if "DRAIN" in info.flags else None

@@ -105,7 +105,7 @@ class Trial:
                 self.write(
                     "node_intent",
                     node=node,
-                    command=shlex.join(_undrained(node)),
+                    command=shlex.join(policy.undrain_command(node)),
                     why="on trial inside the reservation",
                     state=nodes[node].full_state,
                     reason=reason,
@@ -208,7 +208,7 @@ class Trial:
         self._intend(node, "back to drained by the run itself: the shell for that has ended or hangs")
         problem = ""
         try:
-            self.slurm.run(*_drained(node, reason))
+            self.slurm.run(*policy.drain_command(node, reason))
         except SlurmError as error:
             problem = str(error)
         shown, why = self._shown()
@@ -239,7 +239,11 @@ class Trial:
 
     def _for_people(self, node: str, reason: str, result: str, problem: str) -> str:
         passed = node in self._resumed
-        wanted, argv = ("resumed", _undrained(node)) if passed else ("drained again", _drained(node, reason))
+        wanted, argv = (
+            ("resumed", policy.undrain_command(node))
+            if passed
+            else ("drained again", policy.drain_command(node, reason))
+        )
         if result == "unknown":
             tries = "" if self._gone or passed else ", a shell tries for 10 minutes"
             return (
@@ -254,7 +258,12 @@ class Trial:
         return f"{node}: could not be {wanted} after its trial ({problem}); run: {shlex.join(argv)}"
 
     def _intend(self, node: str, why: str) -> None:
-        self._note("node_intent", node=node, command=shlex.join(_drained(node, self._open[node])), why=why)
+        self._note(
+            "node_intent",
+            node=node,
+            command=shlex.join(policy.drain_command(node, self._open[node])),
+            why=why,
+        )
 
     def _note(self, event: str, **fields: Any) -> None:
         """Write an event; a full log must not prevent a drain."""
@@ -304,11 +313,3 @@ _REFUSALS = {
     "unread": "its state could not be read directly before its trial",
 }
 _NOT_UNDRAINED = "it was not undrained in time: the shell for that has ended, or Slurm does not answer"
-
-
-def _undrained(node: str) -> tuple[str, ...]:
-    return ("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
-
-
-def _drained(node: str, reason: str) -> tuple[str, ...]:
-    return ("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")

@@ -10,9 +10,8 @@ from pytest_gpucluster.core.units import share_of
 from pytest_gpucluster.plugin import reporting, summary
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.plan import Kind
-from pytest_gpucluster.report.proof import NOT_PROVED, NOT_TESTED
+from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.report.result import RED
-from pytest_gpucluster.report.run_model import CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.reporting import Crash
 from pytest_gpucluster.report.last_screen import block, findings, places
-from pytest_gpucluster.report.proof import ENGINE_CHECK
-from pytest_gpucluster.report.run_model import CLUSTER, failure_key
+from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK
+from pytest_gpucluster.report.run_model import failure_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,9 +20,8 @@ from pytest_gpucluster.plugin.node_items import NodeItem, marks_of, needs_nodes,
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.suite_paths import NAME
 from pytest_gpucluster.report import junit
-from pytest_gpucluster.report.proof import ENGINE_CHECK, RUN_SUITE
+from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK, RUN_SUITE
 from pytest_gpucluster.report.result import read_result
-from pytest_gpucluster.report.run_model import CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

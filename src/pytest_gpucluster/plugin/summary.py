@@ -16,8 +16,7 @@ from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NO
 from pytest_gpucluster.plugin.selection import on_request_line
 from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.junit import shell_property
-from pytest_gpucluster.report.proof import NOT_PROVED
-from pytest_gpucluster.report.run_model import CLUSTER
+from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED
 from pytest_gpucluster.report.verdict import ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number, remark_lines

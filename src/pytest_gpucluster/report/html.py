@@ -26,8 +26,8 @@ from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
-from pytest_gpucluster.report.proof import FAILED, FIT, NOT_PROVED
-from pytest_gpucluster.report.run_model import ACTIONS, CLUSTER, STATES
+from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
+from pytest_gpucluster.report.run_model import ACTIONS, STATES
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
 from pytest_gpucluster.report.words import clock, count, counted, folded, for_nodes, number, remark_lines

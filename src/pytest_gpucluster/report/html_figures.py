@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.report import svg
-from pytest_gpucluster.report.run_model import CLUSTER, part_of
+from pytest_gpucluster.report.proof import CLUSTER
+from pytest_gpucluster.report.run_model import part_of
 from pytest_gpucluster.report.words import count, number
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from prometheus_client.registry import Collector
 
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.proof import FIT
-from pytest_gpucluster.report.run_model import CLUSTER
+from pytest_gpucluster.report.proof import CLUSTER, FIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

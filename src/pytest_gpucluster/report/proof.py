@@ -22,7 +22,7 @@ FIT, FAILED, NOT_PROVED, NOT_TESTED = NODE_STATES = ("fit", "failed", "not prove
 JUDGED = ("passed", "failed", "waived")  # outcomes that are a result
 APPLIES_NOT = "not applicable"
 NO_RESULT = "did not run"
-_WHOLE = "(cluster)"  # CLUSTER of run_model.py, which imports this module
+CLUSTER = "(cluster)"  # stands for checks that are about no single node
 RUN_SUITE = "run"  # of what no suite has: a node that could not be tested, a failure of the cluster file
 ENGINE_CHECK = "proved"  # SUITE.proved: the error of a node that a suite has not proved
 
@@ -101,7 +101,7 @@ def read_required(event: Mapping[str, Any]) -> list[Required]:
 def _drop_waived(run: Run, unproved: dict[tuple[str, str], Unproved], proved: set[tuple[str, str]]) -> None:
     """Take what a waiver covers as proved; a node whose absence one covers has nothing to prove."""
     for suite, node in [*unproved]:
-        if (f"{suite}.{ENGINE_CHECK}", node or _WHOLE) in run.waived:
+        if (f"{suite}.{ENGINE_CHECK}", node or CLUSTER) in run.waived:
             del unproved[suite, node]
             proved.add((suite, node))
         elif (AVAILABLE, node) in run.waived:

@@ -16,6 +16,7 @@ from tabulate import tabulate
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.metric_direction import NEITHER, MetricTrend, rule_of
+from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.run_snapshot import RED, ItemMetric
 from pytest_gpucluster.report.words import number
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.finding import Metric
 
-WHOLE = "(cluster)"
 MAX_NAMED = 6  # nodes that get a line each for one metric; more share one
 MAX_LINES = 40
 
@@ -199,7 +199,7 @@ class Comparison:
     def verdict(self) -> str:
         """Say the result in a line, also where nothing got worse."""
         if self.lines():
-            where = fold(sorted({it.where for it in self.worse} | {it.node or WHOLE for it in self.turned}))
+            where = fold(sorted({it.where for it in self.worse} | {it.node or CLUSTER for it in self.turned}))
             return f"history: got worse: {where}"
         judged = sum(change.trend in ("better", "same") for change in self.changes)
         few = sum(change.trend == "too few" for change in self.changes)
@@ -234,7 +234,7 @@ class Comparison:
         )
         rows = tuple(
             Compared(
-                node=it.item.node or WHOLE,
+                node=it.item.node or CLUSTER,
                 metric=it.metric,
                 last_good=it.judged.level,
                 previous=it.previous,
@@ -267,7 +267,7 @@ def _row(name: str, unit: str, changes: Sequence[Change]) -> tuple[str, ...]:
         number(statistics.median(it.metric.value for it in changes)),
         number(statistics.median(fleet)) if fleet else "-",
         str(max(it.fleet.runs for it in changes)),
-        f"{far.item.node or WHOLE} {far.metric.device}".strip(),
+        f"{far.item.node or CLUSTER} {far.metric.device}".strip(),
         number(far.metric.value),
         number(far.judged.level),
         share(far.judged.distance),
@@ -312,7 +312,7 @@ def worse_of(changes: Iterable[Change], trend: str = "worse") -> tuple[Worse, ..
     for it in found:
         node, other = it.item.node, it.item.paired
         if not ends & {node, other} or not other:
-            where = f"link {' - '.join(sorted((node, other)))}" if other else node or WHOLE
+            where = f"link {' - '.join(sorted((node, other)))}" if other else node or CLUSTER
             named[where, it.item.check, it.metric.name].append(it)
     made = []
     for (where, *_), group in named.items():
@@ -365,7 +365,7 @@ def _grouped(worse: Sequence[Worse]) -> list[str]:
 def _turned(turned: Sequence[Turn]) -> list[str]:
     by_check: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for turn in turned:
-        by_check[turn.check, turn.now, turn.base].append(turn.node or WHOLE)
+        by_check[turn.check, turn.now, turn.base].append(turn.node or CLUSTER)
     order = sorted(by_check.items(), key=lambda it: (it[0][1] not in RED, it[0]))
     return [
         f"{fold(nodes)}: {check or 'the node'}: {now}; it passed in {f'run {base}' if base else 'the last good run'}"

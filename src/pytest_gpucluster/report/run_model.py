@@ -17,7 +17,7 @@ from pytest_gpucluster.core.common_cause import Place
 from pytest_gpucluster.core.finding import Action, Advisory, Finding
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite
 from pytest_gpucluster.core.sanitize import cut, printable
-from pytest_gpucluster.report.proof import FIT, NOT_PROVED, NOT_TESTED, prove, read_required
+from pytest_gpucluster.report.proof import CLUSTER, FIT, NOT_PROVED, NOT_TESTED, prove, read_required
 from pytest_gpucluster.report.result import RED, DeviatingVerdict, Result, read_result
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found", bound=Finding | Advisory)
 
-CLUSTER = "(cluster)"  # stands for checks that are about no single node
 # worst first: a cell of nodes x suites shows the first of these that it holds
 STATES = (
     "failed", "error", NOT_PROVED, NOT_TESTED, "waived", "not checked", "skipped", "passed", "not applicable",
@@ -270,26 +269,26 @@ def _start(run: Run, event: dict[str, Any]) -> None:
         return
     run.start, run.run = event, printable(event.get("run"))
     for version, nodes in as_dict(event.get("slurmd")).items():
-        run.versions["slurmd"][_line(version)] += [_line(node) for node in as_list(nodes)]
+        run.versions["slurmd"][one_line(version)] += [one_line(node) for node in as_list(nodes)]
 
 
 def _nodes(run: Run, event: dict[str, Any]) -> None:
     if run.nodes:
         return
-    run.nodes, run.selected = event, [_line(node) for node in as_list(event.get("selected"))]
+    run.nodes, run.selected = event, [one_line(node) for node in as_list(event.get("selected"))]
     for node, problem in as_dict(event.get("not_tested")).items():
         kind, why = (*as_list(problem), "", "")[:2]
-        run.problems[_line(node)] = (_line(kind), _line(why))
+        run.problems[one_line(node)] = (one_line(kind), one_line(why))
     for shared in as_dicts(event.get("places")):
-        place = Place(*(_line(shared.get(key.name)) for key in fields(Place)))
-        run.places |= dict.fromkeys(map(_line, as_list(shared.get("nodes"))), place)
+        place = Place(*(one_line(shared.get(key.name)) for key in fields(Place)))
+        run.places |= dict.fromkeys(map(one_line, as_list(shared.get("nodes"))), place)
 
 
 def _not_tested(run: Run, event: dict[str, Any]) -> None:
     """Take the nodes that went out of service, or to others, before they were allocated."""
     for node, problem in as_dict(event.get("nodes")).items():
         kind, why = (*as_list(problem), "", "")[:2]
-        run.problems[_line(node)] = (_line(kind), _line(why))
+        run.problems[one_line(node)] = (one_line(kind), one_line(why))
 
 
 def _selection(run: Run, event: dict[str, Any]) -> None:
@@ -298,12 +297,12 @@ def _selection(run: Run, event: dict[str, Any]) -> None:
     run.of_proof = {
         (row.suite, row.check, "" if row.whole else node): [] for row in run.required for node in row.nodes
     }
-    concerned = set(map(_line, as_list(event.get("nodes"))))
+    concerned = set(map(one_line, as_list(event.get("nodes"))))
     run.selected = [node for node in run.selected if node in concerned]
 
 
 def _lost(run: Run, event: dict[str, Any]) -> None:
-    run.lost[_line(event.get("node"))] = _line(event.get("why"))
+    run.lost[one_line(event.get("node"))] = one_line(event.get("why"))
 
 
 def _allocation(run: Run, event: dict[str, Any]) -> None:
@@ -311,34 +310,38 @@ def _allocation(run: Run, event: dict[str, Any]) -> None:
 
 
 def _error(run: Run, event: dict[str, Any]) -> None:
-    run.errors.append(_line(event.get("message")))
+    run.errors.append(one_line(event.get("message")))
 
 
 def _finish(run: Run, event: dict[str, Any]) -> None:
     run.finish = event
-    run.errors += [_line(complaint) for complaint in as_list(event.get("complaints"))]
+    run.errors += [one_line(complaint) for complaint in as_list(event.get("complaints"))]
 
 
 def _rerun(run: Run, event: dict[str, Any]) -> None:
     """Store the first failure of a repeated item: a later pass must not hide it."""
     attempt = read_result(event)
     run.reruns[attempt.nodeid].append(attempt)
-    first = {key: _line(event.get(key)) for key in ("check", "node", "message")}
-    run.retried.setdefault(_line(event.get("nodeid")), first | {"outcome": "not ended"})
+    first = {key: one_line(event.get(key)) for key in ("check", "node", "message")}
+    run.retried.setdefault(one_line(event.get("nodeid")), first | {"outcome": "not ended"})
 
 
 def _result(run: Run, event: dict[str, Any]) -> None:
     found = read_result(event)
     run.results.append(found)
-    node, suite, outcome = _line(found.node) or CLUSTER, _line(found.suite) or "other", _line(found.outcome)
+    node, suite, outcome = (
+        one_line(found.node) or CLUSTER,
+        one_line(found.suite) or "other",
+        one_line(found.outcome),
+    )
     if run.retried:
-        run.retried.get(_line(event.get("nodeid")), {})["outcome"] = outcome
+        run.retried.get(one_line(event.get("nodeid")), {})["outcome"] = outcome
     run.counts[node][suite][outcome] += 1
     run.totals[outcome] += 1
-    check = _line(found.check)
-    why = _PREFIX.sub("", _line(found.message), count=1)
+    check = one_line(found.check)
+    why = _PREFIX.sub("", one_line(found.message), count=1)
     for part in {check, ""}:
-        run.of_proof.get((suite, part, _line(found.node)), []).append((outcome, why))
+        run.of_proof.get((suite, part, one_line(found.node)), []).append((outcome, why))
     if outcome in RED:
         _red(run, found, event, node)
     elif outcome == "waived":
@@ -358,21 +361,25 @@ def _deviating(run: Run, verdict: DeviatingVerdict, check: str, node: str) -> No
     for advisory in verdict.advisories:
         _add(run.warnings, advisory, node, check=check)
     for remark in verdict.remarks:
-        noted = run.remarks[check][_line(remark.text)]
+        noted = run.remarks[check][one_line(remark.text)]
         noted.count += remark.count
         noted.nodes.add(node)
 
 
 def _figures(run: Run, event: dict[str, Any], node: str) -> None:
     for what, version in as_dict(event.get("versions")).items():
-        run.versions[_line(what)][_line(version)].append(node)
+        run.versions[one_line(what)][one_line(version)].append(node)
     for curve in as_dicts(event.get("curves")):
         points = [_point(point) for point in as_list(curve.get("points"))]
         run.curves.append(
-            {"title": _line(curve.get("title")), "node": node, "points": [point for point in points if point]}
+            {
+                "title": one_line(curve.get("title")),
+                "node": node,
+                "points": [point for point in points if point],
+            }
         )
     for put in as_dicts(event.get("cells")):
-        run.cells[_line(put.get("title"))].append(put)
+        run.cells[one_line(put.get("title"))].append(put)
 
 
 # --- failures
@@ -383,16 +390,16 @@ def failure_key(result: Result) -> tuple[str, ...]:
 
     A cause that names the node is the same cause on the next; messages are compared without their numbers.
     """
-    outcome, check = _line(result.outcome), _line(result.check)
+    outcome, check = one_line(result.outcome), one_line(result.check)
     first = next(iter(_failed_verdicts(result)), None)
     if first is None:
-        return outcome, check, "", _NUMBERS.sub("#", _line(result.message)), ""
-    like = _NUMBERS_OF_CAUSE.sub("#", _line(first.cause))
-    return outcome, check, first.action.value, like, _line(first.hint)
+        return outcome, check, "", _NUMBERS.sub("#", one_line(result.message)), ""
+    like = _NUMBERS_OF_CAUSE.sub("#", one_line(first.cause))
+    return outcome, check, first.action.value, like, one_line(first.hint)
 
 
 def _failed_verdicts(result: Result) -> list[DeviatingVerdict]:
-    return [it for it in result.verdicts if it.findings] if _line(result.outcome) == "failed" else []
+    return [it for it in result.verdicts if it.findings] if one_line(result.outcome) == "failed" else []
 
 
 def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
@@ -401,8 +408,8 @@ def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
     group = run.groups.get(key)
     if group is None:
         outcome, check, action, _, hint = key
-        cause = _line(verdicts[0].cause) if verdicts else ""
-        group = run.groups[key] = FailureGroup(outcome, check, _line(result.suite), action, cause, hint)
+        cause = one_line(verdicts[0].cause) if verdicts else ""
+        group = run.groups[key] = FailureGroup(outcome, check, one_line(result.suite), action, cause, hint)
         group.example = _example(event, node)
     group.nodes[node] = None
     group.logs |= dict.fromkeys(_logs(event))
@@ -410,7 +417,7 @@ def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
         for finding in verdict.findings:
             add_finding(group, replace(finding, action=finding.action or verdict.action), node)
     if not verdicts:
-        add_finding(group, Finding("", _line(result.message).replace(node, "NODE"), ""), node)
+        add_finding(group, Finding("", one_line(result.message).replace(node, "NODE"), ""), node)
     if state := _annotation(event)["slurm"]:
         group.slurm[state].append(node)
 
@@ -440,7 +447,7 @@ def add_finding(group: FailureGroup, finding: Finding, node: str) -> None:
 def cleaned(found: _Found) -> _Found:
     """Return a finding or an advisory in texts as the model holds them."""
     return replace(
-        found, part=_line(found.part), measured=_line(found.measured), expected=_line(found.expected)
+        found, part=one_line(found.part), measured=one_line(found.measured), expected=one_line(found.expected)
     )
 
 
@@ -490,7 +497,7 @@ def _annotation(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metric(run: Run, metric: Metric, node: str) -> None:
-    value, name, device = metric.number, _line(metric.name), _line(metric.device)
+    value, name, device = metric.number, one_line(metric.name), one_line(metric.device)
     if value is None:
         return
     if name in ("busbw", "busbw_bound"):
@@ -500,14 +507,14 @@ def _metric(run: Run, metric: Metric, node: str) -> None:
     elif not metric.detail:
         short = _short(device)
         label = f"{name} {short}" if short and not _INSTANCE.match(short) else name
-        spread = _spread(run, label, _line(metric.unit))
+        spread = _spread(run, label, one_line(metric.unit))
         spread.metrics.append(metric)
         spread.nodes.append(node)
 
 
 def part_of(metric: Metric) -> str:
     """Return the part of the node that was measured; '' where the device is what was measured: a path, a size."""
-    short = _short(_line(metric.device))
+    short = _short(one_line(metric.device))
     return short if _INSTANCE.match(short) else ""
 
 
@@ -562,13 +569,9 @@ def _point(point: Any) -> tuple[int, float] | None:
 
 def one_line(value: Any) -> str:
     """Return a text of the log as the model holds it: one line of limited length."""
-    return _line(value)
-
-
-def _line(value: Any) -> str:
     if value.__class__ is str and len(value) < _SHORT:
         return _short_line(value)
-    return cut(" ".join(printable(value).split()) if value is not None else "", _MAX_FIELD)
+    return cut(" ".join(printable(value).split()), _MAX_FIELD)
 
 
 @lru_cache(1 << 17)  # names and devices of all nodes are in thousands of results

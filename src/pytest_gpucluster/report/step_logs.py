@@ -7,6 +7,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.core.sanitize import cut
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.atomic_write import harmless
 
@@ -60,8 +61,8 @@ def _parts(check: str, result: StepResult) -> Iterator[str]:
 def _task_lines(task: TaskResult) -> Iterator[str]:
     ended = "exit unknown" if task.rc is None else f"exit {task.rc}"
     yield ""
-    cut = ", output cut" if task.truncated else ""
-    yield harmless(f"--- task {task.rank} on {task.node or '?'}: {ended}{cut}")
+    note = ", output cut" if task.truncated else ""
+    yield harmless(f"--- task {task.rank} on {task.node or '?'}: {ended}{note}")
     if task.stdout:
         yield _cut(task.stdout)
     if task.stderr:
@@ -73,8 +74,4 @@ def _cut(text: str) -> str:
 
     Secrets are taken out before: the cut may divide one from its name.
     """
-    text = harmless(text.rstrip("\r\n"))
-    if len(text) <= MAX_STREAM:
-        return text
-    half = MAX_STREAM // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+    return cut(harmless(text.rstrip("\r\n")), MAX_STREAM)

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.safe_json import as_dicts, as_list
-from pytest_gpucluster.core.sanitize import cut, printable
+from pytest_gpucluster.report.proof import CLUSTER
+from pytest_gpucluster.report.run_model import one_line
 from pytest_gpucluster.report.words import folded, for_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pytest_gpucluster.report.run_model import Run
-
-MAX_TEXT = 600
 
 
 @dataclass(frozen=True)
@@ -77,17 +76,17 @@ class Use:
 
 def all_waivers(run: Run) -> list[Use]:
     """Return the waivers of the cluster file in their order, with what they cover."""
-    found = {_text(it.get("at")): _read(it) for it in as_dicts(run.start.get("waivers"))}
+    found = {one_line(it.get("at")): _read(it) for it in as_dicts(run.start.get("waivers"))}
     for result in run.results:
         if (waiver := result.waiver) is None:
             continue
-        node = result.node or "(cluster)"
-        message = _text(waiver.message).removeprefix(f"{result.check} on {result.node}: ")
+        node = result.node or CLUSTER
+        message = one_line(waiver.message).removeprefix(f"{result.check} on {result.node}: ")
         like = message.replace(result.node, "NODE") if result.node else message
-        key = _text(result.check), waiver.outcome, like
-        for at in map(_text, waiver.at):
-            use = found.setdefault(at, Use(at, reason=_text(waiver.words)))
-            use.covered.setdefault(key, Covered(*key)).nodes.append(_text(node))
+        key = one_line(result.check), waiver.outcome, like
+        for at in map(one_line, waiver.at):
+            use = found.setdefault(at, Use(at, reason=one_line(waiver.words)))
+            use.covered.setdefault(key, Covered(*key)).nodes.append(one_line(node))
     return list(found.values())
 
 
@@ -129,12 +128,8 @@ def _ticket(use: Use) -> str:
 
 
 def _read(waiver: dict[str, Any]) -> Use:
-    checks = tuple(map(_text, as_list(waiver.get("checks"))))
+    checks = tuple(map(one_line, as_list(waiver.get("checks"))))
     at, nodes, reason, ticket, until = (
-        _text(waiver.get(key)) for key in ("at", "nodes", "reason", "ticket", "until")
+        one_line(waiver.get(key)) for key in ("at", "nodes", "reason", "ticket", "until")
     )
     return Use(at, nodes, checks, reason, ticket, until, expired=waiver.get("expired") is True)
-
-
-def _text(value: Any) -> str:
-    return cut(" ".join(printable(value).split()), MAX_TEXT) if value is not None else ""

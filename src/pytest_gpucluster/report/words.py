@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.report.run_model import CLUSTER
+from pytest_gpucluster.report.proof import CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
