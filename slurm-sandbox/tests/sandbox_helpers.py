@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,12 +12,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurm_sandbox.api import Sandbox
 from slurm_sandbox.ports import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-
-    from slurm_sandbox.api import Sandbox
 
 TESTS = Path(__file__).parent
 DATA = TESTS / "data"
@@ -74,16 +74,18 @@ def left_behind(sandbox: Sandbox, before: Collection[str], patience: float = GOE
     return [*(f"job {job}" for job in jobs), *(f"node {node}" for node in nodes)]
 
 
-# The one that takes a sandbox down: our end closes its stdin, however we end. xdist kills a worker 10 s after Ctrl-C.
+# Takes a sandbox down that we have left: our end closes its stdin, however we end. xdist kills a worker 10 s after Ctrl-C.
 UNDERTAKER = """
-import shutil, sys
-from pathlib import Path
-from slurm_sandbox.api import Sandbox
-folder = Path(sys.stdin.read())
-try:
-    Sandbox(folder / "s").down()
-finally:
-    shutil.rmtree(folder, ignore_errors=True)
+import os, sys
+folder = sys.stdin.read()
+if os.path.exists(folder):
+    import shutil
+    from pathlib import Path
+    from slurm_sandbox.api import Sandbox
+    try:
+        Sandbox(Path(folder) / "s").down()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 """
 
 
@@ -100,6 +102,8 @@ def sandbox_folder(parent: Path | None = None) -> Iterator[Path]:
         undertaker.stdin.write(str(folder))
         undertaker.stdin.flush()
         yield folder
+        Sandbox(folder / "s").down()
+        shutil.rmtree(folder, ignore_errors=True)
     assert undertaker.returncode == 0, f"the sandbox in {folder} was not taken down"
 
 

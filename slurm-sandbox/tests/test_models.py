@@ -307,12 +307,12 @@ def test_processors_of_a_grace_node() -> None:
     shown = render.files(node_of("gb200"))
     assert shown["kernel"].endswith("\naarch64\n")
     lscpu = dict(line.split(":", 1) for line in shown["lscpu"].splitlines())
-    told = {name: text.strip() for name, text in lscpu.items()}
-    assert (told["Model name"], told["CPU(s)"], told["Socket(s)"], told["NUMA node(s)"]) == (
+    reported = {name: text.strip() for name, text in lscpu.items()}
+    assert (reported["Model name"], reported["CPU(s)"], reported["Socket(s)"], reported["NUMA node(s)"]) == (
         *("Neoverse-V2", "144"),
         *("2", "34"),
     )
-    assert (told["NUMA node1 CPU(s)"], told["NUMA node2 CPU(s)"]) == ("72-143", "")
+    assert (reported["NUMA node1 CPU(s)"], reported["NUMA node2 CPU(s)"]) == ("72-143", "")
     assert shown["root/sys/devices/system/node/node33/cpulist"] == "\n"
 
 

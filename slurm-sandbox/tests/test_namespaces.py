@@ -135,8 +135,8 @@ def test_mpirun_with_hosts(box: Sandbox, hello: str, launcher: str) -> None:
     line = f"{launcher} --host gpu01:2,gpu02:2 {hello}"
     run(box, "sbatch", "-W", "-o", str(out), "-N2", "--ntasks-per-node=2", "--wrap", line)
     # of Open MPI's rsh launcher, where its child is quicker than itself
-    told = [line for line in out.read_text().splitlines() if "plm:rsh: Warning: setpgid" not in line]
-    assert sorted(told) == TWO_BY_TWO
+    reported = [line for line in out.read_text().splitlines() if "plm:rsh: Warning: setpgid" not in line]
+    assert sorted(reported) == TWO_BY_TWO
 
 
 def test_mpirun_from_the_login_node(box: Sandbox, hello: str) -> None:

@@ -467,8 +467,8 @@ def test_the_default_gpu_of_a_fault_is_one_that_the_nodes_have() -> None:
 def test_what_a_test_leaves_is_named_and_taken_away(sandbox: Sandbox) -> None:
     words = ("sbatch", "--parsable", "-N1", "-o", "/dev/null", "--wrap", "sleep 300")
     kept, left = (run(sandbox, *words, "-J", name).strip() for name in ("kept", "left"))
-    (told,) = left_behind(sandbox, [f"{kept} kept RUNNING"], patience=1)
-    assert told.startswith(f"job {left} left ")
+    (reported,) = left_behind(sandbox, [f"{kept} kept RUNNING"], patience=1)
+    assert reported.startswith(f"job {left} left ")
     run(sandbox, "scancel", kept)
     assert left_behind(sandbox, []) == []
     run(sandbox, "scontrol", "update", "NodeName=gpu02", "State=DRAIN", "Reason=bad cable")

@@ -298,12 +298,12 @@ def test_ranks_of_pytorch(srun: Srun) -> None:
         node="gpu[01-02]",
         PYTORCH_VERSION="2",
     )
-    told = sorted(line.split() for line in done.stdout.splitlines())
-    assert [(words[0], *words[2:4], words[6]) for words in told] == [
+    reported = sorted(line.split() for line in done.stdout.splitlines())
+    assert [(words[0], *words[2:4], words[6]) for words in reported] == [
         (str(rank), "4", "gpu01", "1") for rank in range(4)
     ], done.stderr
-    assert {int(words[4]) for words in told} == {61000 + int(told[0][5]) % 4536}
-    assert sorted(words[1] for words in told) == ["0", "0", "1", "1"]
+    assert {int(words[4]) for words in reported} == {61000 + int(reported[0][5]) % 4536}
+    assert sorted(words[1] for words in reported) == ["0", "0", "1", "1"]
 
 
 def test_gpus_come_in_through_the_driver_s_tool(srun: Srun) -> None:

@@ -117,7 +117,7 @@ TYPES = (
 
 
 @pytest.mark.parametrize(
-    ("default", "types", "mpi", "said"),
+    ("default", "types", "mpi", "printed"),
     [
         ("none", TYPES, "pmix", "srun --mpi=list: pmi2, cray_shasta, pmix, pmix_v4; MpiDefault=none"),
         (
@@ -131,11 +131,11 @@ TYPES = (
     ],
 )
 def test_init_drafts_how_ranks_are_started(
-    monkeypatch: pytest.MonkeyPatch, default: str, types: str, mpi: str | None, said: str
+    monkeypatch: pytest.MonkeyPatch, default: str, types: str, mpi: str | None, printed: str
 ) -> None:
     slurm_answers(monkeypatch, PARTITIONS, default, types)
     assert cli.main(["init", "--offline"]) == 0
-    assert said in Path("clusters/lab.yaml").read_text()
+    assert printed in Path("clusters/lab.yaml").read_text()
     nccl = config.load_cluster("lab").section(NcclConfig)
     assert (nccl.mpi, nccl.launcher) == (mpi, "srun")
 
@@ -388,7 +388,7 @@ def test_nodes_of_a_fault_are_one_folded_line(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.usefixtures("sandbox_module")
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         ("down", "nothing runs; start it with up"),
         ("fault xid", "missing fault or node"),
@@ -397,11 +397,11 @@ def test_nodes_of_a_fault_are_one_folded_line(capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_an_error_of_the_sandbox_is_one_line(
-    capsys: pytest.CaptureFixture[str], words: str, said: str
+    capsys: pytest.CaptureFixture[str], words: str, printed: str
 ) -> None:
     assert cli.main(["sandbox", *words.split()]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"gpucluster: error: {said}")
+    assert error.startswith(f"gpucluster: error: {printed}")
     assert error.count("\n") == 1
 
 

@@ -88,8 +88,8 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[AllocationRequest]:
 
 
 def test_nodes_are_queried_in_small_allocations(requested: list[AllocationRequest]) -> None:
-    said: list[str] = []
-    found = survey(cluster(slurm={"partition": "batch"}), None, KNOWN, said.append)
+    printed: list[str] = []
+    found = survey(cluster(slurm={"partition": "batch"}), None, KNOWN, printed.append)
     assert [(one.nodes, one.partition, one.exclusive, one.gpus_per_node, one.time) for one in requested] == [
         (("gpu01", "gpu02"), "batch", False, None, 300.0),
         (("cpu1",), "cpu", False, None, 300.0),
@@ -100,15 +100,15 @@ def test_nodes_are_queried_in_small_allocations(requested: list[AllocationReques
     assert {command: set(answers) for command, answers in found.answers.items()} == {
         probe.command: {"gpu01", "cpu1"} for probe in draft.PROBES
     }
-    assert [line.partition(":")[0] for line in said] == ["gpu03 was not checked", "gpu02 was not queried"]
+    assert [line.partition(":")[0] for line in printed] == ["gpu03 was not checked", "gpu02 was not queried"]
 
 
 def test_partition_without_free_nodes_is_left_out(requested: list[AllocationRequest]) -> None:
-    said: list[str] = []
-    found = survey(cluster(slurm={"comment": "full"}), None, KNOWN, said.append)
+    printed: list[str] = []
+    found = survey(cluster(slurm={"comment": "full"}), None, KNOWN, printed.append)
     assert len(requested) == 2
     assert found.groups == (("gpu01",),)
-    assert "cpu1 was not queried: no nodes within 600 s" in said
+    assert "cpu1 was not queried: no nodes within 600 s" in printed
 
 
 @pytest.mark.usefixtures("requested")
@@ -133,35 +133,35 @@ def test_over_ssh_nothing_is_allocated(
 
 
 def test_one_idle_node_of_each_group_is_read(requested: list[AllocationRequest]) -> None:
-    said: list[str] = []
-    found = read_nodes(cluster(slurm={"partition": "batch"}), KNOWN, said.append)
+    printed: list[str] = []
+    found = read_nodes(cluster(slurm={"partition": "batch"}), KNOWN, printed.append)
     assert [(one.nodes, one.partition, one.gpus_per_node, one.exclusive, one.time) for one in requested] == [
         (("gpu01",), "batch", 8, False, 300.0),
         (("cpu1",), "cpu", 8, False, 300.0),
     ]
     assert all(one.queue_wait <= 30 for one in requested)
     assert set(found.hardware) == {"gpu01", "cpu1"}
-    assert (found.unread, said) == ({}, [])
+    assert (found.unread, printed) == ({}, [])
 
 
 def test_second_node_is_tried_and_a_group_without_an_answer_has_its_reason(
     requested: list[AllocationRequest],
 ) -> None:
-    said: list[str] = []
-    found = read_nodes(cluster(slurm={"comment": "full"}), KNOWN, said.append, "gpu[02-03],cpu1")
+    printed: list[str] = []
+    found = read_nodes(cluster(slurm={"comment": "full"}), KNOWN, printed.append, "gpu[02-03],cpu1")
     assert [one.nodes for one in requested] == [("gpu02",), ("cpu1",)]  # gpu03 is down
     assert found.hardware == {}
     assert found.unread == {"gpu01": "node lost", "cpu1": "no nodes within 600 s"}
-    assert said == ["gpu[01-03] was not read: node lost", "cpu1 was not read: no nodes within 600 s"]
+    assert printed == ["gpu[01-03] was not read: node lost", "cpu1 was not read: no nodes within 600 s"]
 
 
 @pytest.mark.usefixtures("requested")
 def test_no_idle_node_is_reported() -> None:
-    said: list[str] = []
-    found = read_nodes(cluster(), KNOWN, said.append, "gpu03")
+    printed: list[str] = []
+    found = read_nodes(cluster(), KNOWN, printed.append, "gpu03")
     assert found.hardware == {}
     assert found.unread["gpu01"].startswith("no node of it is idle (gpu03: ")
-    assert len(said) == 1
+    assert len(printed) == 1
 
 
 def test_over_ssh_a_node_is_read_without_an_allocation(

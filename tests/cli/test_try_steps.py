@@ -36,8 +36,10 @@ profile: h200-8
 class Site:
     """A Slurm whose steps print `said[label of the image or python]`; an exception is raised."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], *, idle: bool = True) -> None:
-        self.said = said
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, printed: dict[str, Any], *, idle: bool = True
+    ) -> None:
+        self.said = printed
         self.asked: list[StepRequest] = []
         self.held: list[tuple[str, float]] = []
         nodes = {
@@ -61,14 +63,14 @@ class Site:
     def _run(self, _slurm: Any, held: Any, request: StepRequest) -> StepResult:
         self.asked.append(request)
         place = request.environment
-        said = self.said[(place.container_image or place.python) if place else ""]
-        if isinstance(said, Exception):
-            raise said
+        printed = self.said[(place.container_image or place.python) if place else ""]
+        if isinstance(printed, Exception):
+            raise printed
         task = TaskResult(
             0,
             held.nodes[0],
-            0 if said.endswith("end\n") else 1,
-            stdout=said,
+            0 if printed.endswith("end\n") else 1,
+            stdout=printed,
             stderr="module load x: failed\n",
         )
         return StepResult(task.rc or 0, (task,), "", 0.1, "srun")
@@ -126,7 +128,7 @@ def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("said", "missing"),
+    ("printed", "missing"),
     [
         (StepError("srun: no task started: the image is not there (exit 1; repeat: srun -n 1 a)"), "the image is not there (exit 1)"),
         ("program x\t/x\n", "module load x: failed"),
@@ -135,9 +137,9 @@ def test_what_is_missing_names_the_way_out(tmp_path: Path, monkeypatch: pytest.M
     ],
 )  # fmt: skip
 def test_step_that_fails_is_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any, missing: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Any, missing: str
 ) -> None:
-    Site(monkeypatch, {"": said})
+    Site(monkeypatch, {"": printed})
     found, _ = tried(tmp_path, "ddp: {}\n")
     assert missing in found["ddp"].missing
     assert "repeat:" not in found["ddp"].missing

@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(name: str) -> str:
+def reported(name: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load_cluster(name)
     return str(caught.value)
@@ -56,18 +56,18 @@ def test_names_are_those_of_both_endings_and_the_generated_one(here: Path) -> No
 
 
 def test_a_cluster_that_is_not_there_is_reported_in_full(here: Path) -> None:
-    assert told(" ") == "no cluster is named; there are: local, sandbox"
-    assert told("sandbox") == (
+    assert reported(" ") == "no cluster is named; there are: local, sandbox"
+    assert reported("sandbox") == (
         "the cluster 'sandbox' has no file of its own: it is made by `gpucluster sandbox up`"
     )
-    assert told("lokal") == (
+    assert reported("lokal") == (
         "no cluster is called 'lokal'; did you mean 'local'? (there are: local, sandbox; searched clusters, "
         f"{here}/config/pytest-gpucluster/clusters, /etc/pytest-gpucluster/clusters and the built-in ones; "
         "a path works too)"
     )
     for path in ("x/prod", "prod.yaml", "prod.yml"):
-        assert told(path) == f"{path}: there is no such file"
-    assert told("a/" + "x" * 300) == f"a/{'x' * 195}...: there is no such file"
+        assert reported(path) == f"{path}: there is no such file"
+    assert reported("a/" + "x" * 300) == f"a/{'x' * 195}...: there is no such file"
 
 
 def test_a_name_that_no_file_system_takes_is_not_there(here: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_folder_that_may_not_be_entered_is_reported(here: Path, monkeypatch: p
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "stat", refused)
-    assert told("secret/prod.yaml") == (
+    assert reported("secret/prod.yaml") == (
         "secret/prod.yaml: this user cannot enter a folder of the path (Permission denied)"
     )
 
@@ -117,7 +117,7 @@ def test_localhost_is_this_machine_only_without_a_scheduler(
 
 def test_a_node_may_be_in_one_group_only(here: Path) -> None:
     (here / "one.yaml").write_text("groups:\n - nodes: z\n - nodes: a[1-3]\n - nodes: a3\n")
-    assert told("one.yaml") == "one.yaml:4: groups[2].nodes: a3 is in groups[1] already"
+    assert reported("one.yaml") == "one.yaml:4: groups[2].nodes: a3 is in groups[1] already"
 
 
 # the inventory
@@ -185,7 +185,7 @@ def test_an_inventory_of_no_use_is_reported(here: Path) -> None:
         "site/prod.yaml:1: inventory: site/hosts has no hosts in group all (there are: )"
     )
     (here / "site/prod.yaml").write_text("inventory: nowhere\n")
-    assert told("site/prod.yaml") == "site/prod.yaml:1: inventory: site/nowhere: there is no such file"
+    assert reported("site/prod.yaml") == "site/prod.yaml:1: inventory: site/nowhere: there is no such file"
     assert refusal(here, "gpu_01/x\n").startswith(
         "site/prod.yaml:1: inventory: names no nodes as Slurm does: "
     )

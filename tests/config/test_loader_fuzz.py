@@ -105,19 +105,19 @@ def test_the_good_file_is_read_whatever_its_line_ends(tmp_path: Path, newline: s
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_file_is_one_line_with_its_name(tmp_path: Path, kind: str) -> None:
-    said = load(tmp_path / "lab.yaml", HOSTILE[kind])
+    printed = load(tmp_path / "lab.yaml", HOSTILE[kind])
     if kind in ("many keys", "many merges"):
         return  # large, but not wrong
-    assert isinstance(said, str), "it was accepted"
-    assert str(tmp_path / "lab.yaml") in said
+    assert isinstance(printed, str), "it was accepted"
+    assert str(tmp_path / "lab.yaml") in printed
 
 
 @pytest.mark.parametrize("kind", HOSTILE_INVENTORIES)
 def test_a_hostile_inventory_is_read_or_one_line_with_its_place(tmp_path: Path, kind: str) -> None:
-    said = load(tmp_path / "lab.ini", HOSTILE_INVENTORIES[kind])
+    printed = load(tmp_path / "lab.ini", HOSTILE_INVENTORIES[kind])
     readable = kind in ("empty word", "NUL", "cyclic children")  # what their names are worth is judged later
-    assert isinstance(said, Inventory if readable else str), said
-    assert readable or str(said).startswith(f"{tmp_path / 'lab.ini'}:2: ")
+    assert isinstance(printed, Inventory if readable else str), printed
+    assert readable or str(printed).startswith(f"{tmp_path / 'lab.ini'}:2: ")
 
 
 PIECES = (

@@ -59,8 +59,8 @@ def test_every_option_with_a_value_is_looked_at() -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_an_option_without_its_value_is_refused(name: str) -> None:
-    said = refused(options(**{TEXTS[name]: ""}))
-    assert said == f"{name}: has no value: write one, or leave the option out"
+    printed = refused(options(**{TEXTS[name]: ""}))
+    assert printed == f"{name}: has no value: write one, or leave the option out"
 
 
 def test_usual_words_are_taken() -> None:
@@ -73,13 +73,13 @@ def test_usual_words_are_taken() -> None:
 @pytest.mark.parametrize(("name", "word"), [("-n", "numprocesses"), ("--maxprocesses", "maxprocesses")])
 @pytest.mark.parametrize("number", [-1, -3])
 def test_less_than_no_process_is_refused(name: str, word: str, number: int) -> None:
-    said = refused(options(**{word: number}))
-    assert said == f"{name} {number}: must be a number of processes from 0 on"
+    printed = refused(options(**{word: number}))
+    assert printed == f"{name} {number}: must be a number of processes from 0 on"
 
 
 def test_every_test_in_every_worker_is_refused() -> None:
-    said = "--dist=each: runs every test in every worker, on the same nodes: leave it out"
-    assert refused(options(dist="each")) == said
+    printed = "--dist=each: runs every test in every worker, on the same nodes: leave it out"
+    assert refused(options(dist="each")) == printed
 
 
 @pytest.mark.parametrize("text", ["0", "11", "-1", "1_0", "٣", "+1", " 1", "x", "9" * 5000])
@@ -133,16 +133,16 @@ CELLS = (
 
 
 @pytest.mark.parametrize(
-    ("cell", "said"),
+    ("cell", "printed"),
     [
         ("srun_mpi", "; did you mean 'srun-mpi'?"),
         ("zz", f"; the cells are {CELLS}"),
     ],
 )
-def test_a_cell_that_the_matrix_does_not_have_is_refused(cell: str, said: str) -> None:
+def test_a_cell_that_the_matrix_does_not_have_is_refused(cell: str, printed: str) -> None:
     with pytest.raises(ConfigError) as caught:
         refuse_names(cluster("gpu01", matrix={"expected": {"srun-mpi": "why", cell: "why"}}))
-    assert str(caught.value) == f"cluster lab: matrix.expected: {cell!r} is not a cell{said}"
+    assert str(caught.value) == f"cluster lab: matrix.expected: {cell!r} is not a cell{printed}"
 
 
 def test_a_limit_that_no_ulimit_has_is_refused() -> None:

@@ -38,12 +38,12 @@ FINDING = Finding("GPU 1", "7", "8")
 SENTENCE = "made for a test"
 
 
-def concluded(*said: Finding | Advisory | Metric | NotJudged, action: Action = Action.DRAIN) -> Verdict:
-    return conclude("gpu.count", said, cause="c", hint="h", action=action, never_healthy=SENTENCE)
+def concluded(*printed: Finding | Advisory | Metric | NotJudged, action: Action = Action.DRAIN) -> Verdict:
+    return conclude("gpu.count", printed, cause="c", hint="h", action=action, never_healthy=SENTENCE)
 
 
 @pytest.mark.parametrize(
-    ("said", "outcome", "reason"),
+    ("printed", "outcome", "reason"),
     [
         ((), Outcome.PASSED, ""),
         ((Metric("m", 1, "s"), Advisory("p", "m", "e")), Outcome.PASSED, ""),
@@ -59,11 +59,11 @@ def concluded(*said: Finding | Advisory | Metric | NotJudged, action: Action = A
     ],
 )
 def test_what_a_judgement_adds_up_to(
-    said: tuple[Finding | Advisory | Metric | NotJudged, ...],
+    printed: tuple[Finding | Advisory | Metric | NotJudged, ...],
     outcome: Outcome,
     reason: str,
 ) -> None:
-    verdict = concluded(*said)
+    verdict = concluded(*printed)
     assert (verdict.outcome, verdict.reason) == (outcome, reason)
     assert (verdict.check, verdict.cause, verdict.hint, verdict.action) == (
         "gpu.count",
@@ -264,7 +264,7 @@ def test_every_check_is_listed_by_suite_and_what() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rc", "signal", "words", "said"),
+    ("rc", "signal", "words", "printed"),
     [
         (137, 9, "x", "ended by signal 9 (SIGKILL)"),
         (None, 250, "", "ended by signal 250 (unknown)"),
@@ -274,8 +274,8 @@ def test_every_check_is_listed_by_suite_and_what() -> None:
         (0, None, "chatter", "exit status 0"),
     ],
 )
-def test_how_a_task_ended(rc: int | None, signal: int | None, words: str, said: str) -> None:
-    assert PayloadTask(0, "gpu01", rc, signal, (), words).ending() == said
+def test_how_a_task_ended(rc: int | None, signal: int | None, words: str, printed: str) -> None:
+    assert PayloadTask(0, "gpu01", rc, signal, (), words).ending() == printed
 
 
 def test_facts_are_in_the_order_of_ranks() -> None:

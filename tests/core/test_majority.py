@@ -350,8 +350,8 @@ def test_a_norm_in_full() -> None:
     assert list(found.judge("p", 3, worse=lambda mine, theirs: mine < theirs)) == []
     assert norm([]).voters == fleet.Norm[str]().voters == "nodes"
     five = norm((f"n{number}", number) for number in range(5))
-    (said,) = five.judge("p", 4, worse=differs)
-    assert said == Finding(
+    (printed,) = five.judge("p", 4, worse=differs)
+    assert printed == Finding(
         "p", "4",
         "one value on all nodes; no majority: 0 on n0, 1 on n1, 2 on n2, 3 on n3, and 1 more values", Action.CONFIGURE,
     )  # fmt: skip
@@ -458,15 +458,15 @@ def test_what_a_step_reported() -> None:
     assert (PayloadTask(0, "a", 0, None, ()).error, PayloadResult("k", (), 1).tasks) == ("", ())
     step = PayloadResult("k", ("a",), 1)
     assert (step.problem, step.command, step.seconds, step.rc) == ("", "", 0.0, 0)
-    told = PayloadTask(
+    reported = PayloadTask(
         0, "a", 0, None, ({"k": "x", "rank": 0}, {"k": "x", "node": "a"}, {"k": "x", "rank": None})
     )
-    assert PayloadResult("k", ("a",), 1, (told,)).facts("x") == [
+    assert PayloadResult("k", ("a",), 1, (reported,)).facts("x") == [
         {"k": "x", "node": "a"},
         {"k": "x", "rank": 0},
     ]
     hung = PayloadTask(3, "a", None, None, ())
-    assert PayloadResult("k", ("a",), 1, (told, hung)).silence("a") == "task 3: never ended"
+    assert PayloadResult("k", ("a",), 1, (reported, hung)).silence("a") == "task 3: never ended"
     assert PayloadTask(0, "a", 137, 9, (), "x").ending() == "ended by signal 9 (SIGKILL)"
     assert read_facts('{"k": 1} x\n{"k": 2}\n[{"k": 3}]\n{"kk": 4}', "k") == ({"k": 2},)
     assert last_stderr_line("a\n  b c  \n \n") == "b c"

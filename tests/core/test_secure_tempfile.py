@@ -130,8 +130,8 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     by_another_user(monkeypatch)
-    said = f"the folder belongs to another user ({os.getuid()})"
-    assert why_not(tmp_path) == (errno.EPERM, said)
+    printed = f"the folder belongs to another user ({os.getuid()})"
+    assert why_not(tmp_path) == (errno.EPERM, printed)
     monkeypatch.setattr(ownfile, "_trusted", lambda: (OTHER, os.getuid()))
     Folder(tmp_path).close()
 
@@ -142,8 +142,8 @@ def test_a_link_of_another_user_is_refused_on_the_way(
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to("a")
     by_another_user(monkeypatch)
-    said = f"link is a link of another user ({os.getuid()})"
-    assert why_not(tmp_path / "link" / "b", create=True) == (errno.EPERM, said)
+    printed = f"link is a link of another user ({os.getuid()})"
+    assert why_not(tmp_path / "link" / "b", create=True) == (errno.EPERM, printed)
     assert list((tmp_path / "a").iterdir()) == []
 
 
@@ -152,8 +152,8 @@ def test_a_new_folder_inside_that_of_another_user_is_accepted(tmp_path: Path) ->
         pytest.skip("only root can give a folder to another user")
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", OTHER, -1)
-    said = f"the folder belongs to another user ({OTHER})"
-    assert why_not(tmp_path / "theirs", create=True) == (errno.EPERM, said)
+    printed = f"the folder belongs to another user ({OTHER})"
+    assert why_not(tmp_path / "theirs", create=True) == (errno.EPERM, printed)
     Folder(tmp_path / "theirs" / "new", create=True).close()
     assert (tmp_path / "theirs" / "new").stat().st_uid == 0
 
@@ -167,8 +167,8 @@ def test_a_folder_where_everybody_may_exchange_files_is_refused(
     (tmp_path / "a").mkdir()
     (tmp_path / "a").chmod(rights)
     if refused:
-        said = f"all users may replace files in this folder (mode {rights:04o})"
-        assert why_not(tmp_path / "a") == (errno.EPERM, said)
+        printed = f"all users may replace files in this folder (mode {rights:04o})"
+        assert why_not(tmp_path / "a") == (errno.EPERM, printed)
     else:
         Folder(tmp_path / "a").close()
 

@@ -249,8 +249,8 @@ def test_a_time_that_slurm_cannot_count_is_refused(text: str) -> None:
     assert units.parse_duration("35791394m") == units.parse_duration("24855-03:14:00") == units.LONGEST
     with pytest.raises(ValueError, match="Slurm") as caught:
         units.parse_duration(text)
-    said = f"{text!r} is longer than Slurm can count: at most 2147483640s (68 years)"
-    assert str(caught.value) == said
+    printed = f"{text!r} is longer than Slurm can count: at most 2147483640s (68 years)"
+    assert str(caught.value) == printed
 
 
 @pytest.mark.parametrize(

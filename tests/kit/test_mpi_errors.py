@@ -234,11 +234,11 @@ def test_ranks_that_share_a_gpu_are_recognised_by_device() -> None:
 
 
 def test_lines_of_srun_about_tasks() -> None:
-    told = mpi_errors.nodes_of_tasks(
+    reported = mpi_errors.nodes_of_tasks(
         "srun: error: a: task 1: x\nsrun: error: b: tasks [2,4-5]: \nsrun: error: c: task : y\n"
         "srun: error: : task 7: y\nsrun: error: d: tasks 12345678: z\nsrun: error: e: tasks 6-6: z\n"
     )
-    assert told == {1: "a", 2: "b", 4: "b", 5: "b", 6: "e"}
+    assert reported == {1: "a", 2: "b", 4: "b", 5: "b", 6: "e"}
     assert list(mpi_errors._numbers("131071-9999999")) == [131071, 131072]
     assert list(mpi_errors._numbers("1x x2 12345678 3")) == [3]
     assert list(mpi_errors._numbers("1-x")) == [1]

@@ -110,8 +110,8 @@ def test_nothing_logged() -> None:
 def test_settings_from_outside_are_read() -> None:
     """As NCCL 2.28.9 logged them on 4 H200: some lines end with a stop, some do not."""
     text = "".join(
-        f"vm:1:1 [0] NCCL INFO {said}\n"
-        for said in (
+        f"vm:1:1 [0] NCCL INFO {printed}\n"
+        for printed in (
             "NCCL_PROTO set by environment to LL",
             "NCCL_MAX_NCHANNELS set by environment to 2.",
             "NCCL_DEBUG set by environment to INFO",
@@ -255,26 +255,26 @@ def test_the_hint_is_that_of_the_first_transport_between_nodes() -> None:
 # --- value by value ---
 
 
-def said(*lines: str) -> NcclLog:
+def printed(*lines: str) -> NcclLog:
     return nccl_log.read("".join(f"vm:1:2 [0] NCCL {line}\n" for line in lines))
 
 
 def test_each_line_of_a_log() -> None:
-    assert said() == NcclLog()
-    assert said("INFO NCCL version 2.28.9+cuda13.0").version == "2.28.9+cuda13.0"
-    assert said("WARN  words ", "WARN words", "WARN more").warnings == ("words", "more")
-    assert said("INFO Using network IB", "INFO Assigned NET plugin Socket to comm").network == "IB, Socket"
-    assert said("INFO NET/IB : No device found.").no_ib
-    assert said("INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB").interfaces == ("mlx5_0", "mlx5_1")
-    assert [said(*(f"INFO x use ring PXN 0 GDR {n}" for n in it)).gdr for it in ("", "1", "10", "0")] == [
+    assert printed() == NcclLog()
+    assert printed("INFO NCCL version 2.28.9+cuda13.0").version == "2.28.9+cuda13.0"
+    assert printed("WARN  words ", "WARN words", "WARN more").warnings == ("words", "more")
+    assert printed("INFO Using network IB", "INFO Assigned NET plugin Socket to comm").network == "IB, Socket"
+    assert printed("INFO NET/IB : No device found.").no_ib
+    assert printed("INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB").interfaces == ("mlx5_0", "mlx5_1")
+    assert [printed(*(f"INFO x use ring PXN 0 GDR {n}" for n in it)).gdr for it in ("", "1", "10", "0")] == [
         None, True, False, False
     ]  # fmt: skip
     for line in ("Connected NVLS tree", "Channel via NVLS", "NVLS comm 0x1"):
-        assert said(f"INFO {line}").nvls
-    assert said("INFO CollNet 00/0 : 1 [send] via COLLNET/SHARP/0/GDRDMA").collnet == {
+        assert printed(f"INFO {line}").nvls
+    assert printed("INFO CollNet 00/0 : 1 [send] via COLLNET/SHARP/0/GDRDMA").collnet == {
         "COLLNET/SHARP/GDRDMA": 1
     }
-    ranks = said("INFO comm 0x1a rank 3 nranks 8 nNodes 2", "INFO comm 0x1a rank 1 nRanks 4")
+    ranks = printed("INFO comm 0x1a rank 3 nranks 8 nNodes 2", "INFO comm 0x1a rank 1 nRanks 4")
     assert (ranks.hosts, ranks.labels, ranks.ranks, ranks.nodes) == ({3: "vm", 1: "vm"}, {}, 8, 2)
     labelled = nccl_log.read("07: vm:1:2 [0] NCCL INFO comm 0x1 rank 3 nranks 8\n")
     assert labelled.labels == {3: "7"}
@@ -290,7 +290,9 @@ def test_each_line_of_a_log() -> None:
     ],
 )  # fmt: skip
 def test_channels(via: str, kind: str) -> None:
-    log = said(f"INFO Channel 01/0 : 0[3] -> 1[a] [send] via {via}", f"INFO Ring 2 : 1[3] -> 0[a] via {via}")
+    log = printed(
+        f"INFO Channel 01/0 : 0[3] -> 1[a] [send] via {via}", f"INFO Ring 2 : 1[3] -> 0[a] via {via}"
+    )
     assert log.channels == {NcclConnection(1, 0, 1, kind), NcclConnection(2, 1, 0, kind)}
     for where, place in (({0: "a", 1: "b"}, "between"), ({0: "a", 1: "a"}, "within"), ({0: "a"}, "unplaced")):
         paths = log.paths(where)
@@ -301,7 +303,7 @@ def test_channels(via: str, kind: str) -> None:
 
 
 def test_settings() -> None:
-    log = said(
+    log = printed(
         "INFO NCCL_PROTO set by environment to LL.", "INFO NCCL_PROTO set by environment to LL128",
         "INFO NCCL_DEBUG set by environment to INFO.", "INFO NCCL_IB_HCA set by environment to mlx5.",
     )  # fmt: skip
@@ -313,7 +315,7 @@ def test_settings() -> None:
 
 
 def test_a_log_in_a_line() -> None:
-    log = said(
+    log = printed(
         "INFO Channel 0 : 0[0] -> 1[0] via NET/Socket/0", "INFO Channel 0 : 0[0] -> 2[0] via P2P/CUMEM",
         "INFO Channel 0 : 0[0] -> 3[0] via SHM", "INFO NVLS comm 0x1", "INFO NET/Socket : Using [0]eth0:1",
     )  # fmt: skip
@@ -379,8 +381,8 @@ def test_a_usage(line: str) -> None:
 
 
 def test_what_only_looks_right() -> None:
-    assert said("INFO CollNet 00/x : 1 [send] via COLLNET/SHARP/0").collnet == {}
-    assert said("INFO CollNet 0/0 : 1 [receive] via COLLNET/SHARP/x").collnet == {}
+    assert printed("INFO CollNet 00/x : 1 [send] via COLLNET/SHARP/0").collnet == {}
+    assert printed("INFO CollNet 0/0 : 1 [receive] via COLLNET/SHARP/x").collnet == {}
     with pytest.raises(NotAvailable, match=r"^nvidia-smi --query-compute-apps: no pid$"):
         nvidia_smi.parse_apps(Answer("gpu01", 0, b"@@ apps 0\nno pid\n"))
     for stamp, fits in (
@@ -400,9 +402,11 @@ def test_the_metrics_of_what_slurm_hands_out() -> None:
     info: Any = SimpleNamespace(cpus=64, memory=2**31)
     (cpus,) = slurm.cpus(info, NodeProfile()).metrics
     (memory,) = slurm.memory(info, NodeProfile()).metrics
+    task = SimpleNamespace(
+        rank=0, local_id=0, lost=(), visible="3", openable=(), cpus=frozenset({1, 2}), online=8
+    )
     exam: Any = SimpleNamespace(
-        problem="", shared=False, gpus_requested=1, seconds=1.5, tasks_requested=1,
-        tasks=[SimpleNamespace(rank=0, local_id=0, lost=(), visible="3", openable=(), cpus=frozenset({1, 2}), online=8)],
+        problem="", shared=False, gpus_requested=1, seconds=1.5, tasks_requested=1, tasks=[task], reported=lambda: [task]
     )  # fmt: skip
     found = [
         cpus,
@@ -460,7 +464,7 @@ def test_a_line_of_nccl_is_cut_off_a_row_and_a_line_without_one_is_whole() -> No
 
 
 @pytest.mark.parametrize(
-    ("cell", "told"),
+    ("cell", "reported"),
     [
         ("[]", "[]"),
         ("", "an empty cell"),
@@ -470,8 +474,8 @@ def test_a_line_of_nccl_is_cut_off_a_row_and_a_line_without_one_is_whole() -> No
         ("Unknown", "Unknown"),
     ],
 )
-def test_what_stands_in_place_of_a_value(cell: str, told: str) -> None:
-    assert nvidia_csv._parsed_cell(lambda text, _unit: text, cell, "") == (None, told)
+def test_what_stands_in_place_of_a_value(cell: str, reported: str) -> None:
+    assert nvidia_csv._parsed_cell(lambda text, _unit: text, cell, "") == (None, reported)
 
 
 def test_a_short_line_is_a_cut_row_only_where_it_begins_like_one() -> None:

@@ -74,7 +74,7 @@ def judged(run: NcclRun, **change: Any) -> Verdict:
     return validate_run(NcclOutput((run,)), asked)
 
 
-def told(verdict: Verdict) -> str:
+def reported(verdict: Verdict) -> str:
     return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
 
 
@@ -105,17 +105,17 @@ def test_a_gpu_is_shared_where_nothing_else_explains_its_name(
     for rank in (0, 1):
         run = with_rank(run, rank, bus_id=bus_ids[rank], device=devices[rank])
     verdict = judged(run)
-    assert told(verdict) == shared
+    assert reported(verdict) == shared
     apart = NcclOutput(
         tuple(replace(run, ranks=run.ranks[at : at + 1], label=f"{at}", world=1) for at in (0, 1))
     )
     found = validate_nodes(apart, {"0": "gpu01", "1": "gpu02"}, RunSpec(("gpu01", "gpu02"), 1))
-    assert ("at once" in told(found["gpu01"])) == bool(shared)
+    assert ("at once" in reported(found["gpu01"])) == bool(shared)
 
 
 def test_a_good_run_is_believed_and_measured() -> None:
     verdict = judged(run_of())
-    assert verdict.outcome is Outcome.PASSED, told(verdict)
+    assert verdict.outcome is Outcome.PASSED, reported(verdict)
     assert Metric("busbw", 15.0, "GB/s", "all_reduce 1 MiB", detail=True) in verdict.metrics
     assert Metric("latency", 20.5, "us", "all_reduce 8 B") in verdict.metrics
 
@@ -123,7 +123,7 @@ def test_a_good_run_is_believed_and_measured() -> None:
 def test_eight_gpus_of_a_recording() -> None:
     output = read(text_of("nccl-allreduce-g8.txt"), rc=0)
     verdict = validate_run(output, RunSpec(("vm",), 8, "all_reduce", (2**30, 2**32)))
-    assert verdict.outcome is Outcome.PASSED, told(verdict)
+    assert verdict.outcome is Outcome.PASSED, reported(verdict)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_eight_gpus_of_a_recording() -> None:
 def test_each_lie_has_its_finding(run: NcclRun, words: str) -> None:
     verdict = judged(run)
     assert verdict.outcome is Outcome.FAILED
-    assert words in told(verdict)
+    assert words in reported(verdict)
     assert not verdict.metrics
     assert verdict.cause
 
@@ -155,12 +155,12 @@ def test_each_lie_has_its_finding(run: NcclRun, words: str) -> None:
 def test_wrong_elements_fail_in_place_too() -> None:
     bad = Half(100.0, 10.0, 15.0, 5)
     run = run_of(rows=(replace(run_of().rows[1], in_place=bad),))
-    assert "all_reduce 1 MiB in-place: 5 wrong elements" in told(judged(run))
+    assert "all_reduce 1 MiB in-place: 5 wrong elements" in reported(judged(run))
 
 
 def test_unchecked_out_of_place_data_fails_in_place_may_be() -> None:
     row = run_of().rows[1]
-    assert "not checked (1 of 1 sizes)" in told(
+    assert "not checked (1 of 1 sizes)" in reported(
         judged(run_of(rows=(replace(row, out_of_place=Half(100.0, 10.0, 15.0, None)),)))
     )
     inside = replace(row, in_place=Half(100.0, 10.0, 15.0, None))  # alltoall cannot check in-place
@@ -176,17 +176,17 @@ def test_virtual_nodes_need_slurms_word() -> None:
     run = run_of()
     one_host = replace(run, ranks=tuple(
         replace(line, host="vm", bus_id=f"0000:{line.rank + 6:02x}:00") for line in run.ranks))  # fmt: skip
-    assert "ranks on vm" in told(judged(one_host))
+    assert "ranks on vm" in reported(judged(one_host))
     where = {0: "gpu01", 1: "gpu01", 2: "gpu02", 3: "gpu02"}
     assert judged(one_host, node_of_rank=where).outcome is Outcome.PASSED
-    assert "gpu01: 3 ranks" in told(judged(one_host, node_of_rank={**where, 2: "gpu01"}))
+    assert "gpu01: 3 ranks" in reported(judged(one_host, node_of_rank={**where, 2: "gpu01"}))
 
 
 def test_all_tasks_on_one_asked_node_are_no_virtual_nodes() -> None:
     run = replace(run_of(), ranks=tuple(
         replace(line, host="gpu01", bus_id=f"0000:{line.rank + 6:02x}:00") for line in run_of().ranks))  # fmt: skip
     verdict = judged(run, node_of_rank={0: "gpu01", 1: "gpu01", 2: "gpu02", 3: "gpu02"})
-    assert "rank 2: on gpu01 / on gpu02" in told(verdict)
+    assert "rank 2: on gpu01 / on gpu02" in reported(verdict)
 
 
 # --- recordings -------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_a_node_without_a_table_is_named_alone() -> None:
     lines = [line for line in text_of("per-node.txt").split("\n") if not line.startswith("2: ")]
     verdicts = validate_nodes(read("\n".join(lines)), TASKS, RunSpec(NODES, 2))
     assert [node for node, verdict in verdicts.items() if verdict.outcome is Outcome.FAILED] == ["gpu03"]
-    assert "gpu03: 0 tables" in told(verdicts["gpu03"])
+    assert "gpu03: 0 tables" in reported(verdicts["gpu03"])
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -365,7 +365,7 @@ def test_singletons_are_caught(labelled: bool) -> None:  # parametrize gives it 
     both = "".join(f"{tag}{line}\n" for line in text.splitlines() for tag in tags)
     verdict = validate_run(read(both, rc=0), RunSpec(NODES, 1))
     assert verdict.outcome is Outcome.FAILED
-    assert "rank 0 alone, 4 times / 1 run of 4 ranks" in told(verdict)
+    assert "rank 0 alone, 4 times / 1 run of 4 ranks" in reported(verdict)
     assert "--mpi=pmix" in verdict.hint
 
 
@@ -383,14 +383,14 @@ def test_socket_between_nodes_of_an_infiniband_profile() -> None:
     run = run_of(nodes=4, world=8)
     asked = RunSpec(NODES, 2, node_of_rank=where, log=log)
     verdict = validate_run(NcclOutput((run,)), asked, IB)
-    assert "NET/Socket between nodes / NET/IB/GDRDMA" in told(verdict)
+    assert "NET/Socket between nodes / NET/IB/GDRDMA" in reported(verdict)
     assert "no InfiniBand device" in verdict.hint
     socket = IB.model_copy(update={"fabric": FabricProfile(transport="NET/Socket")})
     assert validate_run(NcclOutput((run,)), asked, socket).outcome is Outcome.PASSED
     # a profile that states adapters and no transport accepts any but sockets: plugins have names of their own
     adapters = IB.model_copy(update={"fabric": FabricProfile(hcas=8, link_layer="Ethernet")})
     verdict = validate_run(NcclOutput((run,)), asked, adapters)
-    assert "NET/Socket between nodes / a transport over the adapters of the profile" in told(verdict)
+    assert "NET/Socket between nodes / a transport over the adapters of the profile" in reported(verdict)
     plugin = nccl_log.read(text_of("torch-net-socket-debug.txt").replace("NET/Socket", "NET/FasTrak"))
     assert validate_run(NcclOutput((run,)), replace(asked, log=plugin), adapters).outcome is Outcome.PASSED
     bare = IB.model_copy(update={"fabric": FabricProfile()})
@@ -425,7 +425,7 @@ def test_transports_are_held_against_the_profile(text: str, words: str) -> None:
         NcclOutput((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB
     )
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
-    assert words in told(verdict)
+    assert words in reported(verdict)
 
 
 @pytest.mark.parametrize(
@@ -449,7 +449,7 @@ def test_nodes_that_nvlink_joins_need_no_connection_over_the_network(
         NcclOutput((run_of(),)), RunSpec(("gpu01", "gpu02"), 2, log=nccl_log.read(text)), IB
     )
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
-    assert words in told(verdict)
+    assert words in reported(verdict)
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,7 @@ def test_transports_within_a_node_are_proved_or_it_is_no_pass(gpus: int, text: s
     )
     verdict = validate_run(NcclOutput((run_of(1, gpus),)), asked, IB)
     assert verdict.outcome is (Outcome.FAILED if words else Outcome.PASSED)
-    assert words in told(verdict)
+    assert words in reported(verdict)
     for unasked in (replace(asked, log=None), replace(asked, logged=False)):
         assert validate_run(NcclOutput((run_of(1, gpus),)), unasked, IB).outcome is Outcome.PASSED
 
@@ -560,9 +560,9 @@ DOUBTS: dict[str, tuple[NcclRun, tuple[str, str, str], str, str]] = {
 
 @pytest.mark.parametrize("name", DOUBTS)
 def test_how_a_doubt_is_reported(name: str) -> None:
-    run, told, cause, hint = DOUBTS[name]
+    run, reported, cause, hint = DOUBTS[name]
     verdict = judged(run)
-    assert Finding(*told) == verdict.findings[0]
+    assert Finding(*reported) == verdict.findings[0]
     assert len(verdict.findings) == 1 or name in {
         "surplus",
         "many",
@@ -582,12 +582,12 @@ def test_ranks_on_other_nodes() -> None:
     verdict = judged(away)
     assert verdict.findings == (Finding("nodes", "ranks on gpu01", "ranks on gpu[01-02]"),)
     assert (verdict.cause, verdict.hint) == ("nodes without a rank: gpu02", spread)
-    told = judged(run_of(), node_of_rank={0: "gpu01", 1: "gpu01", 2: "gpu01"})
-    assert told.findings[:2] == (
+    reported = judged(run_of(), node_of_rank={0: "gpu01", 1: "gpu01", 2: "gpu01"})
+    assert reported.findings[:2] == (
         Finding("rank 2", "on gpu02.cluster.local", "on gpu01"),
         Finding("rank 3", "on gpu02.cluster.local", "on a node of the job"),
     )
-    assert (told.cause, told.hint) == (
+    assert (reported.cause, reported.hint) == (
         "the rank did not run where Slurm started it, or hostnames are wrong",
         "compare `hostname -s` with NodeHostName of scontrol show node",
     )
@@ -733,9 +733,9 @@ def test_transports_word_by_word() -> None:
     assert none.findings == (Finding("transport", "no connection between nodes was logged", "NET/IB/GDRDMA"),)
     assert (TRANSPORT, none.cause) == ("transport", "NCCL's log is missing or cut")
     text = line("NET/IB/0/GDRDMA") + "gpu01:1:1 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.\n"
-    told = transports(text + line("SHM/direct/direct", 0, 1, ""))
-    assert told.cause.endswith("; GPUs of one node do not use NVLink")
-    assert "NCCL_P2P_DISABLE" in told.cause
+    reported = transports(text + line("SHM/direct/direct", 0, 1, ""))
+    assert reported.cause.endswith("; GPUs of one node do not use NVLink")
+    assert "NCCL_P2P_DISABLE" in reported.cause
 
 
 def test_a_transport_that_is_better_or_beside_the_profile() -> None:

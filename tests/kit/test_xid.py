@@ -109,13 +109,13 @@ def test_the_tables_of_the_fabric() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "printed"),
     [
         ("10.1.0.0/16", None), ("192.168.0.0/24", None), ("192.168.0.9/24", None), ("172.16.0.0/12", "172.16.0.0/12"),
         (" ib0 , 10.1.0.0/16,", None),
     ],
 )  # fmt: skip
-def test_one_address_of_the_node_in_a_subnet_is_enough(value: str, said: str | None) -> None:
+def test_one_address_of_the_node_in_a_subnet_is_enough(value: str, printed: str | None) -> None:
     there = Interfaces(
         frozenset({"eth0", "ib0"}),
         frozenset(),
@@ -126,7 +126,7 @@ def test_one_address_of_the_node_in_a_subnet_is_enough(value: str, said: str | N
     )
     environment = EnvironmentConfig(exports={"OMPI_MCA_oob_tcp_if_include": value})
     findings = fabric.nic_names(there, {"mpi": environment}).findings
-    assert [it.measured for it in findings] == ([f"no address in {said}"] if said else [])
+    assert [it.measured for it in findings] == ([f"no address in {printed}"] if printed else [])
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_verdicts_of_pytest(output: str, verdicts: tuple[int, int]) -> None:
 
 
 def test_what_reframe_skipped_or_aborted_is_no_verdict() -> None:
-    said = {"num_cases": 10, "num_failures": 2, "num_aborted": 1, "num_skipped": 3}
-    assert rivals.reframe_verdicts({"session_info": said}) == (4, 2)
+    printed = {"num_cases": 10, "num_failures": 2, "num_aborted": 1, "num_skipped": 3}
+    assert rivals.reframe_verdicts({"session_info": printed}) == (4, 2)
 
 
 def test_what_fewer_checks_took_is_extended_by_a_line_and_marked() -> None:

@@ -146,8 +146,8 @@ def test_each_default_target_exists(target: str) -> None:
 
 def test_survivors_are_printed_and_killed_changes_are_not(project: Path) -> None:
     before = sorted(project.rglob("*.py"))
-    said = run(project, "--count", "20")
-    survivors = re.findall(r"SURVIVED (\S+): (.*)\n *- (.*)\n *\+ (.*)", said)
+    printed = run(project, "--count", "20")
+    survivors = re.findall(r"SURVIVED (\S+): (.*)\n *- (.*)\n *\+ (.*)", printed)
     assert {(place, after) for place, _, _, after in survivors} <= {
         (
             "src/toy/limits.py:6",
@@ -157,7 +157,7 @@ def test_survivors_are_printed_and_killed_changes_are_not(project: Path) -> None
         ("src/toy/limits.py:6", "return a > 2"),
     }
     assert survivors
-    total = re.search(r"total +(\d+) of +(\d+) killed", said)
+    total = re.search(r"total +(\d+) of +(\d+) killed", printed)
     assert total
     assert int(total[2]) - int(total[1]) == len(survivors)
     assert sorted(project.rglob("*.py")) == before
@@ -174,9 +174,9 @@ def test_a_test_that_fails_alone_proves_nothing(project: Path) -> None:
             "def test_first():\n    sys.modules['once'] = 1\n    fits(1)\n\ndef test_fits():\n    assert sys.modules['once']",
         )
     )
-    said = run(project, "--count", "20")
-    assert "test_fits fails alone without a change" in said
-    assert "NOT COUNTED" in said
+    printed = run(project, "--count", "20")
+    assert "test_fits fails alone without a change" in printed
+    assert "NOT COUNTED" in printed
 
 
 def test_a_harmless_change_is_subtracted(project: Path) -> None:
@@ -188,16 +188,16 @@ def test_a_harmless_change_is_subtracted(project: Path) -> None:
             for other in (">= 3", "> 4", "> 2")
         )
     )
-    said = run(project, "--count", "20")
-    assert "SURVIVED" not in said
-    assert "harmless by tools/mutation-equivalent.txt" in said
+    printed = run(project, "--count", "20")
+    assert "SURVIVED" not in printed
+    assert "harmless by tools/mutation-equivalent.txt" in printed
 
 
 def test_no_change_is_tried_after_the_time(project: Path) -> None:
     run(project, "--count", "1")  # measures the tests
     began = time.monotonic()
-    said = run(project, "--count", "20", "--minutes", "0")
-    assert "were not tried: time is over" in said
+    printed = run(project, "--count", "20", "--minutes", "0")
+    assert "were not tried: time is over" in printed
     assert time.monotonic() - began < 60
 
 

@@ -175,9 +175,9 @@ ONE, TWO = f"It holds\n    {HERE}\n", f"So does\n    {HERE}\n    {HERE}\n"
     ],
 )  # fmt: skip
 def test_a_page_with_a_sentence_that_names_no_test_is_found(text: str, comment: str, wrong: str) -> None:
-    said = "\n".join(problems("page.md", f"{text}\n\n<!-- What proves this page\n{comment}-->\n"))
-    assert wrong in said
-    assert bool(wrong) == bool(said)
+    printed = "\n".join(problems("page.md", f"{text}\n\n<!-- What proves this page\n{comment}-->\n"))
+    assert wrong in printed
+    assert bool(wrong) == bool(printed)
 
 
 # --- what no other test compares with the pages

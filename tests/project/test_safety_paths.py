@@ -431,9 +431,9 @@ def test_checkpoint_of_a_dead_step_in_the_folder_of_another_user_is_removed(
         if when == "dead":
             remove_named(checked_folder(str(project)), MARK)
         else:
-            said: list[str] = []
-            assert leftovers.remove(leftovers.folders(project), said.append)
-            assert [line.rpartition(": ")[2] for line in said] == ["removed"]
+            printed: list[str] = []
+            assert leftovers.remove(leftovers.folders(project), printed.append)
+            assert [line.rpartition(": ")[2] for line in printed] == ["removed"]
     assert os.listdir(project) == []
 
 

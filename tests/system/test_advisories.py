@@ -323,8 +323,11 @@ def test_html_has_a_column_of_actions_where_findings_differ_in_them() -> None:
 
 
 def test_the_same_finding_with_another_action_is_another_row() -> None:
-    told = {"part": "GPU 0", "measured": "1", "expected": "2"}
-    results = [failing("gpu01", findings=[told]), failing("gpu02", findings=[{**told, "action": "monitor"}])]
+    reported = {"part": "GPU 0", "measured": "1", "expected": "2"}
+    results = [
+        failing("gpu01", findings=[reported]),
+        failing("gpu02", findings=[{**reported, "action": "monitor"}]),
+    ]
     (group,) = read_run(a_run(results)).groups.values()
     assert [(row.action, row.nodes) for row in group.rows.values()] == [
         ("drain", ["gpu01"]),

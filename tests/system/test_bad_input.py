@@ -230,9 +230,9 @@ def test_a_slurm_that_prints_rubbish_is_one_harmless_line(tmp_path: Path) -> Non
 
 def test_the_command_line_tool_prints_no_escape(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profiles", "show", "\x1b[31mDB_PASSWORD=x9x9"]) == 4
-    said = capsys.readouterr().err
-    assert "\x1b" not in said
-    assert "x9x9" not in said
+    printed = capsys.readouterr().err
+    assert "\x1b" not in printed
+    assert "x9x9" not in printed
 
 
 # --- the channel

@@ -148,9 +148,9 @@ class Watched:
         while True:
             self.read(0.2)
             events = list(read_events(path)) if path.exists() else []
-            told = [event for event in events if event["event"] == "burnin" and event["what"] == "totals"]
-            gone = {event["totals"]["node"] for event in told if {"out", "lost"} & event["totals"].keys()}
-            now = max((event["rounds"] for event in told), default=0)
+            reported = [event for event in events if event["event"] == "burnin" and event["what"] == "totals"]
+            gone = {event["totals"]["node"] for event in reported if {"out", "lost"} & event["totals"].keys()}
+            now = max((event["rounds"] for event in reported), default=0)
             if gone == nodes:
                 whole = now if whole is None else whole
                 if now >= whole + rounds:
@@ -299,7 +299,7 @@ def test_resumed_it_goes_on_with_the_time_that_was_left(stopped: Run, sandbox: S
     assert isinstance(end["out"], dict)
     assert end["out"].keys() == gone
     later = [event["totals"] for event in burnin_events(run, "totals") if event["rounds"] > done]
-    assert {told["node"] for told in later} <= {"gpu01", "gpu04"}
+    assert {reported["node"] for reported in later} <= {"gpu01", "gpu04"}
 
 
 @pytest.mark.parametrize(

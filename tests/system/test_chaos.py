@@ -55,15 +55,15 @@ if TYPE_CHECKING:
         ("full", 6),
         ("clock", 7),
         ("kubernetes", 110),  # SIGKILL while the API server fails
-        ("training", 7),  # SIGKILL while a checkpoint is written
+        pytest.param("training", 7, marks=pytest.mark.nightly),  # SIGKILL while a checkpoint is written
         ("intrusive", 11),  # SIGKILL while jobs are submitted
     ],
 )
 def test_a_run_that_meets_trouble(sandbox: Sandbox, tmp_path: Path, kind: str, number: int) -> None:
     sandbox.fault("gpu_missing", chaos.FAULTY, gpu=1)
     campaign = chaos.Campaign(sandbox, tmp_path, 20261, (kind,), gpus=8)
-    told = campaign.once(number, print)
-    assert told.faults == []
+    reported = campaign.once(number, print)
+    assert reported.faults == []
 
 
 def test_the_campaign_sees_every_process_of_a_run(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -106,13 +106,13 @@ def test_what_the_campaign_calls_lost(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "reports" / "latest" / "events.jsonl").write_text(text)
     (tmp_path / "witness").write_text('"test_x.py::test_quick[gpu01]"\n"test_x.py::test_quick[gpu02]"\n')
     (tmp_path / "out").write_text("INTERNALERROR> x")
-    told = chaos.Told(1, "signal", "x", rc=0)
+    reported = chaos.Told(1, "signal", "x", rc=0)
     with subprocess.Popen(["true"], text=True) as process:
         process.wait()
-        campaign._judge_events(chaos.Running(process, campaign.plan, "X=1", tmp_path, False, 0.0), told)
-    assert [kind for kind, _ in told.faults] == ["lost", "lost", "wrong", "wrong", "lost"]
-    assert "line 2 cannot be read" in told.faults[0][1]
-    assert "test_quick[gpu02] has ended" in told.faults[1][1]
+        campaign._judge_events(chaos.Running(process, campaign.plan, "X=1", tmp_path, False, 0.0), reported)
+    assert [kind for kind, _ in reported.faults] == ["lost", "lost", "wrong", "wrong", "lost"]
+    assert "line 2 cannot be read" in reported.faults[0][1]
+    assert "test_quick[gpu02] has ended" in reported.faults[1][1]
 
 
 # --- what it has found
@@ -326,9 +326,9 @@ def test_an_allocation_that_cannot_be_given_back_is_reported(fake_slurm: Slurm) 
     held = Allocation.request(fake_slurm, AllocationRequest(count=1))
     with pytest.raises(
         AllocationError, match=r"job 7 may still hold them: scancel: no .*: run scancel 7 once"
-    ) as told:
+    ) as reported:
         held.release()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
     held.release()
 
 

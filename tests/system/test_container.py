@@ -242,7 +242,7 @@ def test_nothing_known_is_never_a_pass(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "told", "expected", "action"),
+    ("others", "reported", "expected", "action"),
     [
         (("ubuntu 24.04", "ubuntu 24.04"), "debian 12", "ubuntu 24.04, as on 2 of 3 nodes", Action.CONFIGURE),
         (
@@ -256,14 +256,14 @@ def test_nothing_known_is_never_a_pass(name: str) -> None:
     ],
 )
 def test_the_release_in_the_container_is_that_of_most_nodes(
-    others: tuple[str, ...], told: str, expected: str, action: Action
+    others: tuple[str, ...], reported: str, expected: str, action: Action
 ) -> None:
-    votes = norm((f"gpu{n:02}", value) for n, value in enumerate((told, *others), 1))
-    verdict = checks.release(good(plain={"release": told}), votes)
+    votes = norm((f"gpu{n:02}", value) for n, value in enumerate((reported, *others), 1))
+    verdict = checks.release(good(plain={"release": reported}), votes)
     (found,) = verdict.findings
     assert (found.part, found.measured, found.expected, verdict.action) == (
         "os-release",
-        told or "none in the container",
+        reported or "none in the container",
         expected,
         action,
     )

@@ -100,14 +100,14 @@ def found(verdict: Verdict) -> str:
 
 
 def test_healthy_facts_pass() -> None:
-    told, done = placed(), worked()
+    reported, done = placed(), worked()
     for node in NODES:
-        assert ddp.framework(node, told).outcome is Outcome.PASSED
-        assert ddp.environment(node, told, ddp.Setters()).outcome is Outcome.PASSED
-        assert ddp.master_addr(node, told).outcome is Outcome.PASSED
-        assert ddp.interface(node, told).outcome is Outcome.PASSED
+        assert ddp.framework(node, reported).outcome is Outcome.PASSED
+        assert ddp.environment(node, reported, ddp.Setters()).outcome is Outcome.PASSED
+        assert ddp.master_addr(node, reported).outcome is Outcome.PASSED
+        assert ddp.interface(node, reported).outcome is Outcome.PASSED
         assert ddp.devices(node, done).outcome is Outcome.PASSED
-    for verdict in (ddp.master_port(told), ddp.group(done), ddp.all_reduce(done), ddp.training(done)):
+    for verdict in (ddp.master_port(reported), ddp.group(done), ddp.all_reduce(done), ddp.training(done)):
         assert verdict.outcome is Outcome.PASSED
 
 
@@ -118,17 +118,17 @@ def test_a_rank_that_was_stopped_is_distinguished_from_those_that_waited_for_it(
     stuck = {"ddp": "stuck", "rank": 0, "phase": "training step", "seconds": 20.0}
     waited = replace(first, rc=4, facts=(*first.facts[:3], stuck))
     stopped = replace(second, rc=137, signal=9, facts=second.facts[:3])
-    told = replace(done, tasks=(waited, stopped, *others), problem="srun: cancelled after 1 min")
-    assert found(ddp.training(told)) == (
+    reported = replace(done, tasks=(waited, stopped, *others), problem="srun: cancelled after 1 min")
+    assert found(ddp.training(reported)) == (
         f"rank 1 (gpu01): {ddp.STILL} | rank 0 (gpu01): training step: no end after 20 s"
     )
 
 
 def test_a_wrong_rank_is_named_with_who_set_it() -> None:
-    told = placed(task3={"given": {"RANK": "2"}, "pytorch_version": "2.13.0"})
-    verdict = ddp.environment("gpu02", told, ddp.Setters(contained=True))
+    reported = placed(task3={"given": {"RANK": "2"}, "pytorch_version": "2.13.0"})
+    verdict = ddp.environment("gpu02", reported, ddp.Setters(contained=True))
     assert found(verdict) == "RANK of task 3: 2 (set by Pyxis)"
-    assert ddp.environment("gpu01", told, ddp.Setters()).outcome is Outcome.PASSED
+    assert ddp.environment("gpu01", reported, ddp.Setters()).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,10 @@ def test_who_set_a_variable(name: str, fact: dict[str, Any], setters: ddp.Setter
 
 
 def test_a_duplicate_local_rank_is_named() -> None:
-    told = placed(task2={"given": {"LOCAL_RANK": "0"}}, task3={"given": {"LOCAL_RANK": "0"}})
-    said = found(ddp.environment("gpu02", told, ddp.Setters()))
-    assert "LOCAL_RANK of task 3: 0" in said
-    assert "LOCAL_RANK 0: tasks 2, 3" in said
+    reported = placed(task2={"given": {"LOCAL_RANK": "0"}}, task3={"given": {"LOCAL_RANK": "0"}})
+    printed = found(ddp.environment("gpu02", reported, ddp.Setters()))
+    assert "LOCAL_RANK of task 3: 0" in printed
+    assert "LOCAL_RANK 0: tasks 2, 3" in printed
 
 
 def test_a_promised_variable_has_to_be_there() -> None:
@@ -169,11 +169,11 @@ def test_a_promised_variable_has_to_be_there() -> None:
 
 def test_a_node_that_resolves_otherwise_is_named() -> None:
     other = {"master": {"addresses": ["10.9.9.9"], "error": ""}}
-    told = placed(task2=other, task3=other)
+    reported = placed(task2=other, task3=other)
     wide = replace(
-        told,
+        reported,
         tasks=(
-            *told.tasks,
+            *reported.tasks,
             *(
                 replace(t, task=t.task + 4, node=n, facts=({**t.facts[0], "node": n, "task": t.task + 4},))
                 for n in ("gpu03", "gpu04", "gpu05")
@@ -187,9 +187,9 @@ def test_a_node_that_resolves_otherwise_is_named() -> None:
 
 def test_an_address_that_is_the_node_itself_is_named() -> None:
     loop = {"master": {"addresses": ["127.0.1.1"], "error": ""}}
-    told = placed(task0=loop, task1=loop, task2=loop, task3=loop)
-    assert ddp.master_addr("gpu01", told).outcome is Outcome.PASSED  # its own name
-    assert "this node itself" in found(ddp.master_addr("gpu02", told))
+    reported = placed(task0=loop, task1=loop, task2=loop, task3=loop)
+    assert ddp.master_addr("gpu01", reported).outcome is Outcome.PASSED  # its own name
+    assert "this node itself" in found(ddp.master_addr("gpu02", reported))
 
 
 def test_an_address_that_does_not_resolve_is_named() -> None:
@@ -198,20 +198,20 @@ def test_an_address_that_does_not_resolve_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "printed"),
     [
         ({"port": "taken", "given": {"MASTER_PORT": "23456"}}, "MASTER_PORT 23456 on gpu01: taken"),
         ({"port": "not local"}, "MASTER_ADDR gpu01: 10.0.0.1: not of gpu01"),
         ({"given": {"MASTER_PORT": "many"}}, "MASTER_PORT on gpu01: many"),
     ],
 )
-def test_a_port_that_rank_0_cannot_have(change: dict[str, Any], said: str) -> None:
-    assert said in found(ddp.master_port(placed(task0=change)))
+def test_a_port_that_rank_0_cannot_have(change: dict[str, Any], printed: str) -> None:
+    assert printed in found(ddp.master_port(placed(task0=change)))
 
 
 def test_different_ports_are_named() -> None:
-    told = placed(task3={"given": {"MASTER_PORT": "1234"}})
-    assert "MASTER_PORT of task 3 on gpu02: 1234" in found(ddp.master_port(told))
+    reported = placed(task3={"given": {"MASTER_PORT": "1234"}})
+    assert "MASTER_PORT of task 3 on gpu02: 1234" in found(ddp.master_port(reported))
 
 
 def test_only_a_port_of_our_own_is_drawn_again() -> None:
@@ -265,15 +265,15 @@ def test_master_addresses_without_a_majority_drain_nobody() -> None:
 
 
 def _mixed(other: dict[str, Any]) -> PayloadResult:
-    told = placed(task2=other, task3=other)
-    more = (replace(t, node="gpu03", facts=({**t.facts[0], "node": "gpu03"},)) for t in told.tasks[:2])
-    return replace(told, tasks=(*told.tasks, *more))
+    reported = placed(task2=other, task3=other)
+    more = (replace(t, node="gpu03", facts=({**t.facts[0], "node": "gpu03"},)) for t in reported.tasks[:2])
+    return replace(reported, tasks=(*reported.tasks, *more))
 
 
 def test_silent_nodes_are_failures_not_passes() -> None:
-    told = placed()
+    reported = placed()
     silent = replace(
-        told, tasks=(*told.tasks[:2], PayloadTask(2, "gpu02", 127, None, (), "python: not found"))
+        reported, tasks=(*reported.tasks[:2], PayloadTask(2, "gpu02", 127, None, (), "python: not found"))
     )
     assert found(ddp.framework("gpu02", silent)) == "tasks: task 2: exit status 127: python: not found"
     assert ddp.environment("gpu02", silent, ddp.Setters()).outcome is Outcome.NOT_CHECKED
@@ -328,16 +328,16 @@ def test_software_that_keeps_cuda_from_a_gpu_drains_nobody(reason: str, cause: s
 
 
 def test_a_killed_rank_comes_before_those_that_felt_it() -> None:
-    told = worked(
+    reported = worked(
         rank0=[
             {"ddp": "joined", "size": 4, "group_rank": 0, "seconds": 1},
             {"ddp": "failed", "phase": "all_reduce", "reason": "Connection closed by peer"},
         ],
         rank3=[{"ddp": "joined", "size": 4, "group_rank": 3, "seconds": 1}],
     )
-    killed = replace(told.tasks[3], rc=137, signal=9)
-    told = replace(told, tasks=(replace(told.tasks[0], rc=1), *told.tasks[1:3], killed))
-    verdict = ddp.all_reduce(told)
+    killed = replace(reported.tasks[3], rc=137, signal=9)
+    reported = replace(reported, tasks=(replace(reported.tasks[0], rc=1), *reported.tasks[1:3], killed))
+    verdict = ddp.all_reduce(reported)
     assert verdict.findings[0].part == "rank 3 (gpu02)"
     assert verdict.findings[0].measured == "ended by signal 9 (SIGKILL)"
     assert verdict.findings[1].part == "rank 0 (gpu01)"
@@ -356,21 +356,23 @@ def test_wrong_sums_and_unequal_parameters_fail() -> None:
 
 
 def test_a_lost_rank_that_nobody_notices_fails() -> None:
-    told = worked(
+    reported = worked(
         rank0=[{"ddp": "stuck", "phase": "collective with a lost rank", "seconds": 20.0}],
         rank1=[{"ddp": "noticed", "seconds": 0.1, "reason": "closed"}],
         rank2=[],
         rank3=[{"ddp": "lost"}],
     )
     codes = {0: 4, 1: 9, 2: 0, 3: 137}
-    told = replace(told, rc=137, tasks=tuple(replace(task, rc=codes[task.task]) for task in told.tasks))
-    said = found(ddp.lost_rank(told, 20))
-    assert said == "rank 0 (gpu01): still waits after 20 s | rank 2 (gpu02): exit status 0"
+    reported = replace(
+        reported, rc=137, tasks=tuple(replace(task, rc=codes[task.task]) for task in reported.tasks)
+    )
+    printed = found(ddp.lost_rank(reported, 20))
+    assert printed == "rank 0 (gpu01): still waits after 20 s | rank 2 (gpu02): exit status 0"
     assert ddp.lost_rank(worked(), 20).outcome is Outcome.NOT_CHECKED
 
 
 def test_torchrun_numbers_every_rank_once() -> None:
-    told = worked()
+    reported = worked()
     tasks = []
     for agent, node in enumerate(NODES):
         facts = []
@@ -385,7 +387,7 @@ def test_torchrun_numbers_every_rank_once() -> None:
             }
             facts += [
                 {"ddp": "given", "rank": rank, "node": node, "given": given},
-                *told.tasks[rank].facts,
+                *reported.tasks[rank].facts,
             ]
         tasks.append(PayloadTask(agent, node, 0, None, tuple(facts)))
     whole = PayloadResult("ddp", NODES, 2, tuple(tasks))
@@ -457,11 +459,11 @@ def agents(
         for local in range(2):
             rank = 2 * agent + local
             given = {"LOCAL_RANK": str(local), "WORLD_SIZE": "4", "MASTER_ADDR": "gpu01", "MASTER_PORT": "1"}
-            told: dict[str, dict[str, Any]] = {
+            reported: dict[str, dict[str, Any]] = {
                 "given": {"given": {**given, **(first or {} if rank == 0 else {})}},
                 "joined": {}, "reduced": {"wrong": 0}, "trained": {"synced": "a", "after": "b", "losses": [1.0]}, "done": {},
             }  # fmt: skip
-            for kind, fact in told.items():
+            for kind, fact in reported.items():
                 if rank or kind != drop:
                     extra = change.get(kind, {}) if rank == 0 else {}
                     facts.append({"ddp": kind, "rank": rank, "node": node, **fact, **extra})
@@ -1268,7 +1270,7 @@ def test_what_is_selected_without_its_section_is_not_proved(sandbox: Sandbox, tm
 
 
 @pytest.mark.parametrize(
-    ("exports", "failing", "said"),
+    ("exports", "failing", "printed"),
     [
         (
             {"RANK": "1"},
@@ -1281,13 +1283,13 @@ def test_what_is_selected_without_its_section_is_not_proved(sandbox: Sandbox, tm
     ],
 )
 def test_faults_of_the_environment(
-    sandbox: Sandbox, tmp_path: Path, exports: dict[str, str], failing: str, said: str
+    sandbox: Sandbox, tmp_path: Path, exports: dict[str, str], failing: str, printed: str
 ) -> None:
     path = claimed(sandbox, tmp_path, exports)
     done = run_suite(path)
     failed = names(done.outcomes, "failed")
     assert [f"{failing}[gpu01]", f"{failing}[gpu02]"] == failed, done.out
-    assert said in done.out
+    assert printed in done.out
     assert "test_group[gloo]" in names(done.outcomes, "not checked")
 
 
@@ -1352,15 +1354,15 @@ def test_what_comes_without_what_goes_before_is_not_judged() -> None:
         "seconds": 1,
     }
 
-    def told(ntasks: int, *facts: dict[str, Any]) -> PayloadResult:
+    def reported(ntasks: int, *facts: dict[str, Any]) -> PayloadResult:
         return PayloadResult("ddp", NODES, ntasks, (PayloadTask(0, "gpu01", 0, None, facts),))
 
     for verdict in (
-        ddp.group(told(0, loaded)),
-        ddp.all_reduce(told(1, bad)),
-        ddp.training(told(1, trained)),
-        ddp.torchrun((told(0, {"ddp": "given", "rank": 7}), 1)),
-        ddp.lost_rank(told(0, {"ddp": "lost"}), 9),
-        ddp.lost_rank(told(1), 9),
+        ddp.group(reported(0, loaded)),
+        ddp.all_reduce(reported(1, bad)),
+        ddp.training(reported(1, trained)),
+        ddp.torchrun((reported(0, {"ddp": "given", "rank": 7}), 1)),
+        ddp.lost_rank(reported(0, {"ddp": "lost"}), 9),
+        ddp.lost_rank(reported(1), 9),
     ):
         assert (verdict.outcome, verdict.findings, verdict.metrics) == (Outcome.NOT_CHECKED, (), ())

@@ -14,6 +14,7 @@ from system import test_submitit as test_submitit_suite
 from system import test_tensorflow as test_tensorflow_suite
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_errors import LaunchFailure
@@ -27,7 +28,7 @@ from pytest_gpucluster.suites.submitit import checks as submitit
 from pytest_gpucluster.suites.tensorflow import checks as tensorflow
 
 
-def told(verdict: Verdict) -> tuple[Any, ...]:
+def reported(verdict: Verdict) -> tuple[Any, ...]:
     return verdict.outcome, verdict.reason, verdict.findings, verdict.metrics
 
 
@@ -50,7 +51,7 @@ def test_mpirun_of_conda_goes_before_several_others() -> None:
             "mpirun", "/conda/bin/mpirun of conda (Open MPI 4) in front of /one/bin/mpirun", "/one/bin/mpirun"
         ),
     )
-    assert told(mpi.path(InstalledMpi("n"), MpiConfig(prefix="/opt/mpi"), conda_environment=False)) == (
+    assert reported(mpi.path(InstalledMpi("n"), MpiConfig(prefix="/opt/mpi"), conda_environment=False)) == (
         Outcome.NOT_CHECKED, "no mpirun on PATH, which mpi.installed judges", (), ()
     )  # fmt: skip
 
@@ -69,7 +70,7 @@ def test_a_library_of_unknown_version_is_quoted_in_80_characters() -> None:
 
 def test_one_node_has_no_fleet_even_if_it_differs_from_itself() -> None:
     norms = mpi.norms({"a": InstalledMpi("a", mpirun="/a/mpirun")})
-    assert told(mpi.alike(InstalledMpi("a", mpirun="/b/mpirun"), norms)) == (
+    assert reported(mpi.alike(InstalledMpi("a", mpirun="/b/mpirun"), norms)) == (
         Outcome.NOT_APPLICABLE,
         "there is no other node of its group, partition and architecture to compare with", (), (),
     )  # fmt: skip
@@ -151,13 +152,13 @@ def test_figures_between_nodes() -> None:
         world=MpiWorld(test_mpi_suite.run().world.ranks, (RankPair((0, 2), 0.5e-6, 0.5e9),))
     )
     latency = Metric("mpi_latency", 0.5, "us", "gpu01-gpu02")
-    assert told(mpi.latency(run, 2.0)) == (Outcome.PASSED, "", (), (latency,))
-    assert told(mpi.latency(run, None)) == (
+    assert reported(mpi.latency(run, 2.0)) == (Outcome.PASSED, "", (), (latency,))
+    assert reported(mpi.latency(run, None)) == (
         Outcome.NOT_APPLICABLE, "the cluster file does not set mpi.max_latency; the figures are recorded", (), (latency,)
     )  # fmt: skip
     bandwidth = Metric("mpi_bandwidth", 0.5, "GB/s", "gpu01-gpu02")
-    assert told(mpi.bandwidth(run, 0.5)) == (Outcome.PASSED, "", (), (bandwidth,))
-    assert told(mpi.bandwidth(run, None)) == (
+    assert reported(mpi.bandwidth(run, 0.5)) == (Outcome.PASSED, "", (), (bandwidth,))
+    assert reported(mpi.bandwidth(run, None)) == (
         Outcome.NOT_APPLICABLE, "the cluster file does not set mpi.min_bandwidth; the figures are recorded", (),
         (bandwidth,),
     )  # fmt: skip
@@ -165,8 +166,8 @@ def test_figures_between_nodes() -> None:
 
 def test_without_a_pair_there_is_no_speed() -> None:
     alone = mpi_run(nodes=("gpu01",))
-    assert told(mpi.latency(alone, None)) == (Outcome.NOT_APPLICABLE, "a pair needs two nodes", (), ())
-    assert told(mpi.bandwidth(mpi_run(), None)) == (
+    assert reported(mpi.latency(alone, None)) == (Outcome.NOT_APPLICABLE, "a pair needs two nodes", (), ())
+    assert reported(mpi.bandwidth(mpi_run(), None)) == (
         Outcome.NOT_CHECKED,
         "no pair of nodes was measured",
         (),
@@ -206,12 +207,12 @@ def test_a_job_that_could_not_be_asked_for_is_not_judged_at_all() -> None:
         })
         for n in range(4)
     ]  # fmt: skip
-    job = test_horovod_suite.world(*spoilt, not_applicable="no mpirun")
+    job = test_horovod_suite.world(*spoilt, obstacle=NotApplicable("no mpirun"))
     for judge in (horovod.ranks, horovod.all_reduce, horovod.broadcast, horovod.training):
-        assert told(judge(job)) == (Outcome.NOT_APPLICABLE, "no mpirun", (), ())
+        assert reported(judge(job)) == (Outcome.NOT_APPLICABLE, "no mpirun", (), ())
     unbelieved = test_horovod_suite.world(*spoilt, problem="it hung")
     for judge in (horovod.all_reduce, horovod.broadcast, horovod.training):
-        assert told(judge(unbelieved)) == (
+        assert reported(judge(unbelieved)) == (
             Outcome.NOT_CHECKED, "the ranks of the job are not valid: see horovod.ranks", (), ()
         )  # fmt: skip
 
@@ -305,7 +306,7 @@ def cluster(nodes: dict[str, ray.NodeFacts], *alive: str, **driver: Any) -> ray.
 
 def test_a_cluster_that_was_never_started() -> None:
     never = Finding("head on a", "was not started", "a head that the workers can join")
-    assert told(ray.nodes(cluster({}))) == (Outcome.FAILED, "", (never,), ())
+    assert reported(ray.nodes(cluster({}))) == (Outcome.FAILED, "", (never,), ())
     fine = {"a": ray.NodeFacts({"ended": {}})}
     assert ray.nodes(cluster(fine, "a")).findings == (Finding("b", "missing: was not started", "alive"),)
     joined = {**fine, "b": ray.NodeFacts({"ended": {}})}
@@ -329,8 +330,8 @@ def test_two_nodes_are_a_cluster_and_one_is_none() -> None:
     assert ray.tasks("b", two).findings == (Finding("task", "c", "runs on b"),)
     one = replace(two, requested={"b": SHARE})
     lone = (Outcome.NOT_APPLICABLE, "a cluster needs two nodes: see ray.alone", (), ())
-    assert told(ray.tasks("b", one)) == lone
-    assert told(ray.nodes(one)) == lone
+    assert reported(ray.tasks("b", one)) == lone
+    assert reported(ray.nodes(one)) == lone
 
 
 @pytest.mark.parametrize(
@@ -356,8 +357,8 @@ def test_the_token_is_of_ray_2_52(version: str, *, judged: bool) -> None:
         )
     else:
         reason = f"Ray {version} has no token authentication: install 2.52 or later, or set ray.token: false"
-        assert told(verdict) == (Outcome.NOT_CHECKED, reason, (), ())
-    assert told(ray.token(facts, False)) == (
+        assert reported(verdict) == (Outcome.NOT_CHECKED, reason, (), ())
+    assert reported(ray.token(facts, False)) == (
         Outcome.NOT_APPLICABLE, "the cluster file disables Ray's token (ray.token)", (), ()
     )  # fmt: skip
 
@@ -402,7 +403,7 @@ def test_the_address_of_the_leader() -> None:
     )
     assert placed("gpu01", task2=loop, task3=loop).outcome is Outcome.PASSED
     silent = PayloadResult("ddp", ("gpu01", "gpu02"), 4, problem="it hung")
-    assert told(ddp.master_addr("gpu01", silent)) == (
+    assert reported(ddp.master_addr("gpu01", silent)) == (
         Outcome.NOT_CHECKED, "the tasks of the node reported nothing: it hung", (), ()
     )  # fmt: skip
 
@@ -456,7 +457,10 @@ def test_causes_come_before_what_follows_from_them() -> None:
         "timeout", "Timeout", "timed out", "time out", "Timedout", "connection closed", "Connection reset",
         "Connection refused", "connection was", "broken pipe", "Broken pipe", "3 of 4 clients joined",
     ]  # fmt: skip
-    tasks = [PayloadTask(0, "n", 1, None, (stuck,)), *(failed(n + 1, said) for n, said in enumerate(follows))]
+    tasks = [
+        PayloadTask(0, "n", 1, None, (stuck,)),
+        *(failed(n + 1, printed) for n, printed in enumerate(follows)),
+    ]
     tasks += [failed(40, "no CUDA"), PayloadTask(41, "n", None, 9, ())]
     order = [task.task for task in ddp._causes_first(tasks, PayloadResult("ddp", ("n",), 42, tuple(tasks)))]
     assert order == [40, 41, *range(1, 13), 0]
@@ -468,7 +472,7 @@ def test_the_last_to_notice_a_lost_rank_counts() -> None:
         *({"ddp": "noticed", "rank": n, "seconds": n + 1.0} for n in range(3)),
     ]
     tasks = tuple(PayloadTask(int(fact["rank"]), "n", 1, None, (fact,)) for fact in facts)
-    assert told(ddp.lost_rank(PayloadResult("ddp", ("n",), 4, tasks, rc=1), 60.0)) == (
+    assert reported(ddp.lost_rank(PayloadResult("ddp", ("n",), 4, tasks, rc=1), 60.0)) == (
         Outcome.PASSED, "", (), (Metric("ddp_lost_rank", 3.0, "s"),)
     )  # fmt: skip
 
@@ -489,14 +493,14 @@ def test_the_first_word_on_tensorflow_counts() -> None:
 
 def test_submitit_tells_ranks_and_exceptions_exactly() -> None:
     places = [{"rank": rank, "tasks": 3, "slurm": rank, "node": "a"} for rank in (0, 2)]
-    facts = test_submitit_suite.told(multitask={"value": places})
+    facts = test_submitit_suite.reported(multitask={"value": places})
     assert submitit.multitask(facts).findings == (Finding("ranks", "0, 2", "0 to 2, once each"),)
-    silent = test_submitit_suite.told(failure={"error": "FailedJobError"})
+    silent = test_submitit_suite.reported(failure={"error": "FailedJobError"})
     assert submitit.failure(silent).findings == (
         Finding("job", "FailedJobError", "FailedJobError: gpucluster: expected failure"),
     )
-    unsaid = test_submitit_suite.told(accounting=False, add={"value": [12], "state": "FAILED"})
-    assert told(submitit.accounting(unsaid)) == (
+    unsaid = test_submitit_suite.reported(accounting=False, add={"value": [12], "state": "FAILED"})
+    assert reported(submitit.accounting(unsaid)) == (
         Outcome.NOT_CHECKED,
         "Slurm stores no job records, so submitit uses its result files: set AccountingStorageType of slurm.conf, or list "
         "submitit.accounting under `not_applicable`", (), (),

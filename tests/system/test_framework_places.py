@@ -80,7 +80,7 @@ def test_a_task_on_the_host_is_in_no_image(places: Sandbox, tmp_path: Path) -> N
     image = str(places.layout.root / "images" / "sandbox.sqsh")
     done = run(places, tmp_path, environment={"container_image": image}, nodes="gpu[01-02]")
     assert done.rc == 1, done.out
-    said = f"the task ran on the host, not in the image {image}: slurmd there does not load Pyxis (plugstack.conf)"
+    printed = f"the task ran on the host, not in the image {image}: slurmd there does not load Pyxis (plugstack.conf)"
     for suite, item in {
         "ddp": "framework", "horovod": "build", "mpi": "installed", "ray": "alone", "tensorflow": "framework",
         "training": "framework",
@@ -91,7 +91,7 @@ def test_a_task_on_the_host_is_in_no_image(places: Sandbox, tmp_path: Path) -> N
             if it["event"] == "result" and it["nodeid"].endswith(f"test_{suite}.py::test_{item}[gpu01]")
         )
         (verdict,) = event["verdicts"]
-        assert [(it["measured"], verdict["action"]) for it in verdict["findings"]] == [(said, "configure")], (
-            suite
-        )
+        assert [(it["measured"], verdict["action"]) for it in verdict["findings"]] == [
+            (printed, "configure")
+        ], suite
     assert {name.partition("[")[0] for name in names(done.outcomes, "passed")} == {"test_left"}, done.out

@@ -40,7 +40,7 @@ WAY = Launch("pytorch", "gloo", "srun")
 PLACES = ("gpu01", "gpu01", "gpu02", "gpu02")
 
 
-def told(verdict: Verdict) -> str:
+def reported(verdict: Verdict) -> str:
     return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
 
 
@@ -99,7 +99,7 @@ def world(*changed: dict[str, Any], **change: Any) -> World:
 
 def test_a_good_job_passes_all_checks() -> None:
     for judge in (checks.ranks, checks.all_reduce, checks.broadcast, checks.training):
-        assert judge(world()).outcome is Outcome.PASSED, told(judge(world()))
+        assert judge(world()).outcome is Outcome.PASSED, reported(judge(world()))
     assert [metric.unit for metric in checks.all_reduce(world()).metrics] == ["GB/s"]
 
 
@@ -128,7 +128,7 @@ def test_a_good_job_passes_all_checks() -> None:
 def test_each_fault_of_ranks_has_its_words(given: World, words: str) -> None:
     verdict = checks.ranks(given, "eth0")
     assert verdict.outcome is Outcome.FAILED
-    assert words in told(verdict)
+    assert words in reported(verdict)
 
 
 def test_ranks_that_waited_name_the_node_that_did_not_come() -> None:
@@ -140,8 +140,8 @@ def test_ranks_that_waited_name_the_node_that_did_not_come() -> None:
         "problem": "not done within 20 s",
     }
     verdict = checks.ranks(World(WAY, PLACES, problems=(late,)))
-    assert "not done within 20 s (in init)" in told(verdict)
-    assert "gpu02: no rank of the node sent a report" in told(verdict)
+    assert "not done within 20 s (in init)" in reported(verdict)
+    assert "gpu02: no rank of the node sent a report" in reported(verdict)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_ranks_that_waited_name_the_node_that_did_not_come() -> None:
     ],
 )
 def test_wrong_results_are_found(judge: Any, changed: dict[str, Any], words: str) -> None:
-    assert words in told(judge(world(changed)))
+    assert words in reported(judge(world(changed)))
 
 
 @pytest.mark.parametrize("judge", [checks.all_reduce, checks.broadcast, checks.training])
@@ -180,15 +180,15 @@ def test_a_build_without_what_is_expected_fails() -> None:
     here = NodeBuild(read(TABLE))
     assert checks.build(here, ("pytorch",), ("gloo", "mpi"), ("gloo",)).outcome is Outcome.PASSED
     verdict = checks.build(here, ("pytorch", "tensorflow"), ("gloo",), ("nccl",))
-    assert "frameworks: without tensorflow; with pytorch" in told(verdict)
-    assert "tensor operations: without nccl; with gloo, mpi" in told(verdict)
+    assert "frameworks: without tensorflow; with pytorch" in reported(verdict)
+    assert "tensor operations: without nccl; with gloo, mpi" in reported(verdict)
 
 
 def test_another_version_is_found() -> None:
     other = NodeBuild(read(TABLE.replace("0.28.1", "0.27.0")))
     builds = {"gpu01": NodeBuild(read(TABLE)), "gpu02": NodeBuild(read(TABLE)), "gpu03": other}
     assert checks.version("gpu01", builds).outcome is Outcome.PASSED
-    assert told(checks.version("gpu03", builds)) == "Horovod: 0.27.0 / 0.28.1, as on 2 of 3 nodes"
+    assert reported(checks.version("gpu03", builds)) == "Horovod: 0.27.0 / 0.28.1, as on 2 of 3 nodes"
 
 
 def test_versions_in_halves_drain_nobody() -> None:
@@ -704,10 +704,10 @@ def test_a_rendezvous_port_that_is_taken_is_named() -> None:
             timeout=120,
             check=False,
         )
-    said = json.loads(done.stdout)
+    printed = json.loads(done.stdout)
     assert done.returncode == 1
-    assert (said["what"], said["node"]) == ("port", "gpu01")
-    assert f"port {port} for the rendezvous is taken" in said["problem"]
+    assert (printed["what"], printed["node"]) == ("port", "gpu01")
+    assert f"port {port} for the rendezvous is taken" in printed["problem"]
 
 
 # --- the real thing
@@ -831,9 +831,9 @@ def test_a_late_node_and_a_wrong_interface_have_their_own_verdicts(sandbox: Sand
     run = run_suite(
         sandbox, tmp_path, "test_horovod.py", python=python, nodes="gpu[01-02]", horovod=late, constants=ONE
     )
-    said = message(run, "test_ranks[pytorch-gloo-srun]")
-    assert "rank 0 on gpu01: not done within 17 s" in said, run.out[-3000:]
-    assert "gpu02: no rank of the node sent a report" in said
+    printed = message(run, "test_ranks[pytorch-gloo-srun]")
+    assert "rank 0 on gpu01: not done within 17 s" in printed, run.out[-3000:]
+    assert "gpu02: no rank of the node sent a report" in printed
     wrong = {**claim, "interface": "ib9"}
     run = run_suite(sandbox, tmp_path, "test_horovod.py", nodes="gpu[01-02]", horovod=wrong, constants=ONE)
     assert "interface ib9: missing; the node has " in message(run, "test_interface[gpu02]")

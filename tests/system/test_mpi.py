@@ -52,7 +52,7 @@ NODES = ("gpu01", "gpu02")
 OPEN_MPI, MPICH = "Open MPI v4.1.4, package: Debian OpenMPI", "MPICH Version:      5.0.2"
 
 
-def told(verdict: Verdict) -> str:
+def reported(verdict: Verdict) -> str:
     return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
 
 
@@ -264,7 +264,7 @@ def test_a_good_world_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "printed"),
     [
         ({"world": world_of(*(rank(0, 1, node=NODES[n // 2]) for n in range(4)))}, "singletons: 4 programs"),
         ({"world": world_of(rank(0), rank(1), rank(3))}, "ranks 2: sent no report"),
@@ -280,14 +280,14 @@ def test_a_good_world_passes() -> None:
         ({"rc": 9}, "mpirun: exit status 9: no message"),
     ],
 )  # fmt: skip
-def test_each_bad_world_has_its_verdict(change: dict[str, Any], said: str) -> None:
+def test_each_bad_world_has_its_verdict(change: dict[str, Any], printed: str) -> None:
     verdict = mpi_world.world(run(**change))
     assert verdict.outcome is Outcome.FAILED
-    assert said in told(verdict)
+    assert printed in reported(verdict)
 
 
 @pytest.mark.parametrize(
-    ("recording", "launcher", "said", "cause", "hint"),
+    ("recording", "launcher", "printed", "cause", "hint"),
     [
         (
             "mpi-none.txt",
@@ -301,11 +301,11 @@ def test_each_bad_world_has_its_verdict(change: dict[str, Any], said: str) -> No
     ],
 )
 def test_recorded_failures_are_explained(
-    recording: str, launcher: str, said: str, cause: str, hint: str
+    recording: str, launcher: str, printed: str, cause: str, hint: str
 ) -> None:
     failures = mpi_errors.explain((DATA / "nccl" / recording).read_text(), mpi=launcher.partition("=")[2])
     verdict = mpi_world.world(run(launcher=launcher, world=MpiWorld(), rc=1, failures=failures))
-    assert said in told(verdict)
+    assert printed in reported(verdict)
     assert cause in verdict.cause
     assert hint in verdict.hint
 
@@ -318,7 +318,7 @@ def test_singletons_say_which_pmi_is_wanting() -> None:
 
 def test_a_wrong_sum_names_rank_and_node() -> None:
     verdict = mpi_world.allreduce(run(world=world_of(rank(0), rank(2, wrong=3))))
-    assert told(verdict) == "rank 2 on gpu02: 3 of 1024 elements wrong / the closed form of the sum"
+    assert reported(verdict) == "rank 2 on gpu02: 3 of 1024 elements wrong / the closed form of the sum"
     assert mpi_world.allreduce(run(world=MpiWorld())).outcome is Outcome.NOT_CHECKED
     assert mpi_world.allreduce(run(world=world_of(rank(0, elements=0)))).outcome is Outcome.FAILED
 
@@ -339,8 +339,10 @@ def test_thread_levels_are_ordered(level: str, wanted: str, outcome: Outcome) ->
 
 
 def test_speed_is_recorded_and_judged_where_a_bound_is_stated() -> None:
-    assert told(checks.latency(run(), 1.5)) == "gpu01-gpu02: 2 us / at most 1.5 us (mpi.max_latency)"
-    assert told(checks.bandwidth(run(), 12)) == "gpu01-gpu02: 10 GB/s / at least 12 GB/s (mpi.min_bandwidth)"
+    assert reported(checks.latency(run(), 1.5)) == "gpu01-gpu02: 2 us / at most 1.5 us (mpi.max_latency)"
+    assert (
+        reported(checks.bandwidth(run(), 12)) == "gpu01-gpu02: 10 GB/s / at least 12 GB/s (mpi.min_bandwidth)"
+    )
     unbound = checks.latency(run(), None)
     assert unbound.outcome is Outcome.NOT_APPLICABLE
     assert [(metric.value, metric.device) for metric in unbound.metrics] == [(2.0, "gpu01-gpu02")]
@@ -380,20 +382,20 @@ CONDA = replace(
 def test_what_a_node_lacks_is_named() -> None:
     config = MpiConfig(languages=("c", "python"))
     bare = replace(GOOD, mpirun="", library={}, problems={"c": "mpicc: not found"})
-    assert told(checks.installed(bare, config)) == (
+    assert reported(checks.installed(bare, config)) == (
         "mpirun: not on PATH / on PATH; MPI of C programs: mpicc: not found / a program that compiles and starts; "
         "mpi4py: no answer / a program that compiles and starts"
     )
     assert checks.installed(GOOD, MpiConfig()).outcome is Outcome.PASSED
     assert checks.installed(bare, MpiConfig(launchers=("srun",))).findings[0].part == "MPI of C programs"
     other = checks.installed(GOOD, MpiConfig(implementation="Open MPI v5"))
-    assert "expected" not in told(other)
-    assert "Open MPI v5 (mpi.implementation)" in told(other)
+    assert "expected" not in reported(other)
+    assert "Open MPI v5 (mpi.implementation)" in reported(other)
 
 
 def test_condas_mpirun_in_front_of_the_sites_is_named() -> None:
     verdict = checks.path(CONDA, MpiConfig(), conda_environment=False)
-    assert told(verdict) == (
+    assert reported(verdict) == (
         "mpirun: /opt/conda/bin/mpirun of conda (Hydra 4.2) in front of /usr/bin/mpirun / /usr/bin/mpirun"
     )
     assert checks.path(CONDA, MpiConfig(), conda_environment=True).outcome is Outcome.PASSED
@@ -457,9 +459,12 @@ def test_a_type_that_slurm_or_the_mpi_lacks_is_named() -> None:
     types = ("none", "pmi2", "pmix")
     assert checks.pmi(types, ["pmix"], GOOD).outcome is Outcome.PASSED
     assert (
-        told(checks.pmi(("none", "pmi2"), ["pmix"], GOOD)) == "srun --mpi=pmix: Slurm has none, pmi2 / pmix"
+        reported(checks.pmi(("none", "pmi2"), ["pmix"], GOOD))
+        == "srun --mpi=pmix: Slurm has none, pmi2 / pmix"
     )
-    assert told(checks.pmi(types, ["pmi2"], GOOD)) == "srun --mpi=pmi2: Open MPI 4.1.4 supports pmix / pmi2"
+    assert (
+        reported(checks.pmi(types, ["pmi2"], GOOD)) == "srun --mpi=pmi2: Open MPI 4.1.4 supports pmix / pmi2"
+    )
     assert checks.pmi(types, [], GOOD).outcome is Outcome.NOT_APPLICABLE
 
 
@@ -1063,10 +1068,10 @@ def test_pmi_missing_and_singletons(sandbox: Sandbox, frameworks: Path, tmp_path
     assert without.rc == 1
     assert {"test_world[srun-c]", "test_world[srun_pmi2-c]"} <= set(names(without.outcomes, "failed"))
     for item in ("test_world[srun-c]", "test_world[srun_pmi2-c]"):
-        said = why(without, item)
-        assert "OMPI was not built with SLURM's PMI support" in said
-        assert "no PMI support" in said
-        assert "srun --mpi=pmix" in said
+        printed = why(without, item)
+        assert "OMPI was not built with SLURM's PMI support" in printed
+        assert "no PMI support" in printed
+        assert "srun --mpi=pmix" in printed
     assert "Open MPI 4" in why(without, "test_pmi[gpu01]")
     lonely = accept(sandbox, tmp_path, "mpich", "-k", "world or allreduce", launchers=["srun"])
     assert names(lonely.outcomes, "failed") == ["test_world[srun-c]"]
@@ -1077,13 +1082,13 @@ def test_pmi_missing_and_singletons(sandbox: Sandbox, frameworks: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ((), "--external-launcher --nodelist=gpu[03-04]"),
         (("-hosts", "gpu01,gpu02"), "--external-launcher"),  # it names them to srun itself
     ],
 )
-def test_srun_gets_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...], told: str) -> None:
+def test_srun_gets_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...], reported: str) -> None:
     """Slurm 23.11 and 25.11 put the daemons of MPICH's mpirun on any nodes of the job."""
     script = ROOT / "src/pytest_gpucluster/kit/payloads/mpi/as_batch.sh"
     done = subprocess.run(
@@ -1093,7 +1098,7 @@ def test_srun_gets_the_hosts_that_mpirun_takes_from_slurm(words: tuple[str, ...]
         text=True,
         check=True,
     )
-    assert done.stdout == told + "\n"
+    assert done.stdout == reported + "\n"
 
 
 def test_ranks_on_hosts_that_were_not_asked_for(sandbox: Sandbox, frameworks: Path, tmp_path: Path) -> None:
@@ -1102,8 +1107,8 @@ def test_ranks_on_hosts_that_were_not_asked_for(sandbox: Sandbox, frameworks: Pa
         mpirun_args=["-hosts", "gpu01:2,gpu03:2"],
     )  # fmt: skip
     assert names(run.outcomes, "failed") == ["test_world[mpirun-c]"]
-    said = why(run, "test_world[mpirun-c]")
-    assert "ranks 2, 3: on gpu03, which was not requested / on gpu[01-02]" in said
+    printed = why(run, "test_world[mpirun-c]")
+    assert "ranks 2, 3: on gpu03, which was not requested / on gpu[01-02]" in printed
 
 
 def test_one_node_without_mpi_is_named_and_the_others_go_on(
@@ -1142,9 +1147,9 @@ def test_condas_mpirun_first_on_path(sandbox: Sandbox, frameworks: Path, tmp_pat
         environments=environment,
         launchers=["mpirun"],
     )
-    said = why(run, "test_path[gpu01]")
-    assert f"{conda}/bin/mpirun of conda (Hydra " in said
-    assert "in front of /usr/bin/mpirun" in said
+    printed = why(run, "test_path[gpu01]")
+    assert f"{conda}/bin/mpirun of conda (Hydra " in printed
+    assert "in front of /usr/bin/mpirun" in printed
     assert "Open MPI 4" in why(run, "test_matches[gpu01]")  # and it is of another MPI than the compiler
 
 

@@ -107,14 +107,14 @@ def ended_by_us(run: Run) -> list[str]:
 
 
 def first_part(result: dict[str, Any]) -> str:
-    return str(next(finding for said in result["verdicts"] for finding in said["findings"])["part"])
+    return str(next(finding for printed in result["verdicts"] for finding in printed["findings"])["part"])
 
 
-def told(result: dict[str, Any]) -> str:
+def reported(result: dict[str, Any]) -> str:
     """Return all that the verdicts of a result say, in one text."""
     lines = [result["message"]]
-    for said in result["verdicts"]:
-        lines += [said["cause"], *(" ".join(finding.values()) for finding in said["findings"])]
+    for printed in result["verdicts"]:
+        lines += [printed["cause"], *(" ".join(finding.values()) for finding in printed["findings"])]
     return "\n".join(lines)
 
 
@@ -272,7 +272,7 @@ def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
     assert found.keys() == case.failed.keys(), run.out[-3000:]
     for key, (part, words) in case.failed.items():
         assert first_part(found[key]).startswith(part)
-        assert words in told(found[key]), key
+        assert words in reported(found[key]), key
     for fault in case.faults:  # the table says which check finds the fault
         says = FOUND_BY[fault.kind][0]
         assert not says.startswith("nccl.") or {(says, fault.node), (says, "")} & found.keys()
@@ -316,7 +316,7 @@ def test_a_node_that_hangs_meanwhile_costs_itself_alone(
     node = "" if check == "nccl.whole" else "gpu05"
     assert found.keys() == {("nccl.pairs", "gpu05"), (check, node)}, run.out[-3000:]
     assert first_part(found[check, node]) == "gpu05"
-    assert "lost: a step started no task there within" in told(found[check, node])
+    assert "lost: a step started no task there within" in reported(found[check, node])
     assert "scontrol show node gpu05" in run.out
     assert "so no node or link is at fault" not in run.out
 
@@ -331,7 +331,7 @@ def test_a_node_that_is_above_every_threshold_still_stands_apart(eight: Sandbox,
     slower = (Fault("slow_node", "gpu03", {"factor": 0.93}),)
     run = accept(eight, tmp_path, faults=slower, tolerance=0.2)
     assert failures(run).keys() == {("nccl.outlier", "gpu03")}, run.out[-3000:]
-    assert "below the median" in told(failures(run)["nccl.outlier", "gpu03"])
+    assert "below the median" in reported(failures(run)["nccl.outlier", "gpu03"])
 
 
 def test_a_baseline_is_recorded_and_judged_against(eight: Sandbox, tmp_path: Path) -> None:
@@ -351,12 +351,12 @@ def test_a_baseline_is_recorded_and_judged_against(eight: Sandbox, tmp_path: Pat
     slower = (Fault("slow_node", "gpu03", {"factor": 0.96}),)
     found = failures(accept(eight, tmp_path, f"--baseline={path}", faults=slower))
     assert ("nccl.alone_bandwidth", "gpu03") in found
-    assert "baseline" in told(found["nccl.alone_bandwidth", "gpu03"])
+    assert "baseline" in reported(found["nccl.alone_bandwidth", "gpu03"])
     assert {node for _, node in found} <= {"gpu03", ""}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "printed"),
     [
         (None, "baseline cannot be read: No such file"),
         ("nodes: gpu01\n", "not a baseline"),
@@ -364,7 +364,7 @@ def test_a_baseline_is_recorded_and_judged_against(eight: Sandbox, tmp_path: Pat
     ],
 )
 def test_a_bad_baseline_is_reported_in_one_line_before_anything_starts(
-    eight: Sandbox, tmp_path: Path, text: str | None, said: str
+    eight: Sandbox, tmp_path: Path, text: str | None, printed: str
 ) -> None:
     path = tmp_path / "own.yaml"
     if text is not None:
@@ -372,7 +372,7 @@ def test_a_bad_baseline_is_reported_in_one_line_before_anything_starts(
     run = accept(eight, tmp_path, f"--baseline={path}")
     assert run.rc == 4
     (error,) = run.errors
-    assert f"{path}: {said}" in error
+    assert f"{path}: {printed}" in error
 
 
 OF_48 = "90s"  # hundreds of tasks start on the cores of this machine
@@ -388,7 +388,7 @@ def test_one_slow_node_of_48_is_named(three_leaves: Sandbox, tmp_path: Path) -> 
         WHOLE,
     }
     assert metrics(run, "localisation_steps")["", ""] <= 3
-    assert "the rounds of pairs name gpu37" in told(failures(run)[WHOLE])
+    assert "the rounds of pairs name gpu37" in reported(failures(run)[WHOLE])
 
 
 @pytest.mark.nightly
@@ -399,4 +399,4 @@ def test_a_slow_leaf_switch_is_named_and_none_of_its_nodes(three_leaves: Sandbox
     found = failures(run)
     assert found.keys() == {(FOUND_BY["slow_leaf"][0], ""), WHOLE}
     assert first_part(found["nccl.links", ""]) == "leaf switch leaf02"
-    assert "the rounds of pairs name leaf switch leaf02" in told(found[WHOLE])
+    assert "the rounds of pairs name leaf switch leaf02" in reported(found[WHOLE])

@@ -91,7 +91,7 @@ def test_without_a_driver_it_says_so() -> None:
 # -- verdicts -----------------------------------------------------------------------------------------------------
 
 
-def told(**changes: dict[str, dict[str, Any]]) -> PayloadResult:
+def reported(**changes: dict[str, dict[str, Any]]) -> PayloadResult:
     """Return two tasks on two nodes, one GPU each; `task1={kind: facts}` changes one."""
     tasks = []
     for number, node in enumerate(("gpu01", "gpu02")):
@@ -111,7 +111,7 @@ def told(**changes: dict[str, dict[str, Any]]) -> PayloadResult:
 
 def ended(*facts: dict[str, Any], rc: int | None = 4, signal: int | None = None) -> PayloadResult:
     """Return two tasks, of which the second printed only these facts."""
-    base = told()
+    base = reported()
     lines = tuple({"rank": 1, "node": "gpu02", **fact} for fact in facts)
     return replace(base, tasks=(base.tasks[0], replace(base.tasks[1], facts=lines, rc=rc, signal=signal)))
 
@@ -131,31 +131,31 @@ INIT = "nccl_examples_init 1 s"
 RIGHT = "right sums on every device"
 ONCE = "0 to 1 of 2, once each"
 EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (lambda: checks.one_device(told()), "passed", "", [], [TWO, INIT]),
-    (lambda: checks.one_process("gpu01", told(task0=ranks((0, 1)))), "passed", "", [], [ONE, INIT]),
+    (lambda: checks.one_device(reported()), "passed", "", [], [TWO, INIT]),
+    (lambda: checks.one_process("gpu01", reported(task0=ranks((0, 1)))), "passed", "", [], [ONE, INIT]),
     (
-        lambda: checks.one_process("gpu03", told()),
+        lambda: checks.one_process("gpu03", reported()),
         "failed",
         "",
         ["tasks: no task started there / every task starts"],
         [],
     ),
     (
-        lambda: checks.one_device(replace(told(), tasks=())),
+        lambda: checks.one_device(replace(reported(), tasks=())),
         "failed",
         "",
         ["tasks: none started / every task starts"],
         [],
     ),
     (
-        lambda: checks.one_device(replace(told(), tasks=(), problem="refused")),
+        lambda: checks.one_device(replace(reported(), tasks=(), problem="refused")),
         "failed",
         "",
         ["tasks: refused / every task starts"],
         [],
     ),
     (
-        lambda: checks.many_devices(told(task1=LACKS)),
+        lambda: checks.many_devices(reported(task1=LACKS)),
         "not checked",
         "no libnccl.so.2 on gpu02: cannot open (NCCL_HOME names its folder)",
         [],
@@ -197,42 +197,42 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [ONE],
     ),
     (
-        lambda: checks.one_device(told(task0=ranks((1, 2)))),
+        lambda: checks.one_device(reported(task0=ranks((1, 2)))),
         "failed",
         "",
         [f"ranks: 1 of 2, 1 of 2 / {ONCE}"],
         [TWO, INIT],
     ),
     (
-        lambda: checks.one_device(told(task0=ranks((0, 1)), task1=ranks((0, 1)))),
+        lambda: checks.one_device(reported(task0=ranks((0, 1)), task1=ranks((0, 1)))),
         "failed",
         "",
         [f"ranks: 0 of 1, 0 of 1 / {ONCE}"],
         [TWO, INIT],
     ),
     (
-        lambda: checks.one_device(told(task0=ranks(), task1=ranks())),
+        lambda: checks.one_device(reported(task0=ranks(), task1=ranks())),
         "failed",
         "",
         [f"ranks: none / {ONCE}"],
         [TWO, INIT],
     ),
     (
-        lambda: checks.one_device(told(task0=ranks(*((rank, 9) for rank in range(9))))),
+        lambda: checks.one_device(reported(task0=ranks(*((rank, 9) for rank in range(9))))),
         "failed",
         "",
         [f"ranks: 0 of 9, 1 of 2, 1 of 9, 2 of 9, 3 of 9, 4 of 9, 5 of 9, 6 of 9 / {ONCE}"],
         [TWO, INIT],
     ),
     (
-        lambda: checks.one_device(told(task1={"loaded": {"node": "gpu01"}})),
+        lambda: checks.one_device(reported(task1={"loaded": {"node": "gpu01"}})),
         "failed",
         "",
         ["GPU gpu01 0000:06:00.0: 2 ranks / one rank"],
         [TWO, INIT],
     ),
     (
-        lambda: checks.one_device(told(task1={"reduced": {"init": 3.5}})),
+        lambda: checks.one_device(reported(task1={"reduced": {"init": 3.5}})),
         "passed",
         "",
         [],
@@ -376,8 +376,8 @@ def test_a_node_without_its_toolchain_is_found(sandbox: Sandbox, tmp_path: Path)
         "test_compiled[gpu02]": "failed",
         "test_compiled[gpu03]": "not applicable",
     }, run.out
-    said = message(run, "test_compiled[gpu02]")
-    assert said == "nvcc: exit 1: nvcc fatal: error: no host compiler"
+    printed = message(run, "test_compiled[gpu02]")
+    assert printed == "nvcc: exit 1: nvcc fatal: error: no host compiler"
     runs = {end for item, end in ends(run).items() if "compiled_run[" in item}
     assert runs == {"not applicable"}
 

@@ -341,7 +341,7 @@ def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "printed",
     [
         "sudo: a password is required",
         "sh: 1: sudo: not found",
@@ -349,9 +349,9 @@ def test_a_kernel_log_for_root_alone_says_how_to_read_it() -> None:
         "ops is not in the sudoers file.",
     ],
 )
-def test_a_sudo_that_is_not_ours_is_named(said: str) -> None:
+def test_a_sudo_that_is_not_ours_is_named(printed: str) -> None:
     with pytest.raises(NotAvailable, match=r"sudo: true in the cluster file needs NOPASSWD"):
-        kernel_log.kernel_log_of(()).parse(Answer("x", 1, b"", said.encode()))
+        kernel_log.kernel_log_of(()).parse(Answer("x", 1, b"", printed.encode()))
 
 
 def test_a_mount_in_a_folder_of_somebody_else_is_not_down(homes: Mapping[str, Path]) -> None:
@@ -404,7 +404,7 @@ def test_what_others_left_under_our_name_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("trap", "said"),
+    ("trap", "printed"),
     [
         ("folder", "the folder belongs to another user ({bob}): --report-dir=DIR names another folder"),
         ("group", "the folder belongs to another user ({bob}): --report-dir=DIR names another folder"),
@@ -413,7 +413,7 @@ def test_what_others_left_under_our_name_is_refused_in_one_line(
     ],
 )
 def test_a_report_folder_that_others_have_prepared_is_refused(
-    homes: Mapping[str, Path], trap: str, said: str
+    homes: Mapping[str, Path], trap: str, printed: str
 ) -> None:
     home, (alice, bob) = homes[ALICE], (pwd.getpwnam(name).pw_uid for name in (ALICE, BOB))
     reports = home.parent / "reports"
@@ -433,20 +433,20 @@ def test_a_report_folder_that_others_have_prepared_is_refused(
     )
     assert run.rc == 4, run.out
     (line,) = run.errors
-    assert said.format(bob=bob) in line
+    assert printed.format(bob=bob) in line
     if trap == "way":
         assert list(mine.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"),
+    ("mode", "printed"),
     [
         (0o1777, "the folder belongs to another user ({bob}): set TMPDIR to a folder of your own"),
         (0o777, "all users may replace files in this folder (mode 0777): set TMPDIR to a folder of your own"),
     ],
 )
 def test_a_temporary_folder_that_others_control_is_refused_with_workers(
-    homes: Mapping[str, Path], mode: int, said: str
+    homes: Mapping[str, Path], mode: int, printed: str
 ) -> None:
     home, (alice, bob) = homes[ALICE], (pwd.getpwnam(name).pw_uid for name in (ALICE, BOB))
     temporary = home.parent / "tmp"
@@ -467,7 +467,7 @@ def test_a_temporary_folder_that_others_control_is_refused_with_workers(
     )
     assert run.rc == 4, run.out
     (line,) = run.errors
-    assert f"TMPDIR={temporary}: {said.format(bob=bob)}" in line
+    assert f"TMPDIR={temporary}: {printed.format(bob=bob)}" in line
     assert list(temporary.iterdir()) == []
 
 

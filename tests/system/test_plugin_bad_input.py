@@ -125,7 +125,7 @@ def test_a_pattern_of_no_suite_ends_the_run_before_nodes_are_asked_for(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "printed"),
     [
         ("--cluster=", "no cluster is named"),
         ("--nodes=gpu01", "--nodes"),
@@ -133,9 +133,11 @@ def test_a_pattern_of_no_suite_ends_the_run_before_nodes_are_asked_for(tmp_path:
         ("--slow", "--slow: needs --cluster"),
     ],
 )
-def test_a_forgotten_cluster_is_no_green_run_on_this_machine(tmp_path: Path, option: str, said: str) -> None:
+def test_a_forgotten_cluster_is_no_green_run_on_this_machine(
+    tmp_path: Path, option: str, printed: str
+) -> None:
     stock = "def test_stock(host):\n    assert host.user('root').exists\n"
-    refused(run_pytest(tmp_path, option, files={"test_stock.py": stock}), said)
+    refused(run_pytest(tmp_path, option, files={"test_stock.py": stock}), printed)
 
 
 OTHERS = """

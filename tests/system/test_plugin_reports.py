@@ -213,7 +213,7 @@ def test_a_verdict_not_checked_is_an_error_where_required(sandbox: Sandbox, tmp_
 
 
 @pytest.mark.parametrize(
-    ("code", "options", "said"),
+    ("code", "options", "printed"),
     [
         ("", (), "no check was executed"),
         ("def test_a(node): pass\n", ("-k", "nothing"), "no check was executed"),
@@ -227,11 +227,11 @@ def test_a_verdict_not_checked_is_an_error_where_required(sandbox: Sandbox, tmp_
 )
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_nothing_executed_is_never_a_success(
-    tmp_path: Path, code: str, options: tuple[str, ...], said: str, workers: str
+    tmp_path: Path, code: str, options: tuple[str, ...], printed: str, workers: str
 ) -> None:
     run = run_pytest(tmp_path, "--cluster=local", workers, *options, files={"test_none.py": code})
     assert run.rc != 0
-    assert [said in line for line in run.errors] == [True], run.out
+    assert [printed in line for line in run.errors] == [True], run.out
     reported = "skip" in code or "expect" in code  # else the run leaves the reports as they were
     assert (tmp_path / "reports" / "latest").exists() is reported
 

@@ -33,7 +33,7 @@ SHARES = dict.fromkeys(NODES, Share(2, 1))
 DRIVER = Path(ray_node.__file__).with_name("payload_driver.py")
 
 
-def told(verdict: Verdict) -> str:
+def reported(verdict: Verdict) -> str:
     return "; ".join(f"{found.part}: {found.measured} / {found.expected}" for found in verdict.findings)
 
 
@@ -114,7 +114,7 @@ def test_a_good_cluster_passes_all_checks() -> None:
 def test_each_fault_of_a_node_alone_has_its_words(change: dict[str, Any], words: str) -> None:
     verdict = checks.alone("gpu01", lone(**change), Share(2, 1))
     assert verdict.outcome is Outcome.FAILED
-    assert words in told(verdict)
+    assert words in reported(verdict)
     assert (verdict.action is Action.MONITOR) == ("is taken" in words)  # by no fault of the node
 
 
@@ -159,7 +159,7 @@ def test_each_fault_of_a_node_alone_has_its_words(change: dict[str, Any], words:
 def test_each_fault_of_a_cluster_has_its_words(check: str, change: dict[str, Any], words: str) -> None:
     verdict = judged(formed(**change))[check]
     assert verdict.outcome is Outcome.FAILED
-    assert words in told(verdict)
+    assert words in reported(verdict)
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_each_fault_of_a_cluster_has_its_words(check: str, change: dict[str, Any
 def test_each_fault_of_a_trial_with_a_gpu_has_its_words(trial: dict[str, str], words: str) -> None:
     trials = {"gpu02": {**TRIAL, "where": "gpu02", **trial}}
     verdict = judged(formed(tune_gpus={"trials": trials, "patience": 120.0}))["tune_gpus"]
-    assert told(verdict) == words
+    assert reported(verdict) == words
 
 
 def test_a_trial_with_a_gpu_is_never_a_pass_by_absence() -> None:
     none = judged(formed(tune_gpus={"trials": {}, "patience": 120.0}))["tune_gpus"]
-    assert "did not run within 120 s" in told(none)
+    assert "did not run within 120 s" in reported(none)
     assert judged(formed(tune_gpus={}))["tune_gpus"].outcome is Outcome.FAILED
     unknown = {"gpu02": {**TRIAL, "where": "gpu02", "uuid": ""}}
     for facts in (
@@ -210,8 +210,8 @@ def test_a_worker_that_did_not_come_is_named_with_its_reason() -> None:
     absent = NodeFacts({"problem": {"what": "ray", "problem": "Ray cannot be imported"}})
     facts = with_node(with_node(formed(), "gpu02", late), "gpu03", absent, "gpu01")
     verdict = checks.nodes(facts)
-    assert "gpu02: missing: its task told nothing" in told(verdict)
-    assert "gpu03: missing: Ray cannot be imported" in told(verdict)
+    assert "gpu02: missing: its task told nothing" in reported(verdict)
+    assert "gpu03: missing: Ray cannot be imported" in reported(verdict)
     assert checks.tasks("gpu02", facts).outcome is Outcome.NOT_CHECKED
 
 
@@ -222,7 +222,7 @@ def test_a_dead_head_is_one_fault_and_not_its_workers() -> None:
         facts = with_node(facts, node, waited)
     facts = with_node(facts, "gpu01", NodeFacts(silent="exit status 137: Killed"))
     assert (
-        told(checks.nodes(facts))
+        reported(checks.nodes(facts))
         == "head on gpu01: exit status 137: Killed / a head that the workers can join"
     )
 
@@ -236,24 +236,24 @@ def test_no_gpus_of_a_node_that_never_came_are_missed() -> None:
 
 def test_a_stranger_among_the_nodes_is_found() -> None:
     facts = with_node(formed(), "gpu02", formed().nodes["gpu02"], *NODES, "login1")
-    assert "also alive: login1" in told(checks.nodes(facts))
+    assert "also alive: login1" in reported(checks.nodes(facts))
 
 
 def test_a_token_on_a_command_line_is_found() -> None:
     seen = NodeFacts({"token": {"set": True, "exposed": 2}})
     facts = with_node(formed(), "gpu03", seen, *NODES)
-    assert "gpu03: the token is on 2 command lines" in told(checks.token(facts, True))
+    assert "gpu03: the token is on 2 command lines" in reported(checks.token(facts, True))
     assert checks.token(replace(facts, version="2.49.1"), True).outcome is Outcome.NOT_CHECKED
 
 
 def test_a_worker_that_stays_is_found() -> None:
     stays = NodeFacts({"problem": {"what": "leave", "problem": "Ray still ran 60 s after the head was lost"}})
-    assert "Ray still ran" in told(checks.head_lost("gpu03", with_node(formed(), "gpu03", stays, *NODES)))
+    assert "Ray still ran" in reported(checks.head_lost("gpu03", with_node(formed(), "gpu03", stays, *NODES)))
     assert checks.head_lost("gpu01", formed()).outcome is Outcome.NOT_APPLICABLE
 
 
 def test_what_is_left_is_reported_and_no_answer_is_no_pass() -> None:
-    assert told(checks.left("process 12 raylet")) == "left behind: process 12 raylet / nothing"
+    assert reported(checks.left("process 12 raylet")) == "left behind: process 12 raylet / nothing"
     assert checks.left("").outcome is Outcome.PASSED
     assert checks.left(None).outcome is Outcome.NOT_CHECKED
 
@@ -845,10 +845,10 @@ def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_pa
     assert found["test_alone[gpu01]"] == found["test_alone[gpu03]"] == "passed", run.out[-4000:]
     assert "Ray: Ray cannot be imported by" in message(run, "test_alone[gpu02]")
     assert f"port: port {23000 + 3 * width} (port) is taken" in message(run, "test_alone[gpu04]")
-    said = message(run, "test_nodes")
-    assert "gpu02: missing: Ray cannot be imported" in said
-    assert "gpu03: missing: sent no result" in said
-    assert "gpu04: missing: port" in said
+    printed = message(run, "test_nodes")
+    assert "gpu02: missing: Ray cannot be imported" in printed
+    assert "gpu03: missing: sent no result" in printed
+    assert "gpu04: missing: port" in printed
     assert found["test_tasks[gpu01]"] == "passed"
     assert found["test_tasks[gpu03]"] == "not checked"
     assert message(run, "test_tune_gpus[gpu01]") == "CUDA_VISIBLE_DEVICES of the trial: 0,1"
@@ -862,8 +862,8 @@ def test_a_dead_head_and_what_it_leaves_are_found(sandbox: Sandbox, tmp_path: Pa
     claim = {"environment": "frameworks", "cpus": 1, "gpus": 0, "join": "40s"}
     chosen = ("-k", "test_nodes or test_left")  # without the step of each node alone
     run = run_suite(sandbox, tmp_path, "test_ray.py", *chosen, python=python, nodes="gpu[01-02]", ray=claim)
-    said = message(run, "test_nodes")
-    assert "head on gpu01: task 0: ended by signal 9 (SIGKILL)" in said, run.out[-4000:]
+    printed = message(run, "test_nodes")
+    assert "head on gpu01: task 0: ended by signal 9 (SIGKILL)" in printed, run.out[-4000:]
     assert ends(run)["test_left[gpu01]"] == "failed", run.out[-4000:]
     assert "left behind: folder /tmp/r" in message(run, "test_left[gpu01]")
     assert leftovers() == []

@@ -52,7 +52,7 @@ def result(*facts: Mapping[str, Any], accounting: bool = False, problem: str = "
     return SubmititResult("submitit", (), 1, (task,), problem, accounting=accounting)
 
 
-def told(*, accounting: bool = False, **changes: dict[str, Any] | None) -> SubmititResult:
+def reported(*, accounting: bool = False, **changes: dict[str, Any] | None) -> SubmititResult:
     """Return what a healthy driver tells; `add={...}` replaces one result, None leaves it away."""
     places = [{"rank": rank, "tasks": 3, "slurm": rank, "node": "gpu01"} for rank in range(3)]
     results: dict[str, dict[str, Any] | None] = {
@@ -75,13 +75,13 @@ def found(verdict: Verdict) -> str:
 @pytest.mark.parametrize("accounting", [False, True])
 def test_healthy_results_pass(accounting: bool) -> None:  # a table of cases
     for check in ALL:
-        assert check(told(accounting=accounting)).outcome is Outcome.PASSED
+        assert check(reported(accounting=accounting)).outcome is Outcome.PASSED
     expected = Outcome.PASSED if accounting else Outcome.NOT_CHECKED
-    assert checks.accounting(told(accounting=accounting)).outcome is expected
+    assert checks.accounting(reported(accounting=accounting)).outcome is expected
 
 
 @pytest.mark.parametrize(
-    ("check", "change", "said"),
+    ("check", "change", "printed"),
     [
         (checks.add, {"add": {"value": [13]}}, "result: [13]"),
         (checks.add, {"add": {"error": "late", "text": "PENDING"}}, "did not end in time: PENDING"),
@@ -111,19 +111,20 @@ def test_healthy_results_pass(accounting: bool) -> None:  # a table of cases
         (checks.cancel, {"cancel": None}, "result of cancel: the driver ended without a message"),
     ],
 )
-def test_what_is_wrong_fails(check: Any, change: dict[str, Any], said: str) -> None:
-    verdict = check(told(**change))
+def test_what_is_wrong_fails(check: Any, change: dict[str, Any], printed: str) -> None:
+    verdict = check(reported(**change))
     assert verdict.outcome is Outcome.FAILED
-    assert said in found(verdict)
+    assert printed in found(verdict)
 
 
 def test_with_accounting_submitit_has_to_know_the_states() -> None:
     unknown = {"over": True, "slurm": "", "known": False, "state": "UNKNOWN", "seconds": 1.0}
     assert (
-        found(checks.cancel(told(accounting=True, cancel=unknown))) == "submitit's state of the job: UNKNOWN"
+        found(checks.cancel(reported(accounting=True, cancel=unknown)))
+        == "submitit's state of the job: UNKNOWN"
     )
-    assert checks.cancel(told(cancel=unknown)).outcome is Outcome.PASSED
-    assert checks.accounting(told(accounting=True, add={"value": [12], "state": "UNKNOWN"})).findings
+    assert checks.cancel(reported(cancel=unknown)).outcome is Outcome.PASSED
+    assert checks.accounting(reported(accounting=True, add={"value": [12], "state": "UNKNOWN"})).findings
 
 
 def test_nothing_submitted_is_one_failure_and_never_a_pass() -> None:
@@ -138,7 +139,7 @@ CONTINUED = {"sum": 36, "runs": [{"restart": 0, "step": 0}, {"restart": 1, "step
 
 
 @pytest.mark.parametrize(
-    ("fact", "said"),
+    ("fact", "printed"),
     [
         ({"value": [CONTINUED]}, ""),
         (
@@ -162,14 +163,14 @@ CONTINUED = {"sum": 36, "runs": [{"restart": 0, "step": 0}, {"restart": 1, "step
         (None, "result of checkpoint: the driver ended without a message"),
     ],
 )
-def test_a_requeued_job_continues(fact: dict[str, Any] | None, said: str) -> None:
-    verdict = checks.checkpoint(replace(told(checkpoint=fact), checkpoint=True))
-    assert found(verdict) == said
-    assert verdict.outcome is (Outcome.FAILED if said else Outcome.PASSED)
+def test_a_requeued_job_continues(fact: dict[str, Any] | None, printed: str) -> None:
+    verdict = checks.checkpoint(replace(reported(checkpoint=fact), checkpoint=True))
+    assert found(verdict) == printed
+    assert verdict.outcome is (Outcome.FAILED if printed else Outcome.PASSED)
 
 
 def test_without_the_key_no_job_is_requeued() -> None:
-    assert checks.checkpoint(told()).outcome is Outcome.NOT_APPLICABLE
+    assert checks.checkpoint(reported()).outcome is Outcome.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_records_are_kept_where_slurm_says_so() -> None:
 
 
 EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
-    (lambda: checks.framework(told()), "passed", "", [], []),
+    (lambda: checks.framework(reported()), "passed", "", [], []),
     (
         lambda: checks.framework(result()),
         "failed",
@@ -226,37 +227,37 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["submission: FailedJobError: sbatch: refused / submits jobs"],
         [],
     ),
-    (lambda: checks.add(told(add={"value": [13]})), "failed", "", ["result: [13] / [12]"], []),
+    (lambda: checks.add(reported(add={"value": [13]})), "failed", "", ["result: [13] / [12]"], []),
     (
-        lambda: checks.add(told(add={"error": "late", "text": "PENDING"})),
+        lambda: checks.add(reported(add={"error": "late", "text": "PENDING"})),
         "failed",
         "",
         ["job: did not end in time: PENDING / runs and ends"],
         [],
     ),
     (
-        lambda: checks.add(told(add={"error": "late", "text": ""})),
+        lambda: checks.add(reported(add={"error": "late", "text": ""})),
         "failed",
         "",
         ["job: did not end in time: unknown to Slurm, without a result / runs and ends"],
         [],
     ),
     (
-        lambda: checks.add(told(add={"error": "UncompletedJobError", "text": "no\nfile\n"})),
+        lambda: checks.add(reported(add={"error": "UncompletedJobError", "text": "no\nfile\n"})),
         "failed",
         "",
         ["job: UncompletedJobError: file / a result"],
         [],
     ),
     (
-        lambda: checks.add(told(add={"error": "UncompletedJobError", "text": ""})),
+        lambda: checks.add(reported(add={"error": "UncompletedJobError", "text": ""})),
         "failed",
         "",
         ["job: UncompletedJobError:  / a result"],
         [],
     ),
     (
-        lambda: checks.add(told(add=None)),
+        lambda: checks.add(reported(add=None)),
         "failed",
         "",
         ["result of add: the driver ended without a message / returned"],
@@ -264,7 +265,9 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.add(
-            result(*told(add=None).tasks[0].facts, {"submitit": "failed", "error": "OSError", "text": "t"})
+            result(
+                *reported(add=None).tasks[0].facts, {"submitit": "failed", "error": "OSError", "text": "t"}
+            )
         ),
         "failed",
         "",
@@ -272,7 +275,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.add(replace(told(add=None), problem="killed")),
+        lambda: checks.add(replace(reported(add=None), problem="killed")),
         "failed",
         "",
         ["result of add: killed / returned"],
@@ -286,35 +289,35 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.array(told(array={"value": [11, 33, 22]})),
+        lambda: checks.array(reported(array={"value": [11, 33, 22]})),
         "failed",
         "",
         ["result: [11, 33, 22] / [11, 22, 33]"],
         [],
     ),
     (
-        lambda: checks.array(told(array=None)),
+        lambda: checks.array(reported(array=None)),
         "failed",
         "",
         ["result of array: the driver ended without a message / returned"],
         [],
     ),
     (
-        lambda: checks.multitask(told(multitask=None)),
+        lambda: checks.multitask(reported(multitask=None)),
         "failed",
         "",
         ["result of multitask: the driver ended without a message / returned"],
         [],
     ),
     (
-        lambda: checks.multitask(told(multitask={"error": "late", "text": "PENDING"})),
+        lambda: checks.multitask(reported(multitask={"error": "late", "text": "PENDING"})),
         "failed",
         "",
         ["job: did not end in time: PENDING / runs and ends"],
         [],
     ),
     (
-        lambda: checks.multitask(told(multitask={"value": []})),
+        lambda: checks.multitask(reported(multitask={"value": []})),
         "failed",
         "",
         ["ranks: none / 0 to 2, once each"],
@@ -322,7 +325,9 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.multitask(
-            told(multitask={"value": [{"rank": r, "tasks": 3, "slurm": 0, "node": "a"} for r in range(3)]})
+            reported(
+                multitask={"value": [{"rank": r, "tasks": 3, "slurm": 0, "node": "a"} for r in range(3)]}
+            )
         ),
         "failed",
         "",
@@ -334,7 +339,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.multitask(
-            told(multitask={"value": [{"rank": 0, "tasks": 1, "slurm": 0, "node": "a"}]})
+            reported(multitask={"value": [{"rank": 0, "tasks": 1, "slurm": 0, "node": "a"}]})
         ),
         "failed",
         "",
@@ -342,28 +347,28 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.failure(told(failure=None)),
+        lambda: checks.failure(reported(failure=None)),
         "failed",
         "",
         ["result of failure: the driver ended without a message / returned"],
         [],
     ),
     (
-        lambda: checks.failure(told(failure={"value": [None]})),
+        lambda: checks.failure(reported(failure={"value": [None]})),
         "failed",
         "",
         ["job: the value [None] / FailedJobError: gpucluster: expected failure"],
         [],
     ),
     (
-        lambda: checks.failure(told(failure={"error": "FailedJobError", "text": "another"})),
+        lambda: checks.failure(reported(failure={"error": "FailedJobError", "text": "another"})),
         "failed",
         "",
         ["job: FailedJobError: another / FailedJobError: gpucluster: expected failure"],
         [],
     ),
     (
-        lambda: checks.failure(told(failure={"error": "UncompletedJobError", "text": checks.FAILURE})),
+        lambda: checks.failure(reported(failure={"error": "UncompletedJobError", "text": checks.FAILURE})),
         "failed",
         "",
         [
@@ -372,30 +377,30 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [],
     ),
     (
-        lambda: checks.failure(told(failure={"error": "UncompletedJobError", "text": "y" + "x" * 200})),
+        lambda: checks.failure(reported(failure={"error": "UncompletedJobError", "text": "y" + "x" * 200})),
         "failed",
         "",
         ["job: UncompletedJobError: " + "x" * 200 + " / FailedJobError: gpucluster: expected failure"],
         [],
     ),
-    (lambda: checks.cancel(told()), "passed", "", [], ["submitit_cancel 1 s"]),
-    (lambda: checks.cancel(told(accounting=True)), "passed", "", [], ["submitit_cancel 1 s"]),
+    (lambda: checks.cancel(reported()), "passed", "", [], ["submitit_cancel 1 s"]),
+    (lambda: checks.cancel(reported(accounting=True)), "passed", "", [], ["submitit_cancel 1 s"]),
     (
-        lambda: checks.cancel(told(cancel=None)),
+        lambda: checks.cancel(reported(cancel=None)),
         "failed",
         "",
         ["result of cancel: the driver ended without a message / returned"],
         [],
     ),
     (
-        lambda: checks.cancel(told(cancel={"error": "late", "text": "PENDING"})),
+        lambda: checks.cancel(reported(cancel={"error": "late", "text": "PENDING"})),
         "failed",
         "",
         ["job: did not end in time: PENDING / runs and ends"],
         [],
     ),
     (
-        lambda: checks.cancel(told(cancel={"over": False, "slurm": "RUNNING", "seconds": 30.0})),
+        lambda: checks.cancel(reported(cancel={"over": False, "slurm": "RUNNING", "seconds": 30.0})),
         "failed",
         "",
         ["job: still RUNNING / cancelled"],
@@ -403,7 +408,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.cancel(
-            told(
+            reported(
                 accounting=True,
                 cancel={"over": True, "slurm": "", "known": False, "state": "CANCELLED", "seconds": 2},
             )
@@ -415,7 +420,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.cancel(
-            told(
+            reported(
                 accounting=True,
                 cancel={"over": True, "slurm": "", "known": True, "state": "COMPLETED", "seconds": 2},
             )
@@ -427,7 +432,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.cancel(
-            told(cancel={"over": True, "slurm": "", "known": False, "state": "UNKNOWN", "seconds": 2})
+            reported(cancel={"over": True, "slurm": "", "known": False, "state": "UNKNOWN", "seconds": 2})
         ),
         "passed",
         "",
@@ -435,30 +440,30 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["submitit_cancel 2 s"],
     ),
     (
-        lambda: checks.accounting(told()),
+        lambda: checks.accounting(reported()),
         "not checked",
         "Slurm stores no job records, so submitit uses its result files: set AccountingStorageType of slurm.conf, or list "
         "submitit.accounting under `not_applicable`",
         [],
         [],
     ),
-    (lambda: checks.accounting(told(accounting=True)), "passed", "", [], []),
+    (lambda: checks.accounting(reported(accounting=True)), "passed", "", [], []),
     (
-        lambda: checks.accounting(told(accounting=True, add=None)),
+        lambda: checks.accounting(reported(accounting=True, add=None)),
         "failed",
         "",
         ["result of add: the driver ended without a message / returned"],
         [],
     ),
     (
-        lambda: checks.accounting(told(accounting=True, add={"value": [12], "state": "UNKNOWN"})),
+        lambda: checks.accounting(reported(accounting=True, add={"value": [12], "state": "UNKNOWN"})),
         "failed",
         "",
         ["state of the job: UNKNOWN / COMPLETED"],
         [],
     ),
     (
-        lambda: checks.accounting(told(accounting=True, add={"value": [12]})),
+        lambda: checks.accounting(reported(accounting=True, add={"value": [12]})),
         "failed",
         "",
         ["state of the job: none / COMPLETED"],

@@ -44,8 +44,8 @@ def worked(size: int = 4, **changes: dict[str, dict[str, Any]]) -> PayloadResult
         }
         for kind, change in changes.get(f"worker{rank}", {}).items():
             facts[kind] = {**facts.get(kind, {}), **change}
-        told = tuple({"tensorflow": kind, **common, **fact} for kind, fact in facts.items())
-        tasks.append(PayloadTask(rank, NODES[rank // 2], 0, None, told))
+        reported = tuple({"tensorflow": kind, **common, **fact} for kind, fact in facts.items())
+        tasks.append(PayloadTask(rank, NODES[rank // 2], 0, None, reported))
     return PayloadResult("tensorflow", NODES, size, tuple(tasks))
 
 
@@ -64,8 +64,8 @@ def found(verdict: Verdict) -> str:
 
 
 def test_healthy_facts_pass() -> None:
-    told = worked()
-    for verdict in (checks.config(told), checks.workers(told, 1), checks.equal(told)):
+    reported = worked()
+    for verdict in (checks.config(reported), checks.workers(reported, 1), checks.equal(reported)):
         assert verdict.outcome is Outcome.PASSED
 
 
@@ -83,17 +83,19 @@ def test_wrong_sums_and_unequal_weights_fail() -> None:
 
 
 def test_a_config_that_the_site_sets_is_named() -> None:
-    told = worked(worker1={"config": {"given": '{"cluster": {}}'}})
-    assert found(checks.config(told)) == 'TF_CONFIG of task 1 on gpu01: {"cluster": {}}'
-    assert "task.index" in found(checks.config(replace(told, tasks=told.tasks[:3])))
+    reported = worked(worker1={"config": {"given": '{"cluster": {}}'}})
+    assert found(checks.config(reported)) == 'TF_CONFIG of task 1 on gpu01: {"cluster": {}}'
+    assert "task.index" in found(checks.config(replace(reported, tasks=reported.tasks[:3])))
 
 
 def test_a_worker_that_died_comes_before_those_that_wait_for_it() -> None:
-    told = worked()
+    reported = worked()
     waits = {"tensorflow": "stuck", "rank": 0, "node": "gpu01", "phase": "strategy", "seconds": 30.0}
-    tasks = [replace(task, rc=137, signal=9, facts=({**waits, "rank": task.task},)) for task in told.tasks]
+    tasks = [
+        replace(task, rc=137, signal=9, facts=({**waits, "rank": task.task},)) for task in reported.tasks
+    ]
     tasks[3] = replace(tasks[3], rc=137, signal=9, facts=())
-    verdict = checks.workers(replace(told, tasks=tuple(tasks)), 1)
+    verdict = checks.workers(replace(reported, tasks=tuple(tasks)), 1)
     assert verdict.findings[0].part == "worker 3 (gpu02)"
     assert verdict.findings[0].measured == "ended by signal 9 (SIGKILL)"
     assert "strategy: no end after 30 s" in verdict.findings[1].measured
@@ -508,5 +510,5 @@ def test_what_only_follows_comes_after_its_cause(words: str, *, follows: bool) -
         PayloadTask(0, "gpu01", 1, None, (), words),
         PayloadTask(1, "gpu02", 1, None, (), "Segmentation fault"),
     )
-    told = PayloadResult("tf", ("gpu01", "gpu02"), 2, (first, other))
-    assert checks._causes_first(told) == ([other, first] if follows else [first, other])
+    reported = PayloadResult("tf", ("gpu01", "gpu02"), 2, (first, other))
+    assert checks._causes_first(reported) == ([other, first] if follows else [first, other])

@@ -73,12 +73,12 @@ def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
     assert len(names(outcomes, "passed")) == 5
     assert run.out.count("[100%]") == 1  # the entries at the end are no part of the progress
     assert "ERROR at setup of test_available[gpu02]" in run.out
-    told = re.compile(
+    reported = re.compile(
         r'gpu02: DRAINED: "bad cable, ticket 4711" by root since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d'
     )
     header, _, rest = run.out.partition("collected" if workers == "-n0" else "workers [")
-    assert told.search(header)
-    assert told.search(rest)
+    assert reported.search(header)
+    assert reported.search(rest)
     assert "2 of 4 nodes" in header
     assert "4 nodes: 2 fit, 0 failed, 0 not proved, 2 not tested" in run.out
     assert run.event("allocation")["nodes"] == ["gpu01", "gpu04"]
@@ -88,7 +88,7 @@ def test_drained_and_failing_nodes_are_an_error_each_and_then_not_tested(
     case = run.cases["gpucluster.run.gpu02 test_available"]  # one name every night, whatever is selected
     (error,) = case.result
     assert type(error).__name__ == "Error"
-    assert told.search(error.message.replace(" is not tested", ""))
+    assert reported.search(error.message.replace(" is not tested", ""))
     properties = {prop.get("name"): prop.get("value") for prop in case._elem.iter("property")}
     assert properties["slurm_reason"] == "bad cable, ticket 4711"
     (skipped,) = run.cases["gpucluster.tiny.gpu02 test_release"].result
@@ -195,7 +195,7 @@ def test_min_nodes_is_reported_beside_failures_and_holds_for_a_selection(
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "printed"),
     [
         ("0", "--min-nodes must be a number from 1, or a percentage like 90%, not '0'"),
         ("110%", "--min-nodes must be a number from 1, or a percentage like 90%, not '110%'"),
@@ -203,11 +203,11 @@ def test_min_nodes_is_reported_beside_failures_and_holds_for_a_selection(
     ],
 )
 def test_a_wrong_min_nodes_is_one_line_before_anything_starts(
-    sandbox: Sandbox, tmp_path: Path, value: str, said: str
+    sandbox: Sandbox, tmp_path: Path, value: str, printed: str
 ) -> None:
     run = run_pytest(tmp_path, on(sandbox), f"--min-nodes={value}", files=SUITE)
     assert run.rc == 4
-    assert run.errors == [f"ERROR: {said}"]
+    assert run.errors == [f"ERROR: {printed}"]
 
 
 def test_only_busy_nodes_is_no_success_even_where_the_inventory_is_fine(
@@ -401,8 +401,8 @@ def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox,
     why = run.out.partition("not tested:")[2]
     by_us = "gpu03: its slurmd starts no task (" in why
     assert by_us or "NOT_RESPONDING" in why
-    said = ("failed", "test_responds[gpu03]") if by_us else ("error", "test_available[gpu03]")
-    assert said[1] in names(run.outcomes, said[0])
+    printed = ("failed", "test_responds[gpu03]") if by_us else ("error", "test_available[gpu03]")
+    assert printed[1] in names(run.outcomes, printed[0])
 
 
 # the inventory is read before items are collected, nodes are asked for afterwards

@@ -82,12 +82,18 @@ def test_a_batch_gives_each_command_its_own_streams_and_status() -> None:
         "pwd",
     )
     answers = run(Batch(tuple((command, 5) for command in commands)))
-    told = [(answers[command].rc, answers[command].stdout, answers[command].stderr) for command in commands]
-    assert told[:3] == [(0, b"a\0b", b"it's\n"), (7, b"", b""), (0, b"", b"")]
-    assert (told[3][0], told[3][1], told[3][2][:4]) == (137, b"out\n", b"err\n")  # the shell may say: Killed
-    assert told[4] == (1, b"", b"")
-    assert told[5][0] == 2
-    assert told[6] == (0, f"{Path.cwd()}\n".encode(), b"")
+    reported = [
+        (answers[command].rc, answers[command].stdout, answers[command].stderr) for command in commands
+    ]
+    assert reported[:3] == [(0, b"a\0b", b"it's\n"), (7, b"", b""), (0, b"", b"")]
+    assert (reported[3][0], reported[3][1], reported[3][2][:4]) == (
+        137,
+        b"out\n",
+        b"err\n",
+    )  # the shell may say: Killed
+    assert reported[4] == (1, b"", b"")
+    assert reported[5][0] == 2
+    assert reported[6] == (0, f"{Path.cwd()}\n".encode(), b"")
 
 
 PLAIN = (
@@ -155,13 +161,13 @@ def test_what_a_cut_batch_does_not_hold_is_left_out() -> None:
 
 
 @given(st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50), st.integers(0, 123)), max_size=5))
-def test_streams_come_apart_as_they_were(told: list[tuple[bytes, bytes, int]]) -> None:
-    batch = Batch(tuple((f"command {number}", 5.0) for number in range(len(told))))
+def test_streams_come_apart_as_they_were(reported: list[tuple[bytes, bytes, int]]) -> None:
+    batch = Batch(tuple((f"command {number}", 5.0) for number in range(len(reported))))
     mark = batch.mark.encode()
-    out = b"".join(piece + mark + b" %d\n" % status for piece, _, status in told)
-    err = b"".join(piece + mark + b"\n" for _, piece, _ in told)
+    out = b"".join(piece + mark + b" %d\n" % status for piece, _, status in reported)
+    err = b"".join(piece + mark + b"\n" for _, piece, _ in reported)
     answers = batch.split(Answer("n1", 0, out, err)).values()
-    assert [(answer.stdout, answer.stderr, answer.rc) for answer in answers] == told
+    assert [(answer.stdout, answer.stderr, answer.rc) for answer in answers] == reported
 
 
 @pytest.mark.parametrize("commands", [[], [("true", 5.0)]])

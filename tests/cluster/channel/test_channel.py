@@ -371,9 +371,9 @@ def test_rubbish_instead_of_an_agent() -> None:
 
 
 def test_the_last_output_of_a_task_is_part_of_why_its_node_is_lost() -> None:
-    said = "0: slurmstepd-here: error: TaskProlog failed status=1"
+    printed = "0: slurmstepd-here: error: TaskProlog failed status=1"
     ended = "srun: error: here: task 0: Exited with exit code 1"
-    popen = LocalTransport().spawn(["sh", "-c", f"echo '{said}' >&2; echo '{ended}' >&2; cat"])
+    popen = LocalTransport().spawn(["sh", "-c", f"echo '{printed}' >&2; echo '{ended}' >&2; cat"])
     with Fleet(popen, ("here",), new_nonce()) as fleet:
         assert (
             "Exited with exit code 1 (slurmstepd-here: error: TaskProlog failed status=1)"

@@ -137,9 +137,9 @@ def test_undecodable_output_is_an_error() -> None:
     ],
 )  # fmt: skip
 def test_what_srun_says_of_ended_tasks(line: str, nodes: str, tasks: str, why: str) -> None:
-    told = ending(line)
-    assert told is not None
-    assert (told.nodes, told.tasks, told.why) == (nodes, tasks, why)
+    reported = ending(line)
+    assert reported is not None
+    assert (reported.nodes, reported.tasks, reported.why) == (nodes, tasks, why)
 
 
 def test_other_lines_of_srun_end_nothing() -> None:
@@ -160,7 +160,7 @@ def test_agent_travels_without_comments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("slurmstepd-gpu01: error: *** STEP 7.0 ON gpu01 CANCELLED AT 2026-11-21T06:58:04 ***", True),
         (
@@ -175,5 +175,5 @@ def test_agent_travels_without_comments() -> None:
         ("srun: error: gpu02: task 1: Killed", False),
     ],
 )
-def test_who_ended_the_step(line: str, *, told: bool) -> None:
-    assert cancelled(line) == told
+def test_who_ended_the_step(line: str, *, reported: bool) -> None:
+    assert cancelled(line) == reported

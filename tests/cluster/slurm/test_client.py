@@ -36,14 +36,14 @@ def test_an_outage_is_ridden_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         "Unable to contact slurm controller (connect failure)",
         "Rate limit exceeded, please retry later",  # SlurmctldParameters=rl_enable, since 23.02
     ],
 )
-def test_what_passes_by_itself(told: str) -> None:
-    assert outage(f"slurm_load_jobs error: {told}")
+def test_what_passes_by_itself(reported: str) -> None:
+    assert outage(f"slurm_load_jobs error: {reported}")
 
 
 def test_a_long_outage_ends_in_one_line(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ class Looks:
 
 
 @pytest.mark.parametrize(
-    ("states", "let_go", "slept", "said"),
+    ("states", "let_go", "slept", "printed"),
     [
         (["IDLE"], ["gpu01", "gpu02"], 0, []),
         (["IDLE+COMPLETING", "IDLE"], ["gpu01", "gpu02"], 0.25, []),
@@ -188,17 +188,18 @@ class Looks:
     ],
 )
 def test_nodes_that_were_given_back_are_waited_for_a_while(
-    monkeypatch: pytest.MonkeyPatch, states: list[str], let_go: list[str], slept: float, said: list[str]
+    monkeypatch: pytest.MonkeyPatch, states: list[str], let_go: list[str], slept: float, printed: list[str]
 ) -> None:
     looks = Looks(*states)
-    told: list[str] = []
+    reported: list[str] = []
     monkeypatch.setattr("pytest_gpucluster.cluster.slurm.completing.time.monotonic", lambda: looks.now)
     slurm: Any = looks
     assert (
-        sorted(completing.wait_completed(slurm, ["gpu01", "gpu02"], 10, told.append, looks.sleep)) == let_go
+        sorted(completing.wait_completed(slurm, ["gpu01", "gpu02"], 10, reported.append, looks.sleep))
+        == let_go
     )
     assert looks.now == slept
-    assert told == said
+    assert reported == printed
 
 
 def test_a_wait_for_epilogs_ends_where_no_more_waiting_is_wanted() -> None:

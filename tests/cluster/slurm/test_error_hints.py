@@ -60,7 +60,7 @@ def test_inside_its_reservation_a_node_is_not_out_for_being_reserved(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("printed", "reported"),
     [
         (
             "Requested time limit is invalid",
@@ -72,19 +72,19 @@ def test_inside_its_reservation_a_node_is_not_out_for_being_reserved(
         ("Invalid qos specification", "DenyQos=low: another slurm.qos"),
     ],
 )
-def test_the_setting_in_the_way_is_named_with_the_key_to_change(said: str, told: str) -> None:
+def test_the_setting_in_the_way_is_named_with_the_key_to_change(printed: str, reported: str) -> None:
     partition = parse_partitions(PARTITION)["batch"]
-    assert partition_limits(partition, ASKED, said) == f"partition batch has {told}"
+    assert partition_limits(partition, ASKED, printed) == f"partition batch has {reported}"
 
 
 @pytest.mark.parametrize(
-    "said", ["Requested time limit is invalid", "Node count", "account", "qos", "Resources"]
+    "printed", ["Requested time limit is invalid", "Node count", "account", "qos", "Resources"]
 )
-def test_a_partition_that_allows_it_is_not_in_the_way(said: str) -> None:
+def test_a_partition_that_allows_it_is_not_in_the_way(printed: str) -> None:
     partition = parse_partitions(
         "PartitionName=batch AllowAccounts=ALL AllowQos=ALL MaxNodes=UNLIMITED Nodes=n1\n"
     )
-    assert partition_limits(partition["batch"], ASKED, said) == ""
+    assert partition_limits(partition["batch"], ASKED, printed) == ""
 
 
 @pytest.mark.parametrize(
@@ -111,24 +111,26 @@ def test_a_limit_of_one_job_is_not_waited_for(reason: str, in_vain: bool) -> Non
 
 def test_a_job_submit_plugin_that_refuses_is_named() -> None:
     assert "job_submit plugin" in advice("Job submit/allocate failed: Unspecified error")
-    said = (
+    printed = (
         "error: Incompatible versions of client and server code\nerror: Job submit failed: Unspecified error"
     )
-    assert advice(said) == "", "no job_submit plugin was ever asked"
+    assert advice(printed) == "", "no job_submit plugin was ever asked"
 
 
 @pytest.mark.parametrize(
-    ("setting", "back", "told"),
+    ("setting", "back", "reported"),
     [
         ("MaxTime=10", "MaxTime=7-0", r"MaxTime=0-00:10:00, 0-01:00:00 was requested: slurm\.time or --time"),
         ("MaxNodes=1", "MaxNodes=UNLIMITED", r"MaxNodes=1, 2 were requested: fewer --nodes"),
     ],
 )
-def test_a_real_refusal_tells_what_to_change(sandbox: Sandbox, setting: str, back: str, told: str) -> None:
+def test_a_real_refusal_tells_what_to_change(
+    sandbox: Sandbox, setting: str, back: str, reported: str
+) -> None:
     client = Slurm(LocalTransport(sandbox.env))
     slurm(sandbox, "scontrol", "update", "PartitionName=batch", setting)
     try:
-        with pytest.raises(AllocationError, match=told) as caught:
+        with pytest.raises(AllocationError, match=reported) as caught:
             Allocation.request(client, AllocationRequest(nodes=("gpu01", "gpu02"), partition="batch"))
     finally:
         slurm(sandbox, "scontrol", "update", "PartitionName=batch", back)
@@ -168,10 +170,10 @@ def test_a_run_whose_job_is_cancelled_says_so_in_slurms_words(sandbox: Sandbox, 
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", files={"test_ending.py": ENDING})
     assert run.rc == 1
     assert names(run.outcomes, "failed") == []
-    (told,) = (line for line in run.errors if "has ended" in line)
-    assert re.match(r"ERROR: job \d+, which held gpu\[01-02\] for this run, has ended: CANCELLED: ", told)
+    (reported,) = (line for line in run.errors if "has ended" in line)
+    assert re.match(r"ERROR: job \d+, which held gpu\[01-02\] for this run, has ended: CANCELLED: ", reported)
     assert [event["message"] for event in run.events if event["event"] == "error"] == [
-        told.removeprefix("ERROR: ")
+        reported.removeprefix("ERROR: ")
     ]
 
 

@@ -45,7 +45,7 @@ def test_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("printed", "reason"),
     [
         (" Reason=bad cable [root@2026-11-20T10:00:00]", "bad cable"),
         (
@@ -67,8 +67,8 @@ def test_values() -> None:
         (" Reason=cable [root@2026-11-20T10:00:00] KeyOfTomorrow=7", "cable"),
     ],
 )
-def test_hostile_reasons(said: str, reason: str) -> None:
-    node = _node("IDLE+DRAIN", said)
+def test_hostile_reasons(printed: str, reason: str) -> None:
+    node = _node("IDLE+DRAIN", printed)
     assert node.reason == reason
     assert (node.reason_user, node.reason_time) == ("root", "2026-11-20T10:00:00")
     assert node.base_state == "IDLE"
@@ -540,13 +540,13 @@ def test_the_states_that_keep_jobs_away() -> None:
 def test_what_is_printed_of_an_answer_without_nodes() -> None:
     assert inventory.parse_nodes(" \n") == {}
     assert inventory.parse_nodes("No nodes in the system\n") == {}
-    for text, said in (
+    for text, printed in (
         (f" {'x' * 90}\n", f"no node in scontrol's answer: '{'x' * 80}'"),
         (f"NodeName=-{'x' * 90} State=IDLE", f"no name of a node: '-{'x' * 59}'"),
     ):
         with pytest.raises(ValueError, match=r"^no n") as caught:
             inventory.parse_nodes(text)
-        assert str(caught.value) == said
+        assert str(caught.value) == printed
 
 
 def test_partitions_with_every_value() -> None:

@@ -119,13 +119,13 @@ def test_only_jobs_of_dead_runs_are_found(dead: str) -> None:
         ),
     ]
     assert [one.remove is None for one in found] == [False, False, True]
-    said: list[str] = []
-    assert leftovers.remove(found, said.append)
+    printed: list[str] = []
+    assert leftovers.remove(found, printed.append)
     assert fake.cancelled == [
         ("scancel", f"--name=gpucluster-exam-{dead}-1a2b3c4d", "11"),
         ("scancel", f"--name=gpucluster-{dead}", "12"),
     ]
-    assert said == [
+    assert printed == [
         f"{found[0].what}: removed",
         f"{found[1].what}: removed",
         f"{found[2].what} stays: {found[2].stays}",
@@ -148,19 +148,19 @@ def test_a_job_is_cancelled_until_it_is_gone(pauses: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "refusal", "said"),
+    ("left", "refusal", "printed"),
     [
         ("7 COMPLETING a", "scancel: Job/step already completing", ""),
         ("7 RUNNING a\n7 PENDING a", "", "it is still PENDING, RUNNING: run scancel 7"),
         ("7 RUNNING a\n7 COMPLETING a", "no", "no: it is still COMPLETING, RUNNING: run scancel 7"),
     ],
 )
-def test_a_job_that_stays_is_reported(left: str, refusal: str, said: str, pauses: list[float]) -> None:
+def test_a_job_that_stays_is_reported(left: str, refusal: str, printed: str, pauses: list[float]) -> None:
     fake = FakeSlurm(left, refusal=refusal)
-    if said:
-        with pytest.raises(GpuClusterError) as told:
+    if printed:
+        with pytest.raises(GpuClusterError) as reported:
             leftovers._cancel(of(fake), "7", "a")
-        assert str(told.value) == said
+        assert str(reported.value) == printed
     else:
         leftovers._cancel(of(fake), "7", "a")
     assert len(pauses) == len(fake.cancelled) == 10
@@ -183,10 +183,10 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_goes() -> None:
         Leftover("c", lambda: gone.append(1)),
         Leftover("d", None, "alive"),
     ]
-    said: list[str] = []
-    assert leftovers.remove(found, said.append) is False
+    printed: list[str] = []
+    assert leftovers.remove(found, printed.append) is False
     assert gone == [1]
-    assert said == [
+    assert printed == [
         "a: could not be removed: why",
         "b: could not be removed: [Errno 13] no",
         "c: removed",
@@ -369,10 +369,10 @@ def test_containers_are_recognised_by_name_and_removed_by_name() -> None:
     one, other = containers.as_leftovers(cast("Channel", fake), found)
     assert one.what == "container pyxis_a on gpu[01-02], whose job has ended"
     assert other.what == "container pyxis_b on gpu02, whose job has ended"
-    said: list[str] = []
-    assert leftovers.remove([one], said.append)
-    assert not leftovers.remove([one, other], said.append)
-    for text, left, name in zip(said[1:], (one, other), ("pyxis_a", "pyxis_b"), strict=True):
+    printed: list[str] = []
+    assert leftovers.remove([one], printed.append)
+    assert not leftovers.remove([one, other], printed.append)
+    for text, left, name in zip(printed[1:], (one, other), ("pyxis_a", "pyxis_b"), strict=True):
         problem = "gpu02 still has containers of ended jobs: busy: run there: "
         assert text.startswith(f"{left.what}: could not be removed: {problem}")
         assert text.endswith(f"enroot remove -f {name} </dev/null")
@@ -394,20 +394,20 @@ def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(
     monkeypatch.setattr(leftovers, "folders", lambda: [Leftover("c", lambda: gone.append("c"))])
     monkeypatch.setattr(controllers, "stale_user_files", lambda: [Leftover("d", lambda: gone.append("d"))])
     controller = Controller.__new__(Controller)
-    said: list[str] = []
+    printed: list[str] = []
     for controller.slurm in (of(FakeSlurm("")), None):
-        controller._clear_dead_runs(said.append)
+        controller._clear_dead_runs(printed.append)
     assert gone == ["a", "c", "d", "c", "d"]
-    assert said == [f"{what}: removed" for what in gone]
+    assert printed == [f"{what}: removed" for what in gone]
 
     def away(_slurm: Slurm) -> list[Leftover]:
         raise SlurmError("squeue: away")
 
     monkeypatch.setattr(leftovers, "jobs", away)
     controller.slurm = of(FakeSlurm(""))
-    said.clear()
-    controller._clear_dead_runs(said.append)
-    assert said == ["jobs of runs that were killed may be left: squeue: away"]
+    printed.clear()
+    controller._clear_dead_runs(printed.append)
+    assert printed == ["jobs of runs that were killed may be left: squeue: away"]
 
 
 # --- gpucluster clean
@@ -478,15 +478,15 @@ def test_clean_ends_with_1_where_something_stays(
     found["folders"].pop(0)
     assert cli.main(["clean", "--yes"]) == 1
     assert gone == ["2", "2"]
-    told = capsys.readouterr()
-    assert told.out == "folder 2: removed\n"
+    reported = capsys.readouterr()
+    assert reported.out == "folder 2: removed\n"
     hint = "run it where squeue works, or name the cluster with --cluster"
-    assert told.err == f"gpucluster: error: squeue: not found: {hint}\n"
+    assert reported.err == f"gpucluster: error: squeue: not found: {hint}\n"
     found["folders"].clear()
     (tmp_path / "c.yaml").write_text("nodes: gpu01\n")
     assert cli.main(["clean", "--cluster", str(tmp_path / "c.yaml")]) == 1
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", "gpucluster: error: squeue: not found\n")
+    reported = capsys.readouterr()
+    assert (reported.out, reported.err) == ("", "gpucluster: error: squeue: not found\n")
 
 
 def test_clean_refuses_what_does_not_fit(
@@ -502,9 +502,9 @@ def test_clean_refuses_what_does_not_fit(
         (["--cluster", str(tmp_path / "nope.yaml")], "nope.yaml"),
     ):
         assert cli.main(["clean", "--yes", *argv]) == 4
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert why in told.err
+        reported = capsys.readouterr()
+        assert reported.out == ""
+        assert why in reported.err
 
 
 def test_clean_looks_into_the_storage_of_submitit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -560,10 +560,10 @@ def test_clean_asks_for_little_and_tells_which_nodes_it_did_not_see(
     found["jobs"] = []
     argv = ["clean", "--cluster", str(tmp_path / "c.yaml"), "--nodes", "gpu[01-03]"]
     assert cli.main([*argv, "--yes"]) == 1
-    told = capsys.readouterr()
-    assert told.out == "container a: removed\n"
+    reported = capsys.readouterr()
+    assert reported.out == "container a: removed\n"
     assert gone == ["a"]
-    (down, held) = told.err.splitlines()
+    (down, held) = reported.err.splitlines()
     assert down.startswith("gpucluster: error: gpu03 was not checked: ")
     assert held == "gpucluster: error: gpu02 was not checked: no nodes within 60 s"
     assert [(one.nodes, one.partition, one.account, one.time) for one in requests] == [

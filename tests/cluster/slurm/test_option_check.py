@@ -90,7 +90,7 @@ def test_all_settings_are_tried_in_one_request(load: Callable[[str], Cluster], t
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "printed"),
     [
         (
             "slurm: {bin: BIN, extra_args: [--good, --nosuch]}",
@@ -119,9 +119,9 @@ def test_all_settings_are_tried_in_one_request(load: Callable[[str], Cluster], t
     ],
 )
 def test_what_a_command_refuses_is_one_line(
-    load: Callable[[str], Cluster], tmp_path: Path, text: str, said: str
+    load: Callable[[str], Cluster], tmp_path: Path, text: str, printed: str
 ) -> None:
-    assert refused(load(text.replace("BIN", f"{tmp_path}/bin"))) == f"cluster lab: {said}"
+    assert refused(load(text.replace("BIN", f"{tmp_path}/bin"))) == f"cluster lab: {printed}"
 
 
 def test_a_folder_without_slurm_s_commands_is_refused(load: Callable[[str], Cluster], tmp_path: Path) -> None:

@@ -168,10 +168,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_message(case: str) -> None:
     text, wanted = CASES[case]
-    told = pyxis.explain(text)
-    assert told is not None
-    assert re.search(wanted, told), told
-    assert "\n" not in told
+    reported = pyxis.explain(text)
+    assert reported is not None
+    assert re.search(wanted, reported), reported
+    assert "\n" not in reported
 
 
 def test_messages_are_distinguished() -> None:

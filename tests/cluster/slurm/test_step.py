@@ -22,8 +22,7 @@ from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmC
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.core.units import cpu_list
-from pytest_gpucluster.kit import containers
-from pytest_gpucluster.kit import framework_step as told
+from pytest_gpucluster.kit import containers, framework_step
 from pytest_gpucluster.kit import mpi_step as mpi
 from pytest_gpucluster.kit import nccl_step as nccl
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
@@ -284,11 +283,11 @@ def test_limits() -> None:
     ]
 
 
-def _timed_out(told: dict[str, int]) -> Any:
+def _timed_out(reported: dict[str, int]) -> Any:
     """Make a run_step of two tasks a node of which so many told something until the deadline."""
 
     def run_step(_slurm: object, _allocation: object, request: StepRequest) -> StepResult:
-        lines = [(n, i) for n, count in told.items() for i in range(count)]
+        lines = [(n, i) for n, count in reported.items() for i in range(count)]
         tasks = tuple(
             TaskResult(rank, node, 0, None, f"exam|{rank}|{node}|{i}|2|0|0||0-1|0-1|tok|end\n")
             for rank, (node, i) in enumerate(lines)
@@ -321,7 +320,7 @@ def test_the_exam_of_many_tasks_has_more_time() -> None:
     assert many.timeout >= 400
 
 
-@pytest.mark.parametrize("module", [container_exam, containers, mpi, nccl, told, exam])
+@pytest.mark.parametrize("module", [container_exam, containers, mpi, nccl, framework_step, exam])
 def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
     monkeypatch: pytest.MonkeyPatch, module: Any
 ) -> None:
@@ -332,13 +331,13 @@ def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
 
     monkeypatch.setattr(module, "run_step", run_step)
     request, one = StepRequest(("true",), nodes=NODES), MagicMock(nodes=NODES)
-    runner: Any = told.FrameworkStepRunner(one, one, {}, FrameworkConfig(), NODES)
+    runner: Any = framework_step.FrameworkStepRunner(one, one, {}, FrameworkConfig(), NODES)
     ways: dict[Any, Callable[[], object]] = {
         container_exam: lambda: container_exam.ContainerSteps._run(one, request),
         containers: lambda: containers.NamedContainers._import(one, "image", "name", NODES),
         mpi: lambda: mpi.attempt(one, one, request),
         nccl: lambda: nccl.NcclStep._try(one, request, apart=False),
-        told: lambda: told.FrameworkStepRunner.attempt(runner, request),
+        framework_step: lambda: framework_step.FrameworkStepRunner.attempt(runner, request),
         exam: lambda: exam.run_diagnostic(one, one, {}),
     }
     with pytest.raises(StepCancelled):

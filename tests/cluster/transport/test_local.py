@@ -45,8 +45,8 @@ def test_a_path_for_the_tasks_does_not_choose_another_srun(tmp_path: Path) -> No
         assert transport.run(["srun"], timeout=10, env={"PATH": path}).stdout == f"site {path}\n"
     (tmp_path / "tasks" / "srun").rename(tmp_path / "tasks" / "python-of-the-tasks")
     env = {"PATH": f"{tmp_path}/tasks:/bin"}
-    told = transport.run(["python-of-the-tasks"], timeout=10, env=env).stdout
-    assert told.startswith("tasks "), "other programs are chosen by it"
+    reported = transport.run(["python-of-the-tasks"], timeout=10, env=env).stdout
+    assert reported.startswith("tasks "), "other programs are chosen by it"
 
 
 def test_no_shell_reads_the_words() -> None:

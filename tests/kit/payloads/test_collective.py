@@ -44,9 +44,9 @@ class Result:
 
     def __init__(self, processes: list[Fork]) -> None:
         self.codes = [process.wait(120) for process in processes]
-        said = [process.texts() for process in processes]
-        self.stdout = "".join(out for out, _ in said)
-        self.stderr = "".join(err for _, err in said)
+        printed = [process.texts() for process in processes]
+        self.stdout = "".join(out for out, _ in printed)
+        self.stderr = "".join(err for _, err in printed)
 
     @property
     def rows(self) -> list[list[str]]:
@@ -235,8 +235,8 @@ collective.Collective.measure = fail
 """
     result = launch(python, 3, "sweep", "-b", "4K", "-e", "4K", patch=patch)
     assert result.codes == [rendezvous.EXIT_FAILED] * 3, result.stderr
-    said = [line for line in result.stderr.splitlines() if line.startswith("collective:")]
-    assert "collective: rank 1 on gpu02: RuntimeError: CUDA out of memory. Process 42 has 9 GiB." in said
+    printed = [line for line in result.stderr.splitlines() if line.startswith("collective:")]
+    assert "collective: rank 1 on gpu02: RuntimeError: CUDA out of memory. Process 42 has 9 GiB." in printed
     assert result.stdout.count(rendezvous.GIVEN_UP) == 1
 
 
@@ -298,7 +298,7 @@ SCHEDULE = [
 ROUNDS = ("rounds", "-s", "64K", "-n", "2", "--schedule", json.dumps(SCHEDULE))
 
 
-def told(result: Result) -> dict[tuple[int, str], dict[str, Any]]:
+def reported(result: Result) -> dict[tuple[int, str], dict[str, Any]]:
     found = {(line["round"], " ".join(line["members"])): line for line in result.lines}
     assert len(found) == len(result.lines), "a group was reported twice"
     return found
@@ -309,7 +309,7 @@ def test_groups_are_formed_anew_in_every_round(python: Path) -> None:
     args = ("rounds", "-s", "64K", "-n", "2", "--schedule", json.dumps(schedule))
     result = launch(python, 8, *args, per_node=2)
     assert result.codes == [0] * 8, result.stderr
-    lines = told(result)
+    lines = reported(result)
     assert {key[1] for key in lines} == {" ".join(group) for groups in schedule for group in groups}
     assert [it["rank"] for it in lines[2, "gpu04 gpu01"]["ranks"]] == [6, 7, 0, 1]
     assert [it["node"] for it in lines[3, "gpu01:1 gpu03:1"]["ranks"]] == ["gpu01", "gpu03"]
@@ -329,7 +329,7 @@ def hang(self, name, ranks):
 collective.GroupRounds.measure = hang
 """
     result = launch(python, 4, *ROUNDS, "--deadline", "4", patch=patch)
-    lines = told(result)
+    lines = reported(result)
     # rank 0, which keeps the rendezvous, is of the hung group: the others must get through nevertheless
     assert result.codes == [rendezvous.EXIT_DEADLINE, rendezvous.EXIT_DEADLINE, 0, 0], result.stderr
     assert lines[1, "gpu01 gpu02"]["problem"] == "hung for 4 s"
@@ -350,7 +350,7 @@ def crash(self, name, ranks):
 collective.GroupRounds.measure = crash
 """
     result = launch(python, 4, *ROUNDS, "--deadline", "4", patch=patch)
-    lines = told(result)
+    lines = reported(result)
     assert result.codes[:2] == [0, 0], result.stderr
     assert result.codes[3] == 9
     assert lines[1, "gpu01 gpu02"]["busbw"] > 0
@@ -378,8 +378,8 @@ collective.GroupRounds.take_part = lambda self, *args: os._exit(9)
         patch=patch,
     )
     assert result.codes == [0, 9], result.stderr
-    assert told(result)[0, "gpu02"]["problem"] == "crashed: rank 1 on gpu02 vanished"
-    assert told(result)[1, "gpu02"]["skipped"]
+    assert reported(result)[0, "gpu02"]["problem"] == "crashed: rank 1 on gpu02 vanished"
+    assert reported(result)[1, "gpu02"]["skipped"]
 
 
 def test_wrong_data_is_reported_with_the_group(python: Path) -> None:
@@ -394,7 +394,7 @@ def test_wrong_data_is_reported_with_the_group(python: Path) -> None:
 def test_a_node_without_ranks_is_reported(python: Path) -> None:
     result = launch(python, 1, "rounds", "-s", "4K", "-n", "1", "--schedule", '[[["gpu07"]], [["gpu01"]]]')
     assert result.codes == [0], result.stderr
-    assert told(result)[0, "gpu07"]["problem"] == "gpu07: 0 of 1 ranks came to the rendezvous"
+    assert reported(result)[0, "gpu07"]["problem"] == "gpu07: 0 of 1 ranks came to the rendezvous"
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------
@@ -410,10 +410,10 @@ def refused(python: Path, *args: str, **env: str) -> tuple[int, str]:
         timeout=60,
         check=False,
     )
-    said = [line for line in done.stderr.splitlines() if line.startswith("collective: ")]
-    assert len(said) == 1, done.stderr
+    printed = [line for line in done.stderr.splitlines() if line.startswith("collective: ")]
+    assert len(printed) == 1, done.stderr
     assert "Traceback" not in done.stderr
-    return done.returncode, said[0]
+    return done.returncode, printed[0]
 
 
 def test_without_slurm_it_says_how_to_start_it(python: Path) -> None:
