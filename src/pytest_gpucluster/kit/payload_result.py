@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.check import Action, Finding
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import decides, differs, norm
 
 if TYPE_CHECKING:
@@ -86,6 +87,11 @@ class PayloadResult:
     def facts(self, kind: str) -> list[Fact]:
         """Return all facts of a kind, sorted by rank."""
         return list(self.once(_by_kind).get(kind, ()))
+
+    def require_tasks(self, see: str) -> None:
+        """Raise NotAvailable if no node could take part in the step. see: the checks that judge why."""
+        if not self.ntasks:
+            raise NotAvailable(see)
 
     def of_node(self, node: str, kind: str) -> list[Fact]:
         """Return the facts of a kind from one node."""

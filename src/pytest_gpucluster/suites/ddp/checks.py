@@ -265,8 +265,7 @@ def devices(node_name: str, nccl_work: PayloadResult) -> Judgement:
 )
 def group(result: PayloadResult) -> Judgement:
     """Judge that all ranks form one process group."""
-    if not result.ntasks:
-        raise NotAvailable(_SEE)
+    result.require_tasks(_SEE)
     joined = result.by_rank("joined")
     if joined:
         yield Metric("ddp_init", max(float(fact["seconds"]) for fact in joined.values()), "s")
@@ -288,8 +287,9 @@ def group(result: PayloadResult) -> Judgement:
 )
 def all_reduce(result: PayloadResult) -> Judgement:
     """Judge each element of the sum over all ranks against its closed form."""
+    result.require_tasks(_SEE)
     if not result.by_rank("joined"):
-        raise NotAvailable("no process group: see ddp.group" if result.ntasks else _SEE)
+        raise NotAvailable("no process group: see ddp.group")
     reduced = result.by_rank("reduced")
     if reduced:
         yield Metric("ddp_all_reduce", 1e3 * max(float(fact["seconds"]) for fact in reduced.values()), "ms")
@@ -310,8 +310,9 @@ def all_reduce(result: PayloadResult) -> Judgement:
 )
 def training(result: PayloadResult) -> Judgement:
     """Judge that ranks with different data and weights have equal, changed parameters after training."""
+    result.require_tasks(_SEE)
     if not result.by_rank("reduced"):
-        raise NotAvailable("no all-reduce: see ddp.group and ddp.all_reduce" if result.ntasks else _SEE)
+        raise NotAvailable("no all-reduce: see ddp.group and ddp.all_reduce")
     trained = result.by_rank("trained")
     yield from _absent(result, "trained", among=result.by_rank("reduced"))
     for stage, what in (("synced", "after the start"), ("after", "after training")):
@@ -372,8 +373,7 @@ def between(node_name: str, reach: Reach, own_results: Sequence[PayloadResult]) 
 def torchrun(launched: tuple[PayloadResult, int]) -> Judgement:
     """Judge ranks, local ranks and data with torchrun as the launcher: one agent per node, `per_node` ranks each."""
     result, per_node = launched
-    if not result.ntasks:
-        raise NotAvailable(_SEE)
+    result.require_tasks(_SEE)
     size = result.ntasks * per_node
     given = result.facts("given")
     ranks = [int(fact["rank"]) for fact in given]
@@ -433,8 +433,7 @@ def _work_of(result: PayloadResult, size: int) -> Judgement:
 )
 def lost_rank(result: PayloadResult, lost_rank_deadline: float) -> Judgement:
     """Judge that all ranks end, and not with 0, within `lost_rank_deadline` seconds after one was killed."""
-    if not result.ntasks:
-        raise NotAvailable(_SEE)
+    result.require_tasks(_SEE)
     if not result.facts("lost"):
         raise NotAvailable(
             f"no rank was lost: {result.problem or 'the process group was not formed: see ddp.group'}"

@@ -143,7 +143,7 @@ def _near(text: str) -> dict[str, tuple[str, ...]]:
     """Return made-up paths of GPUs (in their order) and adapters from `nvidia-smi topo -m`; {} if it shows none."""
     try:
         found = topology_of(text)
-    except (NotAvailable, ProbeError):
+    except ProbeError:
         return {}
     cells = {
         f"GPU{gpu}": {**found.nics[gpu], **{f"GPU{other}": cell for other, cell in links.items()}}

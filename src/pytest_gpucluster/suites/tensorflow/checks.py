@@ -45,11 +45,9 @@ def framework(node_name: str, packages: PayloadResult, peers: Collection[str] | 
 def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
     """Judge MirroredStrategy within a node: a replica per GPU (two on CPUs), right sums, equal weights."""
     tasks = [task for task in mirrored.tasks if task.node == node_name]
+    mirrored.require_tasks(_SEE)
     if not tasks:
-        if not mirrored.ntasks:
-            yield NotAvailable(_SEE)
-        else:
-            yield Finding("task", mirrored.silence(node_name), "starts")
+        yield Finding("task", mirrored.silence(node_name), "starts")
     replicas = gpus or 2
     for task in tasks:
         yield from _judge_task(task, mirrored, replicas)
@@ -66,8 +64,7 @@ def mirrored(node_name: str, mirrored: PayloadResult, gpus: int) -> Judgement:
 )
 def config(result: PayloadResult) -> Judgement:
     """Judge TF_CONFIG: the same cluster on all workers, every index once, not set before."""
-    if not result.ntasks:
-        raise NotAvailable(_SEE)
+    result.require_tasks(_SEE)
     facts = result.facts("config")
     indices = sorted(int(fact["config"]["task"]["index"]) for fact in facts)
     if indices != list(range(result.ntasks)):
@@ -91,8 +88,7 @@ def config(result: PayloadResult) -> Judgement:
 )
 def workers(result: PayloadResult, per_task: int) -> Judgement:
     """Judge MultiWorkerMirroredStrategy: all workers, right sums, `per_task` replicas per worker."""
-    if not result.ntasks:
-        raise NotAvailable(_SEE)
+    result.require_tasks(_SEE)
     known = {task.task: task for task in result.tasks}
     for task in _causes_first(result):
         yield from _judge_task(task, result, result.ntasks * per_task, name=_worker(task.task, task.node))
@@ -150,9 +146,10 @@ def between(node_name: str, reach: Reach, own_workers: PayloadResult) -> Judgeme
 )
 def equal(result: PayloadResult) -> Judgement:
     """Judge that all workers have equal, changed weights after training."""
+    result.require_tasks(_SEE)
     trained = result.by_rank("trained")
     if not trained:
-        raise NotAvailable("no worker trained: see tensorflow.workers" if result.ntasks else _SEE)
+        raise NotAvailable("no worker trained: see tensorflow.workers")
     for stage, what in (("before", "before training"), ("after", "after training")):
         usual = most_common(str(fact[stage]) for fact in trained.values())
         for rank, fact in trained.items():

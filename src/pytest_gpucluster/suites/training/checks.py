@@ -94,8 +94,7 @@ def _not_hardware(verdict: Verdict, *_facts: object) -> Verdict:
 )
 def alone(node_name: str, alone: PayloadResult) -> Judgement:
     """Judge that every rank trains on the node alone, by DDP and FSDP, and that DDP leaves equal parameters."""
-    if not alone.ntasks:
-        raise NotAvailable(_NO_NODE)
+    alone.require_tasks(_NO_NODE)
     tasks = alone.tasks_of(node_name)
     if not tasks:
         yield Finding("tasks", alone.silence(node_name), "one task per rank")
@@ -153,10 +152,9 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
     """
     mine = alone.of_node(node_name, "replayed")
     ranks = ranks_of(alone)
+    alone.require_tasks(_NO_NODE)
     if not mine:
-        raise NotAvailable(
-            _NO_NODE if not alone.ntasks else "no rank of the node replayed: see training.alone"
-        )
+        raise NotAvailable("no rank of the node replayed: see training.alone")
     for fact in mine:
         rank = ranks[int(fact["rank"])]
         if fact["reason"]:
@@ -220,10 +218,9 @@ def _kind(rank: RankInfo) -> tuple[str, str]:
 def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgement:
     """Judge that equal trainings have equal loss curves: each rank by itself, then the mean of the node's group."""
     ranks = ranks_on(alone, node_name)
+    alone.require_tasks(_NO_NODE)
     if not trained_on(alone, "plain", node_name):
-        raise NotAvailable(
-            _NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone"
-        )
+        raise NotAvailable("no rank of the node trained: see training.alone")
     mine = next(iter(ranks))
     labels = {rank.place: rank.label for rank in ranks}
     plain = alone.once(_rank_distances, _kind(mine))
@@ -329,10 +326,9 @@ def speed(
                 yield Finding(
                     part, f"MFU {mfu:.1%} ({run.tflops:.4g} TFLOP/s)", f">= {limit[0]:.1%}: {limit[1]}"
                 )
+    alone.require_tasks(_NO_NODE)
     if not measured:
-        raise NotAvailable(
-            _NO_NODE if not alone.ntasks else "no rank of the node trained: see training.alone"
-        )
+        raise NotAvailable("no rank of the node trained: see training.alone")
 
 
 def _figures(mode: str, runs: Sequence[TrainedMode], config: TrainingConfig) -> Iterator[Metric]:
@@ -447,8 +443,9 @@ def _slower(place: str, found: Outliers, among: int) -> str:
 def processes(node_name: str, alone: PayloadResult, together: PayloadResult) -> Judgement:
     """Judge that no other process uses the GPU of a rank, before and after the training."""
     ranks = ranks_on(alone, node_name)
+    alone.require_tasks(_NO_NODE)
     if not ranks:
-        yield NotAvailable(_NO_NODE if not alone.ntasks else "no rank of the node joined: see training.alone")
+        yield NotAvailable("no rank of the node joined: see training.alone")
     elif not any(rank.on_gpu for rank in ranks):
         yield NotApplicable("the ranks compute on CPUs")
     elif all(rank.others is None for rank in ranks):
@@ -472,8 +469,7 @@ def processes(node_name: str, alone: PayloadResult, together: PayloadResult) -> 
 def together(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig) -> Judgement:
     """Judge that all ranks of all nodes train together, with equal parameters and the loss curve of one node."""
     alone, result = world
-    if not result.ntasks:
-        raise NotAvailable(_ONE_NODE)
+    result.require_tasks(_ONE_NODE)
     yield from _unfinished(result.tasks, result, "together")
     for rank in sorted(set(range(result.ntasks)) - {task.task for task in result.tasks}):
         yield Finding(f"rank {rank}", result.problem or "did not start", _STEPS["together"])
@@ -553,8 +549,9 @@ def scaling(world: tuple[PayloadResult, PayloadResult], config: TrainingConfig) 
             rate = statistics.median(of_all)
             yield Metric(f"training_{mode}_rate_all", rate, "tokens/s", better="higher")
             yield Metric(f"training_{mode}_scaling", 100 * shares[mode], "%", better="higher")
+    result.require_tasks(_ONE_NODE)
     if not shares:
-        raise NotAvailable(_ONE_NODE if not result.ntasks else "not all ranks trained: see training.together")
+        raise NotAvailable("not all ranks trained: see training.together")
     if config.min_scaling is None:
         raise NotApplicable("the cluster file does not set training.min_scaling; the figures are recorded")
     for mode, share in shares.items():
@@ -575,10 +572,9 @@ def checkpoint(result: PayloadResult, config: TrainingConfig) -> Judgement:
     facts = result.by_rank("checkpoint")
     if config.checkpoint is None:
         raise NotApplicable("the cluster file does not set training.checkpoint")
+    result.require_tasks(_NO_NODE)
     if not facts:
-        raise NotAvailable(
-            _NO_NODE if not result.ntasks else "no rank wrote a checkpoint: see training.together"
-        )
+        raise NotAvailable("no rank wrote a checkpoint: see training.together")
     for rank, fact in facts.items():
         part = f"rank {rank} on {fact['node']}"
         if fact["problem"]:
@@ -617,8 +613,9 @@ def _storage_rates(facts: Sequence[Fact], config: TrainingConfig) -> Judgement:
 def start(result: PayloadResult, config: TrainingConfig) -> Judgement:
     """Judge the time from the start of the job step to the end of its first training step."""
     done = result.by_rank("done")
+    result.require_tasks(_NO_NODE)
     if not done:
-        raise NotAvailable(_NO_NODE if not result.ntasks else "no rank trained: see training.together")
+        raise NotAvailable("no rank trained: see training.together")
     # without a clock that nodes share: srun's time less what followed the first step on the rank that was last
     seconds = result.seconds - min(float(fact["age"]) - float(fact["first"]) for fact in done.values())
     yield Metric("training_start", seconds, "s")
