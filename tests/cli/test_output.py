@@ -16,7 +16,7 @@ from docs_helpers import ROOT
 from pytest_gpucluster import config
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import main as cli
-from pytest_gpucluster.cli.output import say_json
+from pytest_gpucluster.cli.output import print_json
 from pytest_gpucluster.cluster.slurm import leftovers
 from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationRequest
 from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -184,7 +184,7 @@ def test_progress_of_an_allocation_is_no_part_of_the_document(
 
 
 def test_document_is_json_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
-    say_json({"a": math.inf, "b": [math.nan, 1.5], "c": "\x1b[31m\u202e"})
+    print_json({"a": math.inf, "b": [math.nan, 1.5], "c": "\x1b[31m\u202e"})
     out = capsys.readouterr().out
     assert out.isascii()
     assert "\x1b" not in out

@@ -249,5 +249,5 @@ def test_a_history_of_others_has_no_hand_on_the_terminal(capsys: pytest.CaptureF
     memory.pytest_terminal_summary(Terminal())
     shown = [("a?[2J", False), ("", False), ("b?False", False), ("", False), ("c?", True)]
     assert Terminal.said == [("history", False), *shown, ("d A_TOKEN=<redacted>", False)]
-    cli_history._say("e\x1b[2J")
+    cli_history._print("e\x1b[2J")
     assert capsys.readouterr().out == "e?[2J\n"

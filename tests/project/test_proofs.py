@@ -111,7 +111,7 @@ def without_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 def test_without_its_tool_no_suite_is_accepted(without_tools: Run, name: str) -> None:
     run = read_run(_of_suite(without_tools.events, name))
     judged = judge(run)
-    assert judged.kind in ("rejected", "unproved"), judged
+    assert judged.outcome in ("rejected", "unproved"), judged
 
 
 def test_without_slurm_its_suites_are_not_accepted(tmp_path: Path) -> None:

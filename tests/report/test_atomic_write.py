@@ -231,7 +231,7 @@ def test_a_log_that_is_no_plain_file_is_refused() -> None:
 def test_an_event_is_in_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "er" / "events.jsonl"
     log = EventLog(path, "r1")
-    assert (log.failed, log._cut) == ("", False)
+    assert (log.failed, log._partial) == ("", False)
     log.write("start")
     assert [event["event"] for event in logged(path)] == ["start"]
     log.close()

@@ -49,7 +49,7 @@ def test_all_nodes_alike_are_one_block_and_no_node_failed() -> None:
     assert group.cause.endswith("of one node alone: a mount option")
     assert [run.state(node) for node in FOUR] == ["not proved"] * 4
     assert run.totals["failed"] == 4
-    assert judge(run).kind == "rejected"
+    assert judge(run).outcome == "rejected"
     assert run.proofs.of("failed") == ()
     assert actions(run) == {node: ["configure"] for node in FOUR}
     assert all("action:       configure: a finding of the cluster" in it.text for it in run.results)

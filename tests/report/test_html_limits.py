@@ -53,7 +53,7 @@ def test_the_verdict_in_words(
     results: list[Any], options: dict[str, Any], kind: str, title: str, sentences: list[str]
 ) -> None:
     found = judge(read_run(a_run(results, **options)))
-    assert (found.kind, found.title, len(found.sentences)) == (kind, title, len(sentences))
+    assert (found.outcome, found.title, len(found.sentences)) == (kind, title, len(sentences))
     for said, expected in zip(found.sentences, sentences, strict=True):
         assert said == expected or (expected.endswith("2026") and said.startswith(expected))
 

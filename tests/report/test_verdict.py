@@ -66,7 +66,7 @@ def test_a_proof_without_a_result_is_not_proved() -> None:
     run = read_run([*events[:2], selection(rows, ["gpu01", "gpu02"]), *events[2:]])
     assert run.proofs.nodes == {"gpu01": "fit", "gpu02": "not proved"}
     assert run.proofs.unproved["nccl", "gpu02"].reasons == ["because"]
-    assert judge(run).kind == "unproved"
+    assert judge(run).outcome == "unproved"
     assert (run.state("gpu01", "nccl"), run.state("gpu02", "nccl")) == ("passed", "not proved")
 
 
@@ -94,7 +94,7 @@ def test_what_is_no_proof_and_was_not_judged_changes_nothing() -> None:
     events = a_run(ends, nodes=["gpu01"], finish=0)
     run = read_run([*events[:2], selection([proof("gpu.count", "gpu01")], ["gpu01"]), *events[2:]])
     judged = judge(run)
-    assert (judged.kind, judged.nodes) == ("accepted", "1 of 1 node")
+    assert (judged.outcome, judged.nodes) == ("accepted", "1 of 1 node")
     assert judged.unjudged == ("1 check not checked: gpu.vbios",)
     assert run.state("gpu01") == run.state("gpu01", "gpu") == "passed"  # not grey in the map
 
@@ -113,20 +113,20 @@ def test_a_proof_of_the_cluster_without_a_result_accepts_no_node() -> None:
     events = a_run(ends, nodes=["gpu01"], finish=0)
     run = read_run([*events[:2], selection(rows, ["gpu01"]), *events[2:]])
     assert run.proofs.nodes == {"gpu01": "fit"}
-    assert judge(run).kind == "unproved"
+    assert judge(run).outcome == "unproved"
     assert judge(run).sentences[0] == "Nothing failed, but controller did not prove all selected nodes."
 
 
 def test_a_run_that_executed_no_check_accepts_nothing() -> None:
     run = read_run(a_run([unjudged("", "not applicable", check="controller.ping")], nodes=[], finish=0))
-    assert judge(run).kind == "unproved"
+    assert judge(run).outcome == "unproved"
     assert judge(run).sentences[0] == "No check was executed: this run says nothing about the cluster."
 
 
 def test_nodes_that_no_selected_item_concerns_do_not_count() -> None:
     events = a_run([passing("gpu02", check="gpu.count")], not_tested={"gpu01": ["unavailable", "DRAINED"]})
     run = read_run([*events[:2], selection([proof("gpu.count", "gpu02")], ["gpu02"]), *events[2:]])
-    assert (judge(run).kind, judge(run).nodes, run.untested) == ("accepted", "1 of 1 node", {})
+    assert (judge(run).outcome, judge(run).nodes, run.untested) == ("accepted", "1 of 1 node", {})
 
 
 def test_busy_nodes_are_named_in_the_verdict() -> None:
@@ -203,7 +203,7 @@ def test_the_numbers_add_up_and_are_the_same_in_all_outputs(run: Run) -> None:
     assert {it.labels["state"]: it.value for it in families["gpucluster_nodes"]} == expected
     fit = {it.labels["node"] for it in families.get("gpucluster_node_fit", ()) if it.value}
     assert fit == set(run.proofs.of("fit")) == recorded(run).fit
-    if judged.kind in ("accepted", "waived"):
+    if judged.outcome in ("accepted", "waived"):
         assert run.exit == 0
         assert not expected["failed"]
         assert not run.proofs.unproved

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli.completion import completes
-from pytest_gpucluster.cli.output import add_json, say_json
+from pytest_gpucluster.cli.output import add_json, print_json
 from pytest_gpucluster.config.yaml_loader import read_source
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
@@ -53,7 +53,7 @@ def check(args: argparse.Namespace) -> int:
     if args.try_steps and cluster and not errors:
         return _try(cluster, summary, as_json=args.json)
     if args.json:
-        say_json({"valid": not errors, "errors": errors, **summary})
+        print_json({"valid": not errors, "errors": errors, **summary})
     else:
         for line in errors or _lines(summary):
             print(line)
@@ -69,7 +69,7 @@ def _try(cluster: Cluster, summary: dict[str, Any], *, as_json: bool) -> int:
             print(line, flush=True)
     tried, left = try_steps.try_suites(cluster, partial(print, file=sys.stderr))
     if as_json:
-        say_json({"valid": True, "errors": [], **summary, **try_steps.document(tried, left)})
+        print_json({"valid": True, "errors": [], **summary, **try_steps.document(tried, left)})
     else:
         for line in ("", *try_steps.lines(tried, left)):
             print(line)

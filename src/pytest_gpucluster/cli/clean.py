@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli.completion import add_cluster
 from pytest_gpucluster.cli.node_survey import requests
-from pytest_gpucluster.cli.output import add_json, say_json
+from pytest_gpucluster.cli.output import add_json, print_json
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import one_line
@@ -75,9 +75,9 @@ class _Results:
             if self.json:
                 self.listed.append({"what": one.what, "removable": one.remove is not None, "why": one.stays})
             elif self.yes or one.remove is None:
-                self.failed |= not leftovers.remove([one], _say)
+                self.failed |= not leftovers.remove([one], print)
             else:
-                _say(one.what)
+                print(one.what)
             self.found += one.remove is not None
             self.stays += one.remove is None
 
@@ -89,11 +89,11 @@ class _Results:
     def end(self) -> int:
         """Print the last line, or the document, and return the exit status."""
         if self.json:
-            say_json({"leftovers": self.listed})
+            print_json({"leftovers": self.listed})
         elif not self.found and not self.failed:
-            _say(f"No {'further ' if self.stays else ''}leftovers of killed runs")
+            print(f"No {'further ' if self.stays else ''}leftovers of killed runs")
         elif self.found and not self.yes:
-            _say(f"{self.found} found: `gpucluster clean --yes` with the same options removes them")
+            print(f"{self.found} found: `gpucluster clean --yes` with the same options removes them")
         return int(self.failed)
 
 
@@ -156,13 +156,9 @@ def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.kit import containers
 
-    progress = partial(print, file=sys.stderr) if results.json else _say
+    progress = partial(print, file=sys.stderr) if results.json else print
     with Allocation.request(slurm, request, say=progress) as held, Fleet.over_slurm(slurm, held) as fleet:
         found, problems = containers.containers_of_ended_jobs(slurm, fleet, ())
         yield from containers.as_leftovers(fleet, found)
         for problem in (*problems, *(f"{node} was not checked: {why}" for node, why in fleet.lost.items())):
             results.problem(problem)
-
-
-def _say(text: str) -> None:
-    print(text)

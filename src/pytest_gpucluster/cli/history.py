@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli.completion import add_cluster
-from pytest_gpucluster.cli.output import add_json, say_json, say_table
+from pytest_gpucluster.cli.output import add_json, print_json, print_table
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
@@ -100,7 +100,7 @@ def history(args: argparse.Namespace) -> None:
         if args.logs:
             _import(found, args.logs)
         elif args.keep:
-            _say(f"{found.path}: {found.keep(args.keep)} runs deleted")
+            _print(f"{found.path}: {found.keep(args.keep)} runs deleted")
         elif args.accept:
             _accept(found, args)
         elif args.node is None:
@@ -123,7 +123,7 @@ def compare(args: argparse.Namespace) -> int:
             raise ConfigError(f"run {later.run} is compared with itself: name two runs")
         comparison = found.compare(later, earlier)
     if args.json:
-        say_json(
+        print_json(
             {
                 "a": _past(earlier),
                 "b": _past(later),
@@ -136,14 +136,14 @@ def compare(args: argparse.Namespace) -> int:
         )
         return WORSE if comparison.lines() else 0
     for letter, past in (("A", earlier), ("B", later)):
-        _say(f"{letter}  {_about(past)}")
+        _print(f"{letter}  {_about(past)}")
     for line in ("", *comparison.table(constant=args.all, more="--all"), ""):
-        _say(line)
+        _print(line)
     for word, lines in (("", comparison.lines()), ("better: ", [it.text for it in comparison.better])):
         for line in lines:
-            _say(f"{word}{line}")
+            _print(f"{word}{line}")
     if not comparison.lines():
-        _say(comparison.verdict() or "history: the two runs have no metric in common")
+        _print(comparison.verdict() or "history: the two runs have no metric in common")
     return WORSE if comparison.lines() else 0
 
 
@@ -204,7 +204,7 @@ def _import(found: History, logs: Sequence[Path]) -> None:
     for run, path in sorted(runs, key=lambda it: it[0].started):  # each is compared with those before it
         kind = "" if run.complete else ", incomplete: it never serves as a baseline"
         there = "stored" if found.add(run) else "is stored already"
-        _say(f"{path}: run {run.run} of cluster {run.cluster} {there}{kind}")
+        _print(f"{path}: run {run.run} of cluster {run.cluster} {there}{kind}")
 
 
 def _accept(found: History, args: argparse.Namespace) -> None:
@@ -213,7 +213,9 @@ def _accept(found: History, args: argparse.Namespace) -> None:
     if args.node is not None and not found.node_runs(cluster, _name(args.node), 1):
         raise _unknown(found, cluster, args.node)
     found.accept(past, None if args.node is None else _name(args.node))
-    _say(f"{args.node or 'all nodes'} of cluster {cluster}: baselines begin with run {past.run} from here on")
+    _print(
+        f"{args.node or 'all nodes'} of cluster {cluster}: baselines begin with run {past.run} from here on"
+    )
 
 
 # --- output
@@ -266,7 +268,7 @@ def _metric(item: ItemMetric) -> dict[str, str]:
 def _runs(found: History, cluster: str, args: argparse.Namespace) -> None:
     runs = found.runs(cluster, args.runs)
     if args.json:
-        say_json({"cluster": cluster, "runs": [*map(_past, runs)]})
+        print_json({"cluster": cluster, "runs": [*map(_past, runs)]})
         return
     rows = [
         (
@@ -298,7 +300,7 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
         if it.values and (args.metric is None or fnmatchcase(it.item.metric.name, args.metric))
     ]
     if args.json:
-        say_json(
+        print_json(
             {
                 "cluster": cluster,
                 "node": node,
@@ -330,7 +332,7 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
         )
         return
     kind = " (SIMULATED)" if simulated else ""
-    _say(f"cluster {cluster}{kind}, {args.node}: the last {len(runs)} runs\n")
+    _print(f"cluster {cluster}{kind}, {args.node}: the last {len(runs)} runs\n")
     rows = [
         (
             past.run,
@@ -343,9 +345,9 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
     ]
     _table(("run", "began", "run was", "node was", "passed", "failed", "errors", "not judged"), rows)
     for run, check, outcome, message in red[:MAX_RED]:
-        _say(f"{run}  {outcome}: {check}: {message}")
+        _print(f"{run}  {outcome}: {check}: {message}")
     if red[MAX_RED:]:
-        _say(f"and {len(red) - MAX_RED} more")
+        _print(f"and {len(red) - MAX_RED} more")
     _node_metrics(metrics, args)
 
 
@@ -354,10 +356,10 @@ def _node_metrics(metrics: Sequence[MetricHistory], args: argparse.Namespace) ->
     lines = [_metric_row(it) for it in shown]
     columns = ("check", "metric", "unit", "runs", "lowest", "median", "highest", "last", "change")
     if lines:
-        _say("")
+        _print("")
         _table((*columns, "old to new"), lines)
     if alike := len(metrics) - len(shown):
-        _say(f"{alike} more metrics were the same in all these runs (--all shows them)")
+        _print(f"{alike} more metrics were the same in all these runs (--all shows them)")
 
 
 def _constant(one: MetricHistory) -> bool:
@@ -408,7 +410,7 @@ def _name(node: str) -> str:
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    say_table(headers, [[clean(str(cell)) for cell in row] for row in rows])
+    print_table(headers, [[clean(str(cell)) for cell in row] for row in rows])
 
 
 def _positive(text: str) -> int:
@@ -419,5 +421,5 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(clean(text))  # another user may have written the file

@@ -25,7 +25,7 @@ from pytest_gpucluster.cli import examples as cli_examples
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.cli.completion import add_cluster, complete, completes
-from pytest_gpucluster.cli.output import add_json, say_json, say_table
+from pytest_gpucluster.cli.output import add_json, print_json, print_table
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.registry import suites
@@ -80,10 +80,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _complain(error: object, status: int) -> int:
     print(f"gpucluster: error: {one_line(redact.text(str(error)), 2000)}", file=sys.stderr)
     return status
-
-
-def _say(text: str) -> None:
-    print(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -145,12 +141,12 @@ def _init(args: argparse.Namespace) -> None:
         _refuse_existing(path, force=args.force)  # before nodes are allocated
     text = draft(known if args.offline else _from_nodes(args.nodes, known, draft, every=args.from_nodes))
     if args.output == "-":
-        _say(text)
+        print(text)
         return
     _write(path, text, force=args.force)
     cluster = config.load_cluster(path if path.suffix in (".yaml", ".yml") else path.resolve())
     nodes, groups = sum(len(group.names) for group in cluster.groups), len(cluster.groups)
-    _say(
+    print(
         f"{path}: {nodes} node{'s' * (nodes > 1)} in {groups} group{'s' * (groups > 1)}. "
         f"Review the file, then run: pytest --cluster={path}"
     )
@@ -326,7 +322,7 @@ def _schema(args: argparse.Namespace) -> None:
     if args.output:
         _write(args.output, text, force=True)
     else:
-        _say(text.rstrip("\n"))
+        print(text.rstrip("\n"))
 
 
 def _man_arguments(parser: argparse.ArgumentParser) -> None:
@@ -340,7 +336,7 @@ def _man(args: argparse.Namespace) -> None:
     if args.output:
         _write(args.output, text, force=True)
     else:
-        _say(text.rstrip("\n"))
+        print(text.rstrip("\n"))
 
 
 def _profiles_arguments(parser: argparse.ArgumentParser) -> None:
@@ -357,15 +353,15 @@ def _profiles(args: argparse.Namespace) -> None:
     if args.verb == "show":
         stated = _expectations(config.load_profile(args.name))
         if args.json:
-            say_json(stated)
+            print_json(stated)
         else:
-            _say(_profile_text(stated))
+            print(_profile_text(stated))
         return
     rows = [(name, config.load_profile(name).description) for name in config.profile_names()]
     if args.json:
-        say_json({"profiles": [{"profile": name, "description": about} for name, about in rows]})
+        print_json({"profiles": [{"profile": name, "description": about} for name, about in rows]})
     else:
-        say_table(("profile", "description"), rows)
+        print_table(("profile", "description"), rows)
 
 
 def _expectations(profile: Profile) -> dict[str, Any]:
@@ -432,7 +428,7 @@ def _junit(args: argparse.Namespace) -> None:
 
     if args.out.name == "junit.xml" and args.out.with_name("events.jsonl").exists() and args.out.exists():
         raise ConfigError(f"{args.out}: belongs to a run: name the output file before the input files")
-    _say(f"{args.out}: {merge(args.inputs, args.out, group=group_id(args.report_group))}")
+    print(f"{args.out}: {merge(args.inputs, args.out, group=group_id(args.report_group))}")
 
 
 # --- drains
@@ -464,11 +460,11 @@ def _drains(args: argparse.Namespace) -> None:
         slurm.transport.close()
     rows = listed(nodes.values(), logs_below(args.reports or [Path("reports")]))
     if args.json:
-        say_json({"drains": rows})
+        print_json({"drains": rows})
     elif rows:
-        say_table(list(rows[0]), [list(row.values()) for row in rows])
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
     else:
-        _say(f"No node is drained with a reason that begins with {PREFIX}")
+        print(f"No node is drained with a reason that begins with {PREFIX}")
 
 
 def _slurm_of(name: str | None) -> Any:

@@ -16,12 +16,12 @@ def add_json(parser: argparse._ActionsContainer, *, default: Any = False) -> Non
     parser.add_argument("--json", action="store_true", default=default, help="print one JSON document")
 
 
-def say_json(document: dict[str, Any]) -> None:
+def print_json(document: dict[str, Any]) -> None:
     """Print a document in ASCII; numbers that JSON does not have are null."""
     print(json.dumps(_finite(document), indent=2, default=str))
 
 
-def say_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows below their headers."""
     from tabulate import tabulate  # slow to import
 

@@ -55,7 +55,7 @@ def printable(value: Any) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else _MARK for char in text)
 
 
-def cut(text: str, limit: int) -> str:
+def cut(text: str, limit: int, gap: str = "") -> str:
     """Keep both ends of a text longer than `limit` characters, with the number of omitted characters between.
 
     >>> cut("a" * 100, 40)
@@ -63,5 +63,5 @@ def cut(text: str, limit: int) -> str:
     """
     if len(text) <= limit:
         return text
-    half, gap = limit // 2, "\n" if "\n" in text else " "
+    half, gap = limit // 2, gap or ("\n" if "\n" in text else " ")
     return f"{text[:half]}{gap}[... {len(text) - 2 * half} characters left out ...]{gap}{text[-half:]}"

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.plugin.item_result import clean
 from pytest_gpucluster.plugin.reporting import Crash
-from pytest_gpucluster.report.last_screen import block, findings, places
+from pytest_gpucluster.report.last_screen import block, findings, where
 from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK
 from pytest_gpucluster.report.run_model import failure_key
 
@@ -43,7 +43,7 @@ class GroupedFailure:
             return crash
         text = next(iter(findings(self._group)), "")
         return Crash(
-            str(crash.path), crash.lineno, clean(f"{self._group.check} on {places(self._group)}: {text}")
+            str(crash.path), crash.lineno, clean(f"{self._group.check} on {where(self._group)}: {text}")
         )
 
     def addsection(self, name: str, content: str, sep: str = "-") -> None:
@@ -112,4 +112,4 @@ class EqualFailures:
             if len(group.nodes) > 1 or group.common:
                 path, line, _ = report.location
                 for one in (report, getattr(report, "gpucluster_shown", report)):
-                    one.location = path, line, clean(f"{group.check} on {places(group)}")
+                    one.location = path, line, clean(f"{group.check} on {where(group)}")

@@ -54,7 +54,7 @@ class EventLog:
             ) from error
         self.failed = ""
         self.model = Run()
-        self._cut = False  # the last line is not whole
+        self._partial = False  # the last line is not whole
 
     def write(self, event: str, record: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Append one event. A full disk is remembered in `failed`, and never ends the run.
@@ -75,11 +75,11 @@ class EventLog:
 
     def _append(self, line: bytes) -> None:
         """Write a line of its own: what a full disk has cut before stays a line that readers leave out."""
-        data = b"\n" + line if self._cut else line
+        data = b"\n" + line if self._partial else line
         while data:
             written = self._file.write(data) or 0
-            self._cut, data = True, data[written:]
-        self._cut = False
+            self._partial, data = True, data[written:]
+        self._partial = False
 
     def close(self) -> None:
         """Close the file; later events are dropped."""

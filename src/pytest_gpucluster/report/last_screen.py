@@ -25,7 +25,7 @@ _SHARES = (0.14, 0.24, 0.34)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-def places(group: FailureGroup) -> str:
+def where(group: FailureGroup) -> str:
     """Write where a group failed: 'gpu01', or '6 nodes: gpu[01-06]'."""
     nodes = folded(group.nodes)
     return f"{len(group.nodes)} nodes: {nodes}" if len(group.nodes) > 1 else nodes
@@ -33,11 +33,11 @@ def places(group: FailureGroup) -> str:
 
 def findings(group: FailureGroup) -> list[str]:
     """Write the deviations of a group: one text per kind of part and expectation, with the range of measured values."""
-    kinds: dict[tuple[str, str], list[FindingRow]] = {}
+    alike: dict[tuple[str, str], list[FindingRow]] = {}
     for row in group.rows.values():
-        kinds.setdefault((_NUMBER.sub("#", row.found.part), row.found.expected), []).append(row)
+        alike.setdefault((_NUMBER.sub("#", row.found.part), row.found.expected), []).append(row)
     found = []
-    for (_, expected), rows in kinds.items():
+    for (_, expected), rows in alike.items():
         part = _several([row.found.part for row in rows])
         measured = _values([row.found.measured for row in rows])
         text = (
@@ -52,7 +52,7 @@ def block(group: FailureGroup, rerun: str) -> list[str]:
     """Return the lines of equal failures of several nodes. `rerun`: the command that repeats them all."""
     first, *others = findings(group) or [""]
     more = len(others) - MAX_FINDINGS
-    lines = [f"{group.check} on {places(group)}: {first}", *others[:MAX_FINDINGS]]
+    lines = [f"{group.check} on {where(group)}: {first}", *others[:MAX_FINDINGS]]
     lines += [f"and {more} more kinds of findings: see report.html"] if more > 0 else []
     lines += [f"likely cause: {group.cause}"] if group.cause else []
     lines += [f"what to do:   {for_nodes(group.hint, group.nodes)}"] if group.hint else []
@@ -118,7 +118,7 @@ def _row(group: FailureGroup) -> tuple[str, str, str, str]:
     more = f" (and {count(len(others), 'more finding')})" if others else ""
     cause = f"; {group.cause}" if group.cause else ""
     action = group.action or "inspect" if group.outcome == "failed" else "inspect"
-    return action, places(group), group.check, f"{first}{more}{cause}"
+    return action, where(group), group.check, f"{first}{more}{cause}"
 
 
 def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:

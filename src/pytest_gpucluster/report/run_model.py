@@ -276,9 +276,7 @@ def _nodes(run: Run, event: dict[str, Any]) -> None:
     if run.nodes:
         return
     run.nodes, run.selected = event, [one_line(node) for node in as_list(event.get("selected"))]
-    for node, problem in as_dict(event.get("not_tested")).items():
-        kind, why = (*as_list(problem), "", "")[:2]
-        run.problems[one_line(node)] = (one_line(kind), one_line(why))
+    _problems(run, event.get("not_tested"))
     for shared in as_dicts(event.get("places")):
         place = Place(*(one_line(shared.get(key.name)) for key in fields(Place)))
         run.places |= dict.fromkeys(map(one_line, as_list(shared.get("nodes"))), place)
@@ -286,7 +284,11 @@ def _nodes(run: Run, event: dict[str, Any]) -> None:
 
 def _not_tested(run: Run, event: dict[str, Any]) -> None:
     """Take the nodes that went out of service, or to others, before they were allocated."""
-    for node, problem in as_dict(event.get("nodes")).items():
+    _problems(run, event.get("nodes"))
+
+
+def _problems(run: Run, found: Any) -> None:
+    for node, problem in as_dict(found).items():
         kind, why = (*as_list(problem), "", "")[:2]
         run.problems[one_line(node)] = (one_line(kind), one_line(why))
 

@@ -74,4 +74,4 @@ def _cut(text: str) -> str:
 
     Secrets are taken out before: the cut may divide one from its name.
     """
-    return cut(harmless(text.rstrip("\r\n")), MAX_STREAM)
+    return cut(harmless(text.rstrip("\r\n")), MAX_STREAM, gap="\n")

@@ -32,13 +32,13 @@ KINDS = {BUSY: "busy", "unavailable": "out of service", "lost": "lost"}  # of pl
 
 @dataclass(frozen=True)
 class Judged:
-    """The result of a run. `kind`: a key of TITLES. `nodes`: how many of which it is about, like '14 of 16 nodes (2 busy)'.
+    """The result of a run. `outcome`: a key of TITLES. `nodes`: how many of which it is about, like '14 of 16 nodes (2 busy)'.
 
     `unjudged`: what is part of no proof and could not be judged; it does not change the result. `waivers`: what the
     cluster file accepts.
     """
 
-    kind: str
+    outcome: str
     nodes: str
     sentences: tuple[str, ...]
     waivers: tuple[str, ...]
@@ -47,16 +47,16 @@ class Judged:
     @property
     def title(self) -> str:
         """The verdict in words."""
-        return TITLES[self.kind]
+        return TITLES[self.outcome]
 
 
 def judge(run: Run) -> Judged:
     """Say in one word what the run says of the cluster. Nothing is accepted by absence."""
-    kind, first = _result(run)
+    outcome, first = _result(run)
     waivers = tuple(line for use in uses(run) for line in use.lines())
-    if kind == "accepted" and (waivers or run.waived):
-        kind = "waived"
-    return Judged(kind, _nodes(run), (first, *_more(run)), waivers, tuple(_unjudged(run)))
+    if outcome == "accepted" and (waivers or run.waived):
+        outcome = "waived"
+    return Judged(outcome, _nodes(run), (first, *_more(run)), waivers, tuple(_unjudged(run)))
 
 
 def _nodes(run: Run) -> str:

@@ -73,12 +73,12 @@ def round_up(value: float, steps: Sequence[float]) -> float:
 def remark_lines(run: Run) -> list[str]:
     """Return one line per check of what it remarked: how often, in how many kinds, where, and the most frequent."""
     lines = []
-    for check, kinds in sorted(run.remarks.items()):
-        nodes = {node for noted in kinds.values() for node in noted.nodes}
-        example, _ = max(kinds.items(), key=lambda one: one[1].count)
-        total = sum(noted.count for noted in kinds.values())
+    for check, texts in sorted(run.remarks.items()):
+        nodes = {node for noted in texts.values() for node in noted.nodes}
+        example, _ = max(texts.items(), key=lambda one: one[1].count)
+        total = sum(noted.count for noted in texts.values())
         lines.append(
-            f"note: {check} on {folded(sorted(nodes))}: {count(total, 'line')} of {count(len(kinds), 'kind')} "
+            f"note: {check} on {folded(sorted(nodes))}: {count(total, 'line')} of {count(len(texts), 'kind')} "
             f"without a known meaning, like: {example}"
         )
     return lines
