@@ -26,7 +26,7 @@ __all__ = ["own_signals", "sandbox"]  # fixtures
 # {module: seconds}, of those that take more than a few; `make test` writes it anew with RECORD=1
 DURATIONS = Path(__file__).with_name("durations.json")
 WORTH_RECORDING = 5  # seconds
-NEW_MOUNTS, BIND, RECURSIVE, PRIVATE = 0x20000, 0x1000, 0x4000, 1 << 18  # of sched.h and sys/mount.h
+NEW_MOUNTS, BIND, RECURSIVE, SLAVE = 0x20000, 0x1000, 0x4000, 1 << 19  # of sched.h and sys/mount.h
 
 
 # how long an example takes is no property of the code
@@ -41,7 +41,7 @@ def _hide_profile() -> None:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     with tempfile.TemporaryDirectory() as empty:
-        if libc.unshare(NEW_MOUNTS) == 0 and libc.mount(b"none", b"/", None, RECURSIVE | PRIVATE, None) == 0:
+        if libc.unshare(NEW_MOUNTS) == 0 and libc.mount(b"none", b"/", None, RECURSIVE | SLAVE, None) == 0:
             libc.mount(empty.encode(), b"/etc/profile.d", None, BIND, None)
 
 
