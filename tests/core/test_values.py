@@ -10,7 +10,6 @@ from pydantic import TypeAdapter
 from pytest_gpucluster import config
 from pytest_gpucluster.core import values
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.kit.gpu_config import GpuConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,7 +123,6 @@ SETTINGS = {
     "slurm: {extra_args: [--no-shell]}": "slurm.extra_args[0]: --no-shell would leave the nodes allocated after the run: leave it out",
     "slurm: {bin: bin}": "slurm.bin: must be an absolute path, which begins with /, not 'bin'",
     "isolation: {device_files: [dev/x]}": "isolation.device_files[0]: must be an absolute path, which begins with /, not 'dev/x' (and 1 more)",
-    "gpu: {xid_ignore: [1000]}": "gpu.xid_ignore[0]: must be an Xid (1 to 999) or an SXid (10000 to 99999), not 1000",
 }
 
 
@@ -135,17 +133,6 @@ def test_a_setting_that_means_nothing_is_one_line(tmp_path: Path, text: str) -> 
     with pytest.raises(ConfigError) as caught:
         config.load_cluster(path)
     assert str(caught.value) == f"{path}:2: {SETTINGS[text]}"
-
-
-@pytest.mark.parametrize("number", [1, 79, 999, 10_000, 20_034, 99_999])
-def test_numbers_of_xids_and_sxids(number: int) -> None:
-    assert GpuConfig(xid_ignore=(number,)).xid_ignore == (number,)
-
-
-@pytest.mark.parametrize("number", [-1, 0, 1000, 9_999, 100_000])
-def test_what_is_no_xid(number: int) -> None:
-    with pytest.raises(ValueError, match="must be an Xid"):
-        GpuConfig(xid_ignore=(number,))
 
 
 def test_a_profile_may_take_the_network_away(tmp_path: Path) -> None:

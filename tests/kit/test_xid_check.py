@@ -317,16 +317,6 @@ def test_an_xid_before_the_driver_was_loaded_again_warns(tmp_path: Path) -> None
     assert judged(tmp_path, OFF, *quiet[1:], LOADED).outcome is Outcome.FAILED
 
 
-def test_the_cluster_file_ignores_numbers(tmp_path: Path) -> None:
-    config = GpuConfig(xid_ignore=(79, 20034))
-    verdict = judged(tmp_path, OFF, f"{SWITCH}20034, Fatal, Link 30", config=config)
-    assert verdict.outcome is Outcome.PASSED
-    assert [text.partition("; ")[2] for text in warned(verdict)] == [
-        "the cluster file ignores it (gpu.xid_ignore)"
-    ] * 2
-    assert judged(tmp_path, OFF, config=GpuConfig(xid_ignore=(78,))).outcome is Outcome.FAILED
-
-
 def test_an_xid_older_than_the_site_says_warns(tmp_path: Path) -> None:
     log = replace(fold(tmp_path, OFF), now=3601.0)
     gpus = GPUS
@@ -361,9 +351,7 @@ def test_a_log_of_more_sorts_than_were_sent_is_not_checked(tmp_path: Path) -> No
     assert judged(tmp_path, *flood[:200]).outcome is Outcome.PASSED
 
 
-@pytest.mark.parametrize(
-    "values", [{"xid_ignore": [0]}, {"xid_max_age": 0}, {"xid_max_age": "soon"}, {"xid": [1]}]
-)
+@pytest.mark.parametrize("values", [{"xid_max_age": 0}, {"xid_max_age": "soon"}, {"xid": [1]}])
 def test_the_cluster_files_section_is_checked(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         GpuConfig.model_validate(values)
@@ -485,7 +473,6 @@ COUNTER_EXAMPLES = (
     CounterExample("gpu.xid", "a job ended with its channel", f"{CATALOG}: 43, IGNORE", PASSED, of_log(event(43, "pid=7, name=python, Ch 00000008"))),
     CounterExample("gpu.xid", "a page fault of an application", f"{CATALOG}: 31, RESTART_APP", PASSED, of_log(event(31, "pid=7, name=python, Ch 00000010, MMU Fault"))),
     CounterExample("gpu.xid", "fell off the bus before the driver was loaded again", "driver upgrade", WARNING, of_log(OFF, *["usb 1-1: hello"] * 60, LOADED)),
-    CounterExample("gpu.xid", "a number that the site ignores", "gpu.xid_ignore", WARNING, of_log(event(95, "pid=7, name=python, Uncontained"), config=GpuConfig(xid_ignore=(95,)))),
     CounterExample("gpu.xid", "the peer's cable has bit errors", "decode sheet: 149 NETIR_BER_EVENT, IGNORE", WARNING, of_log(event(149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001)"))),
     CounterExample("gpu.xid", "the host took the link down", "decode sheet: 149 subcode 101000, Fatal and IGNORE", WARNING, of_log(event(149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 01 (0x02802011 0x00000000)"))),
     CounterExample("gpu.xid", "a KVM switch at the display of an old driver", f"{CATALOG}: 56, Unused, CONTACT_SUPPORT", MONITOR, of_log(event(56, "pid='<unknown>', name=<unknown>, CMDre 00000000"))),

@@ -491,7 +491,7 @@ def test_tasks_on_the_host_work_in_no_cell_of_an_image(sandbox: Sandbox, tmp_pat
     # the other suites with a payload of NCCL, in the same image
     suites = [str(ROOT / "suites" / name) for name in ("nccl", "burnin")]
     keys = yaml.safe_load((tmp_path / "site.yaml").read_text())
-    keys["burnin"] |= {"environment": "plain", "load": 0.3}
+    keys["burnin"] |= {"environment": "plain"}
     keys["nccl"] |= {"environment": "plain", "deadline": "60s"}
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(keys))
     options = [
@@ -501,7 +501,8 @@ def test_tasks_on_the_host_work_in_no_cell_of_an_image(sandbox: Sandbox, tmp_pat
         "--burnin-time=5s",
         "--nodes=gpu[01-02]",
     ]
-    run = run_pytest(tmp_path, *options, "-k", "alone or survived or matmul", where=suites)
+    chosen = (*options, "-k", "alone or survived or matmul")
+    run = run_pytest(tmp_path, *chosen, where=suites, constants={"burnin": {"load": 0.3}})
     results = {(it["check"], it["node"]): it for it in run.events if it["event"] == "result"}
     for node in ("gpu01", "gpu02"):
         for check in ("nccl.alone", "burnin.survived"):

@@ -97,8 +97,6 @@ def _judged(
 
 def _excuse(log: KernelLog, found: XidEvent, config: GpuConfig) -> str:
     """Return why an Xid no longer applies to the GPU, '' if it applies."""
-    if found.number in config.xid_ignore:
-        return "; the cluster file ignores it (gpu.xid_ignore)"
     if log.reloaded_after(found.event):
         return "; the driver was reloaded since"
     if _recovered(log, found):
