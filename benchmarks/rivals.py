@@ -89,12 +89,12 @@ class Measured:
 
 def probes(ground: Ground) -> list[str]:
     """Return the command of this plugin with probes."""
-    return [*ours(ground), str(SIDES / "test_probes.py")]
+    return [*ours(ground), "suites/probes"]
 
 
 def facts(ground: Ground) -> list[str]:
     """Return the command of this plugin with the same checks on facts that they share, as its own suites do."""
-    return [*ours(ground), str(SIDES / "test_facts.py")]
+    return [*ours(ground), "suites/facts"]
 
 
 def stock(ground: Ground) -> list[str]:
@@ -457,7 +457,12 @@ def compare(count: int, sides: Sequence[str], options: argparse.Namespace, known
         try:
             sandbox.up(nodes=count)
             kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-            env = {**kept, **sandbox.env, "PYTHONPYCACHEPREFIX": str(folder / "pyc")}
+            env = {
+                **kept,
+                **sandbox.env,
+                "PYTHONPYCACHEPREFIX": str(folder / "pyc"),
+                "PYTHONPATH": str(SIDES),
+            }
             nodes = tuple(sandbox.status()["nodes"])
             ground = Ground(
                 folder, env, sandbox.cluster_file, nodes, options.checks, options.workers, options.free

@@ -33,7 +33,6 @@ be written to, unless the case holds a `mktemp *` that fails.
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 import shlex
 import shutil
@@ -46,22 +45,22 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import corpus_steps
-import pytest
 import yaml
 
 from pytest_gpucluster.cluster.slurm import inventory
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.common_cause import Place, peer_groups
-from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotJudged, ProbeError
+from pytest_gpucluster.core.errors import GpuClusterError, NotJudged, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.kit.nvidia_smi import PAUSE
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
+from pytest_gpucluster.plugin.fixtures import FACTS
 from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pytest_gpucluster.core.check import Verdict
+    from pytest_gpucluster.core.fact import Fact
 
 ROOT = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "corpus"
@@ -402,7 +401,7 @@ class Bench:
             self.machines[node] = Machine(self.case, node, self.folder / node)
         return self.machines[node].answer(probe)
 
-    # what the fixtures of probed() and fleet_probed() call
+    # what the facts of probed() and fleet_probed() call
 
     def facts(self, asked: Any) -> Any:
         return self.read(self.current, probe_for(asked, self.cluster))
@@ -425,37 +424,20 @@ class Bench:
             except GpuClusterError as error:
                 return Result("error", reason=str(error))
             return Result(verdict.outcome.value, verdict)
-        suite, _, what = check.partition(".")
+        suite = check.partition(".")[0]
         module = importlib.import_module(f"pytest_gpucluster.suites.{suite}.test_{suite}")
-        verdicts: list[Verdict] = []
+        (judged,) = (one for one in module.TESTS.checks() if one.name == check)
         try:
-            given = self._given(node, verdicts) | ({"slurm": self.slurm} if suite == "slurm" else {})
-            test = getattr(module, f"test_{what}")
-            test(**{name: self._fixture(module, name, given) for name in inspect.signature(test).parameters})
+            given = self._given(node) | ({"slurm": self.slurm} if suite == "slurm" else {})
+            verdict = judged.of_facts({name: self._fact(module, name, given) for name in judged.facts})
         except NotJudged as error:
-            outcome = "not checked" if isinstance(error, NotAvailable) else "not applicable"
-            return Result(outcome, reason=str(error))
-        except (GpuClusterError, ProbeError, ValueError) as error:
+            return Result(error.outcome, reason=str(error))
+        except (GpuClusterError, ValueError) as error:
             return Result("error", reason=str(error))
-        except pytest.skip.Exception as skipped:
-            reason = str(skipped)
-            return Result(
-                "not applicable" if reason.startswith(NOT_APPLICABLE) else "not checked", reason=reason
-            )
-        assert verdicts, f"{check} ended without a verdict"
-        worst = max(
-            verdicts, key=lambda it: ("passed", "not applicable", "not checked", "failed").index(it.outcome)
-        )
-        return Result(worst.outcome.value, worst)
+        return Result(verdict.outcome.value, verdict)
 
-    def _given(self, node: str, verdicts: list[Verdict]) -> dict[str, Any]:
+    def _given(self, node: str) -> dict[str, Any]:
         group = self.cluster.group_of(node)
-
-        def gpu_profile() -> Any:
-            if group.profile.gpu is None:
-                pytest.skip(f"{NOT_APPLICABLE}profile {group.profile.name} has no GPUs")
-            return group.profile.gpu
-
         return {
             "node": SimpleNamespace(
                 name=node,
@@ -469,25 +451,20 @@ class Bench:
             "inventory": self.slurm.nodes(),
             "node_name": node,
             "profile": group.profile,
-            "gpu_profile": gpu_profile,
             "cluster": self.cluster,
             "ask": self.ask,
             "nodes": self.case.nodes,
-            "expect": verdicts.append,
             "facts": self.facts,
             "fleet_facts": self.fleet_facts,
             "gpucluster_session": self,
             "gpucluster_item": self,
         }
 
-    def _fixture(self, module: Any, name: str, given: Mapping[str, Any]) -> Any:
-        if name == "gpu_profile":
-            return given[name]()
+    def _fact(self, module: Any, name: str, given: Mapping[str, Any]) -> Any:
         if name in given:
             return given[name]
-        function: Callable[..., Any] = inspect.unwrap(getattr(module, name))
-        needs = inspect.signature(function).parameters
-        return function(**{need: self._fixture(module, need, given) for need in needs})
+        fact: Fact = getattr(module, name, None) or FACTS[name]
+        return fact.function(**{need: self._fact(module, need, given) for need in fact.arguments})
 
 
 def wrong(case: Case, folder: Path) -> list[str]:

@@ -62,8 +62,8 @@ ENDS = """
 import pytest
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.probe import Probe, text_of
-from pytest_gpucluster.suite import probed
 
 
 @check(
@@ -79,9 +79,14 @@ def judge(shown, expected):
         yield Finding("GPUs", shown, str(expected))
 
 
-shown = probed(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: text_of(answer).strip()))
-absent = probed(Probe("absent", "no-such-tool", text_of))
-garbled = probed(Probe("garbled", "echo 12x", lambda answer: int(text_of(answer))))
+@pytest.fixture
+def shown(facts):
+    return facts(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: text_of(answer).strip()))
+
+
+@pytest.fixture
+def absent(facts):
+    return facts(Probe("absent", "no-such-tool", text_of))
 
 
 def test_good(shown, expect):
@@ -109,8 +114,8 @@ def test_absent(absent, expect):
     pytest.fail("never reached")
 
 
-def test_fabric(node, expect):
-    expect.not_applicable("there is none")
+def test_fabric(node):
+    raise NotApplicable("there is none")
 
 
 @pytest.fixture
@@ -203,6 +208,7 @@ def write_bytecode(site: Path) -> None:
 
 def write_suites(folder: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
 
 
@@ -229,6 +235,26 @@ def run_pytest(
         timeout=timeout,
     )
     return Run(done.returncode, done.stdout, done.stderr, folder)
+
+
+def made_suite(tests: str, conftest: str = "", **modules: str) -> dict[str, str]:
+    """Return the files of an installed suite `made` for PYTHONPATH: its test_made.py, and further modules by name."""
+    package, about = "gpucluster_made", "gpucluster_made-1.0.dist-info"
+    init = 'from pytest_gpucluster.core.registry import Suite\n\nSUITE = Suite(__name__, markers=("made: a test",))\n'
+    return {
+        f"{package}/__init__.py": init,
+        f"{package}/test_made.py": tests,
+        "conftest.py": conftest,
+        **{f"{package}/{name}.py": text for name, text in modules.items()},
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: gpucluster-made\nVersion: 1.0\n",
+        f"{about}/entry_points.txt": f"[pytest_gpucluster.suites]\nmade = {package}\n",
+    }
+
+
+def run_made(folder: Path, sandbox: Sandbox, files: Mapping[str, str], *args: object) -> Run:
+    """Run the suite of `made_suite`, with its slow items."""
+    words = (on(sandbox), "-m", "made", "--slow", *args)
+    return run_pytest(folder, *words, files=files, env={"PYTHONPATH": str(folder)}, where=("suites/made",))
 
 
 def command(*args: object) -> list[str]:

@@ -1,25 +1,22 @@
-"""Tests made of checks: their facts, marks and order, what a report shows of them, and what a site may replace."""
+"""The checks of a suite: their facts, marks and order."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from plugin_helpers import names, on, run_pytest
 
-from pytest_gpucluster.core.check import CHECKS, Action, Finding, Verdict, check, revised
+from pytest_gpucluster.core.check import CHECKS, Action, Check, Finding, Verdict, check, revised
+from pytest_gpucluster.core.fact import arguments_of
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.core.registry import suites as registered
-from pytest_gpucluster.suite import arguments_of, checks_as_tests
+from pytest_gpucluster.suite import Tests
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.sandbox import Sandbox
+    from pytest_gpucluster.core.registry import Suite
 
 PARTS = {"matrix.work", "nccl.bandwidth"}  # of other checks
 
@@ -44,100 +41,33 @@ def part(number: int) -> Judgement:
     yield from ()
 
 
-def made() -> dict[str, Any]:
+def made() -> list[Check[...]]:
     module = ModuleType("made")
-    vars(module).update(each=each, up=up, part=part, arguments_of=arguments_of)
-    return checks_as_tests(module)
+    vars(module).update(each=each, up=up, part=part, again=up, arguments_of=arguments_of)
+    return [*Tests(module, module, marks=()).checks()]
 
 
-def test_each_check_becomes_a_test_in_the_order_of_the_module() -> None:
-    assert [*made()] == ["test_each", "test_up"]
-    assert made()["test_up"].__doc__ == "Numbers are within the limit."
-    assert [mark.name for mark in made()["test_each"].pytestmark] == ["slow", "exclusive"]
+def test_checks_stand_in_the_order_of_their_module_and_once() -> None:
+    assert [one.name for one in made()] == ["made.each", "made.up"]
+    assert [one.marks for one in made()] == [("slow", "exclusive"), ()]
 
 
-def test_the_parameters_of_a_check_are_the_facts_of_its_test() -> None:
-    assert arguments_of(made()["test_up"]) == ("numbers", "limit", "expect")
-    assert arguments_of(made()["test_each"]) == ("numbers", "limit", "expect")
-    assert inspect.unwrap(made()["test_each"]).__code__.co_filename == __file__
+def test_the_parameters_of_a_check_are_its_facts() -> None:
+    assert [one.facts for one in made()] == [("numbers", "limit")] * 2
 
 
 def test_a_check_of_each_allocation_gives_one_verdict() -> None:
-    found: list[Verdict] = []
-    for test in made().values():
-        test(numbers=[2, 5, 4], limit=3, expect=found.append)
+    found = [one.of_facts({"numbers": [2, 5, 4], "limit": 3}) for one in made()]
     assert [one.check for one in found] == ["made.each 5", "made.up"]
     assert [[finding.measured for finding in one.findings] for one in found] == [["5", "4"], ["5", "4"]]
 
 
 @pytest.mark.parametrize("suite", registered(), ids=lambda suite: suite.name)
-def test_every_check_has_a_test_in_its_suite(suite: Any) -> None:
+def test_every_check_has_items_in_its_suite(suite: Suite) -> None:
     import_checks()
     module = importlib.import_module(f"{suite.package}.test_{suite.name}")
-    checks = {name.partition(".")[2] for name in CHECKS.keys() - PARTS if name.startswith(f"{suite.name}.")}
-    assert {name for name in checks if not callable(getattr(module, f"test_{name}", None))} == set()
-
-
-MADE = """
-from pytest_gpucluster.core.check import Action, Finding, check
-
-
-@check("made.sound", cause="wear", hint="replace it", action=Action.MONITOR)
-def sound(shown, node_name):
-    \"\"\"The node is sound.\"\"\"
-    if node_name == "gpu02":
-        yield Finding("part", shown, "sound")
-
-
-@check("made.torn", cause="wear", hint="replace it", action=Action.MONITOR, marks=("slow",))
-def torn(shown):
-    \"\"\"The node is whole.\"\"\"
-    yield Finding("part", {}[shown], "sound")
-"""
-SUITE = """
-import made
-
-from pytest_gpucluster.suite import checks_as_tests, fact
-
-shown = fact(lambda node: f"worn on {node}")
-globals().update(checks_as_tests(made))
-"""
-KINDS = """
-import sys
-
-import pytest
-
-sys.path.insert(0, ".")
-
-
-def pytest_collection_modifyitems(items):
-    print("KINDS", {type(item).__name__ for item in items}, {item.reportinfo()[0].name for item in items})
-"""
-REPLACED = """
-
-@pytest.fixture
-def node_name(node):
-    yield node.name
-"""
-
-
-@pytest.mark.parametrize(("more", "kind"), [("", "NodeItem"), (REPLACED, "Function")])
-def test_both_kinds_of_items_of_a_check_report_the_same(
-    sandbox: Sandbox, tmp_path: Path, more: str, kind: str
-) -> None:
-    files = {"made.py": MADE, "test_made.py": SUITE, "conftest.py": KINDS + more}
-    run = run_pytest(tmp_path, on(sandbox), "-s", "--slow", files=files)
-    assert f"'{kind}'" in run.out
-    assert "{'made.py'}" in run.out
-    assert names(run.outcomes, "passed") == [f"test_sound[gpu0{number}]" for number in (1, 3, 4)]
-    assert "made.sound on gpu02: part: measured worn on gpu02, expected sound" in run.out
-    assert 'yield Finding("part", {}[shown], "sound")' in run.out  # a traceback shows the check
-    assert "of_facts" not in run.out
-    assert run.rc == 1
-
-
-def test_a_check_without_its_fact_is_an_error_that_names_it(sandbox: Sandbox, tmp_path: Path) -> None:
-    files = {"made.py": MADE, "test_made.py": SUITE.replace("shown =", "other ="), "conftest.py": KINDS}
-    run = run_pytest(tmp_path, on(sandbox), "-k", "sound", files=files)
-    assert "fixture 'shown' not found" in run.out
-    assert run.rc == 1
+    known = {one.name for one in module.TESTS.checks()}
+    known |= {
+        f"{suite.name}.{name.removeprefix('test_')}" for name in vars(module) if name.startswith("test_")
+    }
+    assert {name for name in CHECKS.keys() - PARTS if name.startswith(f"{suite.name}.")} - known == set()

@@ -66,11 +66,14 @@ def pytest_unconfigure(config):
 SUITE = """
 from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.probe import Probe, text_of
-from pytest_gpucluster.suite import probed
 # the one that runs for lost nodes too: only they may fail it
 from pytest_gpucluster.suites.os.test_os import answer, lost, test_responds
 
-shown = probed(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: int(text_of(answer))))
+@pytest.fixture
+def shown(facts):
+    return facts(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: int(text_of(answer))))
+
+
 
 
 @check(

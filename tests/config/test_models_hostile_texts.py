@@ -21,10 +21,10 @@ from pytest_gpucluster.cluster.transport import ssh_connect
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.config.models import ClusterFile
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import ssh_address
 from pytest_gpucluster.plugin.settings import refused_values
-from pytest_gpucluster.suite import probes_of
 from pytest_gpucluster.suites.controller.known_errors import sorted_errors
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def use(cluster: Cluster) -> None:
     """Make what a run makes of a cluster before its nodes answer."""
     for suite in suites():
         module = importlib.import_module(f"{suite.package}.test_{suite.name}")
-        for function in vars(module).values():
-            for probe in probes_of(function, cluster, ["gpu01"]):
-                assert probe.command
+        for fact in vars(module).values():
+            if isinstance(fact, Fact) and fact.probes is not None:
+                assert all(probe.command for probe in fact.probes(cluster, ["gpu01"]))
     [*refused_values(cluster)]
     [*sorted_errors([], "slurmctld", window=1, of_site=cluster.known)]
     for reached in (cluster.transport, cluster.ssh):

@@ -71,7 +71,7 @@ def draft(survey):
     return ["made_up: {colour: red}"]
 
 
-@check("made_up.late", cause="c", hint="look at the fans", action=Action.MONITOR)
+@check("made_up.late", cause="c", hint="look at the fans", action=Action.MONITOR, item=False)
 def late(info):
     if info.name == "gpu02":
         yield Finding("fans", "off", "on")
@@ -86,26 +86,23 @@ def fans(hostname):
 LATE = LateCheck("made_up.late", "judged later", lambda run, info: late(info))
 """,
     "test_made_up.py": """
-import pytest
-
 from gpucluster_made_up import SUITE
 from gpucluster_made_up import work
 from gpucluster_made_up.config import MadeUpConfig
-from pytest_gpucluster.suite import checks_as_tests, probed
+from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.suite import Tests, fact, probed
 from pytest_gpucluster.suites.os.facts import HOSTNAME
 
-pytestmark = [pytest.mark.made_up]
-
 hostname = probed(HOSTNAME)
-globals().update(checks_as_tests(work))
+TESTS = Tests(work, marks=("made_up",))
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def early(gpucluster_session):
     return gpucluster_session.outcome(SUITE)
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def beside(allocation, gpucluster_session):
     return gpucluster_session.begin(SUITE).result()
 
@@ -120,8 +117,11 @@ def test_beside(beside, early, allocation):
     assert allocation.job_id > int(early)
 
 
-def test_late(node, expect):
-    expect.not_checked("judged later")
+LATE = Verdict("made_up.late", Outcome.NOT_CHECKED, reason="judged later")
+
+
+def test_late(node):
+    return LATE
 """,
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
-from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
 from pytest_gpucluster.plugin.expect import CheckFailed, Expect, describe
 from pytest_gpucluster.plugin.item_result import (
     Record,
@@ -19,7 +19,7 @@ from pytest_gpucluster.plugin.item_result import (
     matches,
     one_line,
 )
-from pytest_gpucluster.plugin.node_items import NodeItem, check_of, node_of, record_of, suite_of
+from pytest_gpucluster.plugin.items import CheckItem, check_of, node_of, record_of, suite_of
 
 
 def made() -> tuple[Expect, Record]:
@@ -56,24 +56,19 @@ def test_a_hint_names_the_node() -> None:
 
 
 def ended(expect: Expect, judged: Verdict) -> tuple[type, str]:
-    """Return how an item ends; a skip that is let out would skip the test of it."""
+    """Return how an item ends."""
     try:
         expect(judged)
-    except (pytest.skip.Exception, NotAvailable, CheckFailed) as end:
+    except (NotJudged, CheckFailed) as end:
         return type(end), str(end)
     raise AssertionError("it goes on")
 
 
-def test_what_is_not_judged_is_skipped() -> None:
+def test_what_is_not_judged_ends_the_item() -> None:
     expect, record = made()
-    assert ended(expect, verdict(Outcome.NOT_CHECKED, reason="no right")) == (
-        pytest.skip.Exception,
-        "not checked: no right",
-    )
-    assert ended(expect, verdict(Outcome.NOT_APPLICABLE, reason="no NVSwitch")) == (
-        pytest.skip.Exception,
-        "not applicable: no NVSwitch",
-    )
+    assert ended(expect, verdict(Outcome.NOT_CHECKED, reason="no right")) == (NotAvailable, "no right")
+    reason = "no NVSwitch"
+    assert ended(expect, verdict(Outcome.NOT_APPLICABLE, reason=reason)) == (NotApplicable, reason)
     assert len(record.verdicts) == 2
 
 
@@ -199,7 +194,7 @@ def item(name: str, file: str = "test_gpu.py", **fields: Any) -> Any:
 
 def own_item() -> Any:
     """Return the item of test_count[gpu01] where all of its fixtures are facts."""
-    found: Any = object.__new__(NodeItem)
+    found: Any = object.__new__(CheckItem)
     found.test, found.node_name, found.record = SimpleNamespace(suite="gpu", check="gpu.count"), "gpu01", None
     return found
 

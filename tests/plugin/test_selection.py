@@ -123,8 +123,8 @@ def test_suites_without_a_section_are_one_line_and_no_item_and_an_error_where_on
     lacking = line.partition(", not tested: ")[2].split(", ")
     assert {"accounting", "ddp", "matrix", "mpi", "training"} <= set(lacking)
     assert not {"gpu", "os", "ray"} & set(lacking)
-    assert "<Module test_ray.py>" in listed.out
-    assert [name for name in lacking if f"<Module test_{name}.py>" in listed.out] == []
+    assert "<SuiteFile test_ray.py>" in listed.out
+    assert [name for name in lacking if f"<SuiteFile test_{name}.py>" in listed.out] == []
     named = run_pytest(tmp_path, *options, "-m", "ddp", where=())
     assert named.rc == 1, named.out
     assert "add `ddp:`" in named.out

@@ -26,24 +26,25 @@ def _record(node: str, suite: str = "gpu", **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("when", "outcome", "message", "said"),
+    ("when", "outcome", "record", "expected"),
     [
-        ("call", "passed", "", "passed"),
-        ("setup", "passed", "", None),
-        ("teardown", "passed", "", None),
-        ("call", "failed", "7, expected 8", "failed"),
-        ("setup", "failed", "no answer", "error"),
-        ("teardown", "failed", "no answer", "error"),
-        ("setup", "skipped", "not checked: dmesg: Operation not permitted", "not checked"),
-        ("call", "skipped", "not applicable: no NVSwitch", "not applicable"),
-        ("setup", "skipped", "not tested: gpu03: DRAINED", "not tested"),
-        ("setup", "skipped", "somebody's own reason", "skipped"),
+        ("call", "passed", {}, "passed"),
+        ("setup", "passed", {}, None),
+        ("teardown", "passed", {}, None),
+        ("call", "failed", {}, "failed"),
+        ("setup", "failed", {}, "error"),
+        ("teardown", "failed", {}, "error"),
+        ("setup", "skipped", {"ended": "not checked"}, "not checked"),
+        ("call", "skipped", {"ended": "not applicable"}, "not applicable"),
+        ("call", "skipped", {"waiver": {}}, "waived"),
+        ("setup", "skipped", {}, "skipped"),
     ],
 )
 def test_an_outcome_tells_a_bad_node_from_broken_infrastructure(
-    when: str, outcome: str, message: str, said: str | None
+    when: Any, outcome: Any, record: dict[str, Any], expected: str | None
 ) -> None:
-    assert classify(when, outcome, message) == said
+    report = pytest.TestReport("id", ("file", 1, "test"), {}, outcome, None, when, gpucluster=record)
+    assert classify(report) == expected
 
 
 def test_nodes_with_the_same_results_share_a_row_and_bad_ones_come_last() -> None:

@@ -23,7 +23,7 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 # {file: the text before which its part is added}
 PLACES = {
     "src/pytest_gpucluster/suites/os/checks/settings.py": '@check(\n    "os.kernel_settings"',
-    "src/pytest_gpucluster/suites/os/test_os.py": "globals().update(checks_as_tests",
+    "src/pytest_gpucluster/suites/os/test_os.py": "TESTS = Tests(",
     "tests/suites/os/test_checks.py": '    ("kernel", lambda p:',
 }
 IMPORTS = "from pytest_gpucluster.core.probe import Probe, text_of\n"  # the diffs leave out imports
@@ -99,7 +99,7 @@ from functools import cached_property
 import pytest
 from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.payload_result import PayloadResult
-from pytest_gpucluster.suite import checks_as_tests, framework_run, framework_runs, required_section
+from pytest_gpucluster.suite import Tests, fact, framework_run, framework_runs, required_section
 from gpucluster_deepspeed import DeepspeedConfig, checks
 """,
 }

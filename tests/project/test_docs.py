@@ -318,14 +318,13 @@ from pytest_gpucluster.core.check import Finding, Metric, check
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.core.probe import Probe, text_of
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
-from pytest_gpucluster.suite import probed
 from site_parts import *
 """
     shown = "\n\n".join(block.text for block in blocks("python", "docs/writing-checks.md"))
     (tmp_path / "test_page.py").write_text(heads + shown)
     site = (ROOT / "examples" / "site_suite" / "test_site.py").read_text()
     path = str(ROOT / "examples" / "site_suite" / "copy_speed.py")
-    parts = site[: site.index("open_files = probed")].replace("def test_", "def example_")
+    parts = site[: site.index("OPEN_FILES = Probe")].replace("def test_", "def example_")
     (tmp_path / "site_parts.py").write_text(f"{parts}\nPAYLOAD = Path({path!r})\n")
     run = subprocess.run(
         [
@@ -396,6 +395,7 @@ def test_every_check_is_documented(suite: Path) -> None:
     name, text = suite.stem.removeprefix("test_"), page_of(suite)
     module = importlib.import_module(f"pytest_gpucluster.suites.{name}.{suite.stem}")
     tests = {test.removeprefix("test_") for test in vars(module) if test.startswith("test_")}
+    tests |= {check.name.partition(".")[2] for check in module.TESTS.checks()}
     in_page = {one for one in tests if re.search(rf"`({name}\.)?{one}[`\[]", text)}
     assert in_page
     listed = set(

@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 STEPS = """
 from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.suite import probed
 
-gpus = probed(nvidia_smi.GPUS)
+@pytest.fixture
+def gpus(facts):
+    return facts(nvidia_smi.GPUS)
+
+
 
 
 def test_echo(node, srun):

@@ -67,14 +67,29 @@ import pytest
 from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.errors import StepError
 from pytest_gpucluster.core.probe import Probe, text_of
-from pytest_gpucluster.suite import probed
 
 HOSTILE = {HOSTILE!r}
 SECRET = {SECRET!r}
-shown = probed(Probe("shown", r"printf '\\033[31m%s\\033[0m\\000 <x>]]> MY_TOKEN={SECRET} end' red", text_of))
-flood = probed(Probe("flood", "head -c 104857600 /dev/zero", text_of, timeout=120))
-endless = probed(Probe("endless", "yes {SECRET}", text_of, timeout=60))  # ends at the cap
-garbled = probed(Probe("garbled", "printf '\\377\\376'; exit 0", lambda answer: int(text_of(answer))))
+@pytest.fixture
+def shown(facts):
+    return facts(Probe("shown", r"printf '\\033[31m%s\\033[0m\\000 <x>]]> MY_TOKEN={SECRET} end' red", text_of))
+
+
+@pytest.fixture
+def flood(facts):
+    return facts(Probe("flood", "head -c 104857600 /dev/zero", text_of, timeout=120))
+
+
+@pytest.fixture
+def endless(facts):
+    return facts(Probe("endless", "yes {SECRET}", text_of, timeout=60))
+
+
+@pytest.fixture
+def garbled(facts):
+    return facts(Probe("garbled", "printf '\\377\\376'; exit 0", lambda answer: int(text_of(answer))))
+
+
 
 
 @check("hostile.shown", cause=HOSTILE, hint=f"export DB_PASSWORD={{SECRET}}", action=Action.MONITOR)

@@ -40,12 +40,19 @@ import pytest
 
 from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.probe import Probe, text_of
-from pytest_gpucluster.suite import probed
 
 HERE = Path(__file__).parent
 ASK = f'cd {HERE}; echo x >> asked.$SLURMD_NODENAME; [ -e $SLURMD_NODENAME ] || mv $SLURMD_NODENAME.once done'
-state = probed(Probe("state", f'if {ASK} 2>/dev/null; then echo 7; else echo 8; fi', lambda a: int(text_of(a))))
-hidden = probed(Probe("hidden", "cat /no/such/file", lambda a: int(text_of(a))))
+@pytest.fixture
+def state(facts):
+    return facts(Probe("state", f'if {ASK} 2>/dev/null; then echo 7; else echo 8; fi', lambda a: int(text_of(a))))
+
+
+@pytest.fixture
+def hidden(facts):
+    return facts(Probe("hidden", "cat /no/such/file", lambda a: int(text_of(a))))
+
+
 
 
 def judge(seen):

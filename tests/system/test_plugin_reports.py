@@ -199,8 +199,11 @@ def test_what_is_required_and_not_checked_is_an_error(sandbox: Sandbox, tmp_path
     assert "no-such-tool" in error.text
 
 
+ERRORS = "from pytest_gpucluster.core.errors import NotApplicable, NotAvailable\n\n\n"
+
+
 def test_a_verdict_not_checked_is_an_error_where_required(sandbox: Sandbox, tmp_path: Path) -> None:
-    code = "def test_a(node, expect):\n    expect.not_checked('dmesg: no permission')\n"
+    code = f"{ERRORS}def test_a(node):\n    raise NotAvailable('dmesg: no permission')\n"
     loose = cluster_file(sandbox, tmp_path, nodes="gpu01")
     run = run_pytest(tmp_path, f"--cluster={loose}", files={"test_r.py": code})
     assert list(run.outcomes.values()) == ["not checked", "error"]  # of a node without any result
@@ -217,7 +220,7 @@ def test_a_verdict_not_checked_is_an_error_where_required(sandbox: Sandbox, tmp_
     [
         ("", (), "no check was executed"),
         ("def test_a(node): pass\n", ("-k", "nothing"), "no check was executed"),
-        ("def test_a(node, expect):\n    expect.not_applicable('none')\n", (), "about the cluster: none"),
+        (f"{ERRORS}def test_a(node):\n    raise NotApplicable('none')\n", (), "about the cluster: none"),
         (
             "import pytest\n@pytest.mark.skip(reason='mine')\ndef test_a(node): pass\n",
             (),
@@ -281,13 +284,20 @@ def test_hostile_text_reaches_no_terminal_and_breaks_no_report(sandbox: Sandbox,
     code = f"""
 import pytest
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
-from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable
 from pytest_gpucluster.core.probe import Probe, text_of
-from pytest_gpucluster.suite import probed
 
 FILE = "{tmp_path}/hostile"
-text = probed(Probe("text", f"head -c 200 {{FILE}}", text_of, by_hand="printf '\\033[31m'"))
-refuses = probed(Probe("refuses", f"head -c 200 {{FILE}} >&2; exit 5", text_of))
+@pytest.fixture
+def text(facts):
+    return facts(Probe("text", f"head -c 200 {{FILE}}", text_of, by_hand="printf '\\033[31m'"))
+
+
+@pytest.fixture
+def refuses(facts):
+    return facts(Probe("refuses", f"head -c 200 {{FILE}} >&2; exit 5", text_of))
+
+
 
 
 @check("hostile.finding", cause="c", hint="h", action=Action.MONITOR)
@@ -308,8 +318,8 @@ def test_error(text):
     raise GpuClusterError("told: " + text)
 
 
-def test_skip(text, expect):
-    expect.not_applicable(text)
+def test_skip(text):
+    raise NotApplicable(text)
 
 
 def test_property(text, record_property):

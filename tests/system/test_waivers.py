@@ -20,15 +20,22 @@ import os
 import pytest
 from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.probe import Probe, text_of
-from pytest_gpucluster.suite import fact, probed
 
 @check("site.fit", cause="c", hint="h", action=Action.DRAIN, never_healthy="made for a test")
 def fit(node_name, bad):
     if node_name in bad:
         yield Finding("GPUs", "7", "8 GPUs")
 
-bad = fact(lambda cluster: os.environ.get("BAD", "").split(","))
-absent = probed(Probe("absent", "no-such-tool", text_of))
+@pytest.fixture
+def bad(cluster):
+    return os.environ.get("BAD", "").split(",")
+
+
+@pytest.fixture
+def absent(facts):
+    return facts(Probe("absent", "no-such-tool", text_of))
+
+
 
 def test_fit(node_name, bad, expect):
     expect(fit(node_name, bad))

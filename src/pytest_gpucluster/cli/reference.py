@@ -7,7 +7,6 @@ compare both with docs/.
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,19 +119,10 @@ def _fixtures() -> Iterator[str]:
     yield from ("## Fixtures", "")
     yield "A test that uses a fixture of scope *item*, other than `srun`, `curve` and `table`, runs once per node."
     yield from ("", "| fixture | scope | what it is |", "|---|---|---|")
-    for function in ast.parse(inspect.getsource(fixtures)).body:
-        scope = _scope(function)
-        if scope and isinstance(function, ast.FunctionDef):
-            yield _row(f"`{function.name}`", scope, _flat(ast.get_docstring(function) or ""))
+    for name, fact in fixtures.FACTS.items():
+        about = fact.function.__doc__ or fixtures.node.__doc__  # pytest makes `node` in another way
+        yield _row(f"`{name}`", "session" if fact.once else "item", _flat(about or ""))
     yield ""
-
-
-def _scope(function: ast.stmt) -> str:
-    for decorator in getattr(function, "decorator_list", ()):
-        text = ast.unparse(decorator)
-        if text.startswith(("pytest.fixture", "fact", "fixture_of")):
-            return "session" if "scope='session'" in text else "item"
-    return ""
 
 
 def _flat(text: str) -> str:
@@ -146,9 +136,9 @@ def _for_suites() -> Iterator[str]:
     from pytest_gpucluster.plugin.expect import Expect
 
     yield from ("## For suites", "", "| name | what it does |", "|---|---|")
-    for function in (suite.probed, suite.fleet_probed, suite.asks, suite.checks_as_tests):
+    for function in (suite.Tests, suite.fact, suite.probed, suite.fleet_probed, suite.each):
         yield _row(f"`suite.{function.__name__}`", _flat(function.__doc__ or ""))
-    methods = ("__call__", "at_least", "at_most", "not_applicable", "not_checked")
+    methods = ("__call__", "at_least", "at_most")
     for name in methods:
         written = "expect(verdict)" if name == "__call__" else f"expect.{name}"
         yield _row(f"`{written}`", _flat(inspect.getdoc(getattr(Expect, name)) or ""))

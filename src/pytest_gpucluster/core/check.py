@@ -9,7 +9,7 @@ its cause, hint and action class. It raises `NotAvailable` or `NotApplicable` if
         if len(gpus) != profile.count:
             yield Finding(part="GPUs", measured=f"{len(gpus)}", expected=f"{profile.count}")
 
-Calling it gives a Verdict. Its parameters name the facts it judges: `suite.checks_as_tests` makes a test of it.
+Calling it gives a Verdict. Its parameters name the facts it judges.
 """
 
 from __future__ import annotations

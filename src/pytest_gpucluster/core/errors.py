@@ -13,14 +13,15 @@ GpuClusterError
 │   └── NotAvailable   the facts lack what a check needs: tool absent, no permission, no value
 ├── NotJudged          a check, or a part of it, cannot be judged; the message is the reason
 │   ├── NotAvailable   "not checked": it is a ProbeError too
-│   └── NotApplicable  "not applicable" to this hardware or cluster
+│   ├── NotApplicable  "not applicable" to this hardware or cluster
+│   └── NotTested      "not tested": the node is out of service or was lost
 └── SandboxError       the sandbox could not be started or stopped
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,16 +112,29 @@ class ProbeError(GpuClusterError):
 class NotJudged(GpuClusterError):
     """A check, or a part of it, cannot be judged; the message is the reason.
 
-    A check raises one to end there, and yields one to continue with its other parts: what it yielded before counts.
+    A check raises one to end there, and yields one to go on with its other parts: what it yielded before counts.
+    A fact, or a fixture of a test, raises one to end the item. `outcome`: how the check or item ends.
     """
+
+    outcome: ClassVar[str] = ""
 
 
 class NotAvailable(NotJudged, ProbeError):  # a state of the node, not a mistake
     """The facts lack what the check needs, like a command that could not run. The check is "not checked", never passed."""
 
+    outcome = "not checked"
+
 
 class NotApplicable(NotJudged):
     """The check does not apply to this hardware or cluster."""
+
+    outcome = "not applicable"
+
+
+class NotTested(NotJudged):
+    """The item's node cannot be tested; an entry of its own says so at the end of the run."""
+
+    outcome = "not tested"
 
 
 class SandboxError(GpuClusterError):

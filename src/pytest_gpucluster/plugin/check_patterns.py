@@ -14,7 +14,7 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.item_result import matches
-from pytest_gpucluster.plugin.node_items import check_of, kinds
+from pytest_gpucluster.plugin.items import check_of, kinds
 from pytest_gpucluster.report.proof import ENGINE_CHECK
 
 if TYPE_CHECKING:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.plugin import fixtures
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, matches
-from pytest_gpucluster.plugin.node_items import Maker, check_of, kinds, marks_of, needs_nodes, node_of
+from pytest_gpucluster.plugin.item_result import matches
+from pytest_gpucluster.plugin.items import CheckItem, check_of, kinds, marks_of, needs_nodes, node_of
 from pytest_gpucluster.plugin.selection import Selection, ignores
 from pytest_gpucluster.plugin.worker import Worker
-from pytest_gpucluster.suite import probes_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -22,13 +21,14 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.plugin.session import ClusterSession
 
+WHY_NOT: pytest.StashKey[NotApplicable] = pytest.StashKey()
+
 
 class Collection:
     """Registered in the controller and in every xdist worker."""
 
     def __init__(self, config: pytest.Config, session: ClusterSession) -> None:
         self._config, self._session = config, session
-        self._maker = Maker(config, session, fixtures)
         self._selection = Selection(config, session)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
@@ -36,17 +36,14 @@ class Collection:
         return ignores(collection_path, self._config, self._session) or None
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Make one item per node of every test that asks for `node`, `host` or facts."""
+        """Make one item per node of every test of a site that asks for `node`, `host` or facts."""
+        if hasattr(metafunc.module, "testinfra_hosts"):
+            raise pytest.UsageError(
+                f"testinfra_hosts of {metafunc.module.__file__} has no effect with --cluster, whose file names the nodes: "
+                "remove it, and select nodes with --nodes=HOSTLIST"
+            )
         if "node" in metafunc.fixturenames:
-            self._maker.parametrize(metafunc)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_pycollect_makeitem(
-        self, collector: pytest.Collector, name: str, obj: object
-    ) -> Generator[None, Any, Any]:
-        """Give a test the items of all its nodes."""
-        make = collector.ihook.pytest_pycollect_makeitem
-        return self._maker.items((yield), lambda: make(collector=collector, name=name, obj=obj))
+            metafunc.parametrize("node", self._session.plan.selected, indirect=True)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
@@ -71,7 +68,13 @@ class Collection:
         for item in items:
             reason = self._why_not(check_of(item), node_of(item)) or self._why_unreached(item)
             if reason:
-                item.add_marker(pytest.mark.skip(reason=reason))
+                item.stash[WHY_NOT] = NotApplicable(reason)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """End an item that does not apply before anything is done for it."""
+        if (why_not := item.stash.get(WHY_NOT, None)) is not None:
+            raise why_not
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -99,7 +102,7 @@ class Collection:
         if node and (absent := self._session.nodes[node].profile.absent):
             rules = {**rules, **absent}
         pattern = matches(check, tuple(rules)) if rules else None
-        return NOT_APPLICABLE + rules[pattern] if pattern is not None else ""
+        return rules[pattern] if pattern is not None else ""
 
     def _why_unreached(self, item: pytest.Item) -> str:
         """Return why an item does not apply to a node that only the section of another suite names; '' where it does."""
@@ -109,20 +112,13 @@ class Collection:
         if node not in session.plan.unreached:
             # an item of all nodes needs one that can be reached
             needs_commands = needs_nodes(item) and not node and not session.plan.testable
-            return NOT_APPLICABLE + session.cluster.why_no_slurm if needs_commands else ""
+            return session.cluster.why_no_slurm if needs_commands else ""
         own = session.cluster.group_of(node).section in marks_of(item)
-        return "" if own else NOT_APPLICABLE + session.cluster.unreachable(node)
+        return "" if own else session.cluster.unreachable(node)
 
     def wanted_probes(self, items: Sequence[pytest.Item], nodes: Sequence[str]) -> list[Probe[Any]]:
-        """Return the probes that the fixtures of items are known to ask for where these nodes are under test."""
-        wanted: dict[str, Probe[Any]] = {}
-        seen = set()
-        for item in kinds(items):
-            holder = getattr(item, "cls", None) or getattr(item, "module", None)
-            for name in getattr(item, "fixturenames", ()):
-                if (name, holder) not in seen:
-                    seen.add((name, holder))
-                    definition = self._maker.definitions.find(name, item.path, holder)
-                    for probe in probes_of(definition, self._session.cluster, nodes):
-                        wanted[probe.command] = probe
-        return list(wanted.values())
+        """Return the probes of the facts of items where these nodes are under test."""
+        own = (item for item in kinds(items) if isinstance(item, CheckItem))
+        asking = {fact.probes: None for item in own for fact in item.test.steps.values() if fact.probes}
+        probes = (probe for asked in asking for probe in asked(self._session.cluster, nodes))
+        return list({probe.command: probe for probe in probes}.values())

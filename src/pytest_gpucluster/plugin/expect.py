@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-import pytest
 from tabulate import tabulate
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED
 from pytest_gpucluster.plugin.known_cause import with_known_cause
 from pytest_gpucluster.report.words import for_nodes
 
@@ -34,23 +33,15 @@ class Expect:
         self._item, self._record = item, item.record
 
     def __call__(self, verdict: Verdict) -> None:
-        """Pass, fail with the findings, or skip as not applicable. Metrics are always recorded."""
+        """Pass, fail with the findings, or end the item as not applicable or not checked. Metrics are always recorded."""
         verdict = with_known_cause(verdict, self._item)
         self._record.add(verdict)
         if verdict.outcome is Outcome.NOT_APPLICABLE:
-            self.not_applicable(verdict.reason)
+            raise NotApplicable(verdict.reason)
         if verdict.outcome is Outcome.NOT_CHECKED:
-            self.not_checked(verdict.reason)
+            raise NotAvailable(verdict.reason)
         if verdict.outcome is Outcome.FAILED:
             raise CheckFailed(describe(verdict, self._record.check, self._record.node))
-
-    def not_applicable(self, reason: str) -> NoReturn:
-        """End the item as not applicable, with the reason."""
-        pytest.skip(NOT_APPLICABLE + reason)
-
-    def not_checked(self, reason: str) -> NoReturn:
-        """End the item as not checked, with the reason; an error of the node at the end of the run if it is a proof."""
-        pytest.skip(NOT_CHECKED + reason)
 
     def at_least(
         self,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pytest
-
 from pytest_gpucluster.cluster.channel.batch import batched
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
-from pytest_gpucluster.plugin.item_result import NOT_CHECKED
 from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
@@ -128,7 +125,7 @@ class FactsCache:
 
 
 class ItemView:
-    """What the fixtures of one item get: the run, and the record of the item."""
+    """What the facts of one item are made of: the run, and the record of the item."""
 
     __slots__ = ("record", "session")
 
@@ -145,7 +142,7 @@ class ItemView:
         return self.session.of_peers(self.record.node, source, reduce)
 
     def facts(self, source: AnyProbe) -> Any:
-        """Return the facts of the item's node; without them the item ends as 'not checked'."""
+        """Return the facts of the item's node; NotAvailable without them."""
         record, cache = self.record, self.session.facts
         probe = cache.probe(source)
         if probe not in record.probes:
@@ -153,6 +150,6 @@ class ItemView:
         try:
             facts = cache(record.node, probe)
         except NotAvailable as error:
-            pytest.skip(f"{NOT_CHECKED}{probe.name}: {error}")
+            raise NotAvailable(f"{probe.name}: {error}") from error
         record.versions.update(cache.new_versions(record.node, probe, facts))
         return facts

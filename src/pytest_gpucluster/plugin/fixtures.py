@@ -1,24 +1,22 @@
-"""The fixtures for suites. `pytest --fixtures` prints these docstrings.
-
-Facts (`suite.fact`) are made by pytest for its own functions, and by `node_items` for items of the plugin's own.
-"""
+"""The facts of every run: fixtures for tests of a site, facts for the checks of suites. `pytest --fixtures` prints these docstrings."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster import suite_packages
 from pytest_gpucluster.core.check import Metric
-from pytest_gpucluster.core.errors import AllocationError
+from pytest_gpucluster.core.errors import AllocationError, ConfigError, NotApplicable
+from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.plugin.expect import Expect
 from pytest_gpucluster.plugin.facts import ItemView
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
+from pytest_gpucluster.plugin.items import facts_of, make, ordered, record_of
 from pytest_gpucluster.plugin.live_line import LiveLine
-from pytest_gpucluster.plugin.node_items import record_of
-from pytest_gpucluster.suite import fact, fixture_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +31,17 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suite import AnyProbe
 
 SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
+FACTS: dict[str, Fact] = {}
+
+
+def shared(*, once: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """Make a fact for the checks of suites and a fixture for the tests of sites. `once`: in a run, else for each item."""
+
+    def make(function: Callable[..., Any]) -> Any:
+        FACTS[function.__name__] = Fact(function, once)
+        return pytest.fixture(scope="session" if once else "function")(function)
+
+    return make
 
 
 def session_plugin(session: ClusterSession, properties: Iterable[tuple[str, str]]) -> ModuleType:
@@ -57,119 +66,124 @@ def session_plugin(session: ClusterSession, properties: Iterable[tuple[str, str]
     return plugin
 
 
-@fact(scope="session")
+@shared(once=True)
 def cluster(gpucluster_session: ClusterSession) -> Cluster:
     """The cluster file as a frozen model: `cluster.slurm.partition`, `cluster.section(OsConfig).mounts`, ..."""
     return gpucluster_session.cluster
 
 
-@fact(scope="session")
+@shared(once=True)
 def inventory(gpucluster_session: ClusterSession) -> Mapping[str, NodeInfo]:
     """Slurm's entry of every node, by name: state, flags, gres, and the reason with user and time."""
     return gpucluster_session.inventory
 
 
-@fact(scope="session")
+@shared(once=True)
 def nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
     """The names of the nodes under test, in the order of the cluster file."""
     return gpucluster_session.under_test()
 
 
-@fact
+@shared()
 def lane_nodes(gpucluster_item: ItemView) -> tuple[str, ...]:
     """The nodes that no other item uses meanwhile: with -n those of the node's lane, else all nodes under test."""
     session, node = gpucluster_item.session, gpucluster_item.record.node
     return session.without_problem(session.lane_of(node) if node else session.plan.testable)
 
 
-def _node_of_item(gpucluster_item: ItemView) -> Node:
-    return gpucluster_item.node
-
-
-@fixture_of(_node_of_item)
+@pytest.fixture(scope="session")  # that fixtures of any scope may use it
 def node(request: pytest.FixtureRequest, gpucluster_session: ClusterSession) -> Node:
     """The node of this item: `.name`, `.profile`, `.group`, `.info`. A test that uses it runs once per node."""
     return gpucluster_session.nodes[request.param]
 
 
-@fact
+FACTS["node"] = Fact(lambda gpucluster_item: gpucluster_item.node)
+
+
+@shared()
 def node_name(node: Node) -> str:
     """The name of this item's node."""
     return node.name
 
 
-@fact
+@shared()
 def peers(node: Node) -> frozenset[str]:
     """The nodes that may be compared with this item's node, itself too: those of its group, partition and architecture."""
     return frozenset(node.peers.names)
 
 
-@fact
+@shared()
 def profile(node: Node) -> Profile:
     """The hardware profile of this item's node."""
     return node.profile
 
 
-@fact
+@shared()
 def gpu_profile(node: Node) -> GpuProfile:
     """The GPUs of this item's node as its profile states them; without GPUs the item is not applicable."""
     if node.profile.gpu is None:
-        name = node.profile.name
-        pytest.skip(
-            f"{NOT_APPLICABLE}profile {name} has no GPUs (`gpucluster profiles` lists those that have)"
+        raise NotApplicable(
+            f"profile {node.profile.name} has no GPUs (`gpucluster profiles` lists those that have)"
         )
     return node.profile.gpu
 
 
-@fact(scope="session")
+@shared(once=True)
 def allocation(gpucluster_session: ClusterSession) -> Allocation:
     """The allocation of all steps (the first one if partitions differ): `.job_id`, `.nodes`, `.slurm`."""
     session = gpucluster_session
     if session.slurm is None:
-        pytest.skip(f"{NOT_APPLICABLE}{session.cluster.why_no_slurm}")
+        raise NotApplicable(session.cluster.why_no_slurm)
     if not session.allocations:
         raise AllocationError("no node is allocated: this test cannot run")
     return session.allocations[0]
 
 
-@fact(scope="session")
+@shared(once=True)
 def fleet(gpucluster_session: ClusterSession) -> Channel:
     """The channel to every node: `fleet.ask("uname -r")` runs a command on all nodes at once and caches the answers."""
     return gpucluster_session.need_channel()
 
 
-def _host_of_node(node: Node, gpucluster_session: ClusterSession) -> Any:
-    return gpucluster_session.host(node.name)
-
-
-@fixture_of(_host_of_node)
+@shared()
 def host(node: Node, gpucluster_session: ClusterSession) -> Any:
     """A testinfra Host of this item's node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
     return gpucluster_session.host(node.name)
 
 
-@fact
+@shared()
 def facts(
     node: Node,  # makes an item per node
     gpucluster_item: ItemView,
-) -> Callable[[AnyProbe], Any]:
-    """A function: Probe -> facts of this item's node. If the node cannot provide them: 'not checked: why'."""
-    return gpucluster_item.facts
+    pytestconfig: pytest.Config,
+) -> Callable[[AnyProbe | str], Any]:
+    """A function: a probe, or "gpu.gpus", a fact of a suite -> facts of this item's node; without them it is not checked."""
+
+    def find(source: AnyProbe | str) -> Any:
+        if not isinstance(source, str):
+            return gpucluster_item.facts(source)
+        suite, _, name = source.partition(".")
+        if suite not in suite_packages():
+            raise ConfigError(f"facts({source!r}): no suite is called {suite!r}")
+        known = {**FACTS, **facts_of(import_module(f"{suite_packages()[suite]}.test_{suite}"))}
+        return make(ordered([name], known, f"facts({source!r})"), gpucluster_item, pytestconfig, {})[name]
+
+    return find
 
 
-@fact(scope="session")
+@shared(once=True)
 def fleet_facts(gpucluster_session: ClusterSession) -> Callable[[AnyProbe], dict[str, Any]]:
     """A function: Probe -> {node: facts}, of all nodes that could provide them."""
     return gpucluster_session.facts.of_fleet
 
 
-@fact
+@shared()
 def expect(gpucluster_item: ItemView) -> Expect:
     """Judge a verdict, `expect(verdict)`, or a number, `expect.at_least(name, value, bound, unit)`, `.at_most(...)`."""
     return Expect(gpucluster_item)
 
 
-@fact
+@shared()
 def measure(gpucluster_item: ItemView) -> Callable[..., float]:
     """Record a metric: `measure("latency", 4.1, "us", device="mlx5_0")`; returns the value.
 
@@ -184,7 +198,7 @@ def measure(gpucluster_item: ItemView) -> Callable[..., float]:
     return keep
 
 
-@fact
+@shared()
 def curve(gpucluster_item: ItemView) -> Callable[[str, Iterable[NcclRun]], None]:
     """Add bandwidth curves to the report: `curve("all_reduce, 4 nodes", runs)`."""
     record = gpucluster_item.record
@@ -199,10 +213,10 @@ def curve(gpucluster_item: ItemView) -> Callable[[str, Iterable[NcclRun]], None]
     return keep
 
 
-@pytest.fixture(scope="session")
-def event(request: pytest.FixtureRequest) -> Callable[..., None]:
+@shared(once=True)
+def event(pytestconfig: pytest.Config) -> Callable[..., None]:
     """Write an event to events.jsonl: `event("burnin", what="begin")`. No effect in an xdist worker."""
-    hooks = request.config.pluginmanager.get_plugin("gpucluster-hooks")
+    hooks = pytestconfig.pluginmanager.get_plugin("gpucluster-hooks")
     log = hooks.log if hooks is not None else None
 
     def write(kind: str, **fields: Any) -> None:
@@ -212,12 +226,12 @@ def event(request: pytest.FixtureRequest) -> Callable[..., None]:
     return write
 
 
-@pytest.fixture(scope="session")
-def live_line(request: pytest.FixtureRequest) -> LiveLine:
+@shared(once=True)
+def live_line(pytestconfig: pytest.Config) -> LiveLine:
     """A progress line, `live_line.show("3 of 7")`: rewritten on a terminal, printed once a minute elsewhere."""
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    quiet = request.config.option.verbose < -1
-    capture = request.config.pluginmanager.get_plugin("capturemanager")
+    reporter = pytestconfig.pluginmanager.get_plugin("terminalreporter")
+    quiet = pytestconfig.option.verbose < -1
+    capture = pytestconfig.pluginmanager.get_plugin("capturemanager")
     return LiveLine(
         None if quiet else reporter,
         terminal=bool(reporter and reporter.isatty),
@@ -225,7 +239,7 @@ def live_line(request: pytest.FixtureRequest) -> LiveLine:
     )
 
 
-@fact
+@shared()
 def table(gpucluster_item: ItemView) -> Callable[..., None]:
     """Add a cell to a table of the summary: `table("matrix", "srun", "MPI", "fails", note="no PMI support")`.
 
@@ -242,7 +256,7 @@ def table(gpucluster_item: ItemView) -> Callable[..., None]:
     return keep
 
 
-@fact
+@shared()
 def srun(gpucluster_item: ItemView) -> Callable[..., StepResult]:
     """Run a step: `srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
 

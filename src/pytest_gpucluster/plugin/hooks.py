@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import get_terminal_size
 from types import MappingProxyType
@@ -11,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from pytest_gpucluster.core import redact
-from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.errors import GpuClusterError, NotJudged
 from pytest_gpucluster.plugin import reporting, runs_tests, signals
 from pytest_gpucluster.plugin.completeness import Completeness
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.item_result import clean
+from pytest_gpucluster.plugin.items import CheckItem, node_of, record_of
 from pytest_gpucluster.plugin.late_checks import LateChecks
 from pytest_gpucluster.plugin.markers import refuse_slips
-from pytest_gpucluster.plugin.node_items import NodeItem, node_of
 from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
 from pytest_gpucluster.plugin.run_metadata import about
 from pytest_gpucluster.plugin.selection import idle, left_out
@@ -43,6 +44,16 @@ if TYPE_CHECKING:
 def is_waived(report: pytest.TestReport) -> bool:
     """Return True for a failure or an error that a waiver of the cluster file covers."""
     return report.skipped and "waiver" in getattr(report, "gpucluster", {})
+
+
+@contextmanager
+def ends_unjudged(item: pytest.Item) -> Generator[None, None, None]:
+    """Turn NotJudged into pytest's skip, and keep what kind it is for the report."""
+    try:
+        yield
+    except NotJudged as error:
+        record_of(item).ended = error.outcome
+        pytest.skip(f"{error.outcome}: {error}")
 
 
 NO_KEYWORDS: Mapping[str, Literal[1]] = MappingProxyType({})
@@ -141,7 +152,7 @@ class Hooks:
         """Release the record of an item with the item: its reports have what it found."""
         self.session.last_command(node_of(item))  # of an earlier item
         result = yield
-        if type(item) is NodeItem:
+        if type(item) is CheckItem:
             item.record = None
         return result
 
@@ -150,6 +161,24 @@ class Hooks:
         if self.log is not None:
             self._log_selection(self.log)
             self.reports.publish()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """End an item whose facts or fixtures say that it cannot be judged."""
+        with ends_unjudged(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """End an item whose check says so."""
+        with ends_unjudged(item):
+            return (yield)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
+        """Let the facts of the run clean up after the last item."""
+        if nextitem is None:
+            self.session.end_facts()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -184,13 +213,12 @@ class Hooks:
             attempt = {**reporting.result_event(report, "rerun", message), **record}
             log.write("rerun", **attempt)
             return
-        outcome = classify(report.when, report.outcome, message)
+        outcome = classify(report)
         if outcome is None:
             return
-        if outcome == "waived" and not is_waived(report):
-            outcome = "skipped"  # by a test of the site, whose words no waiver of the cluster file covers
         if not hasattr(report, "gpucluster"):  # xdist's own report of an item whose worker crashed
             report.__dict__["gpucluster"] = reporting.record_of_nodeid(report.nodeid, self.session)
+        report.gpucluster.pop("ended", None)  # the outcome says it
         node = report.gpucluster["node"]
         if outcome == "error" or (outcome == "failed" and "judges_node" in report.keywords):
             self.completeness.reported.add(node)

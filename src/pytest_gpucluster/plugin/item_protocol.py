@@ -10,7 +10,7 @@ import bdb
 
 import pytest
 
-from pytest_gpucluster.plugin.node_items import NodeItem, phases
+from pytest_gpucluster.plugin.items import CheckItem, phases
 
 READERS = ("makereport", "logreport")  # pytest_runtest_...
 # by their modules: pytest's own plugins read nothing of such a report unless one of OPTIONS is given
@@ -27,7 +27,7 @@ class ItemProtocol:
 
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run an item of the plugin's own; leave others, and those that need all reports, to pytest."""
-        if type(item) is not NodeItem:
+        if type(item) is not CheckItem:
             return None
         if self._reduced is None:
             self._reduced = not any(map(self._config.option.__dict__.get, OPTIONS)) and self._is_alone()

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Metric, Verdict
     from pytest_gpucluster.core.probe import Probe
 
-NOT_CHECKED, NOT_APPLICABLE, NOT_TESTED = "not checked: ", "not applicable: ", "not tested: "
-WAIVED = "waived: "
+WAIVED = "waived"
 
 
 @dataclass
@@ -35,6 +34,7 @@ class Record:
     cells: list[dict[str, Any]] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    ended: str = ""  # NotJudged.outcome, where nothing could be judged
 
     def add(self, verdict: Verdict) -> None:
         """Keep a verdict and its metrics."""
@@ -42,7 +42,7 @@ class Record:
         self.metrics.extend(verdict.metrics)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs."""
+        """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs, ended."""
         metrics = {id(metric): _clean_flat(metric.as_dict()) for metric in self.metrics}
         return {
             "suite": clean(self.suite),
@@ -54,6 +54,7 @@ class Record:
             "cells": clean_all(self.cells) if self.cells else [],
             "logs": clean_all(self.logs) if self.logs else [],
             **({"versions": clean_all(self.versions)} if self.versions else {}),
+            **({"ended": self.ended} if self.ended else {}),
         }
 
 

@@ -18,8 +18,8 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import reporting, signals
 from pytest_gpucluster.plugin.expect import describe
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, Record, clean, one_line
-from pytest_gpucluster.plugin.node_items import check_of, phases, record_of
+from pytest_gpucluster.plugin.item_result import Record, clean, one_line
+from pytest_gpucluster.plugin.items import check_of, phases, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,8 +60,7 @@ class LateChecks:
         made = [
             (call, hook.pytest_runtest_makereport(item=item, call=call)) for call in phases(item, nextitem)
         ]
-        waiting = NOT_CHECKED + late.unjudged
-        held = next((it for _, it in made if it.skipped and reporting.message_of(it) == waiting), None)
+        held = next((it for _, it in made if it.skipped and _waits(it, late)), None)
         if held is not None:
             self._held.append(_plain(item, held, self._session))
             return True
@@ -126,6 +125,10 @@ class LateChecks:
         hook.pytest_runtest_logfinish(**where)
 
 
+def _waits(report: pytest.TestReport, late: LateCheck) -> bool:
+    return any(verdict["reason"] == late.unjudged for verdict in report.__dict__["gpucluster"]["verdicts"])
+
+
 def _plain(item: pytest.Item, report: pytest.TestReport, session: ClusterSession) -> dict[str, Any]:
     """Return what the report of an item needs later, as plain types."""
     return {
@@ -157,8 +160,9 @@ def _reports(
         outcome = "failed"
         shown = clean(describe(verdict, record.check, record.node))
     elif verdict.outcome is not Outcome.PASSED:
-        prefix = NOT_CHECKED if verdict.outcome is Outcome.NOT_CHECKED else NOT_APPLICABLE
-        outcome, shown = "skipped", (path, (line or 0) + 1, prefix + clean(verdict.reason))
+        plainly["ended"] = verdict.outcome.value
+        outcome = "skipped"
+        shown = (path, (line or 0) + 1, f"{verdict.outcome.value}: {clean(verdict.reason)}")
     if outcome == "failed":
         plainly["annotation"] = held["lines"]
         shown = reporting.shown(path, (line or 0) + 1, shown, held["lines"])

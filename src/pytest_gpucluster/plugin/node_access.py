@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.core.errors import GpuClusterError, TransportError
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.controller import Controller
-from pytest_gpucluster.plugin.item_result import NOT_CHECKED, NOT_TESTED, clean, one_line
-from pytest_gpucluster.plugin.node_items import kinds, needs_nodes, node_of
+from pytest_gpucluster.plugin.item_result import clean, one_line
+from pytest_gpucluster.plugin.items import kinds, needs_nodes, node_of
 from pytest_gpucluster.plugin.node_partition import PLACE, place_of
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.profile_check import contradictions, judges_gpus, why_not_judged
@@ -128,9 +128,9 @@ class NodeAccess:
         node = node_of(item)
         problem = session.problem(node) if node else None
         if problem is not None and not may_run(item, problem.kind):
-            pytest.skip(f"{NOT_TESTED}{node}: {problem.text}")
+            raise NotTested(f"{node}: {problem.text}")
         if why := why_not_judged(item, session):
-            pytest.skip(f"{NOT_CHECKED}{why}")
+            raise NotAvailable(why)
 
 
 def _submitting(option: Any) -> Iterator[tuple[Suite, Work]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpucluster.plugin.node_items import node_of
+from pytest_gpucluster.plugin.items import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,7 +12,7 @@ from pytest_gpucluster.kit.nvidia_smi import GPUS
 from pytest_gpucluster.kit.profile_fit import contradiction
 from pytest_gpucluster.plugin import reporting
 from pytest_gpucluster.plugin.item_result import matches
-from pytest_gpucluster.plugin.node_items import NodeItem, check_of, node_of
+from pytest_gpucluster.plugin.items import CheckItem, check_of, node_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -82,7 +82,7 @@ class ProfileCheck:
 
 
 def _facts(item: pytest.Item) -> set[str]:
-    return item.test.needs if type(item) is NodeItem else set(getattr(item, "fixturenames", ()))
+    return item.test.needs if type(item) is CheckItem else set(getattr(item, "fixturenames", ()))
 
 
 def _by_profile(item: pytest.Item) -> bool:

@@ -16,7 +16,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.expect import CheckFailed, describe
 from pytest_gpucluster.plugin.item_result import WAIVED, Record, clean, clean_pair, is_clean
-from pytest_gpucluster.plugin.node_items import NodeItem, marks_of, needs_nodes, node_of, record_of
+from pytest_gpucluster.plugin.items import CheckItem, marks_of, needs_nodes, node_of, record_of
 from pytest_gpucluster.plugin.plan import Kind
 from pytest_gpucluster.plugin.suite_paths import NAME
 from pytest_gpucluster.report import junit
@@ -91,8 +91,9 @@ def enrich(
         report.longrepr, tuple
     ):  # (path, line, reason): the reason is of the node
         path, line, reason = report.longrepr
-        if isinstance(item, NodeItem) and item.skipped:
-            path, line = str(item.test.path), (item.test.line or 0) + 1
+        if record.ended:  # where the check is, not where its facts are made
+            where, first, _ = item.reportinfo()
+            path, line = str(where), (first or 0) + 1
         report.longrepr = (path, line, clean(reason))
     if report.failed and call.excinfo is not None:
         _show_failure(item, call.excinfo, report, session)
@@ -113,7 +114,7 @@ def _show_failure(
     if isinstance(error, (CheckFailed, GpuClusterError)):
         report.longrepr = plain(item, clean(str(error)), lines)
     else:
-        if isinstance(item, NodeItem):
+        if isinstance(item, CheckItem):
             report.longrepr = item.repr_failure(excinfo)  # in its setup too
         report.longrepr = shown = redacted(report)
         shown.addsection(f"node {record.node or CLUSTER}", "\n".join(lines))
@@ -150,7 +151,7 @@ def _waive(report: pytest.TestReport, waivers: tuple[Waiver, ...]) -> None:
     }
     path, line, _ = report.location
     report.outcome = "skipped"
-    report.longrepr = (path, (line or 0) + 1, f"{WAIVED}{words}; {message}")
+    report.longrepr = (path, (line or 0) + 1, f"{WAIVED}: {words}; {message}")
 
 
 def _add_properties(

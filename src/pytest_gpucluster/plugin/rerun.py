@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.plugin import reporting
-from pytest_gpucluster.plugin.node_items import NodeItem, phases
+from pytest_gpucluster.plugin.items import CheckItem, phases
 from pytest_gpucluster.plugin.node_partition import PLACE
 from pytest_gpucluster.plugin.summary import classify
 
@@ -94,7 +93,7 @@ def run_again(
 
 def _new_item(item: pytest.Item) -> pytest.Item:
     """Return an item like one that has run. Only the plugin's own can run twice: pytest collects others once more."""
-    if isinstance(item, NodeItem):
+    if isinstance(item, CheckItem):
         item.record = None
         return item
     collector: Any = item.parent
@@ -110,7 +109,7 @@ def _new_item(item: pytest.Item) -> pytest.Item:
 
 def _end_of(reports: Sequence[pytest.TestReport]) -> tuple[str, dict[str, Any]]:
     """Return how the item ended: the worst of its phases, and its record."""
-    ends = [(classify(r.when, r.outcome, reporting.message_of(r)), r) for r in reports]
+    ends = [(classify(r), r) for r in reports]
     known = [(end, report) for end, report in ends if end is not None]
     for wanted in ("error", "failed"):
         for end, report in known:

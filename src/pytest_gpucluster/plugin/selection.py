@@ -13,7 +13,7 @@ from pytest_gpucluster.config.models import SECTIONS
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import OptionalSection
 from pytest_gpucluster.plugin.item_result import matches
-from pytest_gpucluster.plugin.node_items import check_of, marks_of, needs_nodes, node_of, suite_of
+from pytest_gpucluster.plugin.items import check_of, marks_of, needs_nodes, node_of, suite_of
 from pytest_gpucluster.report.proof import Required, write_required
 from pytest_gpucluster.report.words import count
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpucluster.plugin.item_result import Record
-from pytest_gpucluster.plugin.node_items import record_of
+from pytest_gpucluster.plugin.items import record_of
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm

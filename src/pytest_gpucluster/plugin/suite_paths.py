@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster import suite_folders, suites_path
+from pytest_gpucluster import suite_folders, suite_packages, suites_path
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.plugin import fixtures
+from pytest_gpucluster.plugin.fixtures import SESSION
+from pytest_gpucluster.plugin.items import SuiteFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,15 +21,22 @@ NAME = "suites"
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Collect the modules of registered suites under ids that do not depend on the place of the installation."""
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Any:
+    """Collect the files of registered suites under ids that do not depend on the place of the installation."""
     path = module_path.resolve()
     found = next((it for it in suite_folders().items() if path.is_relative_to(it[1])), None)
     if found is None:
         return None
     address = f"{NAME}/{found[0]}/{path.relative_to(found[1]).as_posix()}"
-    made: pytest.Module = pytest.Module.from_parent(parent, path=module_path, nodeid=address)
-    return made
+    name, folder = found
+    inside = path.relative_to(folder).with_suffix("").parts
+    if inside != (f"test_{name}",):
+        return pytest.Module.from_parent(parent, path=module_path, nodeid=address)
+    module = ".".join((suite_packages()[name], *inside))
+    run = parent.config.stash[SESSION]
+    return SuiteFile.from_parent(
+        parent, path=module_path, nodeid=address, module=module, run=run, shared=fixtures.FACTS
+    )
 
 
 def choose(config: pytest.Config, folders: Sequence[str] = ()) -> list[str]:

@@ -12,7 +12,7 @@ from tabulate import tabulate
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.safe_json import as_dict
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE, NOT_CHECKED, NOT_TESTED, WAIVED, clean
+from pytest_gpucluster.plugin.item_result import WAIVED, clean
 from pytest_gpucluster.plugin.selection import on_request_line
 from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.junit import shell_property
@@ -24,6 +24,8 @@ from pytest_gpucluster.report.words import folded, number, remark_lines
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import pytest
+
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.run_model import Run
 
@@ -33,25 +35,20 @@ MAX_CURVES = 8
 MAX_ROWS = 15  # of nodes by suites
 NO_EXPECTATION = "the cluster file states "  # as checks say why they do not apply
 MAX_PROBLEMS, MAX_UNJUDGED, MAX_WARNINGS = 10, 20, 20  # lines
-_SKIPS = {
-    WAIVED: "waived",
-    NOT_APPLICABLE: "not applicable",
-    NOT_CHECKED: "not checked",
-    NOT_TESTED: "not tested",
-}
 
 
-def classify(when: str, outcome: str, message: str) -> str | None:
+def classify(report: pytest.TestReport) -> str | None:
     """Return what one phase of an item says: passed, failed, error, or why it was skipped; None: nothing yet.
 
     An exception in setup or teardown is an error (the infrastructure broke), in the test a failure (the node is
     bad).
     """
-    if outcome == "failed":
-        return "failed" if when == "call" else "error"
-    if outcome == "skipped":
-        return next((kind for prefix, kind in _SKIPS.items() if message.startswith(prefix)), "skipped")
-    return "passed" if when == "call" else None
+    if report.outcome == "failed":
+        return "failed" if report.when == "call" else "error"
+    if report.outcome == "skipped":
+        record = getattr(report, "gpucluster", {})
+        return WAIVED if "waiver" in record else record.get("ended") or "skipped"
+    return "passed" if report.when == "call" else None
 
 
 def node_table(run: Run) -> list[str]:
@@ -146,7 +143,11 @@ def coverage(run: Run) -> str:
     ends = ends_of_checks(run)
     judged = sum(ends[end] for end in ("passed", "failed", NOT_PROVED))  # the last: all nodes fail alike
     parts = [f"{judged} of {ends.total()} checks judged"]
-    parts += [f"{count} {kind}" for kind in (*_SKIPS.values(), "error", "skipped") if (count := ends[kind])]
+    parts += [
+        f"{count} {kind}"
+        for kind in (WAIVED, "not applicable", "not checked", "not tested", "error", "skipped")
+        if (count := ends[kind])
+    ]
     return f"coverage: {', '.join(parts)}"
 
 

@@ -27,6 +27,7 @@ class Worker(ClusterSession):
     """The view of an xdist worker on the controller's session."""
 
     relay: FleetClient | None = None
+    in_worker = True
     orderly = False  # some item loads nodes: who reads them takes turns with it
     _has: NodeLease | None = None
 

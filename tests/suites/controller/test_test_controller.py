@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.suite import Fact
 from pytest_gpucluster.suites.controller import SUITE, facts, jobs, steps
 from pytest_gpucluster.suites.controller import test_controller as suite
 from pytest_gpucluster.suites.controller.config import ControllerConfig
@@ -20,22 +21,17 @@ KNOWN = KnownLine(pattern="is odd", meaning="our patch", reason="ticket 7", acti
 
 
 def fact(name: str, *arguments: Any) -> Any:
-    found: Fact = getattr(suite, name).gpucluster_fact
+    found: Fact = getattr(suite, name)
     return found.function(*arguments)
 
 
 def test_requests_to_slurmctld_are_made_once_in_a_session() -> None:
-    once = {
-        name: value.gpucluster_fact.once
-        for name, value in vars(suite).items()
-        if hasattr(value, "gpucluster_fact")
-    }
-    shared = ("slurm", "config", "controllers", "diagnostics", "controller_log")
-    assert once == {**dict.fromkeys(shared, True), "info": False, "slurmd_errors": False, "run_age": False}
+    of_items = {name for name, it in vars(suite).items() if isinstance(it, Fact) and not it.once}
+    assert of_items == {"info", "slurmd_errors", "run_age"}
 
 
 def test_without_a_scheduler_the_suite_is_not_applicable() -> None:
-    with pytest.raises(pytest.skip.Exception, match="not applicable: no Slurm here"):
+    with pytest.raises(NotApplicable, match="no Slurm here"):
         fact(
             "slurm",
             SimpleNamespace(slurm=None, cluster=SimpleNamespace(why_no_slurm="no Slurm here")),
@@ -111,31 +107,25 @@ def test_the_age_of_the_run_counts_from_its_start(monkeypatch: pytest.MonkeyPatc
     assert fact("info", SimpleNamespace(info="idle")) == "idle"
 
 
-def made(fixture: Any) -> Any:
-    """Return the function of a fixture of pytest."""
-    return fixture._get_wrapped_function()
-
-
 def test_jobs_that_were_not_submitted_are_not_checked() -> None:
     found = jobs.OrderFacts()
 
     def session(outcome: Any) -> Any:
         return SimpleNamespace(outcome=lambda of: outcome if of is SUITE else None)
 
-    assert made(suite.order)(SLURM, session(found)) is found
-    with pytest.raises(pytest.skip.Exception, match="not checked: the jobs were not submitted"):
-        made(suite.order)(SLURM, session(None))
+    assert suite.order(SLURM, session(found)) is found
+    with pytest.raises(NotAvailable, match="the jobs were not submitted"):
+        suite.order(SLURM, session(None))
 
 
 def test_the_burst_knows_the_load_and_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "Burst", lambda *made: SimpleNamespace(run=lambda *given: (made, given)))
     cluster, load = object(), SimpleNamespace(first="load")
-    assert made(suite.burst_facts)(SLURM, cluster, CONFIG, load) == (
+    assert suite.burst_facts(SLURM, cluster, CONFIG, load) == (
         (SLURM, cluster, CONFIG),
         ("load", SLURM.config()),
     )
 
 
-def test_each_job_is_one_request_of_the_session_with_the_marks_of_its_suite() -> None:
-    assert [mark.name for mark in suite.pytestmark] == ["controller", "slurm"]
-    assert {one._fixture_function_marker.scope for one in (suite.order, suite.burst_facts)} == {"session"}
+def test_all_items_have_the_marks_of_the_suite() -> None:
+    assert suite.TESTS.marks == ("controller", "slurm")

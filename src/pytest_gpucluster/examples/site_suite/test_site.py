@@ -17,9 +17,10 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
 from pytest_gpucluster.kit.payload_step import command
-from pytest_gpucluster.suite import probed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import Cluster
@@ -65,12 +66,12 @@ def judge_open_files(counts: tuple[int, int]) -> Judgement:
         yield Finding("open files", f"{used} of {most}", f"at most {most // 2}")
 
 
-open_files = probed(Probe("open files", "cat /proc/sys/fs/file-nr", read_open_files))
+OPEN_FILES = Probe("open files", "cat /proc/sys/fs/file-nr", read_open_files)
 
 
-def test_open_files(open_files: tuple[int, int], expect: Expect) -> None:
+def test_open_files(facts: Callable[[Any], tuple[int, int]], expect: Expect) -> None:
     """File descriptors do not run out."""
-    expect(judge_open_files(open_files))
+    expect(judge_open_files(facts(OPEN_FILES)))
 
 
 # 4. A payload: a program that one step runs on all nodes at once. It travels on the command line.

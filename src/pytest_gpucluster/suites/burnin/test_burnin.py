@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.suite import checks_as_tests
+from pytest_gpucluster.core.errors import ConfigError, NotAvailable
+from pytest_gpucluster.suite import Tests, fact
 from pytest_gpucluster.suites.burnin import SUITE, dcgm, error_checks, load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.steps import EARLY, EVENT, Burnin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
@@ -25,23 +25,22 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.burnin.results import BurninResult
 
 # a node that is lost under load fails here; without the mark its items would be untested
-pytestmark = [pytest.mark.burnin, pytest.mark.judges_node]
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def burnin_results(
-    request: pytest.FixtureRequest,
+    pytestconfig: pytest.Config,
     allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
     event: Callable[..., None],
     live_line: LiveLine,
 ) -> dict[str, BurninResult]:
     """{node: the burn-in of its allocation}; the allocations run one after another."""
-    if hasattr(request.config, "workerinput"):
+    if gpucluster_session.in_worker:
         raise ConfigError("a burn-in loads all nodes at once: run pytest without -n")
     session, found = gpucluster_session, {}
     for held in session.allocations:
-        result = _burn(request, session, held, event, live_line)
+        result = _burn(pytestconfig, session, held, event, live_line)
         live_line.close()
         seconds = f"{result.seconds:.0f} s"
         live_line.say(f"burn-in of job {held.job_id}: {result.rounds} rounds in {seconds}: {result.ended}")
@@ -56,7 +55,7 @@ def burnin_results(
 
 
 def _burn(
-    request: pytest.FixtureRequest,
+    pytestconfig: pytest.Config,
     session: ClusterSession,
     held: Allocation,
     event: Callable[..., None],
@@ -65,7 +64,7 @@ def _burn(
     nodes = session.without_problem(held.nodes)
     profile, info = session.nodes[held.nodes[0]].profile, session.inventory.get(held.nodes[0])
     gpus = 0 if profile.gpu is None else (info and info.gpus) or profile.gpu.count
-    before = getattr(request.config.option, "burnin_before", None)
+    before = getattr(pytestconfig.option, "burnin_before", None)
     if before is not None:
         for totals in before.nodes.values():  # so that this log can be resumed as well
             event(EVENT, what="totals", totals=totals.as_dict(), seconds=before.seconds, rounds=before.rounds)
@@ -83,18 +82,27 @@ def _burn(
     return runner.run(lambda **fields: event(EVENT, **fields), lambda progress: live_line.show(str(progress)))
 
 
-@pytest.fixture
+@fact
 def burnin(burnin_results: dict[str, BurninResult], node: Node) -> BurninResult:
     """The burn-in of this item's node."""
     if node.name not in burnin_results:
-        pytest.skip("not checked: the burn-in was stopped before it started on this node")
+        raise NotAvailable("the burn-in was stopped before it started on this node")
     return burnin_results[node.name]
 
 
-@pytest.fixture
+@fact
 def config(cluster: Cluster) -> BurninConfig:
     """The section `burnin` of the cluster file."""
     return cluster.section(BurninConfig)
 
 
-globals().update(checks_as_tests(load_checks, error_checks, dcgm, stragglers))
+TESTS = Tests(
+    load_checks,
+    error_checks,
+    dcgm,
+    stragglers,
+    marks=(
+        "burnin",
+        "judges_node",
+    ),
+)

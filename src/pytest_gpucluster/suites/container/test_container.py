@@ -7,28 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_gpucluster.cluster.environment import variables
-from pytest_gpucluster.core.errors import ConfigError, ProbeError
+from pytest_gpucluster.core.errors import ConfigError, NotApplicable, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit import enroot
 from pytest_gpucluster.kit.containers import NamedContainers
-from pytest_gpucluster.suite import checks_as_tests, probed, required_section
+from pytest_gpucluster.suite import Tests, fact, probed, required_section
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.steps import ContainerSteps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.enroot import Pyxis
+    from pytest_gpucluster.plugin.live_line import LiveLine
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import ContainerFacts
 
-pytestmark = [pytest.mark.container, pytest.mark.usefixtures("config")]
 
 room = probed(enroot.SPACE)
 names_before = probed(enroot.NAMES)
@@ -36,28 +34,12 @@ names_before = probed(enroot.NAMES)
 config = required_section(ContainerConfig)
 
 
-@pytest.fixture(scope="session")
-def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Show progress between the results, if the output is a terminal."""
-    plugins = request.config.pluginmanager
-    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
-    if reporter is None or capture is None:  # a worker of xdist
-        return lambda _line: None
-
-    def show(line: str) -> None:
-        with capture.global_and_fixture_disabled():
-            reporter.ensure_newline()
-            reporter.write_line(f"container: {line}")
-
-    return show
-
-
-@pytest.fixture(scope="session")
+@fact(once=True)
 def all_found(
     gpucluster_session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
     config: ContainerConfig,
-    say: Callable[[str], None],
+    live_line: LiveLine,
 ) -> Iterator[dict[str, ContainerFacts]]:
     """{node: the facts of its steps}; the imported images are removed at the end."""
     session = gpucluster_session
@@ -80,7 +62,7 @@ def all_found(
             deadline=config.deadline,
             keep=config.keep,
             env=variables(environment),
-            report=say,
+            report=lambda line: live_line.say(f"container: {line}"),
         )
         stores.append(store)
         try:
@@ -95,15 +77,15 @@ def all_found(
         store.close()
 
 
-@pytest.fixture
+@fact
 def found(all_found: dict[str, ContainerFacts], node: Node) -> ContainerFacts:
     """The facts of the steps on this node."""
     if node.name not in all_found:
-        pytest.skip("not applicable: container.nodes leaves this node out")
+        raise NotApplicable("container.nodes leaves this node out")
     return all_found[node.name]
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def live_jobs(gpucluster_session: ClusterSession, allocation: Allocation) -> set[int]:
     """The jobs that Slurm knows."""
     slurm = allocation.slurm
@@ -113,7 +95,7 @@ def live_jobs(gpucluster_session: ClusterSession, allocation: Allocation) -> set
     }
 
 
-@pytest.fixture
+@fact
 def usual_release(all_found: dict[str, ContainerFacts], peers: frozenset[str]) -> Norm[str]:
     """The os-release in the containers of most nodes of the kind."""
     return norm(
@@ -123,7 +105,7 @@ def usual_release(all_found: dict[str, ContainerFacts], peers: frozenset[str]) -
     )
 
 
-@pytest.fixture
+@fact
 def pyxis(node: Node, gpucluster_session: ClusterSession) -> Pyxis | str:
     """The Pyxis of the node, or why it is unknown."""
     try:
@@ -132,4 +114,4 @@ def pyxis(node: Node, gpucluster_session: ClusterSession) -> Pyxis | str:
         return str(error)
 
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(checks, marks=("container",), needs=("config",))

@@ -8,10 +8,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.probe import Probe
-from pytest_gpucluster.suite import checks_as_tests, fact
+from pytest_gpucluster.suite import Tests, fact
 from pytest_gpucluster.suites.controller import SUITE, checks, job_checks, steps
 from pytest_gpucluster.suites.controller.config import ControllerConfig
 from pytest_gpucluster.suites.controller.facts import log_command, read_log
@@ -27,37 +26,36 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.controller.jobs import OrderFacts
     from pytest_gpucluster.suites.controller.known_errors import LogError
 
-pytestmark = [pytest.mark.controller, pytest.mark.slurm]
 STARTED = time.time()  # of the run: pytest imports this file then
 
 
-@fact(scope="session")
+@fact(once=True)
 def slurm(gpucluster_session: ClusterSession) -> Slurm:
     """The client; not applicable without a scheduler."""
     if gpucluster_session.slurm is None:
-        pytest.skip(f"not applicable: {gpucluster_session.cluster.why_no_slurm}")
+        raise NotApplicable(f"{gpucluster_session.cluster.why_no_slurm}")
     return gpucluster_session.slurm
 
 
-@fact(scope="session")
+@fact(once=True)
 def config(cluster: Cluster) -> ControllerConfig:
     """The section `controller` of the cluster file."""
     return cluster.section(ControllerConfig)
 
 
-@fact(scope="session")
+@fact(once=True)
 def controllers(slurm: Slurm) -> Controllers:
     """The answer of `scontrol ping`."""
     return steps.query_controllers(slurm, slurm.config())
 
 
-@fact(scope="session")
+@fact(once=True)
 def diagnostics(slurm: Slurm, config: ControllerConfig) -> Diagnostics:
     """The figures of sdiag."""
     return steps.query_load(slurm, slurm.config(), config)
 
 
-@fact(scope="session")
+@fact(once=True)
 def controller_log(
     slurm: Slurm, config: ControllerConfig, gpucluster_session: ClusterSession
 ) -> ControllerLog:
@@ -105,16 +103,16 @@ def run_age() -> float:
     return time.time() - STARTED
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def order(slurm: Slurm, gpucluster_session: ClusterSession) -> OrderFacts:
     """The held job and the singletons, which were submitted before the nodes were allocated."""
     found: OrderFacts | None = gpucluster_session.outcome(SUITE)
     if found is None:
-        pytest.skip("not checked: the jobs were not submitted before the nodes were allocated")
+        raise NotAvailable("the jobs were not submitted before the nodes were allocated")
     return found
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def burst_facts(
     slurm: Slurm, cluster: Cluster, config: ControllerConfig, diagnostics: Diagnostics
 ) -> BurstFacts:
@@ -122,4 +120,11 @@ def burst_facts(
     return Burst(slurm, cluster, config).run(diagnostics.first, slurm.config())
 
 
-globals().update(checks_as_tests(checks, job_checks))
+TESTS = Tests(
+    checks,
+    job_checks,
+    marks=(
+        "controller",
+        "slurm",
+    ),
+)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.suite import (
-    checks_as_tests,
+    Tests,
+    each,
+    fact,
     framework_reach,
     framework_run,
     framework_runs,
@@ -22,10 +23,8 @@ from pytest_gpucluster.suites.ddp.steps import Ddp
 
 if TYPE_CHECKING:
     from pytest_gpucluster.kit.payload_result import PayloadResult
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import Node
 
-pytestmark = [pytest.mark.ddp]
 BACKENDS = ("gloo", "nccl")
 config = required_section(DdpConfig)
 runs = framework_runs(Ddp)
@@ -33,64 +32,67 @@ run = framework_run(Ddp, first="placement")
 reach = framework_reach()
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, runs: list[Ddp]) -> str:
+each_backend = each(lambda _cluster: {name: name for name in BACKENDS})
+
+
+@fact
+def backend(each_backend: str, runs: list[Ddp]) -> str:
     """The backend of the process group; nccl only if nodes have GPUs."""
-    if not any(request.param in run.backends for run in runs):
-        pytest.skip("not applicable: NCCL needs GPUs, and these nodes have no real ones")
-    return str(request.param)
+    if not any(each_backend in run.backends for run in runs):
+        raise NotApplicable("NCCL needs GPUs, and these nodes have no real ones")
+    return each_backend
 
 
-@pytest.fixture
+@fact
 def work_results(runs: list[Ddp], backend: str) -> list[PayloadResult]:
     """The result of the work in every allocation."""
     return [run.work(backend) for run in runs if backend in run.backends]
 
 
-@pytest.fixture
+@fact
 def own_results(run: Ddp) -> list[PayloadResult]:
     """The result of the work of the node's allocation, with each backend."""
     return [run.work(backend) for backend in run.backends]
 
 
-@pytest.fixture
+@fact
 def torchrun_results(runs: list[Ddp]) -> list[tuple[PayloadResult, int]]:
     """The result of the work under torchrun in every allocation, and the ranks per node."""
     return [(run.torchrun, run.ranks_per_node) for run in runs]
 
 
-@pytest.fixture
+@fact
 def lost_rank_results(runs: list[Ddp], backend: str) -> list[PayloadResult]:
     """The result of the step that loses a rank in every allocation."""
     several = [run for run in runs if backend in run.backends and len(run.nodes) * run.ranks_per_node > 1]
     if not several:
-        pytest.skip("not applicable: there is only one rank")
+        raise NotApplicable("there is only one rank")
     return [run.lose_rank(backend) for run in several]
 
 
-@pytest.fixture
-def nccl_work(run: Ddp, node: Node, expect: Expect) -> PayloadResult:
+@fact
+def nccl_work(run: Ddp, node: Node) -> PayloadResult:
     """The result of the work with NCCL, for a node that takes part in it."""
     if "nccl" not in run.backends:
-        expect.not_applicable("these nodes have no real GPUs")
+        raise NotApplicable("these nodes have no real GPUs")
     if node.name not in run.fit_nodes:
-        expect.not_checked("the node cannot take part: see its other items")
+        raise NotAvailable("the node cannot take part: see its other items")
     return run.work("nccl")
 
 
-@pytest.fixture
+@fact
 def placement(run: Ddp) -> PayloadResult:
     """The result of the short step in the allocation of the node."""
     return run.placement
 
 
-@pytest.fixture
+@fact
 def placements(runs: list[Ddp]) -> list[PayloadResult]:
     """The results of the short step in every allocation."""
     return [run.placement for run in runs]
 
 
-@pytest.fixture
+@fact
 def setters(run: Ddp, placement: PayloadResult, node_name: str) -> checks.Setters:
     """The possible origins of the rank variables; -rP shows the origin of each."""
     for place in placement.of_node(node_name, "place")[:1]:
@@ -99,16 +101,16 @@ def setters(run: Ddp, placement: PayloadResult, node_name: str) -> checks.Setter
     return run.setters
 
 
-@pytest.fixture
+@fact
 def provided(run: Ddp) -> tuple[str, ...]:
     """The variables that the site must set."""
     return tuple(run.config.provided)
 
 
-@pytest.fixture
+@fact
 def lost_rank_deadline(config: DdpConfig) -> float:
     """Seconds within which a job must end after one of its ranks was killed."""
     return config.lost_rank
 
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(checks, marks=("ddp",))

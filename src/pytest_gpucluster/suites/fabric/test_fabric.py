@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_gpucluster.config.models import EnvironmentConfig
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.plugin.item_result import NOT_APPLICABLE
-from pytest_gpucluster.suite import asks, checks_as_tests, fact, peer_probed, probed
+from pytest_gpucluster.suite import Tests, fact, peer_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
 from pytest_gpucluster.suites.fabric import rails
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.suites.fabric.facts import Adapters
 
-pytestmark = pytest.mark.fabric
 
 gpus = probed(nvidia_smi.GPUS)
 topology = probed(nvidia_smi.TOPOLOGY)
@@ -44,8 +41,7 @@ firmware_majority = peer_probed(infiniband.ADAPTERS, fabric.firmware_majority)
 fabric_config = fact(lambda cluster: cluster.fabric)
 
 
-@fact(scope="session")
-@asks(lambda _: (infiniband.ADAPTERS,))
+@fact(once=True, probes=lambda _cluster, _nodes: (infiniband.ADAPTERS,))
 def all_rails(
     fleet_facts: Callable[[object], dict[str, Adapters]], gpucluster_session: ClusterSession
 ) -> dict[str, tuple[rails.Rails, ...]]:
@@ -75,7 +71,7 @@ def adapters_later(facts: Callable[[Probe[Adapters]], Adapters]) -> Adapters:
 def network(profile: Profile) -> Profile:
     """The profile of a node with InfiniBand, RoCE or EFA; no command is sent to other nodes."""
     if not profile.fabric.has_adapters:
-        pytest.skip(f"{NOT_APPLICABLE}profile {profile.name} has no InfiniBand or RoCE")
+        raise NotApplicable(f"profile {profile.name} has no InfiniBand or RoCE")
     return profile
 
 
@@ -95,4 +91,4 @@ def gid_exports(environments: dict[str, EnvironmentConfig]) -> list[tuple[str, s
     return [(name, place.exports[index]) for name, place in environments.items() if index in place.exports]
 
 
-globals().update(checks_as_tests(fabric))
+TESTS = Tests(fabric, marks=("fabric",))

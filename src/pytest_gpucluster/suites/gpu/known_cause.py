@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.kit import nvidia_smi
 from pytest_gpucluster.suites.gpu.missing_gpus import (
     MissingGpus,
@@ -60,11 +61,11 @@ def _missing_of(session: ClusterSession, node: str) -> MissingGpus | None:
         return None
     if sum(not gpu.lost for gpu in gpus) >= profile.count:
         return None
-    return missing_gpus(gpus, profile.count, _usual_buses(session))
+    return missing_gpus(gpus, profile.count, session.once(_USUAL_BUSES, {"session": session}))
 
 
 def _usual_buses(session: ClusterSession) -> UsualBuses:
-    if _usual_buses not in session.made:
-        session.made[_usual_buses] = usual_buses(session.facts.of_fleet(nvidia_smi.GPUS).values())
-    found: UsualBuses = session.made[_usual_buses]
-    return found
+    return usual_buses(session.facts.of_fleet(nvidia_smi.GPUS).values())
+
+
+_USUAL_BUSES = Fact(_usual_buses, once=True)

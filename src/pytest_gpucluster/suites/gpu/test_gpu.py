@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit import kernel_log as kernel_log_probe
 from pytest_gpucluster.kit import nvidia_smi, xid_check
-from pytest_gpucluster.suite import asks, checks_as_tests, fact, fleet_probed, peer_probed, probed
+from pytest_gpucluster.suite import Tests, fact, fleet_probed, peer_probed, probed
 from pytest_gpucluster.suites.gpu import checks
 
 if TYPE_CHECKING:
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession
 
 # every test is not applicable to a node whose profile has no GPUs
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_profile")]
 
 gpus = probed(nvidia_smi.GPUS)
 rows = probed(nvidia_smi.REMAPPED_ROWS)
@@ -48,7 +45,7 @@ gpu_config = fact(lambda cluster: cluster.gpu)
 known_lines = fact(lambda cluster: cluster.known)
 
 
-@fact(scope="session")
+@fact(once=True)
 def hosts(gpucluster_session: ClusterSession) -> dict[str, str]:
     """Return {node: its host, by NodeHostName of Slurm}."""
     return {name: node.info.hostname or name for name, node in gpucluster_session.nodes.items() if node.info}
@@ -68,8 +65,7 @@ def throttle_later(facts: Callable[[object], dict[str, int]], gpus: nvidia_smi.G
     return facts(nvidia_smi.CLOCKS_LATER) if any(map(checks.health.slowed, gpus)) else {}
 
 
-@fact(scope="session")
-@asks(lambda _: (nvidia_smi.GPUS, nvidia_smi.TOPOLOGY))
+@fact(once=True, probes=lambda _cluster, _nodes: (nvidia_smi.GPUS, nvidia_smi.TOPOLOGY))
 def numa_majorities(
     fleet_facts: Callable[[object], dict[str, Any]], gpucluster_session: ClusterSession
 ) -> dict[str, dict[tuple[str, int, int], Norm[str]]]:
@@ -85,4 +81,4 @@ def numa_majorities(
 
 numa_majority = fact(lambda node, numa_majorities: numa_majorities[node.peers.nodes])
 
-globals().update(checks_as_tests(*checks.MODULES, xid_check))
+TESTS = Tests(*checks.MODULES, xid_check, marks=("gpu",), needs=("gpu_profile",))

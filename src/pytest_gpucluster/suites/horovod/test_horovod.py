@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_gpucluster.suite import (
-    checks_as_tests,
+    Tests,
+    each,
     fact,
     framework_reach,
     framework_run,
@@ -26,20 +25,19 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 
-pytestmark = [pytest.mark.horovod, pytest.mark.gloo, pytest.mark.usefixtures("config")]
 config = required_section(HorovodConfig)
 runs = framework_runs(Horovod)
 run = framework_run(Horovod, first="builds")
 reach = framework_reach()
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def builds(runs: list[Horovod]) -> Mapping[str, NodeBuild]:
     """The builds of all nodes of all allocations."""
     return {node: build for run in runs for node, build in run.builds.items()}
 
 
-@pytest.fixture
+@fact
 def worlds(
     runs: list[Horovod], builds: Mapping[str, NodeBuild], launch: Launch
 ) -> list[World]:  # builds first
@@ -47,41 +45,42 @@ def worlds(
     return [run.world(launch) for run in runs]
 
 
-@pytest.fixture
+@fact
 def own_worlds(run: Horovod, config: HorovodConfig, builds: Mapping[str, NodeBuild]) -> list[World]:
     """The jobs over the nodes of the node's allocation."""
     return [run.world(launch) for launch in launches(config) if launch.launcher != "localhost"]
 
 
-@pytest.fixture
+@fact
 def node_build(run: Horovod, node_name: str) -> NodeBuild:
     """The build of the item's node."""
     return run.builds[node_name]
 
 
-@pytest.fixture
+@fact
 def known_builds(run: Horovod, builds: Mapping[str, NodeBuild]) -> Mapping[str, NodeBuild]:
     """The builds of all nodes, for a node that takes part."""
     return builds
 
 
-@pytest.fixture
+@fact
 def operations(run: Horovod) -> Iterable[str]:
     """The tensor operations that the build must have."""
     return run.operations
 
 
+launch = each(
+    lambda cluster: {str(one): one for one in launches(cluster.section(HorovodConfig) or HorovodConfig())}
+)
 frameworks = fact(lambda cluster: cluster.horovod.frameworks)
 controllers = fact(lambda cluster: cluster.horovod.controllers)
 wanted_interface = fact(lambda cluster: cluster.horovod.interface)
 
-globals().update(checks_as_tests(checks))
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per required launch."""
-    from pytest_gpucluster.plugin.fixtures import SESSION  # only in runs with a cluster
-
-    if "launch" in metafunc.fixturenames:
-        section = metafunc.config.stash[SESSION].cluster.section(HorovodConfig) or HorovodConfig()
-        metafunc.parametrize("launch", launches(section), ids=str, scope="session")
+TESTS = Tests(
+    checks,
+    marks=(
+        "horovod",
+        "gloo",
+    ),
+    needs=("config",),
+)

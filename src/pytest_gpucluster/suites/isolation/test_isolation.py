@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.majority import decides
-from pytest_gpucluster.suite import checks_as_tests, fact, fleet_probed, probed
+from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.isolation import SUITE, checks
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
@@ -30,39 +29,38 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.isolation.pam import PamFacts
     from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
 
-pytestmark = [pytest.mark.isolation, pytest.mark.slurm, pytest.mark.usefixtures("isolation_slurm")]
 pam = probed(PAM)
 pams = fleet_probed(PAM)
 info = fact(lambda node: node.info)
 
 
-@fact(scope="session")
+@fact(once=True)
 def section(cluster: Cluster) -> IsolationConfig:
     """The section of the cluster file, with its defaults."""
     return cluster.section(IsolationConfig)
 
 
-@fact(scope="session")
+@fact(once=True)
 def isolation_slurm(gpucluster_session: ClusterSession) -> Slurm:
     """The client; not applicable without a scheduler."""
     if gpucluster_session.slurm is None:
-        pytest.skip(f"not applicable: {gpucluster_session.cluster.why_no_slurm}")
+        raise NotApplicable(f"{gpucluster_session.cluster.why_no_slurm}")
     return gpucluster_session.slurm
 
 
-@fact(scope="session")
+@fact(once=True)
 def exempt(isolation_slurm: Slurm, cluster: Cluster) -> Exemptions:
     """What need not be isolated."""
     return read_exemptions(isolation_slurm.config(), cluster)
 
 
-@fact(scope="session")
+@fact(once=True)
 def prolog_flags(isolation_slurm: Slurm) -> str:
     """PrologFlags of slurm.conf."""
     return isolation_slurm.config().get("PrologFlags", "")
 
 
-@fact(scope="session")
+@fact(once=True)
 def all_trials(
     allocation: Allocation,
     gpucluster_session: ClusterSession,
@@ -79,7 +77,7 @@ def trial(all_trials: dict[str, Trial], node: Node) -> Trial | None:
     return all_trials.get(node.name)
 
 
-@fact(scope="session")
+@fact(once=True)
 def memory_trials(
     allocation: Allocation,
     gpucluster_session: ClusterSession,
@@ -100,7 +98,7 @@ def memory_trial(memory_trials: dict[str, MemoryTrial], node: Node) -> MemoryTri
     return memory_trials.get(node.name)
 
 
-@fact(scope="session")
+@fact(once=True)
 def ptys(
     allocation: Allocation,
     gpucluster_session: ClusterSession,
@@ -127,13 +125,13 @@ def adopting(
     )
 
 
-@fact(scope="session")
+@fact(once=True)
 def unadoptable(isolation_slurm: Slurm, cluster: Cluster) -> str:
     """Why no login was tried; '' if logins were."""
     return why_unadoptable(isolation_slurm.config(), cluster)
 
 
-@fact(scope="session")
+@fact(once=True)
 def logins_before(gpucluster_session: ClusterSession) -> Mapping[str, Login]:
     """The logins before the nodes were allocated: {node: login}."""
     return gpucluster_session.outcome(SUITE) or {}
@@ -157,7 +155,7 @@ def subject(logins_before: Mapping[str, Login], node: Node, gpucluster_session: 
     return decides(sum(decided), len(decided))
 
 
-@fact(scope="session")
+@fact(once=True)
 def logins_held(
     allocation: Allocation, gpucluster_session: ClusterSession, section: IsolationConfig, unadoptable: str
 ) -> Mapping[str, Login]:  # must be held
@@ -171,4 +169,11 @@ def login_with_job(logins_held: Mapping[str, Login], node: Node) -> Login | None
     return logins_held.get(node.name)
 
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(
+    checks,
+    marks=(
+        "isolation",
+        "slurm",
+    ),
+    needs=("isolation_slurm",),
+)

@@ -9,11 +9,10 @@ import datetime as dt
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_gpucluster.cluster.slurm.inventory import names_of
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, norm
-from pytest_gpucluster.suite import checks_as_tests, required_section
+from pytest_gpucluster.suite import Tests, fact, required_section
 from pytest_gpucluster.suites.kubernetes import checks, job_checks
 from pytest_gpucluster.suites.kubernetes.config import KubernetesConfig
 from pytest_gpucluster.suites.kubernetes.facts import rdma_of
@@ -27,18 +26,17 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.kubernetes.facts import KubeFacts, KubeNode, Pod
     from pytest_gpucluster.suites.kubernetes.jobs import JobFacts
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.inventory]
 config = required_section(KubernetesConfig)
 DRIVER = "nvidia.com/cuda.driver-version.full"
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def ask(config: KubernetesConfig) -> Callable[..., tuple[str, str]]:
     """A function: words of a kubectl command -> its output, and why it failed."""
     return Kubectl(config).ask
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def seen(
     ask: Callable[..., tuple[str, str]], config: KubernetesConfig, gpucluster_session: ClusterSession
 ) -> KubeFacts:
@@ -47,28 +45,28 @@ def seen(
     return query(ask, names_of(session.plan.selected, session.inventory), config.gpu_resource)
 
 
-@pytest.fixture
+@fact
 def today() -> dt.date:
     """The day in UTC."""
     return dt.datetime.now(dt.timezone.utc).date()
 
 
-@pytest.fixture
+@fact
 def kube_node(seen: KubeFacts, node: Node, config: KubernetesConfig) -> KubeNode | None:
     """The item's node in Kubernetes, None where Kubernetes has none."""
     named, _ = config.own_nodes()
     if named and node.name not in named:
-        pytest.skip("not applicable: `kubernetes.nodes` of the cluster file does not name this node")
+        raise NotApplicable("`kubernetes.nodes` of the cluster file does not name this node")
     return seen.nodes.get(node.name)
 
 
-@pytest.fixture
+@fact
 def kube_pods(seen: KubeFacts, node: Node) -> tuple[Pod, ...]:
     """The pods of the item's node."""
     return seen.pods.get(node.name, ())
 
 
-@pytest.fixture
+@fact
 def usual_software(seen: KubeFacts, node: Node, gpucluster_session: ClusterSession) -> dict[str, Norm[str]]:
     """{what: the values of the nodes of the group}."""
     mine = _alike(seen, node, gpucluster_session)
@@ -80,7 +78,7 @@ def usual_software(seen: KubeFacts, node: Node, gpucluster_session: ClusterSessi
     }
 
 
-@pytest.fixture
+@fact
 def usual_rdma(seen: KubeFacts, node: Node, gpucluster_session: ClusterSession) -> dict[str, Norm[str]]:
     """{resource for RDMA: the capacity of the nodes of the group}, without the nodes that do not offer devices yet."""
     alike = _alike(seen, node, gpucluster_session).items()
@@ -91,7 +89,7 @@ def usual_rdma(seen: KubeFacts, node: Node, gpucluster_session: ClusterSession) 
     }
 
 
-@pytest.fixture
+@fact
 def usual_labels(
     seen: KubeFacts, node: Node, config: KubernetesConfig, gpucluster_session: ClusterSession
 ) -> dict[str, Norm[str]]:
@@ -110,20 +108,19 @@ def _alike(seen: KubeFacts, node: Node, session: ClusterSession) -> dict[str, Ku
     return {name: found for name, found in seen.nodes.items() if session.nodes[name].peers == node.peers}
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def job_facts(
     config: KubernetesConfig,
     seen: KubeFacts,
     gpucluster_session: ClusterSession,
-    request: pytest.FixtureRequest,
 ) -> JobFacts | None:
     """The results of the Jobs, which run once; None without `jobs: true`."""
     if not config.jobs:
         return None
     session, (named, _) = gpucluster_session, config.own_nodes()
-    if hasattr(request.config, "workerinput") and session.channel is None:
+    if session.in_worker and session.channel is None:
         # without a channel no worker waits for another, and each would run the Jobs
-        pytest.skip("not checked: with -n, Jobs run only where Slurm or SSH reaches nodes too: leave -n out")
+        raise NotAvailable("with -n, Jobs run only where Slurm or SSH reaches nodes too: leave -n out")
     nodes = [node for node in session.plan.judged if not named or node in named]
     infos = {node: info for node in nodes if (info := session.inventory.get(node)) is not None}
     # a job of this run's own allocation is no other user's
@@ -140,7 +137,7 @@ def job_facts(
     return run_jobs(Kubectl(config), seen, nodes, busy, report)
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def uuid_owners(job_facts: JobFacts | None) -> dict[str, tuple[str, ...]]:
     """{UUID of a GPU: the nodes whose pods list it}."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -150,4 +147,11 @@ def uuid_owners(job_facts: JobFacts | None) -> dict[str, tuple[str, ...]]:
     return {uuid: tuple(nodes) for uuid, nodes in found.items()}
 
 
-globals().update(checks_as_tests(checks, job_checks))
+TESTS = Tests(
+    checks,
+    job_checks,
+    marks=(
+        "kubernetes",
+        "inventory",
+    ),
+)

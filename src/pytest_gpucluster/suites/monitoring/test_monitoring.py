@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from pytest_gpucluster.suite import checks_as_tests, required_section
+from pytest_gpucluster.suite import Tests, fact, required_section
 from pytest_gpucluster.suites.monitoring import checks, gpu_checks
 from pytest_gpucluster.suites.monitoring.config import MonitoringConfig
 from pytest_gpucluster.suites.monitoring.steps import query_monitoring
@@ -19,32 +17,38 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.monitoring.facts import MonitoringFacts
 
-pytestmark = [pytest.mark.monitoring, pytest.mark.inventory]
 config = required_section(MonitoringConfig)
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def seen(config: MonitoringConfig, gpucluster_session: ClusterSession) -> MonitoringFacts:
     """The answers of Prometheus and Grafana."""
     return query_monitoring(config, gpucluster_session.plan.selected, gpucluster_session.inventory)
 
 
-@pytest.fixture
+@fact
 def node_exporters(node: Node, config: MonitoringConfig) -> dict[str, int]:
     """The exporters that the node must have: {name: port}."""
     return {**config.exporters, **(config.gpu_exporters if node.profile.gpu is not None else {})}
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def gpu_nodes(gpucluster_session: ClusterSession) -> int:
     """The number of nodes whose profile has GPUs."""
     return sum(node.profile.gpu is not None for node in gpucluster_session.nodes.values())
 
 
-@pytest.fixture
+@fact
 def node_profile(node: Node) -> Profile:
     """The profile of the item's node."""
     return node.profile
 
 
-globals().update(checks_as_tests(checks, gpu_checks))
+TESTS = Tests(
+    checks,
+    gpu_checks,
+    marks=(
+        "monitoring",
+        "inventory",
+    ),
+)

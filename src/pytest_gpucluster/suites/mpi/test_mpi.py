@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_gpucluster.cluster.slurm.mpi_types import PMI_TYPES
 from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit import mpi_world
 from pytest_gpucluster.kit.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi_step import IN_CONTAINER, MPIRUN, Mpi
-from pytest_gpucluster.suite import checks_as_tests, fact, probed, required_section
+from pytest_gpucluster.suite import Tests, each, fact, probed, required_section
 from pytest_gpucluster.suites.mpi import checks
 
 if TYPE_CHECKING:
@@ -26,14 +25,13 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("config")]
 
 pmi_types = probed(PMI_TYPES)
 
 config = required_section(MpiConfig)
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def runners(
     config: MpiConfig,
     allocation: Allocation,  # not applicable without a scheduler
@@ -47,13 +45,13 @@ def runners(
         runner.clean_up()
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def fleet_installed(runners: list[Mpi]) -> dict[str, InstalledMpi]:
     """The MPI of all nodes: {node: facts}."""
     return {node: facts for runner in runners for node, facts in runner.installed.items()}
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def all_norms(
     fleet_installed: dict[str, InstalledMpi], config: MpiConfig, gpucluster_session: ClusterSession
 ) -> dict[str, dict[str, Norm[str]]]:
@@ -62,36 +60,36 @@ def all_norms(
     return checks.norms_of_kinds(fleet_installed, config, kinds)
 
 
-@pytest.fixture
+@fact
 def installed_norms(all_norms: dict[str, dict[str, Norm[str]]], node: Node) -> dict[str, Norm[str]]:
     """The most common value of each part on the nodes of the item's group, partition, architecture and operating system."""
     return all_norms[node.twins.nodes]
 
 
-@pytest.fixture
+@fact
 def installed(fleet_installed: dict[str, InstalledMpi], node: Node) -> InstalledMpi:
     """The MPI of the item's node."""
     if node.name not in fleet_installed:
-        pytest.skip("not applicable: `mpi.nodes` of the cluster file selects fewer nodes")
+        raise NotApplicable("`mpi.nodes` of the cluster file selects fewer nodes")
     return fleet_installed[node.name]
 
 
-@pytest.fixture
+@fact
 def own_runner(runners: list[Mpi], node: Node) -> Mpi:
     """The runner that has the item's node."""
     found = next((runner for runner in runners if node.name in runner.nodes), None)
     if found is None:
-        pytest.skip("not applicable: `mpi.nodes` of the cluster file selects fewer nodes")
+        raise NotApplicable("`mpi.nodes` of the cluster file selects fewer nodes")
     return found
 
 
-@pytest.fixture
+@fact
 def reach(own_runner: Mpi) -> Reach:
     """The nodes with which the item's node can exchange data."""
     return own_runner.reach
 
 
-@pytest.fixture
+@fact
 def own_runs(own_runner: Mpi, config: MpiConfig) -> list[MpiRun]:
     """The runs of the node's allocation, by each launcher in each language."""
     return [
@@ -101,80 +99,77 @@ def own_runs(own_runner: Mpi, config: MpiConfig) -> list[MpiRun]:
     ]
 
 
-@pytest.fixture
+@fact
 def runs(runners: list[Mpi], launcher: str, language: str) -> list[MpiRun]:
     """One run of the program with this launcher per allocation."""
     if launcher == MPIRUN and any(runner.in_container for runner in runners):
-        pytest.skip(f"not applicable: {IN_CONTAINER}")
+        raise NotApplicable(f"{IN_CONTAINER}")
     usable = [runner for runner in runners if runner.usable(language)]
     if not usable:
-        pytest.skip(f"not checked: no node has the MPI of {language} programs: see mpi.installed")
+        raise NotAvailable(f"no node has the MPI of {language} programs: see mpi.installed")
     return [runner.started(launcher, language) for runner in usable]
 
 
-@pytest.fixture
+@fact
 def valid_runs(runs: list[MpiRun]) -> list[MpiRun]:
     """The runs whose ranks formed one world."""
     judged = [(run, mpi_world.world(run)) for run in runs]
     sound = [run for run, verdict in judged if verdict.outcome is Outcome.PASSED]
     if not sound:
         why = judged[0][1].findings[0].measured
-        pytest.skip(f"not checked: the world is not valid, see mpi.world: {why}")
+        raise NotAvailable(f"the world is not valid, see mpi.world: {why}")
     return sound
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def in_container(runners: list[Mpi]) -> bool:
     """Whether the programs run in a container."""
     return runners[0].in_container
 
 
-@pytest.fixture
+@fact
 def host_installed(installed: InstalledMpi, in_container: bool) -> InstalledMpi:
     """The MPI of the node itself; not applicable if the programs run in an image."""
     if in_container:
-        pytest.skip(f"not applicable: {IN_CONTAINER}")
+        raise NotApplicable(f"{IN_CONTAINER}")
     return installed
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def conda_environment(runners: list[Mpi]) -> bool:
     """Whether the environment of the steps is a conda environment."""
     return any(runner.environment is not None and runner.environment.conda for runner in runners)
 
 
-@pytest.fixture
+@fact
 def required_types(config: MpiConfig) -> list[str]:
     """The required types of srun's --mpi."""
     return [kind for launcher in config.launchers if (kind := launcher.partition("--mpi=")[2])]
 
 
-@pytest.fixture
+@fact
 def timed(valid_runs: list[MpiRun], language: str) -> list[MpiRun]:
     """The valid runs of the C program, which measures."""
     if language != "c":
-        pytest.skip("not applicable: measured by the C program only")
+        raise NotApplicable("measured by the C program only")
     return valid_runs
 
 
+start = each(
+    lambda cluster: {
+        f"{launcher.replace(' --mpi=', '_')}-{name}": (launcher, name)
+        for launcher, name in launches(cluster.section(MpiConfig) or MpiConfig())
+    }
+)
+launcher = fact(lambda start: start[0])
+language = fact(lambda start: start[1])
 wanted_threads = fact(lambda cluster: cluster.mpi.threads)
 max_latency = fact(lambda cluster: cluster.mpi.max_latency)
 min_bandwidth = fact(lambda cluster: cluster.mpi.min_bandwidth)
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(checks, marks=("mpi",), needs=("config",))
 
 
 def launches(config: MpiConfig) -> list[tuple[str, str]]:
     """Return every launcher with every language."""
     return [(launcher, name) for launcher in config.launchers for name in config.languages]
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per launcher and language of the cluster file."""
-    from pytest_gpucluster.plugin.fixtures import SESSION  # only in runs with a cluster
-
-    if "launcher" in metafunc.fixturenames:
-        section = metafunc.config.stash[SESSION].cluster.section(MpiConfig)
-        starts = launches(section) if section else [("srun", "c")]
-        ids = [f"{launcher.replace(' --mpi=', '_')}-{name}" for launcher, name in starts]
-        metafunc.parametrize(("launcher", "language"), starts, ids=ids)

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_gpucluster.core.check import Outcome, Verdict, combined
-from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.suite import checks_as_tests, fact, fleet_probed, probed
+from pytest_gpucluster.suite import Tests, each, fact, fleet_probed, probed
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
 from pytest_gpucluster.suites.nccl import environment
 from pytest_gpucluster.suites.nccl import fleet as checks
@@ -27,19 +25,19 @@ from pytest_gpucluster.suites.nccl.steps import NcclRunner, image_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import pytest
+
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import BandwidthThreshold, Cluster
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
-pytestmark = [pytest.mark.nccl]
 FLOORS = "nccl: no threshold, judged by the floor of the links"
 
 
-@pytest.fixture(scope="session")
-def baseline(request: pytest.FixtureRequest) -> tuple[BandwidthThreshold, ...]:
+@fact(once=True)
+def baseline(pytestconfig: pytest.Config) -> tuple[BandwidthThreshold, ...]:
     """The rows of --baseline=FILE; none without it, or while a baseline is recorded."""
-    option = request.config.option.baseline
+    option = pytestconfig.option.baseline
     return nccl_baseline.load(Path(option)) if option and option != "record" else ()
 
 
@@ -64,16 +62,16 @@ class AllStages:
         return Verdict("", Outcome.NOT_CHECKED, reason="; ".join(dict.fromkeys(reasons)))
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def all_stages(
-    request: pytest.FixtureRequest,
+    pytestconfig: pytest.Config,
     gpucluster_session: ClusterSession,
     allocation: Allocation,  # not applicable without a scheduler
     baseline: tuple[BandwidthThreshold, ...],
 ) -> Iterator[AllStages]:
     """The stages of each allocation, whose nodes share a partition and a number of GPUs."""
     session, made = gpucluster_session, AllStages()
-    recording = request.config.option.baseline == "record"
+    recording = pytestconfig.option.baseline == "record"
     for held in session.allocations:
         profile = session.nodes[held.nodes[0]].profile
         if profile.gpu is None:
@@ -93,13 +91,13 @@ def all_stages(
         stages = NcclStages(runner, nodes, profile, (*baseline, *own), held.slurm, recording=recording)
         made.each.append(stages)
     if not made.each and not made.without:
-        pytest.skip("not applicable: no profile of the cluster has GPUs")
+        raise NotApplicable("no profile of the cluster has GPUs")
     yield made
     for stages in made.each:
         stages.runner.clean_up()
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def nothing_between(gpucluster_session: ClusterSession) -> str:
     """Why the run can prove nothing between nodes: it has one node; '' where it has several."""
     return (
@@ -109,34 +107,43 @@ def nothing_between(gpucluster_session: ClusterSession) -> str:
     )
 
 
-@pytest.fixture
+@fact
 def stages(all_stages: AllStages, node: Node) -> NcclStages:
     """The stages of the allocation of this item's node."""
     if node.name in all_stages.without:
-        pytest.skip(f"not checked: {all_stages.without[node.name]}")
+        raise NotAvailable(f"{all_stages.without[node.name]}")
     found = next((stages for stages in all_stages.each if node.name in stages.nodes), None)
     if found is None:
-        pytest.skip("not applicable: the node has no GPUs")
+        raise NotApplicable("the node has no GPUs")
     return found
 
 
-@pytest.fixture
-def valid_alone(stages: NcclStages, node: Node) -> NcclStages:
-    """The stages, if the run of this node alone is valid; else test_alone fails with the reason."""
+def _valid(stages: NcclStages, node: Node) -> NcclStages:
     verdict = stages.alone.verdicts[node.name]
     if verdict.outcome is not Outcome.PASSED:
-        pytest.skip(
-            f"not checked: the run of this node alone is not valid, see nccl.alone: {verdict.findings[0].measured}"
+        raise NotAvailable(
+            f"the run of this node alone is not valid, see nccl.alone: {verdict.findings[0].measured}"
         )
     return stages
 
 
-@pytest.fixture
+valid_alone = fact(_valid)  # else nccl.alone fails with the reason
+
+
+@fact
+def valid_several(stages: NcclStages, node: Node) -> NcclStages:
+    """The stages, if the run of this node alone is valid and measured a bandwidth."""
+    if stages.runner.gpus < 2:
+        raise NotApplicable("one GPU alone has no bus bandwidth")
+    return _valid(stages, node)
+
+
+@fact
 def show_floor(
-    request: pytest.FixtureRequest, cluster: Cluster, table: Callable[..., None]
+    pytestconfig: pytest.Config, cluster: Cluster, table: Callable[..., None]
 ) -> Callable[..., None]:
     """Show a run that no threshold judged: its figure and floor, and the command that records a threshold."""
-    option = request.config.option
+    option = pytestconfig.option
     chosen = [f"--cluster={option.cluster}", *([f"--nodes={option.nodes}"] if option.nodes else [])]
     command = f"pytest {shlex.join(chosen)} -m nccl"
 
@@ -162,70 +169,55 @@ usual_variables = fact(lambda node, all_environments: all_environments.usual(nod
 nccl_image = fact(image_of)
 intended_variables = fact(environment.intended)
 
-globals().update(checks_as_tests(environment))
+collective = each(lambda cluster: {name: name for name in cluster.section(NcclConfig).collectives})
 
 
 def test_image_environment(
-    stages: NcclStages, node: Node, nccl_image: str, intended_variables: dict[str, str], expect: Expect
-) -> None:
+    stages: NcclStages, node: Node, nccl_image: str, intended_variables: dict[str, str]
+) -> Verdict:
     """In the image of the steps, NCCL's variables, files and plugins leave it its speed."""
     if not nccl_image:
-        expect.not_applicable("the cluster file runs NCCL in no image: see nccl.environment")
+        raise NotApplicable("the cluster file runs NCCL in no image: see nccl.environment")
     found = stages.runner.image_environments[node.name]
-    expect(image_environment(found, node.profile, intended_variables))
+    return image_environment(found, node.profile, intended_variables)
 
 
-def test_alone(stages: NcclStages, node: Node, expect: Expect) -> None:
+def test_alone(stages: NcclStages, node: Node) -> Verdict:
     """Within the node: each rank once, on its own device, over NVLink if the node has it, with correct data."""
-    expect(stages.alone.verdicts[node.name])
+    return stages.alone.verdicts[node.name]
 
 
-@pytest.fixture
-def several(stages: NcclStages) -> None:
-    """The node has more than one GPU."""
-    if stages.runner.gpus < 2:
-        pytest.skip("not applicable: one GPU alone has no bus bandwidth")
-
-
-@pytest.mark.usefixtures("several")
-def test_alone_bandwidth(
-    valid_alone: NcclStages, node: Node, expect: Expect, show_floor: Callable[..., None]
-) -> None:
+def test_alone_bandwidth(valid_several: NcclStages, node: Node, show_floor: Callable[..., None]) -> Verdict:
     """Within the node: bus bandwidth at every size of a threshold; without one, above the floor of the node's links."""
-    verdict = valid_alone.alone_bandwidth(node.name)
-    show_floor(valid_alone, ALONE, 1)
-    expect(verdict)
+    verdict = valid_several.alone_bandwidth(node.name)
+    show_floor(valid_several, ALONE, 1)
+    return verdict
 
 
-@pytest.mark.usefixtures("several")
-def test_outlier(valid_alone: NcclStages, node: Node, peers: frozenset[str], expect: Expect) -> None:
+def test_outlier(valid_several: NcclStages, node: Node, peers: frozenset[str]) -> Verdict:
     """The node's bandwidth is that of its peers, also if it reaches the threshold."""
-    values, what = valid_alone.alone_values()
+    values, what = valid_several.alone_values()
     of_peers = {name: value for name, value in values.items() if name in peers}
-    expect(checks.outlier(node.name, of_peers, what))
+    return checks.outlier(node.name, of_peers, what)
 
 
-def test_pairs(valid_alone: NcclStages, node: Node, nothing_between: str, expect: Expect) -> None:
+def test_pairs(valid_alone: NcclStages, node: Node, nothing_between: str) -> Verdict:
     """The node is as fast with its partners as they are with others."""
     if nothing_between:
-        expect.not_applicable(nothing_between)
+        raise NotApplicable(nothing_between)
     if valid_alone.why_alone:
-        expect.not_checked(valid_alone.why_alone)
-    expect(valid_alone.pairs(node.name))
+        raise NotAvailable(valid_alone.why_alone)
+    return valid_alone.pairs(node.name)
 
 
-def test_links(all_stages: AllStages, nothing_between: str, expect: Expect) -> None:
+def test_links(all_stages: AllStages, nothing_between: str) -> Verdict:
     """Every link and leaf switch is as fast as the others."""
-    expect(all_stages.judged(NcclStages.links, nothing_between))
+    return all_stages.judged(NcclStages.links, nothing_between)
 
 
 def test_whole(
-    all_stages: AllStages,
-    collective: str,
-    nothing_between: str,
-    expect: Expect,
-    curve: Callable[..., None],
-) -> None:
+    all_stages: AllStages, collective: str, nothing_between: str, curve: Callable[..., None]
+) -> Verdict:
     """Over all nodes: each rank once, on the requested nodes, over the fabric of the profile, with correct data."""
 
     def judge(stages: NcclStages) -> Verdict:
@@ -233,16 +225,12 @@ def test_whole(
         curve(f"{collective}, {len(stages.usable)} nodes x {stages.runner.gpus} GPUs", measured.runs.values())
         return stages.whole_validity(collective)
 
-    expect(all_stages.judged(judge, nothing_between))
+    return all_stages.judged(judge, nothing_between)
 
 
 def test_whole_bandwidth(
-    all_stages: AllStages,
-    collective: str,
-    nothing_between: str,
-    expect: Expect,
-    show_floor: Callable[..., None],
-) -> None:
+    all_stages: AllStages, collective: str, nothing_between: str, show_floor: Callable[..., None]
+) -> Verdict:
     """Over all nodes: bus bandwidth at every size of a threshold; without one, above the floor of the nodes' links."""
 
     def judge(stages: NcclStages) -> Verdict:
@@ -250,24 +238,15 @@ def test_whole_bandwidth(
         show_floor(stages, collective, len(stages.requested))
         return verdict
 
-    expect(all_stages.judged(judge, nothing_between))
+    return all_stages.judged(judge, nothing_between)
 
 
-def test_baseline(
-    request: pytest.FixtureRequest, all_stages: AllStages, cluster: Cluster, expect: Expect
-) -> None:
+def test_baseline(pytestconfig: pytest.Config, all_stages: AllStages, cluster: Cluster) -> None:
     """--baseline=record: repeat all measurements and write them to a file as thresholds of the cluster."""
-    if request.config.option.baseline != "record":
-        expect.not_applicable("runs only with --baseline=record")
+    if pytestconfig.option.baseline != "record":
+        raise NotApplicable("runs only with --baseline=record")
     written = nccl_baseline.record_all(all_stages.each, cluster)
     print(written)  # shown by -s and -rP
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one item per collective of the cluster file."""
-    from pytest_gpucluster.plugin.fixtures import SESSION  # only for a run with a cluster
-
-    if "collective" in metafunc.fixturenames:
-        metafunc.parametrize(
-            "collective", metafunc.config.stash[SESSION].cluster.section(NcclConfig).collectives
-        )
+TESTS = Tests(environment, marks=("nccl",))

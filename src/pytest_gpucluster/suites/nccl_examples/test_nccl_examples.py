@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
+from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.kit.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.suite import checks_as_tests, framework_run, required_section
+from pytest_gpucluster.suite import Tests, fact, framework_run, required_section
 from pytest_gpucluster.suites.nccl_examples import checks
 from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
-pytestmark = [pytest.mark.nccl_examples]
 
-
-@pytest.fixture(scope="session")
+@fact(once=True)
 def all_runs(
     cluster: Cluster, allocation: Allocation, gpucluster_session: ClusterSession
 ) -> list[NcclExamples]:
@@ -30,37 +27,35 @@ def all_runs(
     return NcclExamples.of_allocations(gpucluster_session, config)
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def runs(all_runs: list[NcclExamples]) -> list[NcclExamples]:
     """The programs per allocation with real GPUs."""
     known = all_runs
     if found := [run for run in known if run.real_gpus]:
         return found
     why = "simulated GPUs run no NCCL" if any(run.gpus for run in known) else "no profile has GPUs"
-    pytest.skip(f"not applicable: {why}")
+    raise NotApplicable(why)
 
 
 toolchain = required_section(NcclExamplesConfig)
 
 
-@pytest.fixture
+@fact
 def node_run(toolchain: NcclExamplesConfig, all_runs: list[NcclExamples], node: Node) -> NcclExamples:
     """The programs of the allocation that has the item's node with its toolchain."""
     if not toolchain.toolchain:
-        pytest.skip("not applicable: nccl_examples.toolchain of the cluster file is null")
+        raise NotApplicable("nccl_examples.toolchain of the cluster file is null")
     found = next((run for run in all_runs if node.name in run.with_toolchain(toolchain)), None)
     if found is None:
-        pytest.skip(
-            "not applicable: the node has no GPUs, or `nccl_examples.nodes` or `nccl.nodes` leaves it out"
-        )
+        raise NotApplicable("the node has no GPUs, or `nccl_examples.nodes` or `nccl.nodes` leaves it out")
     return found
 
 
 run = framework_run(NcclExamples, without="the node has no GPUs, or `nccl.nodes` selects fewer nodes")
-within = pytest.fixture(lambda run: run.result("one-process"))
-one_each = pytest.fixture(lambda runs: [run.result("one-device") for run in runs])
-built = pytest.fixture(lambda node_run, toolchain: node_run.compiled(toolchain))
-devices = pytest.fixture(lambda node_run: node_run.devices)
-many_each = pytest.fixture(lambda runs: [run.result("many-devices") for run in runs])
+within = fact(lambda run: run.result("one-process"))
+one_each = fact(lambda runs: [run.result("one-device") for run in runs])
+built = fact(lambda node_run, toolchain: node_run.compiled(toolchain))
+devices = fact(lambda node_run: node_run.devices)
+many_each = fact(lambda runs: [run.result("many-devices") for run in runs])
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(checks, marks=("nccl_examples",))

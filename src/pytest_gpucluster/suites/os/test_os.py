@@ -5,15 +5,13 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-import pytest
-
-from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.errors import NotApplicable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit import limits
 from pytest_gpucluster.kit.kernel_log import kernel_log_of
 from pytest_gpucluster.kit.os_config import OsConfig
 from pytest_gpucluster.kit.peers import Peers
-from pytest_gpucluster.suite import asks, asks_of_nodes, checks_as_tests, fact, fleet_probed, probed
+from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.os import checks
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import network_facts as os_names
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 
     Results = tuple[ReachabilityResult, ...]
 
-pytestmark = pytest.mark.os
 
 hostname = probed(basics.HOSTNAME)
 slurm_hostname = fact(lambda node: node.info.hostname if node.info else "")
@@ -73,7 +70,7 @@ all_writable = fleet_probed(basics.MOUNTS, checks.mounts.writable_of_all)
 scratches = fleet_probed(basics.MOUNTS, checks.mounts.ScratchMounts.of_all)
 disks = probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))
 all_disks = fleet_probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))
-responses = fact(scope="session")(
+responses = fact(once=True)(
     lambda all_disks, all_later_disks: checks.disks.Responses.of_all({**all_disks, **all_later_disks})
 )
 later_disks = fact(lambda node_name, all_later_disks: all_later_disks.get(node_name, {}))
@@ -137,7 +134,7 @@ smaller_in_slurm = fact(
 )
 memory_parts = probed(basics.MEMORY_PARTS)
 all_parts = fleet_probed(basics.MEMORY_PARTS)
-installed = fact(scope="session")(checks.hardware.installed)
+installed = fact(once=True)(checks.hardware.installed)
 usual_memory = fact(
     lambda node, installed: installed.of(node.twins, "total", checks.hardware.PEER_MEMORY_TOLERANCE)
 )
@@ -166,9 +163,9 @@ usual_links = fact(lambda node, all_links: {name: peers.of(node.twins) for name,
 total_memory = fact(lambda memory: memory.total)
 online_cpus = fact(lambda cpus: cpus.online)
 lost = fact(lambda node_name, fleet: None if node_name in fleet.cut else fleet.lost.get(node_name))
-usual_name_time = fact(scope="session")(os_network.usual_seconds)
-owners = fact(scope="session")(os_network.owners)
-common_time = fact(scope="session")(
+usual_name_time = fact(once=True)(os_network.usual_seconds)
+owners = fact(once=True)(os_network.owners)
+common_time = fact(once=True)(
     lambda clocks, cluster: checks.system.CommonTime.of(clocks, cluster.section(OsConfig).max_clock_skew)
 )
 
@@ -191,8 +188,10 @@ def ring_of(cluster: Cluster, nodes: Sequence[str]) -> str:
     return os_names.rings([name for name in group.names if name in tested] for group in cluster.groups)
 
 
-@fact(scope="session")
-@asks_of_nodes(lambda cluster, nodes: [os_names.reach(ring)] if (ring := ring_of(cluster, nodes)) else [])
+@fact(
+    once=True,
+    probes=lambda cluster, nodes: [os_names.reach(ring)] if (ring := ring_of(cluster, nodes)) else [],
+)
 def neighbours(cluster: Cluster, nodes: tuple[str, ...]) -> Probe[Results]:
     """The probe of the connections between the nodes under test."""
     return os_names.reach(ring_of(cluster, nodes))
@@ -208,11 +207,11 @@ def reach_results(
 ) -> Results:
     """The attempts of this node to reach its neighbours."""
     if set(nodes).intersection(node.group.names) <= {node.name}:
-        expect.not_applicable("no other node of its group is under test")
+        raise NotApplicable("no other node of its group is under test")
     return facts(neighbours)
 
 
-@fact(scope="session")
+@fact(once=True)
 def all_reachability(
     neighbours: Probe[Results],
     fleet_facts: Callable[[Probe[Results]], dict[str, Results]],
@@ -235,8 +234,7 @@ def drift_probes(cluster: Cluster) -> dict[str, Probe[CommandOutput]]:
     return {command: os_software.command_output(command) for command in cluster.section(OsConfig).drift}
 
 
-@fact
-@asks(lambda cluster: drift_probes(cluster).values())
+@fact(probes=lambda cluster, _: drift_probes(cluster).values())
 def outputs(
     cluster: Cluster, facts: Callable[[Probe[CommandOutput]], CommandOutput]
 ) -> dict[str, CommandOutput]:
@@ -244,7 +242,7 @@ def outputs(
     return {command: facts(probe) for command, probe in drift_probes(cluster).items()}
 
 
-@fact(scope="session")
+@fact(once=True)
 def all_outputs(
     cluster: Cluster, fleet_facts: Callable[[Probe[CommandOutput]], dict[str, CommandOutput]]
 ) -> dict[str, Peers[CommandOutput]]:
@@ -252,7 +250,7 @@ def all_outputs(
     return {command: Peers(fleet_facts(probe)) for command, probe in drift_probes(cluster).items()}
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.SharedResult]:
     """One file per shared folder: written by one node, read by all, removed by its writer."""
     files = os_storage.SharedFiles(cluster.section(OsConfig).shared_storage, secrets.token_hex(8))
@@ -266,14 +264,10 @@ def shared_folders(
     node: Node, shared_files: os_storage.SharedResult, expect: Expect
 ) -> dict[str, SharedFolder]:
     """The results of the shared files on this node."""
-    try:
-        return shared_files.on(node.name)
-    except NotAvailable as error:
-        expect.not_checked(str(error))
+    return shared_files.on(node.name)
 
 
-@fact
-@asks(lambda _: [basics.UPTIME])
+@fact(probes=lambda _cluster, _nodes: [basics.UPTIME])
 def uptime_if_known(facts: Callable[[Probe[float]], float]) -> float | None:
     """Seconds since boot; None where the node cannot report them, which excuses nothing."""
     try:
@@ -282,7 +276,7 @@ def uptime_if_known(facts: Callable[[Probe[float]], float]) -> float | None:
         return None
 
 
-@fact(scope="session")
+@fact(once=True)
 def all_later_disks(
     cluster: Cluster,
     all_disks: dict[str, dict[str, Disk]],
@@ -296,15 +290,13 @@ def all_later_disks(
     )
 
 
-@fact
-@asks(lambda _: [os_storage.WRITES])
+@fact(probes=lambda _cluster, _nodes: [os_storage.WRITES])
 def writes(node: Node, gpucluster_session: ClusterSession) -> dict[str, str]:
     """Why no file could be written to /tmp and /dev/shm; an attempt that does not end has a result too."""
     return os_storage.read_writes(gpucluster_session.answer(node.name, os_storage.WRITES))
 
 
-@fact
-@asks(lambda _: [RESPONDS])
+@fact(probes=lambda _cluster, _nodes: [RESPONDS])
 def answer(node: Node, gpucluster_session: ClusterSession) -> Answer:
     """The node's answer to `true`; an error if the channel to all nodes was lost."""
     answer = gpucluster_session.answer(node.name, RESPONDS)
@@ -313,4 +305,4 @@ def answer(node: Node, gpucluster_session: ClusterSession) -> Answer:
     return answer
 
 
-globals().update(checks_as_tests(*checks.MODULES))
+TESTS = Tests(*checks.MODULES, marks=("os",))

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from pytest_gpucluster.suite import checks_as_tests, fact, framework_run, required_section
+from pytest_gpucluster.suite import Tests, fact, framework_run, required_section
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray.config import RayConfig
 from pytest_gpucluster.suites.ray.steps import Ray
@@ -21,11 +19,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("config")]
 config = required_section(RayConfig)
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def runs(
     config: RayConfig,
     allocation: Allocation,  # not applicable without a scheduler
@@ -43,37 +40,37 @@ def runs(
 run = framework_run(Ray)
 
 
-@pytest.fixture
+@fact
 def node_facts(run: Ray, node: Node) -> NodeFacts:
     """The facts of Ray on the node alone."""
     return run.alone[node.name]
 
 
-@pytest.fixture
+@fact
 def cluster_facts(run: Ray) -> ClusterFacts:
     """The facts of Ray on all nodes of the node's allocation."""
     return run.cluster_facts
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def clusters(runs: list[Ray]) -> list[ClusterFacts]:
     """The facts of the clusters of all allocations."""
     return [run.cluster_facts for run in runs]
 
 
-@pytest.fixture
+@fact
 def leftovers(run: Ray, cluster_facts: ClusterFacts) -> Mapping[str, str]:  # after both steps
     """The leftovers of each node."""
     return run.leftovers
 
 
-@pytest.fixture
+@fact
 def node_leftovers(leftovers: Mapping[str, str], node_name: str) -> str | None:
     """The leftovers of the item's node; None if it did not answer."""
     return leftovers.get(node_name)
 
 
-@pytest.fixture
+@fact
 def share(run: Ray, node_name: str) -> Share:
     """The CPUs and GPUs that the node must provide."""
     return run.shares[node_name]
@@ -82,4 +79,4 @@ def share(run: Ray, node_name: str) -> Share:
 tune_enabled = fact(lambda cluster: cluster.ray.tune)
 token_enabled = fact(lambda cluster: cluster.ray.token)
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(checks, marks=("ray",), needs=("config",))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit.peers import Peers
-from pytest_gpucluster.suite import checks_as_tests, fact
+from pytest_gpucluster.suite import Tests, fact
 from pytest_gpucluster.suites.slurm import SUITE, checks
 
 if TYPE_CHECKING:
@@ -23,18 +22,16 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.slurm.diagnostic_step import JobFacts, NodeDiagnostic
 
-pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
 
-
-@fact(scope="session")
+@fact(once=True)
 def slurm(gpucluster_session: ClusterSession) -> Slurm:
     """The client; not applicable without a scheduler."""
     if gpucluster_session.slurm is None:
-        pytest.skip(f"not applicable: {gpucluster_session.cluster.why_no_slurm}")
+        raise NotApplicable(f"{gpucluster_session.cluster.why_no_slurm}")
     return gpucluster_session.slurm
 
 
-@fact(scope="session")
+@fact(once=True)
 def diagnostics(
     allocation: Allocation, gpucluster_session: ClusterSession
 ) -> dict[str, NodeDiagnostic]:  # must be held
@@ -49,7 +46,7 @@ def diagnostic(diagnostics: dict[str, NodeDiagnostic], node: Node) -> NodeDiagno
     return diagnostics[node.name]
 
 
-@fact(scope="session")
+@fact(once=True)
 def jobs(slurm: Slurm, gpucluster_session: ClusterSession) -> JobFacts:  # not applicable without one
     """The results of the batch jobs that were submitted before the nodes were allocated."""
     return finished(gpucluster_session)
@@ -59,17 +56,17 @@ def finished(session: ClusterSession) -> JobFacts:
     """Return the results of the batch jobs; skip the item if none was submitted."""
     found: JobFacts | None = session.outcome(SUITE)
     if found is None:
-        pytest.skip("not checked: no batch job was submitted before the nodes were allocated")
+        raise NotAvailable("no batch job was submitted before the nodes were allocated")
     return found
 
 
-@fact(scope="session")
+@fact(once=True)
 def shown_nodes(inventory: Mapping[str, NodeInfo]) -> Peers[NodeInfo]:
     """All nodes as Slurm shows them, for the comparison within a group."""
     return Peers(inventory)
 
 
-@fact(scope="session")
+@fact(once=True)
 def config(slurm: Slurm) -> dict[str, str]:
     """The current configuration of slurmctld."""
     return slurm.config()
@@ -104,4 +101,4 @@ def overrun(allocation: Allocation, srun: Callable[..., StepResult]) -> StepResu
     return srun(["sleep", "300"], nodes=allocation.nodes[:1], ntasks_per_node=1, time_limit=1, timeout=280)
 
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(checks, marks=("slurm",), needs=("slurm",))

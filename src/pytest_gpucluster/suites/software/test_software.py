@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from pytest_gpucluster.suite import asks, checks_as_tests, required_section
+from pytest_gpucluster.suite import Tests, fact, required_section
 from pytest_gpucluster.suites.software import checks
 from pytest_gpucluster.suites.software import facts as software
 from pytest_gpucluster.suites.software.config import SoftwareConfig
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
     Facts = Callable[[Probe[ScriptResult]], ScriptResult]
 
-pytestmark = [pytest.mark.software]
 section = required_section(SoftwareConfig)
 
 
@@ -33,18 +30,16 @@ def probes(cluster: Cluster) -> tuple[Probe[ScriptResult], ...]:
     return software.probes_of(config) if config else ()
 
 
-@pytest.fixture
-@asks(probes)
+@fact(probes=lambda cluster, _: probes(cluster))
 def modules(section: SoftwareConfig, facts: Facts) -> ScriptResult | None:
     """The results of the module commands on the item's node; None without `software.modules`."""
     return facts(software.modules_probe(section.modules, section.timeout)) if section.modules else None
 
 
-@pytest.fixture
-@asks(probes)
+@fact(probes=lambda cluster, _: probes(cluster))
 def conda(section: SoftwareConfig, facts: Facts) -> ScriptResult | None:
     """The results of the conda commands on the item's node; None without `software.conda`."""
     return facts(software.conda_probe(section.conda, section.timeout)) if section.conda else None
 
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(checks, marks=("software",))

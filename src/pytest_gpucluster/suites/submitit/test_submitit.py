@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from pytest_gpucluster.suite import checks_as_tests, required_section
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.suite import Tests, fact, required_section
 from pytest_gpucluster.suites.submitit import SUITE, checks
 from pytest_gpucluster.suites.submitit.config import SubmititConfig
 
@@ -18,19 +17,18 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.suites.submitit.checks import SubmititResult
 
-pytestmark = [pytest.mark.submitit]
 config = required_section(SubmititConfig)
 
 
-@pytest.fixture(scope="session")
+@fact(once=True)
 def submitted(config: SubmititConfig, cluster: Cluster, gpucluster_session: ClusterSession) -> SubmititResult:
     """The result of the jobs."""
     if gpucluster_session.slurm is None:
-        pytest.skip(f"not applicable: {cluster.why_no_slurm}")
+        raise NotApplicable(f"{cluster.why_no_slurm}")
     result: SubmititResult | None = gpucluster_session.outcome(SUITE)
     if result is None:
-        pytest.skip("not checked: nothing was submitted before the nodes were allocated")
+        raise NotAvailable("nothing was submitted before the nodes were allocated")
     return result
 
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(checks, marks=("submitit",))

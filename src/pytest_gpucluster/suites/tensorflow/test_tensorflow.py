@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.suite import (
-    checks_as_tests,
+    Tests,
+    fact,
     framework_reach,
     framework_run,
     framework_runs,
@@ -24,49 +24,48 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import Node
 
-pytestmark = [pytest.mark.tensorflow]
 config = required_section(TensorflowConfig)
 runs = framework_runs(Tensorflow)
 run = framework_run(Tensorflow, first="packages")
 reach = framework_reach()
 
 
-@pytest.fixture
+@fact
 def mirrored(run: Tensorflow, node: Node, expect: Expect) -> PayloadResult:
     """MirroredStrategy on every node that has TensorFlow."""
     if node.name not in run.fit_nodes:
-        expect.not_checked("no tensorflow on the node: see tensorflow.framework")
+        raise NotAvailable("no tensorflow on the node: see tensorflow.framework")
     return run.mirrored
 
 
-@pytest.fixture
+@fact
 def workers(runs: list[Tensorflow]) -> list[PayloadResult]:
     """MultiWorkerMirroredStrategy over the nodes that have TensorFlow."""
     return [run.workers for run in runs]
 
 
-@pytest.fixture
+@fact
 def own_workers(run: Tensorflow) -> PayloadResult:
     """MultiWorkerMirroredStrategy over the nodes of the node's allocation."""
     return run.workers
 
 
-@pytest.fixture
+@fact
 def packages(run: Tensorflow) -> PayloadResult:
     """The packages on the nodes of the node's allocation."""
     return run.packages
 
 
-@pytest.fixture
+@fact
 def gpus(run: Tensorflow) -> int:
     """The GPUs per node on which a program can compute."""
     return run.real_gpus
 
 
-@pytest.fixture
+@fact
 def per_task() -> int:
     """The replicas per worker."""
     return 1
 
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(checks, marks=("tensorflow",))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pytest_gpucluster.suite import (
-    checks_as_tests,
+    Tests,
+    fact,
     framework_reach,
     framework_run,
     framework_runs,
@@ -21,60 +20,59 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.payload_result import PayloadResult
 
-pytestmark = [pytest.mark.training]
 config = required_section(TrainingConfig)
 runs = framework_runs(Training)
 run = framework_run(Training, first="packages")
 reach = framework_reach()
 
 
-@pytest.fixture
+@fact
 def packages(run: Training) -> PayloadResult:
     """Whether torch is installed on the nodes of the node's allocation."""
     return run.packages
 
 
-@pytest.fixture
+@fact
 def alone(run: Training) -> PayloadResult:
     """The training of one group per node."""
     return run.alone
 
 
-@pytest.fixture
+@fact
 def gpus(run: Training) -> int:
     """The GPUs per node on which a program can compute."""
     return run.real_gpus
 
 
-@pytest.fixture
+@fact
 def together(run: Training) -> PayloadResult:
     """The training of one group of all nodes of the node's allocation."""
     return run.together
 
 
-@pytest.fixture
+@fact
 def worlds(runs: list[Training]) -> list[tuple[PayloadResult, PayloadResult]]:
     """The training of the nodes alone and of all nodes, in every allocation."""
     return [(run.alone, run.together) for run in runs]
 
 
-@pytest.fixture
+@fact
 def widest(runs: list[Training]) -> list[PayloadResult]:
     """The training with the most nodes in every allocation."""
     return [run.widest for run in runs]
 
 
-@pytest.fixture
+@fact
 def limits(cluster: Cluster, node_name: str) -> tuple[TrainingLimit, ...]:
     """The rows of the node's profile."""
     return cluster.group_of(node_name).profile.rows(TrainingLimit)
 
 
-@pytest.fixture
+@fact
 def gpu_name(cluster: Cluster, node_name: str) -> str:
     """The name of the GPUs in the node's profile."""
     gpu = cluster.group_of(node_name).profile.gpu
     return gpu.name if gpu else ""
 
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(checks, marks=("training",))

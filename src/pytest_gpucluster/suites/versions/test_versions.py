@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.kit import enroot, nvidia_smi
-from pytest_gpucluster.suite import asks, checks_as_tests, fact
+from pytest_gpucluster.suite import Tests, fact
 from pytest_gpucluster.suites.versions import checks
 from pytest_gpucluster.suites.versions.config import COMPONENTS, ProfileMinimum, VersionsConfig
 from pytest_gpucluster.suites.versions.facts import VERSIONS
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.versions.facts import NodeVersions
-
-pytestmark = [pytest.mark.versions, pytest.mark.nccl]
 
 
 def probes(cluster: Cluster) -> list[Probe[Any]]:
@@ -35,8 +31,7 @@ def probes(cluster: Cluster) -> list[Probe[Any]]:
     return [VERSIONS, nvidia_smi.GPUS, *([enroot.PYXIS] if rows else [])]
 
 
-@fact
-@asks(probes)
+@fact(probes=lambda cluster, _: probes(cluster))
 def installed(node: Node, cluster: Cluster, gpucluster_session: ClusterSession) -> NodeVersions:
     """The versions of the item's node."""
 
@@ -60,4 +55,10 @@ def stated_minima(cluster: Cluster, profile: Profile) -> checks.Rows:
 
 shipped_minima = fact(lambda: checks.of_component(KNOWN))
 
-globals().update(checks_as_tests(checks))
+TESTS = Tests(
+    checks,
+    marks=(
+        "versions",
+        "nccl",
+    ),
+)

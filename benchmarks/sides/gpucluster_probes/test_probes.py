@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from questions import Question, asked
 
 from pytest_gpucluster.core.probe import Probe
-from pytest_gpucluster.suite import probed
+from pytest_gpucluster.suite import Tests, probed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ def text_of(answer: Answer) -> str:
 
 
 def judge(question: Question) -> Callable[..., None]:
-    """Return the test of one check; it asks for the fixture of its name."""
+    """Return the test of one check; it needs the fact of its name."""
 
     def test(**facts: str) -> None:
         assert question.right(facts[question.name])
@@ -37,3 +37,5 @@ for each in asked()[0]:
     MADE[each.name] = probed(Probe(each.name, each.command, text_of))
     MADE[f"test_{each.name}"] = judge(each)
 globals().update(MADE)
+
+TESTS = Tests(marks=("probes",))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from questions import Question, asked
 
 from pytest_gpucluster.core.probe import Probe
-from pytest_gpucluster.suite import probed
+from pytest_gpucluster.suite import Tests, probed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ BETWEEN, MARK = "/proc/sys/kernel/ostype", "Linux\n"  # twice: no file that is a
 
 
 def kind(question: Question) -> str:
-    """Return the fixture that reads the facts of a check: that of its kind, or one of its own."""
+    """Return the fact that reads the facts of a check: that of its kind, or one of its own."""
     first, *_ = question.command.split()
     kinds = {"cat": "files", "sysctl": "files", "uname": "uname", "systemctl": "services"}
     return "gpus" if question.command.startswith(SMI) else kinds.get(first, question.name)
@@ -80,7 +80,7 @@ def reader(name: str, questions: list[Question]) -> Probe[dict[str, str]]:
 
 
 def judge(question: Question) -> Callable[..., None]:
-    """Return the test of one check; it asks for the fixture of its kind."""
+    """Return the test of one check; it needs the fact of its kind."""
 
     def test(**facts: dict[str, str]) -> None:
         assert question.right(facts[kind(question)][question.name])
@@ -97,3 +97,5 @@ for each in QUESTIONS:
     MADE.setdefault(kind(each), probed(reader(kind(each), same)))
     MADE[f"test_{each.name}"] = judge(each)
 globals().update(MADE)
+
+TESTS = Tests(marks=("facts",))

@@ -1,0 +1,320 @@
+"""The items of shipped and registered suites: one for each check, for each node where the check needs one.
+
+pytest collects the file of a suite as a `SuiteFile`; its items make their facts themselves, without pytest's fixtures.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from functools import partial
+from importlib import import_module
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.core.check import Check
+from pytest_gpucluster.core.fact import Fact, arguments_of
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.plugin.expect import Expect
+from pytest_gpucluster.plugin.facts import ItemView
+from pytest_gpucluster.plugin.item_result import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import ModuleType
+
+    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.suite import Tests
+
+BASES = SESSION, ITEM, CONFIG = (
+    "gpucluster_session",
+    "gpucluster_item",
+    "pytestconfig",
+)  # what all facts are made of
+NEEDS_NODES = {"node", "nodes", "allocation", "fleet", "fleet_facts", "host", "facts", "srun", "lane_nodes"}
+RECORD: pytest.StashKey[Record] = pytest.StashKey()
+
+
+class SuiteFile(pytest.File):
+    """The file test_SUITE.py of a suite. `module`: its name. `shared`: the facts of every run."""
+
+    def __init__(
+        self, *, module: str, run: ClusterSession, shared: Mapping[str, Fact], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.run, self._module, self._shared = run, module, shared
+
+    def collect(self) -> Iterator[CheckItem]:
+        """Yield the items of each check, for all nodes under test."""
+        self.obj = module = import_module(self._module)
+        tests: Tests = module.TESTS
+        marks = [getattr(pytest.mark, name).mark for name in tests.marks]
+        self.own_markers.extend(marks)
+        self.keywords.update({mark.name: mark for mark in marks})
+        facts = {**self._shared, **facts_of(module)}
+        for check in tests.checks():
+            yield from self._items(CheckTest(check, self, facts, tests.needs))
+        for name, function in vars(module).items():
+            if name.startswith("test_") and inspect.isfunction(function):
+                yield from self._items(CheckTest(function, self, facts, tests.needs))
+
+    def _items(self, test: CheckTest) -> Iterator[CheckItem]:
+        nodes = self.run.plan.selected if "node" in test.fixturenames else ("",)
+        for word, value in test.values(self.run.cluster):
+            for node in nodes:
+                inside = "-".join(filter(None, (word, node)))
+                name = f"{test.name}[{inside}]" if inside else test.name
+                # given whole, so that pytest sees the parameter
+                options = {
+                    "name": name,
+                    "nodeid": f"{self.nodeid}::{name}",
+                    "test": test,
+                    "node_name": node,
+                    "value": value,
+                }
+                yield CheckItem.from_parent(self, **options)
+
+
+class CheckTest:
+    """What the items of one check share. `check`: a check, or a function that returns a verdict."""
+
+    def __init__(
+        self,
+        check: Check[...] | Callable[..., Any],
+        file: SuiteFile,
+        facts: Mapping[str, Fact],
+        needs: Sequence[str],
+    ) -> None:
+        self.module, self.run = file.obj, file.run
+        self.suite = file.path.stem.removeprefix("test_")
+        self.function: Callable[..., Any] = inspect.unwrap(
+            check
+        )  # pytest shows its file, its line and its frames
+        if isinstance(check, Check):
+            self.name, self._arguments, marks = (
+                f"test_{check.name.partition('.')[2]}",
+                check.facts,
+                check.marks,
+            )
+            self._judge: Callable[[dict[str, Any]], Any] = check.of_facts
+        else:
+            self.name, self._arguments, marks = check.__name__, arguments_of(check), ()
+            self._judge = partial(_called, check)
+        self.own_markers = [getattr(pytest.mark, name).mark for name in marks]
+        self.keywords = {mark.name: mark for mark in self.own_markers}
+        self.marks = frozenset(mark.name for mark in (*file.own_markers, *self.own_markers))
+        self.check = f"{self.suite}.{self.name.removeprefix('test_')}"
+        self.steps = ordered((*needs, *self._arguments), facts, self.check)
+        # of the check itself, directly or not; without those that all items of the file need
+        self.needs = {*self._arguments, *ordered(self._arguments, facts, self.check)}
+        self.fixturenames = list(dict.fromkeys((*needs, *self._arguments, *self.steps)))
+        code = self.function.__code__
+        self.path, self.line = code.co_filename, code.co_firstlineno - 1
+        self.file = os.path.relpath(self.path, file.config.rootpath)
+
+    def values(self, cluster: Any) -> list[tuple[str, dict[str, Any]]]:
+        """Return (word in the name, {fact: value}) of each item on a node."""
+        several = {name: fact.values(cluster) for name, fact in self.steps.items() if fact.values is not None}
+        if not several:
+            return [("", {})]
+        (name, values), *more = several.items()
+        assert not more, f"{self.check} needs two facts with several values: {', '.join(several)}"
+        return [(word, {name: value}) for word, value in values.items()]
+
+    def arguments(self, item: CheckItem) -> dict[str, Any]:
+        """Make the facts of an item; return all of them."""
+        return make(self.steps, ItemView(self.run, record_of(item)), item.config, item.value)
+
+    def judge(self, values: dict[str, Any]) -> None:
+        """Judge the facts of an item."""
+        __tracebackhide__ = True
+        verdict = self._judge({name: values[name] for name in self._arguments})
+        if verdict is not None:
+            Expect(values[ITEM])(verdict)
+
+
+def ordered(names: Iterable[str], facts: Mapping[str, Fact], who: str) -> dict[str, Fact]:
+    """Return the facts of these names and all that they need, in the order in which they are made.
+
+    CollectError for a name that is no fact, and for a fact of the run that needs one of an item.
+    """
+    found: dict[str, Fact] = {}
+
+    def add(name: str, asked_by: str) -> None:
+        if name in found or name in BASES:
+            return
+        if (fact := facts.get(name)) is None:
+            raise pytest.Collector.CollectError(
+                f"{asked_by} needs {name!r}, which is no fact of its suite or of the plugin"
+            )
+        for needed in fact.arguments if fact.values is None else ():
+            if fact.once and (needed == ITEM or (needed in facts and not facts[needed].once)):
+                raise pytest.Collector.CollectError(
+                    f"{who}: the fact {name!r} is made once in a run and needs {needed!r}, which each item has of its own"
+                )
+            add(needed, f"{who}: the fact {name!r}")
+        found[name] = fact
+
+    for name in names:
+        add(name, who)
+    return found
+
+
+def make(
+    steps: Mapping[str, Fact], view: ItemView, config: pytest.Config, known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make the facts of an item in their order, but those that are known; return all."""
+    values = {SESSION: view.session, ITEM: view, CONFIG: config, **known}
+    for name, fact in steps.items():
+        if name not in values:
+            given = {argument: values[argument] for argument in fact.arguments}
+            values[name] = view.session.once(fact, given) if fact.once else fact.function(**given)
+    return values
+
+
+def facts_of(module: ModuleType) -> dict[str, Fact]:
+    """Return the facts that the file of a suite declares, by name."""
+    return {name: it for name, it in vars(module).items() if isinstance(it, Fact)}
+
+
+def _called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
+    return function(**values)
+
+
+class CheckItem(pytest.Item):
+    """A check on one node, or on the cluster."""
+
+    __slots__ = ("facts", "node_name", "prints", "record", "test", "value")  # a run has many thousands
+
+    def __init__(self, *, test: CheckTest, node_name: str, value: Mapping[str, Any], **options: Any) -> None:
+        super().__init__(**options)
+        self.test, self.node_name, self.value = test, node_name, value
+        self.record: Record | None = None  # while the item runs
+        self.facts: dict[str, Any] | None = None  # from setup to teardown
+        self.prints = False  # in its teardown
+        if test.own_markers:
+            self.own_markers.extend(test.own_markers)
+            self.keywords.update(test.keywords)
+
+    # the rest of what other plugins expect of a test function
+    cls = None
+    obj = function = property(attrgetter("test.function"), doc="The function of the check.")
+    originalname = property(attrgetter("test.name"), doc="The name without parameters.")
+    module = property(attrgetter("test.module"), doc="The module of the file.")
+    fixturenames = property(
+        attrgetter("test.fixturenames"), doc="The facts that the item needs, directly or not."
+    )
+
+    @property
+    def location(self) -> tuple[str, int | None, str]:
+        """File, line and name."""
+        return self.test.file, self.test.line, self.name
+
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        """Return where the check is."""
+        return self.test.path, self.test.line, self.name
+
+    def setup(self) -> None:
+        """Make the facts; what is broken here is no verdict on the node."""
+        self.facts = {} if self.config.option.setupplan else self.test.arguments(self)
+
+    def runtest(self) -> None:
+        """Judge."""
+        assert self.facts is not None  # setup() has made them
+        self.test.judge(self.facts)
+
+    def teardown(self) -> None:
+        """Let go of the facts."""
+        self.facts = None
+
+    def add_report_section(self, when: str, key: str, content: str) -> None:
+        """Add what was captured; what a teardown printed needs its report."""
+        self.prints = self.prints or (when == "teardown" and bool(content))
+        super().add_report_section(when, key, content)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show the frames of the test and of its facts, as pytest does for a function."""
+        option = self.config.option
+        style = style or option.tbstyle
+        return excinfo.getrepr(
+            funcargs=True,
+            showlocals=option.showlocals,
+            style="long" if style == "auto" else style,
+            abspath=False,
+            tbfilter=False if option.fulltrace else self._shorter,
+            truncate_locals=self.config.get_verbosity() <= 1,
+        )
+
+    def _shorter(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
+        entries = excinfo.traceback
+        last = max((at for at, entry in enumerate(entries) if str(entry.path) == __file__), default=-1)
+        return entries[last + 1 :].filter(excinfo) or entries
+
+
+def record_of(item: pytest.Item) -> Record:
+    """Return the record of an item, made at the first call."""
+    if type(item) is CheckItem:
+        if item.record is None:
+            item.record = Record(item.test.suite, item.test.check, item.node_name)
+        return item.record
+    return item.stash.setdefault(RECORD, Record(suite_of(item), check_of(item), node_of(item)))
+
+
+def suite_of(item: pytest.Item) -> str:
+    """Return the suite of an item: SUITE of test_SUITE.py."""
+    return item.test.suite if type(item) is CheckItem else item.path.stem.removeprefix("test_")
+
+
+def check_of(item: pytest.Item) -> str:
+    """Return the check of an item: SUITE.WHAT of test_SUITE.py::test_WHAT."""
+    if type(item) is CheckItem:
+        return item.test.check
+    return f"{suite_of(item)}.{getattr(item, 'originalname', item.name).removeprefix('test_')}"
+
+
+def node_of(item: pytest.Item) -> str:
+    """Return the node that an item is parametrised for, '' for an item about the whole cluster."""
+    if type(item) is CheckItem:
+        return item.node_name
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("node", "")) if callspec else ""
+
+
+def phases(item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.CallInfo[None]]:
+    """Run setup, test and teardown of an item as pytest does; yield how each ended, before the next one starts."""
+    hook, ending = item.ihook, (KeyboardInterrupt, pytest.exit.Exception)
+    call = pytest.CallInfo.from_call(lambda: hook.pytest_runtest_setup(item=item), "setup", ending)
+    yield call
+    if call.excinfo is None:
+        yield pytest.CallInfo.from_call(lambda: hook.pytest_runtest_call(item=item), "call", ending)
+    following = None if item.session.shouldfail or item.session.shouldstop else following
+    down = hook.pytest_runtest_teardown
+    yield pytest.CallInfo.from_call(lambda: down(item=item, nextitem=following), "teardown", ending)
+
+
+def marks_of(item: pytest.Item) -> frozenset[str]:
+    """Return the names of an item's marks; those that all items of a test share are read once."""
+    return (
+        item.test.marks if type(item) is CheckItem else frozenset(mark.name for mark in item.iter_markers())
+    )
+
+
+def kinds(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield one item of each test, and every item that is no CheckItem."""
+    seen: set[CheckTest] = set()
+    for item in items:
+        if type(item) is CheckItem:
+            if item.test in seen:
+                continue
+            seen.add(item.test)
+        yield item
+
+
+def needs_nodes(item: pytest.Item) -> bool:
+    """Return True where an item needs an allocation: it uses nodes, and is not about the inventory only."""
+    names = set(getattr(item, "fixturenames", ()))
+    works = (suite.before_allocation for suite in suites())
+    asking = {work.fixture for work in works if work is not None and work.needs_nodes}
+    return bool(names & (NEEDS_NODES | asking)) and not item.get_closest_marker("inventory")

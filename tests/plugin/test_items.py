@@ -1,0 +1,488 @@
+"""Items of suites: what they report, what other plugins see of them, and how they are chosen."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plugin_helpers import cluster_file, made_suite, names, on, run_made, run_pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from plugin_helpers import Run
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+NODES = [f"gpu0{number}" for number in range(1, 5)]
+# the same tests as the file of a suite and as ordinary tests of a site
+OF_SUITE = """
+from pytest_gpucluster.suite import Tests, fact
+
+once = fact(once=True)
+TESTS = Tests(marks=("made",))
+"""
+OF_SITE = """
+import pytest
+
+fact, once = pytest.fixture, pytest.fixture(scope="session")
+"""
+EVERYTHING = """
+import logging
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from pytest_gpucluster.core.errors import NotAvailable
+
+
+@fact
+def chatty(node):
+    print("in the fact of", node)
+    logging.getLogger("site").warning("logged in the fact")
+    return node.name
+
+
+@fact
+def nothing(node):
+    raise NotAvailable("the fact has nothing")
+
+
+@fact
+def broken(node):
+    raise RuntimeError("the fact breaks")
+
+
+@once
+def wide(cluster):
+    raise RuntimeError("nothing wide")
+
+
+@once
+def cleaned(cluster):
+    yield 1
+    print("cleaned up")
+
+
+def test_first(node):
+    pass
+
+
+def test_passes(node, measure, cleaned):
+    measure("latency", 4.5, "us", device="mlx5_0 <&>" if node.name == "gpu03" else "mlx5_0")
+
+
+def test_prints(chatty):
+    print("in the test of", chatty)
+    print("to stderr", file=sys.stderr)
+    subprocess.run(["echo", "from a process"])
+    logging.getLogger("site").error("logged in the test")
+
+
+def test_prints_and_fails(chatty):
+    print("before it fails")
+    if chatty != "gpu01":
+        raise AssertionError("another node")
+
+
+def test_warns(node):
+    warnings.warn("take care of " + node.name)
+
+
+def test_skips(node):
+    pytest.skip("not today")
+
+
+def test_has_nothing(nothing):
+    pass
+
+
+def test_is_broken(broken):
+    pass
+
+
+def test_wide(wide, node):
+    pass
+
+
+def test_raises(node):
+    {}["no such key"]
+
+
+def test_expected(node):
+    pytest.xfail("known")
+
+
+def test_whole(cluster):
+    pass
+"""
+
+
+def timeless(text: str) -> str:
+    """Return a text without times, addresses of memory, the place of the file, and the state of a node in Slurm."""
+    text = re.sub(r"NodeInfo\(.*?ending_unseen=\w+\)", "NodeInfo", text)
+    # pytest shortens this line, by the length of the state
+    text = re.sub(r"node = Node\(.*?(?=\\n|\n|$)", "node", text)
+    text = re.sub(r"[\w./-]*test_made\.py(?::\d+)?", "test_made.py", text)
+    text = re.sub(r"--slow |-m made |suites/made ", "", text)
+    times = r'(time|timestamp|hostname)="[^"]*"|20\d{6}T\d{6}-\d+|in \d+\.\d+s|\[ *\d+%\]|0x[\da-f]+|\[gw\d\]'
+    return re.sub(r"={3,}", "===", re.sub(times, "", text))
+
+
+def results(run: Run) -> dict[str, Any]:
+    """Return the results of a run in events, JUnit and metrics, without an order."""
+    events = [
+        {key: value for key, value in event.items() if key not in ("time", "run", "seconds")}
+        for event in run.events
+        if event["event"] in ("result", "rerun", "lost")
+    ]
+    text = (run.folder / "reports/latest/junit.xml").read_text().partition("</testsuite>")[0]
+    metrics = (run.folder / "reports/latest/metrics.prom").read_text().splitlines()
+    return {
+        "rc": run.rc,
+        "events": sorted(timeless(json.dumps(event)) for event in events),
+        "junit": sorted(case.strip() for case in timeless(text).split("<testcase")),
+        "metrics": sorted(line for line in metrics if "_seconds" not in line),
+        "cleaned": run.out.count("cleaned up"),
+    }
+
+
+@pytest.mark.parametrize("options", [("-v", "-rA"), ("-n2",), ("-s", "-p", "no:logging")])
+def test_a_check_of_a_suite_reports_what_a_test_of_a_site_reports(
+    sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    suite, site = tmp_path / "suite", tmp_path / "site"
+    of_suite = run_made(suite, sandbox, made_suite(OF_SUITE + EVERYTHING), *options)
+    of_site = run_pytest(
+        site,
+        *(on(sandbox), *options),
+        files={"test_made.py": OF_SITE + EVERYTHING},
+        env={"PYTHONPATH": str(site)},
+    )
+    assert of_suite.rc == of_site.rc == 1, of_suite.out + of_suite.err
+    one, other = results(of_suite), results(of_site)
+    for what in one:
+        assert one[what] == other[what], what
+
+
+CHECKS = """
+from pytest_gpucluster.core.check import Action, Finding, check
+from pytest_gpucluster.suite import Tests
+
+
+@check("made.sound", cause="wear", hint="replace it", action=Action.MONITOR)
+def sound(shown, node_name):
+    \"\"\"The node is sound.\"\"\"
+    if node_name == "gpu02":
+        yield Finding("part", shown, "sound")
+
+
+@check("made.torn", cause="wear", hint="replace it", action=Action.MONITOR, marks=("slow",))
+def torn(shown):
+    \"\"\"The node is whole.\"\"\"
+    yield Finding("part", {}[shown], "sound")
+
+
+@check("made.wire", cause="wear", hint="replace it", action=Action.MONITOR)
+def wire(wires, cluster):
+    \"\"\"The wire is whole.\"\"\"
+    if wires == 2:
+        yield Finding("wire", "torn", "whole")
+"""
+SUITE = """
+from gpucluster_made import checks
+
+from pytest_gpucluster.suite import Tests, each, fact
+
+shown = fact(lambda node: f"worn on {node}")
+wires = each(lambda cluster: {"tcp": 1, "ib": 2})
+TESTS = Tests(checks, marks=("made",))
+"""
+
+
+def test_each_check_has_an_item_per_node_or_value(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_made(tmp_path, sandbox, made_suite(SUITE, checks=CHECKS))
+    assert run.rc == 1
+    assert [name.rpartition("::")[2] for name in run.outcomes] == [
+        *(f"test_{check}[{node}]" for check in ("sound", "torn") for node in NODES),
+        "test_wire[tcp]",
+        "test_wire[ib]",
+    ]
+    assert names(run.outcomes, "passed") == [
+        "test_sound[gpu01]",
+        "test_sound[gpu03]",
+        "test_sound[gpu04]",
+        "test_wire[tcp]",
+    ]
+    assert names(run.outcomes, "failed") == [
+        "test_sound[gpu02]",
+        *(f"test_torn[{node}]" for node in NODES),
+        "test_wire[ib]",
+    ]
+    assert "made.sound on gpu02: part: measured worn on gpu02, expected sound" in run.out
+    assert 'yield Finding("part", {}[shown], "sound")' in run.out  # a traceback shows the check
+    assert "of_facts" not in run.out
+    assert "gpucluster_made/checks.py" in run.out
+
+
+@pytest.mark.parametrize(
+    ("facts", "problem"),
+    [
+        (
+            SUITE.replace("shown =", "other ="),
+            "made.sound needs 'shown', which is no fact of its suite or of the plugin",
+        ),
+        (
+            SUITE.replace("fact(lambda node: ", "fact(once=True)(lambda node: "),
+            "made.sound: the fact 'shown' is made once in a run and needs 'node', which each item has of its own",
+        ),
+    ],
+)
+def test_a_fact_that_cannot_be_made_is_an_error_of_the_file(
+    sandbox: Sandbox, tmp_path: Path, facts: str, problem: str
+) -> None:
+    run = run_made(tmp_path, sandbox, made_suite(facts, checks=CHECKS))
+    assert problem in run.out
+    assert run.rc == 2
+    assert not run.outcomes
+
+
+CLEANS = """
+from pytest_gpucluster.suite import Tests, fact
+
+
+@fact(once=True)
+def first(cluster):
+    yield 1
+    print("\\nfirst is cleaned up")
+    raise OSError("no space")
+
+
+@fact(once=True)
+def second(first):
+    yield 2
+    print("\\nsecond is cleaned up")
+
+
+def test_it(node, second):
+    assert second == 2
+
+
+TESTS = Tests(marks=("made",))
+"""
+
+
+def test_facts_of_the_run_clean_up_after_the_last_item_the_last_one_first(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    run = run_made(tmp_path, sandbox, made_suite(CLEANS), "-s")
+    assert re.findall(r"^\.*(\w+ is cleaned up)$", run.out, re.MULTILINE) == [
+        "second is cleaned up",
+        "first is cleaned up",
+    ]
+    assert "OSError: no space" in run.out
+    assert run.rc == 1
+
+
+PLAIN = OF_SUITE + "\n\ndef test_it(node, host):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "def pytest_runtest_setup(item):",
+        "def pytest_runtest_call(item):",
+        "def pytest_runtest_teardown(item):",
+        "def pytest_runtest_logstart():",
+        "def pytest_runtest_protocol():",
+        "def pytest_runtest_makereport():",
+    ],
+)
+def test_hooks_of_others_are_called(sandbox: Sandbox, tmp_path: Path, hook: str) -> None:
+    conftest = f"{hook}\n    with open('called', 'a') as file:\n        file.write('x')\n"
+    run = run_made(tmp_path, sandbox, made_suite(PLAIN, conftest=conftest))
+    assert run.rc == 0, run.out + run.err
+    assert len((run.folder / "called").read_text()) in (4, 12)
+
+
+ASKED = """
+import pytest
+
+
+def described(item):
+    return {
+        "name": (item.name, item.originalname, item.nodeid, item.location[1:], item.path.name, item.obj.__name__),
+        "marks": [mark.name for mark in item.iter_markers()],
+        "facts": (sorted(item.fixturenames), item.cls, item.module.__name__, item.function.__name__),
+        "empty": (item.user_properties, item.reportinfo()[1:]),
+        "missing": hasattr(item, "no_such_thing"),
+    }
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        print("ITEM", described(item))
+    items[0].add_marker(pytest.mark.skip(reason="only this one"))
+    items[1].stash[KEY] = 1
+    assert KEY not in items[2].stash
+
+
+KEY = pytest.StashKey[int]()
+"""
+
+
+def test_an_item_has_what_plugins_expect_of_a_function(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_made(tmp_path, sandbox, made_suite(PLAIN, conftest=ASKED), "-s")
+    assert run.rc == 1, run.out + run.err  # the skipped node is not proved
+    assert names(run.outcomes, "passed") == [f"test_it[{node}]" for node in NODES[1:]]
+    (first, *_) = shown = [line for line in run.out.splitlines() if "ITEM" in line]
+    assert len(shown) == 4
+    line = PLAIN.splitlines().index("def test_it(node, host):")
+    assert first == "ITEM " + repr(
+        {
+            "name": (
+                "test_it[gpu01]",
+                "test_it",
+                "suites/made/test_made.py::test_it[gpu01]",
+                (line, "test_it[gpu01]"),
+                "test_made.py",
+                "test_it",
+            ),
+            "marks": ["made"],
+            "facts": (
+                ["gpucluster_item", "gpucluster_session", "host", "node"][2:],
+                None,
+                "gpucluster_made.test_made",
+                "test_it",
+            ),
+            "empty": ([], (line, "test_it[gpu01]")),
+            "missing": False,
+        }
+    )
+
+
+def test_intrusive_tests_run_with_their_option_alone(sandbox: Sandbox, tmp_path: Path) -> None:
+    mark = "import pytest\n\n\n@pytest.mark.intrusive\ndef test_it(node, host):\n    assert node.name != 'gpu03'\n"
+    files = {"test_it.py": mark, "conftest.py": ""}
+    for options in ((), ("-m", "intrusive")):
+        run = run_pytest(tmp_path, on(sandbox), *options, files=files)
+        assert not run.outcomes, run.out + run.err
+        assert "on request only: 4 intrusive checks (--intrusive): it" in run.out
+    run = run_pytest(tmp_path, on(sandbox), "test_it.py::test_it[gpu03]", files=files)
+    assert run.rc == 1
+    assert "it.it disturbs users of the cluster for a short time: add --intrusive" in run.out
+    run = run_pytest(tmp_path, on(sandbox), "--intrusive", files=files)
+    assert len(names(run.outcomes, "passed")) == 3
+    assert names(run.outcomes, "failed") == ["test_it[gpu03]"]
+    assert f"rerun:        pytest {on(sandbox)} --intrusive 'test_it.py::test_it[gpu03]'" in run.out
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (("-k", "gpu02 and torn"), ["test_torn[gpu02]"]),
+        (("-k", "gpu02 and checks"), []),
+        (("-m", "made and slow"), [f"test_torn[{node}]" for node in NODES]),
+        (("suites/made/test_made.py::test_sound[gpu03]",), ["test_sound[gpu03]"]),
+        (("suites/made/test_made.py::test_wire",), ["test_wire[tcp]", "test_wire[ib]"]),
+        (
+            ("-k", "sound", "--deselect=suites/made/test_made.py::test_sound[gpu01]"),
+            [f"test_sound[{node}]" for node in NODES[1:]],
+        ),
+    ],
+)
+def test_items_are_chosen_as_functions_are(
+    sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...], left: list[str]
+) -> None:
+    run = run_pytest(
+        tmp_path,
+        *(on(sandbox), "--slow", "-q", "--collect-only", *options),
+        files=made_suite(SUITE, checks=CHECKS),
+        env={"PYTHONPATH": str(tmp_path)},
+        where=() if "::" in options[0] else ("suites/made",),
+    )
+    assert [line.rpartition("::")[2] for line in run.out.splitlines() if "::" in line] == left
+
+
+def test_rules_of_the_cluster_file_end_items_one_by_one(sandbox: Sandbox, tmp_path: Path) -> None:
+    file = cluster_file(sandbox, tmp_path, not_applicable={"made.it": "we have none"})
+    run = run_pytest(
+        tmp_path,
+        *(f"--cluster={file}", "-rs"),
+        files=made_suite(PLAIN),
+        env={"PYTHONPATH": str(tmp_path)},
+        where=("suites/made",),
+    )
+    assert names(run.outcomes, "not applicable") == [f"test_it[{node}]" for node in NODES]
+    line = PLAIN.splitlines().index("def test_it(node, host):") + 1
+    assert re.search(rf"SKIPPED \[4\] \S*test_made.py:{line}: not applicable: we have none", run.out)
+
+
+COUNTED = """
+def pytest_terminal_summary(terminalreporter):
+    print("REPORTS", sum(map(len, terminalreporter.stats.values())))
+"""
+
+
+@pytest.mark.parametrize(
+    ("conftest", "options", "reports"),
+    [
+        ("", (), 4),
+        ("def pytest_runtest_logreport():\n    pass\n", (), 12),
+        ("def pytest_runtest_makereport():\n    pass\n", (), 12),
+        ("def pytest_report_teststatus():\n    pass\n", (), 12),
+        ("def pytest_runtest_protocol():\n    pass\n", (), 12),
+        ("", ("--durations=1",), 12),
+        ("def pytest_runtest_teardown(item):\n    print('bye', item.name)\n", ("-rA",), 8),
+    ],
+)
+def test_reports_that_nothing_reads_are_left_out(
+    sandbox: Sandbox, tmp_path: Path, conftest: str, options: tuple[str, ...], reports: int
+) -> None:
+    files = made_suite(PLAIN, conftest=conftest + COUNTED)
+    run = run_made(tmp_path, sandbox, files, "-p", "no:cacheprovider", *options)
+    assert run.rc == 0, run.out + run.err
+    assert f"REPORTS {reports}\n" in run.out
+    assert run.out.count("bye") == (4 if reports == 8 else 0)
+
+
+WIDE = """
+import pytest
+
+
+@pytest.fixture(scope="session")
+def wide(node):
+    return node.name
+
+
+def test_wide(wide, node, node_name):
+    assert wide == node_name
+"""
+
+
+def test_a_fixture_of_the_session_may_use_the_node(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), files={"test_it.py": WIDE})
+    assert names(run.outcomes, "passed") == [f"test_wide[{node}]" for node in NODES]
+
+
+NAMED = """
+def test_gpus(facts):
+    assert len(facts("gpu.gpus")) == 8
+    assert facts("gpu.gpus") is facts("gpu.gpus")
+    assert len(facts("gpu.uuid_owners")) == 32
+
+
+def test_no_suite(facts):
+    facts("gpus.gpus")
+"""
+
+
+def test_a_test_of_a_site_gets_facts_of_a_suite_by_name(sandbox: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(sandbox), files={"test_it.py": NAMED})
+    assert names(run.outcomes, "passed") == [f"test_gpus[{node}]" for node in NODES]
+    assert "facts('gpus.gpus'): no suite is called 'gpus'" in run.out
