@@ -1015,23 +1015,6 @@ def peer_memory_of(
     )
 
 
-COUNTER_EXAMPLES = [
-    CounterExample("fabric.peer_memory", "AWS P5, proprietary driver", "openucx/ucx#10704: efa_nv_peermem", PASSED,
-                   peer_memory_of({"efa_nv_peermem"}, open_modules=False, kernel="6.1.166")),
-    CounterExample("fabric.peer_memory", "open kernel modules on Linux 6.8", "GPU operator: DMA-BUF", PASSED,
-                   peer_memory_of(set(), open_modules=True, kernel="6.8.0")),
-    CounterExample("fabric.peer_memory", "open kernel modules on RHEL 8", "backported DMA-BUF", NOT_CHECKED,
-                   peer_memory_of(set(), open_modules=True, kernel="4.18.0")),
-    CounterExample("fabric.peer_memory", "proprietary driver without a peer module", "README of the driver", CONFIGURE,
-                   peer_memory_of(set(), open_modules=False, kernel="6.8.0"), sick=True),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
-def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
-    assert_as_expected(machine)
-
-
 # --- value by value ---
 
 
@@ -1274,7 +1257,15 @@ def port_counts(machine: str, source: str, expected: str, before: dict[str, int]
     return CounterExample("fabric.counters", machine, source, expected, judged, sick)
 
 
-COUNTERS_OF_MACHINES = [
+COUNTER_EXAMPLES = [
+    CounterExample("fabric.peer_memory", "AWS P5, proprietary driver", "openucx/ucx#10704: efa_nv_peermem", PASSED,
+                   peer_memory_of({"efa_nv_peermem"}, open_modules=False, kernel="6.1.166")),
+    CounterExample("fabric.peer_memory", "open kernel modules on Linux 6.8", "GPU operator: DMA-BUF", PASSED,
+                   peer_memory_of(set(), open_modules=True, kernel="6.8.0")),
+    CounterExample("fabric.peer_memory", "open kernel modules on RHEL 8", "backported DMA-BUF", NOT_CHECKED,
+                   peer_memory_of(set(), open_modules=True, kernel="4.18.0")),
+    CounterExample("fabric.peer_memory", "proprietary driver without a peer module", "README of the driver", CONFIGURE,
+                   peer_memory_of(set(), open_modules=False, kernel="6.8.0"), sick=True),
     port_counts("58,000 symbol errors of a year, none now", "ibqueryerrors: the time of a total is unknown", WARNING,
                 {"symbol_error": 58_000}, {}),
     port_counts("24 symbol errors in a minute at 400 Gb/s", IBTA, WARNING, {}, {"symbol_error": 24}),
@@ -1290,6 +1281,6 @@ COUNTERS_OF_MACHINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("machine", COUNTERS_OF_MACHINES, ids=name)
-def test_counters_of_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
+@pytest.mark.parametrize("machine", COUNTER_EXAMPLES, ids=name)
+def test_machines_get_the_verdict_that_a_person_gives_them(machine: CounterExample) -> None:
     assert_as_expected(machine)
