@@ -57,7 +57,7 @@ TARGETS = (
     "drain",
     "kit/*.py",
     "suites/*/*checks*",
-    "plugin/plan.py",
+    "cluster/plan.py",
     "config/loader.py",
     "cluster/slurm/inventory.py",
 )

@@ -24,7 +24,7 @@ from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.values import ssh_address
-from pytest_gpucluster.plugin.settings import refused_values
+from pytest_gpucluster.plugin.options import refused_values
 from pytest_gpucluster.suites.controller.known_errors import sorted_errors
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import import_checks
-from pytest_gpucluster.plugin.check_patterns import (
+from pytest_gpucluster.plugin.options import (
     _CHECK,
     AfterCollection,
     Unmatched,

@@ -15,7 +15,7 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.kit.nccl_config import NcclConfig
 from pytest_gpucluster.plugin import text_options
 from pytest_gpucluster.plugin.drain import Options
-from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
+from pytest_gpucluster.plugin.options import check_nodes, refuse_names, refuse_slurms_options, refuse_words
 
 if TYPE_CHECKING:
     from pathlib import Path

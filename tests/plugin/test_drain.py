@@ -23,10 +23,15 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget, policy
-from pytest_gpucluster.plugin.controller import Controller
-from pytest_gpucluster.plugin.drain import Drainage, Options, edited_reasons, little_patience, trial_reasons
-from pytest_gpucluster.plugin.rerun import is_repeatable
-from pytest_gpucluster.plugin.suite_jobs import SuiteJobs
+from pytest_gpucluster.plugin.controller import Controller, SuiteJobs
+from pytest_gpucluster.plugin.drain import (
+    Drainage,
+    Options,
+    edited_reasons,
+    is_repeatable,
+    little_patience,
+    trial_reasons,
+)
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.run_model import Run
@@ -92,7 +97,7 @@ class EventsOfARun(Log):
 def a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Drainage]:
     """Return a maker of the plugin in a run of ten nodes, of which gpu02 and gpu03 are on trial."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr("pytest_gpucluster.plugin.signals.ignore", lambda: None)
+    monkeypatch.setattr("pytest_gpucluster.cluster.signals.ignore", lambda: None)
 
     def make(**options: Any) -> Drainage:
         world = World({name: NodeInfo(name, "ALLOCATED", partitions=("batch",)) for name in ALL})

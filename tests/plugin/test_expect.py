@@ -12,14 +12,18 @@ import pytest
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
 from pytest_gpucluster.plugin.expect import CheckFailed, Expect, describe
-from pytest_gpucluster.plugin.item_result import (
+from pytest_gpucluster.plugin.items import (
+    CheckItem,
     Record,
+    check_of,
     clean,
     is_clean,
     matches,
+    node_of,
     one_line,
+    record_of,
+    suite_of,
 )
-from pytest_gpucluster.plugin.items import CheckItem, check_of, node_of, record_of, suite_of
 
 
 def made() -> tuple[Expect, Record]:

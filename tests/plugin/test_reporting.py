@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pytest_gpucluster.cluster.plan import Kind, Problem
 from pytest_gpucluster.core.waivers import Waiver
-from pytest_gpucluster.plugin.item_result import Record
-from pytest_gpucluster.plugin.plan import Kind, Problem
+from pytest_gpucluster.plugin.items import Record
 from pytest_gpucluster.plugin.reporting import unproved, untested, waive, waivers_of_proof
 
 WAIVER = Waiver(

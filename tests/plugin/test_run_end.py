@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import run_pytest
 
-from pytest_gpucluster.plugin import signals
+from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.plugin.controller import Controller
-from pytest_gpucluster.plugin.metrics_file import Gauges
+from pytest_gpucluster.plugin.outputs import Gauges
 from pytest_gpucluster.plugin.run_end import RunEnd
-from pytest_gpucluster.plugin.worker import Worker
+from pytest_gpucluster.plugin.session import Worker
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog, read_events
 from pytest_gpucluster.report.history import History
@@ -222,7 +222,7 @@ def test_metrics_of_an_earlier_run_make_room_on_a_full_disk(
     def stays(_path: Path) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("pytest_gpucluster.plugin.metrics_file.take_away", stays)
+    monkeypatch.setattr("pytest_gpucluster.plugin.outputs.take_away", stays)
     made.write()
     assert reports.problems[path] == (
         f"{path}: cannot be written (Bad file descriptor); the file of an earlier run is still there (Read-only file "

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -358,3 +359,16 @@ def has_source(test: Path, folder: Path) -> bool:
     stems = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
     found = [folder / name for stem in stems for name in (f"{stem}.py", stem)]
     return any(place.exists() for place in found)
+
+
+def test_the_plugin_has_at_most_16_files_and_no_import_in_a_circle() -> None:
+    graph = {}
+    for path in sorted((SOURCE / "plugin").glob("*.py")):
+        found = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom))
+        names = {
+            f"{node.module}.{alias.name}" for node in found if node.col_offset == 0 for alias in node.names
+        }
+        own = (re.match(r"pytest_gpucluster\.plugin\.(\w+)", name) for name in names)
+        graph[path.stem] = {match[1] for match in own if match and (path.parent / f"{match[1]}.py").exists()}
+    assert len(graph) <= 16
+    tuple(TopologicalSorter(graph).static_order())  # CycleError names a circle

@@ -23,8 +23,8 @@ from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import reference as cli_reference
 from pytest_gpucluster.cli.reference import with_checks
 from pytest_gpucluster.config.models import ClusterFile
-from pytest_gpucluster.plugin.selection import without_section
-from pytest_gpucluster.plugin.shell import matters
+from pytest_gpucluster.plugin.collection import without_section
+from pytest_gpucluster.plugin.start import matters
 
 if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox

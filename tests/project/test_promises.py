@@ -20,13 +20,14 @@ from docs_helpers import FENCE
 from paths import ROOT
 
 import pytest_gpucluster
+from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.cluster.channel import channel
 from pytest_gpucluster.cluster.slurm import allocation, client, step
 from pytest_gpucluster.cluster.transport import base
 from pytest_gpucluster.config import yaml_loader
 from pytest_gpucluster.core import hostlist, redact, values
 from pytest_gpucluster.drain import executor, lock, reason, retest
-from pytest_gpucluster.plugin import controller, signals
+from pytest_gpucluster.plugin import controller
 from pytest_gpucluster.report import history_file
 
 sys.path.insert(0, str(ROOT / "tools"))

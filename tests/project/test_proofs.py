@@ -16,7 +16,7 @@ from pytest_gpucluster.config.models import SECTIONS
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.registry import Suite, import_checks, suites
 from pytest_gpucluster.core.values import OptionalSection
-from pytest_gpucluster.plugin.check_patterns import names_in
+from pytest_gpucluster.plugin.options import names_in
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.verdict import judge
 

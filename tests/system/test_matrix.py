@@ -14,7 +14,7 @@ from plugin_helpers import Run, names, run_pytest
 from sandbox_helpers import sandbox_folder
 
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
-from pytest_gpucluster.plugin.summary import suite_tables
+from pytest_gpucluster.plugin.outputs import suite_tables
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.matrix import checks, speed

@@ -12,7 +12,7 @@ from paths import ROOT
 from plugin_helpers import TINY, cluster_file, jobs_so_far, names, on, run_pytest, write_bytecode
 from sandbox_helpers import environment, left_in_queue
 
-from pytest_gpucluster.plugin.markers import strange_words
+from pytest_gpucluster.plugin.options import strange_words
 
 if TYPE_CHECKING:
     from pathlib import Path

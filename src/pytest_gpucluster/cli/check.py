@@ -88,8 +88,10 @@ def find(name: str) -> Path:
 
 def _errors(source: Source, cluster: Cluster) -> Iterator[ConfigError]:
     """Yield the values that a run would refuse before it allocates nodes."""
-    from pytest_gpucluster.plugin.check_patterns import unmatched_by  # slow to import
-    from pytest_gpucluster.plugin.settings import refused_values
+    from pytest_gpucluster.plugin.options import (
+        refused_values,
+        unmatched_by,  # slow to import
+    )
 
     for loc, error in refused_values(cluster):
         yield source.error(
@@ -121,7 +123,7 @@ def _written(cluster: Cluster, pattern: str) -> tuple[Loc, str] | None:
 
 
 def _summary(source: Source, cluster: Cluster) -> dict[str, Any]:
-    from pytest_gpucluster.plugin.check_patterns import unmatched_waivers  # slow to import
+    from pytest_gpucluster.plugin.options import unmatched_waivers  # slow to import
 
     groups = [
         {

@@ -118,7 +118,7 @@ def _read_one(
 
 def idle_nodes(slurm: Slurm, names: Sequence[str]) -> list[str]:
     """Return those of the nodes that Slurm would allocate now; GpuClusterError with the reasons if there is none."""
-    from pytest_gpucluster.plugin.plan import judge_node
+    from pytest_gpucluster.cluster.plan import judge_node
 
     inventory = slurm.nodes()
     problems = {node: judge_node(node, inventory, wait=False) for node in names}
@@ -173,10 +173,10 @@ def _channel(
 
 def _fleets(cluster: Cluster, nodes: str | None, say: Callable[[str], None]) -> Iterator[Fleet]:
     from pytest_gpucluster.cluster.channel.channel import Fleet  # slow to import
+    from pytest_gpucluster.cluster.plan import Selection, make_plan
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import make_slurm
     from pytest_gpucluster.plugin.controller import open_over_ssh
-    from pytest_gpucluster.plugin.plan import Selection, make_plan
 
     slurm = make_slurm(cluster)
     if slurm is None:
@@ -201,8 +201,8 @@ def requests(
     cluster: Cluster, slurm: Slurm, nodes: str | None, problem: Callable[[str], None]
 ) -> Iterator[AllocationRequest]:
     """Yield a small request per partition and number of GPUs; `problem` gets the nodes that are out of service."""
+    from pytest_gpucluster.cluster.plan import Selection, make_plan, shares
     from pytest_gpucluster.plugin.controller import make_request
-    from pytest_gpucluster.plugin.plan import Selection, make_plan, shares
 
     inventory = slurm.nodes()
     plan = make_plan(cluster, inventory, Selection.parse(nodes, None))

@@ -1,21 +1,39 @@
-"""`expect` and `measure`: where a verdict becomes pytest's outcome."""
+"""`expect`: where a verdict becomes pytest's outcome, after a cause that a suite already knows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.cluster.slurm import task_place
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
-from pytest_gpucluster.plugin.known_cause import with_known_cause
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.report.words import for_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.plugin.facts import ItemView
+
+
+def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
+    """Return a verdict that misplaced tasks, or the facts of a suite, explain with that as its cause."""
+    failed = verdict.outcome is Outcome.FAILED
+    if failed and all(task_place.is_reason(finding.measured) for finding in verdict.findings):
+        return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
+    if verdict.outcome is not Outcome.PASSED:
+        for explain in _of_suites():
+            verdict = explain(verdict, item.session, item.record.node)
+    return verdict
+
+
+@cache
+def _of_suites() -> tuple[Any, ...]:
+    return tuple(suite.load(suite.known_cause) for suite in suites() if suite.known_cause is not None)
 
 
 class CheckFailed(AssertionError):  # reads as what it is

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.batch import Batch
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.item_result import Record
+    from pytest_gpucluster.plugin.items import Record
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
 

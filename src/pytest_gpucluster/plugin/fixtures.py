@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -15,11 +16,11 @@ from pytest_gpucluster.core.errors import AllocationError, ConfigError, NotAppli
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.plugin.expect import Expect
 from pytest_gpucluster.plugin.facts import ItemView
-from pytest_gpucluster.plugin.items import facts_of, make, ordered, record_of
-from pytest_gpucluster.plugin.live_line import LiveLine
+from pytest_gpucluster.plugin.items import clean, facts_of, make, ordered, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
@@ -29,6 +30,70 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.nccl_tests import NcclRun
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
+
+
+A_MINUTE = 60.0
+
+
+class Screen(Protocol):
+    """What the live line needs of pytest's terminal reporter."""
+
+    def rewrite(self, line: str, **markup: bool) -> None:
+        """Write over the line that the cursor is on."""
+
+    def write_line(self, line: str | bytes, **markup: bool) -> None:
+        """Write a line of its own."""
+
+    def ensure_newline(self) -> None:
+        """Leave a line that was begun."""
+
+
+class LiveLine:
+    """A line that is rewritten on a terminal, and written once a minute elsewhere."""
+
+    def __init__(
+        self,
+        screen: Screen | None,
+        *,
+        terminal: bool,
+        uncaptured: Callable[[], AbstractContextManager[None]] = nullcontext,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._screen, self._terminal, self._clock, self._uncaptured = screen, terminal, clock, uncaptured
+        self._last: float | None = None
+        self._text = ""
+
+    def show(self, text: str) -> None:
+        """Show how far it is; called as often as one likes."""
+        if self._screen is None:
+            return
+        text, now = clean(text), self._clock()
+        if self._terminal:
+            if text != self._text:
+                with self._uncaptured():
+                    if self._last is None:
+                        self._screen.ensure_newline()
+                    self._screen.rewrite(text, erase=True)
+                self._last, self._text = now, text
+        elif self._last is None or now - self._last >= A_MINUTE:
+            self.say(text)
+            self._last = now
+
+    def say(self, text: str) -> None:
+        """Write a line that stays."""
+        if self._screen is not None:
+            with self._uncaptured():
+                self._screen.ensure_newline()
+                self._screen.write_line(clean(text))
+            self._text = ""
+
+    def close(self) -> None:
+        """Leave the last state standing."""
+        if self._screen is not None and self._terminal and self._text:
+            with self._uncaptured():
+                self._screen.write_line("")
+            self._text = ""
+
 
 SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
 FACTS: dict[str, Fact] = {}

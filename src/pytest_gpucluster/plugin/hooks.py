@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import GpuClusterError, NotJudged
-from pytest_gpucluster.plugin import reporting, runs_tests, signals
-from pytest_gpucluster.plugin.completeness import Completeness
+from pytest_gpucluster.plugin import reporting, runs_tests
+from pytest_gpucluster.plugin.collection import idle, left_out
 from pytest_gpucluster.plugin.controller import Controller
-from pytest_gpucluster.plugin.item_result import clean
-from pytest_gpucluster.plugin.items import CheckItem, node_of, record_of
-from pytest_gpucluster.plugin.late_checks import LateChecks
-from pytest_gpucluster.plugin.markers import refuse_slips
-from pytest_gpucluster.plugin.run_end import ENDED, RunEnd
-from pytest_gpucluster.plugin.run_metadata import about
-from pytest_gpucluster.plugin.selection import idle, left_out
-from pytest_gpucluster.plugin.summary import classify, header, summary
+from pytest_gpucluster.plugin.items import CheckItem, clean, node_of, record_of
+from pytest_gpucluster.plugin.options import refuse_slips
+from pytest_gpucluster.plugin.outputs import about, classify, header, summary
+from pytest_gpucluster.plugin.run_end import ENDED, Completeness, LateChecks, RunEnd
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.last_screen import closing
@@ -35,7 +32,7 @@ from pytest_gpucluster.report.words import count
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from pytest_gpucluster.plugin.equal_failures import EqualFailures
+    from pytest_gpucluster.plugin.reporting import EqualFailures
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog

@@ -1,32 +1,134 @@
-"""The items of shipped and registered suites: one for each check, for each node where the check needs one.
+"""The items of suites: one for each check, for each node where the check needs one; what one found out; how it runs.
 
 pytest collects the file of a suite as a `SuiteFile`; its items make their facts themselves, without pytest's fixtures.
 """
 
 from __future__ import annotations
 
+import bdb
 import inspect
 import os
-from functools import partial
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.check import Check
 from pytest_gpucluster.core.fact import Fact, arguments_of
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin.expect import Expect
 from pytest_gpucluster.plugin.facts import ItemView
-from pytest_gpucluster.plugin.item_result import Record
+from pytest_gpucluster.report.atomic_write import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
+    from pytest_gpucluster.core.check import Metric, Verdict
+    from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.suite import Tests
+
+
+WAIVED = "waived"
+
+
+@dataclass
+class Record:
+    """Suite, check and node of an item; its metrics; its probes and commands."""
+
+    suite: str
+    check: str
+    node: str
+    verdicts: list[Verdict] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
+    probes: list[Probe[Any]] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    cells: list[dict[str, Any]] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    ended: str = ""  # NotJudged.outcome, where nothing could be judged
+
+    def add(self, verdict: Verdict) -> None:
+        """Keep a verdict and its metrics."""
+        self.verdicts.append(verdict)
+        self.metrics.extend(verdict.metrics)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs, ended."""
+        metrics = {id(metric): _clean_flat(metric.as_dict()) for metric in self.metrics}
+        return {
+            "suite": clean(self.suite),
+            "check": clean(self.check),
+            "node": clean(self.node),
+            "verdicts": [_clean_verdict(verdict, metrics) for verdict in self.verdicts],
+            "metrics": [metrics[id(metric)] for metric in self.metrics],
+            "curves": clean_all(self.curves) if self.curves else [],
+            "cells": clean_all(self.cells) if self.cells else [],
+            "logs": clean_all(self.logs) if self.logs else [],
+            **({"versions": clean_all(self.versions)} if self.versions else {}),
+            **({"ended": self.ended} if self.ended else {}),
+        }
+
+
+def _clean_verdict(verdict: Verdict, metrics: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """Clean a verdict as clean_all does. `metrics`: the clean metrics of the record, which has those of its verdicts."""
+    plain = verdict.as_dict()
+    lists: dict[str, Any] = {
+        "findings": clean_all(plain["findings"]),
+        "metrics": [metrics[id(metric)] for metric in verdict.metrics],
+        "advisories": clean_all(plain["advisories"]),
+        **({"remarks": clean_all(plain["remarks"])} if verdict.remarks else {}),
+    }
+    return {**_clean_flat({**plain, **dict.fromkeys(lists)}), **lists}
+
+
+def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Clean plain data without depth; keys that are names of fields are clean."""
+    if all(value.__class__ is not str or is_clean(value) for value in plain.values()):
+        return dict(plain)
+    cleaned: dict[str, Any] = clean_all(dict(plain))
+    return cleaned
+
+
+@lru_cache(1 << 17)  # names, units, devices of many nodes; long texts are rare
+def is_clean(text: str) -> bool:
+    """Return True for a text that `clean` leaves as it is."""
+    return text.isprintable() and not redact.is_suspect(text)
+
+
+def clean(text: str) -> str:
+    """Take out secrets, and control characters: XML cannot hold them, and a terminal would obey them."""
+    return text if is_clean(text) else harmless(text)
+
+
+def clean_pair(name: str, value: str) -> str:
+    """Clean a value that stands under a name of its own: a secret's name takes it out as a whole."""
+    found: str = clean_all({name: value})[clean(name)]
+    return found
+
+
+def clean_all(data: Any) -> Any:
+    """Return plain data with every text in it cleaned."""
+    return redact.everything(data, clean)
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message on one line."""
+    return " ".join(str(error).split())
+
+
+@lru_cache(1 << 12)  # the same for all nodes
+def matches(check: str, patterns: tuple[str, ...]) -> str | None:
+    """Return the first pattern (fnmatch, like 'gpu.*') that a check's name matches."""
+    return next((pattern for pattern in patterns if fnmatchcase(check, pattern)), None)
+
 
 BASES = SESSION, ITEM, CONFIG = (
     "gpucluster_session",
@@ -318,3 +420,49 @@ def needs_nodes(item: pytest.Item) -> bool:
     works = (suite.before_allocation for suite in suites())
     asking = {work.fixture for work in works if work is not None and work.needs_nodes}
     return bool(names & (NEEDS_NODES | asking)) and not item.get_closest_marker("inventory")
+
+
+READERS = ("makereport", "logreport")  # pytest_runtest_...
+# by their modules: pytest's own plugins read nothing of such a report unless one of OPTIONS is given
+NEUTRAL = (pytest.Item.__module__.partition(".")[0], __name__.partition(".")[0])
+OPTIONS = ("durations", "setuponly", "setupshow", "usepdb", "xmlpath")
+
+
+class ItemProtocol:
+    """Registered in a run without xdist: its workers send all reports to the controller."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._reduced: bool | None = None  # unknown until the first item: plugins may come until then
+
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run an item of the plugin's own; leave others, and those that need all reports, to pytest."""
+        if type(item) is not CheckItem:
+            return None
+        if self._reduced is None:
+            self._reduced = not any(map(self._config.option.__dict__.get, OPTIONS)) and self._is_alone()
+        if not self._reduced:
+            return None
+        hook = item.ihook
+        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for call in phases(item, nextitem):
+            if call.excinfo is None and call.when != "call" and not (item.prints and call.when == "teardown"):
+                continue
+            report: pytest.TestReport = hook.pytest_runtest_makereport(item=item, call=call)
+            hook.pytest_runtest_logreport(report=report)
+            if call.excinfo is not None and not isinstance(
+                call.excinfo.value, (pytest.skip.Exception, bdb.BdbQuit)
+            ):
+                hook.pytest_exception_interact(node=item, call=call, report=report)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _is_alone(self) -> bool:
+        """Return True where only pytest and this plugin make and read reports, and no other runs items."""
+        hook = self._config.hook
+        callers = [getattr(hook, f"pytest_runtest_{name}") for name in READERS]
+        known = [it for caller in (*callers, hook.pytest_report_teststatus) for it in caller.get_hookimpls()]
+        known += [
+            it for it in hook.pytest_runtest_protocol.get_hookimpls() if not (it.wrapper or it.hookwrapper)
+        ]
+        return all(it.function.__module__.partition(".")[0] in NEUTRAL for it in known)

@@ -1,4 +1,4 @@
-"""Which xdist worker runs which item: facts by any, the loads of a lane by its owner, those of all nodes by one.
+"""When a run gets its nodes, what it sends to them first, which nodes an item may use, and which xdist worker runs it.
 
 Facts go first, then the lanes beside each other, then what needs all nodes. A worker whose queue holds one item waits
 for the next before it runs it, so that nothing here may hold an item back: the turns on nodes do that.
@@ -7,18 +7,134 @@ for the next before it runs it, so that nothing here may hold an item back: the 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from xdist.scheduler import LoadScheduling
 
-from pytest_gpucluster.plugin.node_partition import ALL, ANY
+from pytest_gpucluster.cluster.plan import ALL, ANY, Kind, Lanes, NodeLease
+from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.kit.nvidia_smi import GPUS
+from pytest_gpucluster.kit.profile_fit import contradiction
+from pytest_gpucluster.plugin import reporting, runs_tests
+from pytest_gpucluster.plugin.controller import Controller
+from pytest_gpucluster.plugin.items import (
+    CheckItem,
+    check_of,
+    clean,
+    kinds,
+    matches,
+    needs_nodes,
+    node_of,
+    one_line,
+)
+from pytest_gpucluster.plugin.session import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
-    import pytest
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
+
+    from pytest_gpucluster.core.registry import Suite, Work
+    from pytest_gpucluster.kit.profile_fit import Contradiction
+    from pytest_gpucluster.plugin.collection import Collection
+    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.report.events import EventLog
+
+
+PLACE: pytest.StashKey[NodeLease] = pytest.StashKey()
+
+
+def place_of(item: pytest.Item, nodes: Iterable[str], lanes: Lanes) -> NodeLease:
+    """Say where an item runs. Its markers go first; without any, its fixtures tell: who runs steps loads nodes."""
+    node, names = node_of(item), set(getattr(item, "fixturenames", ()))
+    everything = frozenset(nodes)
+    alone = item.get_closest_marker("lane") is not None or "lane_nodes" in names
+    inventory = item.get_closest_marker("inventory") is not None  # reads Slurm's word, and no node
+    if item.get_closest_marker("exclusive") or (not inventory and not alone and "allocation" in names):
+        return NodeLease(ALL, everything, load=True)
+    if inventory:
+        return NodeLease(ANY, frozenset(), load=False)
+    if alone or "srun" in names:
+        number = next((at for at, lane in enumerate(lanes) if node in lane), None)
+        if number is None:
+            return NodeLease(ALL, everything, load=True)
+        lane = frozenset(lanes[number])
+        return NodeLease(str(number), lane if "lane_nodes" in names else frozenset({node}), load=True)
+    return NodeLease(ANY, frozenset({node}) if node else everything, load=False)
+
+
+GPU_PROFILE, PROFILE = "gpu_profile", "profile"  # facts
+
+
+def contradictions(session: ClusterSession) -> dict[str, Contradiction]:
+    """Return {nodes of a group: how all its GPUs contradict its profile}; the GPUs are read from all nodes at once."""
+    found = {}
+    if session.channel is None:
+        return {}
+    for group in session.cluster.groups:
+        nodes = [node for node in group.names if node in session.channel.nodes] if group.profile.gpu else []
+        fleet = {}
+        for node in nodes:
+            try:
+                fleet[node] = session.facts(node, GPUS)
+            except GpuClusterError:
+                continue  # its own items report it
+        counted = {
+            node: info.gpus
+            for node in fleet
+            if (info := session.inventory.get(node)) is not None and not info.allocates_mig
+        }
+        if (one := contradiction(group, fleet, counted)) is not None:
+            found[group.nodes] = one
+    return found
+
+
+def judges_gpus(item: pytest.Item) -> bool:
+    """Return whether an item judges GPUs against the profile: the GPUs are read before the first test then."""
+    return GPU_PROFILE in _facts(item) or _by_profile(item)
+
+
+def why_not_judged(item: pytest.Item, session: ClusterSession) -> str:
+    """Return why an item is not judged: the profile of its node, or of a node of the cluster, is of other hardware."""
+    found: Mapping[str, Contradiction] = session.contradictions
+    if not found:
+        return ""
+    node = node_of(item)
+    one = found.get(session.cluster.group_of(node).nodes) if node else next(iter(found.values()))
+    if one is None or not (_facts(item) & {GPU_PROFILE, PROFILE} or _by_profile(item)):
+        return ""
+    return one.reason
+
+
+class ProfileCheck:
+    """Registered in the controller: reports a contradiction when the first item is not judged for it."""
+
+    def __init__(self, session: ClusterSession, config: pytest.Config) -> None:
+        self._session, self._config, self._reported = session, config, set[str]()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the event of the item is written
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        """Report the profile before the item."""
+        message = reporting.message_of(report) if report.skipped and self._session.contradictions else ""
+        for nodes, one in self._session.contradictions.items() if message else ():
+            if nodes not in self._reported and one.reason in message:
+                self._reported.add(nodes)
+                reports = reporting.of_run(one.verdict(), nodes, self._session, self._config)
+                reporting.log_apart(reports, self._config)
+        return (yield)
+
+
+def _facts(item: pytest.Item) -> set[str]:
+    return item.test.needs if type(item) is CheckItem else set(getattr(item, "fixturenames", ()))
+
+
+def _by_profile(item: pytest.Item) -> bool:
+    patterns = tuple(pattern for suite in suites() for pattern in suite.by_profile)
+    return bool(patterns) and matches(check_of(item), patterns) is not None
+
 
 ENOUGH = 2  # items that a worker must have, to run the first of them
 
@@ -143,3 +259,125 @@ class LaneScheduling(LoadScheduling):
             self._units.appendleft([index])
         else:
             self._queues[lane].appendleft(index)
+
+
+class NodeAccess:
+    """Registered in the controller and in every xdist worker."""
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        collection: Collection,
+        log: EventLog | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._session, self._collection, self._log, self._say = session, collection, log, say
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """In an xdist worker: find the place of every item, and send it to the controller before the items."""
+        worker = self._session
+        if not isinstance(worker, Worker) or worker.relay is None:
+            return
+        places = [
+            item.stash.setdefault(PLACE, place_of(item, worker.nodes, worker.lanes)) for item in session.items
+        ]
+        worker.orderly = any(place.load for place in places)
+        worker.relay.call("places", [place.lane for place in places])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Give loads to the lanes that own the nodes."""
+        from pytest_gpucluster.plugin.scheduling import LaneScheduling  # only runs with xdist
+
+        controller = self._session
+        return LaneScheduling(config, log, lambda: getattr(controller, "places", None))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Get the nodes before the first test, and send them the commands of all probes."""
+        items = [*kinds(session.items)]  # none in the controller of xdist
+        if not runs_tests(session.config.option) or not any(map(needs_nodes, items)):
+            return
+        used = {name for item in items for name in getattr(item, "fixturenames", ())}
+        self._get_nodes([it for it, work in _submitting(session.config.option) if work.fixture in used])
+        run = self._session
+        if run.channel is not None:
+            run.facts.prefetch(self._collection.wanted_probes(items, run.under_test()))
+            if any(map(judges_gpus, items)):
+                run.contradictions = contradictions(run)
+        for suite in suites():
+            work = suite.before_first_test
+            if work and work.fixture in used and run.allocations and isinstance(run, Controller):
+                run.begin(suite)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Hand the session over to an xdist worker."""
+        option = node.config.option
+        if runs_tests(option):
+            marks = option.markexpr  # the controller of xdist collects nothing itself
+            submitting = [it for it, _ in _submitting(option) if not marks or it.name in marks]
+            self._get_nodes(submitting, too_early=True)
+        if isinstance(self._session, Controller):
+            if not self._session.contradictions:
+                self._session.contradictions = contradictions(self._session)
+            node.workerinput["gpucluster"] = self._session.hand_over(node.workerinput["workercount"])
+            node.workerinput["gpucluster_reports"] = str(
+                self._log.path.parent.absolute() if self._log else "."
+            )
+
+    def _get_nodes(self, submitting: list[Suite], *, too_early: bool = False) -> None:
+        """Allocate the nodes, or end the run. `too_early`: pytest shows no summary."""
+        session = self._session
+        if not isinstance(session, Controller) or session.channel is not None:
+            return
+        try:
+            session.allocate(self._say, submitting)
+        except GpuClusterError as error:
+            if self._log is not None:
+                self._log.write("error", message=str(error))
+            session.close()
+            if too_early:
+                pytest.exit(f"no nodes: {clean(one_line(error))}", returncode=4)
+            session.messages.append(f"no nodes: {clean(str(error))}")
+            pytest.exit("no node is available; no test ran", returncode=4)
+        if self._log is not None:
+            for held in session.allocations:
+                self._log.write("allocation", job=held.job_id, nodes=list(held.nodes))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Lease the item's nodes from its setup to its teardown."""
+        with self._session.turn(item.stash.get(PLACE, None)):
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Do not run an item on a node that cannot be tested: the node has an entry of its own at the end."""
+        session = self._session
+        if session.stopped and not item.get_closest_marker(session.stopped_by):
+            raise KeyboardInterrupt(session.stopped)
+        if session.turn_problem:
+            raise TransportError(session.turn_problem)
+        node = node_of(item)
+        problem = session.problem(node) if node else None
+        if problem is not None and not may_run(item, problem.kind):
+            raise NotTested(f"{node}: {problem.text}")
+        if why := why_not_judged(item, session):
+            raise NotAvailable(why)
+
+
+def _submitting(option: Any) -> Iterator[tuple[Suite, Work]]:
+    """Yield the suites with jobs that go before the allocation, in their order, where the options of pytest ask for them."""
+    works = [(suite, suite.before_allocation) for suite in suites() if suite.before_allocation]
+    for suite, work in sorted(works, key=lambda pair: not pair[1].first):
+        if work.wanted(option):
+            yield suite, work
+
+
+def may_run(item: pytest.Item, problem: Kind) -> bool:
+    """Return True for an item that judges just this: why the node cannot be tested."""
+    if item.get_closest_marker("inventory"):
+        return True
+    return problem is Kind.LOST and item.get_closest_marker("judges_node") is not None

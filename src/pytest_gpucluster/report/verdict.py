@@ -27,7 +27,7 @@ TITLES = {
     "unproved": "Not proved",
 }
 BUSY = "busy"
-KINDS = {BUSY: "busy", "unavailable": "out of service", "lost": "lost"}  # of plugin/plan.py
+KINDS = {BUSY: "busy", "unavailable": "out of service", "lost": "lost"}  # of cluster/plan.py
 
 
 @dataclass(frozen=True)

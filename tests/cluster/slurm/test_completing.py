@@ -10,10 +10,10 @@ from paths import ROOT
 from plugin_helpers import cluster_file, names, run_pytest
 from sandbox_helpers import queue, slurm, wait_for
 
+from pytest_gpucluster.cluster.plan import Kind, judge_node
 from pytest_gpucluster.cluster.slurm import completing
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.plugin.plan import Kind, judge_node
 from pytest_gpucluster.suites.slurm import checks
 
 if TYPE_CHECKING:

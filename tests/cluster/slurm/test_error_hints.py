@@ -23,7 +23,7 @@ from pytest_gpucluster.cluster.slurm.error_hints import (
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_partitions
 from pytest_gpucluster.cluster.transport.local import LocalTransport
 from pytest_gpucluster.core.errors import AllocationError, ConfigError, SlurmError
-from pytest_gpucluster.plugin import session_factory as start
+from pytest_gpucluster.plugin import start
 
 if TYPE_CHECKING:
     from pathlib import Path

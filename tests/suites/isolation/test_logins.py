@@ -11,7 +11,7 @@ from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.errors import TransportError
-from pytest_gpucluster.plugin.node_access import _submitting
+from pytest_gpucluster.plugin.scheduling import _submitting
 from pytest_gpucluster.suites.isolation import logins
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.logins import Login, read_login, why_unadoptable

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.live_line import LiveLine
+    from pytest_gpucluster.plugin.fixtures import LiveLine
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.burnin.results import BurninResult
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.enroot import Pyxis
-    from pytest_gpucluster.plugin.live_line import LiveLine
+    from pytest_gpucluster.plugin.fixtures import LiveLine
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import ContainerFacts
 

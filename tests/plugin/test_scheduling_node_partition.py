@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.cluster.channel.node_lock import NodeLocks
+from pytest_gpucluster.cluster.plan import make_lanes
 from pytest_gpucluster.core.errors import TransportError
-from pytest_gpucluster.plugin.node_partition import make_lanes
 from pytest_gpucluster.plugin.scheduling import LaneScheduling, unit_of
 
 NODES = tuple(f"gpu{at:02}" for at in range(1, 8))

@@ -1,26 +1,102 @@
-"""Patterns of checks in cluster file and profiles. One that matches no check would be ignored without a word."""
+"""The words of a run that pytest does not judge itself: option values, names, marks, and patterns of checks that match none."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpucluster import suite_folders, suites_path
+from pytest_gpucluster.config.validation_errors import nearest
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
-from pytest_gpucluster.plugin.item_result import matches
-from pytest_gpucluster.plugin.items import check_of, kinds
+from pytest_gpucluster.plugin import text_options
+from pytest_gpucluster.plugin.items import check_of, kinds, matches
 from pytest_gpucluster.report.proof import ENGINE_CHECK
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
+
+
+def refuse_words(option: Any) -> None:
+    """Raise UsageError for words of the command line that mean nothing for a cluster, whatever it is."""
+    if getattr(option, "dist", None) == "each":
+        raise pytest.UsageError(
+            "--dist=each: runs every test in every worker, on the same nodes: leave it out"
+        )
+    for name, word in (("-n", "numprocesses"), ("--maxprocesses", "maxprocesses")):
+        value = getattr(option, word, None)
+        if isinstance(value, int) and value < 0:
+            raise pytest.UsageError(f"{name} {value}: must be a number of processes from 0 on")
+    if getattr(option, "hosts", None):  # of testinfra
+        raise pytest.UsageError(
+            "--hosts: has no effect with --cluster, whose file names the nodes: use --nodes=HOSTLIST"
+        )
+    for name, word in text_options():
+        if getattr(option, word) == "":
+            raise pytest.UsageError(f"{name}: has no value: write one, or leave the option out")
+
+
+def refuse_slurms_options(option: Any, cluster: Cluster) -> None:
+    """Raise ConfigError for an option that chooses in Slurm where there is no Slurm."""
+    for word in ("partition", "reservation", "account"):
+        if getattr(option, word) is not None and cluster.why_no_slurm:
+            raise ConfigError(f"--{word}: has no effect: {cluster.why_no_slurm}")
+
+
+def refuse_names(cluster: Cluster) -> None:
+    """Raise ConfigError for a value of the cluster file that a suite refuses, like a limit that no system has."""
+    for _loc, error in refused_values(cluster):
+        raise error
+
+
+def refused_values(cluster: Cluster) -> Iterator[tuple[tuple[str, str], ConfigError]]:
+    """Yield the section and key of each value that a suite refuses, and the suite's error."""
+    for suite in suites():
+        section = getattr(cluster, suite.name, None)
+        for key in section.model_fields_set & suite.settings.keys() if section is not None else ():
+            try:
+                suite.load(suite.settings[key])(cluster)
+            except ConfigError as error:
+                yield (suite.name, key), error
+
+
+def check_nodes(cluster: Cluster, inventory: Mapping[str, NodeInfo]) -> None:
+    """Raise ConfigError where Slurm has no node of the cluster file; one that is missing is its own problem."""
+    expected = [node for group in cluster.groups for node in group.names]
+    if not inventory.keys() & set(expected):
+        known = hostlist.fold(inventory) if inventory else "none that this user sees"
+        raise ConfigError(
+            f"cluster {cluster.name}: Slurm knows no node of {hostlist.fold(expected)}; it has {known}: correct the "
+            "nodes in the cluster file, or name this cluster's slurm.conf as slurm.conf there"
+        )
+
+
+_ARGUMENTS = re.compile(r"\(\s*\w+\s*=[^)]*\)")  # of pytest 8.3: name(key=value)
+_GRAMMAR = {"and", "or", "not"}
+
+
+def refuse_slips(config: pytest.Config) -> None:
+    """Raise UsageError where -m names no known marker, but nearly one; words far from all may be markers of the site."""
+    known = [re.split(r"[:(]", line, maxsplit=1)[0].strip() for line in config.getini("markers")]
+    for word in strange_words(config.option.markexpr, known):
+        if hint := nearest(word, known):
+            raise pytest.UsageError(f"-m: no marker is called {word!r}{hint} (pytest --markers lists them)")
+
+
+def strange_words(expression: str, known: Iterable[str]) -> list[str]:
+    """Return the words of a -m expression that are no known marker, in their order."""
+    usual = {*known, *_GRAMMAR}
+    return [word for word in re.findall(r"\w+", _ARGUMENTS.sub("", expression)) if word not in usual]
+
 
 _TEST = re.compile(r"\btest_(\w+)")  # also where a file imports or assigns the test
 _CHECK = re.compile(r'@check\(\s*"(\w+\.\w+)"(?!,\s*item=False)')

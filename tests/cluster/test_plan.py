@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.cluster.plan import Kind, Plan, Problem, Selection, judge_node, make_plan, shares
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_nodes
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.config.models import Cluster, Group, Profile, SlurmConfig
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.probe import RESPONDS
-from pytest_gpucluster.plugin.plan import Kind, Plan, Problem, Selection, judge_node, make_plan, shares
 from pytest_gpucluster.plugin.session import ClusterSession
 
 if TYPE_CHECKING:

@@ -1,30 +1,39 @@
-"""Open a session for --cluster: cluster file, inventory, plan; bad input ends here in one line and exit code 4."""
+"""Open a session for --cluster: cluster file, inventory, plan, the shell; bad input ends here in one line and exit code 4."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import resource
 import time
+from collections import defaultdict
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.cluster import signals
+from pytest_gpucluster.cluster.environment import CLIENT, is_passed
+from pytest_gpucluster.cluster.plan import Selection, make_plan
 from pytest_gpucluster.cluster.slurm.client import make_slurm
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.cluster.slurm.option_check import refuse_options
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
 from pytest_gpucluster.core.units import parse_option_time, share_of
 from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
-from pytest_gpucluster.plugin import fixtures, runs_tests, signals, suite_paths
-from pytest_gpucluster.plugin.check_patterns import refuse_unmatched
-from pytest_gpucluster.plugin.collection import Collection
+from pytest_gpucluster.kit.limits import LIMITS, shown_limit, wanted_limits
+from pytest_gpucluster.kit.os_config import OsConfig
+from pytest_gpucluster.plugin import fixtures, runs_tests
+from pytest_gpucluster.plugin.collection import Collection, choose
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.drain import (
     Drainage,
@@ -34,21 +43,19 @@ from pytest_gpucluster.plugin.drain import (
     little_patience,
     trial_reasons,
 )
-from pytest_gpucluster.plugin.equal_failures import EqualFailures
-from pytest_gpucluster.plugin.history import Memory, history_path
 from pytest_gpucluster.plugin.hooks import Hooks
-from pytest_gpucluster.plugin.html_report import Pages
-from pytest_gpucluster.plugin.item_protocol import ItemProtocol
-from pytest_gpucluster.plugin.item_result import clean, one_line
-from pytest_gpucluster.plugin.metrics_file import Gauges
-from pytest_gpucluster.plugin.node_access import NodeAccess
-from pytest_gpucluster.plugin.plan import Selection, make_plan
-from pytest_gpucluster.plugin.profile_check import ProfileCheck
-from pytest_gpucluster.plugin.run_metadata import is_full
-from pytest_gpucluster.plugin.settings import check_nodes, refuse_names, refuse_slurms_options, refuse_words
-from pytest_gpucluster.plugin.shell import own_limits, shell_warning
-from pytest_gpucluster.plugin.step_listener import StepListener
-from pytest_gpucluster.plugin.worker import Worker
+from pytest_gpucluster.plugin.items import ItemProtocol, clean, one_line
+from pytest_gpucluster.plugin.options import (
+    check_nodes,
+    refuse_names,
+    refuse_slurms_options,
+    refuse_unmatched,
+    refuse_words,
+)
+from pytest_gpucluster.plugin.outputs import Gauges, Memory, Pages, StepListener, history_path, is_full
+from pytest_gpucluster.plugin.reporting import EqualFailures
+from pytest_gpucluster.plugin.scheduling import NodeAccess, ProfileCheck
+from pytest_gpucluster.plugin.session import Worker
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
 from pytest_gpucluster.report.events import EventLog, read_log
@@ -56,13 +63,131 @@ from pytest_gpucluster.report.run_folder import EVENTS, RunFolder
 from pytest_gpucluster.report.step_logs import StepLogs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.suite_work import OnRequest
     from pytest_gpucluster.plugin.session import ClusterSession
+
+
+# variables that change what a step of a framework, of MPI or of Slurm does
+_MATTERS = (
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *(
+        "TF_CONFIG",
+        "XLA_FLAGS",
+        "OMP_NUM_THREADS",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+    ),
+    *(
+        "*_proxy",
+        "*_PROXY",
+        "*_VISIBLE_DEVICES",
+        "CUDA_*",
+        "NCCL_*",
+        "GLOO_*",
+        "TORCH_*",
+        "HOROVOD_*",
+        "RAY_*",
+    ),
+    *("UCX_*", "OMPI_*", "PMIX_*", "PRTE_*", "MPICH_*", "I_MPI_*", "FI_*", "ENROOT_*", "PYXIS_*"),
+    *("SLURM_*", "SRUN_*", "SBATCH_*", "SALLOC_*"),
+)
+_FOLDED = 3  # more variables of one prefix are shown as PREFIX_*
+# limits that Slurm can pass on: slurm.conf(5), PropagateResourceLimits
+_PASSED = ("as", "core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack")
+
+
+def shell_warning(
+    cluster: Cluster, slurm: Mapping[str, str], shell: Mapping[str, str], limits: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return what the log says of this shell: `text`, `variables`, `limits` and `action`; {} if nothing would matter.
+
+    `slurm`: slurmctld's configuration; `limits`: the soft limits of this process. Over SSH no shell variable or limit
+    of this machine reaches a job.
+    """
+    if cluster.transport.kind != "local" or cluster.access == "ssh":
+        return {}
+    names = sorted(name for name in shell if matters(name) and not _passed_by(cluster, name))
+    wanted = wanted_limits(cluster.section(OsConfig).limits)
+    lower = {
+        name: (limits[name], wanted[name])
+        for name in inherited_limits(slurm)
+        if name in wanted and limits.get(name, math.inf) < wanted[name]
+    }
+    parts = []
+    if names:
+        parts.append(
+            f"it sets {', '.join(folded(names))}, which no step gets: `pass_env` of an environment names what jobs need"
+        )
+    if lower:
+        shown = (
+            f"{name} {shown_limit(mine, LIMITS[name][1])} (os.limits: {shown_limit(least, LIMITS[name][1])})"
+            for name, (mine, least) in lower.items()
+        )
+        parts.append(
+            f"jobs that are submitted from it inherit {', '.join(shown)}: raise it for logins, or set "
+            "PropagateResourceLimits=NONE in slurm.conf"
+        )
+    if not parts:
+        return {}
+    return {
+        "text": f"the shell that runs pytest: {'; '.join(parts)}",
+        "variables": names,
+        "limits": {name: shown_limit(mine, LIMITS[name][1]) for name, (mine, _) in lower.items()},
+        "action": Action.CONFIGURE.value,
+    }
+
+
+def matters(name: str) -> bool:
+    """Return whether a variable changes what a step does, and is none that Slurm's clients need."""
+    return name not in CLIENT and any(fnmatchcase(name, pattern) for pattern in _MATTERS)
+
+
+def inherited_limits(slurm: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the limits that jobs inherit from the shell that submits them, from slurmctld's configuration."""
+
+    def stated(key: str) -> set[str]:
+        text = slurm.get(key, "").strip("()").lower()
+        return set() if text in ("", "null") else set(text.split(","))
+
+    if excepted := stated("PropagateResourceLimitsExcept"):
+        return tuple(name for name in _PASSED if name not in excepted)
+    chosen = stated("PropagateResourceLimits") or {"all"}
+    if "none" in chosen:
+        return ()
+    return tuple(name for name in _PASSED if "all" in chosen or name in chosen)
+
+
+def own_limits() -> dict[str, float]:
+    """Return the soft limits of this process in bytes or numbers; math.inf: unlimited."""
+    found = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[0] for name in _PASSED}
+    return {name: math.inf if value == resource.RLIM_INFINITY else value for name, value in found.items()}
+
+
+def folded(names: Iterable[str]) -> list[str]:
+    """Return names of variables, many of one prefix as one word.
+
+    >>> folded(["NCCL_A", "NCCL_B", "SLURM_A", "SLURM_B", "SLURM_C", "SLURM_D"])
+    ['NCCL_A', 'NCCL_B', 'SLURM_* (4)']
+    """
+    by_prefix: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        by_prefix[name.partition("_")[0]].append(name)
+    return [
+        word
+        for prefix, found in by_prefix.items()
+        for word in ([f"{prefix}_* ({len(found)})"] if len(found) > _FOLDED else found)
+    ]
+
+
+def _passed_by(cluster: Cluster, name: str) -> bool:
+    return any(is_passed(environment, name) for environment in cluster.environments.values())
 
 
 FIRST_PATIENCE = 5.0  # seconds; a client of a dead controller tries for 9 by itself (22.05)
@@ -86,7 +211,7 @@ def register(config: pytest.Config) -> None:
             config.pluginmanager.register(listener, "gpucluster-steps")
         hooks = Hooks(config, session, log, reports)
         options = Options.read(config.option)
-        config.args = suite_paths.choose(config, session.cluster.suites)
+        config.args = choose(config, session.cluster.suites)
         memory = make_memory(config, session, log, reports)
         gauges = Gauges(config, log, reports) if log is not None else None
     except GpuClusterError as error:
@@ -100,7 +225,6 @@ def register(config: pytest.Config) -> None:
     )
     config.pluginmanager.register(hooks, "gpucluster-hooks")
     config.pluginmanager.register(hooks.late, "gpucluster-late-checks")
-    config.pluginmanager.register(suite_paths, "gpucluster-suite-paths")
     collection = Collection(config, session)
     config.pluginmanager.register(collection, "gpucluster-collection")
     config.pluginmanager.register(NodeAccess(session, collection, log, hooks.say), "gpucluster-nodes")

@@ -16,11 +16,11 @@ from plugin_helpers import run_pytest
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.core import secure_tempfile as ownfile
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
-from pytest_gpucluster.plugin import metrics_file as gauges
-from pytest_gpucluster.plugin import session_factory as start
-from pytest_gpucluster.plugin.history import Memory
+from pytest_gpucluster.plugin import outputs as gauges
+from pytest_gpucluster.plugin import start
 from pytest_gpucluster.plugin.hooks import Hooks
-from pytest_gpucluster.plugin.item_result import clean_pair
+from pytest_gpucluster.plugin.items import clean_pair
+from pytest_gpucluster.plugin.outputs import Memory
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.history import History

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
@@ -166,3 +167,29 @@ def _expand(option: str, text: str) -> tuple[str, ...]:
     if not nodes:
         raise ConfigError(f"{option}: names no node")
     return nodes
+
+
+Lanes = tuple[tuple[str, ...], ...]
+
+ALL, ANY = "all", ""  # beside the numbers of lanes
+
+
+@dataclass(frozen=True)
+class NodeLease:
+    """Where an item runs: a lane's number, ALL or ANY; its nodes; `load`: no other item may use them meanwhile."""
+
+    lane: str
+    nodes: frozenset[str]
+    load: bool
+
+
+def make_lanes(nodes: Sequence[str], count: int, leaves: Mapping[str, str]) -> Lanes:
+    """Divide nodes into at most `count` lanes of equal size, to within one: {node: leaf switch} keeps a leaf together.
+
+    Nodes keep Slurm's order within their leaf, leaves that of their first node; no lane is empty.
+    """
+    first = {leaf: at for at, leaf in reversed(list(enumerate(leaves.get(node, "") for node in nodes)))}
+    ordered = sorted(nodes, key=lambda node: first[leaves.get(node, "")])
+    count = max(1, min(count, len(ordered)))
+    cuts = [len(ordered) * at // count for at in range(count + 1)]
+    return tuple(tuple(ordered[begin:end]) for begin, end in itertools.pairwise(cuts))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.plugin.late_checks import STOPPED, LateChecks
+from pytest_gpucluster.plugin.run_end import STOPPED, LateChecks
 
 if TYPE_CHECKING:
     import pytest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.plugin import signals
+from pytest_gpucluster.cluster import signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def _handlers() -> Iterator[None]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr("pytest_gpucluster.plugin.signals.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pytest_gpucluster.cluster.signals.time.monotonic", lambda: now[0])
     return now
 
 
@@ -82,7 +82,7 @@ def test_a_pause_lasts_as_long_as_it_should(clock: list[float], monkeypatch: pyt
         slept.append(seconds)
         clock[0] += seconds
 
-    monkeypatch.setattr("pytest_gpucluster.plugin.signals.time.sleep", sleep)
+    monkeypatch.setattr("pytest_gpucluster.cluster.signals.time.sleep", sleep)
     signals.catch()
     assert signals.pause(0.25)
     assert slept == pytest.approx([0.1, 0.1, 0.05])

@@ -12,7 +12,7 @@ from plugin_helpers import run_pytest
 
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.config.loader import load_cluster
-from pytest_gpucluster.plugin.selection import Selection, ignores, on_request_line, selects
+from pytest_gpucluster.plugin.collection import Selection, ignores, on_request_line, selects
 from pytest_gpucluster.report.proof import Required
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.cluster.plan import Kind, Problem
 from pytest_gpucluster.plugin import reporting
-from pytest_gpucluster.plugin.completeness import MAX_REASONS, Completeness, unproved_message
-from pytest_gpucluster.plugin.plan import Kind, Problem
+from pytest_gpucluster.plugin.run_end import MAX_REASONS, Completeness, unproved_message
 
 if TYPE_CHECKING:
     import pytest

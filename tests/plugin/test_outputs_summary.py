@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.plugin import summary
-from pytest_gpucluster.plugin.item_result import clean
-from pytest_gpucluster.plugin.summary import cell, classify
+from pytest_gpucluster.plugin import outputs
+from pytest_gpucluster.plugin.items import clean
+from pytest_gpucluster.plugin.outputs import cell, classify
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import NOT_PROVED
 from pytest_gpucluster.report.run_model import Run
@@ -53,7 +53,7 @@ def test_nodes_with_the_same_results_share_a_row_and_bad_ones_come_last() -> Non
         add(run, _record(node), "passed", "")
     add(run, _record("gpu02"), "failed", "7, expected 8")
     add(run, _record(""), "passed", "")
-    lines = summary.node_table(run)
+    lines = outputs.node_table(run)
     assert lines[-1].split() == ["gpu02", "1", "ok,", "1", "FAILED"]
     assert any(line.startswith("gpu[01,03] (cluster)") for line in lines)
 
@@ -63,7 +63,7 @@ def test_a_suite_that_does_not_apply_is_a_line_and_no_column() -> None:
     add(run, _record("gpu01"), "passed", "")
     add(run, {**_record("gpu01"), "suite": "ray"}, "not applicable", "not applicable: no ray")
     add(run, {**_record(""), "suite": "ray"}, "not applicable", "not applicable: no ray")
-    assert [line.split() for line in summary.node_table(run)] == [
+    assert [line.split() for line in outputs.node_table(run)] == [
         ["nodes", "gpu"], ["-------", "-----"], ["gpu01", "1", "ok"],
         ["not", "applicable", "here:", "ray", "(-v", "says", "why)"],
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_metrics_say_where_their_ends_were_measured() -> None:
             "passed",
             "",
         )
-    row = summary.metric_table(run)[-1].split()
+    row = outputs.metric_table(run)[-1].split()
     assert row == ["busbw", "GB/s", "3", "27.5", "gpu02", "360", "361.5", "gpu03"]
 
 
@@ -86,7 +86,7 @@ def test_one_value_alone_is_said_once() -> None:
     run = Run()
     metric = {"name": "busbw", "value": 360.0, "unit": "GB/s", "device": ""}
     add(run, _record("gpu01", metrics=[metric]), "passed", "")
-    assert summary.metric_table(run)[-1].split() == ["busbw", "GB/s", "1", "360", "gpu01"]
+    assert outputs.metric_table(run)[-1].split() == ["busbw", "GB/s", "1", "360", "gpu01"]
 
 
 def test_coverage_counts_what_was_not_judged() -> None:
@@ -94,8 +94,8 @@ def test_coverage_counts_what_was_not_judged() -> None:
     add(run, _record("gpu01"), "passed", "")
     add(run, _record("gpu01"), "not checked", "not checked: dmesg: Operation not permitted")
     add(run, _record("gpu02"), "not tested", "not tested: gpu02: DOWN")
-    assert summary.coverage(run) == "coverage: 1 of 3 checks judged, 1 not checked, 1 not tested"
-    assert summary.unjudged_lines(run, "not checked") == [
+    assert outputs.coverage(run) == "coverage: 1 of 3 checks judged, 1 not checked, 1 not tested"
+    assert outputs.unjudged_lines(run, "not checked") == [
         "not checked: gpu.count on gpu01: dmesg: Operation not permitted"
     ]
 
@@ -138,7 +138,7 @@ def test_tables_of_suites_are_in_the_order_of_their_places_with_each_note_once()
     add(run, _record("gpu02", cells=[_put("b", "z", "4", (1, 2), "late")]), "passed", "")
     add(run, _record("gpu02", cells=[_put("c", "x", "6", (2, 0))]), "passed", "")
     add(run, _record("gpu02", cells=[{**_put("r", "c", "5", (0, 0)), "title": "Latency"}]), "passed", "")
-    assert summary.suite_tables(run) == [
+    assert outputs.suite_tables(run) == [
         [
             "Bandwidth",
             "    x    y      z",
@@ -180,8 +180,8 @@ def test_the_table_of_metrics() -> None:
         "whole     C       1    4      gpu01",
     ]
     flat = "flat      C       2    1      gpu01 a      1         1      gpu01 b"
-    assert summary.metric_table(run) == [*head, flat, *rest]
-    assert summary.metric_table(Run()) == []
+    assert outputs.metric_table(run) == [*head, flat, *rest]
+    assert outputs.metric_table(Run()) == []
 
 
 def _of_every_end() -> Run:
@@ -205,7 +205,7 @@ def _of_every_end() -> Run:
 
 def test_checks_without_an_expectation_are_named_once() -> None:
     run = Run()
-    assert summary.without_expectation(run) == []
+    assert outputs.without_expectation(run) == []
     for check, why in (
         ("os.mounts", "the cluster file states no os.mounts"),
         ("os.uptime", "the cluster file states neither os.min_uptime nor os.max_uptime"),
@@ -213,7 +213,7 @@ def test_checks_without_an_expectation_are_named_once() -> None:
     ):
         for node in ("gpu01", "gpu02"):
             add(run, {**_record(node, "os"), "check": check}, "not applicable", f"not applicable: {why}")
-    assert summary.without_expectation(run) == [
+    assert outputs.without_expectation(run) == [
         "no expectation in the cluster file: os.mounts, os.uptime (gpucluster init --from-nodes drafts what most nodes have)"
     ]
 
@@ -223,14 +223,14 @@ def test_the_table_of_nodes_has_the_worst_at_its_end_and_a_bound() -> None:
     for place in range(1, 41):
         for _ in range(place):
             add(run, _record(f"gpu{place:02}"), "failed" if place == 7 else "passed", "")
-    lines = summary.node_table(run)
-    assert len(lines) == 2 + summary.MAX_ROWS + 1
+    lines = outputs.node_table(run)
+    assert len(lines) == 2 + outputs.MAX_ROWS + 1
     assert lines[-2].split() == ["gpu07", "7", "FAILED"]
     assert lines[-1] == "and 25 more kinds of nodes: see report.html"
 
 
 def test_the_table_of_nodes() -> None:
-    assert summary.node_table(_of_every_end()) == [
+    assert outputs.node_table(_of_every_end()) == [
         "nodes       gpu            os    run",
         "----------  -------------  ----  -------",
         "gpu02       2 ok           -     -",
@@ -243,44 +243,44 @@ def test_the_table_of_nodes() -> None:
         "(cluster)   -              -     1 ERROR",
         "not applicable here: ray (-v says why)",
     ]
-    assert summary.node_table(Run()) == []
+    assert outputs.node_table(Run()) == []
     run = Run()
     add(run, _record("gpu01", "ray"), "not applicable", "not applicable: y")
     add(run, _record("gpu01", "mpi"), "not applicable", "not applicable: y")
-    assert summary.node_table(run) == ["not applicable here: mpi, ray (-v says why)"]
+    assert outputs.node_table(run) == ["not applicable here: mpi, ray (-v says why)"]
 
 
 def test_coverage_of_every_end() -> None:
     """An entry of a node that was not available is no check, nor is a suite without proof: the numbers add up."""
     run = _of_every_end()
     add(run, _record("gpu03", check="gpu.proved"), "error", "gpu has not proved gpu03")
-    assert summary.coverage(run) == (
+    assert outputs.coverage(run) == (
         "coverage: 4 of 10 checks judged, 2 not applicable, 1 not checked, 1 not tested, 1 error, 1 skipped"
     )
     run.counts["gpu04"]["gpu"][NOT_PROVED] = run.counts["gpu04"]["gpu"].pop("failed")  # all nodes fail alike
-    assert summary.coverage(run).startswith("coverage: 4 of 10 checks judged")
-    assert summary.coverage(Run()) == "coverage: 0 of 0 checks judged"
+    assert outputs.coverage(run).startswith("coverage: 4 of 10 checks judged")
+    assert outputs.coverage(Run()) == "coverage: 0 of 0 checks judged"
 
 
 def test_the_one_reason_of_all_that_was_not_judged() -> None:
     run = Run()
-    assert summary.only_reason(run) == ""
+    assert outputs.only_reason(run) == ""
     add(run, _record("gpu01"), "not checked", "not checked: no right")
     add(run, _record("gpu02"), "not applicable", "not applicable: no right")
     add(run, _record("gpu02"), "not tested", "not tested: DOWN")
     add(run, _record("gpu02"), "failed", "7")
-    assert summary.only_reason(run) == "no right"
+    assert outputs.only_reason(run) == "no right"
     add(run, _record("gpu02"), "not checked", "not checked: another")
-    assert summary.only_reason(run) == ""
+    assert outputs.only_reason(run) == ""
 
 
 @pytest.mark.parametrize(
     ("count", "shown"),
     [
         (1, "gpu.c0"),
-        (summary.MAX_NAMES, "gpu.c0, gpu.c1, gpu.c2, gpu.c3"),
-        (summary.MAX_NAMES + 1, "gpu.c0, gpu.c1, gpu.c2, gpu.c3 and 1 more"),
-        (summary.MAX_NAMES + 2, "gpu.c0, gpu.c1, gpu.c2, gpu.c3 and 2 more"),
+        (outputs.MAX_NAMES, "gpu.c0, gpu.c1, gpu.c2, gpu.c3"),
+        (outputs.MAX_NAMES + 1, "gpu.c0, gpu.c1, gpu.c2, gpu.c3 and 1 more"),
+        (outputs.MAX_NAMES + 2, "gpu.c0, gpu.c1, gpu.c2, gpu.c3 and 2 more"),
     ],
 )
 def test_a_reason_names_four_checks(count: int, shown: str) -> None:
@@ -290,11 +290,11 @@ def test_a_reason_names_four_checks(count: int, shown: str) -> None:
         add(run, record, "not applicable", "not applicable: no NVSwitch")
     add(run, _record(""), "not checked", "not checked: no right")
     nodes = "gpu00" if count == 1 else f"gpu[00-{count - 1:02}]"
-    assert summary.unjudged_lines(run, "not applicable") == [
+    assert outputs.unjudged_lines(run, "not applicable") == [
         f"not applicable: {shown} on {nodes}: no NVSwitch"
     ]
-    assert summary.unjudged_lines(run, "not checked") == ["not checked: gpu.count on (cluster): no right"]
-    assert summary.unjudged_lines(run, "not tested") == []
+    assert outputs.unjudged_lines(run, "not checked") == ["not checked: gpu.count on (cluster): no right"]
+    assert outputs.unjudged_lines(run, "not tested") == []
 
 
 def test_a_cell() -> None:
@@ -321,11 +321,11 @@ def test_a_warning_is_told_of_each_node_once() -> None:
     run = Run()
     for node in ("gpu01", "gpu01", "gpu02"):
         add(run, _record(node, verdicts=[{"advisories": [advisory]}, {}]), "passed", "")
-    assert summary.advisory_lines(run) == ["warning: gpu.count on gpu[01-02]: GPU 1: measured 3, expected 0"]
-    for place in range(summary.MAX_WARNINGS):
+    assert outputs.advisory_lines(run) == ["warning: gpu.count on gpu[01-02]: GPU 1: measured 3, expected 0"]
+    for place in range(outputs.MAX_WARNINGS):
         found = [{"advisories": [{**advisory, "measured": f"{place + 4}"}]}]
         add(run, _record("gpu01", verdicts=found), "passed", "")
-    lines = summary.advisory_lines(run)
+    lines = outputs.advisory_lines(run)
     assert lines[-2:] == [
         "warning: gpu.count on gpu01: GPU 1: measured 22, expected 0",
         "warning: 1 more kinds: see report.html",
@@ -341,4 +341,4 @@ def test_remarks_are_one_line_per_check() -> None:
     assert remark_lines(run) == [
         "note: gpu.count on gpu[01-02]: 7 lines of 2 kinds without a known meaning, like: odd a"
     ]
-    assert summary.advisory_lines(run) == []
+    assert outputs.advisory_lines(run) == []

@@ -1,0 +1,528 @@
+"""What a run shows and writes: the tables of the terminal, logs of steps, history, page and metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import platform
+import statistics
+import threading
+from collections import Counter, defaultdict
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tabulate import tabulate
+
+from pytest_gpucluster import __version__
+from pytest_gpucluster.cluster import signals
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.safe_json import as_dict
+from pytest_gpucluster.core.secure_tempfile import Folder
+from pytest_gpucluster.core.text import some
+from pytest_gpucluster.plugin import runs_tests
+from pytest_gpucluster.plugin.collection import on_request_line
+from pytest_gpucluster.plugin.items import WAIVED, Record, clean, record_of
+from pytest_gpucluster.report.ascii_plot import draw
+from pytest_gpucluster.report.atomic_write import take_away
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.junit import shell_property
+from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED
+from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.verdict import ends_of_checks
+from pytest_gpucluster.report.waivers import unused, uses
+from pytest_gpucluster.report.words import folded, number, remark_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.result import StepResult
+    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.report.atomic_write import Reports
+    from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.report.regression import Comparison, ShownComparison
+    from pytest_gpucluster.report.run_model import Run
+    from pytest_gpucluster.report.step_logs import StepLogs
+
+
+DISTRIBUTIONS = (
+    "pytest",
+    "pytest-xdist",
+    "pytest-testinfra",
+    "pydantic",
+    "ClusterShell",
+)
+NARROWING = ("nodes", "exclude_nodes", "partition", "reservation")
+SCOPE = (*NARROWING, "account", "profile")
+
+
+def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
+    """Return who runs what from where, on which hardware, judged against what."""
+    cluster = session.cluster
+    return {
+        "description": cluster.description,
+        "versions": versions(),
+        "host": platform.node(),
+        "system": platform.platform(),
+        "user": user(),
+        "folder": str(config.invocation_params.dir),
+        "groups": [
+            {
+                "nodes": group.nodes,
+                "partition": group.partition or cluster.slurm.partition,
+                "profile": group.profile.name,
+                "description": group.profile.description,
+                "source": group.profile.source,
+                "simulated": group.profile.simulated,
+            }
+            for group in cluster.groups
+        ],
+        "slurmd": slurmds(session),
+        "scope": scope(config),
+        "shell": session.shell,
+        "required": list(cluster.required),
+        "not_applicable": dict(cluster.not_applicable),
+        "waivers": [waiver.as_dict(date.today()) for waiver in cluster.waivers],  # noqa: DTZ011 - the site's day
+        "full": is_full(config),
+    }
+
+
+def is_full(config: pytest.Config) -> bool:
+    """Return whether a run has all suites and all nodes of the cluster file: no option and no path narrows it."""
+    option = config.option
+    pytests = (
+        getattr(option, name, None)
+        for name in (
+            "lf",
+            "deselect",
+            "ignore",
+            "ignore_glob",
+            "stepwise",
+            "maxfail",
+        )  # of plugins that -p no: may leave out
+    )
+    narrowed = any(getattr(option, name, None) for name in (*NARROWING, "markexpr", "keyword"))
+    return not narrowed and not any(pytests) and config.args_source is not pytest.Config.ArgsSource.ARGS
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what judges."""
+    found = {"Python": platform.python_version(), "pytest-gpucluster": __version__}
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def slurmds(session: ClusterSession) -> dict[str, list[str]]:
+    """Return version of slurmd -> nodes, as Slurm's inventory has it."""
+    found: dict[str, list[str]] = {}
+    for node in session.plan.selected:
+        info = session.inventory.get(node)
+        if info is not None and info.version:
+            found.setdefault(info.version, []).append(node)
+    return found
+
+
+def scope(config: pytest.Config) -> dict[str, str]:
+    """Return the given options that decide what a run tests."""
+    option = config.option
+    given = {"-m": option.markexpr, "-k": option.keyword}
+    given |= {f"--{name.replace('_', '-')}": getattr(option, name) for name in SCOPE}
+    for suite in suites():
+        given |= {name: getattr(option, name.strip("-").replace("-", "_")) for name in suite.options}
+    given |= {"--slow": "yes" if option.slow else "", "--intrusive": "yes" if option.intrusive else ""}
+    return {name: str(value) for name, value in given.items() if value}
+
+
+def user() -> str:
+    """Return the name of whoever runs this, '' where the system does not know."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+UNJUDGED = ("not checked", "not applicable")
+MAX_NAMES = 4
+MAX_CURVES = 8
+MAX_ROWS = 15  # of nodes by suites
+NO_EXPECTATION = "the cluster file states "  # as checks say why they do not apply
+MAX_PROBLEMS, MAX_UNJUDGED, MAX_WARNINGS = 10, 20, 20  # lines
+
+
+def classify(report: pytest.TestReport) -> str | None:
+    """Return what one phase of an item says: passed, failed, error, or why it was skipped; None: nothing yet.
+
+    An exception in setup or teardown is an error (the infrastructure broke), in the test a failure (the node is
+    bad).
+    """
+    if report.outcome == "failed":
+        return "failed" if report.when == "call" else "error"
+    if report.outcome == "skipped":
+        record = getattr(report, "gpucluster", {})
+        return WAIVED if "waiver" in record else record.get("ended") or "skipped"
+    return "passed" if report.when == "call" else None
+
+
+def node_table(run: Run) -> list[str]:
+    """Draw nodes by suites; nodes with the same cells share a row. Bad rows come last, nearest to the prompt.
+
+    Suites of which nothing applies share one line below.
+    """
+    suites = [suite for suite in run.suites if any(_applies(row.get(suite)) for row in run.counts.values())]
+    rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for node, by_suite in run.counts.items():
+        if any(suite in by_suite for suite in suites):
+            rows[tuple(cell(by_suite.get(suite, Counter())) for suite in suites)].append(node)
+    ordered = sorted(rows.items(), key=lambda row: any("FAILED" in c or "ERROR" in c for c in row[0]))
+    left_out = max(0, len(ordered) - MAX_ROWS)
+    body = [(folded(nodes), *cells) for cells, nodes in ordered[left_out:]]
+    table = tabulate(body, headers=("nodes", *suites), disable_numparse=True).splitlines() if body else []
+    table += [f"and {left_out} more kinds of nodes: see report.html"] if left_out else []
+    aside = ", ".join(suite for suite in run.suites if suite not in suites)
+    return [*table, f"not applicable here: {aside} (-v says why)"] if aside else table
+
+
+def _applies(counter: Counter[str] | None) -> bool:
+    """Whether anything of a suite was more than not applicable."""
+    return counter is not None and counter.total() > counter["not applicable"]
+
+
+def metric_table(run: Run) -> list[str]:
+    """Draw one row per metric: how many values, least, median and greatest, and where the ends were measured."""
+    found: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    for result in run.results:
+        for it in result.metrics:
+            if not it.detail:
+                place = f"{result.node or CLUSTER} {it.device.partition(' (')[0]}".strip()
+                found[it.name, it.unit].append((float(it.value), place))
+    rows = []
+    for (name, unit), values in sorted(found.items()):
+        low, high = min(values), max(values)
+        spread: tuple[str, ...] = ()  # one value needs no range
+        if len(values) > 1:
+            middle = statistics.median(value for value, _ in values)
+            spread = (number(middle), number(high[0]), high[1])
+        rows.append((name, unit, len(values), number(low[0]), low[1], *spread))
+    headers = ("metric", "unit", "n", "min", "at", "median", "max", "at")
+    return tabulate(rows, headers=headers, disable_numparse=True).splitlines() if rows else []
+
+
+def suite_tables(run: Run) -> list[list[str]]:
+    """Draw the tables that suites have filled; rows and columns by their place, notes below."""
+    return [[title, *draw_cells(cells)] for title, cells in run.cells.items()]
+
+
+def only_reason(run: Run) -> str:
+    """Return the one reason of all that was not judged; '' where there are several, or none."""
+    reasons = {why for kind in UNJUDGED for why in run.unjudged.get(kind, ())}
+    return reasons.pop() if len(reasons) == 1 else ""
+
+
+def unjudged_lines(run: Run, kind: str) -> list[str]:
+    """Say what was not checked or not applicable, and why: one line a reason, checks and nodes folded."""
+    lines = []
+    for why, checks in run.unjudged.get(kind, {}).items():
+        names = sorted(checks)
+        lines.append(
+            f"{kind}: {some(names, MAX_NAMES)} on {folded(sorted(set().union(*checks.values())))}: {why}"
+        )
+    return lines
+
+
+def without_expectation(run: Run) -> list[str]:
+    """Name the checks that the cluster file states nothing for, in one line."""
+    reasons = run.unjudged.get("not applicable", {})
+    checks = {check for why, found in reasons.items() if why.startswith(NO_EXPECTATION) for check in found}
+    if not checks:
+        return []
+    draft = "gpucluster init --from-nodes drafts what most nodes have"
+    return [f"no expectation in the cluster file: {', '.join(sorted(checks))} ({draft})"]
+
+
+def advisory_lines(run: Run) -> list[str]:
+    """Write the warnings that fail no check: one line for each text, nodes folded."""
+    lines = [
+        f"warning: {check} on {folded(row.nodes)}: {part}: measured {measured}, expected {expected}"
+        for (check, part, measured, expected, _), row in run.warnings.items()
+    ]
+    rest = len(lines) - MAX_WARNINGS
+    more = f"warning: {rest} more kinds: see report.html"
+    return [*lines[:MAX_WARNINGS], more] if rest > 0 else lines
+
+
+def coverage(run: Run) -> str:
+    """Say in a line how many checks were really judged."""
+    ends = ends_of_checks(run)
+    judged = sum(ends[end] for end in ("passed", "failed", NOT_PROVED))  # the last: all nodes fail alike
+    parts = [f"{judged} of {ends.total()} checks judged"]
+    parts += [
+        f"{count} {kind}"
+        for kind in (WAIVED, "not applicable", "not checked", "not tested", "error", "skipped")
+        if (count := ends[kind])
+    ]
+    return f"coverage: {', '.join(parts)}"
+
+
+def draw_cells(cells: Iterable[dict[str, Any]]) -> list[str]:
+    """Draw one table of cells (row, column, text, note, place), each note once below it."""
+    known = list(cells)
+    rows = list(dict.fromkeys(put["row"] for put in sorted(known, key=lambda put: put["place"][0])))
+    columns = list(dict.fromkeys(put["column"] for put in sorted(known, key=lambda put: put["place"][1])))
+    ordered = sorted(known, key=lambda put: (rows.index(put["row"]), columns.index(put["column"])))
+    notes = list(dict.fromkeys(put["note"] for put in ordered if put["note"]))
+    texts = {
+        (put["row"], put["column"]): put["text"]
+        + (f" [{notes.index(put['note']) + 1}]" if put["note"] else "")
+        for put in ordered
+    }
+    lines = [(row, *(texts.get((row, column), "") for column in columns)) for row in rows]
+    table = tabulate(lines, headers=("", *columns), disable_numparse=True).splitlines()
+    return [*table, *(f"[{number}] {note}" for number, note in enumerate(notes, 1))]
+
+
+def cell(counter: Counter[str]) -> str:
+    """Write one cell: '24 ok', '23 ok, 1 FAILED'. What is not applicable is left out."""
+    shown = {
+        "passed": "ok",
+        "failed": "FAILED",
+        "error": "ERROR",
+        NOT_PROVED: "failed alike",  # on all nodes: none of them is at fault
+        "waived": "waived",
+        "not checked": "not checked",
+        "not tested": "not tested",
+    }
+    return ", ".join(f"{counter[kind]} {word}" for kind, word in shown.items() if counter[kind]) or "-"
+
+
+def header(session: ClusterSession, without_section: Sequence[str] = ()) -> list[str]:
+    """Return what is under test, and what is not. `without_section`: suites that the cluster file has no section for."""
+    plan = session.plan
+    slurm = ", real Slurm" if session.slurm is not None else ""
+    label = f"SIMULATED hardware{slurm}; " if session.cluster.simulated else ""
+    lines = [
+        *session.notes,
+        f"cluster: {session.cluster.name}: {label}{len(plan.judged)} of {len(plan.selected)} nodes",
+    ]
+    known = list(plan.problems.items())
+    lines += [f"not tested: {node}: {clean(problem.text)}" for node, problem in known[:MAX_PROBLEMS]]
+    if known[MAX_PROBLEMS:]:
+        lines.append(f"not tested: {len(known) - MAX_PROBLEMS} more, listed at the end")
+    if without_section:
+        lines.append(f"no section in the cluster file, not tested: {', '.join(without_section)}")
+    return lines
+
+
+def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str]:
+    """Yield nodes by suites, the metrics, what was not covered, and what was not tested."""
+    tables = (node_table(run), metric_table(run) if verbose else [], *suite_tables(run))
+    for table in filter(None, tables):
+        yield from (*table, "")
+    for curve in run.curves[:MAX_CURVES]:
+        width = min(100, get_terminal_size().columns)
+        yield from draw(curve["points"], width=width, title=f"{curve['title']}: bus bandwidth, GB/s")
+        yield ""
+    yield from unjudged_lines(run, "not applicable") if verbose else ()
+    yield from unjudged_lines(run, "not checked")[:MAX_UNJUDGED]
+    yield from without_expectation(run)
+    yield from advisory_lines(run)
+    yield from remark_lines(run) if verbose else ()
+    yield from (f"warning: {text}" for _, text in shell_property(as_dict(run.start.get("shell"))))
+    yield from (f"waived: {line}" for use in uses(run) for line in use.lines())
+    yield from (f"warning: {line}" for line in unused(run))
+    by_text: dict[str, list[str]] = {}
+    for node in run.selected:
+        problem = session.problem(node)
+        if problem is not None:
+            by_text.setdefault(problem.text, []).append(node)
+    yield from (f"not tested: {hostlist.fold(names)}: {text}" for text, names in by_text.items())
+    if line := on_request_line(session.selection or {}):
+        yield line
+    yield coverage(run)
+
+
+class StepListener:
+    """Registered where steps are run: writes a log of each, and notes it in the record of the item."""
+
+    def __init__(self, slurm: Slurm, logs: StepLogs) -> None:
+        self._logs, self._record = logs, Record("", "", "")
+        slurm.on_step = self._keep
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """A step that a fixture of a wider scope runs belongs to the item that needs the fixture first."""
+        self._record = record_of(item)
+
+    def _keep(self, result: StepResult) -> None:
+        own = (
+            threading.current_thread() is threading.main_thread()
+        )  # work before the first test runs beside the items
+        path = self._logs.keep(self._record.check if own else "", result)
+        if own and path:
+            self._record.logs.append(path)
+
+
+class Memory:
+    """Registered in the controller of a run with a history. `comparison` is None until the run is stored."""
+
+    def __init__(self, path: Path, log: EventLog, reports: Reports) -> None:
+        self.path, self.log, self.reports = path, log, reports
+        self.comparison: Comparison | None = None
+        with contextlib.closing(History(path, create=True, group=reports.group)):
+            pass  # a wrong file is reported before nodes are allocated
+
+    def write(self) -> None:
+        """Store the run. The nodes are released by now, so a lock of another writer holds none."""
+        with self.reports.writing(self.path):
+            try:
+                self._store()
+            except (GpuClusterError, OSError) as error:
+                raise GpuClusterError(f"the run is not in the history: {error}") from error
+
+    def runs(self) -> set[str]:
+        """Return the ids of all stored runs; GpuClusterError or OSError if the file cannot be read."""
+        if not self.path.exists():
+            return set()
+        with contextlib.closing(History(self.path)) as history:
+            return history.ids()
+
+    def _store(self) -> None:
+        if self.log.failed:  # a run with holes would pass for a whole one
+            raise GpuClusterError(f"the event log is not whole: {self.log.failed}")
+        run = recorded(self.log.model, str(self.log.path))
+        group, wait = self.reports.group, signals.pause
+        with contextlib.closing(History(self.path, create=True, group=group, wait=wait)) as history:
+            history.add(run)
+            self.comparison = history.compare(history.find(run.cluster, run.run))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """End with each metric beside its past, and name what got worse: nearest to the prompt."""
+        found = self.comparison
+
+        def write(line: str, *, yellow: bool = False) -> None:
+            terminalreporter.write_line(clean(line), yellow=yellow)  # another user may have written the file
+
+        if found is not None:
+            terminalreporter.section("history")
+            verbose = terminalreporter.verbosity > 0
+            for line in (found.head, *(["", *found.table(constant=verbose), ""] if found.against else [])):
+                write(line)
+            for line in found.lines():
+                write(line, yellow=True)
+            write(found.verdict())
+
+
+def history_path(option: str | None, key: str | None) -> Path | None:
+    """Return the file of --history, else the cluster file's `history`; None where neither is given."""
+    chosen = option if option is not None else key
+    if chosen is None:
+        return None
+    if not chosen.strip():
+        raise GpuClusterError("--history: names no file")
+    return Path(chosen).expanduser()
+
+
+class Pages:
+    """Registered in the controller. `gpucluster report` makes the same page from the log."""
+
+    def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
+        self.config, self.log, self.reports = config, log, reports
+        self.path = reports.folder / "report.html"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        """Make the template ready beside the run: there is time while it waits for its nodes, and none at its end."""
+        if runs_tests(self.config.option):
+            threading.Thread(target=_prepare, name="template", daemon=True).start()
+
+    def write(self) -> None:
+        """Write the page."""
+        from pytest_gpucluster.report import html  # the start of a run needs no templates
+
+        with self.reports.writing(self.path):
+            comparison, group = self._comparison(), self.reports.group
+            html.write(self.log.model, self.path, comparison=comparison, group=group)
+
+    def _comparison(self) -> ShownComparison | None:
+        memory = self.config.pluginmanager.get_plugin("gpucluster-history")
+        found = getattr(memory, "comparison", None)
+        return found.for_html() if found is not None else None
+
+
+def _prepare() -> None:
+    from pytest_gpucluster.report import html  # the start of a run needs no templates
+
+    html.prepare()
+
+
+NAME = "metrics.prom"
+FOR_COLLECTORS = 0o644  # names and numbers alone, for a collector that runs as a user of its own
+
+
+class Gauges:
+    """Registered in the controller."""
+
+    def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
+        path = config.option.metrics
+        if path is not None:
+            refuse(Path(path))
+        self.log, self.reports = log, reports
+        self._modes: dict[Path, int | None] = {reports.folder / NAME: None}
+        if path is not None:
+            self._modes[Path(path)] = FOR_COLLECTORS if reports.group is None else None
+        self._before: dict[Path, str] = {}  # the page of an earlier run
+        # of the run before, whose folder is the latest one until the first result
+        self._earlier = reports.runs.link.resolve() / NAME if reports.runs is not None else None
+
+    def write(self) -> None:
+        """Write the files. Those of an earlier run are removed in any case: they do not describe this run."""
+        for path, mode in self._modes.items():
+            with self.reports.writing(path):
+                try:
+                    self._write(path, mode)
+                except Exception as error:  # noqa: BLE001 - whatever it is
+                    try:
+                        take_away(path)
+                    except OSError as more:
+                        raise GpuClusterError(
+                            f"{error}; the file of an earlier run is still there ({more.strerror or more})"
+                        ) from error
+                    self._write(path, mode)  # its place on a full disk is free
+
+    def _write(self, path: Path, mode: int | None) -> None:
+        from pytest_gpucluster.report import prom  # the start of a run has no need of it
+
+        if path not in self._before:
+            own = path.parent == self.reports.folder
+            self._before[path] = prom.read(self._earlier if own and self._earlier else path)
+        prom.write(self.log.model, path, self._before[path], group=self.reports.group, mode=mode)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name the file of --metrics."""
+        for path in self._modes.keys() & self.reports.written.keys():
+            if path.parent != self.reports.folder:
+                terminalreporter.write_line(f"metrics: {path}")
+
+
+def refuse(path: Path) -> None:
+    """Raise GpuClusterError for a file that node_exporter would not read, or that cannot be written."""
+    if path.suffix != ".prom":
+        raise GpuClusterError(f"--metrics={path}: node_exporter reads files that end in .prom only")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise GpuClusterError(f"--metrics={path}: {path.parent} is not a folder that can be written to")
+    try:
+        Folder(path.parent).close()
+    except OSError as error:
+        raise GpuClusterError(
+            f"--metrics={path}: {path.parent}: {error.strerror}; name another file"
+        ) from error
