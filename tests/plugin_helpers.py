@@ -43,7 +43,6 @@ def test_whole(cluster):
 FULL = """
 import resource
 
-from constants import in_environment
 import pytest
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 import time
 from types import SimpleNamespace
@@ -264,7 +265,9 @@ def test_a_disk_that_is_full_at_the_end_leaves_nothing_of_yesterday(tmp_path: Pa
     options = ("--cluster=local", f"--metrics={collector}", "--history=h.db", "-p", "no:cacheprovider")
     assert run_pytest(tmp_path, *options, files={"test_x.py": GOOD}).rc == 0
     assert 'exit_status{cluster="local"} 0.0\n' in collector.read_text()
-    run = run_pytest(tmp_path, *options, files={"conftest.py": FULL_AT_THE_END})
+    # its own process: a fork writes its output to files, which are full as well
+    started = (shutil.which("env") or "env",)
+    run = run_pytest(tmp_path, *options, files={"conftest.py": FULL_AT_THE_END}, signals=started)
     assert run.rc == 1
     assert "Traceback" not in run.out + run.err
     assert [error.partition(": cannot be")[0].rpartition("/")[2] for error in run.errors[:1]] == [

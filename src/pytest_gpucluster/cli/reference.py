@@ -120,7 +120,7 @@ def _fixtures() -> Iterator[str]:
     yield "A test that uses a fixture of scope *item*, other than `srun`, `curve` and `table`, runs once per node."
     yield from ("", "| fixture | scope | what it is |", "|---|---|---|")
     for name, fact in fixtures.FACTS.items():
-        about = fact.function.__doc__ or fixtures.node.__doc__  # pytest makes `node` in another way
+        about = fact.function.__doc__ or fixtures.node.__doc__  # the fixture `node` has its own function
         yield _row(f"`{name}`", "session" if fact.once else "item", _flat(about or ""))
     yield ""
 

@@ -112,7 +112,7 @@ class ProbeError(GpuClusterError):
 class NotJudged(GpuClusterError):
     """A check, or a part of it, cannot be judged; the message is the reason.
 
-    A check raises one to end there, and yields one to go on with its other parts: what it yielded before counts.
+    A check raises one to end there, and yields one to continue with its other parts: what it yielded before counts.
     A fact, or a fixture of a test, raises one to end the item. `outcome`: how the check or item ends.
     """
 

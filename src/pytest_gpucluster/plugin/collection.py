@@ -443,5 +443,5 @@ class Collection:
         """Return the probes of the facts of items where these nodes are under test."""
         own = (item for item in kinds(items) if isinstance(item, CheckItem))
         asking = {fact.probes: None for item in own for fact in item.test.steps.values() if fact.probes}
-        probes = (probe for asked in asking for probe in asked(self._session.cluster, nodes))
+        probes = (probe for needed in asking for probe in needed(self._session.cluster, nodes))
         return list({probe.command: probe for probe in probes}.values())

@@ -244,12 +244,12 @@ def ordered(names: Iterable[str], facts: Mapping[str, Fact], who: str) -> dict[s
     """
     found: dict[str, Fact] = {}
 
-    def add(name: str, asked_by: str) -> None:
+    def add(name: str, needed_by: str) -> None:
         if name in found or name in BASES:
             return
         if (fact := facts.get(name)) is None:
             raise pytest.Collector.CollectError(
-                f"{asked_by} needs {name!r}, which is no fact of its suite or of the plugin"
+                f"{needed_by} needs {name!r}, which is no fact of its suite or of the plugin"
             )
         for needed in fact.arguments if fact.values is None else ():
             if fact.once and (needed == ITEM or (needed in facts and not facts[needed].once)):
