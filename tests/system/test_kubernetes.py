@@ -206,7 +206,7 @@ def test_healthy_cluster_passes_and_its_jobs_prove_ranks_and_are_removed(
     assert all(
         it["metadata"]["ownerReferences"][0]["name"].startswith("gpucluster-run-") for it in kubelet.jobs
     )
-    assert all(it["spec"]["activeDeadlineSeconds"] == 300 for it in kubelet.jobs)
+    assert all(it["spec"]["activeDeadlineSeconds"] == 660 for it in kubelet.jobs)
     assert found.requests.count("POST /api/v1/namespaces/default/services") == 1
     assert {"POST", "DELETE"} == {it.split()[0] for it in found.requests} - {"GET"}
 
