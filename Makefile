@@ -78,7 +78,7 @@ corpus: $(VENV)/.ready
 first-night: $(VENV)/.ready slurm $(FRAMEWORKS)/.ready
 	@$(BIN)/python tools/first_night.py $(SITES)
 
-# PACKAGES: below src/pytest_gpucluster, as `drain kit/xid.py`; SANDBOX=1: below slurm-sandbox/src/slurm_sandbox. The first run measures the tests, which takes minutes
+# PACKAGES: below src/pytest_gpucluster, as `drain kit/gpu/xid.py`; SANDBOX=1: below slurm-sandbox/src/slurm_sandbox. The first run measures the tests, which takes minutes
 COUNT ?= 160
 MINUTES ?= 10
 mutation: $(VENV)/.ready

@@ -16,7 +16,7 @@ from pytest_gpucluster.suites.nccl.measurement import Measurement
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpucluster.kit.pairing import Batch, Group, Round
+    from pytest_gpucluster.kit.nccl.pairing import Batch, Group, Round
 
 ALONE, WITHIN, ACROSS, RAIL, LOCAL = 365.0, 95.0, 90.0, 47.0, 345.0  # GB/s, of a fabric of 400 Gb/s adapters
 

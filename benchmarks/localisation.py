@@ -15,7 +15,7 @@ from campaigns import draw
 from link_model import LinkModel
 from tabulate import tabulate
 
-from pytest_gpucluster.kit import pairing as schedule
+from pytest_gpucluster.kit.nccl import pairing as schedule
 from pytest_gpucluster.suites.nccl.localization import Localiser
 
 if TYPE_CHECKING:

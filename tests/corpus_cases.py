@@ -52,7 +52,7 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import GpuClusterError, NotJudged, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
-from pytest_gpucluster.kit.nvidia_smi import PAUSE
+from pytest_gpucluster.kit.gpu.nvidia_smi import PAUSE
 from pytest_gpucluster.plugin.fixtures import FACTS
 from pytest_gpucluster.suite import probe_for
 

@@ -11,9 +11,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Outcome, Verdict
-from pytest_gpucluster.kit import nccl_tests
-from pytest_gpucluster.kit import nccl_validation as nccl
-from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.nccl import nccl_tests
+from pytest_gpucluster.kit.nccl import nccl_validation as nccl
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals

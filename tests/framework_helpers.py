@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin_helpers import Run, cluster_file, run_pytest
 
-from pytest_gpucluster.kit.payload_step import sent
+from pytest_gpucluster.kit.framework.payload_step import sent
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict

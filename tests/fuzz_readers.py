@@ -27,10 +27,12 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.drain.policy import Budget
 from pytest_gpucluster.drain.reason import read_reason
-from pytest_gpucluster.kit import kernel_log, mpi_errors, nccl_log, nccl_tests, node_facts
-from pytest_gpucluster.kit import mpi_facts as mpi
-from pytest_gpucluster.kit import payload_result as told
-from pytest_gpucluster.kit.nccl_names import NameFilter
+from pytest_gpucluster.kit.framework import payload_result as told
+from pytest_gpucluster.kit.mpi import mpi_errors
+from pytest_gpucluster.kit.mpi import mpi_facts as mpi
+from pytest_gpucluster.kit.nccl import nccl_log, nccl_tests
+from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
+from pytest_gpucluster.kit.node import kernel_log, node_facts
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.suites.accounting import config as accounting_config
 from pytest_gpucluster.suites.accounting import facts as accounting

@@ -12,10 +12,10 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Check, Outcome
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import nvidia_smi, xid_check
-from pytest_gpucluster.kit.fabric_manager import FabricManager
-from pytest_gpucluster.kit.gpu_config import GpuConfig
-from pytest_gpucluster.kit.kernel_log import Event, KernelLog
+from pytest_gpucluster.kit.gpu import nvidia_smi, xid_check
+from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
+from pytest_gpucluster.kit.gpu.gpu_config import GpuConfig
+from pytest_gpucluster.kit.node.kernel_log import Event, KernelLog
 from pytest_gpucluster.suites.gpu import checks
 
 if TYPE_CHECKING:

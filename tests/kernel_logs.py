@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import kernel_log
-from pytest_gpucluster.kit.kernel_state import STATE_SH
+from pytest_gpucluster.kit.node import kernel_log
+from pytest_gpucluster.kit.node.kernel_state import STATE_SH
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpucluster.kit.kernel_log import KernelLog
+    from pytest_gpucluster.kit.node.kernel_log import KernelLog
 
 # without the commands that read the state of the machine that runs the tests
 LOG_ALONE = kernel_log.kernel_log_of(()).command.removesuffix(STATE_SH)

@@ -7,7 +7,7 @@ from typing import Any
 from pytest_gpucluster.config.models import Group, Profile
 from pytest_gpucluster.core.check import Action, Outcome, Verdict
 from pytest_gpucluster.core.majority import Norm
-from pytest_gpucluster.kit.peers import norm
+from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.facts import Cpus, MemoryInfo, Mount
 from pytest_gpucluster.suites.os.storage_facts import Disk
 

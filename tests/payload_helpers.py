@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.slurm.result import TaskResult
 from pytest_gpucluster.config.models import FabricProfile, Profile
 from pytest_gpucluster.core.hostlist import fold
-from pytest_gpucluster.kit.nccl_transport import Connections, connections
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.nccl.nccl_transport import Connections, connections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

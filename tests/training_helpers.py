@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paths import TESTS
 
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, read_facts
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask, read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

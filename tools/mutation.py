@@ -55,7 +55,7 @@ PACKAGE = "pytest_gpucluster"
 TARGETS = (
     "core",
     "drain",
-    "kit/*.py",
+    "kit/*/*.py",
     "suites/*/*checks*",
     "cluster/plan.py",
     "config/loader.py",

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.fact import Probes
     from pytest_gpucluster.core.values import OptionalSection
-    from pytest_gpucluster.kit.between import Reach
-    from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+    from pytest_gpucluster.kit.framework.between import Reach
+    from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
 

@@ -21,7 +21,7 @@ from pytest_gpucluster.cluster.slurm import client
 from pytest_gpucluster.cluster.transport import Completed, LocalTransport
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.survey import Hardware
-from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from slurm_sandbox import cli as cli_sandbox
 from slurm_sandbox.api import SandboxError
 

@@ -23,7 +23,7 @@ from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.cluster.slurm.leftovers import Leftover
 from pytest_gpucluster.core.finding import Metric
-from pytest_gpucluster.kit import containers
+from pytest_gpucluster.kit.container import containers
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.run_snapshot import ItemMetric, Recorded, RecordedItem
 from pytest_gpucluster.sandbox import Sandbox

@@ -12,7 +12,7 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.plugin import text_options
 from pytest_gpucluster.plugin.drain import Options
 from pytest_gpucluster.plugin.options import check_nodes, refuse_names, refuse_slurms_options, refuse_words

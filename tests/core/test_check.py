@@ -24,8 +24,7 @@ from pytest_gpucluster.core.check import (
 )
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged, ProbeError
 from pytest_gpucluster.core.registry import import_checks
-from pytest_gpucluster.kit.mpi_errors import with_software_cause
-from pytest_gpucluster.kit.payload_result import (
+from pytest_gpucluster.kit.framework.payload_result import (
     PayloadResult,
     PayloadTask,
     last_stderr_line,
@@ -33,6 +32,7 @@ from pytest_gpucluster.kit.payload_result import (
     read_facts,
     signal_name,
 )
+from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
 
 FINDING = Finding("GPU 1", "7", "8")
 SENTENCE = "made for a test"

@@ -15,16 +15,16 @@ from pytest_gpucluster.core.common_cause import NO_MAJORITY
 from pytest_gpucluster.core.majority import Norm, decides, differs, less, near, norm, older, owners
 from pytest_gpucluster.core.outliers import Halves, Outliers, beyond_spread
 from pytest_gpucluster.core.registry import import_checks
-from pytest_gpucluster.kit import mpi_errors
-from pytest_gpucluster.kit import pairing as schedule
-from pytest_gpucluster.kit import xid_check as xid
-from pytest_gpucluster.kit.payload_result import (
+from pytest_gpucluster.kit.framework.payload_result import (
     PayloadResult,
     PayloadTask,
     last_stderr_line,
     most_common,
     read_facts,
 )
+from pytest_gpucluster.kit.gpu import xid_check as xid
+from pytest_gpucluster.kit.mpi import mpi_errors
+from pytest_gpucluster.kit.nccl import pairing as schedule
 
 if TYPE_CHECKING:
     from pathlib import Path

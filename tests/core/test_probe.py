@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from pytest_gpucluster.core.probe import Probe
-from pytest_gpucluster.kit.fabric_manager import FABRIC_MANAGER, FabricManager
-from pytest_gpucluster.kit.nvidia_smi import GPUS, Gpus
+from pytest_gpucluster.kit.gpu.fabric_manager import FABRIC_MANAGER, FabricManager
+from pytest_gpucluster.kit.gpu.nvidia_smi import GPUS, Gpus
 from pytest_gpucluster.suites.os import facts as basics
 
 

@@ -54,9 +54,12 @@ def is_of_bash(path: Path) -> bool:
 
 
 def test_every_program_is_found() -> None:
-    assert {"kit/kernel_log.awk", "kit/kernel_log.sh", "drain/retest.sh", "cluster/channel/agent.sh"} <= set(
-        map(of_path, FILES)
-    )
+    assert {
+        "kit/node/kernel_log.awk",
+        "kit/node/kernel_log.sh",
+        "drain/retest.sh",
+        "cluster/channel/agent.sh",
+    } <= set(map(of_path, FILES))
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -84,7 +87,7 @@ def test_every_awk_accepts_the_program(path: Path, awk: str) -> None:
 
 
 FOLDED = {
-    "kit/nvlink_errors.awk": (
+    "kit/gpu/nvlink_errors.awk": (
         """GPU 0: NVIDIA H200 (UUID: GPU-1)
 \t Link 0: Replay Errors: 0
 \t Link 0: Tx packets: 77

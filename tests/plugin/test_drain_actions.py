@@ -105,7 +105,7 @@ REPAIRS: dict[str, set[str]] = {
     "gpu.xid": {"reset gpu", "reboot", "drain"},
     "nccl.bandwidth": {"drain"},
     "nccl.pairs": {"drain"},
-    "os.kernel_log": {"reboot"},  # and the actions in kit/data/kernel-lines.yaml
+    "os.kernel_log": {"reboot"},  # and the actions in kit/node/data/kernel-lines.yaml
     "os.memory": {"return to vendor"},
     "os.mount_response": {"reboot"},
     "os.responds": {"reboot", "drain"},

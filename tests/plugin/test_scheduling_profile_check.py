@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.kit.profile_fit import Contradiction
+from pytest_gpucluster.kit.gpu.profile_fit import Contradiction
 from pytest_gpucluster.plugin.scheduling import why_not_judged
 
 OTHER = Contradiction("gpu[01-02]", "dgx-a100", "8 NVIDIA H200", "8 NVIDIA A100", ("h200-8",))

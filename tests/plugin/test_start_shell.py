@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.config.models import Cluster, EnvironmentConfig, Group, Profile, TransportConfig
-from pytest_gpucluster.kit.os_config import OsConfig
+from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.plugin.start import folded, inherited_limits, own_limits, shell_warning
 
 PLAIN = {

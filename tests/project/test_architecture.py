@@ -143,8 +143,9 @@ def test_the_configuration_loads_nothing_of_a_suite_but_its_models() -> None:
     models = {name.removeprefix(f"{PACKAGE}.") for name in named}
     assert models <= loaded
     packages = {"kit", "suites", *(f"suites.{suite.name}" for suite in suites())}
+    packages |= {name.rpartition(".")[0] for name in models}
     others = {name for name in loaded if name.startswith(("kit", "suites"))} - packages - models
-    assert others == {"kit.framework_config"}
+    assert others == {"kit.framework", "kit.framework.framework_config"}
 
 
 @pytest.mark.parametrize(
@@ -343,7 +344,7 @@ def test_the_reading_of_undocumented_uses_itself(text: str, count: int) -> None:
 
 
 def test_tests_are_where_their_source_is() -> None:
-    """`tests/kit/test_nvidia_smi_corpus.py` is of `kit/nvidia_smi.py`; system/, project/ and first_night/ test the whole."""
+    """`tests/kit/gpu/test_nvidia_smi_corpus.py` is of `kit/gpu/nvidia_smi.py`; system/, project/ and first_night/ test the whole."""
     lost = []
     for tests, source in ((ROOT / "tests", SOURCE), (ROOT / "slurm-sandbox/tests", SANDBOX_SOURCE)):
         for path in sorted(tests.rglob("test_*.py")):

@@ -237,7 +237,7 @@ def test_nothing_runs_with_sudo_but_what_the_page_names() -> None:
     runs = re.compile(r"(?<!remap_)root=True|= with_root\(|\"sudo\", \"-n\"|sudo -n \{")
     found = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if runs.search(path.read_text())}
     assert found == {
-        "kit/kernel_log.py",
+        "kit/node/kernel_log.py",
         "suites/accounting/steps.py",
         "suites/burnin/payload_counters.py",
         "suites/controller/steps.py",

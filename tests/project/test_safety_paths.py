@@ -21,8 +21,8 @@ from pytest_gpucluster.cluster.slurm import leftovers
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import open_own, temporary_folder
-from pytest_gpucluster.kit import kernel_state, own_folder
-from pytest_gpucluster.kit.mpi_step import Mpi
+from pytest_gpucluster.kit.mpi.mpi_step import Mpi
+from pytest_gpucluster.kit.node import kernel_state, own_folder
 from pytest_gpucluster.kit.payloads.own_folder import checked_folder, remove_named
 from pytest_gpucluster.suites.burnin import payload_host
 from pytest_gpucluster.suites.container.config import ContainerConfig
@@ -49,7 +49,7 @@ WRITES = re.compile(
     r"|os\.unlink|\.unlink\(|rm -[rf]|open_own\(|noclobber|set -C|\bown \"\$|make_command\(|write_text\(|remove_folder\("
 )
 # their own state folder, the reports (docs/safety.md above the list), names that the user gives, or in a listed folder
-ELSEWHERE = ("sandbox/", "report/", "drain/", "cli/examples.py", "core/secure_tempfile.py", "kit/own_folder.",
+ELSEWHERE = ("sandbox/", "report/", "drain/", "cli/examples.py", "core/secure_tempfile.py", "kit/node/own_folder.",
              "kit/payloads/own_folder.py", "kit/payloads/mpi/", "suites/container/payload", "suites/nccl/baseline.py",
              "suites/kubernetes/", "suites/ray/payload_driver.py")  # fmt: skip
 

@@ -72,8 +72,11 @@ ALLOWED_IN_SOURCE = {
     ("slurm_sandbox/spank/image.py", "nobody:x:65534"): "the user nobody",
     ("slurm_sandbox/spank/registry.py", "again: bool"): "the colon of an annotation",
     ("core/redact.py", "load|logs|look|make"): "first words of messages of other packages",
-    ("kit/containers.py", 'PREFIX}-kept"'): "names of containers that earlier versions left on nodes",
-    ("kit/nccl_step.py", "nodes asked for"): "a message of srun",
+    (
+        "kit/container/containers.py",
+        'PREFIX}-kept"',
+    ): "names of containers that earlier versions left on nodes",
+    ("kit/nccl/nccl_step.py", "nodes asked for"): "a message of srun",
 }
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 STEPS = """
-from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.gpu import nvidia_smi
 
 @pytest.fixture
 def gpus(facts):

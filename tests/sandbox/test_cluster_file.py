@@ -9,7 +9,7 @@ import pytest
 from sandbox_helpers import sandbox_folder, slurm
 
 from pytest_gpucluster import config
-from pytest_gpucluster.kit.os_config import OsConfig
+from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.sandbox import Sandbox
 from slurm_sandbox import daemons, hardware, namespaces
 from slurm_sandbox import node_files as render

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.kernel_log import kernel_log_of
+from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
 from pytest_gpucluster.suites.os.checks.kernel_log import kernel_log
 from slurm_sandbox import hardware, models

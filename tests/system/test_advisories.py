@@ -25,7 +25,7 @@ from pytest_gpucluster.core.check import (
     with_contention,
 )
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
-from pytest_gpucluster.kit.mpi_errors import with_software_cause
+from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
 from pytest_gpucluster.plugin.drain import _hardest
 from pytest_gpucluster.plugin.expect import MAX_SHOWN, describe
 from pytest_gpucluster.plugin.items import Record

@@ -23,7 +23,7 @@ from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.run_mark import container_name
-from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, remove_containers
+from pytest_gpucluster.kit.container.containers import ImageImport, NamedContainers, remove_containers
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig

@@ -15,7 +15,7 @@ from plugin_helpers import Run, cluster_file, names, run_pytest
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask, read_facts
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask, read_facts
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.ddp import payload
 from pytest_gpucluster.suites.ddp import steps as runner

@@ -12,7 +12,7 @@ import yaml
 from framework_helpers import ends, run_suite
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict, combined
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.ddp.config import DdpConfig
 
 if TYPE_CHECKING:

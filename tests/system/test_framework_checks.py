@@ -15,11 +15,11 @@ from system import test_tensorflow as test_tensorflow_suite
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotApplicable
-from pytest_gpucluster.kit import mpi_world
-from pytest_gpucluster.kit.mpi_config import MpiConfig
-from pytest_gpucluster.kit.mpi_errors import LaunchFailure
-from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpirunPath, MpiWorld, RankPair, Version
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.mpi import mpi_world
+from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
+from pytest_gpucluster.kit.mpi.mpi_errors import LaunchFailure
+from pytest_gpucluster.kit.mpi.mpi_facts import InstalledMpi, MpirunPath, MpiWorld, RankPair, Version
 from pytest_gpucluster.suites.ddp import checks as ddp
 from pytest_gpucluster.suites.horovod import checks as horovod
 from pytest_gpucluster.suites.mpi import checks as mpi

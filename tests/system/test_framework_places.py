@@ -9,7 +9,7 @@ from framework_helpers import DEADLINE, ROOT, framework_python
 from plugin_helpers import cluster_file, names, run_pytest
 from sandbox_helpers import sandbox_folder, slurm
 
-from pytest_gpucluster.kit.between import NOTHING
+from pytest_gpucluster.kit.framework.between import NOTHING
 from pytest_gpucluster.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from plugin_helpers import Run
 
-# tests/kit/test_between.py and tests/cluster/slurm/test_task_place.py prove the rules; this, that six suites follow them
+# tests/kit/framework/test_between.py and tests/cluster/slurm/test_task_place.py prove the rules; this, that six suites follow them
 pytestmark = pytest.mark.nightly
 SUITES = ("ddp", "horovod", "mpi", "ray", "tensorflow", "training")
 SECTIONS: dict[str, dict[str, Any]] = {

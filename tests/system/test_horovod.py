@@ -18,8 +18,8 @@ from sandbox_helpers import sandbox_folder
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError
-from pytest_gpucluster.kit.payload_result import read_facts
-from pytest_gpucluster.kit.payload_step import sent
+from pytest_gpucluster.kit.framework.payload_result import read_facts
+from pytest_gpucluster.kit.framework.payload_step import sent
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod import payload as world_payload
 from pytest_gpucluster.suites.horovod import payload_build as build_payload

@@ -19,9 +19,9 @@ from pytest_gpucluster.cluster.slurm.mpi_types import read_mpi_list
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import mpi_errors, mpi_world
-from pytest_gpucluster.kit.mpi_config import MpiConfig
-from pytest_gpucluster.kit.mpi_facts import (
+from pytest_gpucluster.kit.mpi import mpi_errors, mpi_world
+from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
+from pytest_gpucluster.kit.mpi.mpi_facts import (
     InstalledMpi,
     MpiRank,
     MpiRun,

@@ -20,8 +20,8 @@ from plugin_helpers import run_pytest
 from sandbox_helpers import free_port
 
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
-from pytest_gpucluster.kit.payload_step import command, sent
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.framework.payload_step import command, sent
 from pytest_gpucluster.suites.nccl_examples import checks, payload, payload_compile
 from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 

@@ -23,7 +23,7 @@ from user_helpers import PYTHON, Checkout, identity, readable_checkout
 from pytest_gpucluster.core import secure_tempfile as ownfile
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import kernel_log
+from pytest_gpucluster.kit.node import kernel_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.os import software_facts as os_software

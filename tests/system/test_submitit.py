@@ -16,8 +16,8 @@ from sandbox_helpers import environment, left_in_queue, queue, sandbox_folder, s
 
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core.check import Outcome, Verdict
-from pytest_gpucluster.kit.os_config import OsConfig
-from pytest_gpucluster.kit.payload_result import PayloadTask
+from pytest_gpucluster.kit.framework.payload_result import PayloadTask
+from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.submitit import checks
 from pytest_gpucluster.suites.submitit import steps as runner

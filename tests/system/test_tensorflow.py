@@ -12,7 +12,7 @@ from paths import ROOT
 from plugin_helpers import Run, cluster_file, names, run_pytest
 
 from pytest_gpucluster.core.check import Outcome, Verdict
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.tensorflow import checks, payload
 
 if TYPE_CHECKING:

@@ -123,7 +123,7 @@ def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm
 def _files(cluster: Cluster | None) -> list[Leftover]:
     from pytest_gpucluster.cluster.slurm import leftovers
     from pytest_gpucluster.core.registry import suites
-    from pytest_gpucluster.kit import containers
+    from pytest_gpucluster.kit.container import containers
 
     sharing = [suite for suite in suites() if suite.leftover_folders] if cluster is not None else []
     shared = [folder for suite in sharing for folder in suite.load(suite.leftover_folders or "")(cluster)]
@@ -154,7 +154,7 @@ def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) 
 def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> Iterator[Leftover]:
     from pytest_gpucluster.cluster.channel.channel import Fleet
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.kit import containers
+    from pytest_gpucluster.kit.container import containers
 
     progress = partial(print, file=sys.stderr) if results.json else print
     with Allocation.request(slurm, request, say=progress) as held, Fleet.over_slurm(slurm, held) as fleet:

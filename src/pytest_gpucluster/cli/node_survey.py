@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.kit import node_facts
+from pytest_gpucluster.kit.node import node_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

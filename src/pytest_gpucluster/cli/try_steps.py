@@ -14,8 +14,8 @@ from pytest_gpucluster.config.yaml_loader import clip
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.kit import node_facts
-from pytest_gpucluster.kit.between import ONE_NODE_RUN
+from pytest_gpucluster.kit.framework.between import ONE_NODE_RUN
+from pytest_gpucluster.kit.node import node_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -21,7 +21,7 @@ from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.core.errors import AllocationError, ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.topology import parse_slurm_topology
-from pytest_gpucluster.kit.containers import stale_user_files
+from pytest_gpucluster.kit.container.containers import stale_user_files
 from pytest_gpucluster.plugin.items import clean
 from pytest_gpucluster.plugin.session import ClusterSession
 

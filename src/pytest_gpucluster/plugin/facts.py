@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_gpucluster.cluster.channel.batch import batched
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -10,11 +12,13 @@ from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
 
     from pytest_gpucluster.cluster.channel.batch import Batch
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.fact import Fact
     from pytest_gpucluster.plugin.items import Record
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
@@ -122,6 +126,48 @@ class FactsCache:
             self._batch = None
         for cache in (self._facts, self._split, self.prefetched):
             cache.clear()
+
+
+class Made(NamedTuple):
+    """What a fact of the run is, or what its function raised; `rest` cleans up after it."""
+
+    value: Any = None
+    error: Exception | None = None
+    traceback: TracebackType | None = None
+    rest: Iterator[Any] = iter(())
+
+
+class MadeFacts:
+    """The facts of a run that are made once, each with what cleans up after it."""
+
+    def __init__(self) -> None:
+        self._made: dict[Fact, Made] = {}
+
+    def once(self, fact: Fact, arguments: dict[str, Any]) -> Any:
+        """Return what the function of a fact returned or yielded, or raise what it raised, at the first call."""
+        __tracebackhide__ = True
+        if fact not in self._made:
+            self._made[fact] = _made(fact, arguments)
+        found = self._made[fact]
+        if found.error is not None:
+            raise found.error.with_traceback(found.traceback)
+        return found.value
+
+    def end(self) -> None:
+        """Let go of the facts of the run; those that clean up do, the last one first. Raise the first error."""
+        made, self._made = list(self._made.values()), {}
+        with contextlib.ExitStack() as cleaning:
+            for one in made:
+                cleaning.callback(next, one.rest, None)
+
+
+def _made(fact: Fact, arguments: dict[str, Any]) -> Made:
+    __tracebackhide__ = True
+    try:
+        value = fact.function(**arguments)
+        return Made(next(value), rest=value) if inspect.isgeneratorfunction(fact.function) else Made(value)
+    except Exception as error:  # noqa: BLE001 - raised in each item that needs the fact
+        return Made(error=error, traceback=error.__traceback__)
 
 
 class ItemView:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, GpuProfile, Profile
-    from pytest_gpucluster.kit.nccl_tests import NcclRun
+    from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
 

@@ -175,7 +175,7 @@ class Hooks:
     def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
         """Let the facts of the run clean up after the last item."""
         if nextitem is None:
-            self.session.end_facts()
+            self.session.made.end()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(

@@ -272,7 +272,7 @@ def make(
     for name, fact in steps.items():
         if name not in values:
             given = {argument: values[argument] for argument in fact.arguments}
-            values[name] = view.session.once(fact, given) if fact.once else fact.function(**given)
+            values[name] = view.session.made.once(fact, given) if fact.once else fact.function(**given)
     return values
 
 

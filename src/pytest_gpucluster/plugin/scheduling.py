@@ -15,8 +15,8 @@ from xdist.scheduler import LoadScheduling
 from pytest_gpucluster.cluster.plan import ALL, ANY, Kind, Lanes, NodeLease
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.kit.nvidia_smi import GPUS
-from pytest_gpucluster.kit.profile_fit import contradiction
+from pytest_gpucluster.kit.gpu.nvidia_smi import GPUS
+from pytest_gpucluster.kit.gpu.profile_fit import contradiction
 from pytest_gpucluster.plugin import reporting, runs_tests
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
     from pytest_gpucluster.core.registry import Suite, Work
-    from pytest_gpucluster.kit.profile_fit import Contradiction
+    from pytest_gpucluster.kit.gpu.profile_fit import Contradiction
     from pytest_gpucluster.plugin.collection import Collection
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.events import EventLog

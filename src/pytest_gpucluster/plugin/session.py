@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import inspect
 import pickle
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.channel.channel_server import FleetClient
 from pytest_gpucluster.cluster.channel.testinfra_backend import host_of
@@ -24,12 +23,11 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.common_cause import Place, peer_groups
 from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable, StepError, TransportError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.plugin.facts import FactsCache
+from pytest_gpucluster.plugin.facts import FactsCache, MadeFacts
 from pytest_gpucluster.plugin.items import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.plan import Lanes, NodeLease
@@ -38,20 +36,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.core.common_cause import PeerGroup
-    from pytest_gpucluster.core.fact import Fact
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
-    from pytest_gpucluster.kit.profile_fit import Contradiction
+    from pytest_gpucluster.kit.gpu.profile_fit import Contradiction
     from pytest_gpucluster.suite import AnyProbe
-
-
-class Made(NamedTuple):
-    """What a fact of the run is, or what its function raised; `rest` cleans up after it."""
-
-    value: Any = None
-    error: Exception | None = None
-    traceback: TracebackType | None = None
-    rest: Iterator[Any] = iter(())
 
 
 @dataclass(frozen=True)
@@ -94,7 +82,7 @@ class ClusterSession:
         self._lost_at_end: Mapping[str, str] | None = None
         self._hosts: dict[str, Any] = {}
         self._of_peers: dict[Any, Any] = {}
-        self.made: dict[Fact, Made] = {}
+        self.made = MadeFacts()
         self.lanes: Lanes = (plan.testable,)
         self.turn_problem = ""  # why the item could not have its nodes
         self.selection: dict[str, Any] | None = None  # the `selection` event, once the items are collected
@@ -252,23 +240,6 @@ class ClusterSession:
         self.channel, self._begun = channel, {}
         self.forget_answers()
 
-    def once(self, fact: Fact, arguments: dict[str, Any]) -> Any:
-        """Return what the function of a fact returned or yielded, or raise what it raised, at the first call."""
-        __tracebackhide__ = True
-        if fact not in self.made:
-            self.made[fact] = _made(fact, arguments)
-        found = self.made[fact]
-        if found.error is not None:
-            raise found.error.with_traceback(found.traceback)
-        return found.value
-
-    def end_facts(self) -> None:
-        """Let go of the facts of the run; those that clean up do, the last one first. Raise the first error."""
-        made, self.made = list(self.made.values()), {}
-        with contextlib.ExitStack() as cleaning:
-            for one in made:
-                cleaning.callback(next, one.rest, None)
-
     def forget_answers(self) -> None:
         """Let go of the facts of all nodes, which are hundreds of megabytes where nodes are thousands."""
         self.facts.forget()
@@ -290,15 +261,6 @@ class ClusterSession:
 
     def close(self) -> None:
         """Let go of everything that this run holds."""
-
-
-def _made(fact: Fact, arguments: dict[str, Any]) -> Made:
-    __tracebackhide__ = True
-    try:
-        value = fact.function(**arguments)
-        return Made(next(value), rest=value) if inspect.isgeneratorfunction(fact.function) else Made(value)
-    except Exception as error:  # noqa: BLE001 - raised in each item that needs the fact
-        return Made(error=error, traceback=error.__traceback__)
 
 
 class Worker(ClusterSession):

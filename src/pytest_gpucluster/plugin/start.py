@@ -30,8 +30,8 @@ from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_f
 from pytest_gpucluster.core.units import parse_option_time, share_of
 from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
-from pytest_gpucluster.kit.limits import LIMITS, shown_limit, wanted_limits
-from pytest_gpucluster.kit.os_config import OsConfig
+from pytest_gpucluster.kit.node.limits import LIMITS, shown_limit, wanted_limits
+from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.plugin import fixtures, runs_tests
 from pytest_gpucluster.plugin.collection import Collection, choose
 from pytest_gpucluster.plugin.controller import Controller

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.kit.payload_step import sent
+from pytest_gpucluster.kit.framework.payload_step import sent
 
 try:
     from slurm_sandbox import api

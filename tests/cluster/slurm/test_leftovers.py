@@ -33,7 +33,7 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import AllocationError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import containers
+from pytest_gpucluster.kit.container import containers
 from pytest_gpucluster.plugin import controller as controllers
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.suites.submitit.config import SubmititConfig

@@ -22,10 +22,11 @@ from pytest_gpucluster.config.models import EnvironmentConfig, JobLimits, SlurmC
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import StepCancelled, StepError, StepTimeout
 from pytest_gpucluster.core.units import cpu_list
-from pytest_gpucluster.kit import containers, framework_step
-from pytest_gpucluster.kit import mpi_step as mpi
-from pytest_gpucluster.kit import nccl_step as nccl
-from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.container import containers
+from pytest_gpucluster.kit.framework import framework_step
+from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.mpi import mpi_step as mpi
+from pytest_gpucluster.kit.nccl import nccl_step as nccl
 from pytest_gpucluster.suites.container import steps as container_exam
 from pytest_gpucluster.suites.slurm import checks
 from pytest_gpucluster.suites.slurm import diagnostic_step as exam

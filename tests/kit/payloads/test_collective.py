@@ -17,7 +17,7 @@ from framework_helpers import imported
 from paths import ROOT
 from sandbox_helpers import free_port
 
-from pytest_gpucluster.kit.payload_step import sent
+from pytest_gpucluster.kit.framework.payload_step import sent
 from pytest_gpucluster.kit.payloads import collective, collective_data, rendezvous
 from pytest_gpucluster.suites.nccl.measurement import Measurement
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from framework_helpers import imported
 
-from pytest_gpucluster.kit import payload_step
-from pytest_gpucluster.kit.payload_step import PRELUDE, command, sent
+from pytest_gpucluster.kit.framework import payload_step
+from pytest_gpucluster.kit.framework.payload_step import PRELUDE, command, sent
 from pytest_gpucluster.kit.payloads import prelude
 from pytest_gpucluster.suites.ray import payload_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SOURCE = Path(payload_step.__file__).parents[1]
+SOURCE = Path(payload_step.__file__).parents[2]
 PAYLOADS = [
     path
     for path in sorted(SOURCE.rglob("*.py"))

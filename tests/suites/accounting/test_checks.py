@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_partitions
-from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.core.check import Action, Check, Outcome
 from pytest_gpucluster.suites.accounting import checks, trial_checks
 from pytest_gpucluster.suites.accounting.config import AccountingConfig
 from pytest_gpucluster.suites.accounting.facts import Answer, Association, JobRecord, QosInfo, Share, TrialJob
@@ -638,7 +638,7 @@ def test_several_preemptions_are_distinguished() -> None:
 
 def test_only_trials_need_the_option_intrusive() -> None:
     for module, marks in ((checks, ()), (trial_checks, ("intrusive", "exclusive"))):
-        found = [one for one in vars(module).values() if getattr(one, "name", "").startswith("accounting.")]
+        found = [one for one in vars(module).values() if isinstance(one, Check)]
         assert found
         assert all(tuple(one.marks) == marks for one in found)
 

@@ -12,7 +12,7 @@ from pytest_gpucluster import config as configs
 from pytest_gpucluster.config.models import GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.core.outliers import Halves, outliers
-from pytest_gpucluster.kit.gpu_peaks import KNOWN, LANE, Floor, figures_of, floor_of
+from pytest_gpucluster.kit.gpu.gpu_peaks import KNOWN, LANE, Floor, figures_of, floor_of
 from pytest_gpucluster.suites.burnin import load_checks, removal, stragglers
 from pytest_gpucluster.suites.burnin.config import (
     DTYPES,

@@ -26,7 +26,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import ConfigError, StepMisplaced
-from pytest_gpucluster.kit.payload_step import command, sent
+from pytest_gpucluster.kit.framework.payload_step import command, sent
 from pytest_gpucluster.plugin.fixtures import LiveLine
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.run_model import read_run

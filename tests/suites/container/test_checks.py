@@ -12,8 +12,8 @@ from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.containers import ImageImport
-from pytest_gpucluster.kit.enroot import (
+from pytest_gpucluster.kit.container.containers import ImageImport
+from pytest_gpucluster.kit.container.enroot import (
     SEARCH,
     EnrootSpace,
     Pyxis,
@@ -24,7 +24,7 @@ from pytest_gpucluster.kit.enroot import (
     read_space,
     remove_command,
 )
-from pytest_gpucluster.kit.enroot import UNKNOWN as NO_LIST
+from pytest_gpucluster.kit.container.enroot import UNKNOWN as NO_LIST
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
 from pytest_gpucluster.suites.container.facts import (

@@ -8,7 +8,7 @@ import pytest
 from counter_examples import MONITOR, PASSED, WARNING, CounterExample, assert_as_expected, name
 
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.enroot import read_names, read_space
+from pytest_gpucluster.kit.container.enroot import read_names, read_space
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
 

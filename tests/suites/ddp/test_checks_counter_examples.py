@@ -8,7 +8,7 @@ import pytest
 from counter_examples import MONITOR, PASSED, CounterExample, assert_as_expected, name
 from payload_helpers import NCCL_LOG, NODES, connected, each_rank, fabric, step
 
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.ddp import checks
 
 if TYPE_CHECKING:

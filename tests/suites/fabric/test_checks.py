@@ -45,9 +45,9 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outc
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.fabric_manager import FabricManager
-from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, Topology
-from pytest_gpucluster.kit.port_errors import USUAL
+from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
+from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus, Topology
+from pytest_gpucluster.kit.node.port_errors import USUAL
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband
 from pytest_gpucluster.suites.fabric.config import Counter, FabricConfig

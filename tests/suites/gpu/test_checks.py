@@ -11,8 +11,8 @@ from gpu_helpers import FAULTS, MIB, PROFILE, Host, failing, judge, logged, uuid
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.majority import Norm, norm
-from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.kit.fabric_manager import FabricManager
+from pytest_gpucluster.kit.gpu import nvidia_smi
+from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
 from pytest_gpucluster.suites.gpu.checks import health, inventory, links, memory
 
 

@@ -11,6 +11,7 @@ from gpu_helpers import devices
 
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.plugin.facts import MadeFacts
 from pytest_gpucluster.suites.gpu.known_cause import with_known_cause
 from pytest_gpucluster.suites.gpu.missing_gpus import HINT
 
@@ -43,7 +44,7 @@ def an_item(node: str, *, requested: bool = True, gpus: int | None = 8) -> Any:
     facts = Facts({"gpu01": ALL, "gpu02": FEW, "gpu03": ALL}, requested=requested)
     profile = SimpleNamespace(gpu=gpus and SimpleNamespace(count=gpus))
     nodes = {name: SimpleNamespace(profile=profile) for name in ("gpu01", "gpu02", "gpu03", "gpu04")}
-    session = SimpleNamespace(facts=facts, nodes=nodes, made={})
+    session = SimpleNamespace(facts=facts, nodes=nodes, made=MadeFacts())
     return SimpleNamespace(session=session, record=SimpleNamespace(node=node))
 
 

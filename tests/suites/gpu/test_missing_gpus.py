@@ -8,7 +8,7 @@ import pytest
 from gpu_helpers import devices, lost
 
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
-from pytest_gpucluster.kit.nvidia_smi import Gpus
+from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus
 from pytest_gpucluster.suites.gpu.missing_gpus import (
     HINT,
     RESET_HINT,

@@ -9,7 +9,7 @@ from gpu_helpers import PROFILE, Host, devices, failing, judge, lost
 
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Action, Finding, Outcome
-from pytest_gpucluster.kit import nvidia_csv, nvidia_smi
+from pytest_gpucluster.kit.gpu import nvidia_csv, nvidia_smi
 from pytest_gpucluster.suites.gpu.checks import inventory, memory
 from pytest_gpucluster.suites.gpu.readings import nvidia_smi_message
 

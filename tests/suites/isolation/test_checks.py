@@ -11,7 +11,7 @@ from kernel_logs import fold
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.core.check import CHECKS, Action, Outcome, Verdict
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.isolation import checks
 from pytest_gpucluster.suites.isolation.exemptions import Exemptions
 from pytest_gpucluster.suites.isolation.logins import Login

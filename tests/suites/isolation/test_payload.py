@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.kit.payload_step import command
+from pytest_gpucluster.kit.framework.payload_step import command
 from pytest_gpucluster.suites.isolation import payload, payload_memory, steps
 
 if TYPE_CHECKING:

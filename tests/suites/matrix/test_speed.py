@@ -17,9 +17,9 @@ from counter_examples import (
 )
 
 from pytest_gpucluster.core.check import Action, Metric, Outcome
-from pytest_gpucluster.kit import nccl_log
-from pytest_gpucluster.kit.mpi_facts import MpiRank, MpiRun, MpiWorld, RankPair
-from pytest_gpucluster.kit.nccl_tests import NcclOutput, read
+from pytest_gpucluster.kit.mpi.mpi_facts import MpiRank, MpiRun, MpiWorld, RankPair
+from pytest_gpucluster.kit.nccl import nccl_log
+from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, read
 from pytest_gpucluster.suites.matrix import speed
 from pytest_gpucluster.suites.matrix.speed import (
     CPUS,

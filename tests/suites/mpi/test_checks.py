@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.common_cause import Place, peer_groups
-from pytest_gpucluster.kit.mpi_config import MpiConfig
-from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRank, MpiRun, MpiWorld
+from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
+from pytest_gpucluster.kit.mpi.mpi_facts import InstalledMpi, MpiRank, MpiRun, MpiWorld
 from pytest_gpucluster.suites.mpi import checks as mpi
 
 LEVELS = ("single", "funneled", "serialized", "multiple")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from counter_examples import MONITOR, NOT_APPLICABLE, PASSED, CounterExample, assert_as_expected, name
 
-from pytest_gpucluster.kit import mpi_world
-from pytest_gpucluster.kit.mpi_facts import MpiRun, read_world, with_nodes
+from pytest_gpucluster.kit.mpi import mpi_world
+from pytest_gpucluster.kit.mpi.mpi_facts import MpiRun, read_world, with_nodes
 from pytest_gpucluster.suites.mpi import checks
 
 NODES = ("gpu01", "gpu02", "gpu03")

@@ -19,8 +19,8 @@ from pytest_gpucluster.config.models import BandwidthThreshold, FabricProfile, G
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.outliers import outliers
-from pytest_gpucluster.kit.nccl_floor import Floor
-from pytest_gpucluster.kit.nccl_tests import NcclRun, read
+from pytest_gpucluster.kit.nccl.nccl_floor import Floor
+from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun, read
 from pytest_gpucluster.suites.nccl import baseline
 from pytest_gpucluster.suites.nccl.bandwidth import (
     Ceiling,

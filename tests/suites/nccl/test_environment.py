@@ -9,7 +9,7 @@ import pytest
 from pytest_gpucluster.config import load_profile
 from pytest_gpucluster.config.models import Group, Profile
 from pytest_gpucluster.core.check import Action, Outcome, Verdict
-from pytest_gpucluster.kit.nccl_names import NameFilter
+from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
 from pytest_gpucluster.suites.nccl import environment as checks
 from pytest_gpucluster.suites.nccl.environment_facts import HcaPort, NcclEnvironment, Setting
 from pytest_gpucluster.suites.nccl.environment_rules import number

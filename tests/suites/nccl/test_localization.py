@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import ROOT
 
-from pytest_gpucluster.kit import pairing as schedule
+from pytest_gpucluster.kit.nccl import pairing as schedule
 from pytest_gpucluster.suites.nccl import fleet
 from pytest_gpucluster.suites.nccl.localization import Localiser
 from pytest_gpucluster.suites.nccl.measurement import Bound, Localisation, Measurement, fleet_bound
@@ -40,7 +40,7 @@ from pytest_gpucluster.suites.nccl.measurement import (
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
-    from pytest_gpucluster.kit.pairing import Batch
+    from pytest_gpucluster.kit.nccl.pairing import Batch
 
 
 def names(count: int) -> list[str]:

@@ -28,13 +28,13 @@ from pytest_gpucluster.config.models import BandwidthThreshold, Cluster, Environ
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit import nccl_log
-from pytest_gpucluster.kit import nccl_step as runners
-from pytest_gpucluster.kit import nccl_validation as beliefs
-from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.kit.nccl_rows import Half, NcclRow
-from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement
-from pytest_gpucluster.kit.nccl_tests import NcclOutput, NcclRun
+from pytest_gpucluster.kit.nccl import nccl_log
+from pytest_gpucluster.kit.nccl import nccl_step as runners
+from pytest_gpucluster.kit.nccl import nccl_validation as beliefs
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
+from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
+from pytest_gpucluster.kit.nccl.nccl_step import NcclCommand, NcclMeasurement
+from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, NcclRun
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED
 from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet

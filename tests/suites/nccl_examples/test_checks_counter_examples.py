@@ -16,7 +16,7 @@ from counter_examples import (
 )
 from payload_helpers import NODES
 
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.nccl_examples import checks
 from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 

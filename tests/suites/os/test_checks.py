@@ -13,8 +13,8 @@ from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.os_config import MountConfig
-from pytest_gpucluster.kit.peers import norm
+from pytest_gpucluster.kit.node.os_config import MountConfig
+from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import (
     disks,
     hardware,

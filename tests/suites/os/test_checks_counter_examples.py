@@ -25,8 +25,8 @@ from os_helpers import ALONE, CPUS, GIB, NONE, peers
 
 from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.os_config import MountConfig, OsConfig
-from pytest_gpucluster.kit.peers import Peers, norm
+from pytest_gpucluster.kit.node.os_config import MountConfig, OsConfig
+from pytest_gpucluster.kit.node.peers import Peers, norm
 from pytest_gpucluster.suites.os import facts, software_facts
 from pytest_gpucluster.suites.os.checks import (
     disks,

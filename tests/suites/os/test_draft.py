@@ -15,7 +15,7 @@ from pytest_gpucluster.config.init_template import draft as whole_draft
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.survey import Survey
-from pytest_gpucluster.kit.os_config import OsConfig
+from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.suites.os import draft, facts, network_facts, software_facts
 from pytest_gpucluster.suites.os.facts import Mount
 from pytest_gpucluster.suites.os.network_facts import Network, NetworkInterface

@@ -18,11 +18,11 @@ from paths import TESTS
 from pytest_gpucluster.core import probe as base
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe
-from pytest_gpucluster.kit import enroot
-from pytest_gpucluster.kit import mpi_facts as mpi
-from pytest_gpucluster.kit.containers import ImageImport
-from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRank, MpiWorld, RankPair, Version
-from pytest_gpucluster.kit.own_folder import OWN_SH
+from pytest_gpucluster.kit.container import enroot
+from pytest_gpucluster.kit.container.containers import ImageImport
+from pytest_gpucluster.kit.mpi import mpi_facts as mpi
+from pytest_gpucluster.kit.mpi.mpi_facts import InstalledMpi, MpiRank, MpiWorld, RankPair, Version
+from pytest_gpucluster.kit.node.own_folder import OWN_SH
 from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import facts as os_facts

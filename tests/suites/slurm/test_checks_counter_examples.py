@@ -21,7 +21,7 @@ from counter_examples import (
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, PartitionInfo, StuckJob, parse_nodes
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.config.models import GpuProfile, JobLimits, NodeProfile, Profile
-from pytest_gpucluster.kit.peers import norm
+from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.slurm import checks
 from pytest_gpucluster.suites.slurm.diagnostic_step import (
     DiagnosticTask,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from counter_examples import MONITOR, PASSED, WARNING, CounterExample, assert_as_expected, name
 
-from pytest_gpucluster.kit.payload_result import PayloadTask
+from pytest_gpucluster.kit.framework.payload_result import PayloadTask
 from pytest_gpucluster.suites.submitit import checks
 from pytest_gpucluster.suites.submitit.checks import SubmititResult
 

@@ -8,7 +8,7 @@ import pytest
 from counter_examples import MONITOR, NOT_CHECKED, PASSED, CounterExample, assert_as_expected, name
 from payload_helpers import each_rank, step
 
-from pytest_gpucluster.kit.payload_result import PayloadResult
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 from pytest_gpucluster.suites.tensorflow import checks
 
 GUIDE = "https://www.tensorflow.org/guide/distributed_training"

@@ -24,8 +24,8 @@ from training_helpers import NODES, NONE, Change, of_rank, recorded
 
 from pytest_gpucluster import config as configs
 from pytest_gpucluster.core.check import Action, Outcome
-from pytest_gpucluster.kit.between import Reach
-from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.framework.between import Reach
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.training import checks, payload_model
 from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLimit
 from pytest_gpucluster.suites.training.facts import trained_in

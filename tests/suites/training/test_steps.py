@@ -11,7 +11,7 @@ from training_helpers import NODES, NONE, of_rank, recorded
 
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core.run_mark import mark_in
-from pytest_gpucluster.kit.payload_result import PayloadResult
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 from pytest_gpucluster.suites.training.config import TrainingConfig
 from pytest_gpucluster.suites.training.payload import FOLDER
 from pytest_gpucluster.suites.training.steps import Training

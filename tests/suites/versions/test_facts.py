@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.kit.enroot import Pyxis
+from pytest_gpucluster.kit.container.enroot import Pyxis
 from pytest_gpucluster.suites.versions.facts import VERSIONS, InstalledVersion, NodeVersions
 
 

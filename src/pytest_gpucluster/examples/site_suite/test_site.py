@@ -16,7 +16,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import ProbeError, StepError
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
-from pytest_gpucluster.kit.payload_step import command
+from pytest_gpucluster.kit.framework.payload_step import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.core.values import Model, Text
-from pytest_gpucluster.kit.known_lines import data_file
+from pytest_gpucluster.kit.node.known_lines import data_file
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
 
 if TYPE_CHECKING:

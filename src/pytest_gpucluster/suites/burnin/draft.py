@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit import node_facts
+from pytest_gpucluster.kit.node import node_facts
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.registry import Suite

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Allowance
-from pytest_gpucluster.kit import xid as xids
-from pytest_gpucluster.kit.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
-from pytest_gpucluster.kit.xid_check import ACTIONS
+from pytest_gpucluster.kit.gpu import xid as xids
+from pytest_gpucluster.kit.gpu.xid_check import ACTIONS
+from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS
 from pytest_gpucluster.suites.burnin.load_checks import unmeasured
 from pytest_gpucluster.suites.burnin.results import held

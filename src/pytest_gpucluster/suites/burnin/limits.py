@@ -1,6 +1,6 @@
 """Hard limits of a burn-in's rates: a lower rate fails, and the node may be drained. Pure.
 
-They come from the cluster file (`burnin.expect`), else from the hardware profile (`burnin`), else from kit/gpu_peaks.py. A
+They come from the cluster file (`burnin.expect`), else from the hardware profile (`burnin`), else from kit/gpu/gpu_peaks.py. A
 rate without a hard limit is judged only by burnin.stragglers.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding
 from pytest_gpucluster.core.majority import decides
-from pytest_gpucluster.kit.gpu_peaks import Floor, bare, floor_of
+from pytest_gpucluster.kit.gpu.gpu_peaks import Floor, bare, floor_of
 from pytest_gpucluster.suites.burnin.results import unit_of
 
 if TYPE_CHECKING:

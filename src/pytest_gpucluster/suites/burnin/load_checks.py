@@ -20,7 +20,7 @@ from pytest_gpucluster.core.check import (
 )
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.units import format_duration, format_size
-from pytest_gpucluster.kit.mpi_errors import with_software_cause
+from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
 from pytest_gpucluster.suites.burnin.config import DTYPES, GPU_LOADS
 from pytest_gpucluster.suites.burnin.limits import Rate, limit_of, misses, rates, too_slow
 from pytest_gpucluster.suites.burnin.results import HOST, unit_of

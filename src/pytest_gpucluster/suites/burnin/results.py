@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import norm
-from pytest_gpucluster.kit.gpu_processes import EXPECTED_PROCESSES
+from pytest_gpucluster.kit.gpu.gpu_processes import EXPECTED_PROCESSES
 from pytest_gpucluster.suites.burnin.config import HOST_METRICS, BurninLimit
 
 if TYPE_CHECKING:

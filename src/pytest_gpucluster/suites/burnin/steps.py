@@ -19,8 +19,8 @@ from pytest_gpucluster.cluster.slurm.streaming_step import StreamingStep
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import SlurmError, StepError, StepMisplaced
 from pytest_gpucluster.core.units import format_duration, parse_duration
-from pytest_gpucluster.kit.pairing import circle
-from pytest_gpucluster.kit.payload_step import command, environment_named
+from pytest_gpucluster.kit.framework.payload_step import command, environment_named
+from pytest_gpucluster.kit.nccl.pairing import circle
 from pytest_gpucluster.suites.burnin import payload, removal
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS, BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals

@@ -11,7 +11,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import floor
 from pytest_gpucluster.core.majority import differs
-from pytest_gpucluster.kit.enroot import UNKNOWN, jobs_of, may_be_named
+from pytest_gpucluster.kit.container.enroot import UNKNOWN, jobs_of, may_be_named
 from pytest_gpucluster.suites.container.facts import HOST_VALUE, MOUNTED, PASSED, RANKS_PER_NODE
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.enroot import EnrootSpace, Pyxis
+    from pytest_gpucluster.kit.container.enroot import EnrootSpace, Pyxis
     from pytest_gpucluster.suites.container.config import ContainerConfig
     from pytest_gpucluster.suites.container.facts import ContainerFacts, StepFacts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from pytest_gpucluster.core.values import ContainerMount, FolderPath, Image, Size, Text
-from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 
 
 class ContainerConfig(FrameworkConfig):

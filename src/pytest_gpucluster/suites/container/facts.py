@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpucluster.kit.containers import ImageImport
+    from pytest_gpucluster.kit.container.containers import ImageImport
     from pytest_gpucluster.suites.container.config import ContainerConfig
 
 HOST_VALUE, PASSED = "gpucluster-outside", "passed-through"

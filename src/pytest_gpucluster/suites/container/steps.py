@@ -17,8 +17,9 @@ from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.kit import enroot, own_folder
-from pytest_gpucluster.kit.containers import ImageImport, NamedContainers, messages_of, why_failed
+from pytest_gpucluster.kit.container import enroot
+from pytest_gpucluster.kit.container.containers import ImageImport, NamedContainers, messages_of, why_failed
+from pytest_gpucluster.kit.node import own_folder
 from pytest_gpucluster.suites.container.facts import (
     HOST_VALUE,
     MOUNTED,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.errors import ConfigError, NotApplicable, ProbeError
 from pytest_gpucluster.core.majority import norm
-from pytest_gpucluster.kit import enroot
-from pytest_gpucluster.kit.containers import NamedContainers
+from pytest_gpucluster.kit.container import enroot
+from pytest_gpucluster.kit.container.containers import NamedContainers
 from pytest_gpucluster.suite import Tests, fact, probed, required_section
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.enroot import Pyxis
+    from pytest_gpucluster.kit.container.enroot import Pyxis
     from pytest_gpucluster.plugin.fixtures import LiveLine
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import ContainerFacts

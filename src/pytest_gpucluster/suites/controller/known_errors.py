@@ -18,7 +18,7 @@ from pydantic import AfterValidator
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.known_lines import known, regular_expression
 from pytest_gpucluster.core.values import Model, Text
-from pytest_gpucluster.kit.known_lines import data_file
+from pytest_gpucluster.kit.node.known_lines import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -12,18 +12,18 @@ from pytest_gpucluster.core.check import NO_MEMORY, Action, Finding, Metric, che
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.between import judge_between
-from pytest_gpucluster.kit.mpi_errors import with_software_cause
-from pytest_gpucluster.kit.nccl_transport import judge_transport
-from pytest_gpucluster.kit.payload_result import most_common
+from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.framework.payload_result import most_common
+from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
+from pytest_gpucluster.kit.nccl.nccl_transport import judge_transport
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement, Verdict
-    from pytest_gpucluster.kit.between import Reach
-    from pytest_gpucluster.kit.payload_result import Fact, PayloadResult, PayloadTask
+    from pytest_gpucluster.kit.framework.between import Reach
+    from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult, PayloadTask
 
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 HOOK_FIRST_PORT, HOOK_PORTS = 61000, 4536  # Enroot's 50-slurm-pytorch.sh: 61000 + job id % 4536

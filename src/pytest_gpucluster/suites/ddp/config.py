@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from pytest_gpucluster.kit.framework_config import RanksConfig
+from pytest_gpucluster.kit.framework.framework_config import RanksConfig
 
 RankVariable = Literal["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]
 

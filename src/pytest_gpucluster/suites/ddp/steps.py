@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.nccl_transport import LOGGED
+from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED
 from pytest_gpucluster.suites.ddp import checks
 from pytest_gpucluster.suites.ddp.config import DdpConfig
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.cluster.slurm.step import StepRequest
-    from pytest_gpucluster.kit.payload_result import PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 AGENTS = (
     4.0  # torchrun hangs only if it takes longer than this times the duration of the same work under srun

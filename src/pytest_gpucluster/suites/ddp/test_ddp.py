@@ -22,7 +22,7 @@ from pytest_gpucluster.suites.ddp.config import DdpConfig
 from pytest_gpucluster.suites.ddp.steps import Ddp
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.kit.payload_result import PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
     from pytest_gpucluster.plugin.session import Node
 
 BACKENDS = ("gloo", "nccl")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.kit.nvidia_smi import topology_of
-from pytest_gpucluster.kit.pcie import NEAR, REPRESENTOR, bridges, made_up_paths, pci_path
+from pytest_gpucluster.kit.gpu.nvidia_smi import topology_of
+from pytest_gpucluster.kit.gpu.pcie import NEAR, REPRESENTOR, bridges, made_up_paths, pci_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

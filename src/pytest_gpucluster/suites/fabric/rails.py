@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.majority import Norm, norm
 from pytest_gpucluster.core.values import Model, Text
-from pytest_gpucluster.kit.known_lines import data_file
-from pytest_gpucluster.kit.pcie import root_port, served
+from pytest_gpucluster.kit.gpu.pcie import root_port, served
+from pytest_gpucluster.kit.node.known_lines import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

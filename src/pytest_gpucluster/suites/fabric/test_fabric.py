@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.errors import NotApplicable
-from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
-from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.gpu import fabric_manager as fabric_manager_probe
+from pytest_gpucluster.kit.gpu import nvidia_smi
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suite import Tests, fact, peer_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric import facts as infiniband

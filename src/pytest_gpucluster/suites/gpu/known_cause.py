@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.fact import Fact
-from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.suites.gpu.missing_gpus import (
     MissingGpus,
     UsualBuses,
@@ -61,7 +61,7 @@ def _missing_of(session: ClusterSession, node: str) -> MissingGpus | None:
         return None
     if sum(not gpu.lost for gpu in gpus) >= profile.count:
         return None
-    return missing_gpus(gpus, profile.count, session.once(_USUAL_BUSES, {"session": session}))
+    return missing_gpus(gpus, profile.count, session.made.once(_USUAL_BUSES, {"session": session}))
 
 
 def _usual_buses(session: ClusterSession) -> UsualBuses:

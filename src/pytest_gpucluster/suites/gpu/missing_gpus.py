@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit.nvidia_smi import REQUIRES_RESET
+from pytest_gpucluster.kit.gpu.nvidia_smi import REQUIRES_RESET
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Finding, Verdict
-    from pytest_gpucluster.kit.nvidia_smi import Gpus
+    from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus
 
 HINT = "dmesg | grep -i -e xid -e nvrm; lspci -d 10de:; power the node off and on; reseat the GPU"
 RESET_HINT = "dmesg | grep Xid; end what uses the GPU; nvidia-smi -r (with NVSwitch: of all GPUs), or reboot"

@@ -10,13 +10,13 @@ from pytest_gpucluster.core.check import Action, Finding, Judgement
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, differs, norm
 from pytest_gpucluster.core.text import matches
-from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED, is_unsupported
+from pytest_gpucluster.kit.gpu.nvidia_csv import NOT_REPORTED, is_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.config.models import GpuProfile
-    from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus
+    from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
 
 P = ParamSpec("P")
 ByModel = dict[str, Norm[str]]

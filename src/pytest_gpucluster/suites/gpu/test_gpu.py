@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit import fabric_manager as fabric_manager_probe
-from pytest_gpucluster.kit import kernel_log as kernel_log_probe
-from pytest_gpucluster.kit import nvidia_smi, xid_check
+from pytest_gpucluster.kit.gpu import fabric_manager as fabric_manager_probe
+from pytest_gpucluster.kit.gpu import nvidia_smi, xid_check
+from pytest_gpucluster.kit.node import kernel_log as kernel_log_probe
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, peer_probed, probed
 from pytest_gpucluster.suites.gpu import checks
 

@@ -13,17 +13,17 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
 from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.between import judge_between
-from pytest_gpucluster.kit.nccl_transport import judge_transport
-from pytest_gpucluster.kit.payload_result import most_common
+from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.framework.payload_result import most_common
+from pytest_gpucluster.kit.nccl.nccl_transport import judge_transport
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.between import Reach
-    from pytest_gpucluster.kit.nccl_transport import Connections
+    from pytest_gpucluster.kit.framework.between import Reach
+    from pytest_gpucluster.kit.nccl.nccl_transport import Connections
     from pytest_gpucluster.suites.horovod.facts import Build
 
 INVALID = "the ranks of the job are not valid: see horovod.ranks"

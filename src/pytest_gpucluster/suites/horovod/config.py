@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from pytest_gpucluster.core.values import Program, Text
-from pytest_gpucluster.kit.framework_config import RanksConfig
+from pytest_gpucluster.kit.framework.framework_config import RanksConfig
 
 
 class HorovodConfig(RanksConfig):

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError, StepError
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.mpi_step import as_batch
-from pytest_gpucluster.kit.nccl_transport import LOGGED
+from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.mpi.mpi_step import as_batch
+from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 from pytest_gpucluster.suites.horovod.config import HorovodConfig
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.cluster.slurm.step import StepRequest
-    from pytest_gpucluster.kit.payload_result import PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 FIRST_PORT, PORT_SPREAD = 28000, 4000  # below 32768, where the ephemeral ports of Linux begin
 RESERVE = 15.0  # seconds of the deadline in which a rank reports where it hangs

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
     from pytest_gpucluster.suites.isolation.exemptions import Exemptions
     from pytest_gpucluster.suites.isolation.logins import Login
     from pytest_gpucluster.suites.isolation.pam import PamFacts

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.kit.framework_step import nodes_by_allocation
+from pytest_gpucluster.kit.framework.framework_step import nodes_by_allocation
 from pytest_gpucluster.kit.suite_work import Submission
 from pytest_gpucluster.suites.isolation.config import IsolationConfig
 

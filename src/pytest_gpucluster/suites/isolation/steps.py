@@ -15,16 +15,16 @@ from pytest_gpucluster.cluster.environment import OF_STEPS, OWN_LIMITS
 from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.core import units
 from pytest_gpucluster.core.errors import SlurmError, StepError, TransportError
-from pytest_gpucluster.kit.framework_step import nodes_by_allocation, payload_tasks, step_or_timeout
-from pytest_gpucluster.kit.payload_result import PayloadResult
-from pytest_gpucluster.kit.payload_step import command
+from pytest_gpucluster.kit.framework.framework_step import nodes_by_allocation, payload_tasks, step_or_timeout
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult
+from pytest_gpucluster.kit.framework.payload_step import command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.kit.framework_step import NodesUnderTest
+    from pytest_gpucluster.kit.framework.framework_step import NodesUnderTest
     from pytest_gpucluster.suites.isolation.config import IsolationConfig
     from pytest_gpucluster.suites.isolation.exemptions import Exemptions
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.kit.nccl_tests import read
-from pytest_gpucluster.kit.nccl_validation import RunSpec, validate_run
+from pytest_gpucluster.kit.nccl.nccl_tests import read
+from pytest_gpucluster.kit.nccl.nccl_validation import RunSpec, validate_run
 from pytest_gpucluster.suites.kubernetes.checks import replicas
 
 if TYPE_CHECKING:

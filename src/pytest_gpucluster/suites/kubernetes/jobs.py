@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.kit.payload_step import COLLECTIVE, command
+from pytest_gpucluster.kit.framework.payload_step import COLLECTIVE, command
 from pytest_gpucluster.suites.kubernetes.facts import read_job_pods, read_uid, whole
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, check, combined
 from pytest_gpucluster.core.errors import ConfigError, NotApplicable, NotAvailable
-from pytest_gpucluster.kit.mpi_world import PMI_KINDS
+from pytest_gpucluster.kit.mpi.mpi_world import PMI_KINDS
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 
 if TYPE_CHECKING:

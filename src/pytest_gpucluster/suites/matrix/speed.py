@@ -14,16 +14,16 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.units import cpu_list
-from pytest_gpucluster.kit.nccl_log import HINTS
+from pytest_gpucluster.kit.nccl.nccl_log import HINTS
 from pytest_gpucluster.suites.matrix.checks import COLUMNS, ROWS, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement, Verdict
-    from pytest_gpucluster.kit.mpi_facts import MpiRun
-    from pytest_gpucluster.kit.nccl_log import NcclLog
-    from pytest_gpucluster.kit.nccl_tests import NcclOutput
+    from pytest_gpucluster.kit.mpi.mpi_facts import MpiRun
+    from pytest_gpucluster.kit.nccl.nccl_log import NcclLog
+    from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput
 
 MEASURED = ("cpu", "mpi", "nccl")  # columns whose workloads have a rate
 PER_TASK = "CPUs/task"

@@ -14,12 +14,12 @@ from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, StepError
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit import mpi_world
-from pytest_gpucluster.kit.mpi_config import MpiConfig
-from pytest_gpucluster.kit.mpi_step import MPIRUN, Mpi, attempt
-from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.kit.nccl_step import NcclStep, log_of, output_of
-from pytest_gpucluster.kit.nccl_validation import RunSpec, validate_run
+from pytest_gpucluster.kit.mpi import mpi_world
+from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
+from pytest_gpucluster.kit.mpi.mpi_step import MPIRUN, Mpi, attempt
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
+from pytest_gpucluster.kit.nccl.nccl_step import NcclStep, log_of, output_of
+from pytest_gpucluster.kit.nccl.nccl_validation import RunSpec, validate_run
 from pytest_gpucluster.suites.matrix import checks, speed
 from pytest_gpucluster.suites.matrix.checks import Cell, CellWork, State
 from pytest_gpucluster.suites.matrix.speed import Comparison
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import EnvironmentConfig
-    from pytest_gpucluster.kit.framework_step import NodesUnderTest
-    from pytest_gpucluster.kit.nccl_log import NcclLog
-    from pytest_gpucluster.kit.nccl_tests import NcclOutput
+    from pytest_gpucluster.kit.framework.framework_step import NodesUnderTest
+    from pytest_gpucluster.kit.nccl.nccl_log import NcclLog
+    from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput
     from pytest_gpucluster.suites.matrix.config import MatrixConfig
     from pytest_gpucluster.suites.matrix.speed import Rate
 

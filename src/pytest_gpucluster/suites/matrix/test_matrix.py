@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.core.errors import NotAvailable
-from pytest_gpucluster.kit.framework_step import nodes_by_allocation
+from pytest_gpucluster.kit.framework.framework_step import nodes_by_allocation
 from pytest_gpucluster.suite import Tests, each, fact, required_section
 from pytest_gpucluster.suites.matrix import checks, speed
 from pytest_gpucluster.suites.matrix.config import MatrixConfig

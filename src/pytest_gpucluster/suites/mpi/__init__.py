@@ -6,7 +6,7 @@ SUITE = Suite(
     __name__,
     order=7,
     markers=("mpi: MPI programs by mpirun and srun",),
-    section="pytest_gpucluster.kit.mpi_config:MpiConfig",
+    section="pytest_gpucluster.kit.mpi.mpi_config:MpiConfig",
     frameworks=("mpi4py",),
     proof=("mpi.installed", "mpi.between"),
     draft="draft:lines",

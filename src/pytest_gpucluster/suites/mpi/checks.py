@@ -1,6 +1,6 @@
 """MPI: the installations on the nodes, and the speed of a world of ranks between nodes. Pure.
 
-kit/mpi_world.py judges the world itself; the checks of sums and speeds apply to valid worlds only.
+kit/mpi/mpi_world.py judges the world itself; the checks of sums and speeds apply to valid worlds only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import differs, norm
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.kit import mpi_world
-from pytest_gpucluster.kit.between import judge_between
+from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.mpi import mpi_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.common_cause import PeerGroup
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.between import Reach
-    from pytest_gpucluster.kit.mpi_config import MpiConfig
-    from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun, RankPair
+    from pytest_gpucluster.kit.framework.between import Reach
+    from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
+    from pytest_gpucluster.kit.mpi.mpi_facts import InstalledMpi, MpiRun, RankPair
 
 LEVELS = ("single", "funneled", "serialized", "multiple")
 MICRO = 1e6

@@ -9,7 +9,7 @@ from pytest_gpucluster.config.yaml_loader import clip
 if TYPE_CHECKING:
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.core.survey import Software, Survey
-    from pytest_gpucluster.kit.mpi_config import MpiConfig
+    from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
 
 EXAMPLE = "# mpi: {launchers: [mpirun, srun --mpi=pmix]}"
 

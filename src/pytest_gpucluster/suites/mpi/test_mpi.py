@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.mpi_types import PMI_TYPES
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.kit import mpi_world
-from pytest_gpucluster.kit.mpi_config import MpiConfig
-from pytest_gpucluster.kit.mpi_step import IN_CONTAINER, MPIRUN, Mpi
+from pytest_gpucluster.kit.mpi import mpi_world
+from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
+from pytest_gpucluster.kit.mpi.mpi_step import IN_CONTAINER, MPIRUN, Mpi
 from pytest_gpucluster.suite import Tests, each, fact, probed, required_section
 from pytest_gpucluster.suites.mpi import checks
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.between import Reach
-    from pytest_gpucluster.kit.mpi_facts import InstalledMpi, MpiRun
+    from pytest_gpucluster.kit.framework.between import Reach
+    from pytest_gpucluster.kit.mpi.mpi_facts import InstalledMpi, MpiRun
     from pytest_gpucluster.plugin.session import ClusterSession, Node
 
 

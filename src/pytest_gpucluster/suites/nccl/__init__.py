@@ -6,7 +6,7 @@ SUITE = Suite(
     __name__,
     order=5,
     markers=("nccl: collectives, judged against thresholds, and the bad node named",),
-    section="pytest_gpucluster.kit.nccl_config:NcclConfig",
+    section="pytest_gpucluster.kit.nccl.nccl_config:NcclConfig",
     options={
         "--baseline": {
             "metavar": "record|FILE",

@@ -1,7 +1,7 @@
 """Judges the bandwidth of a valid NCCL run: per size, out-of-place, against a threshold with a source. Pure.
 
 Averages are not judged, since they depend on the sweep, and thresholds are not extrapolated: `NoThresholdError` names the
-nearest rows and the differences. Without a row, the largest message must reach the floor of kit/nccl_floor.py. A figure
+nearest rows and the differences. Without a row, the largest message must reach the floor of kit/nccl/nccl_floor.py. A figure
 above the capacity of the links fails.
 """
 
@@ -15,15 +15,15 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.kit.nccl_validation import aligned
+from pytest_gpucluster.kit.nccl.nccl_validation import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.config.models import BandwidthThreshold, Profile
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.nccl_floor import Floor
-    from pytest_gpucluster.kit.nccl_tests import NcclRun
+    from pytest_gpucluster.kit.nccl.nccl_floor import Floor
+    from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun
 
 _SLACK = 1.02  # clocks and rounding
 _NEAREST = 3

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from pytest_gpucluster.config.models import BandwidthThreshold
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.secure_tempfile import Folder
-from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.yaml_loader import clip, quoted
-from pytest_gpucluster.kit import node_facts
+from pytest_gpucluster.kit.node import node_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.core.survey import Software, Survey
-    from pytest_gpucluster.kit.nccl_config import NcclConfig
+    from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 
 PREFERRED = ("pmix", "pmi2", "cray_shasta")  # what Open MPI understands before what MPICH does
 PROGRAM, SIZES = "all_reduce_perf", "-b 1M -e 4G -f 2 -g 1"

@@ -9,8 +9,8 @@ from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.check import Action, Advisory, Finding, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, differs, norm
-from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.kit.payload_step import environment_named
+from pytest_gpucluster.kit.framework.payload_step import environment_named
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suites.nccl.environment_rules import GUIDE, UNSET, NodeContext, effects
 
 if TYPE_CHECKING:

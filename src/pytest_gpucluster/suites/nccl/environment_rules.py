@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.text import listed, some
-from pytest_gpucluster.kit.nccl_names import NameFilter
+from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit import pairing
+from pytest_gpucluster.kit.nccl import pairing
 from pytest_gpucluster.suites.nccl.measurement import EXPECTED, GroupKind, Status, Unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_gpucluster.kit.pairing import Group
+    from pytest_gpucluster.kit.nccl.pairing import Group
     from pytest_gpucluster.suites.nccl.localization import Localiser
     from pytest_gpucluster.suites.nccl.measurement import Measurement
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit import pairing
+from pytest_gpucluster.kit.nccl import pairing
 from pytest_gpucluster.suites.nccl.inference import ALL_PAIRS_UP_TO, Inference
 from pytest_gpucluster.suites.nccl.measurement import (
     EXPECTED,
@@ -39,7 +39,7 @@ from pytest_gpucluster.suites.nccl.measurement import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.kit.pairing import Batch, Group, Round
+    from pytest_gpucluster.kit.nccl.pairing import Batch, Group, Round
 
 MAX_STEPS = 8
 MAX_ROUNDS = 4  # in one batch of suspects

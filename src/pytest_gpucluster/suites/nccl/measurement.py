@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpucluster.kit.pairing import Group
+    from pytest_gpucluster.kit.nccl.pairing import Group
 
 MIN_DISTANCE = 0.12  # of the median: four standard deviations of a fabric that scatters by 3%
 SIGMAS = 4.0

@@ -18,15 +18,15 @@ from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmErro
 from pytest_gpucluster.core.majority import decides
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.kit import nccl_validation as validation
-from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.kit.gpu_processes import unexpected_processes
-from pytest_gpucluster.kit.nccl_floor import Floor, Route
-from pytest_gpucluster.kit.nccl_log import NcclLog
-from pytest_gpucluster.kit.nccl_step import log_of, output_of
-from pytest_gpucluster.kit.nccl_tests import NcclOutput
-from pytest_gpucluster.kit.pairing import circle
-from pytest_gpucluster.kit.payload_result import signal_name
+from pytest_gpucluster.kit.framework.payload_result import signal_name
+from pytest_gpucluster.kit.gpu import nvidia_smi
+from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
+from pytest_gpucluster.kit.nccl import nccl_validation as validation
+from pytest_gpucluster.kit.nccl.nccl_floor import Floor, Route
+from pytest_gpucluster.kit.nccl.nccl_log import NcclLog
+from pytest_gpucluster.kit.nccl.nccl_step import log_of, output_of
+from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput
+from pytest_gpucluster.kit.nccl.pairing import circle
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.baseline import REPEATS, Key
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import TaskResult
     from pytest_gpucluster.config.models import BandwidthThreshold, Profile
-    from pytest_gpucluster.kit.nccl_step import NcclMeasurement
-    from pytest_gpucluster.kit.nccl_tests import NcclRun
+    from pytest_gpucluster.kit.nccl.nccl_step import NcclMeasurement
+    from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun
     from pytest_gpucluster.suites.nccl.measurement import Measurement
     from pytest_gpucluster.suites.nccl.steps import NcclRunner
 
 PAIR = 2
-OUT_OF_MEMORY = "out of memory"  # the kind of failure that kit/mpi_errors.py knows
+OUT_OF_MEMORY = "out of memory"  # the kind of failure that kit/mpi/mpi_errors.py knows
 CANCELLED = (signal.SIGKILL, signal.SIGTERM)  # how Slurm ends the tasks of a step that is cancelled
 MAX_OTHERS = 4
 MAX_SHOWN = 8

@@ -21,10 +21,10 @@ from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, StepError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.kit.nccl_config import NcclConfig
-from pytest_gpucluster.kit.nccl_step import NcclCommand, NcclMeasurement, NcclStep, all_sweeps_over
-from pytest_gpucluster.kit.payload_step import environment_named
+from pytest_gpucluster.kit.framework.payload_step import environment_named
+from pytest_gpucluster.kit.gpu import nvidia_smi
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
+from pytest_gpucluster.kit.nccl.nccl_step import NcclCommand, NcclMeasurement, NcclStep, all_sweeps_over
 from pytest_gpucluster.suites.nccl.environment_facts import SCRIPT, read_task
 from pytest_gpucluster.suites.nccl.measurement import Measurement
 

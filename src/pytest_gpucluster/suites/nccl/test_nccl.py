@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Outcome, Verdict, combined
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suite import Tests, each, fact, fleet_probed, probed
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
 from pytest_gpucluster.suites.nccl import environment

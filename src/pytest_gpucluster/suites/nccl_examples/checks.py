@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.payload_result import Fact, PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult
     from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
-from pytest_gpucluster.kit.framework_config import FrameworkConfig
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.kit.payload_result import PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
     from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable
-from pytest_gpucluster.kit.framework_config import FrameworkConfig
-from pytest_gpucluster.kit.nccl_config import NcclConfig
+from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suite import Tests, fact, framework_run, required_section
 from pytest_gpucluster.suites.nccl_examples import checks
 from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.kit.own_folder import OWN_SH
+from pytest_gpucluster.kit.node.own_folder import OWN_SH
 from pytest_gpucluster.suites.os.facts import SECTIONS_SH, CommandSection, sections
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
-from pytest_gpucluster.kit import limits
-from pytest_gpucluster.kit.kernel_log import kernel_log_of
-from pytest_gpucluster.kit.os_config import OsConfig
-from pytest_gpucluster.kit.peers import Peers
+from pytest_gpucluster.kit.node import limits
+from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
+from pytest_gpucluster.kit.node.os_config import OsConfig
+from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.os import checks
 from pytest_gpucluster.suites.os import facts as basics

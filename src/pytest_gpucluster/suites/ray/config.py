@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from pytest_gpucluster.core.values import Duration, FolderPath, Program
-from pytest_gpucluster.kit.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 
 
 class RayConfig(FrameworkConfig):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import SlurmError
 from pytest_gpucluster.core.scripts import script
-from pytest_gpucluster.kit import own_folder
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.node import own_folder
 from pytest_gpucluster.suites.ray.checks import ClusterFacts, NodeFacts, Share
 from pytest_gpucluster.suites.ray.config import RayConfig
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.step import StepRequest
-    from pytest_gpucluster.kit.payload_result import PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 OBJECT_BYTES = 8 << 20  # not sent inline (up to 100 KB), and more than one chunk of 5 MiB
 FIRST_PORT, PORT_SPREAD = 20000, 2000

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.kit.peers import Peers
+from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suite import Tests, fact
 from pytest_gpucluster.suites.slurm import SUITE, checks
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.payload_result import PayloadResult
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

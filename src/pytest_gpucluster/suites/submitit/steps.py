@@ -21,9 +21,9 @@ from pytest_gpucluster.cluster.environment import OF_STEPS, login_lines, variabl
 from pytest_gpucluster.cluster.transport import kill_group
 from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import ConfigError, TransportError
-from pytest_gpucluster.kit.os_config import OsConfig
-from pytest_gpucluster.kit.payload_result import PayloadTask, last_stderr_line, read_facts
-from pytest_gpucluster.kit.payload_step import command, environment_named
+from pytest_gpucluster.kit.framework.payload_result import PayloadTask, last_stderr_line, read_facts
+from pytest_gpucluster.kit.framework.payload_step import command, environment_named
+from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.kit.suite_work import Submission
 from pytest_gpucluster.suites.submitit.checks import SubmititResult
 from pytest_gpucluster.suites.submitit.config import SubmititConfig

@@ -1,7 +1,7 @@
 """TensorFlow's distribution strategies."""
 
 from pytest_gpucluster.core.registry import Suite
-from pytest_gpucluster.kit.framework_config import RanksConfig
+from pytest_gpucluster.kit.framework.framework_config import RanksConfig
 
 
 class TensorflowConfig(RanksConfig):

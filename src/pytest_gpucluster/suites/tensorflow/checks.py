@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.text import listed
-from pytest_gpucluster.kit.between import judge_between
-from pytest_gpucluster.kit.payload_result import judge_package, most_common
+from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.framework.payload_result import judge_package, most_common
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.between import Reach
-    from pytest_gpucluster.kit.payload_result import PayloadResult, PayloadTask
+    from pytest_gpucluster.kit.framework.between import Reach
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 
 _SEE = "no node has tensorflow: see tensorflow.framework"
 _FOLLOWS = re.compile(r"no end after|Unavailable|[Cc]onnection|DEADLINE_EXCEEDED|heartbeat|task:\d+")

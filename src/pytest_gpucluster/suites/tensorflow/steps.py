@@ -6,14 +6,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Outcome
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.tensorflow import TensorflowConfig, checks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.cluster.slurm.step import StepRequest
-    from pytest_gpucluster.kit.payload_result import PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 
 class Tensorflow(FrameworkStepRunner[TensorflowConfig]):

@@ -20,7 +20,7 @@ from pytest_gpucluster.suites.tensorflow import TensorflowConfig, checks
 from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.kit.payload_result import PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
     from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import Node
 

@@ -22,11 +22,11 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import decides, norm
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.text import some
-from pytest_gpucluster.kit.between import judge_between
-from pytest_gpucluster.kit.gpu_peaks import bare
-from pytest_gpucluster.kit.mpi_errors import with_software_cause
-from pytest_gpucluster.kit.nccl_transport import judge_transport
-from pytest_gpucluster.kit.payload_result import judge_package
+from pytest_gpucluster.kit.framework.between import judge_between
+from pytest_gpucluster.kit.framework.payload_result import judge_package
+from pytest_gpucluster.kit.gpu.gpu_peaks import bare
+from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
+from pytest_gpucluster.kit.nccl.nccl_transport import judge_transport
 from pytest_gpucluster.suites.training.facts import (
     MODES,
     distance,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.core.outliers import Outliers
-    from pytest_gpucluster.kit.between import Reach
-    from pytest_gpucluster.kit.payload_result import Fact, PayloadResult, PayloadTask
+    from pytest_gpucluster.kit.framework.between import Reach
+    from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult, PayloadTask
     from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLimit
     from pytest_gpucluster.suites.training.facts import RankInfo, TrainedMode
 

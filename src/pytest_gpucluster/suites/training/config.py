@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from pytest_gpucluster.core.values import Bandwidth, Duration, FolderPath, Model
-from pytest_gpucluster.kit.framework_config import RanksConfig
+from pytest_gpucluster.kit.framework.framework_config import RanksConfig
 
 Mode = Literal["plain", "ddp", "fsdp"]
 ModelSize = Literal["tiny", "small", "medium", "large"]

@@ -6,12 +6,12 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.kit.gpu_peaks import figures_of
+from pytest_gpucluster.kit.gpu.gpu_peaks import figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpucluster.kit.payload_result import Fact, PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult
 
 MODES = ("plain", "ddp", "fsdp")
 # torch's name of a type: that of the peak

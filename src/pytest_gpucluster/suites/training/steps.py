@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import SlurmError, StepError
-from pytest_gpucluster.kit.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.nccl_transport import LOGGED
+from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.nccl.nccl_transport import LOGGED
 from pytest_gpucluster.suites.training import checks
 from pytest_gpucluster.suites.training.config import TrainingConfig
 from pytest_gpucluster.suites.training.payload import FOLDER
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.payload_result import PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 REMOVAL = 60.0  # seconds to remove the folder of a step that could not do so itself
 

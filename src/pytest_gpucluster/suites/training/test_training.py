@@ -18,7 +18,7 @@ from pytest_gpucluster.suites.training.steps import Training
 
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.payload_result import PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 config = required_section(TrainingConfig)
 runs = framework_runs(Training)

@@ -18,8 +18,8 @@ from pytest_gpucluster.core.scripts import script
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpucluster.kit.enroot import Pyxis
-    from pytest_gpucluster.kit.nvidia_smi import Gpus
+    from pytest_gpucluster.kit.container.enroot import Pyxis
+    from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus
 
 _VERSIONS = {
     "slurm": re.compile(r"slurm(?:-wlm)? (\d[\w.-]*)$"),

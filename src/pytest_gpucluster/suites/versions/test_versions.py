@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
-from pytest_gpucluster.kit import enroot, nvidia_smi
+from pytest_gpucluster.kit.container import enroot
+from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.suite import Tests, fact
 from pytest_gpucluster.suites.versions import checks
 from pytest_gpucluster.suites.versions.config import COMPONENTS, ProfileMinimum, VersionsConfig

@@ -16,9 +16,9 @@ from counter_examples import (
 from gpu_helpers import MIB, PROFILE, Host, devices, example, failing, gpus, judge, put, uuid
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome
-from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.kit.fabric_manager import FabricManager
-from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED
+from pytest_gpucluster.kit.gpu import nvidia_smi
+from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
+from pytest_gpucluster.kit.gpu.nvidia_csv import NOT_REPORTED
 from pytest_gpucluster.suites.gpu.checks import health as checks
 
 

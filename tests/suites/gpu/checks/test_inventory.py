@@ -36,7 +36,7 @@ from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.majority import Norm
-from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.suites.gpu.checks import health
 from pytest_gpucluster.suites.gpu.checks import inventory as checks
 

@@ -22,7 +22,7 @@ from counter_examples import (
 from gpu_helpers import PROFILE, Host, devices, example, failing, gpus, judge, put, topology, uuid
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome
-from pytest_gpucluster.kit import nvidia_smi
+from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.suites.gpu.checks import links as checks
 
 if TYPE_CHECKING:

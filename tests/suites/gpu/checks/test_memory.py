@@ -19,8 +19,8 @@ from gpu_helpers import PROFILE, Host, devices, example, failing, gpus, judge, p
 
 from pytest_gpucluster.config.models import GpuProfile
 from pytest_gpucluster.core.check import Action, Finding, Outcome
-from pytest_gpucluster.kit import nvidia_smi
-from pytest_gpucluster.kit.nvidia_csv import NOT_REPORTED
+from pytest_gpucluster.kit.gpu import nvidia_smi
+from pytest_gpucluster.kit.gpu.nvidia_csv import NOT_REPORTED
 from pytest_gpucluster.suites.gpu.checks import memory as checks
 
 if TYPE_CHECKING:

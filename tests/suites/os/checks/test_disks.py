@@ -6,7 +6,7 @@ import pytest
 from os_helpers import DISK, DISKS, GIB, HOME, ROOT, failed, not_applicable, not_checked, passed
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
-from pytest_gpucluster.kit.os_config import MountConfig, OsConfig
+from pytest_gpucluster.kit.node.os_config import MountConfig, OsConfig
 from pytest_gpucluster.suites.os.checks import disks as checks
 from pytest_gpucluster.suites.os.facts import Mount
 from pytest_gpucluster.suites.os.storage_facts import Disk, SharedFolder

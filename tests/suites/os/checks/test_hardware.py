@@ -6,7 +6,7 @@ from os_helpers import ALONE, GROUP, MEMORY, MOST, NONE, failed, not_applicable,
 
 from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome, Verdict
-from pytest_gpucluster.kit.peers import Peers
+from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suites.os.checks import hardware as checks
 
 

@@ -9,8 +9,8 @@ from pytest_gpucluster.config.models import Group
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import Norm
-from pytest_gpucluster.kit.os_config import MountConfig
-from pytest_gpucluster.kit.peers import norm
+from pytest_gpucluster.kit.node.os_config import MountConfig
+from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import mounts as checks
 from pytest_gpucluster.suites.os.facts import Mount
 from pytest_gpucluster.suites.os.storage_facts import Disk

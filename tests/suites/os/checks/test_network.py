@@ -8,7 +8,7 @@ from os_helpers import ALONE, MOST, PLAIN, failed, not_applicable, passed, peers
 
 from pytest_gpucluster.config.models import Cluster, Group
 from pytest_gpucluster.core.check import Action, Finding, Outcome, Verdict
-from pytest_gpucluster.kit.peers import norm
+from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import network as checks
 from pytest_gpucluster.suites.os.network_facts import (
     REACHED,

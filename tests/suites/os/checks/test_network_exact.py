@@ -9,7 +9,7 @@ from os_helpers import MOST
 
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.core.majority import Norm
-from pytest_gpucluster.kit.peers import norm
+from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import network as checks
 from pytest_gpucluster.suites.os.checks.network import Reachability
 from pytest_gpucluster.suites.os.network_facts import Naming, Network, NetworkInterface, ReachabilityResult

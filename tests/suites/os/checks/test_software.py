@@ -4,7 +4,7 @@ from os_helpers import PLAIN, failed, not_applicable, passed, peers
 
 from pytest_gpucluster.config.models import Group
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
-from pytest_gpucluster.kit.peers import Peers, norm
+from pytest_gpucluster.kit.node.peers import Peers, norm
 from pytest_gpucluster.suites.os.checks import software as checks
 from pytest_gpucluster.suites.os.software_facts import CommandOutput, Processes, ProcessRow, SystemState
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from os_helpers import ALONE, MOST, NO_OTHER, failed, not_applicable, passed, peers
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome
-from pytest_gpucluster.kit.peers import norm
+from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import system as checks
 from pytest_gpucluster.suites.os.facts import Clock
 

@@ -13,8 +13,8 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, differs
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.kit.gpu_processes import unexpected_processes
-from pytest_gpucluster.kit.nvidia_smi import MAKES_UVM, PAUSE, READINGS, Gpus
+from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
+from pytest_gpucluster.kit.gpu.nvidia_smi import MAKES_UVM, PAUSE, READINGS, Gpus
 from pytest_gpucluster.suites.gpu.readings import ByModel, by_model, of_present_gpus, states, unread
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.fabric_manager import FabricManager
-    from pytest_gpucluster.kit.nvidia_smi import Gpu, GpuProcess
+    from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
+    from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, GpuProcess
 
 POWER_TOLERANCE = 1.0  # watts; nvidia-smi prints hundredths, the board stores milliwatts
 

@@ -22,7 +22,7 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, owners
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.kit.nvidia_smi import HANG, NO_ANSWER, REQUIRES_RESET, Gpu, Gpus
+from pytest_gpucluster.kit.gpu.nvidia_smi import HANG, NO_ANSWER, REQUIRES_RESET, Gpu, Gpus
 from pytest_gpucluster.suites.gpu import readings
 from pytest_gpucluster.suites.gpu.missing_gpus import HINT, RESET_HINT
 from pytest_gpucluster.suites.gpu.readings import ByModel, of_present_gpus, unread

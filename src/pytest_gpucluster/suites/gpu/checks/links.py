@@ -11,7 +11,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, chec
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fault_rules import Allowance
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
-from pytest_gpucluster.kit.nvidia_csv import is_unsupported
+from pytest_gpucluster.kit.gpu.nvidia_csv import is_unsupported
 from pytest_gpucluster.suites.gpu.readings import judge_equal, of_present_gpus, unread
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, LinkErrors, Topology
+    from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus, LinkErrors, Topology
 
 SPEED_TOLERANCE = 0.01  # nvidia-smi rounds GB/s
 IDLE = 0x1  # of clocks_event_reasons.active (nvml.h, nvmlClocksEventReasons)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.kit.nvidia_csv import is_unsupported
-from pytest_gpucluster.kit.nvidia_smi import ROWS
+from pytest_gpucluster.kit.gpu.nvidia_csv import is_unsupported
+from pytest_gpucluster.kit.gpu.nvidia_smi import ROWS
 from pytest_gpucluster.suites.gpu.readings import of_present_gpus, root_only, states, unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpucluster.config.models import GpuProfile
-    from pytest_gpucluster.kit.nvidia_smi import Gpu, Gpus, RowRemapping
+    from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus, RowRemapping
 
 # the table of retired pages holds 64; DCGM fails at 63 (DcgmGPUHardwareLimits.h, DCGM_LIMIT_MAX_RETIRED_PAGES)
 RETIRED_PAGES = 63

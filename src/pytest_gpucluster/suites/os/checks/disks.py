@@ -19,7 +19,7 @@ from pytest_gpucluster.suites.os.storage_facts import SCRATCH, Disk, SharedFolde
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpucluster.kit.os_config import OsConfig
+    from pytest_gpucluster.kit.node.os_config import OsConfig
     from pytest_gpucluster.suites.os.facts import Mount
 
 SHM = SCRATCH[1]

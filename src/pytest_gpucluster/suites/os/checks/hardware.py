@@ -10,7 +10,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, M
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.majority import Norm, less
 from pytest_gpucluster.core.units import cpu_list, format_size
-from pytest_gpucluster.kit.peers import Peers, alike, stated_or_alike
+from pytest_gpucluster.kit.node.peers import Peers, alike, stated_or_alike
 from pytest_gpucluster.suites.os.facts import MemoryParts
 
 if TYPE_CHECKING:

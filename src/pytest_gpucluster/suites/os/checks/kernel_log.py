@@ -1,7 +1,7 @@
 """The kernel log raises questions; the present state of the node answers them.
 
 A line fails the check if the state confirms it. Only a line that no healthy and no recovered machine prints counts as long as
-nothing contradicts it (`never_healthy` of kit/data/kernel-lines.yaml). All other lines are warnings, with count and time.
+nothing contradicts it (`never_healthy` of kit/node/data/kernel-lines.yaml). All other lines are warnings, with count and time.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.known_lines import known
-from pytest_gpucluster.kit.log_rules import INJECTED, LEFT, RECOVERED, STALL
-from pytest_gpucluster.kit.xid_check import explains
+from pytest_gpucluster.kit.gpu.xid_check import explains
+from pytest_gpucluster.kit.node.log_rules import INJECTED, LEFT, RECOVERED, STALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.core.known_lines import KnownLine
-    from pytest_gpucluster.kit.kernel_log import Event, KernelLog
-    from pytest_gpucluster.kit.kernel_state import JobResult, MountState
+    from pytest_gpucluster.kit.node.kernel_log import Event, KernelLog
+    from pytest_gpucluster.kit.node.kernel_state import JobResult, MountState
 
 SHOWN = 160  # characters of a message that a finding quotes
 # Corrected errors of one device per day; fewer are ordinary. mcelog.conf(5) gives up a page after 10 in 24 hours.

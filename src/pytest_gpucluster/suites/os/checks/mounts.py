@@ -12,14 +12,14 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, differs, near
 from pytest_gpucluster.core.units import format_size, parse_size
-from pytest_gpucluster.kit.peers import Peers
+from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suites.os.storage_facts import SCRATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.os_config import MountConfig
+    from pytest_gpucluster.kit.node.os_config import MountConfig
     from pytest_gpucluster.suites.os.facts import Mount
     from pytest_gpucluster.suites.os.storage_facts import Disk
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Finding, Judgement, Metric, Outcome, Verdict, check, revised
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.majority import Norm, norm
-from pytest_gpucluster.kit.peers import Peers
+from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suites.os.network_facts import (
     REACHED,
     UNKNOWN_NAME,

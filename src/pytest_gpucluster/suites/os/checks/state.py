@@ -11,7 +11,7 @@ from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.units import format_duration
-from pytest_gpucluster.kit.peers import alike
+from pytest_gpucluster.kit.node.peers import alike
 from pytest_gpucluster.suites.os.checks import disks
 
 if TYPE_CHECKING:

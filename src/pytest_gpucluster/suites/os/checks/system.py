@@ -11,7 +11,7 @@ from pytest_gpucluster.core.majority import older
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import matches
 from pytest_gpucluster.core.units import format_duration
-from pytest_gpucluster.kit.peers import alike, stated_or_alike
+from pytest_gpucluster.kit.node.peers import alike, stated_or_alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,0 +1,1 @@
+"""Pyxis and Enroot."""

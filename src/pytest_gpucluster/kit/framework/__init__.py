@@ -1,0 +1,1 @@
+"""Steps of frameworks, and the payloads that they run."""

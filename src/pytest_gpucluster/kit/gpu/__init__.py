@@ -1,0 +1,1 @@
+"""GPUs: nvidia-smi, NVLink, Xids, PCIe."""

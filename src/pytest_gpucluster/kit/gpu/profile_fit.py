@@ -1,0 +1,92 @@
+"""Whether the GPUs of a group are those of its profile, and which shipped profiles fit them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.config.profile_files import MEMORY_TOLERANCE, fitting_profiles
+from pytest_gpucluster.core.check import Action, Finding, Verdict, conclude
+from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.core.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.config.models import Group
+    from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
+
+CHECK = "run.profile"
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """A profile that no GPU of its group fits. `found` and `stated` are texts like '8 NVIDIA H200 of 143771 MiB'."""
+
+    nodes: str
+    profile: str
+    found: str
+    stated: str
+    fitting: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        """Why nothing of the group is judged against the profile."""
+        return f"the nodes {self.nodes} have {self.found}, profile {self.profile} states {self.stated}: see {CHECK}"
+
+    def verdict(self) -> Verdict:
+        """Return the failure of the cluster."""
+        choice = " or ".join((*self.fitting, "generic"))
+        return conclude(
+            CHECK,
+            [Finding(f"GPUs of {self.nodes}", self.found, f"{self.stated} (profile {self.profile})")],
+            cause=f"the cluster file gives {self.nodes} the profile of other hardware: no node is at fault",
+            hint=f"nvidia-smi -L on a node; in the cluster file, `profile:` of the group {self.nodes}: {choice}",
+            action=Action.CONFIGURE,
+        )
+
+
+def contradiction(
+    group: Group, fleet: Mapping[str, Gpus], counted: Mapping[str, int]
+) -> Contradiction | None:
+    """Return how all GPUs of a group contradict its profile; None where one GPU fits, or none can be read.
+
+    `fleet`: {node of the group: its GPUs}. `counted`: {node: GPUs in Slurm's gres}. Each GPU has another name; or there are
+    several, all with other memory; or each node has another number of GPUs, the one that Slurm has too. A single GPU
+    with less memory, or fewer GPUs than Slurm has, may be a fault.
+    """
+    profile = group.profile.gpu
+    present = {node: [gpu for gpu in gpus if gpu.name and not gpu.lost] for node, gpus in fleet.items()}
+    gpus = [gpu for of_node in present.values() for gpu in of_node]
+    if profile is None or not gpus:
+        return None
+    names = all(gpu.name != profile.name for gpu in gpus)
+    memory = (
+        profile.memory is not None and len(gpus) > 1 and not any(_has(gpu, profile.memory) for gpu in gpus)
+    )
+    number = all(
+        len(of_node) == counted.get(node) != profile.count for node, of_node in present.items() if of_node
+    )
+    if not (names or memory or number):
+        return None
+    stated = _text(profile.count, profile.name, profile.memory)
+    found = Counter(
+        (len(of_node), of_node[0].name or "", of_node[0].memory) for of_node in present.values() if of_node
+    )
+    (count, name, size), *others = [kind for kind, _ in found.most_common()]
+    return Contradiction(
+        nodes=group.nodes,
+        profile=group.profile.name,
+        found=listed(_text(*kind) for kind in ((count, name, size), *others)),
+        stated=stated,
+        fitting=() if others else fitting_profiles(name, count, size, simulated=group.profile.simulated),
+    )
+
+
+def _has(gpu: Gpu, memory: int) -> bool:
+    return gpu.memory is None or abs(gpu.memory - memory) <= MEMORY_TOLERANCE * memory
+
+
+def _text(count: int, name: str, memory: int | None) -> str:
+    return f"{count} {name}" + (f" of {format_size(memory)}" if memory else "")

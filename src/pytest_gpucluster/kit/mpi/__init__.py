@@ -1,0 +1,1 @@
+"""MPI: its installation, steps, worlds and errors."""

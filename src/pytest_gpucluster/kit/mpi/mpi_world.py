@@ -1,0 +1,139 @@
+"""The check that the ranks of an MPI run form one world. Pure.
+
+Every rank from 0 to N-1 must report once, each from a requested node; only then are sums and speeds judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, check, revised
+from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.text import some
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.mpi.mpi_facts import MpiRun
+
+# kinds of mpi_errors: launcher and MPI have no PMI in common
+PMI_KINDS = ("MPI without PMI", "orte_ess_init", "plugin missing")
+
+
+def _known_cause(verdict: Verdict, run: MpiRun) -> Verdict:
+    """Return the cause that the messages of the run name, or that of ranks which are each a world of one."""
+    if verdict.outcome is not Outcome.FAILED:
+        return verdict
+    if run.failures:
+        return replace(verdict, cause=_cause(run), hint=run.failures[0].hint)
+    if any(finding.part == "singletons" for finding in verdict.findings):
+        return replace(verdict, cause=_SINGLETONS_CAUSE, hint=_singletons_hint(run))
+    return verdict
+
+
+_SINGLETONS_CAUSE = (
+    "the programs found no PMI of this launcher, and each ran as a world of its own: "
+    "exit status 0, wrong result"
+)
+
+
+def _singletons_hint(run: MpiRun) -> str:
+    if run.launcher == "mpirun":
+        return "mpirun belongs to another MPI than the program (see mpi.matches): load one module only"
+    return "MPICH and its derivatives need srun --mpi=pmi2, Open MPI srun --mpi=pmix; or set MpiDefault in slurm.conf"
+
+
+def _cause(run: MpiRun) -> str:
+    if run.failures[0].kind in PMI_KINDS:
+        return f"no PMI support: {run.launcher} offers no PMI that this MPI was built for"
+    return f"{run.launcher}: {run.failures[0].kind}"
+
+
+@revised(_known_cause)
+@check(
+    "mpi.world",
+    cause="the launcher did not start one world on the requested nodes",
+    hint="read the first message of the run; srun --mpi=list; test the nodes one by one (--nodes)",
+    action=Action.MONITOR,
+    each="runs",
+)
+def world(run: MpiRun) -> Judgement:
+    """All ranks form one world: each once, one size, on the requested nodes."""
+    ranks = run.world.ranks
+    yield Metric("mpi_ranks", len(ranks), "ranks", f"{run.launcher}, {run.language}")
+    yield from _messages(run)
+    if ranks and run.size > 1 and all(rank.size == 1 for rank in ranks):
+        yield Finding(
+            "singletons", f"{len(ranks)} programs, each rank 0 of 1", f"one world of {run.size} ranks"
+        )
+        return
+    yield from _ranks_once(run)
+    yield from _on_nodes(run)
+
+
+def _messages(run: MpiRun) -> Iterator[Finding]:
+    for failure in run.failures:
+        where = f"{failure.kind} on {failure.host}" if failure.host else failure.kind
+        yield Finding(where, failure.text, f"a world of {run.size} ranks by {run.launcher}")
+    if run.problem:
+        yield Finding(run.launcher, run.problem, "ends by itself")
+    elif run.rc != 0 and not run.failures:
+        yield Finding(
+            run.launcher, f"exit status {run.rc}: {run.first_error or 'no message'}", "exit status 0"
+        )
+
+
+def _ranks_once(run: MpiRun) -> Iterator[Finding]:
+    seen = Counter(rank.rank for rank in run.world.ranks)
+    expected = f"ranks 0 to {run.size - 1}, once each"
+    missing = sorted(set(range(run.size)) - set(seen))
+    if missing and not run.failures and not run.problem:
+        yield Finding(f"ranks {some(missing)}", "sent no report", expected)
+    elif missing and run.world.ranks:
+        yield Finding(f"ranks {some(missing)}", "did not start", expected)
+    for rank, times in sorted(seen.items()):
+        if times > 1:
+            yield Finding(f"rank {rank}", f"{times} times", "once")
+        elif rank >= run.size:
+            yield Finding(f"rank {rank}", "unexpected", expected)
+    sizes = sorted({rank.size for rank in run.world.ranks} - {run.size})
+    if sizes:
+        yield Finding("size of the world", some(sizes), str(run.size))
+
+
+def _on_nodes(run: MpiRun) -> Iterator[Finding]:
+    counts = Counter(rank.node for rank in run.world.ranks)
+    for node, count in sorted(counts.items()):
+        if node not in run.nodes:
+            mine = [rank.rank for rank in run.world.ranks if rank.node == node]
+            where = f"on {node or 'an unknown host'}, which was not requested"
+            yield Finding(f"ranks {some(mine)}", where, f"on {hostlist.fold(run.nodes)}")
+        elif count > run.ntasks_per_node:
+            yield Finding(node, f"{count} ranks", f"{run.ntasks_per_node} ranks")
+    if counts and len(run.world.ranks) >= run.size:  # fewer: the missing ranks are named already
+        for node in run.nodes:
+            if counts[node] < run.ntasks_per_node:
+                yield Finding(node, f"{counts[node]} ranks", f"{run.ntasks_per_node} ranks")
+
+
+@check(
+    "mpi.allreduce",
+    cause="messages between these ranks are corrupted or lost: memory, NIC, or a broken MPI build",
+    hint="repeat with another transport (UCX_TLS=tcp or OMPI_MCA_btl=self,tcp), then with pairs of nodes",
+    action=Action.MONITOR,
+    each="valid_runs",
+)
+def allreduce(run: MpiRun) -> Judgement:
+    """The sum of all ranks is size * (size + 1) / 2 * (i + 1), element by element."""
+    if not run.world.ranks:
+        raise NotAvailable("no rank reported its sum")
+    for rank in run.world.ranks:
+        if rank.wrong or not rank.elements:
+            part = f"rank {rank.rank} on {rank.node}"
+            yield Finding(
+                part, f"{rank.wrong} of {rank.elements} elements wrong", "the closed form of the sum"
+            )

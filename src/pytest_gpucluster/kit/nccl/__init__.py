@@ -1,0 +1,1 @@
+"""NCCL: the programs of nccl-tests, their logs and rows, floors and verdicts."""

@@ -1,0 +1,1 @@
+"""The machine: kernel log, limits, software, ports."""

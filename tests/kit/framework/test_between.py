@@ -1,0 +1,240 @@
+"""What a distributed suite proves between nodes, by the same rule in each suite."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from framework_helpers import spelled
+
+from pytest_gpucluster.core.check import CHECKS, Action, Verdict, check
+from pytest_gpucluster.core.errors import NotAvailable
+from pytest_gpucluster.core.registry import import_checks, suites
+from pytest_gpucluster.kit.framework.between import NOTHING, ONE_NODE_RUN, Reach, judge_between
+from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.kit.mpi.mpi_facts import MpiRank, MpiRun, MpiWorld
+from pytest_gpucluster.suites.ddp import checks as ddp
+from pytest_gpucluster.suites.horovod import checks as horovod
+from pytest_gpucluster.suites.mpi import checks as mpi
+from pytest_gpucluster.suites.ray import checks as ray
+from pytest_gpucluster.suites.tensorflow import checks as tensorflow
+from pytest_gpucluster.suites.training import checks as training
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.check import Judgement
+
+TWO = ("gpu01", "gpu02")
+REACH = Reach("ddp", selected=2, allocated=2)
+
+
+@check("ddp.example", cause="c", hint="h", action=Action.CONFIGURE)
+def example(node: str, reach: Reach, exchanged: tuple[str, ...]) -> Judgement:
+    """Judge."""
+    yield from judge_between(node, reach, exchanged, "ddp.group")
+
+
+@pytest.mark.parametrize(
+    ("reach", "exchanged", "outcome", "reason"),
+    [
+        (REACH, TWO, "passed", ""),
+        (REACH, ("gpu02",), "not checked", "the ranks of gpu01 exchanged no data: see ddp.group"),
+        (REACH, ("gpu01",), "not checked", f"{NOTHING} with gpu01: see ddp.group"),
+        (REACH, (), "not checked", "the ranks of gpu01 exchanged no data: see ddp.group"),
+        (
+            replace(REACH, limit=1),
+            ("gpu01",),
+            "not checked",
+            f"{NOTHING}: ddp.nodes is 1; set it to 2 or more, or remove it",
+        ),
+        (
+            replace(REACH, allocated=1),
+            ("gpu01",),
+            "not checked",
+            f"{NOTHING}: no other node of the run shares partition and GPU count with gpu01; test it with another node of "
+            "its kind, or waive the check",
+        ),
+        # a rerun on one node proves that node, if it did anything
+        (Reach("ddp", 1, 1), ("gpu01",), "not applicable", ONE_NODE_RUN),
+        (Reach("ddp", 1, 1), (), "not checked", "the ranks of gpu01 exchanged no data: see ddp.group"),
+    ],
+)
+def test_a_node_without_others_is_not_proved(
+    reach: Reach, exchanged: tuple[str, ...], outcome: str, reason: str
+) -> None:
+    assert spelled(example("gpu01", reach, exchanged)) == (outcome, reason, [], [])
+
+
+def result(
+    key: str = "ddp", wrong: int = 0, ranks: int = 4, last: str = "trained", **more: Any
+) -> PayloadResult:
+    """Return a step of two ranks on each of two nodes, all of which reported sums and training but the last one."""
+    tasks = []
+    for rank in range(ranks):
+        node = TWO[rank // 2]
+        kinds = ("reduced", "trained") if rank < 3 or last == "trained" else ("reduced",)
+        facts = tuple(
+            {key: kind, "rank": rank, "node": node, "wrong": wrong if rank == 1 else 0} for kind in kinds
+        )
+        tasks.append(PayloadTask(rank, node, 0, None, facts))
+    return PayloadResult(key, TWO, 4, tuple(tasks), **more)
+
+
+def judged(verdict: Verdict) -> str:
+    return verdict.outcome.value
+
+
+def test_a_sum_that_is_wrong_or_missing_proves_nothing() -> None:
+    assert judged(ddp.between("gpu01", REACH, [result(), result()])) == "passed"
+    for bad in (result(wrong=1), result(ranks=3), result(last="reduced"), PayloadResult("ddp", (), 0)):
+        assert judged(ddp.between("gpu02", REACH, [result(), bad])) == "not checked"
+    assert judged(tensorflow.between("gpu01", REACH, result("tensorflow"))) == "passed"
+    assert judged(tensorflow.between("gpu01", REACH, result("tensorflow", wrong=2))) == "not checked"
+
+
+def test_tensorflow_on_the_cpu_of_a_gpu_node_is_not_proved() -> None:
+    def loaded(gpus: int) -> PayloadResult:
+        fact = {
+            "tensorflow": "loaded",
+            "rank": 0,
+            "node": "gpu01",
+            "gpus": gpus,
+            "version": "2.20",
+            "python": "/p",
+        }
+        return PayloadResult("tensorflow", ("gpu01",), 1, (PayloadTask(0, "gpu01", 0, None, (fact,)),))
+
+    assert spelled(tensorflow.devices("gpu01", loaded(0), loaded(0), 1)) == (
+        "not checked",
+        "rank 0 computed on the CPU: tensorflow 2.20 of /p finds 0 of 1 GPUs; name an environment with a GPU build: "
+        "tensorflow.environment",
+        [],
+        [],
+    )
+    assert judged(tensorflow.devices("gpu01", loaded(2), loaded(0), 2)) == "not checked"
+    assert judged(tensorflow.devices("gpu01", loaded(2), loaded(1), 2)) == "passed"
+    assert judged(tensorflow.devices("gpu01", loaded(0), loaded(0), 0)) == "not applicable"
+
+
+def test_a_job_of_horovod_is_valid_on_several_nodes() -> None:
+    launch = horovod.Launch("pytorch", "gloo", "srun")
+
+    def world(wrong: int = 0, **more: Any) -> horovod.World:
+        ranks = tuple(
+            {
+                "rank": rank, "node": TWO[rank], "size": 2, "local_rank": 0, "local_size": 1, "cross_rank": rank,
+                "cross_size": 2, "wrong": {"float32": wrong}, "trained": {},
+            }
+            for rank in range(2)
+        )  # fmt: skip
+        return horovod.World(launch, TWO, ranks, nodes=TWO, **more)
+
+    assert judged(horovod.between("gpu01", REACH, [world()])) == "passed"
+    assert judged(horovod.between("gpu01", REACH, [world(), world(wrong=1)])) == "not checked"
+    assert judged(horovod.between("gpu01", REACH, [world(), world(problem="it hung")])) == "not checked"
+    without = horovod.World(launch, obstacle=NotAvailable("horovodrun -H needs ssh between nodes"))
+    assert judged(horovod.between("gpu01", REACH, [world(), without])) == "passed"
+    assert judged(horovod.between("gpu01", REACH, [without])) == "not checked"
+    assert spelled(horovod.ranks(without))[:2] == ("not checked", "horovodrun -H needs ssh between nodes")
+
+
+def test_a_world_of_mpi_is_valid_on_several_nodes() -> None:
+    def run(wrong: int = 0, **more: Any) -> MpiRun:
+        ranks = tuple(MpiRank(n, 2, "h", TWO[n], "single", wrong, 8, "Open MPI") for n in range(2))
+        return MpiRun("srun", "c", TWO, 1, MpiWorld(ranks, ()), **more)
+
+    assert judged(mpi.between("gpu02", REACH, [run(), run()])) == "passed"
+    assert judged(mpi.between("gpu02", REACH, [run(), run(wrong=1)])) == "not checked"
+    assert judged(mpi.between("gpu02", REACH, [run(rc=1)])) == "not checked"
+
+
+def test_ray_needs_a_cluster_of_several_nodes() -> None:
+    facts = ray.ClusterFacts({"gpu01": ray.Share(1, 0)}, "gpu01")
+    alone = replace(facts, obstacle=replace(REACH, allocated=1).obstacle("gpu01"))
+    for judge in (ray.tasks, ray.actors, ray.objects, ray.head_lost):
+        assert judged(judge("gpu01", alone)) == "not checked"
+        assert judged(judge("gpu01", facts)) == "not applicable"
+    assert judged(ray.nodes(alone)) == "not applicable"
+
+
+def test_each_proof_is_a_check() -> None:
+    import_checks()
+    wanted = {"ddp", "horovod", "ray", "mpi", "training", "tensorflow", "container"}
+    proofs = {suite.name: suite.proof for suite in suites() if suite.name in wanted}
+    assert set(proofs) == wanted
+    assert all(names and set(names) <= set(CHECKS) for names in proofs.values()), proofs
+
+
+def test_a_package_that_no_node_has_is_missing_in_the_environment() -> None:
+    def packages(*errors: str) -> PayloadResult:
+        tasks = tuple(
+            PayloadTask(
+                n,
+                node,
+                0,
+                None,
+                ({"training": "found", "rank": n, "node": node, "error": error, "version": "2"},),
+            )
+            for n, (node, error) in enumerate(zip(TWO, errors, strict=False))
+        )
+        where = "environment default, image /i.sqsh"
+        return PayloadResult("training", TWO, 2, tasks, where=where)
+
+    lacks = "No module named 'torch' (/usr/bin/python3)"
+    verdict = training.framework("gpu01", packages(lacks, lacks))
+    assert spelled(verdict)[2] == [f"package torch: {lacks}; environment default, image /i.sqsh / installed"]
+    assert verdict.action is Action.CONFIGURE
+    assert training.framework("gpu01", packages(lacks, "")).findings[0].action is None
+    assert judged(training.framework("gpu02", packages(lacks, ""))) == "passed"
+
+
+def test_torch_is_compared_with_nodes_of_the_same_kind_only() -> None:
+    def placed(*versions: str) -> PayloadResult:
+        tasks = tuple(
+            PayloadTask(
+                n,
+                f"gpu0{n + 1}",
+                0,
+                None,
+                (
+                    {
+                        "ddp": "place",
+                        "rank": n,
+                        "node": f"gpu0{n + 1}",
+                        "torch": {"error": "", "version": version},
+                    },
+                ),
+            )
+            for n, version in enumerate(versions)
+        )
+        return PayloadResult("ddp", tuple(f"gpu0{n + 1}" for n in range(len(versions))), len(versions), tasks)
+
+    found = placed("2.9.0", "2.9.0", "2.9.0", "2.7.0a0+gh200")
+    assert judged(ddp.framework("gpu04", found, ("gpu04",))) == "passed"
+    verdict = ddp.framework("gpu04", found, ("gpu01", "gpu02", "gpu03", "gpu04"))
+    assert [it.measured for it in verdict.findings] == ["2.7.0a0+gh200"]
+
+
+def test_torch_that_is_not_installed_is_a_failure_of_the_environment() -> None:
+    place = {"ddp": "place", "rank": 0, "node": "gpu01", "torch": {"error": "No module named 'torch'"}}
+    found = PayloadResult("ddp", ("gpu01",), 1, (PayloadTask(0, "gpu01", 0, None, (place,)),))
+    verdict = ddp.framework("gpu01", found, ("gpu01",))
+    assert (judged(verdict), verdict.action, verdict.setting) == (
+        "failed",
+        Action.CONFIGURE,
+        "ddp.environment",
+    )
+
+
+def test_nodes_of_the_run_in_other_allocations_are_possible_partners() -> None:
+    allocations = [SimpleNamespace(nodes=(node,), slurm=None) for node in TWO]
+    session: Any = SimpleNamespace(
+        allocations=allocations, without_problem=tuple, cluster=None, inventory={}, nodes=dict.fromkeys(TWO)
+    )
+    runners: Any = FrameworkStepRunner.of_allocations(session, FrameworkConfig())
+    for runner in runners:
+        assert (runner.reach.selected, runner.reach.allocated) == (2, 1)
+        assert NOTHING in str(runner.reach.obstacle("gpu01"))

@@ -1,0 +1,82 @@
+"""The links of a node, from recorded and written answers."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from links_helpers import PORTS, h200, network, survey
+
+from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.gpu.node_links import NETWORK, Adapter, read_links, read_network
+
+
+def test_the_recorded_host() -> None:
+    found = read_links(h200(), network("end\n"))
+    assert (found.gpus, found.nvlinks, found.unread) == (8, ((18, 26.562),) * 8, {})
+    assert found.pairs[0] == dict.fromkeys(range(1, 8), 18)
+    assert found.pcie == (63.008,) * 8
+    assert (found.adapters, found.interfaces) == ((), {})
+
+
+def test_active_physical_ports_and_interfaces_that_are_up() -> None:
+    found = read_network(network())
+    assert found.adapters == (
+        Adapter("mlx5_0", 1, 50.0, "InfiniBand", 63.008),
+        Adapter("mlx5_1", 1, 50.0, "InfiniBand", 15.752),
+        Adapter("efa_0", 1, 12.5, "Unspecified", None),
+    )
+    assert [adapter.usable for adapter in found.adapters] == [50.0, 15.752, 12.5]
+    assert found.interfaces == {"eno1": 3.125, "eth1": None, "lo": None}
+
+
+def test_the_command_runs_in_a_real_shell() -> None:
+    done = subprocess.run(["sh", "-c", NETWORK.command], capture_output=True, check=False, timeout=60)
+    assert "lo" in read_network(Answer("here", done.returncode, done.stdout, done.stderr)).interfaces
+
+
+def test_what_cannot_be_read_has_its_reason() -> None:
+    with pytest.raises(ProbeError, match="ended early"):
+        read_network(network(PORTS.removesuffix("end\n")))
+    found = read_links(survey(gpus="!127 sh: nvidia-smi: not found"), network("cut"))
+    assert (found.gpus, found.pcie) == (0, ())
+    assert found.unread == {
+        "adapters and interfaces": "/sys/class/infiniband and /sys/class/net: the answer ended early"
+    }
+    cut = read_links(h200(topology="!1 nothing"), network())
+    assert "topology" in cut.unread
+    assert cut.pairs == {}
+
+
+def _row(name: str, board: str, path: str, *, rate: str = "400 Gb/sec (4X NDR)", marks: str = "0;") -> str:
+    return f"port {name} 1;4: ACTIVE;{rate};InfiniBand;32.0 GT/s PCIe;16;;{board};{path};{marks}\n"
+
+
+def _behind(switch: int, device: str) -> str:
+    return f"/sys/devices/pci0000:{switch}0/0000:{switch}0:01.0/0000:{switch}1:00.0/{device}"
+
+
+GPUS = "".join(f"gpu;{_behind(i, f'0000:{i}3:00.0')}\n" for i in (1, 2))
+RAILS = "".join(_row(f"mlx5_{i}", "RAIL", _behind(i, f"0000:{i}2:00.0")) for i in (1, 2))
+STORAGE = _row("mlx5_8", "CARD", "/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0")
+NEAR_STORAGE = _row("mlx5_9", "CARD", _behind(2, "0000:24:00.0"))
+BRIDGES = "".join(
+    _row(f"mlx5_1{i}", "", f"/sys/devices/pci0000:90/0000:90:01.0/0000:91:00.{i}") for i in range(4)
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (GPUS + RAILS + STORAGE + NEAR_STORAGE + BRIDGES, ["mlx5_1", "mlx5_2"]),
+        (RAILS + STORAGE, ["mlx5_1", "mlx5_2", "mlx5_8"]),  # the GPUs are not seen
+        (GPUS + RAILS.partition("\n")[0] + "\n" + STORAGE, ["mlx5_1", "mlx5_8"]),  # one GPU has none
+        (STORAGE + _row("mlx5_3", "", "", marks="1;") + _row("mlx5_4", "", "", marks="0;pf0vf1"), ["mlx5_8"]),
+        (BRIDGES.replace(";16;;", ";16;virtual;", 3), ["mlx5_13"]),  # functions of SR-IOV
+        (BRIDGES, ["mlx5_10", "mlx5_11", "mlx5_12", "mlx5_13"]),  # all adapters of a guest in one slot
+        (BRIDGES.replace("4: ACTIVE", "1: DOWN", 2) + STORAGE, ["mlx5_8"]),
+    ],
+)
+def test_only_rails_count_where_they_are_known(rows: str, names: list[str]) -> None:
+    assert [adapter.name for adapter in read_network(network(rows + "end\n")).adapters] == names

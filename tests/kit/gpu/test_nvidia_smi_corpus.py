@@ -1,0 +1,114 @@
+"""The stand-in for nvidia-smi answers as nvidia-smi itself did, on the machines that recorded both."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import corpus_nvidia_smi as stand_in
+import pytest
+from paths import TESTS
+
+from pytest_gpucluster.kit.gpu import nvidia_smi
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DATA = TESTS / "data" / "h200x8"
+# The two commands ran one after the other.
+MOVING = {"clocks.sm", "clocks.mem", "power.draw", "temperature.gpu"}
+
+
+def recorded(name: str) -> list[str]:
+    return (DATA / name).read_text().splitlines()[1:-1]
+
+
+def answer(tmp_path: Path, *arguments: str) -> tuple[int, list[str]]:
+    whole = tmp_path / "q.txt"
+    whole.write_text("\n".join(recorded("nvidia-smi-q.txt")) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-SE", stand_in.__file__, str(whole), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_every_field_is_as_nvidia_smi_printed_it(tmp_path: Path) -> None:
+    command = (DATA / "query-gpu.txt").read_text().splitlines()[0]
+    fields = command.partition("--query-gpu=")[2].partition(" ")[0].split(",")
+    header, *rows = [line.split(", ") for line in recorded("query-gpu.txt")]
+    rc, lines = answer(tmp_path, f"--query-gpu={','.join(fields)}", "--format=csv")
+    shown_header, *shown = [line.split(", ") for line in lines]
+    assert (rc, shown_header, len(shown)) == (0, header, len(rows))
+    for wanted, got in zip(rows, shown, strict=True):
+        for field, theirs, ours in zip(fields, wanted, got, strict=True):
+            if field in MOVING:
+                assert ours.split(" ")[1:] == theirs.split(" ")[1:], field  # the unit
+                assert abs(float(ours.split(" ")[0]) - float(theirs.split(" ")[0])) < 3, field
+            else:
+                assert ours == theirs, field
+
+
+def test_remapped_rows_and_processes_are_as_nvidia_smi_printed_them(tmp_path: Path) -> None:
+    rows = answer(tmp_path, f"--query-remapped-rows={nvidia_smi._ROWS}", "--format=csv")
+    assert rows == (0, recorded("query-remap.txt"))
+    assert answer(tmp_path, "--query-compute-apps=pid,gpu_uuid,used_memory,process_name", "--format=csv") == (
+        0,
+        ["pid, gpu_uuid, used_gpu_memory [MiB], process_name"],
+    )
+
+
+def test_every_field_of_the_survey_has_its_place(tmp_path: Path) -> None:
+    for field, _ in nvidia_smi._FIELDS.values():
+        rc, lines = answer(tmp_path, f"--query-gpu={field}", "--format=csv")
+        assert (rc, len(lines)) == (0, 9), field
+
+
+@pytest.mark.parametrize("shown", ["N/A", "Unknown Error", "Requested functionality has been deprecated"])
+def test_what_stands_in_place_of_a_value_is_in_brackets(tmp_path: Path, shown: str) -> None:
+    whole = tmp_path / "q.txt"
+    whole.write_text(
+        f"GPU 00000000:1B:00.0\n    Performance State : {shown}\n    Fabric\n        State : {shown}\n"
+    )
+    head, gpus = stand_in.read(whole.read_text())
+    assert stand_in.query_gpu(["index", "pstate", "fabric.state"], head, gpus) == [
+        "index, pstate, fabric.state",
+        f"0, [{shown}], {shown}",
+    ]
+
+
+def test_a_field_that_the_recording_lacks_is_not_valid(tmp_path: Path) -> None:
+    head, gpus = stand_in.read("GPU 00000000:1B:00.0\n    Performance State : P0\n")
+    assert stand_in.query_gpu(["pstate", "serial"], head, gpus) == [
+        'Field "serial" is not a valid field to query.',
+        "",
+    ]
+    rc, lines = answer(tmp_path, "--query-gpu=index,pstate", "--format=csv")
+    assert (rc, lines[1]) == (0, "0, P0")
+
+
+def test_the_table_shows_the_cuda_version_and_processes_are_listed() -> None:
+    head, gpus = stand_in.read(
+        "Driver Version : 610.57.04 [Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]\n"
+        "CUDA UMD Version : 13.3\n"
+        "GPU 00000000:1B:00.0\n    GPU UUID : GPU-1\n    Processes\n        Process ID : 7\n            Type : C\n"
+        "            Name : python3\n            Used GPU Memory : 512 MiB\n        Process ID : 8\n"
+        "            Type : G\n            Name : Xorg\n            Used GPU Memory : 4 MiB\n"
+    )
+    assert stand_in.value_of("driver_version", gpus[0], head, 0) == ("driver_version", "610.57.04")
+    assert stand_in.query_apps(gpus)[1:] == ["7, GPU-1, 512 MiB, python3"]
+    assert head["CUDA UMD Version"] == "13.3"
+
+
+def test_the_xml_says_the_same_as_the_text() -> None:
+    xml = (DATA.parent / "sandbox" / "nvidia-smi-q-x-of-one-gpu.xml").read_text()
+    head, (from_xml,) = stand_in.read_xml(xml[xml.index("<?xml") :])
+    text_head, gpus = stand_in.read("\n".join(recorded("nvidia-smi-q.txt")))
+    from_text = next(gpu for gpu in gpus if gpu["GPU UUID"] == from_xml["GPU UUID"])
+    for field, _ in nvidia_smi._FIELDS.values():
+        if field not in {*MOVING, "index"}:
+            shown = stand_in.value_of(field, from_xml, head, 0)
+            assert shown == stand_in.value_of(field, from_text, text_head, 0), field

@@ -1,0 +1,87 @@
+"""A profile contradicts a group only if no GPU of it fits: a bad card, or a missing one, is a fault of its node."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpucluster.config.models import Group
+from pytest_gpucluster.config.profile_files import fitting_profiles, load_profile
+from pytest_gpucluster.core.check import Action, Outcome
+from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
+from pytest_gpucluster.kit.gpu.profile_fit import Contradiction, contradiction
+
+H200, MIB = "NVIDIA H200", 2**20
+
+
+def group(profile: str) -> Group:
+    return Group(nodes="gpu[01-02]", profile=load_profile(profile))
+
+
+def gpus(*names: str, memory: int | None = 143771) -> Gpus:
+    return Gpus(
+        tuple(Gpu(index=at, name=name, memory=memory and memory * MIB) for at, name in enumerate(names))
+    )
+
+
+def judged(profile: str, *nodes: Gpus, gres: int = 8) -> Contradiction | None:
+    fleet = {f"gpu{number:02}": one for number, one in enumerate(nodes, 1)}
+    return contradiction(group(profile), fleet, dict.fromkeys(fleet, gres))
+
+
+def test_another_model_in_all_nodes_is_one_failure_with_the_profiles_that_fit() -> None:
+    found = judged("dgx-a100", gpus(*[H200] * 8), gpus(*[H200] * 8))
+    assert found is not None
+    verdict = found.verdict()
+    assert (verdict.outcome, verdict.action, verdict.check) == (
+        Outcome.FAILED,
+        Action.CONFIGURE,
+        "run.profile",
+    )
+    assert verdict.findings[0].measured == "8 NVIDIA H200 of 140.4 GiB"
+    assert verdict.findings[0].expected == "8 NVIDIA A100-SXM4-80GB (profile dgx-a100)"
+    assert "h200-8 or " in verdict.hint
+    assert verdict.hint.endswith(" or generic")
+    assert "see run.profile" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("profile", "nodes", "gres"),
+    [
+        ("h200-8", (gpus(*[H200] * 8),), 8),
+        ("h200-8", (gpus(H200, *["NVIDIA H100 80GB HBM3"] * 7),), 8),  # one fits: the others were replaced
+        ("h200-8", (gpus(*[H200] * 7),), 8),  # Slurm has the eighth: it is lost
+        ("h200-8", (gpus(*[H200] * 7), gpus(*[H200] * 8)), 7),
+        ("h200-8", (Gpus(driver_problem="no driver"),), 8),
+        ("h200-vm:1", (gpus(H200, memory=70000),), 1),  # the only GPU lacks memory: it may be bad
+        ("generic", (gpus(*[H200] * 8),), 8),
+    ],
+)
+def test_a_fault_contradicts_no_profile(profile: str, nodes: tuple[Gpus, ...], gres: int) -> None:
+    assert judged(profile, *nodes, gres=gres) is None
+
+
+@pytest.mark.parametrize(
+    ("profile", "nodes", "gres", "hint"),
+    [
+        ("h100-pcie:1", (gpus("NVIDIA H100 80GB HBM3", memory=81559),), 1, "generic"),
+        ("h200-8", (gpus(H200), gpus(H200)), 1, "h200-vm:1 or generic"),
+        ("dgx-h100", (gpus(*["NVIDIA H100 80GB HBM3"] * 8, memory=40960),), 8, "generic"),
+        (
+            "dgx-h100",
+            (gpus(*[H200] * 8), gpus("Tesla T4", memory=15360)),
+            8,
+            "generic",
+        ),  # two kinds in one group
+    ],
+)
+def test_number_and_memory_of_all_contradict_too(
+    profile: str, nodes: tuple[Gpus, ...], gres: int, hint: str
+) -> None:
+    found = judged(profile, *nodes, gres=gres)
+    assert found is not None
+    assert found.verdict().hint.endswith(f": {hint}")
+
+
+def test_simulated_profiles_fit_simulated_hardware_only() -> None:
+    assert "sandbox-h200" not in fitting_profiles(H200, 8, None, simulated=False)
+    assert fitting_profiles(H200, 8, None, simulated=True)[0] == "sandbox-h200"

@@ -1,0 +1,544 @@
+"""NCCL_DEBUG=INFO: transports, places, labels."""
+
+from __future__ import annotations
+
+import json
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from paths import DATA
+
+from pytest_gpucluster.config.models import NodeProfile
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.gpu import nvidia_csv, nvidia_smi
+from pytest_gpucluster.kit.mpi import mpi_errors
+from pytest_gpucluster.kit.nccl import nccl_failures, nccl_log, nccl_rows, nccl_tests
+from pytest_gpucluster.kit.nccl.nccl_log import HINTS, NcclConnection, NcclLog, read
+from pytest_gpucluster.kit.node import kernel_log
+from pytest_gpucluster.suites.burnin import dcgm
+from pytest_gpucluster.suites.fabric import facts as infiniband
+from pytest_gpucluster.suites.slurm import checks as slurm
+
+
+def test_one_node_recording() -> None:
+    log = read((DATA / "nccl" / "nccl-debug-info.txt").read_text())
+    assert log.version == "2.28.9+cuda13.0"
+    assert (log.ranks, log.nodes, log.network, log.interfaces) == (8, 1, "Socket", ("eth0",))
+    assert log.no_ib
+    assert not log.nvls
+    paths = log.paths()
+    assert dict(paths.within) == {"P2P/direct": 192}
+    assert not paths.between
+    assert paths.pairs["within P2P/direct"] == tuple((rank, (rank + 1) % 8) for rank in range(8))
+
+
+def test_four_virtual_nodes_recording() -> None:
+    log = read((DATA / "nccl" / "torch-net-socket-debug.txt").read_text())
+    assert log.labels == {rank: str(rank) for rank in range(8)}
+    assert (log.nodes, log.gdr) == (4, False)
+    where = {rank: f"gpu0{int(task) // 2 + 1}" for rank, task in log.labels.items()}
+    paths = log.paths(where)
+    assert set(paths.between) == {"NET/Socket"}
+    assert set(paths.within) == {"P2P/CUMEM"}
+    assert log.summary(where).startswith(
+        "between nodes: NET/Socket (eth0); within nodes: P2P/CUMEM (NCCL found or used"
+    )
+
+
+def test_one_label_alone() -> None:
+    log = read((DATA / "nccl" / "torch-net-socket-debug.txt").read_text(), label="5")
+    assert set(log.hosts) == {5}
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("P2P/CUMEM/read", "P2P/CUMEM"),
+        ("P2P/IPC", "P2P/IPC"),
+        ("P2P/direct pointer", "P2P/direct"),
+        ("P2P/indirect/3[3]", "P2P/indirect"),
+        ("SHM/direct/direct", "SHM"),
+        ("SHM", "SHM"),
+        ("NET/Socket/0", "NET/Socket"),
+        ("NET/IB/0", "NET/IB"),
+        ("NET/IB/0/GDRDMA", "NET/IB/GDRDMA"),
+        ("NET/IB/3(1)/GDRDMA/Shared", "NET/IB/GDRDMA"),
+        ("NET/AWS Libfabric/0/GDRDMA", "NET/AWS"),
+        ("NVLS", "NVLS"),
+    ],
+)
+@pytest.mark.parametrize("channel", ["Channel 03/0", "Channel 03", "Ring 03"])
+def test_kinds(path: str, kind: str, channel: str) -> None:
+    log = read(f"[3] n1:1:2 [0] NCCL INFO {channel} : 0[1b000] -> 9[3] via {path}\n")
+    if kind != "NET/AWS":  # a plugin's name may have blanks; its first word names it
+        assert log.channels == {NcclConnection(3, 0, 9, kind)}
+
+
+def test_warnings_and_plugins() -> None:
+    log = read(
+        "[2026-11-20 15:33:36] n1:1:2 [0] misc/socket.cc:50 NCCL WARN socketStartConnect: Connect to 10.0.0.1 failed\n"
+        "n1:1:2 [0] NCCL INFO Connected NVLS tree\n"
+        "n1:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
+        "n1:1:2 [0] NCCL INFO Using network IB\n"
+        "n1:1:2 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1\n"
+        "n1:1:2 [0] NCCL INFO CollNet 00/1 : 3 [send] via COLLNET/IB/0/GDRDMA\n"
+    )
+    assert log.warnings == ("socketStartConnect: Connect to 10.0.0.1 failed",)
+    assert log.nvls
+    assert log.interfaces == ("mlx5_0", "mlx5_1")
+    assert (log.network, log.gdr) == ("IB", True)
+    assert dict(log.collnet) == {"COLLNET/IB/GDRDMA": 1}
+
+
+def test_a_cut_line_does_not_count() -> None:
+    assert not read("n1:1:2 [0] NCCL INFO Channel 03/0 : 0[0] -> 9[3] [send] via NET/IB/0").channels
+
+
+def test_nothing_logged() -> None:
+    assert read("").summary() == "no connection was logged"
+
+
+def test_settings_from_outside_are_read() -> None:
+    """As NCCL 2.28.9 logged them on 4 H200: some lines end with a stop, some do not."""
+    text = "".join(
+        f"vm:1:1 [0] NCCL INFO {printed}\n"
+        for printed in (
+            "NCCL_PROTO set by environment to LL",
+            "NCCL_MAX_NCHANNELS set by environment to 2.",
+            "NCCL_DEBUG set by environment to INFO",
+        )
+    )
+    log = read(text)
+    assert log.settings["NCCL_PROTO"] == "LL"
+    assert log.set_by == "set in the environment or nccl.conf: NCCL_MAX_NCHANNELS=2, NCCL_PROTO=LL"
+    assert log.summary().endswith(log.set_by)
+    assert read("").set_by == ""
+
+
+# --- each line, and lines that almost are one
+
+CHANNEL = "vm:1:2 [0] NCCL INFO Channel 03/0 : 0[1b] -> 9[3] [send] via NET/IB/0\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "label"),
+    [
+        ("3: vm", "3"), ("3:vm", "3"), (" 03: vm", "3"), ("[4] vm", "4"), ("[4]vm", "4"), ("[1,12]<stdout>: vm", "12"),
+        ("[1,12]<stderr>:vm", "12"), ("[prterun-n1-77@1,0]<stdout>: vm", "0"), ("[,3]<stdout>: vm", "3"),
+    ],
+)  # fmt: skip
+def test_the_label_of_a_task_is_cut_off(line: str, label: str) -> None:
+    assert nccl_tests.labelled(line) == (label, "vm")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["vm", "", "x3: vm", "3 vm", "[x] vm", "[4 vm", "[1,x]<stdout>: vm", "[a,b,3]<stdout>: vm", "[1,3]<x>: vm", "x: vm",
+     "[]: vm", "[1,3]: vm"],
+)  # fmt: skip
+def test_a_line_without_a_label_stays(line: str) -> None:
+    assert nccl_tests.labelled(line) == ("", line)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("", "", True), ("[0]", "[-1]", True), ("vm:", "2026 vm:", True), ("NCCL", "misc/a.cc:50 NCCL", True),
+        ("Channel", "Ring", True), ("Channel", "Tree", True), ("Channel", "Lane", False), ("03/0", "03", True),
+        ("[send] ", "", True), ("[send]", "[receive]", True), ("[send]", "[sent]", False),
+        (":1:", ":x:", False), (":1:", "::", False), (":2 ", ":x ", False), (":2 ", ": ", False), ("[0]", "[x]", False),
+        ("[0]", "[]", False), ("NCCL", ":50 NCCL", False), ("NCCL", "a: NCCL", False), ("NCCL", "a:x NCCL", False),
+        ("03/0", "x3/0", False), ("03/0", "03/x", False), ("03/0", "03/", False), ("[1b]", "[]", False), ("[1b]", "[x]", False),
+        (" 0[", " x[", False), ("9[", "x[", False), ("[3]", "[]", False), ("[3]", "[x]", False), ("NET/IB/0", "-", False),
+    ],
+)  # fmt: skip
+def test_what_is_a_line_of_a_channel(old: str, new: str, *, found: bool) -> None:
+    log = read(CHANNEL.replace(old, new, 1))
+    assert log.channels == ({NcclConnection(3, 0, 9, "NET/IB")} if found else set())
+
+
+RANK = "n1.cluster-a:1:2 [0] NCCL INFO ncclCommInitRank comm 0x1a rank 3 nranks 8 cudaDev 0\n"
+
+
+def test_the_ranks_of_a_communicator() -> None:
+    log = read(RANK)
+    assert (log.hosts, log.ranks, log.nodes) == ({3: "n1.cluster-a"}, 8, 0)
+    assert read(RANK.replace("nranks 8", "nRanks 8 nNodes 2")).nodes == 2
+    both = read(
+        RANK.replace("8", "4 nNodes 1") + RANK.replace("8", "8 nNodes 2") + RANK.replace("8", "2 nNodes 1")
+    )
+    assert (both.ranks, both.nodes) == (8, 2)
+    for old, new in (("rank 3", "rank x"), ("nranks 8", "nranks x"), ("0x1a", "0x"), ("nranks 8", "nranks ")):
+        assert read(RANK.replace(old, new)).hosts == {}
+    assert read(RANK.replace("nranks 8", "nranks 8 nNodes x")).ranks == 8
+
+
+def info(*lines: str) -> NcclLog:
+    return read("".join(f"vm:1:2 [0] NCCL INFO {line}\n" for line in lines))
+
+
+def test_what_the_network_is() -> None:
+    assert info("Using network IB", "Using network Socket", "Using network IB").network == "IB, Socket"
+    assert info("Using network ").network == info("Assigned NET plugin  to comm").network == ""
+    assert info("Assigned NET plugin IB").network == ""
+    assert info("Assigned NET plugin  to comm", "Using network IB").network == "IB"
+    names = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1.5:1/RoCE [x]no:1 []none:1 [2]:1 [12]mlx5-9:1 [3]x"
+    assert info(names).interfaces == ("mlx5_0", "mlx5_1.5", "mlx5-9")
+    assert info("NET/ : Using [0]eth0:1").interfaces == info("x NET/IB : Using [0]eth0:1").interfaces == ()
+    assert info("NCCL version 2", "NCCL version ").version == "2"
+    assert read("vm:1:2 [0] NCCL WARN \n").warnings == ()
+    assert not info("NET/Socket : No device found.").no_ib
+
+
+@pytest.mark.parametrize(
+    ("line", "gdr"),
+    [
+        ("Connected all rings, use ring PXN 0 GDR 1", True), ("use ring PXN 10 GDR 0", False), ("use ring PXN x GDR 1", None),
+        ("use ring PXN  GDR 1", None), ("use ring PXN 0 GDR x", None),
+    ],
+)  # fmt: skip
+def test_gpudirect_rdma_as_nccl_logs_it(line: str, gdr: bool | None) -> None:  # a table
+    assert info(line).gdr is gdr
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("CollNet 00/1 : 3 [send] via COLLNET/SHARP/0/GDRDMA", {"COLLNET/SHARP/GDRDMA": 1}),
+        ("CollNet 00/1 : 3 [receive] via COLLNET/SHARP/12", {"COLLNET/SHARP": 1}),
+        ("CollNet x/1 : 3 [send] via COLLNET/SHARP/0", {}), ("CollNet /1 : 3 [send] via COLLNET/SHARP/0", {}),
+        ("CollNet 00/ : 3 [send] via COLLNET/SHARP/0", {}), ("CollNet 00/x : 3 [send] via COLLNET/SHARP/0", {}),
+        ("CollNet 00/1 :  [send] via COLLNET/SHARP/0", {}), ("CollNet 00/1 : x [send] via COLLNET/SHARP/0", {}),
+        ("CollNet 00/1 : 3 [send] via COLLNET//0", {}), ("CollNet 00/1 : 3 [send] via COLLNET/SHARP/", {}),
+    ],
+)  # fmt: skip
+def test_collnet(line: str, found: dict[str, int]) -> None:
+    assert info(line, line).collnet == {name: 2 * count for name, count in found.items()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_NET_GDR_LEVEL", "NCCL_COLLNET_ENABLE", "NCCL_CROSS_NIC", "NCCL_PXN_DISABLE",
+        "NCCL_OOB_NET_ENABLE", "NCCL_TOPO_FILE", "NCCL_COMM_ID", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_IGNORE_CPU_AFFINITY",
+        "NCCL_CONF_FILE", "NCCL_RAS_ENABLE",
+    ],
+)  # fmt: skip
+def test_a_setting_of_the_network_slows_no_node(name: str) -> None:
+    log = info(f"{name} set by environment to 1", "NCCL_DEBUG_SUBSYS set by environment to ALL")
+    assert (set(log.foreign), set(log.slowing)) == ({f"{name}=1"}, set())
+    assert info("NCCL_HOSTID set by environment to 1").foreign == frozenset()
+
+
+def test_the_hint_is_that_of_the_first_transport_between_nodes() -> None:
+    assert list(HINTS) == ["NET/Socket", "NET/IB", "SHM"]
+    device = "NET/Socket : Using [0]eth0:1"
+    lines = [f"Channel 0 : 0[0] -> 1[0] via {kind}" for kind in ("NET/Socket/0", "NET/IB/0", "SHM")]
+    where = {0: "a", 1: "b"}
+    assert info(device, lines[2]).summary(where) == f"between nodes: SHM ({HINTS['SHM']})"
+    assert info(device, *lines[1:]).summary(where) == f"between nodes: NET/IB, SHM (eth0) ({HINTS['NET/IB']})"
+    assert info(*lines[:2]).summary(where) == f"between nodes: NET/IB, NET/Socket ({HINTS['NET/IB']})"
+    assert info(device, lines[0].replace("Socket", "IB/GDRDMA")).summary(where) == (
+        "between nodes: NET/IB/GDRDMA (eth0)"
+    )
+
+
+# --- value by value ---
+
+
+def printed(*lines: str) -> NcclLog:
+    return nccl_log.read("".join(f"vm:1:2 [0] NCCL {line}\n" for line in lines))
+
+
+def test_each_line_of_a_log() -> None:
+    assert printed() == NcclLog()
+    assert printed("INFO NCCL version 2.28.9+cuda13.0").version == "2.28.9+cuda13.0"
+    assert printed("WARN  words ", "WARN words", "WARN more").warnings == ("words", "more")
+    assert printed("INFO Using network IB", "INFO Assigned NET plugin Socket to comm").network == "IB, Socket"
+    assert printed("INFO NET/IB : No device found.").no_ib
+    assert printed("INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB").interfaces == ("mlx5_0", "mlx5_1")
+    assert [printed(*(f"INFO x use ring PXN 0 GDR {n}" for n in it)).gdr for it in ("", "1", "10", "0")] == [
+        None, True, False, False
+    ]  # fmt: skip
+    for line in ("Connected NVLS tree", "Channel via NVLS", "NVLS comm 0x1"):
+        assert printed(f"INFO {line}").nvls
+    assert printed("INFO CollNet 00/0 : 1 [send] via COLLNET/SHARP/0/GDRDMA").collnet == {
+        "COLLNET/SHARP/GDRDMA": 1
+    }
+    ranks = printed("INFO comm 0x1a rank 3 nranks 8 nNodes 2", "INFO comm 0x1a rank 1 nRanks 4")
+    assert (ranks.hosts, ranks.labels, ranks.ranks, ranks.nodes) == ({3: "vm", 1: "vm"}, {}, 8, 2)
+    labelled = nccl_log.read("07: vm:1:2 [0] NCCL INFO comm 0x1 rank 3 nranks 8\n")
+    assert labelled.labels == {3: "7"}
+    assert nccl_log.read("07: vm:1:2 [0] NCCL INFO NCCL version 2\n", label="7").version == "2"
+    assert nccl_log.read("07: vm:1:2 [0] NCCL INFO NCCL version 2\n", label="8").version == ""
+
+
+@pytest.mark.parametrize(
+    ("via", "kind"),
+    [
+        ("P2P/CUMEM/read", "P2P/CUMEM"), ("P2P/IPC", "P2P/IPC"), ("SHM/direct/direct", "SHM"), ("NET/Socket/0", "NET/Socket"),
+        ("NET/IB/0(1)/GDRDMA/Shared", "NET/IB/GDRDMA"), ("NET/IB/0", "NET/IB"), ("NVLS/x", "NVLS"),
+    ],
+)  # fmt: skip
+def test_channels(via: str, kind: str) -> None:
+    log = printed(
+        f"INFO Channel 01/0 : 0[3] -> 1[a] [send] via {via}", f"INFO Ring 2 : 1[3] -> 0[a] via {via}"
+    )
+    assert log.channels == {NcclConnection(1, 0, 1, kind), NcclConnection(2, 1, 0, kind)}
+    for where, place in (({0: "a", 1: "b"}, "between"), ({0: "a", 1: "a"}, "within"), ({0: "a"}, "unplaced")):
+        paths = log.paths(where)
+        assert {it: dict(getattr(paths, it)) for it in ("between", "within", "unplaced")} == {
+            **{key: {} for key in ("between", "within", "unplaced")}, place: {kind: 2}
+        }  # fmt: skip
+        assert paths.pairs == {f"{place} {kind}": ((0, 1), (1, 0))}
+
+
+def test_settings() -> None:
+    log = printed(
+        "INFO NCCL_PROTO set by environment to LL.", "INFO NCCL_PROTO set by environment to LL128",
+        "INFO NCCL_DEBUG set by environment to INFO.", "INFO NCCL_IB_HCA set by environment to mlx5.",
+    )  # fmt: skip
+    assert log.settings == {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "mlx5", "NCCL_PROTO": "LL or LL128"}
+    assert log.foreign == {"NCCL_IB_HCA=mlx5", "NCCL_PROTO=LL or LL128"}
+    assert log.slowing == {"NCCL_PROTO=LL or LL128"}
+    assert log.set_by == "set in the environment or nccl.conf: NCCL_IB_HCA=mlx5, NCCL_PROTO=LL or LL128"
+    assert NcclLog().set_by == ""
+
+
+def test_a_log_in_a_line() -> None:
+    log = printed(
+        "INFO Channel 0 : 0[0] -> 1[0] via NET/Socket/0", "INFO Channel 0 : 0[0] -> 2[0] via P2P/CUMEM",
+        "INFO Channel 0 : 0[0] -> 3[0] via SHM", "INFO NVLS comm 0x1", "INFO NET/Socket : Using [0]eth0:1",
+    )  # fmt: skip
+    assert (
+        log.summary({0: "a", 1: "b", 2: "a"})
+        == f"between nodes: NET/Socket (eth0); within nodes: P2P/CUMEM; unplaced: SHM; NVLS ({HINTS['NET/Socket']})"
+    )
+    assert log.summary({0: "a", 1: "a", 2: "a", 3: "a"}) == "within nodes: NET/Socket, P2P/CUMEM, SHM; NVLS"
+    assert NcclLog(settings={"NCCL_ALGO": "x"}).summary() == (
+        "no connection was logged; set in the environment or nccl.conf: NCCL_ALGO=x"
+    )
+
+
+def test_so_many_braces_before_the_json_of_dcgm_are_tried() -> None:
+    test = {"name": "x", "results": [{"status": "Pass"}]}
+    found = json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "c", "tests": [test]}]}})
+    assert dcgm.read(0, "{" * 99 + " " + found).results[0].status == "pass"
+    with pytest.raises(ProbeError):
+        dcgm.read(0, "{" * 100 + " " + found)
+
+
+def test_a_row_of_less_than_a_microsecond() -> None:
+    head = (
+        "# Collective test starting: broadcast_perf\n# nThread 1 nGpus 1 minBytes 1024 maxBytes 1024 step: 2(factor) "
+        "iters: 1 validation: 1\n# Rank 0 Pid 1 on vm device 0 [0x06] H200\n"
+        "# size count type redop root time algbw busbw #wrong\n"
+    )
+    tail = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : {}\n"
+    (good,) = nccl_tests.read(f"{head}1024 256 float none 0 0.50 2.05 2.05 0\n{tail.format(2.05)}").runs
+    assert good.complete, good.reasons
+    (bad,) = nccl_tests.read(f"{head}1024 256 float none 0 0.50 99.0 99.0 0\n{tail.format(99.0)}").runs
+    assert "do not agree on 1 ranks" in bad.reasons[0]
+
+
+def test_the_lines_of_a_process_that_nccl_tests_cut() -> None:
+    """2 threads of 2 GPUs: four ranks a process, of which the third and fourth line were cut."""
+    text = (
+        "# Collective test starting: broadcast_perf\n# nThread 2 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor) "
+        "iters: 1 validation: 1\n# Rank 0 Pid 1 on vm device 0 [0x06] H200\n# Rank 1 Pid 1 on vm device 1 [0x07] H200\n"
+        "# Rank 2 Pid 1 on ...\n# size count type redop root time algbw busbw #wrong\n"
+    )
+    (run,) = nccl_tests.read(text).runs
+    assert run.world == 4
+    assert run.reasons[:2] == (
+        "line 5: Rank line not understood: '# Rank 2 Pid 1 on ...'",
+        "Rank lines of 2 of 4 ranks are missing",
+    )
+
+
+def test_words_that_only_look_like_a_counter() -> None:
+    gpu = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
+    text = f"@@ errors 0\n{gpu}\nLink 0: : 5\nzero 3\n"
+    assert nvidia_smi.parse_nvlink_errors(Answer("gpu01", 0, text.encode())) == {
+        "GPU-1": nvidia_smi.LinkErrors(3, ())
+    }
+
+
+@pytest.mark.parametrize("line", ["invalid option", "invalid size", "USAGE: ", "invalid op x"])
+def test_a_usage(line: str) -> None:
+    found = nccl_failures.read_failure(line)
+    assert found is not None
+    assert found.kind == "usage"
+
+
+def test_what_only_looks_right() -> None:
+    assert printed("INFO CollNet 00/x : 1 [send] via COLLNET/SHARP/0").collnet == {}
+    assert printed("INFO CollNet 0/0 : 1 [receive] via COLLNET/SHARP/x").collnet == {}
+    with pytest.raises(NotAvailable, match=r"^nvidia-smi --query-compute-apps: no pid$"):
+        nvidia_smi.parse_apps(Answer("gpu01", 0, b"@@ apps 0\nno pid\n"))
+    for stamp, fits in (
+        ("2026-11-20 15:33:36", True),
+        ("2026-11-20 x5:33:36", False),
+        ("2026-11-20 15:33", False),
+    ):
+        assert bool(nccl_rows._STAMPS.fullmatch(stamp)) is fits
+
+
+def test_the_files_of_an_adapter_are_asked_for() -> None:
+    assert infiniband._OF_DEVICE == ("fw_ver", "hca_type", "board_id", "sys_image_guid")
+    assert infiniband._OF_PORT[:4] == ("state", "phys_state", "rate", "link_layer")
+
+
+def test_the_metrics_of_what_slurm_hands_out() -> None:
+    info: Any = SimpleNamespace(cpus=64, memory=2**31)
+    (cpus,) = slurm.cpus(info, NodeProfile()).metrics
+    (memory,) = slurm.memory(info, NodeProfile()).metrics
+    task = SimpleNamespace(
+        rank=0, local_id=0, lost=(), visible="3", openable=(), cpus=frozenset({1, 2}), online=8
+    )
+    exam: Any = SimpleNamespace(
+        problem="", shared=False, gpus_requested=1, seconds=1.5, tasks_requested=1, tasks=[task], reported=lambda: [task]
+    )  # fmt: skip
+    found = [
+        cpus,
+        memory,
+        *(judge(exam).metrics[0] for judge in (slurm.step, slurm.gpu_binding, slurm.cpu_affinity)),
+    ]
+    assert [(it.name, it.value, it.unit) for it in found] == [
+        ("slurm_cpus", 64, "CPUs"), ("slurm_memory", 2.0, "GiB"), ("step", 1.5, "s"), ("bound_gpus", 1, "GPUs"),
+        ("step_cpus", 2, "CPUs"),
+    ]  # fmt: skip
+
+
+def test_the_iterations_behind_each_row_are_none_of_its_figures() -> None:
+    text = (DATA / "nccl" / "derived-2.17.6-stamps.txt").read_text()
+    plain = nccl_tests.read(
+        re.sub(r"  2026-11-20 \d\d:\d\d:\d\d$", "", text.replace("  timestamp", ""), flags=re.MULTILINE), rc=0
+    )
+    counted = nccl_tests.read(
+        re.sub(
+            r"  2026-11-20 \d\d:\d\d:\d\d$", "  20", text.replace("timestamp", "#iters"), flags=re.MULTILINE
+        ),
+        rc=0,
+    )
+    assert plain.runs[0].rows
+    assert nccl_tests.read(text, rc=0).runs[0].rows == plain.runs[0].rows
+    assert counted.runs[0].rows == plain.runs[0].rows
+
+
+def test_deadlines_that_passed_for_want_of_a_silent_rank_are_not_named() -> None:
+    late = "rank 1 (gpu02 GPU 0): failed: timeout after 30 s"
+    silent = mpi_errors.LaunchFailure("a rank failed", "gpu01", "rank 0: no sign of life", "")
+    timeout = mpi_errors.LaunchFailure("timeout", "gpu02", late, "")
+    assert nccl_failures.merge_ranks([silent, timeout]) == [silent]
+    assert nccl_failures.merge_ranks([timeout]) == [timeout]
+
+
+def test_words_of_the_first_nccl_tests() -> None:
+    failures = nccl_tests.read("NCCL failure common.cu:908 'unhandled system error'\n").failures
+    assert [(one.kind, one.text) for one in failures] == [
+        ("NCCL", "NCCL failure common.cu:908 'unhandled system error'")
+    ]
+
+
+def test_a_half_without_its_last_column_is_no_layout() -> None:
+    assert nccl_rows.layout_of(["size", "count", "type", "time", "algbw", "busbw"]) is None
+
+
+def test_a_line_of_nccl_is_cut_off_a_row_and_a_line_without_one_is_whole() -> None:
+    row = "     1048576        262144     float     sum      -1   123.00    8.53   15.98       "
+    assert nccl_tests._strip_log(f"{row}gpu01:77:99 [0] NCCL INFO x", None) == (row, True)
+    assert nccl_tests._strip_log(f"{row}N/Agpu01:77:99 [0] NCCL INFO x", None) == (f"{row}N/A", True)
+    assert nccl_tests._strip_log(row, None) == (row, False)
+    assert nccl_tests._strip_log("# NCCL", None) == ("# NCCL", False)
+    assert nccl_tests.NcclRun().world == 0
+
+
+@pytest.mark.parametrize(
+    ("cell", "reported"),
+    [
+        ("[]", "[]"),
+        ("", "an empty cell"),
+        ("N/A", "N/A"),
+        ("NA", "NA"),
+        ("ERR", "ERR"),
+        ("Unknown", "Unknown"),
+    ],
+)
+def test_what_stands_in_place_of_a_value(cell: str, reported: str) -> None:
+    assert nvidia_csv._parsed_cell(lambda text, _unit: text, cell, "") == (None, reported)
+
+
+def test_a_short_line_is_a_cut_row_only_where_it_begins_like_one() -> None:
+    assert nvidia_csv._row(", x", ["", "x"], ["index", "name", "uuid"], "") is None
+    for cut in ("0, x", "12 , x", "GPU-1f, x"):
+        with pytest.raises(ProbeError, match=r"a row of 2 of 3 cells, cut\?"):
+            nvidia_csv._row(cut, cut.split(","), ["index", "name", "uuid"], "")
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["Nov 21 10:00:00 gpu01 kernel: x", "[    0.1] x", "2026-11-21T10:00 x", "kern  :info  : [ 1.0] x"],
+)
+def test_a_short_log_that_tells_times_is_one(first: str) -> None:
+    text = f"source dmesg\nfrom\t{first}\nend\t1\t0\t0\t0\t\n"
+    assert kernel_log.parse(Answer("gpu01", 0, text.encode())).lines == 1
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "Nov 21 x0:00:00 gpu01 kernel: x",
+        "Nov 21 1x:00:00 x",
+        "Nov x 10:00:00 x",
+        "nov 21 10:00 x",
+        "x026-11-21T10:00 x",
+        "2026-x1-21T10:00 x",
+        "2026-1x-21T10:00 x",
+        "2026-11-x1T10:00 x",
+        "2026-11-2xT10:00 x",
+        "2026-11-21 x",
+        "[x] x",
+        "dmesg: not permitted",
+    ],
+)
+def test_a_short_text_without_times_is_no_log(first: str) -> None:
+    text = f"source dmesg\nfrom\t{first}\nend\t1\t0\t0\t0\t\n"
+    with pytest.raises(NotAvailable, match=r"^not a kernel log"):
+        kernel_log.parse(Answer("gpu01", 0, text.encode()))
+
+
+def test_legends_of_a_topology_may_begin_their_line() -> None:
+    assert dict(nvidia_smi._LEGEND.findall("NIC Legend:\n\nNIC0: mlx5_0\n  NIC1: mlx5_1\n")) == {
+        "NIC0": "mlx5_0", "NIC1": "mlx5_1"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("place", [0, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18])
+def test_a_row_whose_time_of_day_is_damaged_is_refused(place: int) -> None:
+    text = (DATA / "nccl" / "derived-2.17.6-stamps.txt").read_text()
+    stamp = re.search(r"2026-11-20 \d\d:\d\d:\d\d", text)
+    assert stamp is not None
+    damaged = f"{stamp[0][:place]}x{stamp[0][place + 1 :]}"
+    whole, broken = nccl_tests.read(text, rc=0), nccl_tests.read(text.replace(stamp[0], damaged, 1), rc=0)
+    assert (whole.runs[0].complete, broken.runs[0].complete) == (True, False)
+
+
+def test_a_rank_line_that_is_not_understood_is_reported_once() -> None:
+    text = (DATA / "nccl" / "derived-2.17.6-stamps.txt").read_text()
+    line = next(line for line in text.splitlines() if "Rank  3" in line)
+    run = nccl_tests.read(text.replace(line, "#  Rank  3 is lost")).runs[0]
+    assert [reason for reason in run.reasons if reason.startswith("line ")] == [
+        f"line {text.splitlines().index(line) + 1}: Rank line not understood: '# Rank 3 is lost'"
+    ]
+
+
+def test_the_world_of_a_table_is_the_group_of_its_first_rank() -> None:
+    def line(rank: int, group: int) -> tuple[int, nccl_tests.RankLine]:
+        return rank, nccl_tests.RankLine(rank, group, 1, "gpu01", rank, "0000:01:00", "H200")
+
+    table = nccl_tests._Table("", ranks=[line(2, 1), line(0, 0), line(1, 0), line(3, 1), line(4, 1)])
+    assert nccl_tests._ranks(table, []) == 2
