@@ -130,7 +130,7 @@ SOURCE = Path(suites.__file__).parents[1]
 CHECK_FILES = [
     path
     for path in sorted(
-        [*SOURCE.glob("suites/**/*.py"), *SOURCE.glob("kit/*.py"), SOURCE / "core" / "majority.py"]
+        [*SOURCE.glob("suites/**/*.py"), *SOURCE.glob("kit/**/*.py"), SOURCE / "core" / "majority.py"]
     )
     if "core.check import" in path.read_text() and path.stem != "stages"
 ]

@@ -190,7 +190,7 @@ def _unmatched(
 def check_files() -> list[Path]:
     """Return the files that may declare a check of a registered suite."""
     of_suites = (path for folder in suite_folders().values() for path in folder.rglob("*.py"))
-    return [*of_suites, *Path(suites_path()).with_name("kit").glob("*.py")]
+    return [*of_suites, *Path(suites_path()).with_name("kit").rglob("*.py")]
 
 
 class AfterCollection:
