@@ -25,7 +25,7 @@ CLUSTER = ""  # the node of an item about all nodes
 
 
 @pytest.fixture(scope="module")
-def box() -> Iterator[Sandbox]:
+def box(mounts_of_machine: None) -> Iterator[Sandbox]:
     """A sandbox with isolated jobs and a node for every fault; the first one is where srun --pty runs."""
     if why := why_not(OUTSIDE_TMP, "plain"):
         pytest.skip(why)

@@ -170,6 +170,7 @@ def test_sshd_of_a_user_in_a_container_and_a_node_whose_container_lacks_it(
     assert "/gpucluster-rw/sshd-" not in running
 
 
+@pytest.mark.usefixtures("mounts_of_machine")
 def test_a_login_is_refused_without_a_job_and_adopted_with_one(homes: Mapping[str, Path]) -> None:
     outside_tmp, home = Path("/var/tmp"), homes[ALICE]
     if why := isolation.why_not(outside_tmp, "plain") or node_sshd.why_not():
