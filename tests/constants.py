@@ -1,6 +1,7 @@
 """Other values for constants of the sections, so that runs of tests are short.
 
 It is a plugin of pytest too, for runs in another process: GPUCLUSTER_TEST_CONSTANTS is JSON, {section: {name: value}}.
+The name of a key, like `trials` of `accounting`, has the constants of its model.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ def with_constants(model: type[Section], constants: Mapping[str, Any], **keys: A
 
 def in_environment(env: Mapping[str, str], **sections: Mapping[str, Any]) -> dict[str, str]:
     """Return an environment in which a run of pytest has these constants: SECTION={name: value}."""
-    if not sections:
+    if not any(sections.values()):
         return dict(env)
     path = os.pathsep.join(filter(None, [env.get("PYTHONPATH", ""), str(_HERE)]))
     return {**env, _VARIABLE: json.dumps(sections), "PYTEST_PLUGINS": "constants", "PYTHONPATH": path}
@@ -39,8 +40,17 @@ def _apply(given: Mapping[str, Mapping[str, Any]]) -> None:
     from pytest_gpucluster.config.models import SECTIONS  # only in such a run
 
     for model, section in SECTIONS.items():
-        for name, value in given.get(section, {}).items():
-            assert name in model.__class_vars__, f"{section}.{name} is no constant"
+        _set(model, section, given.get(section, {}))
+
+
+def _set(model: Any, where: str, constants: Mapping[str, Any]) -> None:
+    for name, value in constants.items():
+        if name in model.model_fields:
+            kind = model.model_fields[name].annotation
+            (inner,) = (it for it in (kind, *get_args(kind)) if hasattr(it, "__class_vars__"))
+            _set(inner, f"{where}.{name}", value)
+        else:
+            assert name in model.__class_vars__, f"{where}.{name} is no constant"
             setattr(model, name, value)
 
 

@@ -93,13 +93,12 @@ limits:
   - {account: trial-sizes, limit: GrpTRES, tres: mem}
   - {account: trial-sizes, limit: MaxTRES, tres: cpu}
   - {account: trial-sizes, limit: MaxWall}
-fairshare: {busy: trial-a, idle: trial-b, run: 2}
+fairshare: {busy: trial-a, idle: trial-b}
 preemption:
   - {low_qos: paused, low_partition: alone, high_qos: high, high_partition: urgent, mode: suspend, within: 10s}
   - {low_qos: low, high_qos: high, mode: requeue, within: 10s}
   - {low_qos: gone, high_qos: high, mode: cancel, within: 10s}
 backfill: true
-start: 20
 """
 # of the findings; what a job does when its time is up depends on the machine
 WORDS = """
@@ -220,8 +219,10 @@ def write(folder: Path, drafted: dict[str, Any], **changes: object) -> None:
     (folder / "site.yaml").write_text(yaml.safe_dump({**drafted, "accounting": section}))
 
 
-def run(folder: Path, *options: str, suite: tuple[str, ...] = SUITE) -> Run:
-    return run_pytest(folder, "--cluster=site.yaml", *options, *suite, where=())
+def run(folder: Path, *options: str, suite: tuple[str, ...] = SUITE, start: float = 20) -> Run:
+    trials = {"start": start, "fairshare": {"run": 2}}
+    words = ("--cluster=site.yaml", *options, *suite)
+    return run_pytest(folder, *words, where=(), constants={"accounting": {"trials": trials}})
 
 
 def test_the_draft_of_a_site_states_it_and_passes_there_with_all_trials(
@@ -258,10 +259,13 @@ def test_each_fault_fails_its_check(box: Sandbox, drafted: dict[str, Any], tmp_p
     others[-1]["within"] = "2s"  # never starts
     write(tmp_path / "read", drafted)
     write(tmp_path / "one", drafted, partition="alone", preemption=[suspend, suspend, *others])
-    write(tmp_path / "rest", drafted, partition="rest", start=5)
+    write(tmp_path / "rest", drafted, partition="rest")
     jobs = {"read": (), "one": ("--intrusive", "-k", "preemption"), "rest": ("--intrusive", "-k", REST)}
     with ThreadPoolExecutor(3) as pool:
-        runs = [pool.submit(run, tmp_path / name, *options) for name, options in jobs.items()]
+        runs = [
+            pool.submit(run, tmp_path / name, *options, start=5 if name == "rest" else 20)
+            for name, options in jobs.items()
+        ]
         disturb(box)
         found = [one.result() for one in runs]
     assert names(found[0].outcomes, "failed") == READ_ONLY, found[0].out
@@ -315,7 +319,7 @@ def database(box: Sandbox, statement: str) -> None:
 def test_clean_removes_the_jobs_of_a_trial_whose_run_and_guard_were_killed(
     box: Sandbox, drafted: dict[str, Any], tmp_path: Path
 ) -> None:
-    write(tmp_path, drafted, preemption={"low_qos": "low", "mode": "cancel"}, start=60)
+    write(tmp_path, drafted, preemption={"low_qos": "low", "mode": "cancel"})
     argv = command("--cluster=site.yaml", "--intrusive", "-k", "preemption", "-p", "no:cacheprovider", *SUITE)
     with subprocess.Popen(
         argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

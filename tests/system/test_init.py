@@ -44,7 +44,6 @@ def test_nodes_pass_what_was_drafted_from_them_except_the_different_one(
     assert cli.main(["init", "--from-nodes", "--name", "lab"]) == 0
     text = (tmp_path / "clusters" / "lab.yaml").read_text()
     for line in (
-        "  time_sync: required  # 4 of 4 nodes",
         "    eno1: 1500  # 3 of 4 nodes",
         "    - {path: /raid, fstype: ext4}  # 3 of 4 nodes",
         "    - nvidia-persistenced  # 3 of 4 nodes",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from constants import in_environment
 from corpus_cases import CORPUS, load
 from kubernetes_kubelet import Kubelet
 from kubernetes_server import Objects, Trouble, serving
@@ -247,11 +248,12 @@ JOBS = "POST /apis/batch/v1/namespaces/default/jobs"
 
 
 @contextmanager
-def run_of_jobs(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def run_of_jobs(folder: Path, **constants: float) -> Iterator[subprocess.Popen[str]]:
     """Start a run of Jobs whose pods never end."""
     with subprocess.Popen(
         ["env", "--default-signal=TERM", *command(*SUITE, "-k", "job_gpus")], cwd=folder, text=True,
-        env=environment(MARK=str(folder)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=in_environment(environment(MARK=str(folder)), kubernetes=constants), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     ) as run:  # fmt: skip
         try:
             yield run
@@ -344,9 +346,7 @@ def test_jobs_of_a_killed_run_go_as_soon_as_the_api_server_recovers(
 
 def test_a_stopped_run_reports_jobs_that_it_cannot_delete_yet(cleaned: tuple[Objects, Path]) -> None:
     found, folder = cleaned
-    text = (folder / "k8s.yaml").read_text()
-    (folder / "k8s.yaml").write_text(text.replace("  jobs: true\n", "  jobs: true\n  timeout: 3s\n"))
-    with run_of_jobs(folder) as run:
+    with run_of_jobs(folder, timeout=3) as run:
         wait_for(lambda: len(found.kinds["jobs"]) == 3, "the Jobs were created")
         found.trouble = lambda method, _: Trouble(code=500 if method == "DELETE" else 0)
         run.terminate()

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import pickle
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,7 @@ class ClusterSession:
         self, cluster: Cluster, inventory: Mapping[str, NodeInfo], plan: Plan, slurm: Slurm | None
     ) -> None:
         self.cluster, self.inventory, self.plan, self.slurm = cluster, inventory, plan, slurm
+        self.started = time.time()
         self.nodes = self._nodes()
         self.allocations: tuple[Allocation, ...] = ()
         self.channel: Channel | None = None

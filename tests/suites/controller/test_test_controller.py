@@ -64,12 +64,13 @@ def test_the_log_is_read_as_root_where_the_cluster_file_allows_it(
 ) -> None:
     monkeypatch.setattr(steps, "query_controller_log", lambda *given, **words: (given, words))
     session = SimpleNamespace(
+        started=5.0,
         plan=SimpleNamespace(selected=("gpu01",)),
         cluster=SimpleNamespace(known=(KNOWN,), sudo=sudo, sandbox=sandbox),
     )
     assert fact("controller_log", SLURM, CONFIG, session) == (
         (SLURM, SLURM.config(), CONFIG, ("gpu01",)),
-        {"known_lines": (KNOWN,), "started": suite.STARTED, "sudo": used},
+        {"known_lines": (KNOWN,), "started": 5.0, "sudo": used},
     )
 
 
@@ -102,8 +103,8 @@ def test_errors_of_slurmd_are_those_of_the_node_within_the_window() -> None:
 
 
 def test_the_age_of_the_run_counts_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "time", SimpleNamespace(time=lambda: suite.STARTED + 7))
-    assert fact("run_age") == 7
+    monkeypatch.setattr(suite, "time", SimpleNamespace(time=lambda: 12.0))
+    assert fact("run_age", SimpleNamespace(started=5.0)) == 7
     assert fact("info", SimpleNamespace(info="idle")) == "idle"
 
 

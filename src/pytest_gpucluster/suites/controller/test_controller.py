@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.controller.jobs import OrderFacts
     from pytest_gpucluster.suites.controller.known_errors import LogError
 
-STARTED = time.time()  # of the run: pytest imports this file then
-
 
 @fact(once=True)
 def slurm(gpucluster_session: ClusterSession) -> Slurm:
@@ -67,7 +65,7 @@ def controller_log(
         config,
         session.plan.selected,
         known_lines=session.cluster.known,
-        started=STARTED,
+        started=session.started,
         sudo=session.cluster.sudo and not session.cluster.sandbox,
     )
 
@@ -98,9 +96,9 @@ def slurmd_errors(
 
 
 @fact
-def run_age() -> float:
+def run_age(gpucluster_session: ClusterSession) -> float:
     """Seconds since the start of the run."""
-    return time.time() - STARTED
+    return time.time() - gpucluster_session.started
 
 
 @fact(once=True)
