@@ -114,29 +114,31 @@ BASICS, SURVEY = recorded("os/debian12-basics.txt")[0] + _SECTION % (b"taint", b
 # by name of the constant or of the function that makes the probe
 _NETWORK = b"port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);InfiniBand;32.0 GT/s PCIe;16;;;;;\nnet eth0;up;25000\nnet lo;unknown;\nend\n"
 PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
-    "kit.node_facts.SOFTWARE": (
+    "kit.node.node_facts.SOFTWARE": (
         b"python\tpython3 3.11.2\nsystem\tDebian\ndevices\t8\nprogram srun\t/usr/bin/srun\n"
         b'packages\t{"torch": "2.4.0"}\nmpirun\t4.1.5\nimage\t/images/a.sqsh\nmodule\tcuda/12\npyxis\t\nend\n',
     ),
-    "kit.node_facts.MACHINE": (b"Architecture:     x86_64\nHypervisor vendor:   KVM\n\nQEMU\nend\n",),
-    "kit.node_links.NETWORK": (_NETWORK,),
+    "kit.node.node_facts.MACHINE": (b"Architecture:     x86_64\nHypervisor vendor:   KVM\n\nQEMU\nend\n",),
+    "kit.gpu.node_links.NETWORK": (_NETWORK,),
     "core.probe": (b"",),
     "suites.os.facts": (BASICS,),
-    "kit.nvidia_smi": (SURVEY,),
-    "kit.nvidia_smi.CLOCKS_LATER": (
+    "kit.gpu.nvidia_smi": (SURVEY,),
+    "kit.gpu.nvidia_smi.CLOCKS_LATER": (
         b"".join(
             b"@@ clocks%d 0\nuuid, clocks_event_reasons.active\nGPU-1, 0x0000000000000048\n" % n
             for n in (1, 2, 3)
         ),
     ),
-    "kit.nvidia_smi.DEVICE_FILES": (b"nvidia0\nnvidiactl\nentries 2\n",),
-    "kit.enroot.PYXIS": (
+    "kit.gpu.nvidia_smi.DEVICE_FILES": (b"nvidia0\nnvidiactl\nentries 2\n",),
+    "kit.container.enroot.PYXIS": (
         b"so /usr/lib/slurm/spank_pyxis.so\npyxis: version v0.20.0\n",
         b"no plugstack.conf\n",
     ),
-    "kit.enroot.SPACE": (b"data 1234 5678 4096 90 99 rw /var/lib/enroot\ncache 99 199 4096 0 0 ro /x\n",),
-    "kit.enroot.NAMES": (b"pyxis_12_nccl\npyxis_7.0\n",),
-    "kit.fabric_manager": (b"state active\nversion Fabric Manager version is : 580.82.07\n",),
+    "kit.container.enroot.SPACE": (
+        b"data 1234 5678 4096 90 99 rw /var/lib/enroot\ncache 99 199 4096 0 0 ro /x\n",
+    ),
+    "kit.container.enroot.NAMES": (b"pyxis_12_nccl\npyxis_7.0\n",),
+    "kit.gpu.fabric_manager": (b"state active\nversion Fabric Manager version is : 580.82.07\n",),
     "suites.nccl.environment_facts": (
         b"env NCCL_PROTO=LL\nfile /root/.nccl.conf\n\nfile /etc/nccl.conf\n| # of the image\n| NCCL_DEBUG=INFO\n| export X=1\n\n"
         b"seen /etc/environment:3:NCCL_PROTO=LL\nport mlx5_0 1 4:ACTIVE InfiniBand\nport mlx5_9 1 4:ACTIVE Ethernet virtual\n"
@@ -171,7 +173,7 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"pam|sshd:@include common-account\npam|sshd:account required pam_slurm_adopt.so\npam|common-session:session optional "
         b"pam_systemd.so\nsshd|yes\nmodule|/lib64/security/pam_slurm_adopt.so\nusepam|usepam yes\nlogind|active\n",
     ),
-    "kit.kernel_log": (
+    "kit.node.kernel_log": (
         b"source dmesg\nclock 1700000000 100.5 1\nfrom\t[    0.000000] Linux\n"
         b"seen\t3\t90\t[  10.500000]\t[  12.250000]\tNVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n"
         b"need\tmounts\npci\t0000:1b:00.0\nend\t900\t0\t0\t1\t[   12.114906]\nstate\tread\n"
@@ -333,9 +335,9 @@ DOOR = (*VALUE, KeyError, TypeError, AttributeError, OverflowError)
 OTHERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
-        Reader("kit.payload_result.read_facts", lambda data: told.read_facts(_text(data), "ddp"), (
+        Reader("kit.framework.payload_result.read_facts", lambda data: told.read_facts(_text(data), "ddp"), (
             b'{"ddp": "rank", "rank": 0, "node": "gpu01"}\nnoise {"ddp": "x"}\n',)),
-        Reader("kit.node_facts.read_hardware", _hardware, (SURVEY + b"%%" + _NETWORK + b"%%Architecture: x86_64\n\nQEMU\nend\n",)),
+        Reader("kit.node.node_facts.read_hardware", _hardware, (SURVEY + b"%%" + _NETWORK + b"%%Architecture: x86_64\n\nQEMU\nend\n",)),
         Reader("core.topology.parse_slurm_topology", _both(topology.parse_slurm_topology), (
             b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=gpu[01-04]\nSwitchName=s1 Level=1 Switches=s[0-3]\n",), VALUE),
         Reader("suites.nccl.measurement.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
@@ -429,17 +431,17 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.container.facts.read_facts", _both(container.read_facts), (b"c|root|8:1\nc|env|a|b\n",)),
         Reader("suites.burnin.dcgm.read", lambda data: dcgm.read(0, _text(data)), _DCGM, strict=True),
         Reader("suites.horovod.facts.read", _both(horovod_build.read), _in("horovod", "*.txt")),
-        Reader("kit.mpi_facts.version_of", _both(mpi.version_of), (b"mpirun (Open MPI) 4.1.4", b"MPICH Version: 4.2.1")),
-        Reader("kit.mpi_facts.read_installed", lambda data: mpi.read_installed("gpu01", _text(data)), _in("mpi", "prepare*")),
-        Reader("kit.mpi_facts.read_world", _both(mpi.read_world), _WORLD),
-        Reader("kit.mpi_errors.explain", _both(mpi_errors.explain), (*_in("nccl", "mpi-*.txt"), *_SRUN)),
-        Reader("kit.nccl_log.read", _both(nccl_log.read), recorded("nccl/nccl-debug-info.txt")),
-        Reader("kit.nccl_tests.read", _both(nccl_tests.read), (
+        Reader("kit.mpi.mpi_facts.version_of", _both(mpi.version_of), (b"mpirun (Open MPI) 4.1.4", b"MPICH Version: 4.2.1")),
+        Reader("kit.mpi.mpi_facts.read_installed", lambda data: mpi.read_installed("gpu01", _text(data)), _in("mpi", "prepare*")),
+        Reader("kit.mpi.mpi_facts.read_world", _both(mpi.read_world), _WORLD),
+        Reader("kit.mpi.mpi_errors.explain", _both(mpi_errors.explain), (*_in("nccl", "mpi-*.txt"), *_SRUN)),
+        Reader("kit.nccl.nccl_log.read", _both(nccl_log.read), recorded("nccl/nccl-debug-info.txt")),
+        Reader("kit.nccl.nccl_tests.read", _both(nccl_tests.read), (
             *_in("nccl", "nccl-*.txt"), *_in("nccl", "derived-2.1*-all_reduce.txt"))),
-        Reader("kit.nccl_tests.read_tasks", lambda data: nccl_tests.read_tasks({"0": _text(data)}, stderr=_text(data)), (
+        Reader("kit.nccl.nccl_tests.read_tasks", lambda data: nccl_tests.read_tasks({"0": _text(data)}, stderr=_text(data)), (
             *_in("nccl", "per-node*.txt"), *_in("nccl", "torch-*.txt"))),
 
-        Reader("kit.nccl_names.NameFilter.parse", _both(NameFilter.parse), (b"^=mlx5_0:1,mlx5_1", b"eth,ib:2"), ()),
+        Reader("kit.nccl.nccl_names.NameFilter.parse", _both(NameFilter.parse), (b"^=mlx5_0:1,mlx5_1", b"eth,ib:2"), ()),
         Reader("suites.nccl.steps.read_rounds", _generated(nccl.read_rounds), (
             b'{"round": 1, "members": ["gpu01", "gpu02"], "busbw": 1.5}\n',)),
         Reader("suites.isolation.steps.read_terminal", _both(read_terminal), (b"^@srun: error\r\npty|gpu01|33 101|end\r\n",)),
@@ -471,13 +473,14 @@ OTHERS: dict[str, Reader] = {
 
 # Readers that need no corpus of their own, and why.
 ELSEWHERE = {
-    "cli.node_survey.read_nodes": "asks the nodes; the probes of kit.node_facts read",
-    "kit.payload_result.PayloadTask": "words for people",
+    "cluster.plan.Selection.parse": "options of pytest: tests/cluster/test_plan.py",
+    "cli.node_survey.read_nodes": "asks the nodes; the probes of kit.node.node_facts read",
+    "kit.framework.payload_result.PayloadTask": "words for people",
     "config.": "files: tests/config/test_loader_fuzz.py",
-    "kit.nccl_failures.": "parts of kit.nccl_tests.read",
-    "kit.nccl_rows.": "parts of kit.nccl_tests.read",
-    "kit.nccl_tests.explain_exit_status": "reads a number",
-    "kit.nvidia_csv.": "parts of the probes of kit.nvidia_smi",
+    "kit.nccl.nccl_failures.": "parts of kit.nccl.nccl_tests.read",
+    "kit.nccl.nccl_rows.": "parts of kit.nccl.nccl_tests.read",
+    "kit.nccl.nccl_tests.explain_exit_status": "reads a number",
+    "kit.gpu.nvidia_csv.": "parts of the probes of kit.gpu.nvidia_smi",
     "cluster.slurm.pyxis.explain_exit": "reads a number",
     "suites.slurm.diagnostic_step.read_jobs": "asks Slurm; parse_squeue reads",
     "suites.os.storage_facts.read": "asks the nodes; read_written and read_seen read",
@@ -489,7 +492,7 @@ ELSEWHERE = {
     "report.result.read_result": "read_run calls it",
     "report.prom.read": "text as it is; its lines are read where it is written",
     "suites.burnin.steps.ResumeState": "a file: tests/system/test_bad_input.py",
-    "kit.nccl_step.NcclCommand.parse": "an option of the cluster file",
+    "kit.nccl.nccl_step.NcclCommand.parse": "an option of the cluster file",
     "plugin.": "ours",
     "sandbox.": "ours",
     "suite.": "ours",
@@ -498,8 +501,8 @@ ELSEWHERE = {
 }
 # modules of probes: their readers are fuzzed as the probe's parse
 _OF_PROBES = (
-    "core.probe", "kit.enroot", "kit.fabric_manager", "kit.kernel_log", "kit.kernel_state", "kit.node_facts", "kit.node_links",
-    "kit.nvidia_smi", "suites.fabric.facts",
+    "core.probe", "kit.container.enroot", "kit.gpu.fabric_manager", "kit.node.kernel_log", "kit.node.kernel_state", "kit.node.node_facts", "kit.gpu.node_links",
+    "kit.gpu.nvidia_smi", "suites.fabric.facts",
     "suites.isolation.pam", "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
     "suites.versions.facts",

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 STEPS = """
+import pytest
+
 from pytest_gpucluster.kit.gpu import nvidia_smi
+
 
 @pytest.fixture
 def gpus(facts):
     return facts(nvidia_smi.GPUS)
-
-
 
 
 def test_echo(node, srun):

@@ -99,12 +99,15 @@ SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
 FACTS: dict[str, Fact] = {}
 
 
-def shared(*, once: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Make a fact for the checks of suites and a fixture for the tests of sites. `once`: in a run, else for each item."""
+def shared(*, once: bool = False, of_node: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """Make a fact for the checks of suites and a fixture for the tests of sites. `once`: in a run, else for each item.
+
+    `of_node`: it needs nothing of the item but its node, so that fixtures of any scope may use it.
+    """
 
     def make(function: Callable[..., Any]) -> Any:
         FACTS[function.__name__] = Fact(function, once)
-        return pytest.fixture(scope="session" if once else "function")(function)
+        return pytest.fixture(scope="session" if once or of_node else "function")(function)
 
     return make
 
@@ -165,25 +168,25 @@ def node(request: pytest.FixtureRequest, gpucluster_session: ClusterSession) -> 
 FACTS["node"] = Fact(lambda gpucluster_item: gpucluster_item.node)
 
 
-@shared()
+@shared(of_node=True)
 def node_name(node: Node) -> str:
     """The name of this item's node."""
     return node.name
 
 
-@shared()
+@shared(of_node=True)
 def peers(node: Node) -> frozenset[str]:
     """The nodes that may be compared with this item's node, itself too: those of its group, partition and architecture."""
     return frozenset(node.peers.names)
 
 
-@shared()
+@shared(of_node=True)
 def profile(node: Node) -> Profile:
     """The hardware profile of this item's node."""
     return node.profile
 
 
-@shared()
+@shared(of_node=True)
 def gpu_profile(node: Node) -> GpuProfile:
     """The GPUs of this item's node as its profile states them; without GPUs the item is not applicable."""
     if node.profile.gpu is None:
@@ -210,7 +213,7 @@ def fleet(gpucluster_session: ClusterSession) -> Channel:
     return gpucluster_session.need_channel()
 
 
-@shared()
+@shared(of_node=True)
 def host(node: Node, gpucluster_session: ClusterSession) -> Any:
     """A testinfra Host of this item's node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
     return gpucluster_session.host(node.name)
