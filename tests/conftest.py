@@ -30,7 +30,7 @@ OWN_FOLDERS, NEW_MOUNTS = 0x200, 0x20000  # CLONE_FS and CLONE_NEWNS of sched.h
 READ_ONLY, RECURSIVE, SLAVE = 1, 0x4000, 1 << 19  # of sys/mount.h
 OUR_MOUNTS = Path("/proc/thread-self/ns/mnt")
 LIBC = ctypes.CDLL(None, use_errno=True)
-MACHINE = pytest.StashKey[IO[bytes]]()
+MACHINE = pytest.StashKey[IO[bytes] | None]()
 
 
 # how long an example takes is no property of the code
@@ -38,13 +38,19 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
-def _hide_profile() -> None:
+def _hide_profile() -> IO[bytes] | None:
     """Hide this machine's /etc/profile.d from us and the processes we start: each task of a step runs it as a login does.
 
     A task costs 20 ms without it and 200 ms with environment-modules, which tests of the suite software need. Only root can.
+    Return the namespace that we left.
     """
-    if LIBC.unshare(NEW_MOUNTS) == 0 and LIBC.mount(b"none", b"/", None, RECURSIVE | SLAVE, None) == 0:
+    machine = OUR_MOUNTS.open("rb")
+    if LIBC.unshare(NEW_MOUNTS):
+        machine.close()
+        return None
+    if LIBC.mount(b"none", b"/", None, RECURSIVE | SLAVE, None) == 0:
         LIBC.mount(b"none", b"/etc/profile.d", b"tmpfs", READ_ONLY, None)
+    return machine
 
 
 def _enter(mounts: int) -> None:
@@ -71,9 +77,7 @@ def mounts_of_machine(pytestconfig: pytest.Config) -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     """Some tests import shipped suites, whose markers a run without --cluster does not register."""
     if not config.getoption("collectonly") and not config.getoption("numprocesses", None):
-        if os.geteuid() == 0:
-            config.stash[MACHINE] = OUR_MOUNTS.open("rb")
-        _hide_profile()
+        config.stash[MACHINE] = _hide_profile()
     config.addinivalue_line("markers", "nightly: `make test` leaves it out, `make nightly` runs it alone")
     for line in marker_lines():
         config.addinivalue_line("markers", line)
