@@ -160,7 +160,7 @@ def test_sigkill_in_the_middle_of_a_test(sandbox: Sandbox, tmp_path: Path, worke
     assert kinds[:3] == ["start", "nodes", "allocation"]
     assert "finish" not in kinds
     if workers == "-n0":
-        assert kinds.count("result") == 4
+        assert kinds.count("result") == 1  # a site's tests run node by node
 
 
 def test_sigkill_in_the_middle_of_a_step(sandbox: Sandbox, tmp_path: Path) -> None:
