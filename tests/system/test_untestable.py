@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 SUITE = {"test_tiny.py": TINY}
-OS_SUITE, SLURM_SUITE = (ROOT / "suites" / name for name in ("os/test_os.py", "slurm/test_slurm.py"))
-PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+RESPONDS = f"{ROOT / 'suites/os/test_os.py'}::test_responds"
+SLURM_SUITE = ROOT / "suites/slurm/test_slurm.py"
 
 
 @pytest.fixture
@@ -105,8 +105,8 @@ def test_the_first_error_of_minus_x_may_be_a_node_that_cannot_be_tested(
     first = {f"test_available[{node}]" for node in (["gpu02"] if workers == "-n0" else ["gpu02", "gpu03"])}
     assert set(names(run.outcomes, "error")) & first
     assert "stopping after 1 failures" in run.out
-    if workers == "-n0":  # the others of a lane may be under way
-        assert names(run.outcomes, "passed") == ["test_named[gpu01]"]
+    if workers == "-n0":  # node by node; the others of a lane may be under way
+        assert names(run.outcomes, "passed") == ["test_named[gpu01]", "test_release[gpu01]"]
 
 
 @pytest.mark.usefixtures("drained")
@@ -304,7 +304,7 @@ def test_a_node_lost_in_the_middle_is_named_and_the_others_go_on(
     try:
         wait_for(lambda: (tmp_path / "go").exists() or run.poll() is not None, "the test runs")
         assert run.poll() is None, run.communicate()
-        marks = f"SLURM_CONF={sandbox.env['SLURM_CONF']}", "SLURMD_NODENAME=gpu02"
+        marks = f"SLURM_CONF={sandbox.env['SLURM_CONF']}", "SLURMD_NODENAME=gpu01"
         agents = set(processes(marks[0])) & set(processes(marks[1]))
         assert agents
         for pid, _ in agents:
@@ -317,17 +317,18 @@ def test_a_node_lost_in_the_middle_is_named_and_the_others_go_on(
     assert done.rc == 1, out
     outcomes = done.outcomes
     assert names(outcomes, "passed") == [
-        "test_after[gpu01]", "test_before[gpu01]", "test_before[gpu02]", "test_kill[gpu01]", "test_more[gpu01]",
+        "test_after[gpu02]", "test_before[gpu01]", "test_before[gpu02]", "test_kill[gpu01]", "test_kill[gpu02]",
+        "test_more[gpu02]",
     ]  # fmt: skip
     assert names(outcomes, "failed") == []  # a lost node is broken infrastructure, no verdict
     errors = names(outcomes, "error")
     assert len(errors) == 1
-    assert errors[0].endswith("[gpu02]")
+    assert errors[0].endswith("[gpu01]")
     assert "2 of 2" not in out.rpartition("coverage:")[2]
     lost = done.event("lost")
-    assert lost["node"] == "gpu02"
+    assert lost["node"] == "gpu01"
     assert lost["why"]
-    assert "gpu02" in out.partition("not tested:")[2]
+    assert "gpu01" in out.partition("not tested:")[2]
     assert left_in_queue(sandbox) == []
 
 
@@ -364,9 +365,6 @@ def test_cut(fleet):
     while len(fleet.lost) < 2:
         assert time.time() < deadline
         time.sleep(0.05)
-
-
-from pytest_gpucluster.suites.os.test_os import answer, lost, test_responds
 """
 
 
@@ -376,7 +374,7 @@ def test_a_channel_that_was_killed_accuses_no_node_of_not_answering(sandbox: San
         on(sandbox),
         "--nodes=gpu[01-02]",
         files={"test_cutting.py": CUTTING},
-        env={"PYTHONPATH": PATH},
+        where=("test_cutting.py", RESPONDS),
     )
     assert names(run.outcomes, "failed") == []
     assert names(run.outcomes, "error") == ["test_available[gpu01]", "test_available[gpu02]"]
@@ -389,9 +387,8 @@ def test_a_slurmd_that_died_unnoticed_costs_its_own_node_alone(sandbox: Sandbox,
     daemon = sandbox._fault_context().daemons.find("slurmd-gpu03")
     assert daemon is not None
     daemon.send(signal.SIGKILL)
-    files = {"test_tiny.py": TINY, "test_os.py": OS_SUITE.read_text()}
     try:
-        run = run_pytest(tmp_path, on(sandbox), "-k", "tiny or responds", files=files)
+        run = run_pytest(tmp_path, on(sandbox), files=SUITE, where=("test_tiny.py", RESPONDS))
     finally:
         sandbox.heal()
     assert run.rc == 1
