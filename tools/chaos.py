@@ -64,16 +64,15 @@ def pytest_unconfigure(config):
         open(folder + ".over", "w").close()
 """
 SUITE = """
+import pytest
+
 from pytest_gpucluster.core.check import Action, Finding, check
 from pytest_gpucluster.core.probe import Probe, text_of
-# the one that runs for lost nodes too: only they may fail it
-from pytest_gpucluster.suites.os.test_os import answer, lost, test_responds
+
 
 @pytest.fixture
 def shown(facts):
     return facts(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: int(text_of(answer))))
-
-
 
 
 @check(
@@ -103,6 +102,7 @@ def test_asked(host, node):
 def test_step(srun, node):
     assert srun(["sleep", "0.1"]).ok
 """
+RESPONDS = "suites/os/test_os.py::test_responds"  # runs for lost nodes too: only they may fail it
 # drained nodes of an earlier run that `helper` has undrained and tested: node -> reason; the first is healthy now
 TRIED = {
     node: write_reason(node, ["chaos.count"], Finding("", "1", "2 GPUs"), "20261121T020000-1")
@@ -232,23 +232,18 @@ class Campaign:
             True: 5.0,
         }  # seconds that an undisturbed run takes, without and with workers
         self.told: list[Told] = []
-        self.files = folder / "suite"
-        self.files.mkdir()
-        (self.files / "test_chaos_suite.py").write_text(SUITE.replace("GPUS", str(gpus)))
-        (self.files / "conftest.py").write_text(WITNESS)
-        self.kubernetes_files = folder / "kubernetes"
-        self.kubernetes_files.mkdir()
-        (self.kubernetes_files / "test_kubernetes_suite.py").write_text(chaos_kubernetes.SUITE)
-        (self.kubernetes_files / "conftest.py").write_text(WITNESS)
-        self.plan = chaos_suites.Plan(
-            self.files, sandbox.cluster_file, NODES * len(TESTS), faulty=True
-        )  # of most kinds
+        suite = folder / "test_chaos_suite.py"
+        suite.write_text(SUITE.replace("GPUS", str(gpus)))
+        self.plan = chaos_suites.Plan(  # of most kinds
+            (str(suite), RESPONDS), sandbox.cluster_file, NODES * len(TESTS), faulty=True
+        )
 
-    def _programs(self, folder: Path) -> Path:
-        """Write the commands that a run may find hanging, and its clock; its processes are known by this folder."""
+    def _programs(self, folder: Path, plugin: str) -> Path:
+        """Write the commands that a run may find hanging, its clock and its plugin; its processes are known by this folder."""
         place = folder / "bin"
         place.mkdir()
         (place / "sitecustomize.py").write_text(CLOCK)
+        (place / "chaos_plugin.py").write_text(WITNESS + plugin)
         for name in COMMANDS:
             path = shutil.which(name, path=self.sandbox.env["PATH"])
             assert path, name
@@ -278,11 +273,9 @@ class Campaign:
             site, plan = None, self.plan
             if kind == "kubernetes":
                 site = stack.enter_context(chaos_kubernetes.site(folder, rng))
-                plan = chaos_suites.Plan(
-                    self.kubernetes_files, site.cluster_file, len(chaos_kubernetes.TESTS)
-                )
+                plan = chaos_suites.Plan(chaos_kubernetes.IDS, site.cluster_file, len(chaos_kubernetes.TESTS))
             elif kind in chaos_suites.SUITES:
-                plan = chaos_suites.plan(kind, folder, self.sandbox, WITNESS)
+                plan = chaos_suites.plan(kind, folder, self.sandbox)
             plan = replace(plan, options=(*plan.options, *options))
             with self._started(folder, workers, plan, *before(kind, rng, folder), site=site) as run:
                 try:
@@ -291,7 +284,7 @@ class Campaign:
                 finally:
                     run.process.kill() if run.process.poll() is None else None
             told.rc, told.seconds = run.process.returncode, time.monotonic() - run.began
-            if plan.files == self.files and "it was over" in told.what:
+            if plan.ids == self.plan.ids and "it was over" in told.what:
                 self.usual[workers] = told.seconds  # on a busy machine it changes
             try:
                 self._judge(run, told)
@@ -336,7 +329,7 @@ class Campaign:
         *prefix: str,
         site: chaos_kubernetes.Site | None = None,
     ) -> Any:
-        programs = self._programs(folder)
+        programs = self._programs(folder, plan.plugin)
         (folder / "tmp").mkdir()
         (folder / "hangs").mkdir()
         args = [
@@ -367,8 +360,10 @@ class Campaign:
                 "pytest",
                 "-p",
                 "no:cacheprovider",
+                "-p",
+                "chaos_plugin",
                 *args,
-                str(plan.files),
+                *plan.ids,
             ],
             cwd=folder,
             env={

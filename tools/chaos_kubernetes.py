@@ -29,12 +29,8 @@ DEADLINE = 2 * (JOB_PULL + JOB_TIME + 3 * TIMEOUT) + KEEP  # docs/suites/kuberne
 GRACE = 100.0  # an owner that never appears is waited for TIMEOUT + 60 s
 TESTS = ("job_gpus",) * len(NODES) + ("job_nccl",)
 PROFILE = {"gpu": {"name": "NVIDIA H100 80GB HBM3", "count": 1}, "simulated": True}
-# the pods of the NCCL Job never start, so it is not checked; an import selects only tests of Jobs
-SUITE = """
-from pytest_gpucluster.suites.kubernetes.test_kubernetes import (
-    ask, config, job_facts, kube_node, pytestmark, seen, test_job_gpus, test_job_nccl, uuid_owners
-)
-"""
+# the pods of the NCCL Job never start, so it is not checked
+IDS = tuple(f"suites/kubernetes/test_kubernetes.py::test_{name}" for name in dict.fromkeys(TESTS))
 
 
 @dataclass

@@ -17,24 +17,23 @@ from pytest_gpucluster.sandbox import Sandbox
 PYTHON = Path(__file__).parent.parent / ".cache" / "frameworks" / "bin" / "python"  # has torch
 # kind: its suite, and the tests of it that run; all of them are about all nodes
 SUITES = {
-    "training": ("training.test_training", ("test_together", "test_checkpoint")),
-    "intrusive": ("controller.test_controller", ("test_hold", "test_singleton", "test_burst")),
+    "training": ("training", ("test_together", "test_checkpoint")),
+    "intrusive": ("controller", ("test_hold", "test_singleton", "test_burst")),
 }
-FILE = """
-from pytest_gpucluster.suites.{suite} import *
-for name in [name for name in globals() if name.startswith("test_") and name not in {tests}]:
-    del globals()[name]
-"""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The files, cluster file and options of a run. `faulty`: one of its nodes must fail. `shared`: its checkpoints."""
+    """The paths or ids, cluster file and options of a run, code of its plugin.
 
-    files: Path
+    `faulty`: one of its nodes must fail. `shared`: its checkpoints.
+    """
+
+    ids: tuple[str, ...]
     cluster_file: Path
     items: int
     options: tuple[str, ...] = ()
+    plugin: str = ""
     faulty: bool = False
     shared: Path | None = None
     patience: float = 240.0  # seconds that an undisturbed run takes at most
@@ -53,12 +52,9 @@ for section, values in {constants!r}.items():
 """
 
 
-def plan(kind: str, folder: Path, sandbox: Sandbox, witness: str) -> Plan:
-    """Write the files of a run of this kind."""
+def plan(kind: str, folder: Path, sandbox: Sandbox) -> Plan:
+    """Write the cluster file of a run of this kind."""
     suite, tests = SUITES[kind]
-    files = folder / "suite"
-    files.mkdir()
-    (files / f"test_{kind}_suite.py").write_text(FILE.format(suite=suite, tests=tests))
     keys: dict[str, Any] = yaml.safe_load(sandbox.cluster_file.read_text())
     shared = None
     if kind == "training":
@@ -72,7 +68,8 @@ def plan(kind: str, folder: Path, sandbox: Sandbox, witness: str) -> Plan:
         keys |= {"nodes": "gpu[01-02]", "training": {"environment": "frameworks", "checkpoint": str(shared)}}
     else:
         constants = {"controller.config.ControllerConfig": {"submissions": 40, "burst_time": 60}}
-    (files / "conftest.py").write_text(f"{witness}\n{CONSTANTS.format(constants=constants)}")
     path = folder / "cluster.yaml"
     path.write_text(json.dumps(keys))  # JSON is YAML
-    return Plan(files, path, len(tests), ("--intrusive",) * (kind == "intrusive"), shared=shared)
+    ids = tuple(f"suites/{suite}/test_{suite}.py::{name}" for name in tests)
+    options = ("--intrusive",) * (kind == "intrusive")
+    return Plan(ids, path, len(tests), options, CONSTANTS.format(constants=constants), shared=shared)
