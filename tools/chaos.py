@@ -32,6 +32,7 @@ import chaos_kubernetes
 import chaos_suites
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
+from pytest_gpucluster.config.loader import load_cluster
 from pytest_gpucluster.core.finding import Finding
 from pytest_gpucluster.drain import write_reason
 from pytest_gpucluster.sandbox import Sandbox
@@ -273,7 +274,12 @@ class Campaign:
             site, plan = None, self.plan
             if kind == "kubernetes":
                 site = stack.enter_context(chaos_kubernetes.site(folder, rng))
-                plan = chaos_suites.Plan(chaos_kubernetes.IDS, site.cluster_file, len(chaos_kubernetes.TESTS))
+                plan = chaos_suites.Plan(
+                    chaos_kubernetes.IDS,
+                    site.cluster_file,
+                    len(chaos_kubernetes.TESTS),
+                    constants=chaos_kubernetes.CONSTANTS,
+                )
             elif kind in chaos_suites.SUITES:
                 plan = chaos_suites.plan(kind, folder, self.sandbox)
             plan = replace(plan, options=(*plan.options, *options))
@@ -329,7 +335,8 @@ class Campaign:
         *prefix: str,
         site: chaos_kubernetes.Site | None = None,
     ) -> Any:
-        programs = self._programs(folder, plan.plugin)
+        load_cluster(plan.cluster_file)  # a file that is refused would be a run without anything to strike
+        programs = self._programs(folder, plan.plugin())
         (folder / "tmp").mkdir()
         (folder / "hangs").mkdir()
         args = [

@@ -24,7 +24,10 @@ import kubernetes_server  # found by the path above
 from kubernetes_server import Objects, Trouble
 
 NODES = ("kube01", "kube02", "kube03")
-TIMEOUT, JOB_PULL, JOB_TIME, KEEP = 5, 4, 2, 3600  # seconds, of the cluster file; no TTL passes by itself
+TIMEOUT, JOB_PULL, JOB_TIME, KEEP = 5, 4, 2, 3600  # seconds; no TTL passes by itself
+CONSTANTS = {
+    "kubernetes.config.KubernetesConfig": {"timeout": TIMEOUT, "job_time": JOB_TIME, "keep_finished": KEEP}
+}
 DEADLINE = 2 * (JOB_PULL + JOB_TIME + 3 * TIMEOUT) + KEEP  # docs/suites/kubernetes.md
 GRACE = 100.0  # an owner that never appears is waited for TIMEOUT + 60 s
 TESTS = ("job_gpus",) * len(NODES) + ("job_nccl",)
@@ -68,10 +71,7 @@ def site(folder: Path, rng: random.Random) -> Iterator[Site]:
             "profile": PROFILE,
             "jobs": True,
             "image": "example.com/image:1",
-            "timeout": TIMEOUT,
             "job_pull": JOB_PULL,
-            "job_time": JOB_TIME,
-            "keep_finished": KEEP,
         }
         path = folder / "k8s.yaml"
         path.write_text(yaml.safe_dump({"kubernetes": section}))

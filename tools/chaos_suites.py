@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +23,37 @@ SUITES = {
 }
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The paths or ids, cluster file and options of a run, code of its plugin.
-
-    `faulty`: one of its nodes must fail. `shared`: its checkpoints.
-    """
-
-    ids: tuple[str, ...]
-    cluster_file: Path
-    items: int
-    options: tuple[str, ...] = ()
-    plugin: str = ""
-    faulty: bool = False
-    shared: Path | None = None
-    patience: float = 240.0  # seconds that an undisturbed run takes at most
-
-    def left(self) -> list[str]:
-        """Return the checkpoints that are left."""
-        return [f"checkpoint {path}" for path in self.shared.iterdir()] if self.shared else []
-
-
-# smaller figures than those of the suites, so that a run is short
 CONSTANTS = """
 import pkgutil
 for section, values in {constants!r}.items():
     for name, value in values.items():
         setattr(pkgutil.resolve_name("pytest_gpucluster.suites." + section), name, value)
 """
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The paths or ids, cluster file and options of a run.
+
+    `constants`: smaller figures than those of the suites, so that it is short: {class: {name: value}}. `faulty`: one of its nodes must fail. `shared`: its checkpoints.
+    """
+
+    ids: tuple[str, ...]
+    cluster_file: Path
+    items: int
+    options: tuple[str, ...] = ()
+    constants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    faulty: bool = False
+    shared: Path | None = None
+    patience: float = 240.0  # seconds that an undisturbed run takes at most
+
+    def plugin(self) -> str:
+        """Return code that sets the constants."""
+        return CONSTANTS.format(constants=self.constants)
+
+    def left(self) -> list[str]:
+        """Return the checkpoints that are left."""
+        return [f"checkpoint {path}" for path in self.shared.iterdir()] if self.shared else []
 
 
 def plan(kind: str, folder: Path, sandbox: Sandbox) -> Plan:
@@ -72,4 +76,4 @@ def plan(kind: str, folder: Path, sandbox: Sandbox) -> Plan:
     path.write_text(json.dumps(keys))  # JSON is YAML
     ids = tuple(f"suites/{suite}/test_{suite}.py::{name}" for name in tests)
     options = ("--intrusive",) * (kind == "intrusive")
-    return Plan(ids, path, len(tests), options, CONSTANTS.format(constants=constants), shared=shared)
+    return Plan(ids, path, len(tests), options, constants, shared=shared)
