@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paths import ROOT
-from plugin_helpers import cluster_file, names, run_pytest
+from plugin_helpers import Run, cluster_file, names, run_pytest
 from sandbox_helpers import queue, slurm, wait_for
 
 from pytest_gpucluster.cluster.plan import Kind, judge_node
@@ -125,7 +125,7 @@ def test_a_hanging_epilog_is_a_fault_by_name_once_it_takes_too_long(sandbox: San
     try:
         slurm(sandbox, "sbatch", "-w", "gpu03", "-o", "/dev/null", "--wrap", "true")
         wait_for(lambda: any("COMPLETING" in line for line in queue(sandbox)), "the epilog hangs")
-        ends = {}
+        ends: dict[str, Run] = {}
         for patience in ("10m", "1s"):
             if ends:
                 time.sleep(2)  # Slurm counts whole seconds; a run may take less
