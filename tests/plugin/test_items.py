@@ -288,6 +288,42 @@ def test_facts_of_the_run_clean_up_after_the_last_item_the_last_one_first(
     assert run.rc == 1
 
 
+STOPS = """
+import pytest
+
+from pytest_gpucluster.suite import Tests, fact
+
+
+@fact(once=True)
+def made(fleet):
+    yield 1
+    print("\\ncleaned up on", len(fleet.ask("true")), "nodes")
+
+
+def test_it(node, made):
+    HOW
+
+
+TESTS = Tests(marks=("made",))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "rc"),
+    [
+        ("raise KeyboardInterrupt", (), 2),
+        ("pytest.exit('enough')", (), 2),
+        ("raise AssertionError", ("-x", "--durations=1"), 1),  # by pytest's own protocol
+    ],
+)
+def test_facts_of_a_run_that_is_stopped_clean_up_too(
+    sandbox: Sandbox, tmp_path: Path, how: str, options: tuple[str, ...], rc: int
+) -> None:
+    run = run_made(tmp_path, sandbox, made_suite(STOPS.replace("HOW", how)), "-s", *options)
+    assert run.rc == rc, run.out + run.err
+    assert re.findall(r"^cleaned up on \d nodes", run.out, re.MULTILINE) == ["cleaned up on 4 nodes"]
+
+
 PLAIN = OF_SUITE + "\n\ndef test_it(node, host):\n    pass\n"
 
 

@@ -17,7 +17,7 @@ from pytest_gpucluster.core.errors import GpuClusterError, NotJudged
 from pytest_gpucluster.plugin import reporting, runs_tests
 from pytest_gpucluster.plugin.collection import idle, left_out
 from pytest_gpucluster.plugin.controller import Controller
-from pytest_gpucluster.plugin.items import CheckItem, clean, node_of, record_of
+from pytest_gpucluster.plugin.items import CheckItem, clean, node_of, one_line, record_of
 from pytest_gpucluster.plugin.options import refuse_slips
 from pytest_gpucluster.plugin.outputs import about, classify, header, summary
 from pytest_gpucluster.plugin.run_end import ENDED, Completeness, LateChecks, RunEnd
@@ -277,6 +277,10 @@ class Hooks:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Nothing is green by absence: no test executed, or a node lost and not reported, is not a success."""
         signals.ignore()
+        try:
+            self.session.made.end()  # a run that is stopped has no last item
+        except Exception as error:  # noqa: BLE001 - by whatever suite; reports are written and nodes released all the same
+            self.session.messages.append(f"a suite could not clean up: {one_line(error)}")
         self.session.forget_answers()  # all is judged, and reports need memory
         stopped = self.session.stopped or (signals.noted() if session.exitstatus in ENDED else "")
         if stopped:
