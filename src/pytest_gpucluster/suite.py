@@ -19,8 +19,7 @@ before the first item: `probed(lambda cluster: ...)` for a probe that depends on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from pytest_gpucluster.config.models import SECTIONS
 from pytest_gpucluster.core.check import Check
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
 
 
-@dataclass(frozen=True, init=False)
 class Tests:
     """The items of a suite: one of each check of the modules, then one of each function test_WHAT of the file.
 
@@ -49,15 +47,10 @@ class Tests:
     `marks`: pytest's marks of all its items. `needs`: facts that every item needs, if only since they may raise.
     """
 
-    __test__: ClassVar[bool] = False  # its name is no reason to collect it
-
-    modules: tuple[ModuleType, ...]
-    marks: tuple[str, ...]
-    needs: tuple[str, ...]
+    __test__ = False  # its name is no reason to collect it
 
     def __init__(self, *modules: ModuleType, marks: Iterable[str], needs: Iterable[str] = ()) -> None:
-        for name, value in (("modules", modules), ("marks", tuple(marks)), ("needs", tuple(needs))):
-            object.__setattr__(self, name, value)
+        self.modules, self.marks, self.needs = modules, tuple(marks), tuple(needs)
 
     def checks(self) -> Iterator[Check[...]]:
         """Yield the checks of the modules, in their order; one that several modules import is one."""

@@ -347,26 +347,26 @@ class Collection:
         found = next((it for it in suite_folders().items() if path.is_relative_to(it[1])), None)
         if found is None:
             return None
-        address = f"{NAME}/{found[0]}/{path.relative_to(found[1]).as_posix()}"
         name, folder = found
-        inside = path.relative_to(folder).with_suffix("").parts
-        if inside != (f"test_{name}",):
-            return pytest.Module.from_parent(parent, path=module_path, nodeid=address)
-        module = ".".join((suite_packages()[name], *inside))
-
+        inside = path.relative_to(folder).as_posix()
+        options: dict[str, Any] = {"path": module_path, "nodeid": f"{NAME}/{name}/{inside}"}
+        if inside != f"test_{name}.py":
+            return pytest.Module.from_parent(parent, **options)
+        module = f"{suite_packages()[name]}.test_{name}"
         return SuiteFile.from_parent(
-            parent, path=module_path, nodeid=address, module=module, run=self._session, shared=fixtures.FACTS
+            parent, module=module, run=self._session, shared=fixtures.FACTS, **options
         )
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make one item per node of every test of a site that asks for `node`, `host` or facts."""
+        if "node" not in metafunc.fixturenames:
+            return
         if hasattr(metafunc.module, "testinfra_hosts"):
             raise pytest.UsageError(
                 f"testinfra_hosts of {metafunc.module.__file__} has no effect with --cluster, whose file names the nodes: "
                 "remove it, and select nodes with --nodes=HOSTLIST"
             )
-        if "node" in metafunc.fixturenames:
-            metafunc.parametrize("node", self._session.plan.selected, indirect=True)
+        metafunc.parametrize("node", self._session.plan.selected, indirect=True)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:

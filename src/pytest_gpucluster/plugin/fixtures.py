@@ -199,12 +199,10 @@ def gpu_profile(node: Node) -> GpuProfile:
 @shared(once=True)
 def allocation(gpucluster_session: ClusterSession) -> Allocation:
     """The allocation of all steps (the first one if partitions differ): `.job_id`, `.nodes`, `.slurm`."""
-    session = gpucluster_session
-    if session.slurm is None:
-        raise NotApplicable(session.cluster.why_no_slurm)
-    if not session.allocations:
+    gpucluster_session.need_slurm()
+    if not gpucluster_session.allocations:
         raise AllocationError("no node is allocated: this test cannot run")
-    return session.allocations[0]
+    return gpucluster_session.allocations[0]
 
 
 @shared(once=True)

@@ -10,7 +10,7 @@ import inspect
 import os
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -130,11 +130,8 @@ def matches(check: str, patterns: tuple[str, ...]) -> str | None:
     return next((pattern for pattern in patterns if fnmatchcase(check, pattern)), None)
 
 
-BASES = SESSION, ITEM, CONFIG = (
-    "gpucluster_session",
-    "gpucluster_item",
-    "pytestconfig",
-)  # what all facts are made of
+# what all facts are made of
+BASES = SESSION, ITEM, CONFIG = "gpucluster_session", "gpucluster_item", "pytestconfig"
 NEEDS_NODES = {"node", "nodes", "allocation", "fleet", "fleet_facts", "host", "facts", "srun", "lane_nodes"}
 RECORD: pytest.StashKey[Record] = pytest.StashKey()
 
@@ -191,23 +188,17 @@ class CheckTest:
     ) -> None:
         self.module, self.run = file.obj, file.run
         self.suite = file.path.stem.removeprefix("test_")
-        self.function: Callable[..., Any] = inspect.unwrap(
-            check
-        )  # pytest shows its file, its line and its frames
+        # pytest shows its file, its line and its frames
+        self.function: Callable[..., Any] = inspect.unwrap(check)
+        self._check = check
         if isinstance(check, Check):
-            self.name, self._arguments, marks = (
-                f"test_{check.name.partition('.')[2]}",
-                check.facts,
-                check.marks,
-            )
-            self._judge: Callable[[dict[str, Any]], Any] = check.of_facts
+            what, self._arguments, marks = check.name.partition(".")[2], check.facts, check.marks
         else:
-            self.name, self._arguments, marks = check.__name__, arguments_of(check), ()
-            self._judge = partial(_called, check)
+            what, self._arguments, marks = check.__name__.removeprefix("test_"), arguments_of(check), ()
+        self.name, self.check = f"test_{what}", f"{self.suite}.{what}"
         self.own_markers = [getattr(pytest.mark, name).mark for name in marks]
         self.keywords = {mark.name: mark for mark in self.own_markers}
         self.marks = frozenset(mark.name for mark in (*file.own_markers, *self.own_markers))
-        self.check = f"{self.suite}.{self.name.removeprefix('test_')}"
         self.steps = ordered((*needs, *self._arguments), facts, self.check)
         # of the check itself, directly or not; without those that all items of the file need
         self.needs = {*self._arguments, *ordered(self._arguments, facts, self.check)}
@@ -232,7 +223,8 @@ class CheckTest:
     def judge(self, values: dict[str, Any]) -> None:
         """Judge the facts of an item."""
         __tracebackhide__ = True
-        verdict = self._judge({name: values[name] for name in self._arguments})
+        given = {name: values[name] for name in self._arguments}
+        verdict = self._check.of_facts(given) if isinstance(self._check, Check) else self._check(**given)
         if verdict is not None:
             Expect(values[ITEM])(verdict)
 
@@ -279,10 +271,6 @@ def make(
 def facts_of(module: ModuleType) -> dict[str, Fact]:
     """Return the facts that the file of a suite declares, by name."""
     return {name: it for name, it in vars(module).items() if isinstance(it, Fact)}
-
-
-def _called(function: Callable[..., Any], values: dict[str, Any]) -> Any:
-    return function(**values)
 
 
 class CheckItem(pytest.Item):

@@ -160,6 +160,12 @@ class ClusterSession:
             raise GpuClusterError("no node is allocated: this test cannot run")
         return self.channel
 
+    def need_slurm(self) -> Slurm:
+        """Return the client; NotApplicable without a scheduler."""
+        if self.slurm is None:
+            raise NotApplicable(self.cluster.why_no_slurm)
+        return self.slurm
+
     def answer(self, node: str, probe: Probe[Any]) -> Answer:
         """Return what one node answered to a probe's command, as it came; one that never came in says why not."""
         if node not in self.need_channel().nodes:
@@ -214,8 +220,7 @@ class ClusterSession:
 
         Without a name the environment is `default`, where the cluster file has it.
         """
-        if self.slurm is None:
-            raise NotApplicable(self.cluster.why_no_slurm)
+        slurm = self.need_slurm()
         held = self.allocation_of(nodes[0]) if nodes else (self.allocations or (None,))[0]
         if held is None:
             raise StepError(f"no allocation holds {', '.join(nodes) or 'any node'}: the step cannot run")
@@ -223,7 +228,7 @@ class ClusterSession:
         request = StepRequest(
             argv=tuple(argv), nodes=tuple(nodes) or held.nodes, environment=chosen, **options
         )
-        return run_step(self.slurm, held, request)
+        return run_step(slurm, held, request)
 
     def outcome(self, suite: Suite) -> Any:  # the controller's
         """Return what became of the jobs that a suite submitted before the nodes were allocated; None without any."""
@@ -238,7 +243,8 @@ class ClusterSession:
         ]
 
     def forget(self, channel: Channel) -> None:
-        """Forget every answer, and ask through this channel from now on."""
+        """Forget every answer and fact, and ask through this channel from now on."""
+        self.made.end()
         self.channel, self._begun = channel, {}
         self.forget_answers()
 

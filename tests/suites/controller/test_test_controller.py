@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.plugin.session import ClusterSession
 from pytest_gpucluster.suites.controller import SUITE, facts, jobs, steps
 from pytest_gpucluster.suites.controller import test_controller as suite
 from pytest_gpucluster.suites.controller.config import ControllerConfig
@@ -31,12 +33,12 @@ def test_requests_to_slurmctld_are_made_once_in_a_session() -> None:
 
 
 def test_without_a_scheduler_the_suite_is_not_applicable() -> None:
+    session: Any = SimpleNamespace(slurm=None, cluster=SimpleNamespace(why_no_slurm="no Slurm here"))
+    session.need_slurm = partial(ClusterSession.need_slurm, session)
     with pytest.raises(NotApplicable, match="no Slurm here"):
-        fact(
-            "slurm",
-            SimpleNamespace(slurm=None, cluster=SimpleNamespace(why_no_slurm="no Slurm here")),
-        )
-    assert fact("slurm", SimpleNamespace(slurm=SLURM)) is SLURM
+        fact("slurm", session)
+    session.slurm = SLURM
+    assert fact("slurm", session) is SLURM
 
 
 def test_the_section_is_that_of_the_cluster_file() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.suite import Tests, fact, required_section
 from pytest_gpucluster.suites.accounting import checks, trial_checks
 from pytest_gpucluster.suites.accounting.config import AccountingConfig
@@ -34,12 +34,10 @@ config = required_section(AccountingConfig)
 @fact(once=True)
 def accounting(config: AccountingConfig, gpucluster_session: ClusterSession) -> Accounting:
     """The queries; not applicable without Slurm, not checked without slurmdbd."""
-    session = gpucluster_session
-    if session.slurm is None:
-        raise NotApplicable(f"{session.cluster.why_no_slurm}")
-    local = session.cluster.transport.kind != "ssh"
-    conf = session.cluster.slurm.conf or (os.environ.get("SLURM_CONF", "") if local else "")
-    made = Accounting(session.slurm, config, conf)
+    slurm, cluster = gpucluster_session.need_slurm(), gpucluster_session.cluster
+    local = cluster.transport.kind != "ssh"
+    conf = cluster.slurm.conf or (os.environ.get("SLURM_CONF", "") if local else "")
+    made = Accounting(slurm, config, conf)
     _ = made.settings
     return made
 

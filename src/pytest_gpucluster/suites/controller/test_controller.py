@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.probe import Probe
 from pytest_gpucluster.suite import Tests, fact
 from pytest_gpucluster.suites.controller import SUITE, checks, job_checks, steps
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 @fact(once=True)
 def slurm(gpucluster_session: ClusterSession) -> Slurm:
     """The client; not applicable without a scheduler."""
-    if gpucluster_session.slurm is None:
-        raise NotApplicable(f"{gpucluster_session.cluster.why_no_slurm}")
-    return gpucluster_session.slurm
+    return gpucluster_session.need_slurm()
 
 
 @fact(once=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.majority import decides
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed
 from pytest_gpucluster.suites.isolation import SUITE, checks
@@ -43,9 +42,7 @@ def section(cluster: Cluster) -> IsolationConfig:
 @fact(once=True)
 def isolation_slurm(gpucluster_session: ClusterSession) -> Slurm:
     """The client; not applicable without a scheduler."""
-    if gpucluster_session.slurm is None:
-        raise NotApplicable(f"{gpucluster_session.cluster.why_no_slurm}")
-    return gpucluster_session.slurm
+    return gpucluster_session.need_slurm()
 
 
 @fact(once=True)

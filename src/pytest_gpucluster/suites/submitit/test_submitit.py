@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.suite import Tests, fact, required_section
 from pytest_gpucluster.suites.submitit import SUITE, checks
 from pytest_gpucluster.suites.submitit.config import SubmititConfig
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.suites.submitit.checks import SubmititResult
 
@@ -21,10 +20,9 @@ config = required_section(SubmititConfig)
 
 
 @fact(once=True)
-def submitted(config: SubmititConfig, cluster: Cluster, gpucluster_session: ClusterSession) -> SubmititResult:
+def submitted(config: SubmititConfig, gpucluster_session: ClusterSession) -> SubmititResult:
     """The result of the jobs."""
-    if gpucluster_session.slurm is None:
-        raise NotApplicable(f"{cluster.why_no_slurm}")
+    gpucluster_session.need_slurm()
     result: SubmititResult | None = gpucluster_session.outcome(SUITE)
     if result is None:
         raise NotAvailable("nothing was submitted before the nodes were allocated")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.kit.container import enroot
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.suite import Tests, fact
@@ -39,7 +39,7 @@ def installed(node: Node, cluster: Cluster, gpucluster_session: ClusterSession) 
     def known(probe: Probe[Any]) -> Any:
         try:
             return gpucluster_session.facts(node.name, probe)
-        except (NotAvailable, ProbeError) as error:
+        except ProbeError as error:
             return str(error)
 
     own: NodeVersions = gpucluster_session.facts(node.name, VERSIONS)
