@@ -63,7 +63,7 @@ def _enter(mounts: int) -> None:
 
 @pytest.fixture(scope="module")
 def mounts_of_machine(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Tests whose jobs have mounts of their own: Linux 6.18 often refuses them to the sandbox in ours, as it does to nodes."""
+    """Tests whose jobs have mounts of their own: Linux 6.18 often refuses them in the namespace of a worker, as it does to nodes."""
     machine = pytestconfig.stash.get(MACHINE, None)
     if machine is None:
         yield

@@ -451,7 +451,7 @@ def test_others_at_work_take_the_action_of_each_finding() -> None:
     assert ([it.action for it in mild.findings], mild.action) == ([None, Action.MONITOR], Action.REBOOT)
 
 
-# --- what steps told
+# --- what steps printed
 
 
 def test_what_a_step_reported() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +33,14 @@ _TEXT = re.compile(r"\btext_of\(\"([^\"]+)\"\)")
 def command(python: str, payload: Path, *words: str) -> tuple[str, ...]:
     """Return the command line that runs a payload with these words, under Python 3.6 or later."""
     loader = _LOADER.format(name=f"{payload.parent.name}/{payload.name}", mark=_MARK)
-    packed = base64.b64encode(zlib.compress(sent(payload).encode(), 9)).decode().rstrip("=")
+    packed = _packed(payload)
     pieces = (packed[at : at + PIECE] for at in range(0, len(packed), PIECE))
     return (python, "-c", loader, *words, _MARK, *pieces)
+
+
+@cache  # a run of nccl starts some hundred steps of one payload
+def _packed(payload: Path) -> str:
+    return base64.b64encode(zlib.compress(sent(payload).encode(), 9)).decode().rstrip("=")
 
 
 def sent(payload: Path) -> str:
