@@ -139,7 +139,8 @@ def test_srun_fixture_has_the_default(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(plugin_session, "run_step", run)
     held = SimpleNamespace(nodes=("n1",))
     mine: Any = SimpleNamespace(cluster=cluster(tmp_path), slurm=True, allocation_of=lambda _: held)
-    mine.run_step = partial(plugin_session.ClusterSession.run_step, mine)
+    for name in ("need_slurm", "run_step"):
+        setattr(mine, name, partial(getattr(plugin_session.ClusterSession, name), mine))
     make = fixtures.FACTS["srun"]
     record = SimpleNamespace(node="n1", commands=[])
     srun = make(SimpleNamespace(session=mine, record=record))
