@@ -13,6 +13,7 @@ from plugin_helpers import cluster_file, run_pytest
 from sandbox_helpers import left_in_queue
 from suite_wheel import install_suite
 
+from pytest_gpucluster import SuiteError
 from pytest_gpucluster.core.registry import Suite, suites
 from pytest_gpucluster.plugin import LAST, MARKERS, marker_lines
 
@@ -33,7 +34,7 @@ SUITE = Suite(
     options={"--made-up": {"metavar": "N", "help": "nothing"}},
     before_allocation=Work("early", "work:Early"),
     before_first_test=Work("beside", "work:beside"),
-    after_release="work:LATE",
+    hooks={"after_release": "work:LATE"},
     draft="work:draft",
     documentation="https://example.org/made_up.html",
 )
@@ -142,12 +143,14 @@ def parts(suite: Suite) -> Iterator[str]:
             *suite.settings.values(),
             suite.section,
             suite.profile_rows,
-            suite.on_request,
-            suite.after_release,
-            suite.leftover_folders,
-            suite.leftovers,
+            *suite.hooks.values(),
         ),
     )
+
+
+def test_a_hook_that_nothing_calls_is_refused() -> None:
+    with pytest.raises(SuiteError, match="no hook is called on_requests"):
+        Suite("a", (), hooks={"on_requests": "options"})
 
 
 @pytest.mark.parametrize("suite", suites(), ids=lambda suite: suite.name)

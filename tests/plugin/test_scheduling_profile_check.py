@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.kit.gpu.profile_fit import Contradiction
 from pytest_gpucluster.plugin.scheduling import why_not_judged
+from pytest_gpucluster.suites.gpu.profile_fit import Contradiction
 
 OTHER = Contradiction("gpu[01-02]", "dgx-a100", "8 NVIDIA H200", "8 NVIDIA A100", ("h200-8",))
 REASON = "the nodes gpu[01-02] have 8 NVIDIA H200, profile dgx-a100 states 8 NVIDIA A100: see run.profile"

@@ -122,24 +122,22 @@ def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm
 
 def _files(cluster: Cluster | None) -> list[Leftover]:
     from pytest_gpucluster.cluster.slurm import leftovers
-    from pytest_gpucluster.core.registry import suites
-    from pytest_gpucluster.kit.container import containers
+    from pytest_gpucluster.core.registry import hooks
 
-    sharing = [suite for suite in suites() if suite.leftover_folders] if cluster is not None else []
-    shared = [folder for suite in sharing for folder in suite.load(suite.leftover_folders or "")(cluster)]
-    return [*leftovers.folders(*shared), *containers.stale_user_files()]
+    shared = [folder for found in hooks("leftover_folders") for folder in found(cluster)] if cluster else []
+    local = [one for found in hooks("local_leftovers") for one in found()]
+    return [*leftovers.folders(*shared), *local]
 
 
 def _elsewhere(cluster: Cluster, results: _Results) -> None:
     """Take what suites find outside of Slurm and of the folders."""
-    from pytest_gpucluster.core.registry import suites
+    from pytest_gpucluster.core.registry import hooks
 
-    for suite in suites():
-        if suite.leftovers:
-            try:
-                results.take(suite.load(suite.leftovers)(cluster))
-            except GpuClusterError as error:
-                results.problem(str(error))
+    for found in hooks("leftovers"):
+        try:
+            results.take(found(cluster))
+        except GpuClusterError as error:
+            results.problem(str(error))
 
 
 def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) -> None:
@@ -154,11 +152,14 @@ def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) 
 def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> Iterator[Leftover]:
     from pytest_gpucluster.cluster.channel.channel import Fleet
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.kit.container import containers
+    from pytest_gpucluster.core.registry import hooks
 
     progress = partial(print, file=sys.stderr) if results.json else print
     with Allocation.request(slurm, request, say=progress) as held, Fleet.over_slurm(slurm, held) as fleet:
-        found, problems = containers.containers_of_ended_jobs(slurm, fleet, ())
-        yield from containers.as_leftovers(fleet, found)
+        problems: list[str] = []
+        for read in hooks("node_leftovers"):
+            found, unread = read(slurm, fleet)
+            problems += unread
+            yield from found
         for problem in (*problems, *(f"{node} was not checked: {why}" for node, why in fleet.lost.items())):
             results.problem(problem)

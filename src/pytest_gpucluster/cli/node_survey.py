@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
-from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.registry import hooks
 from pytest_gpucluster.kit.node import node_facts
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def survey(cluster: Cluster, nodes: str | None, known: Survey, say: Callable[[st
 
     `nodes`: a hostlist of some of them; `say` gets progress, and each node that was not queried with the reason.
     """
-    probes = [probe for suite in suites() if suite.draft_probes for probe in suite.load(suite.draft_probes)]
+    probes = [probe for found in hooks("draft_probes") for probe in found]
     commands = {probe.command: probe.timeout for probe in probes}
     answers: dict[str, dict[str, Answer]] = {command: {} for command in commands}
     lost: dict[str, str] = {}

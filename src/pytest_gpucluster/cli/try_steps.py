@@ -143,7 +143,7 @@ def _judged(
     found = step.found
     if group.profile.simulated and found.devices == 0:
         found = replace(found, devices=gpus)  # torch sees no simulated GPU
-    judge = suite.load(suite.tried) if suite.tried else _by_needs
+    judge = suite.hook("tried") or _by_needs
     runs, missing = judge(suite, section, found, gpus)
     if "2 nodes" in suite.needs:
         partition = group.partition or cluster.slurm.partition

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster import SuiteError, suite_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 KIT = "pytest_gpucluster.kit."
 
@@ -40,46 +40,62 @@ class Work:
         return not self.option or bool(getattr(option, self.option))
 
 
+# what a suite may have beside its checks -> what it is and when it is called
+HOOKS = {
+    "after_release": "a LateCheck, which is judged after the nodes were released",
+    "before_release": "a function (run, *, hurry) that removes what steps have left on the nodes; it returns lines that say "
+    "what stays. `hurry`: the run was stopped",
+    "check_options": "a function of the parsed options of pytest; it raises ConfigError for a value of `options` that is "
+    "refused",
+    "contradictions": "a function of the run; it returns {nodes of a group: Contradiction} where all nodes contradict their "
+    "profile, whose checks are then not judged",
+    "draft_commands": "a function of Slurm's configuration, {key: value}; it returns the commands whose output the survey "
+    "has if `gpucluster init` runs where Slurm does",
+    "draft_probes": "the probes whose answers the survey has if `gpucluster init` queries the nodes",
+    "idle": "a function (slurm, cluster); it returns why a run that does not select the suite by name leaves it out, since "
+    "nothing on this cluster is there to be tested; '' otherwise",
+    "known_cause": "a function (verdict, session, node or '') of a check of any suite that did not pass; it returns the "
+    "verdict with the cause that the facts of this suite give, else the same one",
+    "least_limits": "a function of the cluster; it returns {limit of a process: (what nodes must have at least, a function "
+    "that shows such a value)}",
+    "leftover_folders": "a function of the cluster; it returns the folders, beside the temporary ones of this machine, in "
+    "which a run that was killed may have left folders",
+    "leftovers": "a function of the cluster; it returns a list of Leftover (cluster/slurm/leftovers.py) with what killed "
+    "runs left outside of Slurm and of these folders, or raises GpuClusterError if it could not be read",
+    "local_leftovers": "a function; it returns a list of Leftover, files on this machine; every run removes them",
+    "node_leftovers": "a function (slurm, fleet); it returns a list of Leftover on the nodes, of jobs that have ended, and "
+    "a list of what could not be read",
+    "not_applicable": "a function of the cluster; it returns {check: why it does not apply there}",
+    "on_request": "a module; the tests of the suite run only if a run selects them",
+    "simulated_payload": "a function; it returns the program that the sandbox runs on simulated devices in place of the "
+    "suite's payload",
+    "tried": "a function (suite, section, Software of core/survey.py, GPUs); it returns what the suite would run on a node, "
+    "and what is missing; by default that are the `frameworks`",
+}
+
+
 @dataclass(frozen=True)
 class Suite:
-    """One suite. The signatures of the parts are in kit/suite_work.py.
+    """One suite. The signatures of the parts and hooks are in kit/suite_work.py.
 
     markers: lines "NAME: meaning" as pytest takes them; a literal, since the plugin reads it without an import.
     order: the place among the suites; a literal too. Suites of the same order stand by name.
     section: the model of the suite's section of the cluster file, a `SuiteSection` of core/values.py, itself or as a
     part; its module is imported with the configuration, so it imports nothing but core and other sections.
     profile_rows: the model of the rows that a profile has under the name of the suite; as for `section`.
-    simulated_payload: a file of the suite that the sandbox copies, prelude included, to run it on simulated devices.
     frameworks: the modules under test, which only payloads import.
     needs: what `gpucluster init` must find on a node before it writes the section: modules of python3, programs, and
     "2 nodes" in each partition; without it the drafted file has a comment that says what is missing.
     stated: what else the section needs, that only its operator can state; the draft is then a comment.
-    idle: a function (slurm, cluster); it returns why a run that does not select the suite by name leaves it out, since
-    nothing on this cluster is there to be tested; '' otherwise.
-    tried: a function (suite, section, Software of core/survey.py, GPUs); it returns what the suite would run on a node, and
-    what is missing; by default that are the `frameworks`.
     proof: names of checks (fnmatch), without whose results the suite has proved nothing about a node.
     by_profile: names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
     it: they are not checked where the profile is of other hardware.
     options: further options of pytest, with the arguments of addoption().
-    check_options: a function of the parsed options of pytest; it raises ConfigError for an invalid value of `options`.
-    on_request: a module; its tests run only if a run selects them.
     settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for an
     invalid value}.
-    not_over_ssh: {check: why it does not apply where the nodes are reached over SSH, without Slurm}.
-    before_release: a function (run, *, hurry) that removes what steps have left on the nodes; it returns lines that say
-    what stays. `hurry`: the run was stopped.
     draft: a function of the Survey (core/survey.py); it returns the suite's lines of a drafted cluster file.
-    draft_probes: the probes whose answers the survey has if `gpucluster init` queries the nodes.
-    draft_commands: a function of Slurm's configuration, {key: value}; it returns the commands whose output the survey has
-    if `gpucluster init` runs where Slurm does.
-    leftover_folders: a function of the cluster; it returns the folders, beside the temporary ones of this machine, in
-    which a run that was killed may have left folders.
-    leftovers: a function of the cluster; it returns a list of Leftover (cluster/slurm/leftovers.py) with what killed runs
-    left outside of Slurm and of these folders, or raises GpuClusterError if it could not be read.
-    known_cause: a function (verdict, session, node or '') of a check of any suite that did not pass; it returns the verdict with the
-    cause that the facts of this suite give, else the same one.
     documentation: the address of the suite's page, where it is not shipped with this package.
+    hooks: {a name of HOOKS: the part that is called there}.
     """
 
     package: str
@@ -87,30 +103,25 @@ class Suite:
     order: int = 100
     section: str | type[Any] | None = None
     profile_rows: str | None = None
-    simulated_payload: str | None = None
     frameworks: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     stated: str = ""
-    idle: str | None = None
-    tried: str | None = None
     proof: tuple[str, ...] = ()
     by_profile: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    check_options: str | None = None
-    on_request: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    not_over_ssh: Mapping[str, str] = field(default_factory=dict)
     before_allocation: Work | None = None
     before_first_test: Work | None = None
-    before_release: str | None = None
-    after_release: str | None = None
     draft: str | None = None
-    draft_probes: str | None = None
-    draft_commands: str | None = None
-    leftover_folders: str | None = None
-    leftovers: str | None = None
     documentation: str = ""
-    known_cause: str | None = None
+    hooks: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a hook that nothing calls."""
+        if strange := self.hooks.keys() - HOOKS.keys():
+            raise SuiteError(
+                f"{self.package}: no hook is called {', '.join(sorted(strange))}: {', '.join(HOOKS)}"
+            )
 
     @cached_property
     def name(self) -> str:
@@ -129,6 +140,10 @@ class Suite:
             return part
         return pkgutil.resolve_name(part if part.startswith(KIT) else f"{self.package}.{part}")
 
+    def hook(self, name: str) -> Any:
+        """Return what the suite has for this hook, imported; None if it has nothing."""
+        return self.load(self.hooks[name]) if name in self.hooks else None
+
 
 def import_checks() -> None:
     """Import every module that may declare a check: core.check.CHECKS has all of them then."""
@@ -143,6 +158,11 @@ def suites() -> tuple[Suite, ...]:
     """Return the suites in their order. SuiteError for one that cannot be imported."""
     found = [_suite(name, package) for name, package in suite_packages().items()]
     return tuple(sorted(found, key=lambda suite: (suite.order, suite.name)))
+
+
+def hooks(name: str) -> Iterator[Any]:
+    """Yield what suites have for this hook, in their order."""
+    return (suite.hook(name) for suite in suites() if name in suite.hooks)
 
 
 def _suite(name: str, package: str) -> Suite:

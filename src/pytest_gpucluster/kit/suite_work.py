@@ -46,7 +46,7 @@ class Submission:
 
 
 class SuiteContext(Protocol):
-    """The argument of `Suite.before_first_test` and `Suite.before_release`."""
+    """The argument of `Suite.before_first_test` and of the hook `before_release`."""
 
     cluster: Cluster
     slurm: Slurm | None
@@ -58,8 +58,19 @@ class SuiteContext(Protocol):
         """Return {node: why it does not answer}."""
 
 
+class Contradiction(Protocol):
+    """Nodes of a group that all contradict their profile: what the hook `contradictions` finds."""
+
+    @property
+    def reason(self) -> str:
+        """Why nothing of the group is judged against the profile."""
+
+    def verdict(self) -> Verdict:
+        """Return the failure of the cluster."""
+
+
 class OnRequest(Protocol):
-    """The module `Suite.on_request` of a suite that runs only if the options of pytest request it."""
+    """The hook `on_request`: the module of a suite that runs only if the options of pytest request it."""
 
     def requested(self, option: Any) -> bool:
         """Return whether the options request the suite."""
@@ -73,7 +84,7 @@ class OnRequest(Protocol):
 
 @dataclass(frozen=True)
 class LateCheck:
-    """A check with a result only after the nodes were released: the value of `Suite.after_release`.
+    """A check with a result only after the nodes were released: the hook `after_release`.
 
     An item that ends as 'not checked' for the reason `unjudged` is reported after the release, with the verdict of `judge`
     on the node as Slurm shows it then. `judge` may raise GpuClusterError.

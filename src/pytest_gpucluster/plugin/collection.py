@@ -90,9 +90,10 @@ def idle(config: pytest.Config, session: ClusterSession) -> dict[str, str]:
 
 
 def _why_idle(suite: Suite, config: pytest.Config, session: ClusterSession) -> str:
-    if suite.idle is None or session.slurm is None or is_named(suite, config):
+    why = suite.hook("idle")
+    if why is None or session.slurm is None or is_named(suite, config):
         return ""
-    return str(suite.load(suite.idle)(session.slurm, session.cluster))
+    return str(why(session.slurm, session.cluster))
 
 
 def ignores(path: Path, config: pytest.Config, session: ClusterSession) -> bool:
@@ -412,7 +413,8 @@ class Collection:
     def _leave_out_unasked(self, items: list[pytest.Item]) -> None:
         """Leave suites out of a run that did not ask for them, be it by naming nothing else."""
         for suite in suites():
-            if suite.on_request is None or suite.load(suite.on_request).requested(self._config.option):
+            module = suite.hook("on_request")
+            if module is None or module.requested(self._config.option):
                 continue
             gone = [item for item in items if suite.name in marks_of(item)]
             if gone and len(gone) < len(items):

@@ -19,9 +19,8 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationReq
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck, wait_completed
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.core.errors import AllocationError, ConfigError, GpuClusterError, SlurmError
-from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.registry import hooks, suites
 from pytest_gpucluster.core.topology import parse_slurm_topology
-from pytest_gpucluster.kit.container.containers import stale_user_files
 from pytest_gpucluster.plugin.items import clean
 from pytest_gpucluster.plugin.session import ClusterSession
 
@@ -168,7 +167,7 @@ class Controller(ClusterSession):
             found = [
                 *(leftovers.jobs(self.slurm) if self.slurm else ()),
                 *leftovers.folders(),
-                *stale_user_files(),
+                *(one for found in hooks("local_leftovers") for one in found()),
             ]
             leftovers.remove([one for one in found if one.remove is not None], say)
         except SlurmError as error:
@@ -320,11 +319,9 @@ class Controller(ClusterSession):
         if self.channel is None or self.slurm is None or not self._started or self._cleared:
             return
         self._cleared = True
-        for suite in suites():
-            if suite.before_release is None:
-                continue
+        for suite in (suite for suite in suites() if "before_release" in suite.hooks):
             try:
-                self.left_behind += suite.load(suite.before_release)(self, hurry=bool(signals.noted()))
+                self.left_behind += suite.hook("before_release")(self, hurry=bool(signals.noted()))
             except GpuClusterError as error:  # the nodes are released nevertheless
                 self.left_behind.append(
                     f"{suite.name}: what this run left on the nodes may still be there: {error}"

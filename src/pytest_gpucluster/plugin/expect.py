@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
@@ -11,7 +10,7 @@ from pytest_gpucluster.cluster.slurm import task_place
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
-from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.registry import hooks
 from pytest_gpucluster.report.words import for_nodes
 
 if TYPE_CHECKING:
@@ -26,14 +25,9 @@ def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
     if failed and all(task_place.is_reason(finding.measured) for finding in verdict.findings):
         return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
     if verdict.outcome is not Outcome.PASSED:
-        for explain in _of_suites():
+        for explain in hooks("known_cause"):
             verdict = explain(verdict, item.session, item.record.node)
     return verdict
-
-
-@cache
-def _of_suites() -> tuple[Any, ...]:
-    return tuple(suite.load(suite.known_cause) for suite in suites() if suite.known_cause is not None)
 
 
 class CheckFailed(AssertionError):  # reads as what it is

@@ -13,7 +13,7 @@ from pytest_gpucluster.cluster.plan import Kind
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.core.errors import GpuClusterError
-from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.registry import hooks
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.core.units import share_of
 from pytest_gpucluster.plugin import reporting
@@ -181,20 +181,15 @@ class LateChecks:
         self._held: list[dict[str, Any]] = []
 
     @cached_property
-    def _suites(self) -> dict[str, Any]:
-        return {suite.name: suite for suite in suites() if suite.after_release is not None}
-
-    def _late(self, check: str) -> LateCheck | None:
-        suite = self._suites.get(check.partition(".")[0])
-        late: LateCheck | None = suite.load(suite.after_release) if suite is not None else None
-        return late if late is not None and late.check == check else None
+    def _of_suites(self) -> dict[str, LateCheck]:
+        return {late.check: late for late in hooks("after_release")}
 
     # --- one item
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run the item of a late check; hold its report if there is no verdict yet."""
-        late = self._late(check_of(item))
+        late = self._of_suites.get(check_of(item))
         if late is None:
             return None
         hook = item.ihook
@@ -245,7 +240,7 @@ class LateChecks:
         self._held.clear()
 
     def _judged(self, held: Mapping[str, Any], info: NodeInfo) -> Verdict:
-        late = self._late(held["record"]["check"])
+        late = self._of_suites.get(held["record"]["check"])
         assert late is not None  # else it would not be held
         try:
             return late.judge(self._session, info)

@@ -14,9 +14,7 @@ from xdist.scheduler import LoadScheduling
 
 from pytest_gpucluster.cluster.plan import ALL, ANY, Kind, Lanes, NodeLease
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError
-from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.kit.gpu.nvidia_smi import GPUS
-from pytest_gpucluster.kit.gpu.profile_fit import contradiction
+from pytest_gpucluster.core.registry import hooks, suites
 from pytest_gpucluster.plugin import reporting, runs_tests
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import (
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
     from pytest_gpucluster.core.registry import Suite, Work
-    from pytest_gpucluster.kit.gpu.profile_fit import Contradiction
+    from pytest_gpucluster.kit.suite_work import Contradiction
     from pytest_gpucluster.plugin.collection import Collection
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.events import EventLog
@@ -70,26 +68,10 @@ GPU_PROFILE, PROFILE = "gpu_profile", "profile"  # facts
 
 
 def contradictions(session: ClusterSession) -> dict[str, Contradiction]:
-    """Return {nodes of a group: how all its GPUs contradict its profile}; the GPUs are read from all nodes at once."""
-    found = {}
+    """Return {nodes of a group: how all of them contradict their profile}."""
     if session.channel is None:
         return {}
-    for group in session.cluster.groups:
-        nodes = [node for node in group.names if node in session.channel.nodes] if group.profile.gpu else []
-        fleet = {}
-        for node in nodes:
-            try:
-                fleet[node] = session.facts(node, GPUS)
-            except GpuClusterError:
-                continue  # its own items report it
-        counted = {
-            node: info.gpus
-            for node in fleet
-            if (info := session.inventory.get(node)) is not None and not info.allocates_mig
-        }
-        if (one := contradiction(group, fleet, counted)) is not None:
-            found[group.nodes] = one
-    return found
+    return {nodes: one for found in hooks("contradictions") for nodes, one in found(session).items()}
 
 
 def judges_gpus(item: pytest.Item) -> bool:

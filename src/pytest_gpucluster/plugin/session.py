@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.common_cause import PeerGroup
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
-    from pytest_gpucluster.kit.gpu.profile_fit import Contradiction
+    from pytest_gpucluster.kit.suite_work import Contradiction
     from pytest_gpucluster.suite import AnyProbe
 
 

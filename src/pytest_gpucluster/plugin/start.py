@@ -25,13 +25,11 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError
-from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.registry import hooks
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
 from pytest_gpucluster.core.units import parse_option_time, share_of
 from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
-from pytest_gpucluster.kit.node.limits import LIMITS, shown_limit, wanted_limits
-from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.plugin import fixtures, runs_tests
 from pytest_gpucluster.plugin.collection import Collection, choose
 from pytest_gpucluster.plugin.controller import Controller
@@ -114,12 +112,12 @@ def shell_warning(
     if cluster.transport.kind != "local" or cluster.access == "ssh":
         return {}
     names = sorted(name for name in shell if matters(name) and not _passed_by(cluster, name))
-    wanted = wanted_limits(cluster.section(OsConfig).limits)
-    lower = {
-        name: (limits[name], wanted[name])
+    least = {name: asked for found in hooks("least_limits") for name, asked in found(cluster).items()}
+    lower = [
+        name
         for name in inherited_limits(slurm)
-        if name in wanted and limits.get(name, math.inf) < wanted[name]
-    }
+        if name in least and limits.get(name, math.inf) < least[name][0]
+    ]
     parts = []
     if names:
         parts.append(
@@ -127,8 +125,8 @@ def shell_warning(
         )
     if lower:
         shown = (
-            f"{name} {shown_limit(mine, LIMITS[name][1])} (os.limits: {shown_limit(least, LIMITS[name][1])})"
-            for name, (mine, least) in lower.items()
+            f"{name} {show(limits[name])} (os.limits: {show(bound)})"
+            for name, (bound, show) in ((name, least[name]) for name in lower)
         )
         parts.append(
             f"jobs that are submitted from it inherit {', '.join(shown)}: raise it for logins, or set "
@@ -139,7 +137,7 @@ def shell_warning(
     return {
         "text": f"the shell that runs pytest: {'; '.join(parts)}",
         "variables": names,
-        "limits": {name: shown_limit(mine, LIMITS[name][1]) for name, (mine, _) in lower.items()},
+        "limits": {name: least[name][1](limits[name]) for name in lower},
         "action": Action.CONFIGURE.value,
     }
 
@@ -265,8 +263,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         reports.folder = Path(handed["gpucluster_reports"])
         return Worker.take_over(handed["gpucluster"], make_slurm), None
     option = config.option
-    check_options = [suite.load(suite.check_options) for suite in suites() if suite.check_options]
-    for check in check_options:
+    for check in hooks("check_options"):
         check(option)
     for module in requested(option):
         module.prepare(option, read_log)
@@ -386,8 +383,7 @@ def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
 
 def requested(option: Any) -> list[OnRequest]:
     """Return the suites that run only on request and are requested in this run."""
-    modules: list[OnRequest] = [suite.load(suite.on_request) for suite in suites() if suite.on_request]
-    return [module for module in modules if module.requested(option)]
+    return [module for module in hooks("on_request") if module.requested(option)]
 
 
 def with_options(cluster: Cluster, option: Any) -> Cluster:
@@ -411,14 +407,13 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
         update["min_nodes"] = option.min_nodes
     if option.access is not None:
         update["access"] = option.access
-    if (option.access or cluster.access) == "ssh":
-        over_ssh = {check: why for suite in suites() for check, why in suite.not_over_ssh.items()}
-        update["not_applicable"] = {**over_ssh, **cluster.not_applicable}
     if "partition" in given:
         update["groups"] = tuple(
             group.model_copy(update={"partition": given["partition"]}) for group in cluster.groups
         )
-    return cluster.model_copy(update=update)
+    cluster = cluster.model_copy(update=update)
+    of_suites = {check: why for found in hooks("not_applicable") for check, why in found(cluster).items()}
+    return cluster.model_copy(update={"not_applicable": {**of_suites, **cluster.not_applicable}})
 
 
 def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:

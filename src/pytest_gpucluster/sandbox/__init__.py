@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import SandboxError
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.kit.framework.payload_step import sent
 
 try:
     from slurm_sandbox import api
@@ -59,9 +57,8 @@ class Sandbox(api.Sandbox):
             return
         payloads = {path.name: path.read_text() for path in (_HERE / "payloads").glob("*.py")}
         for suite in suites():
-            if suite.simulated_payload:
-                payload = resources.files(suite.package).joinpath(suite.simulated_payload)
-                payloads[f"{suite.name}_payload.py"] = sent(Path(str(payload)))
+            if program := suite.hook("simulated_payload"):
+                payloads[f"{suite.name}_payload.py"] = program()
         self.add_tools({path.name: path.read_text() for path in (_HERE / "simbin").iterdir()}, payloads)
 
 

@@ -34,7 +34,6 @@ from pytest_gpucluster.core import run_mark as runmark
 from pytest_gpucluster.core.errors import AllocationError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.container import containers
-from pytest_gpucluster.plugin import controller as controllers
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.suites.submitit.config import SubmititConfig
 from pytest_gpucluster.suites.submitit.steps import parameters, shared_folder
@@ -392,7 +391,7 @@ def test_the_next_run_removes_what_is_dead_and_says_nothing_of_the_rest(
         leftovers, "jobs", lambda _slurm: [Leftover("a", lambda: gone.append("a")), Leftover("b", None)]
     )
     monkeypatch.setattr(leftovers, "folders", lambda: [Leftover("c", lambda: gone.append("c"))])
-    monkeypatch.setattr(controllers, "stale_user_files", lambda: [Leftover("d", lambda: gone.append("d"))])
+    monkeypatch.setattr(containers, "stale_user_files", lambda: [Leftover("d", lambda: gone.append("d"))])
     controller = Controller.__new__(Controller)
     printed: list[str] = []
     for controller.slurm in (of(FakeSlurm("")), None):

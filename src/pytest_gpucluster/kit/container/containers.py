@@ -381,6 +381,12 @@ def remove_found(
     ]
 
 
+def of_ended_jobs(slurm: Slurm, channel: Channel) -> tuple[list[Leftover], list[str]]:
+    """Return the containers of ended jobs of the suites one by one, and messages about unknown nodes."""
+    found, problems = containers_of_ended_jobs(slurm, channel, ())
+    return as_leftovers(channel, found), problems
+
+
 def as_leftovers(channel: Channel, found: Mapping[str, tuple[str, ...]]) -> list[Leftover]:
     """Return these containers one by one, for the list of leftovers."""
     nodes: dict[str, list[str]] = {}

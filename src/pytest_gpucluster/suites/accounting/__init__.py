@@ -8,7 +8,6 @@ SUITE = Suite(
     markers=("accounting: accounts, QoS, limits, fair share and preemption of Slurm",),
     section="config:AccountingConfig",
     draft="draft:lines",
-    draft_commands="draft:commands",
     proof=(
         "accounting.accounts",
         "accounting.qos",
@@ -16,4 +15,5 @@ SUITE = Suite(
         "accounting.access",
         "accounting.scheduling",
     ),
+    hooks={"draft_commands": "draft:commands"},
 )

@@ -8,7 +8,6 @@ SUITE = Suite(
     markers=("burnin: hours of load on all parts of the nodes; runs with -m burnin or --burnin-time",),
     section="config:BurninConfig",
     profile_rows="config:BurninLimit",
-    simulated_payload="payload.py",
     # each load of burnin.loads; of GPUs, on each GPU
     by_profile=("burnin.*",),
     proof=(
@@ -35,6 +34,5 @@ SUITE = Suite(
             "help": "continue the burn-in of this events.jsonl for its remaining time, without nodes that failed it",
         },
     },
-    on_request="options",
-    tried="draft:tried",
+    hooks={"tried": "draft:tried", "on_request": "options", "simulated_payload": "steps:simulated_payload"},
 )

@@ -19,7 +19,7 @@ from pytest_gpucluster.cluster.slurm.streaming_step import StreamingStep
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import SlurmError, StepError, StepMisplaced
 from pytest_gpucluster.core.units import format_duration, parse_duration
-from pytest_gpucluster.kit.framework.payload_step import command, environment_named
+from pytest_gpucluster.kit.framework.payload_step import command, environment_named, sent
 from pytest_gpucluster.kit.nccl.pairing import circle
 from pytest_gpucluster.suites.burnin import payload, removal
 from pytest_gpucluster.suites.burnin.config import GPU_LOADS, BurninConfig
@@ -509,3 +509,8 @@ def _pairs(gpus: int) -> list[list[tuple[int, int]]]:
     """Return the turns of the GPUs of a node as (from, to): each pair in both directions; one empty turn without a pair."""
     turns = circle([str(gpu) for gpu in range(gpus)]) if gpus > 1 else [()]
     return [[copy for a, b in turn for copy in ((int(a), int(b)), (int(b), int(a)))] for turn in turns]
+
+
+def simulated_payload() -> str:
+    """Return the agent with its worker, which the sandbox runs on simulated GPUs."""
+    return sent(Path(payload.__file__))

@@ -6,9 +6,13 @@ SUITE = Suite(
     __name__,
     order=6,
     markers=("container: Pyxis and Enroot on every node",),
-    before_release="release:clear_nodes",
     section="config:ContainerConfig",
     proof=("container.plugin", "container.import", "container.release", "container.reuse"),
     draft="draft:lines",
-    tried="draft:tried",
+    hooks={
+        "local_leftovers": "pytest_gpucluster.kit.container.containers:stale_user_files",
+        "node_leftovers": "pytest_gpucluster.kit.container.containers:of_ended_jobs",
+        "tried": "draft:tried",
+        "before_release": "release:clear_nodes",
+    },
 )

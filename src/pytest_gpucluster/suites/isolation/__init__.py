@@ -9,5 +9,5 @@ SUITE = Suite(
     section="config:IsolationConfig",
     before_allocation=Work("logins_before", "logins:LoginsWithoutJob", option="intrusive", first=True),
     proof=("isolation.cpus", "isolation.devices", "isolation.tmp"),
-    idle="exemptions:why_idle",
+    hooks={"idle": "exemptions:why_idle"},
 )

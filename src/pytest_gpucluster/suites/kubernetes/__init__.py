@@ -7,7 +7,7 @@ SUITE = Suite(
     order=16,
     markers=("kubernetes: nodes, GPU operator and GPU labels of a Kubernetes cluster",),
     section="config:KubernetesConfig",
-    leftovers="leftovers:jobs",
     proof=("kubernetes.api", "kubernetes.ready", "kubernetes.gpus"),
     stated="kubectl and a context of a kubeconfig (context: NAME)",
+    hooks={"leftovers": "leftovers:jobs"},
 )

@@ -10,5 +10,5 @@ SUITE = Suite(
     frameworks=("mpi4py",),
     proof=("mpi.installed", "mpi.between"),
     draft="draft:lines",
-    tried="draft:tried",
+    hooks={"tried": "draft:tried"},
 )

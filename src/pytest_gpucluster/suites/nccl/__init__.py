@@ -16,8 +16,7 @@ SUITE = Suite(
     by_profile=("nccl.*",),
     # alone, within the node, between nodes: not applicable where the hardware of the run has no such path
     proof=("nccl.alone", "nccl.alone_bandwidth", "nccl.pairs", "nccl.whole"),
-    check_options="baseline:check_options",
     settings={"command": "steps:refuse_command"},
     draft="draft:lines",
-    tried="draft:tried",
+    hooks={"tried": "draft:tried", "check_options": "baseline:check_options"},
 )

@@ -8,8 +8,11 @@ SUITE = Suite(
     markers=("os: the operating system of the nodes",),
     section="pytest_gpucluster.kit.node.os_config:OsConfig",
     settings={"limits": "checks.settings:refuse_limits"},
-    not_over_ssh={"os.limits": "the limits are those of a step; over SSH there is none"},
     draft="draft:lines",
-    draft_probes="draft:PROBES",
     proof=("os.responds", "os.root_writable", "os.kernel", "os.cpus", "os.memory"),
+    hooks={
+        "draft_probes": "draft:PROBES",
+        "least_limits": "limits:least_limits",
+        "not_applicable": "limits:not_applicable",
+    },
 )

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
-from pytest_gpucluster.kit.node import limits
 from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed
-from pytest_gpucluster.suites.os import checks
+from pytest_gpucluster.suites.os import checks, limits
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import network_facts as os_names
 from pytest_gpucluster.suites.os import software_facts as os_software

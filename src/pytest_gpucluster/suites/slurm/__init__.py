@@ -8,7 +8,6 @@ SUITE = Suite(
     markers=("slurm: Slurm's view of the nodes, steps and jobs",),
     before_allocation=Work("jobs", "diagnostic_step:BatchJobs"),
     before_first_test=Work("diagnostics", "diagnostic_step:run_diagnostics"),
-    after_release="checks:EPILOGS",
     proof=(
         "slurm.known",
         "slurm.schedulable",
@@ -17,4 +16,5 @@ SUITE = Suite(
         "slurm.environment",
         "slurm.gpu_binding",
     ),
+    hooks={"after_release": "checks:EPILOGS"},
 )

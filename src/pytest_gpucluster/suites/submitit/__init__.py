@@ -9,7 +9,7 @@ SUITE = Suite(
     section="config:SubmititConfig",
     frameworks=("submitit",),
     before_allocation=Work("submitted", "steps:submit", needs_nodes=False),
-    leftover_folders="steps:folders",
+    hooks={"leftover_folders": "steps:folders"},
     proof=("submitit.framework", "submitit.add"),
     needs=("submitit",),
     stated="a folder that all nodes and this machine share (folder: /shared/...)",

@@ -10,6 +10,6 @@ SUITE = Suite(
     profile_rows="config:TrainingLimit",
     frameworks=("torch",),
     proof=("training.framework", "training.alone", "training.transport", "training.between"),
-    leftover_folders="steps:folders",
+    hooks={"leftover_folders": "steps:folders"},
     needs=("torch", "2 nodes"),
 )

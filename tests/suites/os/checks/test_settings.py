@@ -8,7 +8,7 @@ from os_helpers import failed, not_applicable, passed
 from pytest_gpucluster.config.models import Group, Profile
 from pytest_gpucluster.core.check import Finding
 from pytest_gpucluster.core.errors import ConfigError
-from pytest_gpucluster.kit.node import limits
+from pytest_gpucluster.suites.os import limits
 from pytest_gpucluster.suites.os.checks import settings as checks
 
 

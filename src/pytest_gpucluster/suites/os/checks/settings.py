@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Finding, Judgement, check
 from pytest_gpucluster.core.errors import NotApplicable
-from pytest_gpucluster.kit.node.limits import LIMITS, shown_limit, wanted_limits
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.kit.node.peers import Peers, alike
+from pytest_gpucluster.suites.os.limits import LIMITS, shown_limit, wanted_limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.profile_files import MEMORY_TOLERANCE, fitting_profiles
 from pytest_gpucluster.core.check import Action, Finding, Verdict, conclude
+from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.kit.gpu.nvidia_smi import GPUS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.config.models import Group
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
+    from pytest_gpucluster.plugin.session import ClusterSession
 
 CHECK = "run.profile"
 
@@ -45,6 +48,28 @@ class Contradiction:
             hint=f"nvidia-smi -L on a node; in the cluster file, `profile:` of the group {self.nodes}: {choice}",
             action=Action.CONFIGURE,
         )
+
+
+def contradictions(session: ClusterSession) -> dict[str, Contradiction]:
+    """Return {nodes of a group: how all its GPUs contradict its profile}; the GPUs are read from all nodes at once."""
+    found = {}
+    answering = session.need_channel().nodes
+    for group in session.cluster.groups:
+        nodes = [node for node in group.names if node in answering] if group.profile.gpu else []
+        fleet = {}
+        for node in nodes:
+            try:
+                fleet[node] = session.facts(node, GPUS)
+            except GpuClusterError:
+                continue  # its own items report it
+        counted = {
+            node: info.gpus
+            for node in fleet
+            if (info := session.inventory.get(node)) is not None and not info.allocates_mig
+        }
+        if (one := contradiction(group, fleet, counted)) is not None:
+            found[group.nodes] = one
+    return found
 
 
 def contradiction(

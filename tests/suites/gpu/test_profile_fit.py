@@ -8,7 +8,7 @@ from pytest_gpucluster.config.models import Group
 from pytest_gpucluster.config.profile_files import fitting_profiles, load_profile
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
-from pytest_gpucluster.kit.gpu.profile_fit import Contradiction, contradiction
+from pytest_gpucluster.suites.gpu.profile_fit import Contradiction, contradiction
 
 H200, MIB = "NVIDIA H200", 2**20
 

@@ -1,15 +1,19 @@
-"""Limits of processes: names, units, and how the cluster file writes them. Pure."""
+"""Limits of processes: names, units, how the cluster file writes them, and where they apply. Pure."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.units import format_size, parse_size
+from pytest_gpucluster.kit.node.os_config import OsConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpucluster.config.models import Cluster
 
 # name in limits.conf and ulimit: line of /proc/PID/limits, and unit of a number without a unit (ulimit(1))
 LIMITS: dict[str, tuple[str, int]] = {
@@ -52,3 +56,18 @@ def shown_limit(value: float | None, unit: int) -> str:
     if math.isinf(value):
         return "unlimited"
     return format_size(value) if unit == 1024 else f"{value:g}"  # KiB: a size
+
+
+def least_limits(cluster: Cluster) -> dict[str, tuple[float, Callable[[float], str]]]:
+    """Return what os.limits asks of nodes, {limit: (least value, function that shows a value)}."""
+    return {
+        name: (least, partial(shown_limit, unit=LIMITS[name][1]))
+        for name, least in wanted_limits(cluster.section(OsConfig).limits).items()
+    }
+
+
+def not_applicable(cluster: Cluster) -> dict[str, str]:
+    """Return the check that needs a step, where there is none."""
+    if cluster.access != "ssh":
+        return {}
+    return {"os.limits": "the limits are those of a step; over SSH there is none"}
