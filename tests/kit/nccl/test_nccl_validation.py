@@ -24,7 +24,6 @@ from pytest_gpucluster.kit.nccl.nccl_validation import (
     validate_nodes,
     validate_run,
 )
-from pytest_gpucluster.suites.nccl.localization import Localiser
 from pytest_gpucluster.suites.nccl.measurement import (
     Bound,
     GroupKind,
@@ -802,43 +801,6 @@ def test_the_bound_of_a_fleet() -> None:
     assert spread is not None
     assert spread.value == pytest.approx(20 - 2 * 1.4826)
     assert spread.origin == "fleet median 20 less 15%"
-
-
-def test_what_a_group_measures_and_how_it_reads() -> None:
-    it = Localiser(
-        ("a", "b", "c"), leaves={"a": "x", "b": "x", "c": "y", "z": "y"}, expected={"within": 10.0}
-    )
-    assert it.leaves == {"a": "x", "b": "x", "c": "y"}
-    kinds = {
-        ("a",): GroupKind.ALONE, ("a", "b"): GroupKind.WITHIN, ("a", "c"): GroupKind.ACROSS, ("a:0", "a:1"): GroupKind.LOCAL,
-        ("a:0", "b:0"): GroupKind.RAIL,
-    }  # fmt: skip
-    assert {members: it.kind_of(members) for members in kinds} == kinds
-    bounds = it.bounds()
-    assert bounds == {GroupKind.WITHIN: Bound(10.0, "expected"), GroupKind.ACROSS: Bound(10.0, "expected")}
-    for made, status in (
-        (Measurement(("a", "b"), 10.0), Status.GOOD), (Measurement(("a", "b"), 9.9), Status.SLOW),
-        (Measurement(("a", "b"), 99.0, "hung"), Status.FAILED), (Measurement(("a", "b")), Status.FAILED),
-        (Measurement(("a", "b"), 99.0, skipped=True), Status.SKIPPED), (Measurement(("a",), 1.0), Status.UNJUDGED),
-    ):  # fmt: skip
-        assert it.judge(made, bounds) is status
-    for nodes in ((), ("a", "a")):
-        with pytest.raises(ValueError, match=r"^a localisation needs node names, each once$"):
-            Localiser(nodes)
-    with pytest.raises(ValueError, match=r"^measured, but not under test: x y$"):
-        it.feed([Measurement(("a", "y", "x"), 1.0)])
-
-
-def test_bad_nodes_come_in_the_order_of_slurm() -> None:
-    nodes = ("z", "y", "a", "b", "c", "d")
-    it = Localiser(nodes, expected={"alone": 10.0, "within": 10.0})
-    while batch := it.next_rounds():
-        it.feed(
-            Measurement(group, 1.0 if set(group) & {"z", "a"} else 20.0)
-            for groups in batch
-            for group in groups
-        )
-    assert it.verdict().bad_nodes == ("z", "a")
 
 
 # --- limits and rarer words ----------------------------------------------------------------------------------------

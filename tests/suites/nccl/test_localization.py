@@ -31,11 +31,14 @@ from collections import Counter
 from campaigns import draw
 from link_model import ACROSS, WITHIN, LinkModel
 
-from pytest_gpucluster.suites.nccl import inference, localization
+from pytest_gpucluster.suites.nccl import inference, localization, next_pairs, open_questions
 from pytest_gpucluster.suites.nccl.measurement import (
     GroupKind,
+    Judged,
     Status,
     Unresolved,
+    judge,
+    kind_of,
 )
 
 if TYPE_CHECKING:
@@ -1175,7 +1178,7 @@ def test_bounds_by_kind_and_where_they_come_from() -> None:
 def test_kinds_and_judgements() -> None:
     it = Localiser(("a", "b", "c"), leaves={"a": "x", "b": "x", "q": "z"}, gpus_per_node=2)
     assert it.leaves == {"a": "x", "b": "x"}
-    assert {group: it.kind_of(group) for group in (("a",), ("a", "b"), ("a", "c"), ("a:0", "b:0"), ("a:0", "a:1"))} == {
+    assert {group: kind_of(group, it.leaves) for group in (("a",), ("a", "b"), ("a", "c"), ("a:0", "b:0"), ("a:0", "a:1"))} == {
         ("a",): GroupKind.ALONE, ("a", "b"): GroupKind.WITHIN, ("a", "c"): GroupKind.ACROSS, ("a:0", "b:0"): GroupKind.RAIL,
         ("a:0", "a:1"): GroupKind.LOCAL,
     }  # fmt: skip
@@ -1186,7 +1189,9 @@ def test_kinds_and_judgements() -> None:
         (Measurement(("a",), 20.0, "gone", skipped=True), Status.SKIPPED),
         (Measurement(("a", "b"), 20.0), Status.UNJUDGED),
     ]  # fmt: skip
-    assert [it.judge(one, bounds) for one, _ in judged] == [status for _, status in judged]
+    assert [judge(one, bounds.get(kind_of(one.members, it.leaves))) for one, _ in judged] == [
+        status for _, status in judged
+    ]
     assert [kind.value for kind in GroupKind] == ["alone", "within", "across", "rail", "local"]
     assert [status.value for status in Status] == ["good", "slow", "failed", "skipped", "unjudged"]
 
@@ -1252,6 +1257,18 @@ def test_the_worst_leaf_is_slow_with_those_that_are_fine_elsewhere() -> None:
     }
 
 
+def test_bad_nodes_come_in_the_order_of_slurm() -> None:
+    nodes = ("z", "y", "a", "b", "c", "d")
+    it = Localiser(nodes, expected={"alone": 10.0, "within": 10.0})
+    while batch := it.next_rounds():
+        it.feed(
+            Measurement(group, 1.0 if set(group) & {"z", "a"} else 20.0)
+            for groups in batch
+            for group in groups
+        )
+    assert it.verdict().bad_nodes == ("z", "a")
+
+
 def test_pairs_are_placed_in_few_rounds() -> None:
     pairs = [("a", "b"), ("c", "d"), ("a", "c"), ("b", "d"), ("a", "d"), ("a", "e"), ("a", "f")]
     assert localization._place(pairs) == (
@@ -1261,7 +1278,7 @@ def test_pairs_are_placed_in_few_rounds() -> None:
         (("a", "e"),),
     )
     assert localization._place([]) == ()
-    assert inference._link(("a", "b")) == "link a-b"
+    assert open_questions.link(("a", "b")) == "link a-b"
 
 
 def test_a_clean_fleet_ends_and_its_evidence_is_reported() -> None:
@@ -1274,24 +1291,24 @@ def test_a_clean_fleet_ends_and_its_evidence_is_reported() -> None:
     assert (found.rounds, found.part_rounds, found.steps) == (3, 0, 1)
 
 
+def judged(kind: GroupKind, *results: tuple[Measurement, Status]) -> list[Judged]:
+    return [Judged(measured, kind, status) for measured, status in results]
+
+
 def test_lines_of_evidence() -> None:
-    it = Localiser(("a", "b", "c"), expected={"within": 10.0})
-    it.next_rounds()
-    it.feed([
-        Measurement(("a",), None, "hung"), Measurement(("b",), None), Measurement(("a", "b"), 5.0),
-        Measurement(("a", "c"), None, skipped=True), Measurement(("b", "c"), None, "lost", skipped=True),
-    ])  # fmt: skip
-    whole = inference.Inference(it)
-    lines = [whole._line(one, it.judge(one, it.bounds())) for one in it.measurements]
-    assert lines == [
-        "a alone: hung",
-        "b alone: no bandwidth",
-        "a with b: 5 GB/s, at least 10 GB/s (expected): slow",
-        "a with c: not measured, skipped",
-        "b with c: not measured, lost",
-    ]
-    (alone,) = [Measurement(("c",), 7.0)]
-    assert whole._line(alone, it.judge(alone, it.bounds())) == "c alone: 7 GB/s, no bound: unjudged"
+    bound = Bound(10.0, "expected")
+    cases = {
+        "a alone: hung": (Measurement(("a",), None, "hung"), Status.FAILED),
+        "b alone: no bandwidth": (Measurement(("b",)), Status.FAILED),
+        "a with b: 5 GB/s, at least 10 GB/s (expected): slow": (Measurement(("a", "b"), 5.0), Status.SLOW),
+        "a with c: not measured, skipped": (Measurement(("a", "c"), skipped=True), Status.SKIPPED),
+        "b with c: not measured, lost": (Measurement(("b", "c"), None, "lost", True), Status.SKIPPED),
+    }
+    for text, result in cases.items():
+        (one,) = judged(GroupKind.WITHIN, result)
+        assert open_questions.line(one, bound) == text
+    (one,) = judged(GroupKind.ALONE, (Measurement(("c",), 7.0), Status.UNJUDGED))
+    assert open_questions.line(one, None) == "c alone: 7 GB/s, no bound: unjudged"
 
 
 @pytest.mark.parametrize(
@@ -1307,16 +1324,16 @@ def test_lines_of_evidence() -> None:
 def test_what_a_node_measures_alone(
     results: list[float | str | None], *, again: bool, why: str | None
 ) -> None:
-    it = Localiser(("a", "b"), expected={"alone": 10.0})
-    it.feed(
+    measured = [
         Measurement(("a",), None, one)
         if isinstance(one, str)
         else Measurement(("a",), one, skipped=one is None)
         for one in results
-    )
-    found = inference.Inference(it)
-    assert found.slow_alone_once == ({"a"} if again else set())
-    assert found.why == ({"a": why} if why else {})
+    ]
+    bound = Bound(10.0, "expected")
+    found = inference.judge_alone(judged(GroupKind.ALONE, *((it, judge(it, bound)) for it in measured)))
+    assert found.slow_once == ({"a"} if again else set())
+    assert found.bad == ({"a": why} if why else {})
 
 
 def pairs_of(leaves: str, fed: str, **options: Any) -> inference.Inference:
@@ -1325,28 +1342,28 @@ def pairs_of(leaves: str, fed: str, **options: Any) -> inference.Inference:
     known = {node: leaf for node, leaf in zip(nodes, leaves, strict=True) if leaf != "-"}
     it = Localiser(tuple(nodes), leaves=known, expected={"within": 10.0, "across": 10.0}, **options)
     it.feed(Measurement(tuple(one[:2]), 20.0 if one[2] == "+" else 5.0) for one in fed.split())
-    return inference.Inference(it)
+    return it.infer()
 
 
 def test_a_link_is_bad_only_where_it_is_never_fine() -> None:
     fine = "ac+ bd+"
-    assert pairs_of("xxxx", f"ab- ab- {fine}").bad_links == [("a", "b")]
-    assert pairs_of("xxxx", f"ab- {fine}").bad_links == []
+    assert pairs_of("xxxx", f"ab- ab- {fine}").bad_links == (("a", "b"),)
+    assert pairs_of("xxxx", f"ab- {fine}").bad_links == ()
     found = pairs_of("xxxx", f"ab- ab- ab+ {fine}")
-    assert found.bad_links == []
-    assert [*found.evidence()] == ["link a-b: bad 2 time(s), fine 1: a passing disturbance"]
-    assert [*pairs_of("xxxx", f"ab+ ab+ {fine}").evidence()] == []
+    assert found.bad_links == ()
+    assert [*open_questions.evidence(found, ())] == ["link a-b: bad 2 time(s), fine 1: a passing disturbance"]
+    assert [*open_questions.evidence(pairs_of("xxxx", f"ab+ ab+ {fine}"), ())] == []
 
 
 def test_a_pair_across_that_is_as_often_fine_as_slow_accuses_no_leaf() -> None:
     within = "ab+ cd+ ef+"
-    assert pairs_of("xxyyzz", f"{within} ac- bd- ce+ df+ ae+").maybe_leaves == []
-    assert pairs_of("xxyyzz", f"{within} ac- bd- ce+ ae+").maybe_leaves == []
-    assert pairs_of("xxyyzz", f"{within} ac- bd- ae- bf- ce+ df+").bad_leaves == ["x"]
-    assert pairs_of("xxyyzz", f"{within} ac- ac+ bd- bd+ ae- bf- ce+ df+").bad_leaves == []
-    assert pairs_of("xxyyzz", f"{within} ac- ac- ac+ bd- ae- bf- ce+ df+").bad_leaves == ["x"]
+    assert pairs_of("xxyyzz", f"{within} ac- bd- ce+ df+ ae+").leaves.candidates == ()
+    assert pairs_of("xxyyzz", f"{within} ac- bd- ce+ ae+").leaves.candidates == ()
+    assert pairs_of("xxyyzz", f"{within} ac- bd- ae- bf- ce+ df+").leaves.bad.keys() == {"x"}
+    assert pairs_of("xxyyzz", f"{within} ac- ac+ bd- bd+ ae- bf- ce+ df+").leaves.bad == {}
+    assert pairs_of("xxyyzz", f"{within} ac- ac- ac+ bd- ae- bf- ce+ df+").leaves.bad.keys() == {"x"}
     # nodes of unknown leaf say nothing of leaves
-    assert pairs_of("x--y", "bc+ ab- cd-").bad_leaves == []
+    assert pairs_of("x--y", "bc+ ab- cd-").leaves.bad == {}
 
 
 def test_leaves_that_slow_and_unknown_leaves_share_stay_open() -> None:
@@ -1365,14 +1382,56 @@ def test_values_with_a_problem_set_no_bound() -> None:
 
 
 def test_a_spine_at_three_quarters_of_the_leaves_is_no_slow_spine() -> None:
-    def spine(across: float, **options: Any) -> str:
-        it = Localiser(("a", "b", "c", "d"), leaves={"a": "x", "b": "x", "c": "y", "d": "y"}, **options)
-        it.feed([Measurement(("a", "b"), 100.0), Measurement(("c", "d"), 100.0)])
-        it.feed([Measurement(("a", "c"), across), Measurement(("b", "d"), across)])
-        return inference.Inference(it).slow_spine
+    def spine(across: float, origin: str = "fleet median 74 less 12%") -> str:
+        within = Bound(100.0, "fleet median 100 less 12%")
+        return inference.slow_spine({GroupKind.WITHIN: within, GroupKind.ACROSS: Bound(across, origin)})
 
     assert spine(75.0) == ""
     assert spine(74.0).startswith(
         "no bound of pairs across leaves, which are equally slow (fleet median 74 less 12%; within a leaf "
     )
-    assert spine(20.0, expected={"across": 10.0}) == ""
+    assert spine(20.0, "expected") == ""
+    assert inference.slow_spine({GroupKind.WITHIN: Bound(100.0, "expected")}) == ""
+
+
+def edge(ends: str, leaves: str, **counts: int) -> inference.Edge:
+    return inference.Edge(
+        (*ends,), (*leaves,), Counter({Status(name): count for name, count in counts.items()})
+    )
+
+
+def test_pairs_are_read_in_both_directions_and_across_a_slow_spine_they_prove_nothing() -> None:
+    pairs = [(Measurement(("a", "b"), 1.0), Status.GOOD), (Measurement(("b", "a"), 1.0), Status.SLOW)]
+    found = judged(GroupKind.ACROSS, *pairs)
+    assert inference.edges_of(found, {"a": "x"}) == (
+        inference.Edge(("a", "b"), ("x", ""), Counter({Status.GOOD: 1, Status.SLOW: 1})),
+    )
+    (unproved,) = inference.edges_of(found, {"a": "x"}, across_proves=False)
+    assert unproved.counts == {Status.UNJUDGED: 1, Status.SLOW: 1}
+    assert inference.ends_with([unproved], Status.GOOD) == set()
+
+
+def test_a_node_is_convicted_by_two_partners_but_not_across_a_closed_leaf() -> None:
+    two = [edge("ab", "xx", slow=1), edge("ca", "yx", failed=1)]
+    options = {"acquitted": {"b", "c"}, "partners": {"b", "c"}}
+    assert inference.convict(two, set(), **options) == {"a": "bad with b, c, which are fine with others"}
+    assert inference.convict(two, {"y"}, **options) == {}
+    assert inference.convict(two, set(), acquitted={"a"}, partners={"b", "c"}) == {}
+    assert inference.convict(two, set(), acquitted=set(), partners={"b"}) == {}
+
+
+def test_a_bad_pair_is_open_until_a_bad_end_or_leaf_explains_it() -> None:
+    across = edge("ab", "xy", slow=1)
+    assert inference.unexplained([across, edge("cd", "xx", good=1)], set(), set()) == (across,)
+    assert inference.unexplained([across], {"b"}, set()) == ()
+    assert inference.unexplained([across], set(), {"y"}) == ()
+    assert inference.unexplained([edge("ab", "yy", slow=1)], set(), {"y"}) != ()  # it does not cross
+    assert inference.closed_leaves([across], set(), set()) == {"x", "y"}
+    assert inference.closed_leaves([across, edge("cd", "xz", good=1)], set(), {"w"}) == {"y", "w"}
+
+
+def test_nodes_have_met_if_their_pair_ran() -> None:
+    assert next_pairs.met_in([edge("ab", "xx", slow=1, skipped=1), edge("ac", "xx", skipped=1)]) == {
+        "a": {"b"},
+        "b": {"a"},
+    }

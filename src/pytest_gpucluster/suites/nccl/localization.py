@@ -23,18 +23,23 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.nccl import pairing
-from pytest_gpucluster.suites.nccl.inference import ALL_PAIRS_UP_TO, Inference
+from pytest_gpucluster.suites.nccl.bad_parts import bad_parts, part_rounds
+from pytest_gpucluster.suites.nccl.inference import Inference, Observations, infer
 from pytest_gpucluster.suites.nccl.measurement import (
     EXPECTED,
     MIN_DISTANCE,
     SIGMAS,
     Bound,
     GroupKind,
+    Judged,
     Localisation,
     Measurement,
-    Status,
     fleet_bound,
+    judge,
+    kind_of,
 )
+from pytest_gpucluster.suites.nccl.next_pairs import ALL_PAIRS_UP_TO, wanted_pairs
+from pytest_gpucluster.suites.nccl.open_questions import evidence, unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -123,27 +128,18 @@ class Localiser:
         return tuple(groups for groups in rounds if groups)
 
     def _suspect_batch(self) -> Batch:
-        found = Inference(self)
-        alone = tuple((node,) for node in self.nodes if node in found.slow_alone_once)
-        pairs = _place(found.wanted_pairs())
+        found = self.infer()
+        alone = tuple((node,) for node in self.nodes if node in found.alone.slow_once)
+        pairs = _place(wanted_pairs(found))
         return ((alone,) if alone else ()) + pairs
 
     def _parts_batch(self) -> Batch:
         if self._parts_planned or self.gpus_per_node < 2:
             return ()
         self._parts_planned = True
-        return _part_rounds(Inference(self), self.gpus_per_node)
+        return part_rounds(self.infer(), self.gpus_per_node)
 
     # -- judging ----------------------------------------------------------------------------------------
-
-    def kind_of(self, members: Group) -> GroupKind:
-        """Return the kind of a group."""
-        hosts = {member.partition(":")[0] for member in members}
-        if ":" in str(members):
-            return GroupKind.LOCAL if len(hosts) == 1 else GroupKind.RAIL
-        if len(hosts) == 1:
-            return GroupKind.ALONE
-        return GroupKind.ACROSS if len({self.leaves.get(host) for host in hosts}) > 1 else GroupKind.WITHIN
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
@@ -172,32 +168,30 @@ class Localiser:
         values: dict[GroupKind, list[float]] = defaultdict(list)
         for measured in measurements:
             if measured.busbw is not None and not measured.problem:
-                values[self.kind_of(measured.members)].append(measured.busbw)
+                values[kind_of(measured.members, self.leaves)].append(measured.busbw)
         return values
 
-    def judge(self, measured: Measurement, bounds: Mapping[GroupKind, Bound]) -> Status:
-        """Compare a measurement with its bound."""
-        if measured.skipped:
-            return Status.SKIPPED
-        if measured.problem or measured.busbw is None:
-            return Status.FAILED
-        bound = bounds.get(self.kind_of(measured.members))
-        if bound is None:
-            return Status.UNJUDGED
-        return Status.GOOD if measured.busbw >= bound.value else Status.SLOW
+    def infer(self) -> Inference:
+        """Return what the measurements so far prove."""
+        bounds, judged = self.bounds(), []
+        for measured in self.measurements:
+            kind = kind_of(measured.members, self.leaves)
+            judged.append(Judged(measured, kind, judge(measured, bounds.get(kind))))
+        return infer(Observations(self.nodes, self.leaves, bounds, tuple(judged)))
 
     def verdict(self) -> Localisation:
         """Return the conclusions from all measurements so far."""
-        found = Inference(self)
-        bad = sorted(found.bad, key=self.nodes.index)
+        found = self.infer()
+        questions = tuple(unresolved(found))
+        bad = sorted(found.bad_nodes, key=self.nodes.index)
         return Localisation(
             bad_nodes=tuple(bad),
-            bad_links=tuple(found.bad_links),
-            bad_leaves=tuple(found.bad_leaves),
-            bad_parts=found.bad_parts(),
-            why={part: found.why[part] for part in (*bad, *found.bad_leaves)},
-            unresolved=tuple(found.unresolved()),
-            evidence=tuple(found.evidence()),
+            bad_links=found.bad_links,
+            bad_leaves=tuple(found.leaves.bad),
+            bad_parts=bad_parts(found.observed.judged, bad),
+            why={**found.leaves.bad, **found.bad_nodes},
+            unresolved=questions,
+            evidence=tuple(evidence(found, questions)),
             rounds=self._rounds["node"],
             part_rounds=self._rounds["part"],
             steps=self._steps,
@@ -218,20 +212,3 @@ def _place(pairs: Sequence[Group]) -> Batch:
         rounds[at].append(pair)
         taken[at].update(pair)
     return tuple(tuple(groups) for groups in rounds)
-
-
-def _part_rounds(found: Inference, gpus: int) -> Batch:
-    """Return a round of rails (with one control pair) and, for nodes that are slow alone, two of GPU neighbours."""
-    bad = [node for node in found.plan.nodes if node in found.bad and "failed alone" not in found.why[node]]
-    good = sorted(found.acquitted, key=found.plan.nodes.index)
-    if not bad:
-        return ()
-    pairs: list[Group] = list(zip(bad, good, strict=False))
-    pairs += pairing.neighbours(good[len(pairs) :])[:1]  # the control: rails between two good nodes
-    rails = tuple((f"{a}:{i}", f"{b}:{i}") for a, b in pairs for i in range(gpus))
-    slow_alone = [[f"{node}:{i}" for i in range(gpus)] for node in bad if "slow alone" in found.why[node]]
-    local = [
-        tuple(pair for members in slow_alone for pair in pairing.neighbours(members, shift))
-        for shift in (0, 1)
-    ]
-    return tuple(groups for groups in (rails, *local) if groups)

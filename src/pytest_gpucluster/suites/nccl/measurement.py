@@ -76,6 +76,15 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """A measurement, the kind of its group, and the result of the comparison with the bound of that kind."""
+
+    measured: Measurement
+    kind: GroupKind
+    status: Status
+
+
+@dataclass(frozen=True)
 class Unresolved:
     """An open question: the candidates for the bad part, and why the measurements cannot decide between them."""
 
@@ -125,3 +134,24 @@ def fleet_bound(
     distance = max(min_distance * median, sigmas * spread)
     share = 100 * distance / median if median else 0
     return Bound(median - distance, f"fleet median {median:.4g} less {share:.0f}%")
+
+
+def kind_of(members: Group, leaves: Mapping[str, str]) -> GroupKind:
+    """Return the kind of a group. `leaves`: {node: leaf switch}, may lack nodes."""
+    hosts = {member.partition(":")[0] for member in members}
+    if ":" in str(members):
+        return GroupKind.LOCAL if len(hosts) == 1 else GroupKind.RAIL
+    if len(hosts) == 1:
+        return GroupKind.ALONE
+    return GroupKind.ACROSS if len({leaves.get(host) for host in hosts}) > 1 else GroupKind.WITHIN
+
+
+def judge(measured: Measurement, bound: Bound | None) -> Status:
+    """Compare a measurement with the bound of its kind."""
+    if measured.skipped:
+        return Status.SKIPPED
+    if measured.problem or measured.busbw is None:
+        return Status.FAILED
+    if bound is None:
+        return Status.UNJUDGED
+    return Status.GOOD if measured.busbw >= bound.value else Status.SLOW

@@ -1,0 +1,99 @@
+"""The questions that the measurements leave open, and the evidence for the parts that are named. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.kit.nccl import pairing
+from pytest_gpucluster.suites.nccl.inference import PARTNERS
+from pytest_gpucluster.suites.nccl.measurement import Status, Unresolved
+from pytest_gpucluster.suites.nccl.next_pairs import ALL_PAIRS_UP_TO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_gpucluster.kit.nccl.pairing import Group
+    from pytest_gpucluster.suites.nccl.inference import Inference
+    from pytest_gpucluster.suites.nccl.measurement import Bound, Judged
+
+
+def unresolved(found: Inference) -> Iterator[Unresolved]:
+    """Yield the questions that the measurements leave open."""
+    nodes = found.observed.nodes
+    if found.leaves.candidates:
+        yield Unresolved(found.leaves.candidates, "slow to other leaves, and none of them is acquitted")
+    if found.slow_spine:
+        yield Unresolved(tuple(sorted(set(found.observed.leaves.values()))), found.slow_spine)
+    for node in sorted(found.alone.slow_once, key=found.observed.position.__getitem__):
+        yield Unresolved((node,), "slow alone, measured once")
+    for ends in found.doubtful_links:
+        yield Unresolved((link(ends),), "slow or failed once, not measured again")
+    if len(nodes) > 1:
+        yield from _open_nodes(found)
+
+
+def _open_nodes(found: Inference) -> Iterator[Unresolved]:
+    left = found.suspects
+    if left and not found.acquitted and len(left) > ALL_PAIRS_UP_TO:
+        yield Unresolved(tuple(left), "no pair is fine: the fabric as a whole, or the bound is too high")
+        return
+    reported: set[str] = set()
+    for leaf, members in pairing.by_leaf(left, found.observed.leaves).items():
+        if leaf in found.closed_leaves and len(members) > PARTNERS:
+            reported.update(members)
+            yield Unresolved(
+                (leaf, *members), "no pair across this leaf is fine: the leaf, or all these nodes"
+            )
+    for edge in found.open_edges:
+        nodes = tuple(end for end in edge.ends if end in left and end not in reported)
+        leaves = sorted(found.closed_leaves.intersection(edge.leaves)) if edge.crosses else []
+        if nodes:
+            reported.update(nodes)
+            candidates = (*nodes, link(edge.ends), *leaves)
+            yield Unresolved(candidates, "no further acquitted partner to decide between them")
+        elif leaves and reported.isdisjoint((*leaves, *edge.ends)):
+            reported.update(leaves)
+            yield Unresolved((*leaves, link(edge.ends)), "too few pairs cross these leaves")
+    for node in left:
+        if node not in reported:
+            yield Unresolved((node,), _why_open(found, node))
+
+
+def _why_open(found: Inference, node: str) -> str:
+    edges = [edge for edge in found.edges if node in edge.ends]
+    if any(edge.counts[Status.UNJUDGED] for edge in edges):
+        return "no bound: state the expected bandwidth, there are too few pairs to compare"
+    if any(not found.bad_nodes.keys().isdisjoint(edge.ends) for edge in edges):
+        return "measured with bad nodes only"
+    return "never measured in a pair"
+
+
+def evidence(found: Inference, questions: Iterable[Unresolved]) -> Iterator[str]:
+    """Yield a text for each measurement of a named part, and for each disturbance that passed."""
+    links = {frozenset(ends) for ends in found.bad_links}
+    named = found.bad_nodes.keys() | {part for entry in questions for part in entry.candidates}
+    for leaf, why in found.leaves.bad.items():
+        yield f"{leaf}: {why}"
+    for one in found.observed.judged:
+        nodes = {member.partition(":")[0] for member in one.measured.members}
+        if not nodes.isdisjoint(named) or nodes in links:
+            yield line(one, found.observed.bounds.get(one.kind))
+    for edge in found.edges:
+        if edge.bad and edge.good:
+            yield f"{link(edge.ends)}: bad {edge.bad} time(s), fine {edge.good}: a passing disturbance"
+
+
+def line(judged: Judged, bound: Bound | None) -> str:
+    """Return a measurement as one line of evidence."""
+    measured = judged.measured
+    who = " with ".join(measured.members) if len(measured.members) > 1 else f"{measured.members[0]} alone"
+    if judged.status is Status.SKIPPED:
+        return f"{who}: not measured, {measured.problem or 'skipped'}"
+    if judged.status is Status.FAILED:
+        return f"{who}: {measured.problem or 'no bandwidth'}"
+    return f"{who}: {measured.busbw:.4g} GB/s, {bound or 'no bound'}: {judged.status.value}"
+
+
+def link(ends: Group) -> str:
+    """Return the name of the link between two nodes."""
+    return f"link {'-'.join(ends)}"
