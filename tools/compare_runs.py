@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 FAULTS = (
     "gpu_missing gpu[02]",
@@ -99,10 +99,10 @@ def record_run(checkout: Path, name: str, folder: Path) -> None:
         (folder / name).write_text("\n".join(sorted(found)) + "\n")
 
 
-def compare(before: Path, after: Path) -> int:
+def compare(before: Path, after: Path, names: Iterable[str]) -> int:
     """Print the lines that differ; return how many."""
     count = 0
-    for name in RUNS:
+    for name in names:
         old, new = ((side / name).read_text().splitlines() for side in (before, after))
         changed = [
             line
@@ -117,10 +117,11 @@ def compare(before: Path, after: Path) -> int:
 def main() -> int:
     """Record or compare."""
     what, first, second = sys.argv[1:4]
+    names = sys.argv[4:] or RUNS
     if what == "compare":
-        return 1 if compare(Path(first), Path(second)) else 0
+        return 1 if compare(Path(first), Path(second), names) else 0
     Path(second).mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[4:] or RUNS:
+    for name in names:
         record_run(Path(first).resolve(), name, Path(second))
     return 0
 
