@@ -1,4 +1,4 @@
-"""JUnit: names, heads of small logs, merging of files that others wrote. Whole runs are in test_junit.py."""
+"""JUnit files that others wrote become one: every end is counted, no red one is lost. Runs of the plugin are in test_junit.py."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from junitparser import xunit2
-from report_helpers import junit_tree
 
-from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.junit_merge import Merged, merge
-from pytest_gpucluster.report.result import read_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,105 +162,3 @@ def test_three_attempts_in_several_scopes(tmp_path: Path) -> None:
 
 
 # --- the file of one run
-
-
-@pytest.mark.parametrize(
-    ("nodeid", "node", "name"),
-    [
-        ("suites/gpu/test_gpu.py::test_count[gpu03]", "gpu03", "test_count"),
-        ("suites/gpu/test_gpu.py::test_count", "gpu03", "test_count"),
-        ("suites/gpu/test_gpu.py::test_count[]", "gpu03", "test_count"),
-        ("suites/gpu/test_gpu.py::test_count[gpu03-4GiB]", "gpu03", "test_count[4GiB]"),
-        ("suites/gpu/test_gpu.py::test_count[4GiB-gpu03]", "gpu03", "test_count[4GiB]"),
-        ("suites/gpu/test_gpu.py::test_count[a-gpu03-b]", "gpu03", "test_count[a-b]"),
-        ("suites/gpu/test_gpu.py::test_count[gpu03-gpu03]", "gpu03", "test_count[gpu03]"),
-        ("suites/gpu/test_gpu.py::test_count[gpu03-x-gpu03]", "gpu03", "test_count[x-gpu03]"),
-        ("suites/gpu/test_gpu.py::test_count[gpu031-x]", "gpu03", "test_count[gpu031-x]"),
-        ("suites/gpu/test_gpu.py::test_count[gpu03-[x]]", "gpu03", "test_count[[x]]"),
-        ("suites/gpu/test_gpu.py::test_count[gpu03-4GiB]", "", "test_count[gpu03-4GiB]"),
-        ("suites/gpu/test_gpu.py::TestA::test_count[sda-gpu03]", "gpu03", "TestA::test_count[sda]"),
-        ("test_count", "gpu03", "test_count"),
-    ],
-)
-def test_the_name_of_a_testcase_has_no_node(nodeid: str, node: str, name: str) -> None:
-    assert junit.name(nodeid, node) == name
-
-
-def test_the_class_of_a_testcase_has_its_suite_and_node() -> None:
-    assert (junit.classname("gpu", "gpu03"), junit.classname("nccl", "")) == (
-        "gpucluster.gpu.gpu03",
-        "gpucluster.nccl.cluster",
-    )
-    assert (junit.RUN_CASE, junit.NODE_TEST) == (
-        ("gpucluster.run.cluster", "test_finished"),
-        "test_available",
-    )
-
-
-def test_the_properties_of_an_item_in_their_order() -> None:
-    told = [{"part": f"GPU {n}", "measured": "1", "expected": "0"} for n in range(21)]
-    verdicts = [
-        {"findings": told[:1], "action": "drain", "advisories": told[1:2]},
-        {"findings": [], "action": "reboot", "advisories": told},
-        {"findings": told[2:3], "action": "reboot"},
-    ]
-    metrics = [
-        {"name": "bw", "value": 1.5, "unit": "GB/s", "device": "GPU 1"},
-        {"name": "odd", "value": "NaN", "unit": "W", "device": ""},
-    ]
-    result = {"suite": "gpu", "check": "gpu.x", "node": "gpu01", "verdicts": verdicts, "metrics": metrics}
-    head = [("suite", "gpu"), ("check", "gpu.x"), ("node", "gpu01")]
-    said = [
-        ("action", "drain"),
-        ("finding", "GPU 0: measured 1, expected 0"),
-        ("warning", "GPU 1: measured 1, expected 0"),
-        *(("warning", f"GPU {n}: measured 1, expected 0") for n in range(20)),
-        ("action", "reboot"),
-        ("finding", "GPU 2: measured 1, expected 0"),
-        ("metric bw[GPU 1]", "1.5 GB/s"),
-        ("metric odd", "NaN W"),
-    ]
-    assert junit.properties(read_result(result)) == [*head, *said]
-    slurm = [("slurm_state", "IDLE"), ("slurm_reason", "why"), ("simulated", "true")]
-    assert junit.properties(read_result(result), state="IDLE", reason="why", simulated=True) == [
-        *head,
-        *slurm,
-        *said,
-    ]
-    assert junit.properties(read_result({"suite": "s", "check": "c", "node": ""})) == [
-        ("suite", "s"),
-        ("check", "c"),
-    ]
-
-
-def test_the_first_start_and_the_last_end_of_a_log_count() -> None:
-    def of(*events: dict[str, Any]) -> list[tuple[str, str]]:
-        found = [(it.attrib["name"], it.attrib["value"]) for it in junit_tree(events)[0].iter("property")]
-        return found[:-5]  # without verdict and counts
-
-    two = [
-        {"event": "start", "time": n, "run": f"r{n}", "cluster": f"c{n}", "simulated": n == 2} for n in (1, 2)
-    ]
-    nodes = [{"event": "nodes", "selected": [f"n{n}"]} for n in (1, 2)]
-    assert of(*two, *nodes) == [("run", "r1"), ("cluster", "c1"), ("nodes", "n1")]
-    assert of({"event": "start", "simulated": False}) == [("run", ""), ("cluster", ""), ("nodes", "")]
-    ends = [{"event": "finish", "complaints": [word]} for word in ("one", "two")]
-    assert [it.text for it in junit_tree(ends).iter("error")] == ["two"]
-    assert [it.text for it in junit_tree([{"event": "finish", "complaints": []}]).iter("error")] == []
-
-
-@pytest.mark.parametrize(
-    ("rerun", "red", "tag", "text"),
-    [
-        ({"phase": "call", "message": "m"}, False, "flakyFailure", "m"),
-        ({"phase": "call", "message": "m", "text": "long"}, True, "rerunFailure", "long"),
-        ({"phase": "setup", "message": 5, "text": ""}, False, "flakyError", "5"),
-        ({"phase": "teardown", "message": "m"}, True, "rerunError", "m"),
-    ],
-)
-def test_an_attempt_that_does_not_decide(rerun: dict[str, Any], red: bool, tag: str, text: str) -> None:
-    element = junit.interim(read_result(rerun), red=red)
-    assert (element.tag, element.attrib) == (tag, {"message": str(rerun["message"]), "type": "rerun"})
-    assert [(child.tag, child.text) for child in element] == [("stackTrace", text)]
-    noted = junit.interim(read_result(rerun | {"annotation": ["a", "b"]}), red=red)
-    assert [(child.tag, child.text) for child in noted][1:] == [("system-out", "a\nb")]
