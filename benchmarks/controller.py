@@ -173,7 +173,7 @@ def judge(nodes: int, count: int, options: argparse.Namespace) -> list[str]:
             raise SystemExit(
                 f"{found} are not {nodes * count} results with {wanted} failed:\n{output[-3000:]}"
             )
-        files = sum(file.stat().st_size for file in (folder / "reports").iterdir()) / 2**20
+        files = sum(file.stat().st_size for file in (folder / "reports").rglob("*") if file.is_file()) / 2**20
         empty = bare(folder, nodes * count) if options.floor else None
     return [
         *(f"{nodes:,}", str(count), f"{nodes * count:,}", f"{found.get('failed', 0)}"),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
+    from pytest_gpucluster.plugin.items import CheckTest
     from pytest_gpucluster.plugin.session import ClusterSession
 
 
@@ -441,9 +442,14 @@ class Collection:
         own = session.cluster.group_of(node).section in marks_of(item)
         return "" if own else session.cluster.unreachable(node)
 
-    def wanted_probes(self, items: Sequence[pytest.Item], nodes: Sequence[str]) -> list[Probe[Any]]:
-        """Return the probes of the facts of items where these nodes are under test."""
-        own = (item for item in kinds(items) if isinstance(item, CheckItem))
-        asking = {fact.probes: None for item in own for fact in item.test.steps.values() if fact.probes}
-        probes = (probe for needed in asking for probe in needed(self._session.cluster, nodes))
-        return list({probe.command: probe for probe in probes}.values())
+    def readers(
+        self, items: Sequence[pytest.Item], nodes: Sequence[str]
+    ) -> dict[tuple[str, str], tuple[Probe[Any], CheckTest]]:
+        """Return {name, command: (probe, the last test that reads it)} where these nodes are under test."""
+        found, cluster = {}, self._session.cluster
+        tests = [item.test for item in kinds(items) if isinstance(item, CheckItem)]
+        for test in tests:
+            asking = [fact.probes for fact in test.steps.values() if fact.probes]
+            for probe in (probe for needed in asking for probe in needed(cluster, nodes)):
+                found[probe.name, probe.command] = probe, test
+        return found

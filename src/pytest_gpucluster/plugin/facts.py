@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_gpucluster.cluster.channel.batch import batched
@@ -12,7 +13,7 @@ from pytest_gpucluster.core.probe import Answer, Probe, with_root
 from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from pytest_gpucluster.cluster.channel.batch import Batch
@@ -31,7 +32,7 @@ class FactsCache:
 
     def __init__(self, cluster: Cluster, channel: Callable[[], Channel]) -> None:
         self._cluster, self._channel = cluster, channel
-        self._facts: dict[tuple[str, str, str], Any] = {}
+        self._facts: defaultdict[tuple[str, str], dict[str, Any]] = defaultdict(dict)  # of a probe, by node
         self._probes: dict[AnyProbe, Probe[Any]] = {}
         self._with_versions: set[tuple[str, str]] = set()
         self._batch: Batch | None = None
@@ -44,13 +45,13 @@ class FactsCache:
         Raise NotAvailable where the command could not do its work there, ProbeError where its answer is not
         understood or never came.
         """
-        key = (node, probe.name, probe.command)
-        if key not in self._facts:
-            self._facts[key] = self._read(node, probe)
-        found = self._facts[key]
+        facts = self._facts[probe.name, probe.command]
+        if node not in facts:
+            facts[node] = self._read(node, probe)
+        found = facts[node]
         if isinstance(found, ProbeError):
             raise found
-        return found  # type: ignore[no-any-return] # the key holds the probe that made it
+        return found  # type: ignore[no-any-return] # its key names the probe that made it
 
     def of_fleet(self, source: AnyProbe) -> dict[str, Any]:
         """Return {node: facts}; nodes without facts are left out, since their own items report them."""
@@ -119,6 +120,11 @@ class FactsCache:
         together = [(self._batch.command, self._batch.timeout)] if self._batch else others
         self.prefetched = [*alone, *together]
         self._channel().prefetch(self.prefetched)
+
+    def release(self, probes: Iterable[Probe[Any]]) -> None:
+        """Let go of what these probes read: their answers, which are smaller, are read again where somebody asks."""
+        for probe in probes:
+            self._facts.pop((probe.name, probe.command), None)
 
     def forget(self, *, batch: bool = False) -> None:
         """Release all facts: hundreds of megabytes for thousands of nodes. `batch`: ask each command alone from now."""

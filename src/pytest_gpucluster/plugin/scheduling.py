@@ -6,7 +6,7 @@ for the next before it runs it, so that nothing here may hold an item back: the 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
 
+    from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite, Work
     from pytest_gpucluster.kit.suite_work import Contradiction
     from pytest_gpucluster.plugin.collection import Collection
+    from pytest_gpucluster.plugin.items import CheckTest
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.events import EventLog
 
@@ -254,6 +256,9 @@ class NodeAccess:
         say: Callable[[str], None],
     ) -> None:
         self._session, self._collection, self._log, self._say = session, collection, log, say
+        self._last: defaultdict[CheckTest, list[Probe[Any]]] = defaultdict(
+            list
+        )  # test -> what no later one reads
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -285,7 +290,10 @@ class NodeAccess:
         self._get_nodes([it for it, work in _submitting(session.config.option) if work.fixture in used])
         run = self._session
         if run.channel is not None:
-            run.facts.prefetch(self._collection.wanted_probes(items, run.under_test()))
+            readers = self._collection.readers(items, run.under_test()).values()
+            run.facts.prefetch([*{probe.command: probe for probe, _ in readers}.values()])
+            for probe, test in readers if not run.in_worker else ():  # whose items may come in any order
+                self._last[test].append(probe)
             if any(map(judges_gpus, items)):
                 run.contradictions = contradictions(run)
         for suite in suites():
@@ -329,10 +337,15 @@ class NodeAccess:
                 self._log.write("allocation", job=held.job_id, nodes=list(held.nodes))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Lease the item's nodes from its setup to its teardown."""
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        """Lease the item's nodes from its setup to its teardown; release facts after the last test that reads them."""
         with self._session.turn(item.stash.get(PLACE, None)):
-            return (yield)
+            result = yield
+        if type(item) is CheckItem and getattr(nextitem, "test", None) is not item.test:
+            self._session.facts.release(self._last.pop(item.test, ()))
+        return result
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
@@ -439,6 +441,7 @@ def parse_apps(answer: Answer) -> tuple[GpuProcess, ...]:
 
 _GPU_LINE = re.compile(r"GPU \d+: .*\(UUID: (\S+)\)")
 _LINK = re.compile(r"Link (\d+): (?:(\d+(?:\.\d+)?) GB/s|<?inactive>?)", re.IGNORECASE)
+_speed_of = lru_cache(64)(float)  # one object for all links of a speed, of which a large cluster has 700,000
 # recorded from drivers 590 to 610: a GPU without NVLink, one without a partner, one in MIG mode
 _NO_LINKS = re.compile(
     r"all links are inactive|does not have or support Nvlink|not supported for Devices in MIG mode",
@@ -464,7 +467,7 @@ def parse_nvlink(answer: Answer) -> dict[str, dict[int, float | None]]:
         if gpu:
             links = found.setdefault(gpu[1], {})
         elif link and links is not None:
-            links[int(link[1])] = float(link[2]) if link[2] else None
+            links[int(link[1])] = _speed_of(link[2]) if link[2] else None
         elif links is None and not link:
             before.append(line)
         elif not _NO_LINKS.search(line) and not _WARNING.match(line):
@@ -559,7 +562,7 @@ def matrix(text: str, what: str) -> dict[str, dict[str, str]]:
     names = {columns[at] for at in devices}
     found = {}
     for line in lines[start + 1 :]:
-        cells = [cell.strip() for cell in line.split("\t")]
+        cells = [sys.intern(cell.strip()) for cell in line.split("\t")]  # the same on all nodes
         if cells[0] not in names:
             break
         if len(cells) <= devices[-1] or not all(cells[at] for at in devices):
