@@ -64,7 +64,7 @@ def _preload() -> None:
     path = sys.path[1:]  # without the folder of this script
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        Path("test_preload.py").write_text("def test_preload(node): assert node.name\n")
+        Path("test_preload.py").write_text("def test_preload(gpucluster_node): assert gpucluster_node.name\n")
         with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null):
             pytest.main(["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--cluster=local"])
         os.chdir("/")

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 TINY = """
-def test_named(node):
-    assert node.name
+def test_named(gpucluster_node):
+    assert gpucluster_node.name
 
 
 def test_release(host):
     assert host.file("/etc/os-release").exists
 
 
-def test_whole(cluster):
-    assert cluster.name
+def test_whole(gpucluster):
+    assert gpucluster.cluster.name
 """
 
 # A disk that is full while the result of a test is written.
@@ -52,7 +52,7 @@ def full():
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def test_a(node, full):
+def test_a(gpucluster_node, full):
     full()
 """
 
@@ -79,46 +79,46 @@ def judge(shown, expected):
 
 
 @pytest.fixture
-def shown(facts):
-    return facts(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: text_of(answer).strip()))
+def shown(gpucluster_node):
+    return gpucluster_node.facts(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: text_of(answer).strip()))
 
 
 @pytest.fixture
-def absent(facts):
-    return facts(Probe("absent", "no-such-tool", text_of))
+def absent(gpucluster_node):
+    return gpucluster_node.facts(Probe("absent", "no-such-tool", text_of))
 
 
-def test_good(shown, expect):
-    expect(judge(shown, 8))
+def test_good(shown, gpucluster_item):
+    gpucluster_item.expect(judge(shown, 8))
 
 
-def test_count(shown, expect):
-    expect(judge(shown, 9))
+def test_count(shown, gpucluster_item):
+    gpucluster_item.expect(judge(shown, 9))
 
 
-def test_assert(host, measure):
-    measure("latency", 4.5, "us", device="mlx5_0")
+def test_assert(host, gpucluster_item):
+    gpucluster_item.measure("latency", 4.5, "us", device="mlx5_0")
     assert host.file("/etc/os-release").size == 1
 
 
-def test_broken(node):
+def test_broken(gpucluster_node):
     raise OSError("not of ours")
 
 
-def test_no_answer(srun):
-    srun(["true"], nodes=("gpu01",), environment="no-such-environment")
+def test_no_answer(gpucluster_srun):
+    gpucluster_srun(["true"], nodes=("gpu01",), environment="no-such-environment")
 
 
-def test_absent(absent, expect):
+def test_absent(absent, gpucluster_item):
     pytest.fail("never reached")
 
 
-def test_fabric(node):
+def test_fabric(gpucluster_node):
     raise NotApplicable("there is none")
 
 
 @pytest.fixture
-def broken(node):
+def broken(gpucluster_node):
     raise RuntimeError("a fixture breaks")
 
 

@@ -72,8 +72,8 @@ from pytest_gpucluster.core.probe import Probe, text_of
 
 
 @pytest.fixture
-def shown(facts):
-    return facts(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: int(text_of(answer))))
+def shown(gpucluster_node):
+    return gpucluster_node.facts(Probe("shown", "nvidia-smi -L | wc -l", lambda answer: int(text_of(answer))))
 
 
 @check(
@@ -92,16 +92,16 @@ def test_quick(host):
     assert host.run("true").rc == 0
 
 
-def test_count(shown, expect):
-    expect(judge(shown))
+def test_count(shown, gpucluster_item):
+    gpucluster_item.expect(judge(shown))
 
 
-def test_asked(host, node):
-    assert host.check_output("sleep 0.1; echo $SLURMD_NODENAME-" + node.name) == node.name + "-" + node.name
+def test_asked(host, gpucluster_node):
+    assert host.check_output("sleep 0.1; echo $SLURMD_NODENAME-" + gpucluster_node.name) == gpucluster_node.name + "-" + gpucluster_node.name
 
 
-def test_step(srun, node):
-    assert srun(["sleep", "0.1"]).ok
+def test_step(gpucluster_srun, gpucluster_node):
+    assert gpucluster_srun(["sleep", "0.1"]).ok
 """
 RESPONDS = "suites/os/test_os.py::test_responds"  # runs for lost nodes too: only they may fail it
 # drained nodes of an earlier run that `helper` has undrained and tested: node -> reason; the first is healthy now

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SOURCE = pytest.Config.ArgsSource
-SITE = "from common import test_imported\n\n\ndef test_disk(node):\n    pass\n\n\ntest_made = make()\n"
+SITE = "from common import test_imported\n\n\ndef test_disk(gpucluster_node):\n    pass\n\n\ntest_made = make()\n"
 
 
 def cluster(

@@ -60,7 +60,9 @@ def test_value_without_effect_is_one_warning(tmp_path: Path, text: str, line: st
 )
 def test_used_and_meant_values_are_no_warning(tmp_path: Path, text: str) -> None:
     (tmp_path / "own").mkdir()
-    (tmp_path / "own/test_own.py").write_text("def test_it(srun): srun(['true'], environment='torch')\n")
+    (tmp_path / "own/test_own.py").write_text(
+        "def test_it(gpucluster_srun): gpucluster_srun(['true'], environment='torch')\n"
+    )
     assert warnings_of(tmp_path, f"nodes: 'n[1-2]'\n{text}\n") == []
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MADE_UP = {
     "__init__.py": """
-from pytest_gpucluster.core.registry import Suite, Work
+from pytest_gpucluster.api import Suite, Work
 
 SUITE = Suite(
     __name__,
@@ -40,7 +40,7 @@ SUITE = Suite(
 )
 """,
     "config.py": """
-from pytest_gpucluster.core.values import OptionalSection, Text
+from pytest_gpucluster.api import OptionalSection, Text
 
 
 class MadeUpConfig(OptionalSection):
@@ -49,8 +49,7 @@ class MadeUpConfig(OptionalSection):
     colour: Text
 """,
     "work.py": """
-from pytest_gpucluster.core.check import Action, Finding, Metric, check
-from pytest_gpucluster.kit.suite_work import LateCheck, Submission
+from pytest_gpucluster.api import Action, Finding, LateCheck, Metric, Submission, check
 
 
 class Early(Submission):
@@ -90,11 +89,9 @@ LATE = LateCheck("made_up.late", "judged later", lambda run, info: late(info))
 from gpucluster_made_up import SUITE
 from gpucluster_made_up import work
 from gpucluster_made_up.config import MadeUpConfig
-from pytest_gpucluster.core.check import Outcome, Verdict
-from pytest_gpucluster.suite import Tests, fact, probed
-from pytest_gpucluster.suites.os.facts import HOSTNAME
+from pytest_gpucluster.api import Outcome, Probe, Tests, Verdict, fact, probed, text_of
 
-hostname = probed(HOSTNAME)
+hostname = probed(Probe("hostname", "hostname", lambda answer: text_of(answer).strip()))
 TESTS = Tests(work, marks=("made_up",))
 
 

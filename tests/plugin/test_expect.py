@@ -1,4 +1,4 @@
-"""`expect` and the record of an item, without a run: outcomes, words and plain types, exactly."""
+"""The verdict and the record of an item, without a run: outcomes, words and plain types, exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
-from pytest_gpucluster.plugin.expect import CheckFailed, Expect, describe
+from pytest_gpucluster.plugin.expect import CheckFailed, describe
+from pytest_gpucluster.plugin.facts import ItemView
 from pytest_gpucluster.plugin.items import (
     CheckItem,
     Record,
@@ -26,11 +27,10 @@ from pytest_gpucluster.plugin.items import (
 )
 
 
-def made() -> tuple[Expect, Record]:
+def made() -> tuple[ItemView, Record]:
     record = Record("site", "site.disk", "gpu01")
-    session = SimpleNamespace(facts=SimpleNamespace(is_requested=lambda _: False))
-    item: Any = SimpleNamespace(record=record, session=session)
-    return Expect(item), record
+    session: Any = SimpleNamespace(facts=SimpleNamespace(is_requested=lambda _: False))
+    return ItemView(session, record), record
 
 
 def verdict(outcome: Outcome, *findings: Finding, **fields: Any) -> Verdict:
@@ -38,17 +38,17 @@ def verdict(outcome: Outcome, *findings: Finding, **fields: Any) -> Verdict:
 
 
 def test_a_pass_goes_on_and_is_kept() -> None:
-    expect, record = made()
+    item, record = made()
     passed = verdict(Outcome.PASSED, metrics=(Metric("count", 8, ""),))
-    expect(passed)
+    item.expect(passed)
     assert (record.verdicts, record.metrics) == ([passed], [Metric("count", 8, "")])
 
 
 def test_a_failure_is_told_in_full() -> None:
-    expect, record = made()
+    item, record = made()
     failed = verdict(Outcome.FAILED, Finding("GPU 3", "7", "8"), metrics=(Metric("count", 7, ""),))
     with pytest.raises(CheckFailed) as caught:
-        expect(failed)
+        item.expect(failed)
     assert str(caught.value) == ("site.disk on gpu01: GPU 3: measured 7, expected 8\naction:       monitor")
     assert record.metrics == [Metric("count", 7, "")]
 
@@ -59,20 +59,20 @@ def test_a_hint_names_the_node() -> None:
     assert "what to do:   scontrol show node NODE\n" in describe(failed, "slurm.known", "")
 
 
-def ended(expect: Expect, judged: Verdict) -> tuple[type, str]:
+def ended(item: ItemView, judged: Verdict) -> tuple[type, str]:
     """Return how an item ends."""
     try:
-        expect(judged)
+        item.expect(judged)
     except (NotJudged, CheckFailed) as end:
         return type(end), str(end)
     raise AssertionError("it goes on")
 
 
 def test_what_is_not_judged_ends_the_item() -> None:
-    expect, record = made()
-    assert ended(expect, verdict(Outcome.NOT_CHECKED, reason="no right")) == (NotAvailable, "no right")
+    item, record = made()
+    assert ended(item, verdict(Outcome.NOT_CHECKED, reason="no right")) == (NotAvailable, "no right")
     reason = "no NVSwitch"
-    assert ended(expect, verdict(Outcome.NOT_APPLICABLE, reason=reason)) == (NotApplicable, reason)
+    assert ended(item, verdict(Outcome.NOT_APPLICABLE, reason=reason)) == (NotApplicable, reason)
     assert len(record.verdicts) == 2
 
 
@@ -80,12 +80,12 @@ def test_what_is_not_judged_ends_the_item() -> None:
 @pytest.mark.parametrize("value", [499.5, 500.0, 500.5, math.nan])
 @pytest.mark.parametrize("bound", ["at_least", "at_most"])
 def test_a_number_against_a_bound(bound: str, value: float, device: str) -> None:
-    expect, record = made()
+    item, record = made()
     lower = bound == "at_least"
     good = value in ((500.0, 500.5) if lower else (499.5, 500.0))
     said = {"cause": "full", "hint": "clean it"} | ({"device": device} if device else {})
     try:
-        getattr(expect, bound)("free", value, 500, "GiB", **said)
+        getattr(item, bound)("free", value, 500, "GiB", **said)
         passed = True
     except CheckFailed:
         passed = False
@@ -106,11 +106,11 @@ def test_a_number_against_a_bound(bound: str, value: float, device: str) -> None
 
 def test_a_bound_without_more_says_no_cause() -> None:
     for bound, value in (("at_least", 1.0), ("at_most", 3.0)):
-        expect, record = made()
+        item, record = made()
         with pytest.raises(
             CheckFailed, match=r"^site.disk on gpu01: free: measured . s, expected .= 2 s\naction: "
         ):
-            getattr(expect, bound)("free", value, 2, "s")
+            getattr(item, bound)("free", value, 2, "s")
         assert (record.verdicts[0].cause, record.verdicts[0].hint) == ("", "")
 
 
@@ -204,7 +204,7 @@ def own_item() -> Any:
 
 
 def test_names_of_an_item() -> None:
-    spec = SimpleNamespace(params={"node": "gpu01", "size": 4})
+    spec = SimpleNamespace(params={"gpucluster_node": "gpu01", "size": 4})
     known = [
         (
             item("test_count[gpu01-4]", originalname="test_count", callspec=spec),
@@ -219,7 +219,10 @@ def test_names_of_an_item() -> None:
 
 
 def test_the_record_of_an_item_is_made_once() -> None:
-    for found in (item("test_count", callspec=SimpleNamespace(params={"node": "gpu01"})), own_item()):
+    for found in (
+        item("test_count", callspec=SimpleNamespace(params={"gpucluster_node": "gpu01"})),
+        own_item(),
+    ):
         record = record_of(found)
         assert record == Record("gpu", "gpu.count", "gpu01")
         assert record_of(found) is record

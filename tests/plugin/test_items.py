@@ -28,6 +28,21 @@ OF_SITE = """
 import pytest
 
 fact, once = pytest.fixture, pytest.fixture(scope="session")
+
+
+@once
+def node(gpucluster_node):
+    return gpucluster_node
+
+
+@once
+def cluster(gpucluster):
+    return gpucluster.cluster
+
+
+@fact
+def measure(gpucluster_item):
+    return gpucluster_item.measure
 """
 EVERYTHING = """
 import logging

@@ -247,7 +247,7 @@ def test_metrics_of_a_log_that_is_lost_are_whole(tmp_path: Path, log: EventLog) 
 
 # --- whole runs
 
-GOOD = "def test_whole(cluster):\n    assert cluster.name\n"
+GOOD = "def test_whole(gpucluster):\n    assert gpucluster.cluster.name\n"
 FULL_AT_THE_END = """
 import resource
 
@@ -285,7 +285,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_nothing_of_yesterday(tmp_path: Pa
 
 JUNITXML = """
 import os
-def test_whole(cluster):
+def test_whole(gpucluster):
     os.remove('own/own.xml')
     os.mkdir('own/own.xml')
 """

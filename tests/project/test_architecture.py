@@ -33,6 +33,7 @@ PACKAGES = (
     "sandbox",
     "suite",
     "plugin",
+    "api",
     "cli",
 )
 ORDER = {package: place for place, package in enumerate(PACKAGES)}

@@ -84,22 +84,18 @@ def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
 # what the page leaves out
 SUITE_IMPORTS = {
     "__init__.py": """
-from pytest_gpucluster.core.registry import Suite
-from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
+from pytest_gpucluster.api import FrameworkConfig, Suite
 """,
     "payload.py": """
 from pytest_gpucluster.kit.payloads.prelude import installed, reporter
 """,
     "checks.py": """
-from pytest_gpucluster.core.check import Action, Finding, Judgement, check
-from pytest_gpucluster.kit.framework.payload_result import PayloadResult
+from pytest_gpucluster.api import Action, Finding, Judgement, PayloadResult, check
 """,
     "test_deepspeed.py": """
 from functools import cached_property
 import pytest
-from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
-from pytest_gpucluster.kit.framework.payload_result import PayloadResult
-from pytest_gpucluster.suite import Tests, fact, framework_run, framework_runs, required_section
+from pytest_gpucluster.api import FrameworkStepRunner, PayloadResult, Tests, fact, framework_run, framework_runs, required_section
 from gpucluster_deepspeed import DeepspeedConfig, checks
 """,
 }

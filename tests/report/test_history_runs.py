@@ -143,7 +143,7 @@ DESTROYS = """
 from pathlib import Path
 
 
-def test_named(node):
+def test_named(gpucluster_node):
     Path("h.sqlite").write_text("gone " * 4000)
 """
 
@@ -208,11 +208,11 @@ HANGS = """
 import time
 
 
-def test_first(node):
-    assert node.name
+def test_first(gpucluster_node):
+    assert gpucluster_node.name
 
 
-def test_hangs(cluster):
+def test_hangs(gpucluster):
     time.sleep(600)
 """
 

@@ -38,7 +38,7 @@ import pytest
 
 
 @pytest.mark.parametrize("size", ["1MiB", "4GiB"])
-def test_sizes(node, size, record_property):
+def test_sizes(gpucluster_node, size, record_property):
     record_property("site", "east <1>")
 
 
@@ -47,12 +47,12 @@ class TestDisk:
         pass
 
 
-def test_teardown(node, breaks):
+def test_teardown(gpucluster_node, breaks):
     pass
 
 
-def test_both(node, breaks):
-    assert node.name == "no"
+def test_both(gpucluster_node, breaks):
+    assert gpucluster_node.name == "no"
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_the_second_night_has_the_same_names(night: Run, sandbox: Sandbox, folde
 
 def test_a_run_that_was_killed_is_red(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "test_long.py").write_text(
-        "import time\n\ndef test_a(node):\n    pass\n\ndef test_b(node):\n    time.sleep(600)\n"
+        "import time\n\ndef test_a(gpucluster_node):\n    pass\n\ndef test_b(gpucluster_node):\n    time.sleep(600)\n"
     )
     process = subprocess.Popen(
         command(on(sandbox), "--nodes=gpu01", "."),
@@ -196,7 +196,9 @@ def test_a_run_that_was_killed_is_red(sandbox: Sandbox, tmp_path: Path) -> None:
 
 
 def test_a_run_that_executed_nothing_is_red(sandbox: Sandbox, tmp_path: Path) -> None:
-    files = {"test_none.py": "import pytest\n\n@pytest.mark.skip(reason='no')\ndef test_a(node):\n    pass\n"}
+    files = {
+        "test_none.py": "import pytest\n\n@pytest.mark.skip(reason='no')\ndef test_a(gpucluster_node):\n    pass\n"
+    }
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu01", files=files)
     assert run.rc == 1
     (error,) = run.cases["gpucluster.run.cluster test_finished"].result
@@ -285,16 +287,16 @@ UNSTEADY = """
 count = {}
 
 
-def test_unsteady(node):
-    count[node.name] = count.get(node.name, 0) + 1
-    assert count[node.name] == 2, "the first <time>"
+def test_unsteady(gpucluster_node):
+    count[gpucluster_node.name] = count.get(gpucluster_node.name, 0) + 1
+    assert count[gpucluster_node.name] == 2, "the first <time>"
 
 
-def test_bad(node):
-    assert not node, "ever"
+def test_bad(gpucluster_node):
+    assert not gpucluster_node, "ever"
 
 
-def test_good(node):
+def test_good(gpucluster_node):
     pass
 """
 

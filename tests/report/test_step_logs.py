@@ -31,16 +31,16 @@ from pytest_gpucluster.kit.gpu import nvidia_smi
 
 
 @pytest.fixture
-def gpus(facts):
-    return facts(nvidia_smi.GPUS)
+def gpus(gpucluster_node):
+    return gpucluster_node.facts(nvidia_smi.GPUS)
 
 
-def test_echo(node, srun):
-    assert srun(["sh", "-c", "echo said on $SLURMD_NODENAME; echo beside >&2"]).ok
+def test_echo(gpucluster_node, gpucluster_srun):
+    assert gpucluster_srun(["sh", "-c", "echo said on $SLURMD_NODENAME; echo beside >&2"]).ok
 
 
-def test_steps_end(node, srun):
-    assert srun(["sh", "-c", "exit 7"]).ok, "the step did not end well"
+def test_steps_end(gpucluster_node, gpucluster_srun):
+    assert gpucluster_srun(["sh", "-c", "exit 7"]).ok, "the step did not end well"
 
 
 def test_gpus(gpus):
@@ -51,12 +51,12 @@ SLEEPS = """
 import time
 
 
-def test_first(node):
-    assert node.name != "gpu02"
+def test_first(gpucluster_node):
+    assert gpucluster_node.name != "gpu02"
 
 
-def test_second(node):
-    time.sleep(300 if node.name == "gpu02" else 0)
+def test_second(gpucluster_node):
+    time.sleep(300 if gpucluster_node.name == "gpu02" else 0)
 """
 
 

@@ -380,14 +380,14 @@ import pytest
 from pytest_gpucluster.core.check import Action, Advisory, Finding, conclude
 
 
-def test_warned(host, expect):
+def test_warned(host, gpucluster_item):
     found = [Advisory("GPU 4", "12 replays <&>", "0")]
-    expect(conclude("own.warned", found, cause="c", hint="h", action=Action.DRAIN, never_healthy="why"))
+    gpucluster_item.expect(conclude("own.warned", found, cause="c", hint="h", action=Action.DRAIN, never_healthy="why"))
 
 
-def test_bad(host, expect):
+def test_bad(host, gpucluster_item):
     found = [Advisory("GPU 4", "API_TOKEN=hunter2hunter2", "0"), Finding("GPU 1", "1", "2")]
-    expect(conclude("own.bad", found, cause="c", hint="h", action=Action.DRAIN, never_healthy="why"))
+    gpucluster_item.expect(conclude("own.bad", found, cause="c", hint="h", action=Action.DRAIN, never_healthy="why"))
 """
 
 

@@ -71,23 +71,23 @@ from pytest_gpucluster.core.probe import Probe, text_of
 HOSTILE = {HOSTILE!r}
 SECRET = {SECRET!r}
 @pytest.fixture
-def shown(facts):
-    return facts(Probe("shown", r"printf '\\033[31m%s\\033[0m\\000 <x>]]> MY_TOKEN={SECRET} end' red", text_of))
+def shown(gpucluster_node):
+    return gpucluster_node.facts(Probe("shown", r"printf '\\033[31m%s\\033[0m\\000 <x>]]> MY_TOKEN={SECRET} end' red", text_of))
 
 
 @pytest.fixture
-def flood(facts):
-    return facts(Probe("flood", "head -c 104857600 /dev/zero", text_of, timeout=120))
+def flood(gpucluster_node):
+    return gpucluster_node.facts(Probe("flood", "head -c 104857600 /dev/zero", text_of, timeout=120))
 
 
 @pytest.fixture
-def endless(facts):
-    return facts(Probe("endless", "yes {SECRET}", text_of, timeout=60))
+def endless(gpucluster_node):
+    return gpucluster_node.facts(Probe("endless", "yes {SECRET}", text_of, timeout=60))
 
 
 @pytest.fixture
-def garbled(facts):
-    return facts(Probe("garbled", "printf '\\377\\376'; exit 0", lambda answer: int(text_of(answer))))
+def garbled(gpucluster_node):
+    return gpucluster_node.facts(Probe("garbled", "printf '\\377\\376'; exit 0", lambda answer: int(text_of(answer))))
 
 
 
@@ -97,8 +97,8 @@ def judge(text):
     yield Finding(HOSTILE, text, f"https://me:{{SECRET}}@host/x")
 
 
-def test_shown(shown, expect):
-    expect(judge(shown))
+def test_shown(shown, gpucluster_item):
+    gpucluster_item.expect(judge(shown))
 
 
 def test_flood(flood):
@@ -121,20 +121,20 @@ def step(env):
     raise ValueError(HOSTILE)
 
 
-def test_step(node):
+def test_step(gpucluster_node):
     run({{"WANDB_API_KEY": SECRET}}, f"env HF_TOKEN={{SECRET}} srun")
 
 
-def test_locals(node):
+def test_locals(gpucluster_node):
     step({{"WANDB_API_KEY": SECRET}})
 
 
-def test_printed(node):
+def test_printed(gpucluster_node):
     print(HOSTILE, f"AWS_SECRET_ACCESS_KEY={{SECRET}}")
-    assert not node.name, f"token: {{SECRET}}"
+    assert not gpucluster_node.name, f"token: {{SECRET}}"
 
 
-def test_memory(node):
+def test_memory(gpucluster_node):
     # not ru_maxrss: that begins with what the process had that started this one
     (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     Path("peak").write_text(peak.split()[1])
@@ -382,25 +382,25 @@ FILE = os.environ["PLANTED"]
 TEXT = Path(FILE).read_text()
 
 
-def test_step(srun, node):
+def test_step(gpucluster_srun, gpucluster_node):
     print(TEXT)
-    assert srun(["sh", "-c", "cat $0; cat $0 >&2", FILE]).ok
-    srun(["sh", "-c", "exit 0", "--token", TEXT.split()[0].partition("=")[2]])
+    assert gpucluster_srun(["sh", "-c", "cat $0; cat $0 >&2", FILE]).ok
+    gpucluster_srun(["sh", "-c", "exit 0", "--token", TEXT.split()[0].partition("=")[2]])
 
 
-def test_failed(srun, node, record_property, measure):
+def test_failed(gpucluster_srun, gpucluster_node, record_property, gpucluster_item):
     record_property("said", TEXT)
     record_property("api_token", TEXT.split()[0].partition("=")[2])
-    measure("speed", 1, "GB/s", device=TEXT.splitlines()[1])
+    gpucluster_item.measure("speed", 1, "GB/s", device=TEXT.splitlines()[1])
     told = TEXT
     assert told == "", told
 
 
-def test_broken(node):
+def test_broken(gpucluster_node):
     raise StepError(TEXT)
 
 
-def test_skipped(node):
+def test_skipped(gpucluster_node):
     import pytest
     pytest.skip(TEXT)
 """

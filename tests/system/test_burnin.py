@@ -384,7 +384,7 @@ def test_wrong_options_end_before_anything_starts(
 
 def test_without_being_asked_for_it_does_not_run(sandbox: Sandbox, tmp_path: Path) -> None:
     tiny = tmp_path / "test_tiny.py"
-    tiny.write_text("def test_named(node):\n    assert node.name\n")
+    tiny.write_text("def test_named(gpucluster_node):\n    assert gpucluster_node.name\n")
     words = [f"--cluster={sandbox.cluster_file}", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider"]
     run = run_pytest(tmp_path, *words, env=sandbox.env, where=[str(SUITE), str(tiny)])
     assert run.rc == 0

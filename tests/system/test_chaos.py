@@ -135,7 +135,7 @@ def test_an_event_log_goes_on_after_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_junit_file_that_cannot_be_written_costs_no_summary(tmp_path: Path) -> None:
-    code = "import os\ndef test_whole(cluster):\n    os.mkdir('reports/latest/junit.xml')\n"
+    code = "import os\ndef test_whole(gpucluster):\n    os.mkdir('reports/latest/junit.xml')\n"
     run = run_pytest(tmp_path, "--cluster=local", files={"test_x.py": code})
     assert run.rc == 1, run.out
     assert "junit.xml: cannot be written (Is a directory)" in run.out
@@ -152,7 +152,9 @@ def test_a_run_that_is_stopped_before_its_first_test_leaves_no_reports(tmp_path:
         "import os, signal\ndef pytest_sessionstart(session):\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     run = run_pytest(
-        tmp_path, "--cluster=local", files={"conftest.py": conftest, "test_x.py": "def test_x(node): pass\n"}
+        tmp_path,
+        "--cluster=local",
+        files={"conftest.py": conftest, "test_x.py": "def test_x(gpucluster_node): pass\n"},
     )
     assert run.rc == 2, run.out
     assert not (tmp_path / "reports").exists()

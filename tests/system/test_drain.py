@@ -44,13 +44,13 @@ from pytest_gpucluster.core.probe import Probe, text_of
 HERE = Path(__file__).parent
 ASK = f'cd {HERE}; echo x >> asked.$SLURMD_NODENAME; [ -e $SLURMD_NODENAME ] || mv $SLURMD_NODENAME.once done'
 @pytest.fixture
-def state(facts):
-    return facts(Probe("state", f'if {ASK} 2>/dev/null; then echo 7; else echo 8; fi', lambda a: int(text_of(a))))
+def state(gpucluster_node):
+    return gpucluster_node.facts(Probe("state", f'if {ASK} 2>/dev/null; then echo 7; else echo 8; fi', lambda a: int(text_of(a))))
 
 
 @pytest.fixture
-def hidden(facts):
-    return facts(Probe("hidden", "cat /no/such/file", lambda a: int(text_of(a))))
+def hidden(gpucluster_node):
+    return gpucluster_node.facts(Probe("hidden", "cat /no/such/file", lambda a: int(text_of(a))))
 
 
 
@@ -65,8 +65,8 @@ watched = check("site.watched", cause="c", hint="h", action=Action.MONITOR)(judg
 reboot = check("site.reboot", cause="c", hint="h", action=Action.REBOOT, never_healthy="made for a test")(judge)
 
 
-def test_fit(state, expect):
-    expect(fit(state))
+def test_fit(state, gpucluster_item):
+    gpucluster_item.expect(fit(state))
 """
 
 
@@ -143,8 +143,8 @@ def events(run: Run, *kinds: str) -> list[dict[str, Any]]:
 # --- the controller down: first, since one that is killed forgets the last seconds, as drains that were taken back
 
 DOWN = """
-def test_zz_down(state, node):
-    if node.name == "gpu10":
+def test_zz_down(state, gpucluster_node):
+    if gpucluster_node.name == "gpu10":
         pid = int(Path(os.environ["CTLD_PID"]).read_text())
         os.kill(pid, 9)
 """
@@ -307,33 +307,33 @@ def test_confirmation_repeats_as_often_as_the_option_states(sandbox: Sandbox, tm
 
 
 MORE = """
-def test_watched(state, expect):
-    expect(watched(state))
+def test_watched(state, gpucluster_item):
+    gpucluster_item.expect(watched(state))
 
 
-def test_reboot(state, expect):
-    expect(reboot(state))
+def test_reboot(state, gpucluster_item):
+    gpucluster_item.expect(reboot(state))
 
 
-def test_unreadable(hidden, expect):
-    expect(fit(hidden))
+def test_unreadable(hidden, gpucluster_item):
+    gpucluster_item.expect(fit(hidden))
 
 
 def test_plain(host):
     assert host.file("/etc/hostname").size < 0
 
 
-def test_of_the_cluster(cluster, expect):
-    expect(fit(7))
+def test_of_the_cluster(gpucluster, gpucluster_item):
+    gpucluster_item.expect(fit(7))
 
 
 @pytest.fixture
-def broken(node):
+def broken(gpucluster_node):
     raise RuntimeError("the test is at fault")
 
 
-def test_broken(broken, state, expect):
-    expect(fit(7))
+def test_broken(broken, state, gpucluster_item):
+    gpucluster_item.expect(fit(7))
 """
 
 
@@ -374,9 +374,9 @@ kill -9 $all
 '''
 
 
-def test_zz_leaves(fleet):
-    fleet.ask(KILL)  # a dying agent may still answer this
-    assert fleet.ask("echo again")["gpu06"].rc == 0
+def test_zz_leaves(gpucluster_fleet):
+    gpucluster_fleet.ask(KILL)  # a dying agent may still answer this
+    assert gpucluster_fleet.ask("echo again")["gpu06"].rc == 0
 """
 
 
@@ -388,9 +388,9 @@ def test_a_node_that_is_lost_is_not_drained(sandbox: Sandbox, tmp_path: Path) ->
 
 
 BOB = """
-def test_zz_bob(state, node):
-    if node.name in ("gpu03", "gpu04"):
-        say = ["scontrol", "update", f"NodeName={node.name}", "State=DRAIN", "Reason=bob: bad cable, ticket 4711"]
+def test_zz_bob(state, gpucluster_node):
+    if gpucluster_node.name in ("gpu03", "gpu04"):
+        say = ["scontrol", "update", f"NodeName={gpucluster_node.name}", "State=DRAIN", "Reason=bob: bad cable, ticket 4711"]
         subprocess.run(say, check=True)
 """
 
@@ -460,7 +460,7 @@ def test_a_kill_between_decision_and_act_leaves_a_truthful_log(sandbox: Sandbox,
 
 
 TRIAL = """
-def test_zz_dies(state, node):
+def test_zz_dies(state, gpucluster_node):
     os.kill(os.getpid(), 9)
 """
 
@@ -476,8 +476,8 @@ def test_a_kill_during_a_trial_leaves_the_node_drained_as_it_was(sandbox: Sandbo
 
 
 ADMIN = """
-def test_zz_admin(state, node):
-    if node.name == "gpu04":
+def test_zz_admin(state, gpucluster_node):
+    if gpucluster_node.name == "gpu04":
         say = ["scontrol", "update", "NodeName=gpu02", "State=FAIL", "Reason=bob: keep out"]
         subprocess.run(say, check=True)
         os.kill(os.getpid(), 9)
@@ -507,8 +507,8 @@ def test_what_an_administrator_sets_during_a_trial_outlives_the_run_and_the_next
 
 
 SHELL_DIES = """
-def test_zz_shell(state, node):
-    if node.name == "gpu02":
+def test_zz_shell(state, gpucluster_node):
+    if gpucluster_node.name == "gpu02":
         found = subprocess.run(["pgrep", "-f", "drain_again.*gpucluster:site[.]fit"], capture_output=True, text=True)
         for pid in found.stdout.split():
             os.kill(int(pid), 9)

@@ -141,8 +141,8 @@ def test_jenkins_nightly_runs_and_leaves_everything(place: Path, sandbox: Sandbo
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_an_abort_still_leaves_reports(place: Path, sandbox: Sandbox, number: signal.Signals) -> None:
     (place / "test_long.py").write_text(
-        "import pathlib, time\n\ndef test_a(node):\n    pass\n\n"
-        "def test_b(node):\n    pathlib.Path('begun').touch()\n    time.sleep(600)\n"
+        "import pathlib, time\n\ndef test_a(gpucluster_node):\n    pass\n\n"
+        "def test_b(gpucluster_node):\n    pathlib.Path('begun').touch()\n    time.sleep(600)\n"
     )
     env = surroundings(place, sandbox, "test_long.py", NODES="gpu01")
     with (place / "out").open("wb") as out:

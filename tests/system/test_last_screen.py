@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-SITE = "def test_site(node):\n    assert node.name\n"
+SITE = "def test_site(gpucluster_node):\n    assert gpucluster_node.name\n"
 EQUAL = "def test_release(host):\n    assert host.run('nproc').rc == 7\n"
 WIDE = """
 import pytest
@@ -41,24 +41,24 @@ def release(host):
 
 
 @pytest.fixture(scope="session")
-def kernel(node, host):
-    return node.name, host.check_output("uname -r")
+def kernel(gpucluster_node, host):
+    return gpucluster_node.name, host.check_output("uname -r")
 
 
-def test_module(release, node):
+def test_module(release, gpucluster_node):
     assert release
-    assert MADE[-1] == node.name
+    assert MADE[-1] == gpucluster_node.name
 
 
-def test_module_again(release, node):
-    assert MADE.count(node.name) == 1
+def test_module_again(release, gpucluster_node):
+    assert MADE.count(gpucluster_node.name) == 1
 
 
-def test_session(kernel, node):
-    assert kernel[0] == node.name
+def test_session(kernel, gpucluster_node):
+    assert kernel[0] == gpucluster_node.name
 """
 SUBTESTS = """
-def test_parts(node, subtests):
+def test_parts(gpucluster_node, subtests):
     for part in range(3):
         with subtests.test(part=part):
             assert part != 1

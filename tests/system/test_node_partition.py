@@ -40,51 +40,51 @@ class stamped:
                 file.write(" ".join(map(str, words)) + chr(10))
 
 
-def test_reads(host, node):
-    with stamped("reads", [node.name]):
+def test_reads(host, gpucluster_node):
+    with stamped("reads", [gpucluster_node.name]):
         assert host.run("true").rc == 0
 
 
 @pytest.mark.lane
-def test_marked(node):
-    with stamped("lane", [node.name]):
-        time.sleep(1.5 if node.name == "gpu04" else 0.1)  # a lane that ends late: the others have to wait for it
+def test_marked(gpucluster_node):
+    with stamped("lane", [gpucluster_node.name]):
+        time.sleep(1.5 if gpucluster_node.name == "gpu04" else 0.1)  # a lane that ends late: the others have to wait for it
 
 
-def test_step(node, srun):
-    with stamped("lane", [node.name]):
-        assert srun(["sleep", "0.1"]).rc == 0
+def test_step(gpucluster_node, gpucluster_srun):
+    with stamped("lane", [gpucluster_node.name]):
+        assert gpucluster_srun(["sleep", "0.1"]).rc == 0
 
 
-def test_with_neighbours(node, lane_nodes):
-    assert node.name in lane_nodes
-    with stamped("lane", lane_nodes):
+def test_with_neighbours(gpucluster_node, gpucluster_lane_nodes):
+    assert gpucluster_node.name in gpucluster_lane_nodes
+    with stamped("lane", gpucluster_lane_nodes):
         time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")
-def measured(allocation):
-    with stamped("measure", allocation.nodes):
+def measured(gpucluster_allocation):
+    with stamped("measure", gpucluster_allocation.nodes):
         time.sleep(0.2)
 
 
-def test_measured(measured, node):
+def test_measured(measured, gpucluster_node):
     pass
 
 
-def test_measured_all(measured, nodes):
-    with stamped("all", nodes):
+def test_measured_all(measured, gpucluster_fleet):
+    with stamped("all", gpucluster_fleet.nodes):
         time.sleep(0.1)
 
 
 @pytest.mark.exclusive
-def test_exclusive(nodes):
-    with stamped("all", nodes):
+def test_exclusive(gpucluster_fleet):
+    with stamped("all", gpucluster_fleet.nodes):
         time.sleep(0.2)
 
 
-def test_reads_more(host, node):
-    with stamped("reads", [node.name]):
+def test_reads_more(host, gpucluster_node):
+    with stamped("reads", [gpucluster_node.name]):
         time.sleep(0.02)
 """
 
@@ -97,31 +97,31 @@ def test_reads(host):
     assert host.run("true").rc == 0
 
 
-def test_exit(host, node):
-    if node.name == "gpu03":
+def test_exit(host, gpucluster_node):
+    if gpucluster_node.name == "gpu03":
         os._exit(3)
 
 
-def test_load(node, srun):
-    if node.name == "gpu02":
-        srun(["sh", "-c", f"sleep 300 & kill -9 {os.getpid()}; wait"])
-    assert srun(["true"]).rc == 0
+def test_load(gpucluster_node, gpucluster_srun):
+    if gpucluster_node.name == "gpu02":
+        gpucluster_srun(["sh", "-c", f"sleep 300 & kill -9 {os.getpid()}; wait"])
+    assert gpucluster_srun(["true"]).rc == 0
 
 
 @pytest.fixture(scope="session")
-def measured(allocation):
-    return len(allocation.nodes)
+def measured(gpucluster_allocation):
+    return len(gpucluster_allocation.nodes)
 
 
-def test_measured(measured, node):
-    if node.name == "gpu01":
+def test_measured(measured, gpucluster_node):
+    if gpucluster_node.name == "gpu01":
         os.kill(os.getpid(), signal.SIGKILL)
     assert measured == 4
 
 
 @pytest.mark.exclusive
-def test_nothing_is_left_there(allocation):
-    listed = allocation.slurm.run("squeue", "-s", "-h", "-j", str(allocation.job_id), "-o", "%i").split()
+def test_nothing_is_left_there(gpucluster_allocation):
+    listed = gpucluster_allocation.slurm.run("squeue", "-s", "-h", "-j", str(gpucluster_allocation.job_id), "-o", "%i").split()
     numbers = [step.rpartition(".")[2] for step in listed]
     assert [number for number in numbers if number.isdigit()] == ["0"], "the channel alone"
 """

@@ -90,9 +90,9 @@ def test_default():
 
 
 def test_a_suite_of_ours_without_a_cluster_says_what_is_missing(tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, files={"test_own.py": "def test_gpus(expect):\n    pass\n"})
+    run = run_pytest(tmp_path, files={"test_own.py": "def test_gpus(gpucluster_item):\n    pass\n"})
     assert run.rc == 1
-    assert "fixture 'expect' not found" in run.out
+    assert "fixture 'gpucluster_item' not found" in run.out
 
 
 def test_help_markers_and_fixtures_describe_the_plugin(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_help_markers_and_fixtures_describe_the_plugin(tmp_path: Path) -> None:
     for name in ("os", "slurm", "gpu", "fabric", "nccl", "inventory", "slow"):
         assert f"@pytest.mark.{name}:" in markers
     shown = run_pytest(tmp_path, "--fixtures", "--cluster=local").out
-    names = "cluster inventory allocation nodes node host srun expect measure profile gpu_profile fleet facts"
-    for name in names.split():
+    ends = ("", "_fleet", "_node", "_item", "_srun", "_allocation", "_lane_nodes", "_gpu_profile")
+    for name in ("host", *(f"gpucluster{end}" for end in ends)):
         lines = shown.splitlines()
         (place,) = (
             at for at, line in enumerate(lines) if line.split(" ")[0] == name and "plugin/fixtures.py" in line

@@ -646,8 +646,8 @@ def test_a_run_has_as_much_of_its_nodes_memory_as_it_may(
 ) -> None:
     (homes[ALICE] / "test_memory.py").write_text(
         "import os, subprocess\n\n\n"
-        "def test_memory(allocation):\n"
-        "    show = ('scontrol', 'show', 'job', str(allocation.job_id))\n"
+        "def test_memory(gpucluster_allocation):\n"
+        "    show = ('scontrol', 'show', 'job', str(gpucluster_allocation.job_id))\n"
         "    print(subprocess.run(show, capture_output=True, text=True).stdout)\n"
     )
     cluster = cluster_of(site, homes[ALICE], account="ops")

@@ -203,7 +203,7 @@ ERRORS = "from pytest_gpucluster.core.errors import NotApplicable, NotAvailable\
 
 
 def test_a_verdict_not_checked_is_an_error_where_required(sandbox: Sandbox, tmp_path: Path) -> None:
-    code = f"{ERRORS}def test_a(node):\n    raise NotAvailable('dmesg: no permission')\n"
+    code = f"{ERRORS}def test_a(gpucluster_node):\n    raise NotAvailable('dmesg: no permission')\n"
     loose = cluster_file(sandbox, tmp_path, nodes="gpu01")
     run = run_pytest(tmp_path, f"--cluster={loose}", files={"test_r.py": code})
     assert list(run.outcomes.values()) == ["not checked", "error"]  # of a node without any result
@@ -219,10 +219,14 @@ def test_a_verdict_not_checked_is_an_error_where_required(sandbox: Sandbox, tmp_
     ("code", "options", "printed"),
     [
         ("", (), "no check was executed"),
-        ("def test_a(node): pass\n", ("-k", "nothing"), "no check was executed"),
-        (f"{ERRORS}def test_a(node):\n    raise NotApplicable('none')\n", (), "about the cluster: none"),
+        ("def test_a(gpucluster_node): pass\n", ("-k", "nothing"), "no check was executed"),
         (
-            "import pytest\n@pytest.mark.skip(reason='mine')\ndef test_a(node): pass\n",
+            f"{ERRORS}def test_a(gpucluster_node):\n    raise NotApplicable('none')\n",
+            (),
+            "about the cluster: none",
+        ),
+        (
+            "import pytest\n@pytest.mark.skip(reason='mine')\ndef test_a(gpucluster_node): pass\n",
             (),
             "no check was executed",
         ),
@@ -252,7 +256,7 @@ def test_not_applicable_by_the_cluster_file(tmp_path: Path) -> None:
     text = (
         "name: l\nnodes: localhost\nslurm: {scheduler: none}\nnot_applicable: {site.a: this site has none}\n"
     )
-    code = "def test_a(node):\n    assert 0\ndef test_b(node): pass\n"
+    code = "def test_a(gpucluster_node):\n    assert 0\ndef test_b(gpucluster_node): pass\n"
     run = run_pytest(tmp_path, "--cluster=l.yaml", "-v", files={"test_site.py": code, "l.yaml": text})
     assert run.rc == 0
     assert sorted(run.outcomes.values()) == ["not applicable", "passed"]
@@ -289,13 +293,13 @@ from pytest_gpucluster.core.probe import Probe, text_of
 
 FILE = "{tmp_path}/hostile"
 @pytest.fixture
-def text(facts):
-    return facts(Probe("text", f"head -c 200 {{FILE}}", text_of, by_hand="printf '\\033[31m'"))
+def text(gpucluster_node):
+    return gpucluster_node.facts(Probe("text", f"head -c 200 {{FILE}}", text_of, by_hand="printf '\\033[31m'"))
 
 
 @pytest.fixture
-def refuses(facts):
-    return facts(Probe("refuses", f"head -c 200 {{FILE}} >&2; exit 5", text_of))
+def refuses(gpucluster_node):
+    return gpucluster_node.facts(Probe("refuses", f"head -c 200 {{FILE}} >&2; exit 5", text_of))
 
 
 
@@ -306,8 +310,8 @@ def judge(text):
     yield Finding(text, text, text)
 
 
-def test_finding(text, expect):
-    expect(judge(text))
+def test_finding(text, gpucluster_item):
+    gpucluster_item.expect(judge(text))
 
 
 def test_refused(refuses):
@@ -328,7 +332,7 @@ def test_property(text, record_property):
 
 
 @pytest.mark.parametrize("value", ["<&>\\x1b]0;title\\x07"])
-def test_parameter(node, value):
+def test_parameter(gpucluster_node, value):
     assert 0, "plain"
 """
     with out_of_service(sandbox, "gpu02", "DRAIN", "\x1b[31mred\x1b[0m <b>&\x08"):

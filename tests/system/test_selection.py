@@ -71,7 +71,7 @@ def test_one_item_by_its_name(sandbox: Sandbox, tmp_path: Path) -> None:
 def test_pytests_own_choices_work(
     sandbox: Sandbox, tmp_path: Path, options: tuple[str, ...], chosen: set[str]
 ) -> None:
-    marked = "import pytest\n@pytest.mark.site\ndef test_marked(node): pass\n"
+    marked = "import pytest\n@pytest.mark.site\ndef test_marked(gpucluster_node): pass\n"
     files = {**SUITE, "test_marked.py": marked, "pytest.ini": "[pytest]\nmarkers =\n    site: of ours\n"}
     run = run_pytest(tmp_path, on(sandbox), *options, files=files)
     assert run.rc == 0, run.out
@@ -82,7 +82,7 @@ def test_pytests_own_choices_work(
 
 
 def test_last_failed_runs_the_failed_nodes_again(sandbox: Sandbox, tmp_path: Path) -> None:
-    code = "def test_odd(node):\n    assert node.name not in ('gpu02', 'gpu03')\n"
+    code = "def test_odd(gpucluster_node):\n    assert gpucluster_node.name not in ('gpu02', 'gpu03')\n"
     first = run_pytest(tmp_path, on(sandbox), files={"test_odd.py": code})
     assert first.rc == 1
     again = run_pytest(tmp_path, on(sandbox), "--lf")
@@ -100,10 +100,10 @@ def test_arguments_of_salloc(sandbox: Sandbox, tmp_path: Path) -> None:
 import subprocess
 
 
-def test_job(allocation, cluster, node):
-    shown = allocation.slurm.run("scontrol", "show", "job", str(allocation.job_id))
+def test_job(gpucluster_allocation, gpucluster, gpucluster_node):
+    shown = gpucluster_allocation.slurm.run("scontrol", "show", "job", str(gpucluster_allocation.job_id))
     open("job.txt", "w").write(shown)
-    assert node.profile.name == "generic"
+    assert gpucluster_node.profile.name == "generic"
 """
     options = ("--partition=debug", "--account=ops", "--time=7m", "--nodes=gpu02", "--profile=generic")
     run = run_pytest(tmp_path, on(sandbox), *options, "--report-dir=a/b", files={"test_job.py": code})
@@ -120,10 +120,10 @@ def test_junitxml_is_a_file_of_pytest_with_the_properties_of_the_plugin(tmp_path
     code = """
 import pytest
 
-def test_fact(node):
+def test_fact(gpucluster_node):
     pass
 
-def test_own(node, request, record_property):
+def test_own(gpucluster_node, request, record_property):
     record_property("site_token", "hunter2")
     record_property("site", "east")
 """
@@ -212,7 +212,7 @@ def test_away_from_a_checkout_the_packaged_suites_run(
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_a_slip_in_a_marker_ends_the_run_before_it_takes_nodes(tmp_path: Path, workers: str) -> None:
-    files = {"test_a.py": "import pytest\n@pytest.mark.gpu\ndef test_a(node): pass\n"}
+    files = {"test_a.py": "import pytest\n@pytest.mark.gpu\ndef test_a(gpucluster_node): pass\n"}
     run = run_pytest(tmp_path, "--cluster=local", workers, "-m", "os or gpuu", files=files)
     assert run.rc == 4
     assert (

@@ -45,18 +45,18 @@ def test_quick(host):
     assert host.run("true").rc == 0
 
 
-def test_sleeps(node, srun):
-    open(f"asleep-{node.name}", "w").close()
+def test_sleeps(gpucluster_node, gpucluster_srun):
+    open(f"asleep-{gpucluster_node.name}", "w").close()
     time.sleep(1200)
 
 
-def test_in_a_step(node, srun):
-    srun(["sleep", "1200"])
+def test_in_a_step(gpucluster_node, gpucluster_srun):
+    gpucluster_srun(["sleep", "1200"])
 """
 STEP = """
-def test_in_a_step(node, srun):
+def test_in_a_step(gpucluster_node, gpucluster_srun):
     open("asleep-step", "w").close()
-    srun(["sleep", "1200"])
+    gpucluster_srun(["sleep", "1200"])
 """
 UNTIL_LOCKED = """
 import pathlib, time
@@ -294,7 +294,7 @@ def test_ctrl_c_reaches_the_whole_group(sandbox: Sandbox, tmp_path: Path) -> Non
 
 
 def test_under_nohup_a_hang_up_is_ignored(sandbox: Sandbox, tmp_path: Path) -> None:
-    code = "import os, signal\ndef test_hup(node):\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+    code = "import os, signal\ndef test_hup(gpucluster_node):\n    os.kill(os.getpid(), signal.SIGHUP)\n"
     run = run_pytest(tmp_path, on(sandbox), files={"test_hup.py": code}, signals=("nohup",))
     assert run.rc == 0, run.out
 

@@ -30,13 +30,13 @@ SUITES = (str(suites_path()),)
 NO_SLURM = {"PATH": "/no/such/folder", "SLURM_CONF": "/no/such/slurm.conf"}
 
 STEPS = """
-def test_named(node, srun):
-    done = srun(["printenv", "SLURMD_NODENAME", "WORD"], nodes=(node.name,), env={"WORD": "it's \\"a\\" $word"})
-    assert done.tasks[0].stdout == node.name + "\\n" + "it's \\"a\\" $word\\n"
+def test_named(gpucluster_node, gpucluster_srun):
+    done = gpucluster_srun(["printenv", "SLURMD_NODENAME", "WORD"], nodes=(gpucluster_node.name,), env={"WORD": "it's \\"a\\" $word"})
+    assert done.tasks[0].stdout == gpucluster_node.name + "\\n" + "it's \\"a\\" $word\\n"
 
 
-def test_signal(node, srun):
-    assert srun(["sh", "-c", "kill -9 $$"], nodes=(node.name,)).tasks[0].signal == 9
+def test_signal(gpucluster_node, gpucluster_srun):
+    assert gpucluster_srun(["sh", "-c", "kill -9 $$"], nodes=(gpucluster_node.name,)).tasks[0].signal == 9
 
 
 def test_release(host):

@@ -59,17 +59,17 @@ def keep(name, text):
     Path(__file__).with_name(name).write_text(json.dumps({{key: found[key] for key in names if key in found}}))
 
 
-def test_step(srun, node):
-    keep(f"step-{{node.name}}", srun(["sh", "-c", SHOW], nodes=(node.name,)).tasks[0].stdout)
+def test_step(gpucluster_srun, gpucluster_node):
+    keep(f"step-{{gpucluster_node.name}}", gpucluster_srun(["sh", "-c", SHOW], nodes=(gpucluster_node.name,)).tasks[0].stdout)
 
 
-def test_passed(srun, node):
-    out = srun(["sh", "-c", SHOW], nodes=(node.name,), environment="passed").tasks[0].stdout
-    keep(f"passed-{{node.name}}", out)
+def test_passed(gpucluster_srun, gpucluster_node):
+    out = gpucluster_srun(["sh", "-c", SHOW], nodes=(gpucluster_node.name,), environment="passed").tasks[0].stdout
+    keep(f"passed-{{gpucluster_node.name}}", out)
 
 
-def test_agent(host, node):
-    keep(f"agent-{{node.name}}", host.run(SHOW).stdout)
+def test_agent(host, gpucluster_node):
+    keep(f"agent-{{gpucluster_node.name}}", host.run(SHOW).stdout)
 """
 # what Slurm sets in every task of its own, to other values than the shell's
 OF_SLURM = {"CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "TMPDIR"}

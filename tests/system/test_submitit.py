@@ -533,7 +533,7 @@ def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
 def test_the_jobs_go_before_the_nodes_are_held(sandbox: Sandbox, tmp_path: Path, workers: str) -> None:
     path = claimed(sandbox, tmp_path)
     (tmp_path / "test_held.py").write_text(
-        "def test_held(allocation, node):\n    assert node.name in allocation.nodes\n"
+        "def test_held(gpucluster_allocation, gpucluster_node):\n    assert gpucluster_node.name in gpucluster_allocation.nodes\n"
     )
     done = run_suite(path, "-n", workers, where=(str(SUITE), "test_held.py"))
     assert done.rc == 0, done.out
@@ -612,7 +612,7 @@ def test_with_accounting_and_a_requeue(tmp_path: Path, monkeypatch: pytest.Monke
             monkeypatch.setenv(name, value)
         path = claimed(own, tmp_path, nodes="gpu[01-02]", checkpoint=True)
         (tmp_path / "test_held.py").write_text(
-            "def test_held(allocation, node):\n    assert node.name in allocation.nodes\n"
+            "def test_held(gpucluster_allocation, gpucluster_node):\n    assert gpucluster_node.name in gpucluster_allocation.nodes\n"
         )
         done = run_suite(path, where=(str(SUITE), "test_held.py"))
         assert set(done.outcomes.values()) == {"passed"}, done.out

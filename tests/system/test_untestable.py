@@ -184,7 +184,7 @@ def test_min_nodes_is_reported_beside_failures_and_holds_for_a_selection(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     path = cluster_file(sandbox, tmp_path, min_nodes=4)  # of the whole cluster: two that are chosen are two
-    code = 'def test_one(node):\n    assert node.name != "gpu01"\n\ndef test_two(host):\n    assert host.exists("sh")\n'
+    code = 'def test_one(gpucluster_node):\n    assert gpucluster_node.name != "gpu01"\n\ndef test_two(host):\n    assert host.exists("sh")\n'
     chosen = "--nodes=gpu[01-02]"
     assert run_pytest(tmp_path, f"--cluster={path}", chosen, "-k", "two", files={"test_x.py": code}).rc == 0
     with out_of_service(sandbox, "gpu02", "DRAIN", "bad cable"):
@@ -217,8 +217,8 @@ def test_only_busy_nodes_is_no_success_even_where_the_inventory_is_fine(
 import pytest
 
 @pytest.mark.inventory
-def test_known(node):
-    assert node.info
+def test_known(gpucluster_node):
+    assert gpucluster_node.info
 
 def test_more(host):
     assert host.exists("sh")
@@ -271,11 +271,11 @@ def test_before(host):
     assert host.run("true").rc == 0
 
 
-def test_kill(node, cluster, host, fleet):
-    if node.name == "gpu01":
+def test_kill(gpucluster_node, gpucluster, host, gpucluster_fleet):
+    if gpucluster_node.name == "gpu01":
         open("go", "w").close()
         deadline = time.time() + 300
-        while not fleet.lost:  # srun tells it a moment after the agent has gone
+        while not gpucluster_fleet.lost:  # srun tells it a moment after the agent has gone
             assert time.time() < deadline
             time.sleep(0.05)
 
@@ -343,9 +343,9 @@ kill -9 $all
 
 def test_a_node_lost_where_no_item_says_so_is_still_no_success(sandbox: Sandbox, tmp_path: Path) -> None:
     code = f"""
-def test_last(fleet):
-    fleet.ask({KILL_AGENT!r})  # a dying agent may still answer this
-    answers = fleet.ask("echo again")
+def test_last(gpucluster_fleet):
+    gpucluster_fleet.ask({KILL_AGENT!r})  # a dying agent may still answer this
+    answers = gpucluster_fleet.ask("echo again")
     assert answers["gpu01"].rc == 0
 """
     run = run_pytest(tmp_path, on(sandbox), "--nodes=gpu[01-02]", files={"test_last.py": code})
@@ -359,10 +359,10 @@ CUTTING = """
 import os, signal, time
 
 
-def test_cut(fleet):
-    os.killpg(fleet._popen.pid, signal.SIGKILL)
+def test_cut(gpucluster_fleet):
+    os.killpg(gpucluster_fleet._session.channel._popen.pid, signal.SIGKILL)
     deadline = time.time() + 300
-    while len(fleet.lost) < 2:
+    while len(gpucluster_fleet.lost) < 2:
         assert time.time() < deadline
         time.sleep(0.05)
 """

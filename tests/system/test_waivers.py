@@ -27,23 +27,23 @@ def fit(node_name, bad):
         yield Finding("GPUs", "7", "8 GPUs")
 
 @pytest.fixture
-def bad(cluster):
+def bad(gpucluster):
     return os.environ.get("BAD", "").split(",")
 
 
 @pytest.fixture
-def absent(facts):
-    return facts(Probe("absent", "no-such-tool", text_of))
+def absent(gpucluster_node):
+    return gpucluster_node.facts(Probe("absent", "no-such-tool", text_of))
 
 
 
-def test_fit(node_name, bad, expect):
-    expect(fit(node_name, bad))
+def test_fit(gpucluster_node, bad, gpucluster_item):
+    gpucluster_item.expect(fit(gpucluster_node.name, bad))
 
-def test_needs(absent, expect):
+def test_needs(absent, gpucluster_item):
     pytest.fail("never reached")
 
-def test_whole(cluster):
+def test_whole(gpucluster):
     assert "whole" not in os.environ.get("BAD", ""), "the cluster is bad"
 """
 TODAY = date.today()  # noqa: DTZ011 - as the plugin does
@@ -144,7 +144,7 @@ def test_an_expired_waiver_is_an_error_with_file_line_and_ticket(sandbox: Sandbo
 
 
 def test_the_words_of_a_site_s_own_skip_are_no_waiver(sandbox: Sandbox, tmp_path: Path) -> None:
-    own = "import pytest\n\n\ndef test_a(node):\n    pytest.skip('waived: by nobody')\n"
+    own = "import pytest\n\n\ndef test_a(gpucluster_node):\n    pytest.skip('waived: by nobody')\n"
     run = run_pytest(tmp_path, f"--cluster={cluster_file(sandbox, tmp_path)}", files={"test_own.py": own})
     assert set(names(run.outcomes, "skipped")) == {f"test_a[gpu0{number}]" for number in range(1, 5)}
     assert run.rc == 1

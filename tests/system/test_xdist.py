@@ -97,8 +97,8 @@ import os, signal
 def test_a(host):
     assert host.run("true").rc == 0
 
-def test_crash(node):
-    if node.name == "gpu02":
+def test_crash(gpucluster_node):
+    if gpucluster_node.name == "gpu02":
         os.kill(os.getpid(), signal.SIGKILL)
 
 def test_z(host):
@@ -120,10 +120,10 @@ def test_z(host):
 
 def test_a_step_of_a_worker_runs_in_the_controllers_allocation(sandbox: Sandbox, tmp_path: Path) -> None:
     code = """
-def test_step(srun, node, allocation):
-    result = srun(["sh", "-c", "echo $SLURM_JOB_ID $SLURMD_NODENAME"])
-    assert result.tasks[0].stdout.split() == [str(allocation.job_id), node.name]
-    assert not allocation.owned
+def test_step(gpucluster_srun, gpucluster_node, gpucluster_allocation):
+    result = gpucluster_srun(["sh", "-c", "echo $SLURM_JOB_ID $SLURMD_NODENAME"])
+    assert result.tasks[0].stdout.split() == [str(gpucluster_allocation.job_id), gpucluster_node.name]
+    assert not gpucluster_allocation.owned
 """
     run = run_pytest(tmp_path, on(sandbox), "-n2", files={"test_step.py": code})
     assert run.rc == 0, run.out

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.plugin.items import FIXTURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +34,16 @@ STATUSES = (
 
 def reference(parser: argparse.ArgumentParser) -> str:
     """Return the reference as Markdown; `parser` is that of the command gpucluster."""
-    parts = (_options(), _markers(), _fixtures(), _for_suites(), _commands(parser), _proofs(), _checks())
+    parts = (
+        _options(),
+        _markers(),
+        _fixtures(),
+        _facts(),
+        _for_suites(),
+        _commands(parser),
+        _proofs(),
+        _checks(),
+    )
     return "\n".join((HEAD, *("\n".join(part) for part in parts)))
 
 
@@ -115,13 +125,36 @@ def _proofs() -> Iterator[str]:
 
 def _fixtures() -> Iterator[str]:
     from pytest_gpucluster.plugin import fixtures  # only the reference needs pytest
+    from pytest_gpucluster.plugin.facts import ItemView
 
     yield from ("## Fixtures", "")
-    yield "A test that uses a fixture of scope *item*, other than `srun`, `curve` and `table`, runs once per node."
-    yield from ("", "| fixture | scope | what it is |", "|---|---|---|")
+    yield "For tests of a site. A test that uses `gpucluster_node`, itself or through a fixture, runs once per node."
+    yield from ("", "| fixture | what it is |", "|---|---|")
+    for name, value in vars(fixtures).items():
+        if name.startswith(FIXTURES) or name == "host":
+            yield _row(f"`{name}`", _flat(value.__doc__ or ""))
+    views = {
+        "": fixtures.RunView,
+        "_fleet": fixtures.FleetView,
+        "_node": fixtures.NodeView,
+        "_item": ItemView,
+    }
+    yield from ("", "| attribute | what it is |", "|---|---|")
+    for end, view in views.items():
+        for name, value in vars(view).items():
+            if not name.startswith("_") and value.__doc__ and (callable(value) or hasattr(value, "__get__")):
+                yield _row(f"`gpucluster{end}.{name}`", _flat(value.__doc__))
+    yield ""
+
+
+def _facts() -> Iterator[str]:
+    from pytest_gpucluster.plugin import fixtures  # only the reference needs pytest
+
+    yield from ("## Facts of every run", "")
+    yield "For suites: parameters of their checks and facts. A check that needs `node`, itself or through a fact, runs once per node."
+    yield from ("", "| fact | made once in | what it is |", "|---|---|---|")
     for name, fact in fixtures.FACTS.items():
-        about = fact.function.__doc__ or fixtures.node.__doc__  # the fixture `node` has its own function
-        yield _row(f"`{name}`", "session" if fact.once else "item", _flat(about or ""))
+        yield _row(f"`{name}`", "run" if fact.once else "item", _flat(fact.function.__doc__ or ""))
     yield ""
 
 
@@ -133,15 +166,10 @@ def _for_suites() -> Iterator[str]:
     from pytest_gpucluster import suite  # only the reference needs pytest
     from pytest_gpucluster.core import check as verdict
     from pytest_gpucluster.core import errors
-    from pytest_gpucluster.plugin.expect import Expect
 
     yield from ("## For suites", "", "| name | what it does |", "|---|---|")
     for function in (suite.Tests, suite.fact, suite.probed, suite.fleet_probed, suite.each):
         yield _row(f"`suite.{function.__name__}`", _flat(function.__doc__ or ""))
-    methods = ("__call__", "at_least", "at_most")
-    for name in methods:
-        written = "expect(verdict)" if name == "__call__" else f"expect.{name}"
-        yield _row(f"`{written}`", _flat(inspect.getdoc(getattr(Expect, name)) or ""))
     unjudged = (errors.NotAvailable, errors.NotApplicable)
     for part in (verdict.check, verdict.Metric, verdict.Finding, *unjudged, verdict.Action):
         module = part.__module__.removeprefix("pytest_gpucluster.")

@@ -360,15 +360,15 @@ class Collection:
         )
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Make one item per node of every test of a site that asks for `node`, `host` or facts."""
-        if "node" not in metafunc.fixturenames:
+        """Make one item per node of every test of a site that asks for its node."""
+        if "gpucluster_node" not in metafunc.fixturenames:
             return
         if hasattr(metafunc.module, "testinfra_hosts"):
             raise pytest.UsageError(
                 f"testinfra_hosts of {metafunc.module.__file__} has no effect with --cluster, whose file names the nodes: "
                 "remove it, and select nodes with --nodes=HOSTLIST"
             )
-        metafunc.parametrize("node", self._session.plan.selected, indirect=True)
+        metafunc.parametrize("gpucluster_node", self._session.plan.selected, indirect=True)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:

@@ -27,7 +27,7 @@ from pytest_gpucluster.drain import policy
 from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.expect import CheckFailed
-from pytest_gpucluster.plugin.items import CheckItem, clean, phases
+from pytest_gpucluster.plugin.items import CheckItem, clean, phases, used_by
 from pytest_gpucluster.plugin.outputs import classify
 from pytest_gpucluster.plugin.scheduling import PLACE
 from pytest_gpucluster.report.cluster_findings import settle
@@ -99,7 +99,7 @@ class UncachedChannel:
 def is_repeatable(item: pytest.Item) -> bool:
     """Return False for an item on jobs that go before the allocation: they could not start beside it."""
     works = (suite.before_allocation for suite in suites())
-    return not {work.fixture for work in works if work is not None} & {*getattr(item, "fixturenames", ())}
+    return not {work.fixture for work in works if work is not None} & used_by(item)
 
 
 def run_again(

@@ -1,4 +1,4 @@
-"""`expect`: where a verdict becomes pytest's outcome, after a cause that a suite already knows."""
+"""Where a verdict becomes pytest's outcome, after a cause that a suite already knows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from pytest_gpucluster.cluster.slurm import task_place
-from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict, with_cause
+from pytest_gpucluster.core.check import Action, Outcome, Verdict, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.core.registry import hooks
 from pytest_gpucluster.report.words import for_nodes
 
@@ -34,72 +33,16 @@ class CheckFailed(AssertionError):  # reads as what it is
     """The verdict of a check: the node, GPU or link is not as expected."""
 
 
-class Expect:
-    """Judge the item's node: by a Verdict of a check, or by a measured number.
-
-    >>> expect(gpu.count(gpus, gpu_profile))                                 # doctest: +SKIP
-    >>> expect.at_least("scratch_free", free, 500, "GiB", hint="clean /scratch")  # doctest: +SKIP
-    """
-
-    def __init__(self, item: ItemView) -> None:
-        self._item, self._record = item, item.record
-
-    def __call__(self, verdict: Verdict) -> None:
-        """Pass, fail with the findings, or end the item as not applicable or not checked. Metrics are always recorded."""
-        verdict = with_known_cause(verdict, self._item)
-        self._record.add(verdict)
-        if verdict.outcome is Outcome.NOT_APPLICABLE:
-            raise NotApplicable(verdict.reason)
-        if verdict.outcome is Outcome.NOT_CHECKED:
-            raise NotAvailable(verdict.reason)
-        if verdict.outcome is Outcome.FAILED:
-            raise CheckFailed(describe(verdict, self._record.check, self._record.node))
-
-    def at_least(
-        self,
-        name: str,
-        value: float,
-        bound: float,
-        unit: str,
-        *,
-        device: str = "",
-        cause: str = "",
-        hint: str = "",
-    ) -> None:
-        """Judge a number against a lower bound."""
-        metric = Metric(name, value, unit, device, better=HIGHER)
-        self._bound(metric, value >= bound, f">= {bound:g} {unit}", cause, hint)
-
-    def at_most(
-        self,
-        name: str,
-        value: float,
-        bound: float,
-        unit: str,
-        *,
-        device: str = "",
-        cause: str = "",
-        hint: str = "",
-    ) -> None:
-        """Judge a number against an upper bound."""
-        metric = Metric(name, value, unit, device, better=LOWER)
-        self._bound(metric, value <= bound, f"<= {bound:g} {unit}", cause, hint)
-
-    def _bound(self, metric: Metric, good: bool, expected: str, cause: str, hint: str) -> None:
-        finding = Finding(metric.device or metric.name, f"{metric.value:g} {metric.unit}", expected)
-        outcome = Outcome.PASSED if good else Outcome.FAILED  # NaN compares false: it fails
-        findings = () if good else (finding,)
-        self(
-            Verdict(
-                self._record.check,
-                outcome,
-                findings,
-                (metric,),
-                cause=cause,
-                hint=hint,
-                action=Action.MONITOR,
-            )
-        )
+def judge(item: ItemView, verdict: Verdict) -> None:
+    """Pass, fail with the findings, or end the item as not applicable or not checked. Metrics are always recorded."""
+    record, verdict = item.record, with_known_cause(verdict, item)
+    record.add(verdict)
+    if verdict.outcome is Outcome.NOT_APPLICABLE:
+        raise NotApplicable(verdict.reason)
+    if verdict.outcome is Outcome.NOT_CHECKED:
+        raise NotAvailable(verdict.reason)
+    if verdict.outcome is Outcome.FAILED:
+        raise CheckFailed(describe(verdict, record.check, record.node))
 
 
 def describe(verdict: Verdict, name: str, node: str) -> str:

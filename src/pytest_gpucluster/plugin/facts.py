@@ -1,4 +1,7 @@
-"""Facts of nodes: each command goes to all nodes once, a probe reads each answer once, an item gets those of its node."""
+"""Facts of nodes: each command goes to all nodes once, a probe reads each answer once, an item gets those of its node.
+
+The facts of an item are made in the order of their parameters, without pytest's fixtures.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,26 @@ import inspect
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import pytest
+
 from pytest_gpucluster.cluster.channel.batch import batched
+from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.fact import Fact
+from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
+from pytest_gpucluster.plugin.expect import judge
 from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import ModuleType, TracebackType
 
     from pytest_gpucluster.cluster.channel.batch import Batch
     from pytest_gpucluster.cluster.channel.channel import Channel
+    from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.core.fact import Fact
+    from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun
     from pytest_gpucluster.plugin.items import Record
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
@@ -177,7 +187,7 @@ def _made(fact: Fact, arguments: dict[str, Any]) -> Made:
 
 
 class ItemView:
-    """What the facts of one item are made of: the run, and the record of the item."""
+    """The item that runs, for tests of a site and for the facts of suites: its verdict, its metrics, its tables, its steps."""
 
     __slots__ = ("record", "session")
 
@@ -189,12 +199,18 @@ class ItemView:
         """The node of the item."""
         return self.session.nodes[self.record.node]
 
+    @property
+    def lane_nodes(self) -> tuple[str, ...]:
+        """The nodes that no other item uses meanwhile: with -n those of the node's lane, else all nodes under test."""
+        session, node = self.session, self.record.node
+        return session.without_problem(session.lane_of(node) if node else session.plan.testable)
+
     def of_peers(self, source: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
         """Return what the facts of the nodes that are compared with the item's node reduce to."""
         return self.session.of_peers(self.record.node, source, reduce)
 
     def facts(self, source: AnyProbe) -> Any:
-        """Return the facts of the item's node; NotAvailable without them."""
+        """Return what a probe found on the item's node; NotAvailable without it."""
         record, cache = self.record, self.session.facts
         probe = cache.probe(source)
         if probe not in record.probes:
@@ -205,3 +221,136 @@ class ItemView:
             raise NotAvailable(f"{probe.name}: {error}") from error
         record.versions.update(cache.new_versions(record.node, probe, facts))
         return facts
+
+    def expect(self, verdict: Verdict) -> None:
+        """Judge by the verdict of a check: pass, fail with its findings, or end as not applicable or not checked."""
+        judge(self, verdict)
+
+    def at_least(
+        self,
+        name: str,
+        value: float,
+        bound: float,
+        unit: str,
+        *,
+        device: str = "",
+        cause: str = "",
+        hint: str = "",
+    ) -> None:
+        """Record a number, and judge it against a lower bound: `at_least("scratch_free", free, 500, "GiB")`."""
+        metric = Metric(name, value, unit, device, better=HIGHER)
+        self._bound(metric, value >= bound, f">= {bound:g} {unit}", cause, hint)
+
+    def at_most(
+        self,
+        name: str,
+        value: float,
+        bound: float,
+        unit: str,
+        *,
+        device: str = "",
+        cause: str = "",
+        hint: str = "",
+    ) -> None:
+        """Record a number, and judge it against an upper bound."""
+        metric = Metric(name, value, unit, device, better=LOWER)
+        self._bound(metric, value <= bound, f"<= {bound:g} {unit}", cause, hint)
+
+    def _bound(self, metric: Metric, good: bool, expected: str, cause: str, hint: str) -> None:
+        finding = Finding(metric.device or metric.name, f"{metric.value:g} {metric.unit}", expected)
+        outcome = Outcome.PASSED if good else Outcome.FAILED  # NaN compares false: it fails
+        findings, metrics, name = () if good else (finding,), (metric,), self.record.check
+        judge(self, Verdict(name, outcome, findings, metrics, cause=cause, hint=hint, action=Action.MONITOR))
+
+    def measure(self, name: str, value: float, unit: str, *, device: str = "", better: str = "") -> float:
+        """Record a number: `measure("latency", 4.1, "us", device="mlx5_0")`; returns the value.
+
+        `better` is "higher", "lower" or "neither"; by default the unit decides.
+        """
+        self.record.metrics.append(Metric(name, float(value), unit, device, better=better))
+        return value
+
+    def curve(self, title: str, runs: Iterable[NcclRun]) -> None:
+        """Add bandwidth curves to the report: `curve("all_reduce, 4 nodes", runs)`."""
+        for run in runs:
+            points = [
+                [row.size, row.out_of_place.busbw] for row in run.rows if row.out_of_place.busbw is not None
+            ]
+            self.record.curves.append({"title": title, "points": points})
+
+    def table(
+        self, title: str, row: str, column: str, text: str, *, note: str = "", place: tuple[int, int] = (0, 0)
+    ) -> None:
+        """Add a cell to a table of the summary: `table("matrix", "srun", "MPI", "fails", note="no PMI support")`.
+
+        `place` is (row, column) as numbers, since items may end in any order.
+        """
+        put = {"title": title, "row": row, "column": column, "text": text, "note": note, "place": list(place)}
+        self.record.cells.append(put)
+
+    def srun(
+        self,
+        argv: Sequence[str],
+        *,
+        nodes: Sequence[str] = (),
+        environment: str | None = None,
+        **options: Any,
+    ) -> StepResult:
+        """Run a step: `srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
+
+        Takes the fields of StepRequest; `environment` is a name of the cluster file; without it `environments.default` is
+        used, and "none" is no environment. Without `nodes` the step runs on the item's node, or on all nodes if the item
+        has no node. Returns a StepResult: `.rc`, `.tasks`, `.command`.
+        """
+        on = tuple(nodes) or ((self.record.node,) if self.record.node else ())
+        result = self.session.run_step(argv, nodes=on, environment=environment, **options)
+        self.record.commands.append(result.command)
+        return result
+
+
+# what all facts are made of
+BASES = SESSION, ITEM, CONFIG = "gpucluster_session", "gpucluster_item", "pytestconfig"
+
+
+def ordered(names: Iterable[str], facts: Mapping[str, Fact], who: str) -> dict[str, Fact]:
+    """Return the facts of these names and all that they need, in the order in which they are made.
+
+    CollectError for a name that is no fact, and for a fact of the run that needs one of an item.
+    """
+    found: dict[str, Fact] = {}
+
+    def add(name: str, needed_by: str) -> None:
+        if name in found or name in BASES:
+            return
+        if (fact := facts.get(name)) is None:
+            raise pytest.Collector.CollectError(
+                f"{needed_by} needs {name!r}, which is no fact of its suite or of the plugin"
+            )
+        for needed in fact.arguments if fact.values is None else ():
+            if fact.once and (needed == ITEM or (needed in facts and not facts[needed].once)):
+                raise pytest.Collector.CollectError(
+                    f"{who}: the fact {name!r} is made once in a run and needs {needed!r}, which each item has of its own"
+                )
+            add(needed, f"{who}: the fact {name!r}")
+        found[name] = fact
+
+    for name in names:
+        add(name, who)
+    return found
+
+
+def make(
+    steps: Mapping[str, Fact], view: ItemView, config: pytest.Config, known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make the facts of an item in their order, but those that are known; return all."""
+    values = {SESSION: view.session, ITEM: view, CONFIG: config, **known}
+    for name, fact in steps.items():
+        if name not in values:
+            given = {argument: values[argument] for argument in fact.arguments}
+            values[name] = view.session.made.once(fact, given) if fact.once else fact.function(**given)
+    return values
+
+
+def facts_of(module: ModuleType) -> dict[str, Fact]:
+    """Return the facts that the file of a suite declares, by name."""
+    return {name: it for name, it in vars(module).items() if isinstance(it, Fact)}

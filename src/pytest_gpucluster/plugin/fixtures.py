@@ -1,25 +1,29 @@
-"""The facts of every run: fixtures for tests of a site, facts for the checks of suites. `pytest --fixtures` prints these docstrings."""
+"""What a test sees of the run: the fixtures of sites, and the facts of every run for the checks of suites.
+
+`pytest --fixtures` prints the docstrings of the fixtures.
+"""
 
 from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from pytest_gpucluster import suite_packages
-from pytest_gpucluster.core.check import Metric
+from pytest_gpucluster.cluster.channel.channel import TIMEOUT
 from pytest_gpucluster.core.errors import AllocationError, ConfigError, NotApplicable
 from pytest_gpucluster.core.fact import Fact
-from pytest_gpucluster.plugin.expect import Expect
-from pytest_gpucluster.plugin.facts import ItemView
-from pytest_gpucluster.plugin.items import clean, facts_of, make, ordered, record_of
+from pytest_gpucluster.plugin.facts import ItemView, facts_of, make, ordered
+from pytest_gpucluster.plugin.items import clean, record_of
+from pytest_gpucluster.plugin.session import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from pytest_gpucluster.cluster.channel.channel import Channel
@@ -27,8 +31,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster, GpuProfile, Profile
-    from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.suite import AnyProbe
 
 
@@ -95,98 +99,205 @@ class LiveLine:
             self._text = ""
 
 
+class RunView:
+    """The run: cluster file and inventory."""
+
+    def __init__(self, session: ClusterSession, config: pytest.Config) -> None:
+        self._session, self._config = session, config
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster file as a frozen model: `cluster.slurm.partition`, `cluster.section(OsConfig).mounts`, ..."""
+        return self._session.cluster
+
+    @property
+    def inventory(self) -> Mapping[str, NodeInfo]:
+        """Slurm's entry of every node, by name: state, flags, gres, and the reason with user and time."""
+        return self._session.inventory
+
+    @cached_property
+    def live_line(self) -> LiveLine:
+        """A progress line, `live_line.show("3 of 7")`: rewritten on a terminal, printed once a minute elsewhere."""
+        plugins = self._config.pluginmanager
+        reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+        return LiveLine(
+            None if self._config.option.verbose < -1 else reporter,
+            terminal=bool(reporter and reporter.isatty),
+            uncaptured=capture.global_and_fixture_disabled if capture is not None else nullcontext,
+        )
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Write an event to events.jsonl: `event("burnin", what="begin")`. No effect in an xdist worker."""
+        hooks = self._config.pluginmanager.get_plugin("gpucluster-hooks")
+        if hooks is not None and hooks.log is not None:
+            hooks.log.write(kind, **fields)
+
+
+class FleetView:
+    """All nodes under test at once."""
+
+    def __init__(self, session: ClusterSession) -> None:
+        self._session = session
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes under test, in the order of the cluster file."""
+        return self._session.under_test()
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """The nodes that went away during the run, and why."""
+        return self._session.lost()
+
+    def ask(self, command: str, *, timeout: float = TIMEOUT) -> dict[str, Answer]:
+        """Run a command on all nodes at once, `ask("uname -r")`, and return {node: Answer}; the answers are cached."""
+        return self._session.need_channel().ask(command, timeout=timeout)
+
+    def facts(self, source: AnyProbe) -> dict[str, Any]:
+        """Return {node: facts} of a probe, of all nodes that could provide them."""
+        return self._session.facts.of_fleet(source)
+
+
+@dataclass(frozen=True)
+class NodeView(Node):
+    """A node under test: `.name`, `.profile`, `.group`, `.info`, `.peers`, with what can be found out on it."""
+
+    session: ClusterSession = field(repr=False, compare=False)
+
+    @property
+    def host(self) -> Any:
+        """A testinfra Host of the node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
+        return self.session.host(self.name)
+
+    def facts(self, source: AnyProbe | str) -> Any:
+        """Return what a probe found on the node, or "gpu.gpus", a fact of a suite; without it the item is not checked."""
+        item = self.session.item
+        assert item is not None  # the fixture belongs to one
+        view = ItemView(self.session, record_of(item))
+        if not isinstance(source, str):
+            return view.facts(source)
+        suite, _, name = source.partition(".")
+        if suite not in suite_packages():
+            raise ConfigError(f"facts({source!r}): no suite is called {suite!r}")
+        known = {**FACTS, **facts_of(import_module(f"{suite_packages()[suite]}.test_{suite}"))}
+        return make(ordered([name], known, f"facts({source!r})"), view, item.config, {})[name]
+
+
 SESSION: pytest.StashKey[ClusterSession] = pytest.StashKey()
-FACTS: dict[str, Fact] = {}
+PROPERTIES: pytest.StashKey[list[tuple[str, str]]] = pytest.StashKey()  # of the run, for pytest's JUnit file
 
 
-def shared(*, once: bool = False, of_node: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Make a fact for the checks of suites and a fixture for the tests of sites. `once`: in a run, else for each item.
+@pytest.fixture(scope="session")
+def gpucluster(request: pytest.FixtureRequest) -> RunView:
+    """The run: `.cluster` (the cluster file), `.inventory` (Slurm's entry of every node), `.event(...)`, `.live_line`."""
+    config = request.config
+    if config.getoption("xmlpath", None):
+        record = request.getfixturevalue("record_testsuite_property")
+        for name, value in config.stash[PROPERTIES]:
+            record(name, value)
+    return RunView(config.stash[SESSION], config)
 
-    `of_node`: it needs nothing of the item but its node, so that fixtures of any scope may use it.
+
+@pytest.fixture(scope="session")
+def gpucluster_fleet(request: pytest.FixtureRequest, gpucluster: RunView) -> FleetView:
+    """All nodes at once: `.nodes`, their names, `.ask(command)` and `.facts(probe)`."""
+    return FleetView(request.config.stash[SESSION])
+
+
+@pytest.fixture(scope="session")  # that fixtures of any scope may use it
+def gpucluster_node(request: pytest.FixtureRequest, gpucluster: RunView) -> NodeView:
+    """The node of the item: `.name`, `.profile`, `.group`, `.info`, `.peers`, `.host`, `.facts(probe)`.
+
+    A test that uses it, itself or through a fixture, runs once per node.
     """
-
-    def make(function: Callable[..., Any]) -> Any:
-        FACTS[function.__name__] = Fact(function, once)
-        return pytest.fixture(scope="session" if once or of_node else "function")(function)
-
-    return make
+    session = request.config.stash[SESSION]
+    return NodeView(**vars(session.nodes[request.param]), session=session)
 
 
-def session_plugin(session: ClusterSession, properties: Iterable[tuple[str, str]]) -> ModuleType:
-    """Return a plugin with the two fixtures that all others are made of. `properties`: those of pytest's JUnit file."""
-
-    @pytest.fixture(scope="session")
-    def gpucluster_session(request: pytest.FixtureRequest) -> ClusterSession:
-        """The running session of the plugin; own suites have no need of it."""
-        if request.config.getoption("xmlpath", None):
-            record = request.getfixturevalue("record_testsuite_property")
-            for name, value in properties:
-                record(name, value)
-        return session
-
-    @pytest.fixture
-    def gpucluster_item(request: pytest.FixtureRequest, gpucluster_session: ClusterSession) -> ItemView:
-        """The session and the record of the item; own suites have no need of it."""
-        return ItemView(gpucluster_session, record_of(request.node))
-
-    plugin = ModuleType("gpucluster_session")  # pytest finds fixtures of any scope in modules only
-    vars(plugin).update(gpucluster_session=gpucluster_session, gpucluster_item=gpucluster_item)
-    return plugin
+@pytest.fixture
+def gpucluster_item(request: pytest.FixtureRequest) -> ItemView:
+    """The item: `.expect(verdict)`, `.at_least(name, value, bound, unit)`, `.at_most(...)`, `.measure`, `.curve`, `.table`."""
+    return ItemView(request.config.stash[SESSION], record_of(request.node))
 
 
-@shared(once=True)
-def cluster(gpucluster_session: ClusterSession) -> Cluster:
-    """The cluster file as a frozen model: `cluster.slurm.partition`, `cluster.section(OsConfig).mounts`, ..."""
-    return gpucluster_session.cluster
+@pytest.fixture(scope="session")
+def gpucluster_gpu_profile(gpucluster_node: NodeView) -> GpuProfile:
+    """The GPUs of the item's node as its profile states them; without GPUs the item is not applicable."""
+    return gpu_profile(gpucluster_node)
 
 
-@shared(once=True)
-def inventory(gpucluster_session: ClusterSession) -> Mapping[str, NodeInfo]:
-    """Slurm's entry of every node, by name: state, flags, gres, and the reason with user and time."""
-    return gpucluster_session.inventory
+@pytest.fixture(scope="session")
+def gpucluster_allocation(request: pytest.FixtureRequest, gpucluster: RunView) -> Allocation:
+    """The allocation of all steps (the first one if partitions differ): `.job_id`, `.nodes`, `.slurm`."""
+    return allocation(request.config.stash[SESSION])
 
 
-@shared(once=True)
+@pytest.fixture
+def gpucluster_lane_nodes(gpucluster_item: ItemView) -> tuple[str, ...]:
+    """The nodes that no other item uses meanwhile: with -n those of the node's lane, else all nodes under test."""
+    return gpucluster_item.lane_nodes
+
+
+@pytest.fixture
+def gpucluster_srun(gpucluster_item: ItemView) -> Callable[..., StepResult]:
+    """Run a step: `gpucluster_srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
+
+    Takes the fields of StepRequest; `environment` is a name of the cluster file; without it `environments.default` is
+    used, and "none" is no environment. Without `nodes` the step runs on the item's node, or on all nodes if the item has
+    no node. Returns a StepResult: `.rc`, `.tasks`, `.command`.
+    """
+    return gpucluster_item.srun
+
+
+@pytest.fixture(scope="session")
+def host(gpucluster_node: NodeView) -> Any:
+    """Testinfra's fixture, on every node: stock tests run unchanged, once per node."""
+    return gpucluster_node.host
+
+
+def node(gpucluster_item: ItemView) -> Node:
+    """The node of this item: `.name`, `.profile`, `.group`, `.info`. A check that needs it runs once per node."""
+    return gpucluster_item.node
+
+
 def nodes(gpucluster_session: ClusterSession) -> tuple[str, ...]:
     """The names of the nodes under test, in the order of the cluster file."""
     return gpucluster_session.under_test()
 
 
-@shared()
-def lane_nodes(gpucluster_item: ItemView) -> tuple[str, ...]:
-    """The nodes that no other item uses meanwhile: with -n those of the node's lane, else all nodes under test."""
-    session, node = gpucluster_item.session, gpucluster_item.record.node
-    return session.without_problem(session.lane_of(node) if node else session.plan.testable)
+def allocation(gpucluster_session: ClusterSession) -> Allocation:
+    """The allocation of all steps (the first one if partitions differ): `.job_id`, `.nodes`, `.slurm`."""
+    gpucluster_session.need_slurm()
+    if not gpucluster_session.allocations:
+        raise AllocationError("no node is allocated: this test cannot run")
+    return gpucluster_session.allocations[0]
 
 
-@pytest.fixture(scope="session")  # that fixtures of any scope may use it
-def node(request: pytest.FixtureRequest, gpucluster_session: ClusterSession) -> Node:
-    """The node of this item: `.name`, `.profile`, `.group`, `.info`. A test that uses it runs once per node."""
-    return gpucluster_session.nodes[request.param]
+def fleet(gpucluster_session: ClusterSession) -> Channel:
+    """The channel to every node: `fleet.ask("uname -r")` runs a command on all nodes at once and caches the answers."""
+    return gpucluster_session.need_channel()
 
 
-FACTS["node"] = Fact(lambda gpucluster_item: gpucluster_item.node)
+def fleet_facts(gpucluster_session: ClusterSession) -> Callable[[AnyProbe], dict[str, Any]]:
+    """A function: probe -> {node: facts}, of all nodes that could provide them."""
+    return gpucluster_session.facts.of_fleet
 
 
-@shared(of_node=True)
 def node_name(node: Node) -> str:
     """The name of this item's node."""
     return node.name
 
 
-@shared(of_node=True)
 def peers(node: Node) -> frozenset[str]:
     """The nodes that may be compared with this item's node, itself too: those of its group, partition and architecture."""
     return frozenset(node.peers.names)
 
 
-@shared(of_node=True)
 def profile(node: Node) -> Profile:
     """The hardware profile of this item's node."""
     return node.profile
 
 
-@shared(of_node=True)
 def gpu_profile(node: Node) -> GpuProfile:
     """The GPUs of this item's node as its profile states them; without GPUs the item is not applicable."""
     if node.profile.gpu is None:
@@ -196,148 +307,42 @@ def gpu_profile(node: Node) -> GpuProfile:
     return node.profile.gpu
 
 
-@shared(once=True)
-def allocation(gpucluster_session: ClusterSession) -> Allocation:
-    """The allocation of all steps (the first one if partitions differ): `.job_id`, `.nodes`, `.slurm`."""
-    gpucluster_session.need_slurm()
-    if not gpucluster_session.allocations:
-        raise AllocationError("no node is allocated: this test cannot run")
-    return gpucluster_session.allocations[0]
-
-
-@shared(once=True)
-def fleet(gpucluster_session: ClusterSession) -> Channel:
-    """The channel to every node: `fleet.ask("uname -r")` runs a command on all nodes at once and caches the answers."""
-    return gpucluster_session.need_channel()
-
-
-@shared(of_node=True)
-def host(node: Node, gpucluster_session: ClusterSession) -> Any:
+def host_of_node(node: Node, gpucluster_session: ClusterSession) -> Any:
     """A testinfra Host of this item's node: `host.file("/etc/os-release")`, `host.package("slurmd")`, ..."""
     return gpucluster_session.host(node.name)
 
 
-@shared()
-def facts(
-    node: Node,  # makes an item per node
-    gpucluster_item: ItemView,
-    pytestconfig: pytest.Config,
-) -> Callable[[AnyProbe | str], Any]:
-    """A function: a probe, or "gpu.gpus", a fact of a suite -> facts of this item's node; without them it is not checked."""
-
-    def find(source: AnyProbe | str) -> Any:
-        if not isinstance(source, str):
-            return gpucluster_item.facts(source)
-        suite, _, name = source.partition(".")
-        if suite not in suite_packages():
-            raise ConfigError(f"facts({source!r}): no suite is called {suite!r}")
-        known = {**FACTS, **facts_of(import_module(f"{suite_packages()[suite]}.test_{suite}"))}
-        return make(ordered([name], known, f"facts({source!r})"), gpucluster_item, pytestconfig, {})[name]
-
-    return find
+def facts(node: Node, gpucluster_item: ItemView) -> Callable[[AnyProbe], Any]:
+    """A function: probe -> what it found on this item's node; without it the item is not checked."""
+    return gpucluster_item.facts
 
 
-@shared(once=True)
-def fleet_facts(gpucluster_session: ClusterSession) -> Callable[[AnyProbe], dict[str, Any]]:
-    """A function: Probe -> {node: facts}, of all nodes that could provide them."""
-    return gpucluster_session.facts.of_fleet
+def _of_run(name: str) -> Fact:
+    """Return the fact that an attribute of the run is."""
+
+    def read(gpucluster_session: ClusterSession, pytestconfig: pytest.Config) -> Any:
+        return getattr(RunView(gpucluster_session, pytestconfig), name)
+
+    read.__doc__ = getattr(RunView, name).__doc__
+    return Fact(read, once=True)
 
 
-@shared()
-def expect(gpucluster_item: ItemView) -> Expect:
-    """Judge a verdict, `expect(verdict)`, or a number, `expect.at_least(name, value, bound, unit)`, `.at_most(...)`."""
-    return Expect(gpucluster_item)
+def _of_item(name: str) -> Fact:
+    """Return the fact that an attribute of the item is."""
+
+    def read(gpucluster_item: ItemView) -> Any:
+        return getattr(gpucluster_item, name)
+
+    read.__doc__ = getattr(ItemView, name).__doc__
+    return Fact(read)
 
 
-@shared()
-def measure(gpucluster_item: ItemView) -> Callable[..., float]:
-    """Record a metric: `measure("latency", 4.1, "us", device="mlx5_0")`; returns the value.
-
-    `better` is "higher", "lower" or "neither"; by default the unit decides.
-    """
-    metrics = gpucluster_item.record.metrics
-
-    def keep(name: str, value: float, unit: str, *, device: str = "", better: str = "") -> float:
-        metrics.append(Metric(name, float(value), unit, device, better=better))
-        return value
-
-    return keep
-
-
-@shared()
-def curve(gpucluster_item: ItemView) -> Callable[[str, Iterable[NcclRun]], None]:
-    """Add bandwidth curves to the report: `curve("all_reduce, 4 nodes", runs)`."""
-    record = gpucluster_item.record
-
-    def keep(title: str, runs: Iterable[NcclRun]) -> None:
-        for run in runs:
-            points = [
-                [row.size, row.out_of_place.busbw] for row in run.rows if row.out_of_place.busbw is not None
-            ]
-            record.curves.append({"title": title, "points": points})
-
-    return keep
-
-
-@shared(once=True)
-def event(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """Write an event to events.jsonl: `event("burnin", what="begin")`. No effect in an xdist worker."""
-    hooks = pytestconfig.pluginmanager.get_plugin("gpucluster-hooks")
-    log = hooks.log if hooks is not None else None
-
-    def write(kind: str, **fields: Any) -> None:
-        if log is not None:
-            log.write(kind, **fields)
-
-    return write
-
-
-@shared(once=True)
-def live_line(pytestconfig: pytest.Config) -> LiveLine:
-    """A progress line, `live_line.show("3 of 7")`: rewritten on a terminal, printed once a minute elsewhere."""
-    reporter = pytestconfig.pluginmanager.get_plugin("terminalreporter")
-    quiet = pytestconfig.option.verbose < -1
-    capture = pytestconfig.pluginmanager.get_plugin("capturemanager")
-    return LiveLine(
-        None if quiet else reporter,
-        terminal=bool(reporter and reporter.isatty),
-        uncaptured=capture.global_and_fixture_disabled if capture is not None else nullcontext,
-    )
-
-
-@shared()
-def table(gpucluster_item: ItemView) -> Callable[..., None]:
-    """Add a cell to a table of the summary: `table("matrix", "srun", "MPI", "fails", note="no PMI support")`.
-
-    `place` is (row, column) as numbers, since items may end in any order.
-    """
-    record = gpucluster_item.record
-
-    def keep(
-        title: str, row: str, column: str, text: str, *, note: str = "", place: tuple[int, int] = (0, 0)
-    ) -> None:
-        put = {"title": title, "row": row, "column": column, "text": text, "note": note, "place": list(place)}
-        record.cells.append(put)
-
-    return keep
-
-
-@shared()
-def srun(gpucluster_item: ItemView) -> Callable[..., StepResult]:
-    """Run a step: `srun(["hostname"], nodes=("gpu01",), ntasks_per_node=2, environment="pytorch")`.
-
-    Takes the fields of StepRequest; `environment` is a name of the cluster file; without it `environments.default` is
-    used, and "none" is no environment. Without `nodes` the step runs on the item's node, or on all nodes if the item has
-    no node. Returns a StepResult: `.rc`, `.tasks`, `.command`.
-    """
-    session, record = gpucluster_item.session, gpucluster_item.record
-
-    def run(
-        argv: Sequence[str], *, nodes: Sequence[str] = (), environment: str | None = None, **options: Any
-    ) -> StepResult:
-        on = tuple(nodes) or ((record.node,) if record.node else ())
-        result = session.run_step(argv, nodes=on, environment=environment, **options)
-        record.commands.append(result.command)
-        return result
-
-    return run
+OF_RUN = ("cluster", "inventory", "event", "live_line")
+OF_ITEM = ("lane_nodes", "expect", "measure", "curve", "table", "srun")
+FACTS: dict[str, Fact] = {
+    **{name: _of_run(name) for name in OF_RUN},
+    **{function.__name__: Fact(function, once=True) for function in (nodes, allocation, fleet, fleet_facts)},
+    **{it.__name__: Fact(it) for it in (node, node_name, peers, profile, gpu_profile, facts)},
+    "host": Fact(host_of_node),
+    **{name: _of_item(name) for name in OF_ITEM},
+}

@@ -163,6 +163,7 @@ class Hooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """End an item whose facts or fixtures say that it cannot be judged."""
+        self.session.item = item
         with ends_unjudged(item):
             return (yield)
 

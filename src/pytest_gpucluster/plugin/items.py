@@ -19,17 +19,17 @@ import pytest
 
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.check import Check
-from pytest_gpucluster.core.fact import Fact, arguments_of
+from pytest_gpucluster.core.fact import arguments_of
 from pytest_gpucluster.core.registry import suites
-from pytest_gpucluster.plugin.expect import Expect
-from pytest_gpucluster.plugin.facts import ItemView
+from pytest_gpucluster.plugin.expect import judge
+from pytest_gpucluster.plugin.facts import ITEM, ItemView, facts_of, make, ordered
 from pytest_gpucluster.report.atomic_write import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import ModuleType
 
     from pytest_gpucluster.core.check import Metric, Verdict
+    from pytest_gpucluster.core.fact import Fact
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.suite import Tests
@@ -130,9 +130,8 @@ def matches(check: str, patterns: tuple[str, ...]) -> str | None:
     return next((pattern for pattern in patterns if fnmatchcase(check, pattern)), None)
 
 
-# what all facts are made of
-BASES = SESSION, ITEM, CONFIG = "gpucluster_session", "gpucluster_item", "pytestconfig"
 NEEDS_NODES = {"node", "nodes", "allocation", "fleet", "fleet_facts", "host", "facts", "srun", "lane_nodes"}
+FIXTURES = "gpucluster"  # how their names begin
 RECORD: pytest.StashKey[Record] = pytest.StashKey()
 
 
@@ -226,51 +225,7 @@ class CheckTest:
         given = {name: values[name] for name in self._arguments}
         verdict = self._check.of_facts(given) if isinstance(self._check, Check) else self._check(**given)
         if verdict is not None:
-            Expect(values[ITEM])(verdict)
-
-
-def ordered(names: Iterable[str], facts: Mapping[str, Fact], who: str) -> dict[str, Fact]:
-    """Return the facts of these names and all that they need, in the order in which they are made.
-
-    CollectError for a name that is no fact, and for a fact of the run that needs one of an item.
-    """
-    found: dict[str, Fact] = {}
-
-    def add(name: str, needed_by: str) -> None:
-        if name in found or name in BASES:
-            return
-        if (fact := facts.get(name)) is None:
-            raise pytest.Collector.CollectError(
-                f"{needed_by} needs {name!r}, which is no fact of its suite or of the plugin"
-            )
-        for needed in fact.arguments if fact.values is None else ():
-            if fact.once and (needed == ITEM or (needed in facts and not facts[needed].once)):
-                raise pytest.Collector.CollectError(
-                    f"{who}: the fact {name!r} is made once in a run and needs {needed!r}, which each item has of its own"
-                )
-            add(needed, f"{who}: the fact {name!r}")
-        found[name] = fact
-
-    for name in names:
-        add(name, who)
-    return found
-
-
-def make(
-    steps: Mapping[str, Fact], view: ItemView, config: pytest.Config, known: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Make the facts of an item in their order, but those that are known; return all."""
-    values = {SESSION: view.session, ITEM: view, CONFIG: config, **known}
-    for name, fact in steps.items():
-        if name not in values:
-            given = {argument: values[argument] for argument in fact.arguments}
-            values[name] = view.session.made.once(fact, given) if fact.once else fact.function(**given)
-    return values
-
-
-def facts_of(module: ModuleType) -> dict[str, Fact]:
-    """Return the facts that the file of a suite declares, by name."""
-    return {name: it for name, it in vars(module).items() if isinstance(it, Fact)}
+            judge(values[ITEM], verdict)
 
 
 class CheckItem(pytest.Item):
@@ -369,7 +324,15 @@ def node_of(item: pytest.Item) -> str:
     if type(item) is CheckItem:
         return item.node_name
     callspec = getattr(item, "callspec", None)
-    return str(callspec.params.get("node", "")) if callspec else ""
+    return str(callspec.params.get("gpucluster_node", "")) if callspec else ""
+
+
+def used_by(item: pytest.Item) -> set[str]:
+    """Return the names of the facts that an item needs; of a site's test those that its fixtures stand for."""
+    names = getattr(item, "fixturenames", ())
+    if type(item) is CheckItem:
+        return set(names)
+    return {name.removeprefix(f"{FIXTURES}_") for name in names if name.startswith(FIXTURES)}
 
 
 def phases(item: pytest.Item, following: pytest.Item | None) -> Iterator[pytest.CallInfo[None]]:
@@ -404,10 +367,9 @@ def kinds(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
 
 def needs_nodes(item: pytest.Item) -> bool:
     """Return True where an item needs an allocation: it uses nodes, and is not about the inventory only."""
-    names = set(getattr(item, "fixturenames", ()))
     works = (suite.before_allocation for suite in suites())
     asking = {work.fixture for work in works if work is not None and work.needs_nodes}
-    return bool(names & (NEEDS_NODES | asking)) and not item.get_closest_marker("inventory")
+    return bool(used_by(item) & (NEEDS_NODES | asking)) and not item.get_closest_marker("inventory")
 
 
 READERS = ("makereport", "logreport")  # pytest_runtest_...

@@ -26,6 +26,7 @@ from pytest_gpucluster.plugin.items import (
     needs_nodes,
     node_of,
     one_line,
+    used_by,
 )
 from pytest_gpucluster.plugin.session import Worker
 
@@ -48,8 +49,8 @@ PLACE: pytest.StashKey[NodeLease] = pytest.StashKey()
 
 
 def place_of(item: pytest.Item, nodes: Iterable[str], lanes: Lanes) -> NodeLease:
-    """Say where an item runs. Its markers go first; without any, its fixtures tell: who runs steps loads nodes."""
-    node, names = node_of(item), set(getattr(item, "fixturenames", ()))
+    """Say where an item runs. Its markers go first; without any, its facts tell: who runs steps loads nodes."""
+    node, names = node_of(item), used_by(item)
     everything = frozenset(nodes)
     alone = item.get_closest_marker("lane") is not None or "lane_nodes" in names
     inventory = item.get_closest_marker("inventory") is not None  # reads Slurm's word, and no node
@@ -112,7 +113,7 @@ class ProfileCheck:
 
 
 def _facts(item: pytest.Item) -> set[str]:
-    return item.test.needs if type(item) is CheckItem else set(getattr(item, "fixturenames", ()))
+    return item.test.needs if type(item) is CheckItem else used_by(item)
 
 
 def _by_profile(item: pytest.Item) -> bool:
@@ -286,7 +287,7 @@ class NodeAccess:
         items = [*kinds(session.items)]  # none in the controller of xdist
         if not runs_tests(session.config.option) or not any(map(needs_nodes, items)):
             return
-        used = {name for item in items for name in getattr(item, "fixturenames", ())}
+        used = {name for item in items for name in used_by(item)}
         self._get_nodes([it for it, work in _submitting(session.config.option) if work.fixture in used])
         run = self._session
         if run.channel is not None:

@@ -30,6 +30,8 @@ from pytest_gpucluster.plugin.items import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    import pytest
+
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.plan import Lanes, NodeLease
     from pytest_gpucluster.cluster.slurm.client import Slurm
@@ -85,6 +87,7 @@ class ClusterSession:
         self._hosts: dict[str, Any] = {}
         self._of_peers: dict[Any, Any] = {}
         self.made = MadeFacts()
+        self.item: pytest.Item | None = None  # that runs
         self.lanes: Lanes = (plan.testable,)
         self.turn_problem = ""  # why the item could not have its nodes
         self.selection: dict[str, Any] | None = None  # the `selection` event, once the items are collected

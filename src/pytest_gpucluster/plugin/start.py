@@ -217,10 +217,8 @@ def register(config: pytest.Config) -> None:
     # suites may lie in an installation or checkout of another user, where pytest cannot write its cache
     config.addinivalue_line("filterwarnings", "ignore::pytest.PytestCacheWarning")
     config.stash[fixtures.SESSION] = session
+    config.stash[fixtures.PROPERTIES] = of_run(session, log)
     config.pluginmanager.register(fixtures, "gpucluster-fixtures")
-    config.pluginmanager.register(
-        fixtures.session_plugin(session, of_run(session, log)), "gpucluster-session"
-    )
     config.pluginmanager.register(hooks, "gpucluster-hooks")
     config.pluginmanager.register(hooks.late, "gpucluster-late-checks")
     collection = Collection(config, session)

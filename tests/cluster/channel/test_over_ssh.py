@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 NO_NODES = NO_SSHD or namespaces.why_not(search_path())
 needs_nodes = pytest.mark.skipif(bool(NO_NODES), reason=NO_NODES)
 ALTER = """
-def test_fresh(host, node):
+def test_fresh(host, gpucluster_node):
     host.backend.fresh = True
-    assert host.run("echo $SLURMD_NODENAME").stdout == node.name + "\\n"
+    assert host.run("echo $SLURMD_NODENAME").stdout == gpucluster_node.name + "\\n"
     assert host.run("exit 3").rc == 3
 """
 

@@ -153,16 +153,16 @@ ENDING = """
 import subprocess, time
 
 
-def test_end(fleet, allocation):
-    subprocess.run(["scancel", str(allocation.job_id)], check=True)
+def test_end(gpucluster_fleet, gpucluster_allocation):
+    subprocess.run(["scancel", str(gpucluster_allocation.job_id)], check=True)
     deadline = time.time() + 60
-    while len(fleet.lost) < 2:
+    while len(gpucluster_fleet.lost) < 2:
         assert time.time() < deadline
         time.sleep(0.05)
 
 
-def test_after(node):
-    assert node.name
+def test_after(gpucluster_node):
+    assert gpucluster_node.name
 """
 
 

@@ -674,8 +674,8 @@ def test_a_run_that_is_killed_whole_is_cleaned_and_live_runs_are_not(
 BOXED = """
 import time
 from pathlib import Path
-def test_in_a_container(srun, node):
-    assert srun(["true"], environment="box").ok
+def test_in_a_container(gpucluster_srun, gpucluster_node):
+    assert gpucluster_srun(["true"], environment="box").ok
     Path("inside").touch()
     time.sleep(300)
 """
@@ -713,7 +713,10 @@ def test_containers_of_a_killed_run_go_with_the_next(sandbox: Sandbox, tmp_path:
     wait_for(lambda: not queue(sandbox), "the nodes are back")
     assert f"container pyxis_gpucluster-{job}-" in cleaned()
     done = run_pytest(
-        tmp_path, *options, files={"test_next.py": "def test_next(node): pass\n"}, where=["test_next.py"]
+        tmp_path,
+        *options,
+        files={"test_next.py": "def test_next(gpucluster_node): pass\n"},
+        where=["test_next.py"],
     )
     assert done.rc == 0, done.out
     assert cleaned("--yes") == "No leftovers of killed runs\n"

@@ -20,6 +20,8 @@ from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.nccl import nccl_step
 from pytest_gpucluster.plugin import fixtures
 from pytest_gpucluster.plugin import session as plugin_session
+from pytest_gpucluster.plugin.facts import ItemView
+from pytest_gpucluster.plugin.items import Record
 from pytest_gpucluster.suites.burnin.steps import Burnin
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 from pytest_gpucluster.suites.matrix.steps import Matrix
@@ -142,8 +144,7 @@ def test_srun_fixture_has_the_default(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("need_slurm", "run_step"):
         setattr(mine, name, partial(getattr(plugin_session.ClusterSession, name), mine))
     make = fixtures.FACTS["srun"]
-    record = SimpleNamespace(node="n1", commands=[])
-    srun = make(SimpleNamespace(session=mine, record=record))
+    srun = make(ItemView(mine, Record("site", "site.step", "n1")))
     for more in ({}, {"environment": "none"}, {"environment": "other"}):
         srun(["hostname"], **more)
     assert [request.environment for request in asked] == [DEFAULT, None, EnvironmentConfig(python="/other")]

@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
-from pytest_gpucluster.core.check import Action, Finding, Metric, check
-from pytest_gpucluster.core.errors import ProbeError, StepError
-from pytest_gpucluster.core.probe import Answer, Probe, text_of
-from pytest_gpucluster.kit.framework.payload_step import command
+from pytest_gpucluster.api import (
+    Action,
+    Finding,
+    Metric,
+    Probe,
+    ProbeError,
+    StepError,
+    StepRequest,
+    check,
+    payload_command,
+    run_step,
+    text_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.cluster.slurm.result import TaskResult
-    from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.plugin.expect import Expect
-    from pytest_gpucluster.plugin.session import Node
+    from pytest_gpucluster.api import Allocation, Answer, ItemView, Judgement, NodeView, RunView, TaskResult
 
 
 # 1. A stock testinfra test. It runs once per node; each command runs on all nodes in one round trip.
@@ -36,11 +37,11 @@ def test_shell_of_root(host: Any) -> None:
 
 
 # 2. A number with a bound. The bound may come from `settings` of the cluster file, which a site defines.
-def test_entropy(host: Any, cluster: Cluster, expect: Expect) -> None:
+def test_entropy(gpucluster: RunView, gpucluster_node: NodeView, gpucluster_item: ItemView) -> None:
     """The kernel has enough entropy for TLS handshakes."""
-    least = cluster.settings.get("min_entropy", 200)
-    available = int(host.check_output("cat /proc/sys/kernel/random/entropy_avail"))
-    expect.at_least("entropy", available, least, "bits", hint="systemctl start rngd")
+    least = gpucluster.cluster.settings.get("min_entropy", 200)
+    available = int(gpucluster_node.host.check_output("cat /proc/sys/kernel/random/entropy_avail"))
+    gpucluster_item.at_least("entropy", available, least, "bits", hint="systemctl start rngd")
 
 
 # 3. A probe and a check: both do no I/O, so tests can use recorded output.
@@ -69,9 +70,9 @@ def judge_open_files(counts: tuple[int, int]) -> Judgement:
 OPEN_FILES = Probe("open files", "cat /proc/sys/fs/file-nr", read_open_files)
 
 
-def test_open_files(facts: Callable[[Any], tuple[int, int]], expect: Expect) -> None:
+def test_open_files(gpucluster_node: NodeView, gpucluster_item: ItemView) -> None:
     """File descriptors do not run out."""
-    expect(judge_open_files(facts(OPEN_FILES)))
+    gpucluster_item.expect(judge_open_files(gpucluster_node.facts(OPEN_FILES)))
 
 
 # 4. A payload: a program that one step runs on all nodes at once. It travels on the command line.
@@ -79,23 +80,27 @@ PAYLOAD = Path(__file__).with_name("copy_speed.py")
 
 
 @pytest.fixture(scope="session")
-def copies(allocation: Allocation) -> dict[str, TaskResult]:
+def copies(gpucluster_allocation: Allocation) -> dict[str, TaskResult]:
     """The result of the payload on each node."""
-    request = StepRequest(command("python3", PAYLOAD), allocation.nodes, ntasks_per_node=1, timeout=60)
+    allocation = gpucluster_allocation
+    request = StepRequest(
+        payload_command("python3", PAYLOAD), allocation.nodes, ntasks_per_node=1, timeout=60
+    )
     return {task.node: task for task in run_step(allocation.slurm, allocation, request).tasks}
 
 
 @pytest.fixture
-def copy_speed(copies: dict[str, TaskResult], node: Node) -> float:
+def copy_speed(copies: dict[str, TaskResult], gpucluster_node: NodeView) -> float:
     """GB/s of a copy within the node's memory; a broken step is an error, not a verdict on the node."""
-    task = copies.get(node.name)
+    task = copies.get(gpucluster_node.name)
     if task is None or not task.ok:
         raise StepError(
-            f"{node.name}: copy_speed.py: {task.stderr[-200:] if task else 'no task of the step'}"
+            f"{gpucluster_node.name}: copy_speed.py: {task.stderr[-200:] if task else 'no task of the step'}"
         )
     return float(json.loads(task.stdout)["gb_per_s"])
 
 
-def test_copy_speed(copy_speed: float, cluster: Cluster, expect: Expect) -> None:
+def test_copy_speed(copy_speed: float, gpucluster: RunView, gpucluster_item: ItemView) -> None:
     """One thread copies memory as fast as the site expects."""
-    expect.at_least("copy_speed", copy_speed, cluster.settings.get("min_copy_speed", 0.2), "GB/s")
+    least = gpucluster.cluster.settings.get("min_copy_speed", 0.2)
+    gpucluster_item.at_least("copy_speed", copy_speed, least, "GB/s")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Answer, Probe
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.os.facts import Mount
     from pytest_gpucluster.suites.os.network_facts import Network, ReachabilityResult
@@ -202,7 +201,6 @@ def reach_results(
     nodes: tuple[str, ...],
     neighbours: Probe[Results],
     facts: Callable[[Probe[Results]], Results],
-    expect: Expect,
 ) -> Results:
     """The attempts of this node to reach its neighbours."""
     if set(nodes).intersection(node.group.names) <= {node.name}:
@@ -259,9 +257,7 @@ def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.Shared
 
 
 @fact
-def shared_folders(
-    node: Node, shared_files: os_storage.SharedResult, expect: Expect
-) -> dict[str, SharedFolder]:
+def shared_folders(node: Node, shared_files: os_storage.SharedResult) -> dict[str, SharedFolder]:
     """The results of the shared files on this node."""
     return shared_files.on(node.name)
 

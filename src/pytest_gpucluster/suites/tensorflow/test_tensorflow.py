@@ -21,7 +21,6 @@ from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
 if TYPE_CHECKING:
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult
-    from pytest_gpucluster.plugin.expect import Expect
     from pytest_gpucluster.plugin.session import Node
 
 config = required_section(TensorflowConfig)
@@ -31,7 +30,7 @@ reach = framework_reach()
 
 
 @fact
-def mirrored(run: Tensorflow, node: Node, expect: Expect) -> PayloadResult:
+def mirrored(run: Tensorflow, node: Node) -> PayloadResult:
     """MirroredStrategy on every node that has TensorFlow."""
     if node.name not in run.fit_nodes:
         raise NotAvailable("no tensorflow on the node: see tensorflow.framework")
