@@ -81,7 +81,7 @@ def test_a_rerun_is_about_the_nodes_of_its_items_only() -> None:
         path=Path("test_gpu.py"),
         name="test_count[gpu02]",
         originalname="test_count",
-        callspec=SimpleNamespace(params={"node": "gpu02"}),
+        callspec=SimpleNamespace(params={"gpucluster_node": "gpu02"}),
     )
     session: Any = SimpleNamespace(
         plan=SimpleNamespace(selected=BOTH, unreached=frozenset()), cluster=SimpleNamespace(required=())

@@ -486,7 +486,7 @@ def test_only_what_is_ours_and_reserved_goes_on_trial(
 def test_items_on_jobs_before_the_allocation_are_not_repeated(
     fixtures: list[str], *, repeatable: bool
 ) -> None:
-    item: Any = SimpleNamespace(fixturenames=fixtures)
+    item: Any = SimpleNamespace(fixturenames=[f"gpucluster_{name}" for name in fixtures])
     assert is_repeatable(item) is repeatable
 
 

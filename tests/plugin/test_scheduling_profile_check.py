@@ -38,8 +38,8 @@ def test_an_item_that_compares_with_a_profile_of_other_hardware_is_not_judged(
         path=Path("test_gpu.py"),
         name="test_names",
         originalname="test_names",
-        callspec=SimpleNamespace(params={"node": node}),
-        fixturenames=facts,
+        callspec=SimpleNamespace(params={"gpucluster_node": node}),
+        fixturenames={f"gpucluster_{name}" for name in facts},
     )
     assert why_not_judged(item, session({"gpu[01-02]": OTHER})) == reason
     assert why_not_judged(item, session({})) == ""

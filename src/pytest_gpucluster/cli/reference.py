@@ -39,7 +39,7 @@ def reference(parser: argparse.ArgumentParser) -> str:
         _markers(),
         _fixtures(),
         _facts(),
-        _for_suites(),
+        _api(),
         _commands(parser),
         _proofs(),
         _checks(),
@@ -142,7 +142,7 @@ def _fixtures() -> Iterator[str]:
     yield from ("", "| attribute | what it is |", "|---|---|")
     for end, view in views.items():
         for name, value in vars(view).items():
-            if not name.startswith("_") and value.__doc__ and (callable(value) or hasattr(value, "__get__")):
+            if not name.startswith("_") and value.__doc__ and (end != "_item" or name in fixtures.OF_SITE):
                 yield _row(f"`gpucluster{end}.{name}`", _flat(value.__doc__))
     yield ""
 
@@ -162,18 +162,22 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _for_suites() -> Iterator[str]:
-    from pytest_gpucluster import suite  # only the reference needs pytest
-    from pytest_gpucluster.core import check as verdict
-    from pytest_gpucluster.core import errors
+TYPES = {
+    "Judgement": "What a check yields: findings, advisories, metrics.",
+    "Text": "The type of a key that is text.",
+}
 
-    yield from ("## For suites", "", "| name | what it does |", "|---|---|")
-    for function in (suite.Tests, suite.fact, suite.probed, suite.fleet_probed, suite.each):
-        yield _row(f"`suite.{function.__name__}`", _flat(function.__doc__ or ""))
-    unjudged = (errors.NotAvailable, errors.NotApplicable)
-    for part in (verdict.check, verdict.Metric, verdict.Finding, *unjudged, verdict.Action):
-        module = part.__module__.removeprefix("pytest_gpucluster.")
-        yield _row(f"`{module}.{part.__name__}`", _paragraph(part))
+
+def _api() -> Iterator[str]:
+    from pytest_gpucluster import api  # only the reference needs all of it
+
+    yield from ("## Names of `pytest_gpucluster.api`", "")
+    yield from ("All that tests of a site and suites of other distributions import.", "")
+    yield from ("| name | what it is |", "|---|---|")
+    for name in api.__all__:
+        value = getattr(api, name)
+        about = f"`better` of a metric: {value!r}" if isinstance(value, str) else _paragraph(value)
+        yield _row(f"`{name}`", TYPES.get(name, about))
     yield ""
 
 

@@ -343,6 +343,7 @@ def make(
     steps: Mapping[str, Fact], view: ItemView, config: pytest.Config, known: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Make the facts of an item in their order, but those that are known; return all."""
+    __tracebackhide__ = True
     values = {SESSION: view.session, ITEM: view, CONFIG: config, **known}
     for name, fact in steps.items():
         if name not in values:

@@ -339,6 +339,7 @@ def _of_item(name: str) -> Fact:
 
 OF_RUN = ("cluster", "inventory", "event", "live_line")
 OF_ITEM = ("lane_nodes", "expect", "measure", "curve", "table", "srun")
+OF_SITE = ("expect", "at_least", "at_most", "measure", "curve", "table")  # of the item; the rest are fixtures
 FACTS: dict[str, Fact] = {
     **{name: _of_run(name) for name in OF_RUN},
     **{function.__name__: Fact(function, once=True) for function in (nodes, allocation, fleet, fleet_facts)},
