@@ -538,7 +538,7 @@ class Campaign:
             "scontrol", "create", "reservation", "ReservationName=chaos", f"Nodes={','.join(self.sandbox.nodes)}",
             "Users=root", "Flags=maint,ignore_jobs", "StartTime=now", "Duration=60",
         )  # fmt: skip
-        return "--resume-passing", "--reservation=chaos"
+        return "--resume-passing", "--set=slurm.reservation=chaos"
 
     def _judge_trial(self, run: Running, told: Told) -> None:
         """See that the faulty node is drained as before, and the healthy one too, or resumed; then undo it all."""

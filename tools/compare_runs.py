@@ -34,7 +34,7 @@ RUNS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {
     "healthy": (4, (), ()),
     "faults": (6, FAULTS, ()),
     "xdist": (6, FAULTS, ("-n", "2")),
-    "ssh": (4, (), ("--access=ssh",)),
+    "ssh": (4, (), ("--set=access=ssh",)),
     "large": (60, FAULTS, ("-m", "os or gpu or slurm or fabric or versions")),
 }
 NUMBER = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?")

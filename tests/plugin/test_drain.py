@@ -20,6 +20,7 @@ from report_helpers import failing, passing
 from pytest_gpucluster import plugin
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.config.models import DrainConfig
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget, policy
@@ -544,10 +545,12 @@ def test_the_page_states_the_defaults_of_the_options() -> None:
     stated = re.findall(
         r"^\| `(--(?:drain|resume)[\w-]*).*?\| ([^| ]*) *(?:<!--.*-->)? *\|$", PAGE, re.MULTILINE
     )
-    assert len(stated) == 5
+    assert len(stated) == 3
     assert {name: default or "off" for name, default in stated} == {
         name: defaults[name] for name, _ in stated
     }
+    keys = re.findall(r"^\| `drain\.(\w+): .*\| ([^| ]*) *\|$", PAGE, re.MULTILINE)
+    assert dict(keys) == {name: str(value) for name, value in DrainConfig().model_dump().items()}
 
 
 def fields_of_events() -> dict[str, set[str]]:

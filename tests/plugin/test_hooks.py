@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from pytest_gpucluster.config.models import ReportsConfig
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.plugin.hooks import Hooks
 
@@ -34,11 +35,9 @@ def ended(history: History | None) -> tuple[Any, list[set[str]], list[str]]:
 
     nodes = {"gpu01": SimpleNamespace(reason=REASON), "gpu02": SimpleNamespace(reason=None)}
     hooks: Any = object.__new__(Hooks)
-    hooks.session = SimpleNamespace(inventory=nodes)
+    hooks.session = SimpleNamespace(inventory=nodes, cluster=SimpleNamespace(reports=ReportsConfig(keep=1)))
     hooks.reports = SimpleNamespace(is_published=True, close=close)
-    hooks.config = SimpleNamespace(
-        pluginmanager=SimpleNamespace(get_plugin=lambda _name: history), option=SimpleNamespace(keep_runs=1)
-    )
+    hooks.config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda _name: history))
     hooks.say = said.append
     return hooks, kept, said
 
@@ -47,7 +46,7 @@ def test_runs_that_a_reason_or_the_history_names_stay_and_what_is_removed_is_pri
     hooks, kept, said = ended(History())
     hooks._remove_old_reports()
     assert kept == [{"20261101T060003-3", "20261101T060002-2"}]
-    assert said == ["reports of 1 old run removed (--keep-runs=1): 20261101T060001-1"]
+    assert said == ["reports of 1 old run removed (reports.keep: 1): 20261101T060001-1"]
     hooks, kept, _ = ended(None)
     hooks._remove_old_reports()
     assert kept == [{"20261101T060003-3"}]

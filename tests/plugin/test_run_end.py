@@ -14,6 +14,7 @@ import pytest
 from plugin_helpers import run_pytest
 
 from pytest_gpucluster.cluster import signals
+from pytest_gpucluster.config.models import ReportsConfig
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.outputs import Gauges
 from pytest_gpucluster.plugin.run_end import RunEnd
@@ -165,10 +166,9 @@ def test_a_worker_has_no_nodes_to_give_back() -> None:
 
 def gauges(tmp_path: Path, log: EventLog) -> tuple[Gauges, Reports]:
     (tmp_path / "all").mkdir()
-    option = SimpleNamespace(metrics=str(tmp_path / "all" / "x.prom"), report_dir=str(tmp_path))
-    config: Any = SimpleNamespace(option=option)
+    cluster: Any = SimpleNamespace(reports=ReportsConfig(metrics=str(tmp_path / "all" / "x.prom")))
     reports = Reports(folder=tmp_path)
-    return Gauges(config, log, reports), reports
+    return Gauges(cluster, log, reports), reports
 
 
 def the_run(log: EventLog, status: int) -> None:
@@ -262,7 +262,13 @@ def pytest_sessionfinish(session):
 
 def test_a_disk_that_is_full_at_the_end_leaves_nothing_of_yesterday(tmp_path: Path) -> None:
     collector = tmp_path / "c.prom"
-    options = ("--cluster=local", f"--metrics={collector}", "--history=h.db", "-p", "no:cacheprovider")
+    options = (
+        "--cluster=local",
+        f"--set=reports.metrics={collector}",
+        "--history=h.db",
+        "-p",
+        "no:cacheprovider",
+    )
     assert run_pytest(tmp_path, *options, files={"test_x.py": GOOD}).rc == 0
     assert 'exit_status{cluster="local"} 0.0\n' in collector.read_text()
     # its own process: a fork writes its output to files, which are full as well

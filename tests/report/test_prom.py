@@ -396,7 +396,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(sandbox: Sandbox, folder: Path) -> Run:
-    """One run of the gpu suite with a fault, and with --metrics."""
+    """One run of the gpu suite with a fault, and with `reports.metrics`."""
     if not (folder / "out").exists():
         sandbox.fault("gpu_missing", "gpu02")
         (folder / "collector").mkdir()
@@ -404,7 +404,7 @@ def run(sandbox: Sandbox, folder: Path) -> Run:
             folder,
             on(sandbox),
             "--nodes=gpu[01-02]",
-            f"--metrics={folder}/collector/gpucluster.prom",
+            f"--set=reports.metrics={folder}/collector/gpucluster.prom",
             "-p",
             "no:cacheprovider",
             where=[str(ROOT / "suites" / "gpu" / "test_gpu.py")],
@@ -437,11 +437,14 @@ def test_the_collector_gets_the_same_file_whole(run: Run) -> None:
 @pytest.mark.parametrize("name", ["x.txt", "no-such-folder/x.prom"])
 def test_a_file_that_cannot_be_is_refused_before_nodes_are_taken(tmp_path: Path, name: str) -> None:
     run = run_pytest(
-        tmp_path, "--cluster=local", f"--metrics={name}", files={"test_x.py": "def test_x(): pass\n"}
+        tmp_path,
+        "--cluster=local",
+        f"--set=reports.metrics={name}",
+        files={"test_x.py": "def test_x(): pass\n"},
     )
     assert run.rc == 4
     (error,) = run.errors
-    assert error.startswith(f"ERROR: --metrics={name}: ")
+    assert error.startswith(f"ERROR: reports.metrics: {name}: ")
 
 
 def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ def test_in_its_own_time_it_ends_green(
     sandbox: Sandbox, tmp_path: Path, profile: str, loads: set[str]
 ) -> None:
     chosen = {"loads": sorted(loads - {"idle"})}
-    options = ("--burnin-time=8s", "--nodes=gpu01", f"--burnin-profile={profile}")
+    options = ("--burnin-time=8s", "--nodes=gpu01", f"--set=burnin.profile={profile}")
     words = arguments(sandbox, tmp_path, *options, **chosen)
     env = env_of(sandbox, cycle_heat=1, cycle_idle=1)
     run = run_pytest(tmp_path, *words, env=env, where=[str(SUITE)], timeout=DEADLINE)

@@ -236,11 +236,11 @@ def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
     assert run.rc == 1
     assert reasons(sandbox) == {"gpu02": reason}
     assert "gpu02 stays drained: it was not tested" in run.out
-    assert "--reservation lets it be tested" in run.out
+    assert "--set slurm.reservation=NAME lets it be tested" in run.out
 
     # in the reservation, but not repaired; then repaired, but what drained it does not run; then all
     reserve(sandbox, "gpu02", "gpu03")
-    options = ("--resume-passing", "--reservation=fix", "--drain=apply")
+    options = ("--resume-passing", "--set=slurm.reservation=fix", "--drain=apply")
     run = gpus(sandbox, tmp_path, *options)
     assert run.rc == 1
     assert "gpu02 is drained again: gpu.count ended as failed" in run.out
@@ -298,7 +298,7 @@ def test_forty_percent_failing_drains_ten_percent_and_says_so_loudly(
 
 def test_confirmation_repeats_as_often_as_the_option_states(sandbox: Sandbox, tmp_path: Path) -> None:
     fail(tmp_path, "gpu01", "gpu02.once")
-    run = site(sandbox, tmp_path, "--drain=apply", "--drain-retries=3", "--drain-max=5")
+    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.retries=3", "--drain-max=5")
     assert list(reasons(sandbox)) == ["gpu01"], run.out
     asked = {name: (tmp_path / f"asked.{name}").read_text().count("x") for name in ("gpu01", "gpu02")}
     assert asked["gpu01"] == 4
@@ -344,7 +344,7 @@ def test_errors_asserts_and_milder_classes_drain_nobody(sandbox: Sandbox, tmp_pa
         tmp_path,
         "--drain=apply",
         "--drain-max=100%",
-        "--drain-min-action=drain",
+        "--set=drain.min_action=drain",
         "-k",
         "not test_fit",
         more=MORE,
@@ -415,7 +415,7 @@ def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
     assert found["gpu05"].startswith("gpucluster:site.fit 7<8 GPUs repair=drain run=")
     assert f'not drained: gpu03 (site.fit): it has another reason: "{theirs}" by root' in run.out
     reserve(sandbox, "gpu01", "gpu02", "gpu06")
-    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", history)
+    run = site(sandbox, tmp_path, "--resume-passing", "--set=slurm.reservation=fix", history)
     found = reasons(sandbox)
     assert (found["gpu01"], found["gpu02"], found["gpu06"]) == (theirs, ours, forged)
     assert events(run, "node_intent") == []
@@ -469,7 +469,7 @@ def test_a_kill_during_a_trial_leaves_the_node_drained_as_it_was(sandbox: Sandbo
     reason = summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", "gpu02")
     drain_by_hand("gpu02", reason, sandbox)
     reserve(sandbox, "gpu02")
-    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", more=TRIAL)
+    run = site(sandbox, tmp_path, "--resume-passing", "--set=slurm.reservation=fix", more=TRIAL)
     assert run.rc == -signal.SIGKILL
     assert run.outcomes["test_site.py::test_fit[gpu02]"] == "passed"  # it was undrained, and tested
     wait_for(lambda: reasons(sandbox) == {"gpu02": reason}, "gpu02 is drained again")
@@ -492,7 +492,7 @@ def test_what_an_administrator_sets_during_a_trial_outlives_the_run_and_the_next
     for name, text in reason.items():
         drain_by_hand(name, text, sandbox)
     reserve(sandbox, *names)
-    options = ("--resume-passing", "--reservation=fix")
+    options = ("--resume-passing", "--set=slurm.reservation=fix")
     run = site(sandbox, tmp_path, *options, more=ADMIN)
     assert run.rc == -signal.SIGKILL
     theirs = {"gpu02": "bob: keep out"}
@@ -527,7 +527,7 @@ def test_the_run_drains_tried_nodes_itself_where_their_shell_is_killed(
         drain_by_hand(name, text, sandbox)
     reserve(sandbox, *reason)
     fail(tmp_path, "gpu03")
-    run = site(sandbox, tmp_path, "--resume-passing", "--reservation=fix", more=SHELL_DIES)
+    run = site(sandbox, tmp_path, "--resume-passing", "--set=slurm.reservation=fix", more=SHELL_DIES)
     assert run.rc == 1
     assert reasons(sandbox) == {"gpu03": reason["gpu03"]}, run.out
     assert "gpu02 is resumed" in run.out
@@ -574,7 +574,7 @@ def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--drain=apply", "--drain-retries=0"), "--drain-retries must be a number from 1 to 10"),
+        (("--drain=apply", "--set=drain.retries=0"), "drain.retries: must be greater than or equal to 1"),
         (("--drain=apply", "--drain-max=lots"), "--drain-max must be a number of nodes or percent"),
     ],
 )
@@ -600,6 +600,13 @@ def test_collecting_only_touches_nothing(sandbox: Sandbox, tmp_path: Path) -> No
     drain_by_hand("gpu02", summed("gpucluster:site.fit 7<8 GPUs run=20261120T020000-1", "gpu02"), sandbox)
     reserve(sandbox, "gpu02")
     before = reasons(sandbox)
-    run = site(sandbox, tmp_path, "--collect-only", "--drain=apply", "--resume-passing", "--reservation=fix")
+    run = site(
+        sandbox,
+        tmp_path,
+        "--collect-only",
+        "--drain=apply",
+        "--resume-passing",
+        "--set=slurm.reservation=fix",
+    )
     assert run.rc == 0, run.out
     assert reasons(sandbox) == before

@@ -177,16 +177,18 @@ def test_a_run_without_items_leaves_the_reports_as_they_were(
         ("--cache-show",),
         ("--setup-plan", "-k", "test_hostname"),
         ("--fixtures-per-test", "-k", "test_hostname"),
-        ("--reservation=none", "-k", "test_hostname"),
-        ("--keep-runs=0",),
+        ("--set=slurm.reservation=none", "-k", "test_hostname"),
+        ("--set=reports.keep=0",),
     ):
         run = run_in(tmp_path, installed, on(sandbox), *words)
         assert "Traceback" not in run.out + run.err
         assert state_of(tmp_path / "reports") == before, words
     names = {path.name for path in (tmp_path / "reports").iterdir()}
-    last = run_in(tmp_path, installed, on(sandbox), "-k", "test_hostname", "--nodes=gpu01", "--keep-runs=1")
+    last = run_in(
+        tmp_path, installed, on(sandbox), "-k", "test_hostname", "--nodes=gpu01", "--set=reports.keep=1"
+    )
     gone, *links = sorted(names)
-    assert f"reports of 1 old run removed (--keep-runs=1): {gone}" in last.out
+    assert f"reports of 1 old run removed (reports.keep: 1): {gone}" in last.out
     assert {path.name for path in (tmp_path / "reports").iterdir()} > set(links)
     assert len(list((tmp_path / "reports").iterdir())) == 3
     assert (tmp_path / "reports" / "latest").readlink().name not in names

@@ -290,7 +290,7 @@ def test_a_reservation_of_others_is_named(sandbox: Sandbox, homes: Mapping[str, 
             homes[ALICE],
             "pytest",
             on(sandbox),
-            "--reservation=theirs",
+            "--set=slurm.reservation=theirs",
             "-k",
             "hostname",
             str(HERE.suites),
@@ -651,7 +651,7 @@ def test_a_run_has_as_much_of_its_nodes_memory_as_it_may(
         "    print(subprocess.run(show, capture_output=True, text=True).stdout)\n"
     )
     cluster = cluster_of(site, homes[ALICE], account="ops")
-    options = (f"--partition={partition}", "--time=20m", "--nodes=gpu[01-02]", "-s")
+    options = (f"--set=slurm.partition={partition}", "--time=20m", "--nodes=gpu[01-02]", "-s")
     account(site, "modify", "user", ALICE, "set", limit)
     try:
         run = run_as(

@@ -74,7 +74,7 @@ def test_an_unknown_name_says_what_there_is(tmp_path: Path, workers: tuple[str, 
         (("--nodes=gpu[01",), ("--nodes", "gpu[01")),
         (("--nodes=gpu[03-09]",), ("gpu[05-09]", "gpu[01-04]")),
         (("--exclude-nodes=gpu[01-04]",), ("--exclude-nodes", "gpu[01-04]")),
-        (("--partition=fast",), ("'fast'", "batch", "debug")),
+        (("--set=slurm.partition=fast",), ("'fast'", "batch", "debug")),
         (("--profile=h20",), ("h20",)),
         (("--report-dir=test_tiny.py",), ("test_tiny.py",)),
     ],
@@ -210,7 +210,7 @@ def test_a_slurm_command_that_fails_is_one_line(tmp_path: Path) -> None:
 
 
 def test_an_account_that_slurm_refuses_ends_the_run_with_its_words(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, on(sandbox), "--reservation=none-such", files=SUITE)
+    run = run_pytest(tmp_path, on(sandbox), "--set=slurm.reservation=none-such", files=SUITE)
     assert run.rc == 4
     (error,) = run.errors
     assert error.startswith("ERROR: no nodes: salloc of gpu[01-04] in partition batch: ")

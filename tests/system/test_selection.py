@@ -105,7 +105,13 @@ def test_job(gpucluster_allocation, gpucluster, gpucluster_node):
     open("job.txt", "w").write(shown)
     assert gpucluster_node.profile.name == "generic"
 """
-    options = ("--partition=debug", "--account=ops", "--time=7m", "--nodes=gpu02", "--profile=generic")
+    options = (
+        "--set=slurm.partition=debug",
+        "--set=slurm.account=ops",
+        "--time=7m",
+        "--nodes=gpu02",
+        "--profile=generic",
+    )
     run = run_pytest(tmp_path, on(sandbox), *options, "--report-dir=a/b", files={"test_job.py": code})
     assert run.rc == 0, run.out
     shown = (tmp_path / "job.txt").read_text()

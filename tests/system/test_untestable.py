@@ -467,5 +467,7 @@ def test_a_node_with_a_reservation_to_come_is_left_out_and_the_reservation_named
         for name in ("soon", "later"):
             slurm(sandbox, "scontrol", "delete", f"ReservationName={name}")
     _only_gpu03_is_left_out(run, "reservation soon begins ")
-    assert "before a job of 30 min would end: use a shorter --time, or --reservation=soon" in run.out
+    assert (
+        "before a job of 30 min would end: use a shorter --time, or --set slurm.reservation=soon" in run.out
+    )
     assert left_in_queue(sandbox) == []

@@ -131,7 +131,7 @@ def test_step(gpucluster_srun, gpucluster_node, gpucluster_allocation):
 
 
 def test_without_nodes_workers_and_controller_say_one_line(sandbox: Sandbox, tmp_path: Path) -> None:
-    run = run_pytest(tmp_path, on(sandbox), "-n2", "--reservation=none-such", files=SUITE)
+    run = run_pytest(tmp_path, on(sandbox), "-n2", "--set=slurm.reservation=none-such", files=SUITE)
     assert run.rc == 4
     assert "no nodes: salloc of gpu[01-04]" in run.out
     assert "Traceback" not in run.out + run.err

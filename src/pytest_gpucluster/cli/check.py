@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster import config
 from pytest_gpucluster.cli.completion import completes
 from pytest_gpucluster.cli.output import add_json, print_json
-from pytest_gpucluster.config.yaml_loader import read_source
+from pytest_gpucluster.config.loader import changed_source
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.report.words import count
@@ -37,6 +37,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="also run one small step per group and environment, and print what each suite would find there; exit status 1 "
         "if a suite with a section could not run",
     )
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="changes",
+        help="validate the file with this value replaced, as pytest's --set does; may be repeated",
+    )
     add_json(parser)
 
 
@@ -45,7 +53,8 @@ def check(args: argparse.Namespace) -> int:
     source = cluster = None
     try:
         path = find(args.file)
-        source, cluster = read_source(path), config.load_cluster(path)
+        source = changed_source(path, args.changes)
+        cluster = config.load_cluster(path, changes=args.changes)
         errors = [str(error) for error in _errors(source, cluster)]
     except ConfigError as error:
         errors = [*(error.every or (str(error),))]

@@ -21,7 +21,7 @@ from pytest_gpucluster.config.models import (
     Profile,
 )
 from pytest_gpucluster.config.profile_files import load_profile, profile_of
-from pytest_gpucluster.config.unused import warnings
+from pytest_gpucluster.config.unused import empty, without_effect
 from pytest_gpucluster.config.validation_errors import nearest, problems, together
 from pytest_gpucluster.config.yaml_loader import Loc, Source, clip, read_source
 from pytest_gpucluster.core import hostlist, units
@@ -91,13 +91,19 @@ def find_cluster(name_or_path: str | Path) -> Path:
     )
 
 
-def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Cluster:
+TYPED = ("settings",)  # sections whose scalars YAML types
+
+
+def load_cluster(
+    name_or_path: str | Path, *, profile: str | None = None, changes: Iterable[str] = ()
+) -> Cluster:
     """Return the cluster of a name or path; `profile` (a name, NAME:COUNT or path) replaces every group's.
 
+    `changes`: texts KEY=VALUE, as the option --set has them, which replace values of the file.
     ConfigError is one line, `FILE:LINE: key.path: what is wrong; did you mean 'nearest'?`, that ends with the number
     of further errors of the file; its `every` has all of them.
     """
-    source = read_source(find_cluster(name_or_path), typed=("settings",))
+    source = changed_source(find_cluster(name_or_path), changes)
     forced = load_profile(profile) if profile else None
     written = _validated(source)
     hosts = _inventory_hosts(source, written)
@@ -129,14 +135,33 @@ def load_cluster(name_or_path: str | Path, *, profile: str | None = None) -> Clu
     errors += [source.error(loc, problem) for loc, problem in _misplaced(written, cluster)]
     if errors:
         raise together(errors)
-    found = sorted(warnings(written, cluster, source.data), key=lambda one: source.line(one[0]))
+    return _with_warnings(cluster, written, source)
+
+
+def changed_source(path: Path, changes: Iterable[str]) -> Source:
+    """Return the data of a cluster file after changes, texts KEY=VALUE."""
+    source = read_source(path, typed=TYPED)
+    for text in changes:
+        source.put(text, typed=TYPED)
+    return source
+
+
+def _with_warnings(cluster: Cluster, written: ClusterFile, source: Source) -> Cluster:
+    """Return a cluster with one warning per value of its file that nothing uses; ConfigError for one that an option gives."""
+    idle = [*without_effect(written, cluster)]
+    if refused := [source.error(*one) for one in idle if source.is_given(one[0])]:
+        raise together(refused)
+    if source.is_given(("access",)):  # the file is written for the other kind of access
+        idle = [one for one in idle if one[0][0] not in ("slurm", "ssh")]
+    idle += [one for one in empty(source.data) if not source.is_given(one[0])]
+    found = sorted(idle, key=lambda one: source.line(one[0]))
     return cluster.model_copy(update={"warnings": tuple(str(source.error(*one)) for one in found)})
 
 
 def _waivers(source: Source, written: ClusterFile) -> tuple[dict[str, Any], ...]:
     """Return the waivers, each with the place where it is written: an expired one is reported with it."""
     return tuple(
-        {**one.model_dump(), "at": f"{source.label}:{source.line(('waivers', index))}"}
+        {**one.model_dump(), "at": source.where(("waivers", index))}
         for index, one in enumerate(written.waivers)
     )
 

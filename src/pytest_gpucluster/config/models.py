@@ -384,6 +384,36 @@ class Group(Model):
         return hostlist.expand(self.nodes)
 
 
+class ReportsConfig(Model):
+    """The reports of runs, beside pytest's --report-dir."""
+
+    keep: int = Field(
+        30,
+        ge=1,
+        description="number of runs in --report-dir beside full runs, runs that drained, and runs that a reason of a node "
+        "or the history names; the oldest beyond it are deleted",
+    )
+    group: Text | None = Field(None, description="let this group read the reports: mode 0640 instead of 0600")
+    metrics: LocalPath | None = Field(
+        None,
+        description="also write the metrics to this file FILE.prom, for the textfile collector of node_exporter",
+    )
+
+
+class DrainConfig(Model):
+    """What must hold before pytest's --drain drains a node; it has no effect without that option."""
+
+    retries: int = Field(
+        1,
+        ge=1,
+        le=10,
+        description="repetitions of a failed check; a node is drained only if all of them fail",
+    )
+    min_action: Literal["reset-gpu", "reboot", "drain", "return-to-vendor"] = Field(
+        "reset-gpu", description="the mildest repair for which a node is drained"
+    )
+
+
 class _Access(Model, defer_build=True):
     description: str = Field("", description="one line about the cluster")
     transport: TransportConfig = Field(TransportConfig(), description="where to run Slurm's commands")
@@ -445,6 +475,8 @@ class ClusterSettings(_AccessAndSections):
     history: LocalPath | None = Field(
         None, description="SQLite file that stores the runs, as pytest's --history"
     )
+    reports: ReportsConfig = Field(ReportsConfig(), description="what becomes of the reports of runs")
+    drain: DrainConfig = Field(DrainConfig(), description="what pytest's --drain requires of a failure")
     settings: dict[str, Any] = Field({}, description="keys for a site's own suites")
     suites: tuple[LocalPath, ...] = Field(
         (),
@@ -518,7 +550,7 @@ class Cluster(ClusterSettings, defer_build=False):
     def why_no_slurm(self) -> str:
         """Why there are no allocations, steps and jobs; '' where there are."""
         if self.access == "ssh":
-            return "the nodes are reached over SSH, without Slurm (--access=ssh)"
+            return "the nodes are reached over SSH, without Slurm (access: ssh)"
         if self.slurm.scheduler == "none":
             return f"cluster {self.name} has no scheduler"
         return "" if any(map(self.reaches, self.groups)) else self.unreachable(self.groups[0].names[0])

@@ -24,13 +24,17 @@ _ANY = (("os", "packages"),)  # mappings in which '' is a value: any version
 _NO_EFFECT = "has no effect"
 
 
-def warnings(written: ClusterFile, cluster: Cluster, data: dict[str, Any]) -> Iterator[tuple[Loc, str]]:
-    """Yield places of a valid file whose values change nothing, and why. `data`: the file as plain data."""
+def without_effect(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    """Yield places of a valid file whose values change nothing, and why."""
     yield from _environments(cluster)
-    yield from _access(written)
+    yield from _access(written, cluster)
     yield from _profile(written)
     yield from _thresholds(written, cluster)
     yield from _waivers(cluster)
+
+
+def empty(data: dict[str, Any]) -> Iterator[tuple[Loc, str]]:
+    """Yield places of a file, as plain data, that are written and empty."""
     yield from _empty(data, ())
 
 
@@ -64,17 +68,20 @@ def _environments(cluster: Cluster) -> Iterator[tuple[Loc, str]]:
                     yield (*at, key), f"{_NO_EFFECT} without 'container_image' or 'container_name'"
 
 
-def _access(written: ClusterFile) -> Iterator[tuple[Loc, str]]:
+def _access(written: ClusterFile, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
     """Yield options of allocations in a file that allocates nothing, and of SSH in one that uses none."""
     slurm = written.slurm
-    if written.access == "ssh" or slurm.scheduler == "none":
-        why = "access: ssh" if written.access == "ssh" else "scheduler: none"
+    if cluster.why_no_slurm:
+        why = f": {cluster.why_no_slurm}"
+        if written.access == "ssh" or slurm.scheduler == "none":
+            cause = "access: ssh" if written.access == "ssh" else "scheduler: none"
+            why = f" with '{cause}': nothing is allocated"
         for key in ("partition", "account", "qos", "reservation", "comment", "constraint", "extra_args"):
             if key in slurm.model_fields_set and getattr(slurm, key):
-                yield ("slurm", key), f"{_NO_EFFECT} with '{why}': nothing is allocated"
+                yield ("slurm", key), f"{_NO_EFFECT}{why}"
     elif written.ssh.model_fields_set:
-        # --access=ssh of pytest uses the section
-        yield ("ssh",), f"{_NO_EFFECT} without 'access: ssh' (or pytest --access=ssh)"
+        # `--set access=ssh` of pytest uses the section
+        yield ("ssh",), f"{_NO_EFFECT} without 'access: ssh' (or pytest --set access=ssh)"
 
 
 def _profile(written: ClusterFile) -> Iterator[tuple[Loc, str]]:

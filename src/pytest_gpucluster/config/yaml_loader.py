@@ -25,6 +25,8 @@ MAX_TEXT = 2**15  # characters; one word of a command may have 128 KiB: execve(2
 
 Loc = tuple["str | int", ...]
 
+_KEYS = re.compile(r"[^\s.=\[\]]+(\[[0-9]{1,6}\]|\.[^\s.=\[\]]+)*")
+_PART = re.compile(r"([^.\[\]]+)(?=[.\[]|$)|\[([0-9]+)\]")
 _BARE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./,\[\]-]*")
 _NULLS = ("", "~", "null", "Null", "NULL")
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -42,17 +44,80 @@ class Source:
     label: str
     data: Any = None
     lines: dict[Loc, int] = field(default_factory=dict)
+    given: dict[Loc, str] = field(default_factory=dict)  # places that options replace -> the option
+    is_file: bool = True
 
     def error(self, loc: Loc, problem: str) -> ConfigError:
         """Make the one-line error for a place in the file; the nearest known place gives the line."""
-        line = f":{self.line(loc)}" if self.lines else ""
-        return ConfigError(f"{self.label}{line}: {dotted(loc)}{problem}")
+        return ConfigError(f"{self.where(loc)}: {dotted(loc)}{problem}")
+
+    def where(self, loc: Loc) -> str:
+        """Return file and line of a place, or the option that gives it."""
+        known = self._known(loc)
+        return self.given.get(known) or self.label + (
+            f":{self.line(loc)}" if self.lines and self.is_file else ""
+        )
 
     def line(self, loc: Loc) -> int:
-        """Return the line of a place, or of the nearest place around it."""
-        while loc and loc not in self.lines:
+        """Return the line of a place, or of the nearest place around it; 0 for one that an option gives."""
+        known = self._known(loc)
+        return 0 if known in self.given else self.lines.get(known, 1)
+
+    def is_given(self, loc: Loc) -> bool:
+        """Return whether an option gives the value of a place, or of one inside it."""
+        return self._known(loc) in self.given or any(place[: len(loc)] == loc for place in self.given)
+
+    def put(self, text: str, *, typed: Collection[str] = ()) -> None:
+        """Replace the value at a place by `KEY=VALUE`, like `groups[0].partition=debug`; VALUE is YAML.
+
+        ConfigError names the option --set.
+        """
+        option = f"--set {clip(text, 200)}"
+        key, _, value = text.partition("=")
+        if not _KEYS.fullmatch(key) or not value.strip():
+            raise ConfigError(
+                f"{option}: must be KEY=VALUE, like slurm.reservation=maint (null removes a value)"
+            )
+        loc: Loc = tuple(int(index) if index else name for name, index in _PART.findall(key))
+        new = Source(option, is_file=False)
+        node = _compose(new, value)
+        if node is None:
+            raise ConfigError(f"{option}: has no value: write one, or null")
+        built = _Builder(new, frozenset(typed)).build(node, loc)
+        holder = self.data
+        for at, part in enumerate(loc[:-1]):
+            holder = _inside(
+                holder,
+                part,
+                ConfigError(f"{option}: {self.label} has no {dotted(loc[: at + 1])[:-2]} with keys"),
+            )
+        if isinstance(holder, list) and (not isinstance(loc[-1], int) or loc[-1] >= len(holder)):
+            raise ConfigError(f"{option}: {self.label} has no {dotted(loc)[:-2]}")
+        holder[loc[-1]] = built
+        for places in (self.lines, self.given):
+            for place in [it for it in places if it[: len(loc)] == loc]:
+                del places[place]
+        self.given[loc] = option
+
+    def _known(self, loc: Loc) -> Loc:
+        while loc and loc not in self.lines and loc not in self.given:
             loc = loc[:-1]
-        return self.lines.get(loc, 1)
+        return loc
+
+
+def _inside(holder: Any, part: int | str, error: ConfigError) -> Any:
+    """Return the mapping or list at a key or index; a mapping gets a key that it does not have."""
+    if isinstance(holder, dict) and isinstance(part, str):
+        found = holder[part] = {} if holder.get(part) is None else holder[part]
+    else:
+        found = (
+            holder[part]
+            if isinstance(holder, list) and isinstance(part, int) and part < len(holder)
+            else None
+        )
+    if not isinstance(found, (dict, list)):
+        raise error
+    return found
 
 
 def dotted(loc: Loc) -> str:

@@ -57,7 +57,7 @@ trap 'exit 143' TERM HUP
 
 # in the background, so that a signal ends the wait at once
 status=0
-pytest --cluster="$cluster" -m burnin --burnin-time="$time" --nodes="$nodes" --reservation="$name" \
+pytest --cluster="$cluster" -m burnin --burnin-time="$time" --nodes="$nodes" --set slurm.reservation="$name" \
   --drain=apply --resume-passing "$@" &
 run=$!
 wait "$run" || status=$?

@@ -107,12 +107,6 @@ def _add_all(add: Add) -> None:
     _add_drain(add)
 
 
-def _at_least_one(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return int(text)
-
-
 def runs_tests(option: Any) -> bool:
     """Return False for options of pytest that only show something: no nodes are allocated."""
     shows = ("collectonly", "setupplan", "show_fixtures_per_test", "cacheshow")
@@ -124,7 +118,7 @@ def text_options() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
 
     def add(name: str, **attributes: Any) -> None:
-        if "metavar" in attributes:
+        if "metavar" in attributes and "action" not in attributes:
             found.append((name, attributes.get("dest", name.strip("-").replace("-", "_"))))
 
     _add_all(add)
@@ -144,13 +138,12 @@ def _add_selection(add: Add) -> None:
         help="fail the run unless at least N nodes, or P percent of those selected, were tested "
         "(cluster file: min_nodes)",
     )
-    add("--partition", metavar="NAME", help="partition to allocate from (default: that of the cluster file)")
-    add("--reservation", metavar="NAME", help="reservation to allocate in")
-    add("--account", metavar="NAME", help="account to allocate under")
     add(
-        "--access",
-        choices=("slurm", "ssh"),
-        help="how to reach the nodes: in a Slurm allocation, or each node over SSH, without an allocation",
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="replace a value of the cluster file for this run, like --set slurm.reservation=maint; may be repeated",
     )
     add(
         "--profile",
@@ -174,27 +167,9 @@ def _add_run(add: Add) -> None:
         "metrics.prom, steps/; DIR/latest is a link to the newest full run, DIR/latest-rerun to the newest other (%(default)s)",
     )
     add(
-        "--keep-runs",
-        metavar="N",
-        type=_at_least_one,
-        default=30,
-        help="number of runs in --report-dir beside full runs, runs that drained, and runs that a reason of a node or "
-        "the history names; the oldest beyond it are deleted (%(default)s)",
-    )
-    add(
-        "--report-group",
-        metavar="GROUP",
-        help="let this group read the reports: mode 0640 instead of 0600",
-    )
-    add(
         "--history",
         metavar="FILE",
         help="store the run in this SQLite file and list what got worse since earlier runs (cluster file: history)",
-    )
-    add(
-        "--metrics",
-        metavar="FILE.prom",
-        help="also write the metrics to this file, for the textfile collector of node_exporter",
     )
     from pytest_gpucluster.core.registry import suites  # only where --cluster is given
 
@@ -214,7 +189,7 @@ def _add_drain(add: Add) -> None:
         "--drain",
         choices=("off", "dry-run", "apply"),
         help="drain nodes that fail a check with a repair as its action, and fail it again when it is repeated; dry-run only "
-        "prints the commands (off)",
+        "prints the commands (off; cluster file: drain)",
     )
     add(
         "--drain-max",
@@ -223,22 +198,11 @@ def _add_drain(add: Add) -> None:
         help="maximum number or percentage of a partition's nodes that gpucluster may drain at a time (10%%)",
     )
     add(
-        "--drain-retries",
-        metavar="N",
-        default="1",
-        help="repetitions of a failed check; a node is drained only if all of them fail (%(default)s)",
-    )
-    add(
-        "--drain-min-action",
-        choices=("reset-gpu", "reboot", "drain", "return-to-vendor"),
-        default="reset-gpu",
-        help="the mildest repair for which a node is drained (%(default)s)",
-    )
-    add(
         "--resume-passing",
         action="store_true",
         default=None,
-        help="resume nodes that gpucluster drained and that pass now; to test them, name their --reservation",
+        help="resume nodes that gpucluster drained and that pass now; to test them, name their reservation: "
+        "--set slurm.reservation=NAME",
     )
 
 

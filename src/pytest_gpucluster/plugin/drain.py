@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.config.models import DrainConfig
     from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.plugin.session import ClusterSession
@@ -151,13 +152,12 @@ def _end_of(reports: Sequence[pytest.TestReport]) -> tuple[str, dict[str, Any]]:
 
 
 PATIENCE, TIMEOUT = 5.0, 20.0  # seconds, for a controller that does not answer, and for one command
-MAX_RETRIES = 10
 CONFIRMED = "gpucluster_confirmed"  # key of xdist's workeroutput
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says about drain and resume."""
+    """What command line and cluster file say about drain and resume."""
 
     mode: str
     retries: int
@@ -176,23 +176,17 @@ class Options:
         return self.mode == "dry-run"
 
     @classmethod
-    def read(cls, option: Any) -> Options:
-        """Read the options; ConfigError for wrong values."""
+    def read(cls, option: Any, config: DrainConfig) -> Options:
+        """Read the options and the section `drain` of the cluster file; ConfigError for wrong values."""
         try:
             budget = policy.Budget.parse(option.drain_max)
         except ValueError as error:
             raise ConfigError(f"--drain-max {error}") from error
-        retries = str(option.drain_retries)
-        if retries not in map(str, range(1, MAX_RETRIES + 1)):
-            raise ConfigError(
-                f"--drain-retries must be a number from 1 to {MAX_RETRIES}, not {retries}: "
-                "a node is drained only after it failed again"
-            )
         return cls(
             mode=option.drain or "off",
-            retries=int(retries),
+            retries=config.retries,
             budget=budget,
-            least=policy.NAMES[option.drain_min_action],
+            least=policy.NAMES[config.min_action],
             resume=bool(option.resume_passing),
         )
 
@@ -337,7 +331,7 @@ class Drainage:
             self.lines.append("the run was stopped early: nothing is drained or resumed")
 
     def _confirm(self) -> None:
-        """Run the failed items again, --drain-retries times, each time with new facts."""
+        """Run the failed items again, `drain.retries` times, each time with new facts."""
         waiting = []
         model = self.log.model if self.log is not None else None
         common = {result.nodeid for result in model.results if result.common} if model is not None else set()
@@ -468,7 +462,11 @@ class Drainage:
     def _not_passed(self, node: str, reason: drain.Reason) -> str:
         problem = self.session.problem(node)
         if problem is not None:
-            hint = "" if self.session.cluster.slurm.reservation else "; --reservation lets it be tested"
+            hint = (
+                ""
+                if self.session.cluster.slurm.reservation
+                else "; --set slurm.reservation=NAME lets it be tested"
+            )
             return f"it was not tested: {problem.text}{hint}"
         return policy.why_not_passed(reason, self._ends.get(node, {}), self._worse.get(node, ()))
 

@@ -428,9 +428,9 @@ class Hooks:
             return
         removed = self.reports.close(named)
         if removed:
-            most = self.config.option.keep_runs
+            most = self.session.cluster.reports.keep
             self.say(
-                f"reports of {count(len(removed), 'old run')} removed (--keep-runs={most}): {', '.join(removed)}"
+                f"reports of {count(len(removed), 'old run')} removed (reports.keep: {most}): {', '.join(removed)}"
             )
 
     def _settle(self) -> None:

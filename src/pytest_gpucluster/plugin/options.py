@@ -45,13 +45,6 @@ def refuse_words(option: Any) -> None:
             raise pytest.UsageError(f"{name}: has no value: write one, or leave the option out")
 
 
-def refuse_slurms_options(option: Any, cluster: Cluster) -> None:
-    """Raise ConfigError for an option that chooses in Slurm where there is no Slurm."""
-    for word in ("partition", "reservation", "account"):
-        if getattr(option, word) is not None and cluster.why_no_slurm:
-            raise ConfigError(f"--{word}: has no effect: {cluster.why_no_slurm}")
-
-
 def refuse_names(cluster: Cluster) -> None:
     """Raise ConfigError for a value of the cluster file that a suite refuses, like a limit that no system has."""
     for _loc, error in refused_values(cluster):

@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import os
 import platform
+import re
 import statistics
 import threading
 from collections import Counter, defaultdict
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import StepResult
+    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
@@ -59,8 +61,12 @@ DISTRIBUTIONS = (
     "pydantic",
     "ClusterShell",
 )
-NARROWING = ("nodes", "exclude_nodes", "partition", "reservation")
-SCOPE = (*NARROWING, "account", "profile")
+NARROWING = ("nodes", "exclude_nodes")
+SCOPE = (*NARROWING, "set", "profile")
+# keys of the cluster file that decide which suites and nodes a run has
+CHOOSING = re.compile(
+    r"(nodes|groups|inventory|inventory_group|suites|not_applicable|slurm\.(partition|reservation|constraint))\b"
+)
 
 
 def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
@@ -109,6 +115,7 @@ def is_full(config: pytest.Config) -> bool:
         )  # of plugins that -p no: may leave out
     )
     narrowed = any(getattr(option, name, None) for name in (*NARROWING, "markexpr", "keyword"))
+    narrowed = narrowed or any(map(CHOOSING.match, option.set))
     return not narrowed and not any(pytests) and config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
@@ -131,7 +138,7 @@ def slurmds(session: ClusterSession) -> dict[str, list[str]]:
     return found
 
 
-def scope(config: pytest.Config) -> dict[str, str]:
+def scope(config: pytest.Config) -> dict[str, str | list[str]]:
     """Return the given options that decide what a run tests."""
     option = config.option
     given = {"-m": option.markexpr, "-k": option.keyword}
@@ -139,7 +146,7 @@ def scope(config: pytest.Config) -> dict[str, str]:
     for suite in suites():
         given |= {name: getattr(option, name.strip("-").replace("-", "_")) for name in suite.options}
     given |= {"--slow": "yes" if option.slow else "", "--intrusive": "yes" if option.intrusive else ""}
-    return {name: str(value) for name, value in given.items() if value}
+    return {name: value if isinstance(value, list) else str(value) for name, value in given.items() if value}
 
 
 def user() -> str:
@@ -471,14 +478,14 @@ FOR_COLLECTORS = 0o644  # names and numbers alone, for a collector that runs as 
 class Gauges:
     """Registered in the controller."""
 
-    def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
-        path = config.option.metrics
-        if path is not None:
-            refuse(Path(path))
+    def __init__(self, cluster: Cluster, log: EventLog, reports: Reports) -> None:
+        path = cluster.reports.metrics and Path(cluster.reports.metrics).expanduser()
+        if path:
+            refuse(path)
         self.log, self.reports = log, reports
         self._modes: dict[Path, int | None] = {reports.folder / NAME: None}
-        if path is not None:
-            self._modes[Path(path)] = FOR_COLLECTORS if reports.group is None else None
+        if path:
+            self._modes[path] = FOR_COLLECTORS if reports.group is None else None
         self._before: dict[Path, str] = {}  # the page of an earlier run
         # of the run before, whose folder is the latest one until the first result
         self._earlier = reports.runs.link.resolve() / NAME if reports.runs is not None else None
@@ -508,7 +515,7 @@ class Gauges:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Name the file of --metrics."""
+        """Name the file of `reports.metrics`."""
         for path in self._modes.keys() & self.reports.written.keys():
             if path.parent != self.reports.folder:
                 terminalreporter.write_line(f"metrics: {path}")
@@ -517,12 +524,14 @@ class Gauges:
 def refuse(path: Path) -> None:
     """Raise GpuClusterError for a file that node_exporter would not read, or that cannot be written."""
     if path.suffix != ".prom":
-        raise GpuClusterError(f"--metrics={path}: node_exporter reads files that end in .prom only")
+        raise GpuClusterError(f"reports.metrics: {path}: node_exporter reads files that end in .prom only")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise GpuClusterError(f"--metrics={path}: {path.parent} is not a folder that can be written to")
+        raise GpuClusterError(
+            f"reports.metrics: {path}: {path.parent} is not a folder that can be written to"
+        )
     try:
         Folder(path.parent).close()
     except OSError as error:
         raise GpuClusterError(
-            f"--metrics={path}: {path.parent}: {error.strerror}; name another file"
+            f"reports.metrics: {path}: {path.parent}: {error.strerror}; name another file"
         ) from error

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 
 MAX_TEXT = 20_000  # characters of a failure in the event log
-# options of a run under which an item is judged
-CONDITIONS = ("partition", "reservation", "account", "access", "profile")
 LONG_COMMAND = 400  # a longer one is no help to a person at a prompt
 
 
@@ -223,14 +221,20 @@ def annotation(item: pytest.Item, record: Record, session: ClusterSession) -> li
 
 def _run_again(item: pytest.Item, session: ClusterSession) -> list[str]:
     """Return the words of a command that runs an item again, under the same conditions, before its address."""
-    option = item.config.option
-    given = [f"--{name}={value}" for name in CONDITIONS if (value := getattr(option, name))]
     # without its option such an item is left out
     required = [f"--{mark}" for mark in ("slow", "intrusive") if mark in marks_of(item)]
     nodes = session.under_test() if not node_of(item) and needs_nodes(item) else ()
     fewer = 0 < len(nodes) < sum(len(group.names) for group in session.cluster.groups)
     only = [f"--nodes={hostlist.fold(nodes)}"] if fewer else []
-    return ["pytest", f"--cluster={option.cluster}", *given, *only, *required]
+    return [*_under_conditions(item.config), *only, *required]
+
+
+def _under_conditions(config: pytest.Config) -> list[str]:
+    """Return the words of a command that starts a run on the same cluster, under the same conditions."""
+    option = config.option
+    given = [word for text in option.set for word in ("--set", text)]
+    profile = [f"--profile={option.profile}"] if option.profile else []
+    return ["pytest", f"--cluster={option.cluster}", *given, *profile]
 
 
 def untested(
@@ -244,12 +248,12 @@ def untested(
     message = f"{node} {state}: {clean(problem.text)}"
     name = f"{junit.NODE_TEST}[{node}]"
     info = session.inventory.get(node)
-    option = shlex.quote(f"--cluster={config.option.cluster}")
+    again = shlex.join([*_under_conditions(config), f"--nodes={node}"])
     state_of = ["scontrol", "show", "node", node] if session.slurm is not None else ["ssh", node, "true"]
     lines = [
         *(info.annotation() if info is not None else ()),
         f"reproduce:    {shlex.join([*slurm_conf(session), *state_of])}",
-        f"rerun:        pytest {option} --nodes={node}",
+        f"rerun:        {again}",
     ]
     waiver = session.cluster.waiver(AVAILABLE, node)
     waivers = (waiver,) if waiver is not None else ()
@@ -276,7 +280,7 @@ def unproved(
     config: pytest.Config,
 ) -> list[pytest.TestReport]:
     """Return the reports of a node ('': the cluster) that a suite has not proved: an error of a name that stays."""
-    words = ["pytest", f"--cluster={config.option.cluster}", *([f"--nodes={node}"] if node else [])]
+    words = [*_under_conditions(config), *([f"--nodes={node}"] if node else [])]
     words += ["-m", suite] if suite in {one.name for one in suites()} else []
     lines = [f"rerun:        {shlex.join(words)}"]
     name = f"test_{ENGINE_CHECK}[{node}]" if node else f"test_{ENGINE_CHECK}"
@@ -317,8 +321,7 @@ def of_run(
     record = Record(RUN_SUITE, verdict.check, "")
     record.add(verdict)
     plainly = record.as_dict()
-    option = shlex.quote(f"--cluster={config.option.cluster}")
-    lines = [f"rerun:        pytest {option}", *_simulated(session)]
+    lines = [f"rerun:        {shlex.join(_under_conditions(config))}", *_simulated(session)]
     plainly["annotation"] = [clean(line) for line in lines]
     test = f"test_{verdict.check.partition('.')[2]}[{name}]"
     shared: dict[str, Any] = {

@@ -46,7 +46,6 @@ from pytest_gpucluster.plugin.items import ItemProtocol, clean, one_line
 from pytest_gpucluster.plugin.options import (
     check_nodes,
     refuse_names,
-    refuse_slurms_options,
     refuse_unmatched,
     refuse_words,
 )
@@ -201,17 +200,17 @@ def register(config: pytest.Config) -> None:
         # with -n, this folder has a socket
         if hasattr(config, "workerinput") or getattr(config.option, "dist", "no") != "no":
             temporary_folder().close()
-        reports = Reports(group_id(config.option.report_group))
+        reports = Reports()
         session, log = open_session(config, reports)
         if session.slurm is not None and runs_tests(config.option):
             worker = getattr(config, "workerinput", {}).get("workerid", "")
             listener = StepListener(session.slurm, StepLogs(reports, worker))
             config.pluginmanager.register(listener, "gpucluster-steps")
         hooks = Hooks(config, session, log, reports)
-        options = Options.read(config.option)
+        options = Options.read(config.option, session.cluster.drain)
         config.args = choose(config, session.cluster.suites)
         memory = make_memory(config, session, log, reports)
-        gauges = Gauges(config, log, reports) if log is not None else None
+        gauges = Gauges(session.cluster, log, reports) if log is not None else None
     except GpuClusterError as error:
         raise pytest.UsageError(clean(one_line(error))) from error
     # suites may lie in an installation or checkout of another user, where pytest cannot write its cache
@@ -259,21 +258,23 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     handed: Mapping[str, str] = getattr(config, "workerinput", {})
     if "gpucluster" in handed:
         reports.folder = Path(handed["gpucluster_reports"])
-        return Worker.take_over(handed["gpucluster"], make_slurm), None
+        worker = Worker.take_over(handed["gpucluster"], make_slurm)
+        reports.group = group_id(worker.cluster.reports.group)
+        return worker, None
     option = config.option
     for check in hooks("check_options"):
         check(option)
     for module in requested(option):
         module.prepare(option, read_log)
     notes: list[str] = []
-    cluster = with_options(find_cluster(option.cluster, option.profile, notes), option)
+    cluster = with_options(find_cluster(option, notes), option)
+    reports.group = group_id(cluster.reports.group)
     notes += cluster.warnings
     selection = Selection.parse(option.nodes, option.exclude_nodes)
     slurm = make_slurm(cluster)
-    options = Options.read(option)
+    options = Options.read(option, cluster.drain)
     if options.wanted and slurm is None:
         raise ConfigError(f"--drain and --resume-passing: cluster {cluster.name} has no scheduler")
-    refuse_slurms_options(option, cluster)
     refuse_names(cluster)
     notes += refuse_unmatched(config, cluster)
     if slurm is not None:
@@ -291,7 +292,8 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
     check_min_nodes(option.min_nodes, plan.selected)
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
-    log = open_log(option, run, reports, full=is_full(config)) if runs_tests(option) else None
+    keep, full = cluster.reports.keep, is_full(config)
+    log = open_log(option, run, reports, keep=keep, full=full) if runs_tests(option) else None
     session = Controller(cluster, inventory, plan, slurm)
     session.notes = notes
     if slurm is not None:
@@ -309,11 +311,11 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     return session, log
 
 
-def open_log(option: Any, run: str, reports: Reports, *, full: bool) -> EventLog:
+def open_log(option: Any, run: str, reports: Reports, *, keep: int, full: bool) -> EventLog:
     """Open the event log in the folder of the run, and empty what would pass for this run's --junitxml if it were killed."""
     root = Path(option.report_dir)
     try:
-        reports.runs = RunFolder(root, run, most=option.keep_runs, full=full, group=reports.group)
+        reports.runs = RunFolder(root, run, most=keep, full=full, group=reports.group)
     except OSError as error:
         raise ConfigError(
             f"cannot write {root}: {error.strerror}: --report-dir=DIR names another folder"
@@ -363,10 +365,10 @@ def make_memory(
     return Memory(path, log, reports) if path is not None and log is not None else None
 
 
-def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
+def find_cluster(option: Any, notes: list[str]) -> Cluster:
     """Load the cluster file; `sandbox` is started where it does not run, and `notes` gets a line then."""
-    if name != "sandbox":
-        return load_cluster(name, profile=profile)
+    if option.cluster != "sandbox":
+        return load_cluster(option.cluster, profile=option.profile, changes=option.set)
     from pytest_gpucluster.sandbox import Sandbox, refused  # real clusters have no need of it
 
     sandbox = Sandbox()
@@ -376,7 +378,7 @@ def find_cluster(name: str, profile: str | None, notes: list[str]) -> Cluster:
         notes.append(
             "sandbox: started for this run, and continues after it; stop it with: gpucluster sandbox down"
         )
-    return load_cluster(str(sandbox.cluster_file), profile=profile)
+    return load_cluster(str(sandbox.cluster_file), profile=option.profile, changes=option.set)
 
 
 def requested(option: Any) -> list[OnRequest]:
@@ -386,11 +388,7 @@ def requested(option: Any) -> list[OnRequest]:
 
 def with_options(cluster: Cluster, option: Any) -> Cluster:
     """Return the cluster with the settings that the command line replaces."""
-    given: dict[str, Any] = {
-        key: value
-        for key in ("partition", "reservation", "account")
-        if (value := getattr(option, key)) is not None
-    }
+    given: dict[str, Any] = {}
     if option.time_limit is not None:
         try:
             given["time"] = parse_option_time(option.time_limit)
@@ -403,12 +401,6 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
     update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=given)}
     if option.min_nodes is not None:
         update["min_nodes"] = option.min_nodes
-    if option.access is not None:
-        update["access"] = option.access
-    if "partition" in given:
-        update["groups"] = tuple(
-            group.model_copy(update={"partition": given["partition"]}) for group in cluster.groups
-        )
     cluster = cluster.model_copy(update=update)
     of_suites = {check: why for found in hooks("not_applicable") for check, why in found(cluster).items()}
     return cluster.model_copy(update={"not_applicable": {**of_suites, **cluster.not_applicable}})

@@ -149,7 +149,10 @@ def _record(run: Run) -> dict[str, Any]:
         "nodes": run.selected,
         "suites": run.suites,
         "options": shlex.join(
-            word for pair in as_dict(start.get("scope")).items() for word in map(_text, pair)
+            word
+            for name, value in as_dict(start.get("scope")).items()
+            for one in (value if isinstance(value, list) else [value])
+            for word in (_text(name), _text(one))
         ),
         "criteria": [
             {key: _text(group.get(key)) for key in ("nodes", "profile", "description", "source")}

@@ -53,7 +53,7 @@ def over_ssh(box: Sandbox, folder: Path, *args: str, files: dict[str, str] | Non
     where = ["."] if files else [str(suites_path())]
     argv = [str(box.layout.bin / "sandbox-login"), sys.executable, "-m", "pytest", "--cluster=nodes.yaml"]
     done = subprocess.run(
-        [*argv, "--access=ssh", *args, *where],
+        [*argv, "--set=access=ssh", *args, *where],
         cwd=folder,
         env=environment(SLURM_CONF="/no/such/slurm.conf"),
         capture_output=True,
@@ -102,7 +102,7 @@ def test_what_needs_slurm_is_not_applicable_and_says_why(drained: tuple[Run, dic
         run.outcomes[next(name for name in run.outcomes if "test_limits[gpu01]" in name)] == "not applicable"
     )
     case = next(case for name, case in run.cases.items() if "slurm" in name and case.result)
-    assert "the nodes are reached over SSH, without Slurm (--access=ssh)" in case.result[0].message
+    assert "the nodes are reached over SSH, without Slurm (access: ssh)" in case.result[0].message
     assert run.event("finish")["processes"] == {}
 
 

@@ -68,7 +68,7 @@ def test_inside_its_reservation_a_node_is_not_out_for_being_reserved(
         ),
         ("PartitionTimeLimit", "MaxTime=0-00:10:00, 0-01:00:00 was requested: slurm.time or --time"),
         ("Node count specification invalid", "MaxNodes=2, 3 were requested: fewer --nodes"),
-        ("Invalid account or account/partition", "AllowAccounts=physics,ops: slurm.account or --account"),
+        ("Invalid account or account/partition", "AllowAccounts=physics,ops: slurm.account"),
         ("Invalid qos specification", "DenyQos=low: another slurm.qos"),
     ],
 )

@@ -181,7 +181,7 @@ def test_states_of_all_versions(text: str, base: str, flags: set[str]) -> None:
     assert inventory.parse_state(text) == (base, frozenset(flags))
 
 
-RESERVATION = "held by a reservation (scontrol show reservation); the option --reservation runs within it"
+RESERVATION = "held by a reservation (scontrol show reservation); --set slurm.reservation=NAME runs within it"
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ STUCK = StuckJob("77", "jane", 600.0, 300.0)
         (
             _info("RESERVED"),
             Outcome.NOT_CHECKED,
-            "IDLE+RESERVED: held by a reservation (scontrol show reservation); the option --reservation runs within it",
+            "IDLE+RESERVED: held by a reservation (scontrol show reservation); --set slurm.reservation=NAME runs within it",
         ),
         (
             _info("DOWN*", **REASON),

@@ -396,7 +396,7 @@ class _Holder:
         length = units.format_duration(self.request.time)
         return {
             node: f"reservation {one.name} begins {one.start}, before a job of {length} would end: use a shorter --time, or "
-            f"--reservation={one.name}"
+            f"--set slurm.reservation={one.name}"
             for one in soon
             for node in self.request.nodes
             if node in one.nodes and one.name != self.request.reservation

@@ -160,8 +160,8 @@ def _partition_limits(partition: PartitionInfo, request: JobRequest, error: str)
         yield f"MaxNodes={partition.max_nodes}, {count} were requested: fewer --nodes"
     for about, name, names, key in (
         ("account", "AllowGroups", partition.allow_groups, "run as a member"),
-        ("account", "AllowAccounts", partition.allow_accounts, "slurm.account or --account"),
-        ("account", "DenyAccounts", partition.deny_accounts, "another slurm.account or --account"),
+        ("account", "AllowAccounts", partition.allow_accounts, "slurm.account"),
+        ("account", "DenyAccounts", partition.deny_accounts, "another slurm.account"),
         ("qos", "AllowQos", partition.allow_qos, "slurm.qos"),
         ("qos", "DenyQos", partition.deny_qos, "another slurm.qos"),
     ):

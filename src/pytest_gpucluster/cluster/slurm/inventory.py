@@ -57,8 +57,8 @@ _BAD_FLAGS = {
     "POWER_DOWN": "Slurm is about to switch it off (scontrol power down, SuspendTime)",
     "REBOOT_ISSUED": "it reboots (scontrol reboot)",
     "REBOOT_REQUESTED": "it will reboot when its jobs have ended (scontrol reboot)",
-    "MAINTENANCE": "held by a reservation (scontrol show reservation); the option --reservation runs within it",
-    "RESERVED": "held by a reservation (scontrol show reservation); the option --reservation runs within it",
+    "MAINTENANCE": "held by a reservation (scontrol show reservation); --set slurm.reservation=NAME runs within it",
+    "RESERVED": "held by a reservation (scontrol show reservation); --set slurm.reservation=NAME runs within it",
     "EXTERNAL": "slurm.conf has State=EXTERNAL: Slurm runs no slurmd and no step there",
 }
 _STATE_WORDS = {

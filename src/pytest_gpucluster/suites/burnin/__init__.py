@@ -25,10 +25,6 @@ SUITE = Suite(
     ),
     options={
         "--burnin-time": {"metavar": "TIME", "help": "run the burnin suite for this time: 30m, 4h"},
-        "--burnin-profile": {
-            "choices": ("steady", "cycles", "bursts"),
-            "help": "steady heat (default); cycles of heat and idle; bursts that switch all GPUs of all nodes together",
-        },
         "--burnin-resume": {
             "metavar": "EVENTS",
             "help": "continue the burn-in of this events.jsonl for its remaining time, without nodes that failed it",

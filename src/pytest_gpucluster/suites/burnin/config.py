@@ -57,7 +57,7 @@ class BurninConfig(Section):
     loads: tuple[Load, ...] = Field(ALL, min_length=1, description="loads to run")
     profile: Shape = Field(
         "steady",
-        description="how the GPUs are loaded over time, --burnin-profile overrides it: `steady` heat; `cycles` of heat and "
+        description="how the GPUs are loaded over time: `steady` heat; `cycles` of heat and "
         "idle; `bursts` that switch all GPUs of all nodes together",
     )
     # heat of a cycle; whole rounds

@@ -1,4 +1,4 @@
-"""The options --burnin-time, --burnin-profile and --burnin-resume."""
+"""The options --burnin-time and --burnin-resume."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def configure(option: Any, cluster: Cluster) -> tuple[Cluster, float]:
     """Return the cluster with the time of this burn-in, and the minimum duration of the allocation in seconds."""
     config = cluster.section(BurninConfig)
     total = seconds(option, config)
-    profile = option.burnin_profile or config.profile
-    burnin = config.model_copy(update={"time": total, "profile": profile})
+    burnin = config.model_copy(update={"time": total})
     return cluster.model_copy(update={"burnin": burnin}), total + OVERHEAD
 
 

@@ -1,0 +1,133 @@
+"""Changes of a cluster file for one run, KEY=VALUE: the option --set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.config import Cluster
+
+FILE = """
+groups:
+  - {nodes: "gpu[01-02]", partition: batch}
+  - {nodes: "gpu[03-04]", partition: batch}
+slurm: {partition: batch, reservation: maint, extra_args: [--qos=low, --nice]}
+required: [gpu.count]
+settings: {least: 200}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "prod.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def changed(file: Path, *changes: str) -> Cluster:
+    return load_cluster(file, changes=changes)
+
+
+def refused(file: Path, *changes: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        changed(file, *changes)
+    return str(caught.value)
+
+
+def test_a_value_is_replaced_as_if_the_file_had_it(file: Path) -> None:
+    slurm = changed(file, "slurm.partition=debug", "slurm.time=90m", "slurm.account=ops").slurm
+    assert (slurm.partition, slurm.time, slurm.account, slurm.reservation) == ("debug", 5400, "ops", "maint")
+
+
+def test_null_removes_a_value_and_the_last_change_of_a_key_wins(file: Path) -> None:
+    assert changed(file, "slurm.reservation=null").slurm.reservation is None
+    assert changed(file, "reports.keep=4", "reports.keep=5").reports.keep == 5
+
+
+def test_a_value_is_yaml_and_a_list_has_indices(file: Path) -> None:
+    cluster = changed(
+        file, "groups[1].partition=debug", "required=[os.time_sync, gpu.xid]", "slurm.extra_args[0]=--qos=a=b"
+    )
+    assert [group.partition for group in cluster.groups] == ["batch", "debug"]
+    assert cluster.required == ("os.time_sync", "gpu.xid")
+    assert cluster.slurm.extra_args == ("--qos=a=b", "--nice")
+
+
+def test_a_section_that_the_file_leaves_out_is_made(file: Path) -> None:
+    assert changed(file, "drain.retries=3").drain.retries == 3
+    assert changed(file, "burnin.profile=cycles").sections()["burnin"].model_dump()["profile"] == "cycles"
+
+
+def test_settings_of_a_site_have_types_as_in_the_file(file: Path) -> None:
+    cluster = changed(file, "settings.least=300", "settings.name='300'", "settings.on=true")
+    assert cluster.settings == {"least": 300, "name": "300", "on": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("slurm.partitoin=debug", "slurm.partitoin: unknown key; did you mean 'partition'?"),
+        ("slurm.time=soon", "slurm.time: "),
+        ("acces=ssh", "acces: unknown key; did you mean 'access'?"),
+        ("reports.keep=0", "reports.keep: must be greater than or equal to 1, not '0'"),
+        ("groups[1].partion=x", "groups[1].partion: unknown key; did you mean 'partition'?"),
+        ("groups[2].partition=x", "has no groups[2] with keys"),
+        ("slurm.partition.name=x", "has no slurm.partition with keys"),
+        ("slurm.extra_args[2]=x", "has no slurm.extra_args[2]"),
+        ("slurm.reservation=", "must be KEY=VALUE, like slurm.reservation=maint (null removes a value)"),
+        ("slurm.reservation", "must be KEY=VALUE, like slurm.reservation=maint (null removes a value)"),
+        ("=x", "must be KEY=VALUE, like slurm.reservation=maint (null removes a value)"),
+        ("slurm..x=y", "must be KEY=VALUE, like slurm.reservation=maint (null removes a value)"),
+        ("required=[a", "not YAML"),
+        ("required=!!python/object:a b", "is not supported; write the plain value"),
+        ("slurm.reservation=# none", "has no value: write one, or null"),
+        ("nodes=gpu01", "groups: 'nodes' at the top is for a single group; use one of the two"),
+    ],
+)
+def test_a_wrong_change_is_one_line_that_names_the_option(file: Path, text: str, said: str) -> None:
+    line = refused(file, text)
+    assert "\n" not in line
+    assert said in line
+    if "groups: " not in said:  # the key of the file, not that of the option, is wrong there
+        assert line.startswith(f"--set {text}: ")
+
+
+def test_errors_of_the_file_keep_their_lines(file: Path) -> None:
+    file.write_text(FILE.replace("required:", "requird:"))
+    line = refused(file, "slurm.partition=debug")
+    assert line.startswith(f"{file}:6: requird: unknown key")
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("slurm.partition=debug", "access=ssh"),
+        ("slurm.reservation=x", "slurm.scheduler=none"),
+        ("ssh.user=me", "slurm.time=1h"),
+    ],
+)
+def test_a_change_without_effect_is_refused(file: Path, text: str, more: str) -> None:
+    assert "has no effect" in refused(file, text, more)
+
+
+def test_what_the_file_has_for_the_other_access_is_no_warning(file: Path) -> None:
+    assert changed(file, "access=ssh").warnings == ()
+    file.write_text(f"{FILE}access: ssh\n")
+    assert len(load_cluster(file).warnings) == 3
+
+
+def test_the_empty_list_of_a_change_is_no_warning(file: Path) -> None:
+    assert changed(file, "required=[]").required == ()
+    assert changed(file, "required=[]").warnings == ()
+
+
+def test_a_changed_list_loses_the_lines_of_the_file(file: Path) -> None:
+    line = refused(file, "slurm.extra_args=[--qos=a, --no-shell]")
+    assert line.startswith("--set slurm.extra_args=[--qos=a, --no-shell]: slurm.extra_args[1]: ")
