@@ -67,7 +67,7 @@ HOOKS = {
     "a list of what could not be read",
     "not_applicable": "a function of the cluster; it returns {check: why it does not apply there}",
     "on_request": "a module; the tests of the suite run only if a run selects them",
-    "simulated_payload": "a function; it returns the program that the sandbox runs on simulated devices in place of the "
+    "simulated_payload": "a function; it returns the program that the sandbox runs on simulated devices instead of the "
     "suite's payload",
     "tried": "a function (suite, section, Software of core/survey.py, GPUs); it returns what the suite would run on a node, "
     "and what is missing; by default that are the `frameworks`",

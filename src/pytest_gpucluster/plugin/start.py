@@ -111,7 +111,7 @@ def shell_warning(
     if cluster.transport.kind != "local" or cluster.access == "ssh":
         return {}
     names = sorted(name for name in shell if matters(name) and not _passed_by(cluster, name))
-    least = {name: asked for found in hooks("least_limits") for name, asked in found(cluster).items()}
+    least = {name: value for found in hooks("least_limits") for name, value in found(cluster).items()}
     lower = [
         name
         for name in inherited_limits(slurm)
