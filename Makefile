@@ -35,7 +35,7 @@ help:
 	@echo "make nightly  the tests that \`make test\` leaves out: every site of tests/first_night, the documents as a stranger"
 	@echo "make corpus  judge recorded output of real machines; prints sensitivity and specificity"
 	@echo "make first-night  each suite alone at every site of tests/first_night: its verdict there (SITES='plain image')"
-	@echo "make mutation  change the source a little, print each change that no fast test notices (SEED, COUNT, MINUTES, PACKAGES, SANDBOX, TESTS)"
+	@echo "make mutation  change functions a little with mutmut, print each change that no test of the module detects (SEED, COUNT, MINUTES, PACKAGES)"
 	@echo "make oldest  the plugin's tests with the lowest releases that pyproject.toml allows (OLDEST=python3.10)"
 	@echo "make lint    ruff, mypy and shellcheck"
 	@echo "make docs    build the documentation site in site/; a broken link or anchor fails"
@@ -78,12 +78,12 @@ corpus: $(VENV)/.ready
 first-night: $(VENV)/.ready slurm $(FRAMEWORKS)/.ready
 	@$(BIN)/python tools/first_night.py $(SITES)
 
-# PACKAGES: below src/pytest_gpucluster, as `drain kit/gpu/xid.py`; SANDBOX=1: below slurm-sandbox/src/slurm_sandbox. The first run measures the tests, which takes minutes
-COUNT ?= 160
+# PACKAGES: below src/pytest_gpucluster, as `drain kit/gpu/xid.py`
+COUNT ?= 300
 MINUTES ?= 10
 mutation: $(VENV)/.ready
-	@$(BIN)/python tools/mutation.py --seed $(SEED) --count $(COUNT) --minutes $(MINUTES) $(if $(TESTS),--tests $(TESTS)) \
-	  $(if $(SANDBOX),--root slurm-sandbox --package slurm_sandbox) $(PACKAGES)
+	@$(BIN)/pip install -q --disable-pip-version-check 'mutmut>=3.8,<4'
+	@$(BIN)/python tools/mutation.py --seed $(SEED) --count $(COUNT) --minutes $(MINUTES) $(PACKAGES)
 
 # a bound in pyproject.toml that nobody runs is a guess
 OLDEST ?= $(PYTHON)

@@ -1,4 +1,4 @@
-"""The norm of a fleet and who deviates from it, and duplicates."""
+"""The norm of a fleet and who deviates from it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from kernel_logs import fold
 
 from pytest_gpucluster.core import check as verdict
 from pytest_gpucluster.core import majority as fleet
-from pytest_gpucluster.core import outliers
 from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding, Verdict
 from pytest_gpucluster.core.common_cause import NO_MAJORITY
 from pytest_gpucluster.core.majority import Norm, decides, differs, less, near, norm, older, owners
-from pytest_gpucluster.core.outliers import Halves, Outliers, beyond_spread
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.kit.framework.payload_result import (
     PayloadResult,
@@ -127,6 +125,15 @@ def test_long_values_are_shown_from_where_they_part() -> None:
     )
 
 
+def test_long_values_of_a_finding_begin_where_they_differ() -> None:
+    usual, other = "x" * 300 + "A" * 200, "x" * 300 + "B" * 200
+    found = norm([("n1", usual), ("n2", usual), ("n3", other)])
+    mine, theirs = (f"...{'x' * 20}{letter * 140}..." for letter in "BA")
+    assert list(found.judge_result("list", other)) == [Finding("list", mine, f"{theirs}, as on 2 of 3 nodes")]
+    (warning,) = found.judge("list", other, worse=less, harmless="more")
+    assert warning == Advisory("list", f"{other}: more", f"{theirs}, as on 2 of 3 nodes")
+
+
 def test_a_long_list_of_nodes_is_cut_and_counted() -> None:
     odd = norm((f"gpu{number:04}", str(number % 2)) for number in range(1, 201))
     (one,) = odd.judge("x", "1", worse=differs)
@@ -168,10 +175,13 @@ def test_only_the_faulty_direction_condemns_and_a_warning_may_name_the_other() -
         ("5.14.0-427.13.1.el9_4.x86_64", "5.14.0-503.11.1.el9_5.x86_64", True),
         ("5.14.0-503.11.1.el9_5.x86_64", "5.14.0-427.13.1.el9_4.x86_64", False),
         ("6.8.0-45-generic", "6.8.0-45-generic", False),
-        ("6.8.0-45-generic", "6.8.0-1015-nvidia", True),  # another flavour is not ordered
+        # another flavour is not ordered, whichever has the higher number
+        ("6.8.0-45-generic", "6.8.0-1015-nvidia", True),
+        ("6.8.0-1015-nvidia", "6.8.0-45-generic", True),
+        ("5.3.18-2-RT", "5.3.18-1-PREEMPT", True),
         ("ubuntu 22.04", "ubuntu 24.04", True),
         ("ubuntu 24.04", "ubuntu 22.04", False),
-        ("debian 12", "ubuntu 22.04", True),
+        ("ubuntu 22.04", "debian 12", True),
     ],
 )
 def test_an_older_version_and_a_version_of_another_kind_deviate(
@@ -232,89 +242,6 @@ def test_without_a_majority_the_finding_is_one_of_the_cluster_but_two_results_ar
     ]
     assert [it.setting for it in halves.judge_result("driver", "550.54")] == [""]
     assert [getattr(it, "setting", None) for it in _fleet(2, 1).judge("driver", "B", worse=differs)] == [""]
-
-
-# --- value by value ---
-
-# --- who stands apart
-
-
-@pytest.mark.parametrize(
-    ("distance", "mad", "among", "beyond"),
-    [
-        # 3.5 / 0.6745 = 5.18903; of 8000 the normal distribution's quantile of 1 - 0.001 / 8000 is 5.15774
-        (5.1891, 1.0, 1, True), (5.1889, 1.0, 1, False), (-5.1891, 1.0, 1, True), (-5.1889, 1.0, 1, False),
-        (10.3782, 2.0, 4, True), (10.3779, 2.0, 4, False), (7.6468, 1.0, 8000, True), (7.6466, 1.0, 8000, False),
-        (0.001, 0.0, 8000, True), (0.0, 0.0, 1, True), (3.5, 0.6745, 1, True),
-    ],
-)  # fmt: skip
-def test_a_distance_beyond_the_spread(distance: float, mad: float, among: int, *, beyond: bool) -> None:
-    assert beyond_spread(distance, mad, among=among) is beyond
-    if among == 1:
-        assert beyond_spread(distance, mad) is beyond
-
-
-def by_name(*values: float) -> dict[str, float]:
-    return dict(zip("abcdefghij", values, strict=False))
-
-
-def test_outliers_in_full() -> None:
-    assert outliers.FEWEST == 4
-    assert outliers.outliers(by_name(100.0, 90.0, 100.0)) == Outliers(
-        100.0, 0.0, {}, {}, "3 values are too few to name an outlier (spread 10)"
-    )
-    assert outliers.outliers(by_name(100.0)).note == "1 values are too few to name an outlier (spread 0)"
-    assert outliers.outliers(by_name(100.0, 100.0, 80.0, 100.0, 125.0, 100.0)) == Outliers(
-        100.0, 0.0, {"c": -0.2}, {"e": 0.25}
-    )
-    assert outliers.outliers(by_name(-100.0, -100.0, -80.0, -100.0)) == Outliers(-100.0, 0.0, {"c": -0.2}, {})
-    zero = outliers.outliers(by_name(0.0, 0.0, 0.0, 5.0))
-    assert zero == Outliers(0.0, 0.0, {}, {}, "median is 0: no relative distance")
-    # median 101, MAD 1: of 8 values 3.662 / 0.6745 = 5.429 is beyond the spread; 5.05 is the least distance
-    spread = by_name(100.0, 102.0, 100.0, 102.0, 100.0, 102.0, 95.58, 106.42)
-    assert outliers.outliers(spread).low == outliers.outliers(spread).high == {}
-    spread = by_name(100.0, 102.0, 100.0, 102.0, 100.0, 102.0, 95.56, 106.44)
-    assert list(outliers.outliers(spread).low) == ["g"]
-    assert list(outliers.outliers(spread).high) == ["h"]
-    assert outliers.outliers(spread, min_relative=0.06).low == {}
-
-
-@pytest.mark.parametrize(
-    ("least", "low"), [(0.05, {}), (0.049, {"d": -0.05})],
-)  # fmt: skip
-def test_the_least_distance_is_not_enough_by_itself(least: float, low: dict[str, float]) -> None:
-    assert outliers.outliers(by_name(100.0, 100.0, 100.0, 95.0), min_relative=least).low == low
-    assert outliers.outliers(by_name(100.0, 100.0, 100.0, 95.0)).low == {}
-
-
-@pytest.mark.parametrize(
-    ("values", "halves"),
-    [
-        ((50.0, 51.0, 100.0, 102.0), Halves(("a", "b"), ("c", "d"), 50.5, 101.0)),
-        ((100.0, 50.0, 102.0, 51.0), Halves(("b", "d"), ("a", "c"), 50.5, 101.0)),
-        ((50.0, 51.0, 52.0, 100.0, 102.0), Halves(("a", "b", "c"), ("d", "e"), 51.0, 101.0)),
-        ((50.0, 51.0, 100.0, 101.0, 102.0), None),  # a minority is named as outliers
-        ((50.0, 51.0, 52.0, 102.0), None),  # one alone is fast
-        ((50.0, 50.0, 50.0, 50.0, 60.0, 100.0, 100.0), Halves(tuple("abcde"), ("f", "g"), 50.0, 100.0)),
-        ((50.0, 50.0, 50.0, 50.0, 90.0, 100.0, 100.0), Halves(tuple("abcd"), tuple("efg"), 50.0, 100.0)),
-        ((95.0, 95.0, 100.0, 100.0), None),  # the least distance
-        ((94.9, 94.9, 100.0, 100.0), Halves(("a", "b"), ("c", "d"), 94.9, 100.0)),
-        ((80.0, 90.0, 100.0, 110.0), None),  # no wider than noise
-        # MAD of the slow half 1, of the fast one 0: the gap must be 5.189
-        ((90.0, 92.0, 97.18, 97.18), None),
-        ((90.0, 92.0, 97.20, 97.20), Halves(("a", "b"), ("c", "d"), 91.0, 97.20)),
-        ((90.0, 90.0, 95.18, 97.18), None),
-        ((90.0, 90.0, 95.20, 97.20), Halves(("a", "b"), ("c", "d"), 90.0, 96.20)),
-    ],
-)  # fmt: skip
-def test_a_fleet_of_two_speeds(values: tuple[float, ...], halves: Halves | None) -> None:
-    found = outliers.outliers(by_name(*values)).halves
-    assert (found is None) is (halves is None)
-    if found and halves:
-        assert (found.slow, found.fast) == (halves.slow, halves.fast)
-        assert (found.slow_median, found.fast_median) == pytest.approx(
-            (halves.slow_median, halves.fast_median)
-        )
 
 
 # --- the norm

@@ -695,3 +695,18 @@ def test_the_reasons_of_the_page_are_those_of_gpucluster() -> None:
     reasons = re.findall(r"gpucluster:gpu\.\w+ .*? sum=[0-9a-f]{8}", PAGE)
     found = [read_reason(f"gpu{number:02}", text) for number, text in enumerate(reasons, 1)]
     assert [one.checks for one in found if one] == [("gpu.count",), ("gpu.nvlink_state", "gpu.count")]
+
+
+def test_commands_for_slurm() -> None:
+    assert policy.drain_command("gpu01", "why") == (
+        "scontrol",
+        "update",
+        "NodeName=gpu01",
+        "State=DRAIN",
+        "Reason=why",
+    )
+    assert policy.undrain_command("gpu01") == ("scontrol", "update", "NodeName=gpu01", "State=UNDRAIN")
+
+
+def test_a_node_with_every_flag_of_slurm_may_be_drained() -> None:
+    assert policy.why_not_drain(node("IDLE", *policy.FLAGS_OF_SLURM)) == ""

@@ -59,7 +59,7 @@ def outliers(values: Mapping[str, float], *, min_relative: float = 0.05) -> Outl
     With fewer than 4 values there is no outlier, only a note. ValueError without any value.
     """
     if not values:
-        raise ValueError("no values: outliers of nothing")
+        raise ValueError("outliers need at least one value")
     median = statistics.median(values.values())
     mad = statistics.median(abs(value - median) for value in values.values())
     if len(values) < FEWEST:

@@ -601,17 +601,12 @@ def probes() -> list[Probe[Any]]:
 
 
 def test_each_probe_has_its_name_its_limit_and_its_command_to_look_again() -> None:
-    assert (enroot.jobs_of(()), os_facts.read_line("x")) == (
-        {},
-        "x",
-    )  # make mutation: this test reaches these modules
     assert (enroot.NAMES.command, base.RESPONDS.command) == (f"{enroot.SEARCH}; enroot list", "true")
     assert {one.name: (one.by_hand, one.timeout, one.alone) for one in probes()} == BY_HAND
     assert not any(one.root for one in probes())
 
 
 def test_basics_asks_for_each_section() -> None:
-    assert os_facts.read_line("x") == "x"  # make mutation: this test reaches the module
     files = "/proc/uptime /proc/loadavg /proc/cmdline"
     sysctls = (
         "/proc/sys/kernel/core_pattern /proc/sys/kernel/pid_max /proc/sys/kernel/randomize_va_space "
