@@ -95,5 +95,5 @@ def test_the_gap_between_two_speeds_is_measured_by_the_number_of_values() -> Non
 
 
 def test_no_values_are_an_error() -> None:
-    with pytest.raises(ValueError, match="^outliers need at least one value$"):
+    with pytest.raises(ValueError, match=r"^outliers need at least one value$"):
         outliers.outliers({})
