@@ -44,7 +44,7 @@ class Outer:
 '''
 
 
-def _run(source: str) -> tuple[object, ...]:
+def _run(source: str) -> object:
     scope: dict[str, object] = {}
     exec(source, scope)
     return eval("value(4), value.__doc__, Outer.Inner().size, Outer.plain(5)", scope)
