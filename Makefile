@@ -27,7 +27,7 @@ TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4
 MKDOCS ?= mkdocs>=1.6,<2 mkdocs-material>=9.5,<10
 
-.PHONY: help demo test nightly first-night corpus mutation oldest lint format docs release bench fuzz chaos schema clean slurm packages reframe
+.PHONY: help demo test nightly first-night corpus mutation oldest lint format docs release bench fuzz chaos clean slurm packages reframe
 
 help:
 	@echo "make demo    run the acceptance suites against a sandbox: a real Slurm of virtual nodes"
@@ -41,7 +41,7 @@ help:
 	@echo "make docs    build the documentation site in site/; a broken link or anchor fails"
 	@echo "make release  build sdists and wheels in dist/, check them and run each in a fresh environment; uploads nothing"
 	@echo "make fuzz    many random inputs to every reader (FUZZ_EXAMPLES, FUZZ_SECONDS)"
-	@echo "make bench   print the cost ratios; FULL=1: at all sizes"
+	@echo "make bench   print the cost ratios (FULL=1: at all sizes; ONLY=controller.py)"
 	@echo "make chaos   kill runs at random moments, look at what they leave (KILLS=300 SEED=1: about half an hour)"
 
 $(VENV)/.ready: pyproject.toml slurm-sandbox/pyproject.toml src/pytest_gpucluster/__init__.py
@@ -125,9 +125,9 @@ fuzz: $(VENV)/.ready slurm
 	@[ $(FUZZ_SECONDS) = 0 ] || { $(BIN)/pip install -q --disable-pip-version-check 'atheris>=3' && \
 	  $(BIN)/python tools/fuzz.py $(FUZZ_SECONDS); }
 
-# quick: the smallest sizes, a few minutes; FULL=1: all sizes, hours where ReFrame takes part
+# quick: the smallest sizes, a few minutes; FULL=1: all sizes, hours where ReFrame takes part; ONLY: some of the benchmarks
 bench: $(VENV)/.ready slurm reframe
-	@PATH=$$PATH:/usr/sbin $(BIN)/python benchmarks/all.py $(if $(FULL),--full)
+	@PATH=$$PATH:/usr/sbin $(BIN)/python benchmarks/all.py $(if $(FULL),--full) $(ONLY)
 
 # for the comparison only, in a venv of its own
 reframe: .cache/reframe/.ready

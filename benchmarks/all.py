@@ -31,8 +31,11 @@ def main() -> int:
     """Run them; a benchmark that fails does not keep the others from running."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true")
-    failed = []
-    for script, *options in FULL if parser.parse_args().full else QUICK:
+    parser.add_argument("only", nargs="*", metavar="SCRIPT", help="default: all")
+    chosen, failed = parser.parse_args(), []
+    for script, *options in FULL if chosen.full else QUICK:
+        if chosen.only and script not in chosen.only:
+            continue
         print(f"== {script} {' '.join(options)}", flush=True)
         if subprocess.run([sys.executable, str(HERE / script), *options], check=False).returncode:
             failed.append(script)

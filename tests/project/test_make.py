@@ -1,0 +1,109 @@
+"""Each target of the Makefile runs, in its cheapest form, in a copy of the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+COLLECT = {
+    "PYTEST_ADDOPTS": "--collect-only -qq"
+}  # these tests are part of what `make test` and `make nightly` run
+CASES: dict[str, tuple[str, dict[str, str], str]] = {  # target: (its variables, environment, what it prints)
+    "help": ("", {}, "make demo"),
+    "slurm": ("", {}, ""),
+    "packages": ("", {}, ""),
+    "reframe": ("", {}, ""),
+    "lint": ("", {}, "no issues found"),
+    "format": ("", {}, "left unchanged"),
+    "docs": ("", {}, "Documentation built"),
+    "release": ("", {}, "release: dist/ has version"),
+    "demo": ("", {"PYTEST_ADDOPTS": "-m gpu"}, "4 nodes"),
+    "test": ("", COLLECT, "test_make.py"),
+    "nightly": ("", COLLECT, "test_make.py"),
+    "oldest": ("", COLLECT, "test_models.py"),
+    "corpus": ("", {}, "0 wrong"),
+    "first-night": ("SITES=plain", {}, "1 sites, 0 wrong"),
+    "fuzz": ("FUZZ_EXAMPLES=5 FUZZ_SECONDS=1", {}, "0 readers crashed"),
+    "mutation": ("COUNT=3 PACKAGES=core/outliers.py", {}, "of 3 changes detected"),
+    "chaos": ("KILLS=1", {}, "leaked 0, lost 0, wrong 0"),
+    "bench": ("ONLY=import_cost.py", {}, "import_cost.py"),
+    "clean": ("", {}, ""),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the files of this one, and its environments by links: `make clean` removes the links alone."""
+    copy = tmp_path_factory.mktemp("checkout")
+    git = ("git", "-c", "user.name=test", "-c", "user.email=test@localhost")
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in filter(lambda name: (ROOT / name).exists(), listed.stdout.splitlines()):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    subprocess.run([*git, "init", "-q"], cwd=copy, check=True)
+    subprocess.run([*git, "add", "-A"], cwd=copy, check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "copy"], cwd=copy, check=True)
+    (copy / ".venv").symlink_to(ROOT / ".venv")
+    (copy / ".cache").mkdir()
+    for name in ("docs", "frameworks", "reframe"):
+        if (ROOT / ".cache" / name / ".ready").exists():
+            (copy / ".cache" / name).symlink_to(ROOT / ".cache" / name)
+    return copy
+
+
+def test_every_target_has_a_case_and_every_case_a_target() -> None:
+    assert set(CASES) == TARGETS
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert phony
+    assert set(phony.group(1).split()) == TARGETS
+
+
+def test_help_describes_every_target_that_is_typed() -> None:
+    described = set(re.findall(r'@echo "make ([a-z-]+)', MAKEFILE))
+    assert TARGETS - described == {"help", "format", "clean", "slurm", "packages", "reframe"}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", CASES)
+def test_target_runs(checkout: Path, tmp_path: Path, target: str) -> None:
+    variables, environment, expected = CASES[target]
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_", "MAKE"))
+    }
+    # what is installed is not installed anew because files of the copy are newer
+    ready = [
+        word
+        for one in (".venv", ".cache/docs", ".cache/frameworks", ".cache/reframe")
+        for word in ("-o", f"{one}/.ready")
+        if (checkout / one / ".ready").exists()
+    ]
+    done = subprocess.run(
+        ["make", *ready, target, *variables.split()],
+        cwd=checkout,
+        env={
+            **inherited,
+            "GPUCLUSTER_SANDBOX": str(tmp_path / "sandbox"),
+            "TMPDIR": str(tmp_path),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed[-3000:]
+    assert expected in printed, printed[-3000:]
