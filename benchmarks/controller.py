@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from stamp import stamp
 from tabulate import tabulate
 
 from pytest_gpucluster.sandbox import Sandbox
@@ -225,6 +226,7 @@ def main() -> None:
     head += ["empty pytest s", "CPU s", "MiB"] if options.floor else []
     rows = [judge(nodes, options.checks, options) for nodes in options.nodes]
     print(tabulate(rows, headers=head, disable_numparse=True))
+    print(stamp())
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from stamp import stamp
+
 from pytest_gpucluster.cluster.channel.channel import Fleet
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.sandbox import Sandbox
@@ -80,7 +82,7 @@ def main() -> None:
         finally:
             sandbox.down()
     bare = statistics.median(run["bare srun"] for run in runs)
-    print(f"{options.nodes} nodes, {os.cpu_count()} CPUs, median of {options.repeats}")
+    print(f"{options.nodes} nodes, median of {options.repeats}; {stamp()}")
     for name in runs[0]:
         value = statistics.median(run[name] for run in runs)
         print(f"{name:30} {value:8.3f} s {value / bare:8.2f} x bare srun")

@@ -12,6 +12,8 @@ import statistics
 import subprocess
 import sys
 
+from stamp import stamp
+
 LIMIT = 20.0  # milliseconds
 # -X importtime would count every module; a process measures itself, without the start of the interpreter
 BARE = "import time; t = time.perf_counter(); import pytest; print((time.perf_counter() - t) * 1000)"
@@ -40,6 +42,7 @@ def main() -> int:
     print(
         f"import pytest_gpucluster.plugin  {plugin:8.2f} ms  {plugin / bare:.1%} of it (limit {LIMIT:g} ms)"
     )
+    print(stamp())
     return int(plugin >= LIMIT)
 
 

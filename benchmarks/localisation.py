@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from campaigns import draw
 from link_model import LinkModel
+from stamp import stamp
 from tabulate import tabulate
 
 from pytest_gpucluster.kit.nccl import pairing as schedule
@@ -105,6 +106,7 @@ def main() -> None:
     print(tabulate([cost(size) for size in SIZES], head))
     print()
     print(tabulate(campaigns(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)))
+    print(stamp())
 
 
 if __name__ == "__main__":

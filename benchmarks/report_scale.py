@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stamp import stamp
+
 from pytest_gpucluster.report import html, junit
 from pytest_gpucluster.report.events import read_log
 
@@ -193,6 +195,7 @@ def main() -> None:
             )
         else:
             print("Chromium is not installed: its time was not measured")
+        print(stamp())
 
 
 if __name__ == "__main__":

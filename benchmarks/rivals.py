@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stamp import stamp
 from tabulate import tabulate
 
 from pytest_gpucluster.sandbox import Sandbox
@@ -524,7 +525,7 @@ def main() -> None:
         rows += found.rows(count, options.checks)
         void += disagreeing(found, int(options.fault))
     print(tabulate(rows, headers=HEAD, disable_numparse=True))
-    print(f"{os.cpu_count()} CPUs; ~: extrapolated from runs with fewer checks a node")
+    print(f"{stamp()}; ~: extrapolated from runs with fewer checks a node")
     if void:
         raise SystemExit("not the same work, the ratios are void: " + "; ".join(void))
 

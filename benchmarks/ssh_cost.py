@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from stamp import stamp
 from tabulate import tabulate
 
 from pytest_gpucluster.sandbox import Sandbox
@@ -144,6 +145,7 @@ def main() -> None:
     rows = [measure(nodes, options.repeats) for nodes in options.nodes]
     headers = ("nodes", "local s", "ssh s", "local cpu s", "ssh cpu s", "ratio of s", "in turn")
     print(tabulate(rows, headers=headers, disable_numparse=True))
+    print(stamp())
 
 
 if __name__ == "__main__":

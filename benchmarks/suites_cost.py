@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from stamp import stamp
 from tabulate import tabulate
 
 if TYPE_CHECKING:
@@ -299,6 +300,7 @@ def main() -> None:
         found = collect(options.collect, options.repeats)
         seconds, memory = (statistics.median(values) for values in zip(*found, strict=True))
         print(f"--collect-only, {options.collect} nodes: {seconds:.1f} s, {memory:.0f} MiB")
+    print(stamp())
 
 
 if __name__ == "__main__":
