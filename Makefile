@@ -27,14 +27,13 @@ TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4
 MKDOCS ?= mkdocs>=1.6,<2 mkdocs-material>=9.5,<10
 
-.PHONY: help demo test nightly first-night corpus mutation oldest lint format docs release bench fuzz chaos clean slurm packages reframe
+.PHONY: help demo test nightly corpus mutation oldest lint format docs release bench fuzz chaos clean slurm packages reframe
 
 help:
 	@echo "make demo    run the acceptance suites against a sandbox: a real Slurm of virtual nodes"
 	@echo "make test    run the project's own tests (RECORD=1: record how long each module takes)"
 	@echo "make nightly  the tests that \`make test\` leaves out: every site of tests/first_night, the documents as a stranger"
 	@echo "make corpus  judge recorded output of real machines; prints sensitivity and specificity"
-	@echo "make first-night  each suite alone at every site of tests/first_night: its verdict there (SITES='plain image')"
 	@echo "make mutation  change functions a little with mutmut, print each change that no test of the module detects (SEED, COUNT, MINUTES, PACKAGES)"
 	@echo "make oldest  the plugin's tests with the lowest releases that pyproject.toml allows (OLDEST=python3.10)"
 	@echo "make lint    ruff, mypy and shellcheck"
@@ -74,9 +73,6 @@ nightly: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
 
 corpus: $(VENV)/.ready
 	@$(BIN)/python tools/corpus.py
-
-first-night: $(VENV)/.ready slurm $(FRAMEWORKS)/.ready
-	@$(BIN)/python tools/first_night.py $(SITES)
 
 # PACKAGES: below src/pytest_gpucluster, as `drain kit/gpu/xid.py`
 COUNT ?= 300

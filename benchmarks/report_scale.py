@@ -1,4 +1,4 @@
-"""HTML and JUnit of a large run: 1,000 nodes x 100 checks. Prints seconds on one core, megabytes, and Chromium's time.
+"""Reports and history of a large run: 1,000 nodes x 100 checks. Prints seconds on one core, megabytes, and Chromium's time.
 
     python benchmarks/report_scale.py [--nodes 1000] [--checks 100] [--keep DIR]
 
@@ -8,6 +8,7 @@ The log is made up from the shape of real ones; 3 nodes in 100 fail something of
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import shutil
@@ -21,9 +22,13 @@ from stamp import stamp
 
 from pytest_gpucluster.report import html, junit
 from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.history import History
+from pytest_gpucluster.report.run_snapshot import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pytest_gpucluster.report.run_model import Run
 
 SUITES = ("os", "slurm", "gpu", "fabric", "nccl", "container", "mpi", "ddp", "tensorflow", "ray")
 SIZES = [2**power for power in range(3, 35)]
@@ -158,6 +163,12 @@ def failure(fields: dict[str, Any], node: str, dice: random.Random) -> dict[str,
     }
 
 
+def remember(run: Run, path: Path) -> None:
+    """Store the run in a new history."""
+    with contextlib.closing(History(path, create=True)) as history:
+        history.add(recorded(run))
+
+
 def chromium(path: str) -> float:
     """Return the seconds from the start of a headless Chromium to the whole page in its hands."""
     with tempfile.TemporaryDirectory() as profile:
@@ -184,7 +195,11 @@ def main() -> None:
         begin = time.process_time()
         run = read_log(log)
         print(f"the model: {time.process_time() - begin:.1f} s of CPU")
-        for name, write in (("report.html", html.write), ("junit.xml", junit.write)):
+        for name, write in (
+            ("report.html", html.write),
+            ("junit.xml", junit.write),
+            ("history.sqlite", remember),
+        ):
             path, begin = folder / name, time.process_time()
             write(run, path)
             print(f"{name}: {time.process_time() - begin:.1f} s of CPU, {path.stat().st_size / 1e6:.2f} MB")

@@ -1,0 +1,20 @@
+"""Each suite alone at every site: none is accepted that has passed nothing, and none would drain a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from first_night_helpers import Boxes, alone
+from first_night_sites import ALL, Site
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from user_helpers import Checkout
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("site", sorted(ALL.values(), key=lambda site: site.box), ids=str)
+def test_each_suite_alone(site: Site, boxes: Boxes, folder: Path, checkout: Checkout) -> None:
+    alone(site, boxes.of(site, checkout), folder, checkout)
