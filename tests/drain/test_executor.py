@@ -246,7 +246,7 @@ def test_a_controller_that_goes_down_between_reading_and_act_leaves_unknown_and_
     assert act.drained == []
 
 
-def test_a_refusal_is_said_and_ends_the_acts() -> None:
+def test_a_refusal_is_reported_and_ends_the_actions() -> None:
     def refuse(_world: World, argv: tuple[str, ...]) -> None:
         if argv[1] == "update":
             raise SlurmError("scontrol: slurm_update error: Access/permission denied")
@@ -356,7 +356,7 @@ def test_the_events_of_a_drain_say_everything() -> None:
     assert a_world.ran == [("scontrol", "update", "NodeName=gpu01", "State=DRAIN", f"Reason={reason}")]
 
 
-def test_the_event_of_a_spared_node_says_why_and_has_no_command() -> None:
+def test_the_event_of_a_spared_node_has_the_reason_and_no_command() -> None:
     a_world, log = world(), Log()
     act = actor(a_world, log, dry=True)
     act.drain(
@@ -435,8 +435,8 @@ def test_limits_count_ours_of_every_partition_of_the_node() -> None:
         )
     }
     both = Limits(Budget(1), {"gpu01": "a,b"})
-    said = both.reached("gpu01", nodes, [])
-    assert said == (
+    wrong = both.reached("gpu01", nodes, [])
+    assert wrong == (
         "the budget is spent: 1 of 3 nodes of partition a,b are drained by gpucluster, --drain-max=1 allows 1"
     )
     assert Limits(Budget(2), {"gpu01": "a,b"}).reached("gpu01", nodes, ["gpu03", "elsewhere"]) == ""
@@ -532,7 +532,7 @@ def test_an_act_whose_end_cannot_be_read_is_unknown(refused: bool) -> None:  # a
     assert act.drained == []
 
 
-def test_a_node_that_another_drained_with_other_words_is_not_ours() -> None:
+def test_a_node_that_another_user_drained_with_another_reason_is_foreign() -> None:
     """The flag alone is no proof: the reason has to be the one that was written."""
     log, a_world = Log(), world()
     client = any_client(a_world)
@@ -663,7 +663,7 @@ def test_a_look_returns_the_node_as_it_is_now() -> None:
         ("", ""),
     ],
 )
-def test_rights_are_asked_for_with_a_node_that_does_not_exist(stderr: str, why: str) -> None:
+def test_rights_are_checked_with_a_node_that_does_not_exist(stderr: str, why: str) -> None:
     ran: list[tuple[str, ...]] = []
 
     def refuse(*argv: str) -> str:
@@ -757,7 +757,7 @@ def test_a_file_system_without_locks_has_none(tmp_path: Path, monkeypatch: pytes
         pytest.fail("there is no lock")
 
 
-def test_a_lock_is_waited_for_as_long_as_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_waited_for_until_the_stated_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, now, slept = tmp_path / "x.lock", [0.0], []
 
     def sleep(seconds: float) -> None:

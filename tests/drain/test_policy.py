@@ -104,7 +104,7 @@ def test_a_reason_has_its_check_first_and_is_read_again() -> None:
         "1." + "0" * 1000,
     ],
 )
-def test_nothing_that_a_node_says_breaks_the_reason(hostile: str) -> None:
+def test_no_output_of_a_node_breaks_the_reason(hostile: str) -> None:
     text = write_reason("gpu01", ["gpu.count"], Finding("", hostile, hostile), RUN)
     assert text.isascii()
     assert text.isprintable()
@@ -227,7 +227,7 @@ def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
     assert not fit_for_trial(drained)
 
 
-def test_a_reason_that_was_copied_to_another_node_is_none_of_ours() -> None:
+def test_a_reason_that_was_copied_to_another_node_is_foreign() -> None:
     assert read_reason("gpu02", OURS) is None
     assert own_reason(node("IDLE", "DRAIN", reason=OURS, name="gpu02")) is None
 
@@ -265,7 +265,7 @@ def test_a_reason_concerns_the_checks_that_it_names(
         f"gpucluster:gpu.count 7<8\nrun={RUN}",
     ],
 )
-def test_a_reason_that_is_not_ours_or_not_ours_alone_is_never_ours(text: str) -> None:
+def test_a_reason_that_gpucluster_did_not_write_alone_is_foreign(text: str) -> None:
     assert read_reason("gpu01", text) is None
 
 
@@ -273,7 +273,7 @@ def test_a_reason_that_is_not_ours_or_not_ours_alone_is_never_ours(text: str) ->
     "added",
     [" : Not responding", " : reboot issued : reboot complete", " : Not responding : ResumeTimeout reached"],
 )
-def test_slurms_words_of_a_node_that_was_switched_off_for_its_repair_leave_the_reason_ours(
+def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_reason_own(
     added: str,
 ) -> None:
     """Slurm 23.02 and later appends them (node_mgr.c, set_node_reason); 22.05 left the reason as it was."""
@@ -293,7 +293,7 @@ def test_slurms_words_of_a_node_that_was_switched_off_for_its_repair_leave_the_r
         " : bob: Not responding",
     ],
 )
-def test_other_words_behind_our_reason_are_somebody_elses(added: str) -> None:
+def test_other_text_after_the_reason_makes_it_foreign(added: str) -> None:
     assert read_reason("gpu01", OURS + added) is None
 
 

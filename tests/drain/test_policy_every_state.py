@@ -121,7 +121,7 @@ def _acted(case: Case, act: str) -> bool:
 
 
 @pytest.mark.parametrize(("act", "rule"), [("drain", may_drain), ("resume", may_undrain)])
-def test_the_executor_changes_only_what_nobody_has_touched(act: str, rule: object) -> None:
+def test_the_executor_changes_only_untouched_nodes(act: str, rule: object) -> None:
     assert callable(rule)
     found = {case.node for case in CASES if _acted(case, act)}
     assert changed(found, {case.node for case in CASES if rule(case)}) == []
@@ -157,9 +157,7 @@ def assert_changed(world: World, expected: set[str], state: str) -> None:
     assert wrong == []
 
 
-def test_the_shell_undrains_only_what_nobody_has_touched(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shell_undrains_only_untouched_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run has read the nodes, and people change them before the shell acts."""
     real, before = world.nodes, world.nodes()
     put_all(world)
@@ -188,7 +186,7 @@ def assert_reported(problems: list[str], expected: set[str]) -> None:
     }
 
 
-def test_the_shell_drains_again_only_what_nobody_has_touched(world: World) -> None:
+def test_the_shell_drains_again_only_untouched_nodes(world: World) -> None:
     trial = a_trial(world)
     trial.begin()
     put_all(world)
@@ -199,9 +197,7 @@ def test_the_shell_drains_again_only_what_nobody_has_touched(world: World) -> No
     assert_reported(problems, expected)
 
 
-def test_the_run_drains_again_only_what_nobody_has_touched(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_run_drains_again_only_untouched_nodes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shell is killed before it drains."""
     monkeypatch.setattr("pytest_gpucluster.drain.retest._SHELL", "cat >/dev/null")
     monkeypatch.setattr("pytest_gpucluster.drain.retest.BEGIN_WITHIN", 0.0)

@@ -300,7 +300,7 @@ def test_a_node_that_failed_and_that_a_person_keeps_in_service_is_reported(world
     assert world.told("gpu01") == ("IDLE", "bob: mine")
 
 
-def test_a_node_that_somebody_drained_meanwhile_keeps_that_reason(world: World) -> None:
+def test_a_node_that_another_user_drained_meanwhile_keeps_that_reason(world: World) -> None:
     run, _ = a_trial(world, "gpu01")
     run.begin()
     world.put("gpu01", "ALLOCATED+DRAIN", "bob: bad cable")
@@ -454,7 +454,7 @@ def test_a_shell_whose_scontrol_fails_for_good_leaves_it_to_the_run(world: World
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_a_node_that_cannot_be_drained_again_is_told_with_the_command(
+def test_a_node_that_cannot_be_drained_again_is_reported_with_the_command(
     world: World, gone: bool
 ) -> None:  # a table
     run, log = a_trial(world, "gpu01")
@@ -477,7 +477,7 @@ def test_a_node_that_cannot_be_drained_again_is_told_with_the_command(
     assert run.end() == []
 
 
-def test_a_drain_that_does_not_show_is_told_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_that_does_not_take_effect_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "run", lambda *_argv: "")
     run, _ = a_trial(world, "gpu01")
     run.begin()
@@ -589,7 +589,7 @@ def test_whether_a_kept_node_is_resumed_is_not_known_without_slurm(world: World)
     ]
 
 
-def test_a_node_that_slurm_does_not_know_any_more_is_told(world: World) -> None:
+def test_a_node_that_left_the_slurm_configuration_is_reported(world: World) -> None:
     run, _ = a_trial(world, "gpu01")
     run.begin()
     with run._news:
@@ -642,7 +642,7 @@ def test_who_resumes_a_node_after_the_shell_has_drained_it_is_not_overruled(
     assert world.ours == []
 
 
-def test_slurms_words_behind_the_reason_leave_it_ours(world: World) -> None:
+def test_text_that_slurm_adds_to_the_reason_keeps_it_own(world: World) -> None:
     run, _ = a_trial(world, "gpu01")
     run.begin()
     world.put("gpu01", "DOWN+DRAIN", f"{OURS} : Not responding")
@@ -682,7 +682,7 @@ def test_an_end_that_is_interrupted_is_ended_by_the_next(
     assert run.ended == {"gpu01": "drained", "gpu02": "drained"}
 
 
-def test_a_shell_that_says_nothing_in_time_refuses_the_node(
+def test_a_shell_without_output_in_time_refuses_the_node(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "BEGIN_WITHIN", 0.0)
@@ -732,7 +732,7 @@ def test_a_node_that_is_never_heard_is_refused(world: World, monkeypatch: pytest
     assert run.ended == {"gpu01": "drained", "gpu02": "drained"}
 
 
-def test_a_controller_that_does_not_answer_while_a_node_is_waited_for_is_asked_again(
+def test_a_controller_without_an_answer_is_queried_again_while_a_node_is_awaited(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = world.nodes, [0]

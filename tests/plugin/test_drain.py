@@ -119,9 +119,9 @@ def a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Drai
         session.edited = {}
         session.own_drains = {node: reason_of(node) for node in ("gpu02", "gpu03")}
         session.trial = Trial(world, "gpu02", "gpu03")
-        said = {"mode": "apply", "retries": 1, "budget": Budget.parse("10%"), "least": Action.DRAIN}
+        usual = {"mode": "apply", "retries": 1, "budget": Budget.parse("10%"), "least": Action.DRAIN}
         log: Any = EventsOfARun()
-        made = Drainage(SimpleNamespace(), session, log, Options(**{**said, "resume": True, **options}))  # type: ignore[arg-type] # what it needs of a config
+        made = Drainage(SimpleNamespace(), session, log, Options(**{**usual, "resume": True, **options}))  # type: ignore[arg-type] # what it needs of a config
         made._ends["gpu02"]["gpu.count"] = ["passed"]
         made._ends["gpu03"]["gpu.count"] = ["failed"]
         return made
@@ -269,7 +269,7 @@ def test_trials_end_also_where_the_acts_cannot_be_done(a_run: Any, monkeypatch: 
     assert run.session.messages == ["drain: another run has been draining for 60 s"]
 
 
-def test_without_a_lock_nothing_is_drained_or_resumed_and_the_terminal_says_so(
+def test_without_a_lock_no_node_is_drained_or_resumed_and_the_terminal_reports_it(
     a_run: Any, tmp_path: Path
 ) -> None:
     run = a_run(budget=Budget(5))
@@ -285,7 +285,7 @@ def test_without_a_lock_nothing_is_drained_or_resumed_and_the_terminal_says_so(
     assert drained(world_of(run)) == ["gpu02", "gpu03"]  # the end of their trial needs no lock
 
 
-def test_a_dry_run_needs_no_lock_and_says_where_it_would_get_none(a_run: Any, tmp_path: Path) -> None:
+def test_a_dry_run_needs_no_lock_and_reports_where_it_would_get_none(a_run: Any, tmp_path: Path) -> None:
     run = a_run(mode="dry-run", budget=Budget(5))
     run._all_grounds = lambda _write: grounds("gpu05")
     (tmp_path / "file").touch()
@@ -299,7 +299,7 @@ def test_a_dry_run_needs_no_lock_and_says_where_it_would_get_none(a_run: Any, tm
 
 
 @pytest.mark.parametrize(("state", "flags"), [("DOWN", ()), ("IDLE", ("FAIL",))])
-def test_a_node_that_somebody_took_out_of_service_during_its_trial_is_not_kept(
+def test_a_node_that_an_administrator_took_out_of_service_during_its_test_is_not_held(
     a_run: Any, state: str, flags: tuple[str, ...]
 ) -> None:
     run = a_run()
@@ -318,7 +318,7 @@ def test_a_node_that_was_not_undrained_stays_drained(a_run: Any) -> None:
     assert run.lines[1] == "gpu03 stays drained: gpu.count ended as failed"
 
 
-def test_a_node_that_somebody_drained_during_its_trial_stays_that_persons(a_run: Any) -> None:
+def test_a_node_that_another_user_drained_during_its_test_keeps_that_drain(a_run: Any) -> None:
     run = a_run()
     world_of(run).put("gpu02", "DRAIN", "bob: bad cable")
     act(run)
@@ -363,7 +363,7 @@ def test_without_a_trial_a_drained_node_that_passed_is_resumed(a_run: Any) -> No
     assert (run.lines[0], finish(run)) == ("gpu02 is resumed: it passed gpu.count", 0)
 
 
-def test_a_resume_that_comes_too_late_is_told(a_run: Any) -> None:
+def test_a_resume_that_comes_too_late_is_reported(a_run: Any) -> None:
     run = a_run()
     run.session.trial = None
     act(run)
@@ -377,7 +377,7 @@ def test_a_reason_that_a_person_has_edited_is_named_and_left_alone(a_run: Any) -
     assert run.lines[0] == "gpu07 stays drained: its reason is not as gpucluster wrote it"
 
 
-def test_what_a_trial_leaves_when_the_nodes_go_back_is_said_at_the_very_end() -> None:
+def test_nodes_left_drained_by_a_reservation_test_are_reported_last() -> None:
     """Where the run ends before its session does, as when Slurm gives no nodes."""
     world = World({"gpu02": NodeInfo("gpu02", "IDLE")})
     session: Any = object.__new__(Controller)
@@ -419,7 +419,7 @@ def test_edited_reasons_are_found(tmp_path: Path) -> None:
     }
 
 
-def test_a_run_that_neither_history_nor_event_log_knows_has_drained_nothing(tmp_path: Path) -> None:
+def test_a_run_in_neither_history_nor_event_log_has_drained_no_node(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     with contextlib.closing(History(path, create=True)) as history:
         history.add(kept_run("20261121T020000-1"))

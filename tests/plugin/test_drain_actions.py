@@ -306,7 +306,7 @@ def test_what_never_drains(found: tuple[Any, ...], action: Action, least: Action
 
 
 @pytest.mark.parametrize("least", [action for action in Action if action.is_repair])
-def test_a_finding_drains_where_it_reaches_the_class_that_was_asked_for(least: Action) -> None:
+def test_a_finding_drains_from_the_requested_class_on(least: Action) -> None:
     asked = drainage(least)
     for action in Action:
         hard = action.is_repair and list(Action).index(action) >= list(Action).index(least)

@@ -44,7 +44,7 @@ def test_a_pass_goes_on_and_is_kept() -> None:
     assert (record.verdicts, record.metrics) == ([passed], [Metric("count", 8, "")])
 
 
-def test_a_failure_is_told_in_full() -> None:
+def test_a_failure_is_printed_in_full() -> None:
     item, record = made()
     failed = verdict(Outcome.FAILED, Finding("GPU 3", "7", "8"), metrics=(Metric("count", 7, ""),))
     with pytest.raises(CheckFailed) as caught:
@@ -83,9 +83,9 @@ def test_a_number_against_a_bound(bound: str, value: float, device: str) -> None
     item, record = made()
     lower = bound == "at_least"
     good = value in ((500.0, 500.5) if lower else (499.5, 500.0))
-    said = {"cause": "full", "hint": "clean it"} | ({"device": device} if device else {})
+    options = {"cause": "full", "hint": "clean it"} | ({"device": device} if device else {})
     try:
-        getattr(item, bound)("free", value, 500, "GiB", **said)
+        getattr(item, bound)("free", value, 500, "GiB", **options)
         passed = True
     except CheckFailed:
         passed = False
@@ -104,7 +104,7 @@ def test_a_number_against_a_bound(bound: str, value: float, device: str) -> None
     )
 
 
-def test_a_bound_without_more_says_no_cause() -> None:
+def test_a_bound_alone_has_no_cause() -> None:
     for bound, value in (("at_least", 1.0), ("at_most", 3.0)):
         item, record = made()
         with pytest.raises(

@@ -27,7 +27,7 @@ class History:
 def ended(history: History | None) -> tuple[Any, list[set[str]], list[str]]:
     """Return the hooks of a run that has ended, the runs that must stay, and what the terminal shows."""
     kept: list[set[str]] = []
-    said: list[str] = []
+    printed: list[str] = []
 
     def close(named: set[str]) -> list[str]:
         kept.append(named)
@@ -38,22 +38,22 @@ def ended(history: History | None) -> tuple[Any, list[set[str]], list[str]]:
     hooks.session = SimpleNamespace(inventory=nodes, cluster=SimpleNamespace(reports=ReportsConfig(keep=1)))
     hooks.reports = SimpleNamespace(is_published=True, close=close)
     hooks.config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda _name: history))
-    hooks.say = said.append
-    return hooks, kept, said
+    hooks.say = printed.append
+    return hooks, kept, printed
 
 
 def test_runs_that_a_reason_or_the_history_names_stay_and_what_is_removed_is_printed() -> None:
-    hooks, kept, said = ended(History())
+    hooks, kept, printed = ended(History())
     hooks._remove_old_reports()
     assert kept == [{"20261101T060003-3", "20261101T060002-2"}]
-    assert said == ["reports of 1 old run removed (reports.keep: 1): 20261101T060001-1"]
+    assert printed == ["reports of 1 old run removed (reports.keep: 1): 20261101T060001-1"]
     hooks, kept, _ = ended(None)
     hooks._remove_old_reports()
     assert kept == [{"20261101T060003-3"}]
 
 
 def test_without_a_readable_history_nothing_is_removed() -> None:
-    hooks, kept, said = ended(History(GpuClusterError("locked")))
+    hooks, kept, printed = ended(History(GpuClusterError("locked")))
     hooks._remove_old_reports()
     assert kept == []
-    assert said == ["reports of old runs stay: the history cannot be read: locked"]
+    assert printed == ["reports of old runs stay: the history cannot be read: locked"]

@@ -40,7 +40,7 @@ def _record(node: str, suite: str = "gpu", **fields: Any) -> dict[str, Any]:
         ("setup", "skipped", {}, "skipped"),
     ],
 )
-def test_an_outcome_tells_a_bad_node_from_broken_infrastructure(
+def test_the_outcome_distinguishes_a_bad_node_from_broken_infrastructure(
     when: Any, outcome: Any, record: dict[str, Any], expected: str | None
 ) -> None:
     report = pytest.TestReport("id", ("file", 1, "test"), {}, outcome, None, when, gpucluster=record)
@@ -82,7 +82,7 @@ def test_metrics_say_where_their_ends_were_measured() -> None:
     assert row == ["busbw", "GB/s", "3", "27.5", "gpu02", "360", "361.5", "gpu03"]
 
 
-def test_one_value_alone_is_said_once() -> None:
+def test_a_single_value_is_printed_once() -> None:
     run = Run()
     metric = {"name": "busbw", "value": 360.0, "unit": "GB/s", "device": ""}
     add(run, _record("gpu01", metrics=[metric]), "passed", "")
@@ -316,7 +316,7 @@ def test_the_row_of_the_cluster_keeps_its_name() -> None:
     assert folded([]) == ""
 
 
-def test_a_warning_is_told_of_each_node_once() -> None:
+def test_a_warning_is_printed_once_per_node() -> None:
     advisory = {"part": "GPU 1 (GPU-1f)", "measured": "3", "expected": "0"}
     run = Run()
     for node in ("gpu01", "gpu01", "gpu02"):

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import threading
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +97,7 @@ def test_a_signal_after_the_last_test_ends_the_run_with_2(
     assert finishes(log) == [(before, []), *([(after, said)] if said else [])]
 
 
-def test_what_is_known_is_not_told_again(tmp_path: Path, log: EventLog) -> None:
+def test_a_known_problem_is_reported_once(tmp_path: Path, log: EventLog) -> None:
     end, session, _ = run_end(log)
     run: Any = SimpleNamespace(exitstatus=0)
     problem(end, tmp_path / "x")()
@@ -109,7 +108,7 @@ def test_what_is_known_is_not_told_again(tmp_path: Path, log: EventLog) -> None:
     assert session.messages == []
 
 
-def test_a_log_with_gaps_is_told_and_not_among_the_files(log: EventLog) -> None:
+def test_a_log_with_gaps_is_reported_and_not_listed_as_a_file(log: EventLog) -> None:
     end, session, _ = run_end(log)
     run: Any = SimpleNamespace(exitstatus=1)
     assert end.gaps() == []
@@ -139,9 +138,10 @@ def test_nodes_go_back_beside_the_reports(*, broken: bool) -> None:
     session: Any = object.__new__(Controller)
     session._releasing = session._lost_at_end = session.channel = None
     seen: list[str] = []
+    checked = threading.Event()
 
     def give_all_back() -> None:
-        time.sleep(0.05)
+        assert checked.wait(60)
         seen.append(threading.current_thread().name)
         if broken and len(seen) == 1:
             raise RuntimeError("broken")
@@ -151,6 +151,7 @@ def test_nodes_go_back_beside_the_reports(*, broken: bool) -> None:
     session.start_releasing()
     assert seen == []
     assert session._lost_at_end == {}
+    checked.set()
     session.release_nodes()
     assert seen == ["releasing", "MainThread"]
 

@@ -93,7 +93,7 @@ def test_a_slurm_that_cannot_be_read_is_the_reason_of_each_item() -> None:
     assert all("slurmctld does not answer" in text for _, text in ends(hook).values())
 
 
-def test_a_stopped_run_says_that_the_epilogs_were_not_judged() -> None:
+def test_a_stopped_run_reports_that_the_epilogs_were_not_judged() -> None:
     found, hook = late([])
     found.give_up()
     assert {node: STOPPED in text for node, (_, text) in ends(hook).items()} == dict.fromkeys(NODES, True)

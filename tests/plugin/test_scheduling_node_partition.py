@@ -55,7 +55,7 @@ def test_readers_share_and_a_load_is_alone() -> None:
         pass  # c has waited for both
 
 
-def test_more_nodes_are_asked_for_without_holding_any() -> None:
+def test_more_nodes_are_requested_without_holding_any() -> None:
     turns = NodeLocks()
     turns.take("a", frozenset({"gpu01"}), load=True)
     turns.take("b", frozenset({"gpu02"}), load=True)

@@ -58,7 +58,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
     assert not is_stream(Path(__file__))
 
 
-def test_a_pipe_of_another_user_is_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr("pytest_gpucluster.report.atomic_write.os.geteuid", lambda: 4711)
     if os.getuid() == 0:  # whose files are nobody else's
@@ -159,13 +159,13 @@ def test_an_event_has_its_time_run_and_fields(tmp_path: Path, monkeypatch: pytes
     log.close()
 
 
-def test_a_log_that_cannot_be_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_an_impossible_log_path_is_reported_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(GpuClusterError) as caught:
         EventLog(tmp_path / "file" / "events.jsonl", "r")
-    said = str(caught.value)
-    assert said.startswith(f"cannot write the event log {tmp_path}/file/events.jsonl: ")
-    assert said.endswith(": --report-dir=DIR names another folder")
+    message = str(caught.value)
+    assert message.startswith(f"cannot write the event log {tmp_path}/file/events.jsonl: ")
+    assert message.endswith(": --report-dir=DIR names another folder")
 
 
 class Full:
@@ -258,7 +258,7 @@ def test_a_file_system_without_locks_has_no_lock(tmp_path: Path, monkeypatch: py
     assert len(logged(log.path)) == 1
 
 
-def test_the_model_of_a_log_is_what_its_file_says(tmp_path: Path) -> None:
+def test_the_model_of_a_log_equals_its_file(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl", "r")
     log.write("start", cluster="prod", arguments=("a", "b"), token="MY_TOKEN=hunter2")
     metrics = [{"name": "busbw", "unit": "GB/s", "device": "", "value": float("nan")}]
@@ -335,7 +335,7 @@ def test_a_long_stream_keeps_both_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [True, False])
-def test_a_log_that_cannot_be_written_is_none_and_told(tmp_path: Path, *, link: bool) -> None:
+def test_a_log_that_cannot_be_written_is_left_out_and_reported(tmp_path: Path, *, link: bool) -> None:
     (tmp_path / "home").mkdir()
     if link:
         (tmp_path / "steps").symlink_to("home")

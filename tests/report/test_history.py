@@ -134,8 +134,8 @@ def add(kept: History, events: Sequence[dict[str, Any]]) -> Comparison:
     return kept.compare(kept.find(run.cluster, run.run))
 
 
-def named(told: Comparison) -> set[tuple[str, str]]:
-    return {(it.where, it.change.label) for it in told.worse}
+def named(comparison: Comparison) -> set[tuple[str, str]]:
+    return {(it.where, it.change.label) for it in comparison.worse}
 
 
 # --- which way is worse, and how far
@@ -233,14 +233,14 @@ def test_a_node_that_loses_8_percent_is_named_on_the_second_night_and_no_other(k
     assert html.last_good.startswith("night001")
 
 
-def test_noise_alone_names_nobody_in_thirty_nights(kept: History) -> None:
+def test_noise_alone_names_no_node_in_thirty_nights(kept: History) -> None:
     assert [night for night in range(30) if named(add(kept, log(night, bandwidths(night))))] == []
 
 
 def test_a_slow_link_is_named_as_a_link(kept: History) -> None:
     add(kept, log(1, bandwidths(1)))
-    told = add(kept, log(2, bandwidths(2, {"gpu01-gpu03": 0.9})))
-    assert {where for where, _ in named(told)} == {"link gpu01 - gpu03"}
+    comparison = add(kept, log(2, bandwidths(2, {"gpu01-gpu03": 0.9})))
+    assert {where for where, _ in named(comparison)} == {"link gpu01 - gpu03"}
 
 
 def test_what_got_worse_stays_named_until_it_is_accepted(kept: History) -> None:
@@ -248,9 +248,9 @@ def test_what_got_worse_stays_named_until_it_is_accepted(kept: History) -> None:
         add(kept, log(night, bandwidths(night)))
     slower = {"gpu02": 0.92}
     for night in range(6, 26):  # longer than the window
-        told = add(kept, log(night, bandwidths(night, slower)))
-        assert ("gpu02", "busbw all_reduce 1 GiB alone") in named(told), night
-    kept.accept(told.run, "gpu02")
+        comparison = add(kept, log(night, bandwidths(night, slower)))
+        assert ("gpu02", "busbw all_reduce 1 GiB alone") in named(comparison), night
+    kept.accept(comparison.run, "gpu02")
     after = add(kept, log(26, bandwidths(26, slower)))
     assert not named(after)
     runs = {(it.item.node, it.metric.device): it.judged.runs for it in after.changes}
@@ -265,13 +265,13 @@ def test_what_got_worse_stays_named_until_it_is_accepted(kept: History) -> None:
 
 def test_simulated_runs_are_no_baseline_of_real_ones(kept: History) -> None:
     add(kept, log(1, bandwidths(1), real=False))
-    told = add(kept, log(2, bandwidths(2, {"gpu02": 0.5})))
-    assert (told.against, named(told)) == ((), set())
-    assert {change.trend for change in told.changes} == {"new"}
+    comparison = add(kept, log(2, bandwidths(2, {"gpu02": 0.5})))
+    assert (comparison.against, named(comparison)) == ((), set())
+    assert {change.trend for change in comparison.changes} == {"new"}
     with pytest.raises(
         ConfigError, match="night001 is simulated and night002 is real: they cannot be compared"
     ):
-        kept.compare(told.run, kept.find("prod", "night001"))
+        kept.compare(comparison.run, kept.find("prod", "night001"))
     silent = log(3, bandwidths(3))
     del silent[0]["simulated"]
     assert recorded(read_run(silent)).simulated  # what does not say that it is real does not count as real
@@ -284,10 +284,10 @@ def test_a_run_that_was_killed_or_stopped_is_never_good_nor_a_baseline(
     add(kept, log(1, bandwidths(1), end=end))
     (past,) = kept.runs("prod")
     assert (past.complete, past.good, past.outcome) == (False, False, "incomplete")
-    told = add(kept, log(2, bandwidths(2, {"gpu02": 0.5})))
-    assert (told.against, named(told), told.last_good) == ((), set(), None)
+    comparison = add(kept, log(2, bandwidths(2, {"gpu02": 0.5})))
+    assert (comparison.against, named(comparison), comparison.last_good) == ((), set(), None)
     with pytest.raises(ConfigError, match="no good run of cluster prod before night002"):
-        kept.find("prod", "last-good", before=told.run)
+        kept.find("prod", "last-good", before=comparison.run)
     with pytest.raises(ConfigError, match="night001 is incomplete"):
         kept.accept(past)
 
@@ -313,11 +313,11 @@ def test_a_node_that_failed_is_no_baseline_and_the_others_are(kept: History) -> 
     failed = [*bandwidths(2, {"gpu02": 0.6, "gpu03": 0.97}), result("gpu02", "gpu.count", "failed")]
     bad = add(kept, log(2, failed, end=1))
     assert (bad.run.complete, bad.run.good) == (True, False)
-    told = add(kept, log(3, bandwidths(3)))
-    runs = {it.item.node: it.judged.runs for it in told.changes if "alone" in it.label}
+    comparison = add(kept, log(3, bandwidths(3)))
+    runs = {it.item.node: it.judged.runs for it in comparison.changes if "alone" in it.label}
     assert runs == {"gpu01": 2, "gpu02": 1, "gpu03": 2}
-    assert told.last_good is not None
-    assert told.last_good.run == "night001"
+    assert comparison.last_good is not None
+    assert comparison.last_good.run == "night001"
 
 
 def test_what_a_waiver_covers_is_no_baseline(kept: History) -> None:
@@ -327,8 +327,8 @@ def test_what_a_waiver_covers_is_no_baseline(kept: History) -> None:
         if (one["node"], one["check"]) == ("gpu02", "nccl.alone_bandwidth"):
             one["outcome"] = "waived"
     add(kept, log(2, slow))
-    told = add(kept, log(3, bandwidths(3)))
-    runs = {it.item.node: it.judged.runs for it in told.changes if "alone" in it.label}
+    comparison = add(kept, log(3, bandwidths(3)))
+    runs = {it.item.node: it.judged.runs for it in comparison.changes if "alone" in it.label}
     assert runs == {"gpu01": 2, "gpu02": 1, "gpu03": 2}
 
 
@@ -342,21 +342,21 @@ def test_checks_that_passed_before_are_named_and_an_untested_node_once(kept: His
         result("gpu02", "os.kernel", "not applicable"),
     ]
     second += [result("gpu03", check, "not tested") for check in checks]
-    told = add(kept, log(2, second, end=1))
-    assert told.lines() == [
+    comparison = add(kept, log(2, second, end=1))
+    assert comparison.lines() == [
         "worse: gpu02: gpu.count: failed; it passed in the last good run",
         "worse: gpu03: the node: not tested; it passed in the last good run",
         "worse: gpu02: gpu.memory: not checked; it passed in the last good run",
     ]
-    assert told.verdict() == "history: got worse: gpu[02-03]"
+    assert comparison.verdict() == "history: got worse: gpu[02-03]"
 
 
 def test_a_metric_that_is_no_longer_measured_is_named_unless_its_check_did_not_run(kept: History) -> None:
     add(kept, log(1, bandwidths(1)))
     without = [result(node, "nccl.alone_bandwidth") for node in NODES]
-    told = add(kept, log(2, without))  # pairs were not asked for
-    assert named(told) == {(node, "busbw all_reduce 1 GiB alone") for node in NODES}
-    assert "no longer measured, though its check passed" in told.lines()[0]
+    comparison = add(kept, log(2, without))  # pairs were not asked for
+    assert named(comparison) == {(node, "busbw all_reduce 1 GiB alone") for node in NODES}
+    assert "no longer measured, though its check passed" in comparison.lines()[0]
 
 
 def test_errors_that_appear_are_named_where_they_were_looked_for_before(kept: History) -> None:
@@ -373,16 +373,16 @@ def test_a_number_that_is_none_is_worse_and_never_a_baseline(kept: History) -> N
     name = "busbw all_reduce 1 GiB alone"
     for night, value in enumerate(("NaN", 478.0, "NaN", 10**400)):
         found = [metric(name, value, "GB/s")]
-        told = add(kept, log(night, [result("gpu01", "nccl.alone_bandwidth", metrics=found)]))
-        assert bool(named(told)) == (night > 1)
-    assert "not a number; 478 GB/s in its last good run" in told.lines()[0]
+        comparison = add(kept, log(night, [result("gpu01", "nccl.alone_bandwidth", metrics=found)]))
+        assert bool(named(comparison)) == (night > 1)
+    assert "not a number; 478 GB/s in its last good run" in comparison.lines()[0]
 
 
 def test_a_gpu_that_was_exchanged_goes_on_in_its_slot(kept: History) -> None:
     for night, serial in enumerate(("GPU 4 (GPU-aaaa, 9d:00)", "GPU 4 (GPU-bbbb, 9d:00)")):
         links = [metric("nvlinks_active", 18 - night, "links", serial)]
-        told = add(kept, log(night, [result("gpu01", "gpu.nvlink_state", metrics=links)]))
-    assert [it.text for it in told.worse] == [
+        comparison = add(kept, log(night, [result("gpu01", "gpu.nvlink_state", metrics=links)]))
+    assert [it.text for it in comparison.worse] == [
         "gpu01: nvlinks_active GPU 4: 17 links, 18 in its last good run"
     ]
 
@@ -401,7 +401,7 @@ def test_many_nodes_with_the_same_loss_share_a_line(kept: History) -> None:
     assert lines[0].startswith("worse: gpu[000-039]: busbw on 40 nodes; furthest gpu0")
 
 
-def test_parameters_of_a_check_are_told_apart(kept: History) -> None:
+def test_parameters_of_a_check_are_distinguished(kept: History) -> None:
     def night(values: Sequence[float]) -> list[dict[str, Any]]:
         return [
             result("gpu01", "site.disk", metrics=[metric("read", value, "GB/s")])
@@ -410,8 +410,8 @@ def test_parameters_of_a_check_are_told_apart(kept: History) -> None:
         ]
 
     add(kept, log(1, night((1.0, 7.0))))
-    told = add(kept, log(2, night((1.0, 6.0))))
-    assert [it.change.item.check for it in told.worse] == ["site.disk[1M]"]
+    comparison = add(kept, log(2, night((1.0, 6.0))))
+    assert [it.change.item.check for it in comparison.worse] == ["site.disk[1M]"]
 
 
 # --- the file
@@ -490,7 +490,7 @@ def count(path: Path, table: str) -> int:
         return int(db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
 
 
-def test_a_writer_that_waits_too_long_says_how_to_store_the_run(
+def test_a_writer_that_waits_too_long_prints_how_to_store_the_run(
     kept: History, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BUSY", 0.05)
@@ -529,7 +529,7 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("text", "damaged, or no SQLite file"),
         ("folder", "unable to open database file"),
@@ -538,14 +538,14 @@ def damage(path: Path, how: str) -> None:
         ("pages", "damaged, or no SQLite file"),
     ],
 )
-def test_a_file_that_cannot_serve_is_told_in_one_line_and_left_alone(
-    path: Path, how: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_an_unusable_file_is_reported_in_one_line_and_left_unchanged(
+    path: Path, how: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damage(path, how)
     before = path.read_bytes() if path.is_file() else b""
     assert cli.main(["history", "--history", str(path)]) in (1, 4)
     out, err = capsys.readouterr()
-    assert said in err
+    assert message in err
     assert (out, err.count("\n")) == ("", 1)
     events = path.with_name("events.jsonl")
     events.write_text("".join(json.dumps(event) + "\n" for event in log(7, bandwidths(7))))
@@ -618,10 +618,10 @@ def test_hostile_names_are_names(kept: History, path: Path, capsys: pytest.Captu
             result(node, "nccl.alone_bandwidth", metrics=[metric("busbw\x1b[2J", 400 * factor, "GB/s", node)])
             for node in HOSTILE
         ]
-        told = add(kept, log(night, found, cluster="prod"))
-    assert len(told.worse) == len(HOSTILE)
+        comparison = add(kept, log(night, found, cluster="prod"))
+    assert len(comparison.worse) == len(HOSTILE)
     assert len(kept.nodes("prod")) == len(HOSTILE)
-    kept.accept(told.run, "*")
+    kept.accept(comparison.run, "*")
     assert cli.main(["history", "--history", str(path), "'; DROP TABLE runs; --"]) == 0
     assert cli.main(["compare", "--history", str(path), "night000", "night001"]) == 3
     out = capsys.readouterr().out
@@ -657,22 +657,22 @@ def three_nights(path: Path) -> Path:
     return path
 
 
-def said(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+def called(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
     status = cli.main([str(word) for word in argv])
     out, err = capsys.readouterr()
     return status, out, err
 
 
-def test_compare_names_what_got_worse_and_tells_by_its_status(
+def test_compare_names_what_got_worse_and_sets_the_exit_status(
     three_nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, _ = said(capsys, "compare", "--history", three_nights)  # last-good and last
+    status, out, _ = called(capsys, "compare", "--history", three_nights)  # last-good and last
     assert status == 3
     assert out.startswith("A  night001")
     assert "below run night001 (47" in out
     assert "worse: gpu02: busbw all_reduce 1 GiB alone: 4" in out
     assert "gpu03: " not in out
-    status, out, _ = said(capsys, "compare", "night003", "night001", "--history", three_nights)
+    status, out, _ = called(capsys, "compare", "night003", "night001", "--history", three_nights)
     assert status == 0
     assert "better: gpu02: busbw all_reduce 1 GiB alone: 4" in out
     assert "metrics could be compared, none got worse\n" in out
@@ -689,10 +689,10 @@ def test_compare_names_what_got_worse_and_tells_by_its_status(
         (("last' OR 1=1 --", "last"), 'no run "last\' OR 1=1 --" of cluster prod'),
     ],
 )
-def test_runs_that_there_are_not_are_told_in_one_line(
+def test_missing_runs_are_reported_in_one_line(
     three_nights: Path, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], error: str
 ) -> None:
-    status, out, err = said(capsys, "compare", *argv, "--history", three_nights)
+    status, out, err = called(capsys, "compare", *argv, "--history", three_nights)
     assert (status, out) == (4, "")
     assert error in err
     assert err.count("\n") == 1
@@ -701,15 +701,15 @@ def test_runs_that_there_are_not_are_told_in_one_line(
 def test_history_lists_runs_and_the_past_of_a_node(
     three_nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, _ = said(capsys, "history", "--history", three_nights)
+    status, out, _ = called(capsys, "history", "--history", three_nights)
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()] == ["run", "night001", "night002", "night003"]
     assert ["incomplete" in line for line in out.splitlines()] == [False, False, True, False]
-    status, out, _ = said(capsys, "history", "gpu02", "--history", three_nights, "--metric", "busbw*")
+    status, out, _ = called(capsys, "history", "gpu02", "--history", three_nights, "--metric", "busbw*")
     (row,) = (line for line in out.splitlines() if "busbw all_reduce 1 GiB alone" in line)
     assert "-8." in row or "-7." in row
     assert "pair_busbw" not in out
-    status, _, err = said(capsys, "history", "gpu77", "--history", three_nights)
+    status, _, err = called(capsys, "history", "gpu77", "--history", three_nights)
     assert status == 4
     assert "no node 'gpu77' of cluster prod; it has: gpu[01-03]" in err
 
@@ -719,19 +719,19 @@ def test_what_never_changed_is_counted_only(path: Path, capsys: pytest.CaptureFi
         for night, speed in ((1, 478.0), (2, 470.0)):
             metrics = [metric("gpu_count", 8, "GPUs"), metric("busbw", speed, "GB/s")]
             kept.add(recorded(read_run(log(night, [result("gpu01", "nccl.alone", metrics=metrics)]))))
-    told = said(capsys, "history", "gpu01", "--history", path)[1]
-    assert "nccl.alone  busbw" in told
-    assert "gpu_count" not in told
-    assert told.splitlines()[-1] == "1 more metrics were the same in all these runs (--all shows them)"
-    assert "gpu_count" in said(capsys, "history", "gpu01", "--history", path, "--all")[1]
+    output = called(capsys, "history", "gpu01", "--history", path)[1]
+    assert "nccl.alone  busbw" in output
+    assert "gpu_count" not in output
+    assert output.splitlines()[-1] == "1 more metrics were the same in all these runs (--all shows them)"
+    assert "gpu_count" in called(capsys, "history", "gpu01", "--history", path, "--all")[1]
 
 
 def test_accept_and_keep_from_the_command_line(
     three_nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, _ = said(capsys, "history", "--accept", "last", "--history", three_nights)
+    status, out, _ = called(capsys, "history", "--accept", "last", "--history", three_nights)
     assert (status, out) == (0, "all nodes of cluster prod: baselines begin with run night003 from here on\n")
-    status, out, _ = said(capsys, "history", "--keep", "1", "--history", three_nights)
+    status, out, _ = called(capsys, "history", "--keep", "1", "--history", three_nights)
     assert (status, out) == (0, f"{three_nights}: 2 runs deleted\n")
     with contextlib.closing(History(three_nights)) as kept:
         assert not named(add(kept, log(4, bandwidths(4, {"gpu02": 0.92}))))
@@ -752,15 +752,15 @@ def test_logs_are_imported_in_the_order_of_their_nights(
         logs[-1].write_text("".join(json.dumps(event) + "\n" for event in events))
     with logs[-1].open("a") as cut:
         cut.write('{"time": 1, "event": "res')
-    status, out, _ = said(capsys, "history", "--history", path, "--import", *logs)
+    status, out, _ = called(capsys, "history", "--history", path, "--import", *logs)
     assert status == 0
     assert [line.split(": ")[1] for line in out.splitlines()] == [
         "run night001 of cluster prod stored",
         "run night002 of cluster prod stored",
         "run night003 of cluster prod stored, incomplete",
     ]
-    assert "is stored already" in said(capsys, "history", "--history", path, "--import", logs[0])[1]
-    assert said(capsys, "compare", "last-good", "night002", "--history", path)[0] == 3
+    assert "is stored already" in called(capsys, "history", "--history", path, "--import", logs[0])[1]
+    assert called(capsys, "compare", "last-good", "night002", "--history", path)[0] == 3
     assert recorded(read_log(logs[-1])).exit is None
 
 
@@ -779,7 +779,7 @@ def test_what_is_no_event_log_is_not_imported(
     events = tmp_path / "events.jsonl"
     if text is not None:
         events.write_text(text)
-    status, out, err = said(capsys, "history", "--history", path, "--import", events)
+    status, out, err = called(capsys, "history", "--history", path, "--import", events)
     assert (status, out) == (1, "")
     assert error in err
     assert err.count("\n") == 1
@@ -789,15 +789,15 @@ def test_where_the_file_is_found(
     three_nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GPUCLUSTER_HISTORY", raising=False)
-    status, _, err = said(capsys, "history")
+    status, _, err = called(capsys, "history")
     assert status == 4
     assert "no history file: use --history FILE" in err
     own = tmp_path / "prod.yaml"
     own.write_text(f"nodes: gpu[01-03]\nhistory: {three_nights}\n")
-    assert "night003" in said(capsys, "history", "--cluster", own)[1]
+    assert "night003" in called(capsys, "history", "--cluster", own)[1]
     monkeypatch.setenv("GPUCLUSTER_HISTORY", str(three_nights))
-    assert "night003" in said(capsys, "history")[1]
-    status, _, err = said(capsys, "history", "--history", tmp_path / "none.sqlite")
+    assert "night003" in called(capsys, "history")[1]
+    status, _, err = called(capsys, "history", "--history", tmp_path / "none.sqlite")
     assert status == 4
     assert "no such file; a run with --history=" in err
     assert not (tmp_path / "none.sqlite").exists()

@@ -40,8 +40,8 @@ def night(
     ]
 
 
-def of(told: Comparison, node: str, device: str = "") -> Change:
-    (found,) = (it for it in told.changes if (it.item.node, it.metric.device) == (node, device))
+def of(comparison: Comparison, node: str, device: str = "") -> Change:
+    (found,) = (it for it in comparison.changes if (it.item.node, it.metric.device) == (node, device))
     return found
 
 
@@ -161,27 +161,27 @@ def test_the_values_of_a_node_come_oldest_first(kept: History) -> None:
 def test_the_baseline_is_the_last_ten_good_values(kept: History) -> None:
     for number in range(WINDOW + 2):
         add(kept, log(number, night({"gpu01": 400.0 + number, "gpu02": 500.0})))
-    told = add(kept, log(20, night({"gpu01": 405.0, "gpu02": 501.0, "gpu03": 7.0})))
-    one = of(told, "gpu01")
+    comparison = add(kept, log(20, night({"gpu01": 405.0, "gpu02": 501.0, "gpu03": 7.0})))
+    one = of(comparison, "gpu01")
     assert (one.judged.runs, one.judged.level, one.judged.trend) == (10, 406.5, "same")
     assert one.judged.mad == 2.5
     assert one.judged.distance == pytest.approx(-1.5 / 406.5)
     assert (one.previous, one.base) == (411.0, "")
     # medians of both nodes, then of the ten runs: 452 to 456.5 and so on; now of three nodes
     assert one.fleet == FleetHistory(405.0, (450 + 2 / 2 + (450 + 11 / 2)) / 2, 10)
-    assert (of(told, "gpu03").trend, of(told, "gpu03").previous) == ("new", None)
-    assert len(told.against) == WINDOW
-    assert [past.run for past in told.against[:2]] == ["night011", "night010"]
+    assert (of(comparison, "gpu03").trend, of(comparison, "gpu03").previous) == ("new", None)
+    assert len(comparison.against) == WINDOW
+    assert [past.run for past in comparison.against[:2]] == ["night011", "night010"]
 
 
 def test_a_run_that_was_chosen_is_the_only_base(kept: History) -> None:
     for number, value in ((1, 400.0), (2, 500.0), (3, 450.0)):
         add(kept, log(number, night({"gpu01": value, "gpu02": 1.0})))
     runs = {past.run: past for past in kept.runs("prod")}
-    told = kept.compare(runs["night003"], runs["night001"])
-    one = of(told, "gpu01")
+    comparison = kept.compare(runs["night003"], runs["night001"])
+    one = of(comparison, "gpu01")
     assert (one.judged.level, one.judged.runs, one.previous, one.base) == (400.0, 1, 400.0, "night001")
-    assert (told.against, told.last_good) == ((runs["night001"],), runs["night001"])
+    assert (comparison.against, comparison.last_good) == ((runs["night001"],), runs["night001"])
     assert one.fleet == FleetHistory(225.5, 200.5, 1)
     back = kept.compare(runs["night001"], runs["night002"])
     assert (of(back, "gpu01").trend, named(back)) == ("worse", {("gpu01", "bw")})
@@ -190,39 +190,39 @@ def test_a_run_that_was_chosen_is_the_only_base(kept: History) -> None:
 
 def test_a_bad_run_that_was_chosen_is_no_last_good_one(kept: History) -> None:
     add(kept, log(1, [*night({"gpu01": 5.0}), result("gpu02", "gpu.x", "failed")], end=1))
-    told = add(kept, log(2, night({"gpu01": 5.0})))
+    comparison = add(kept, log(2, night({"gpu01": 5.0})))
     first = kept.find("prod", "night001")
-    assert kept.compare(told.run, first).last_good is None
-    assert told.last_good is None
-    assert told.against == (first,)
-    assert told.file == str(kept.path)
+    assert kept.compare(comparison.run, first).last_good is None
+    assert comparison.last_good is None
+    assert comparison.against == (first,)
+    assert comparison.file == str(kept.path)
 
 
-def test_a_run_that_is_not_there_is_told(kept: History) -> None:
-    told = add(kept, log(1, night({"gpu01": 5.0})))
+def test_a_missing_run_is_reported(kept: History) -> None:
+    comparison = add(kept, log(1, night({"gpu01": 5.0})))
     kept.keep(0)
     other = History(kept.path.with_name("other"), create=True)
     with (
         contextlib.closing(other),
         pytest.raises(ConfigError, match=r"other: no run 'night001' of cluster prod$"),
     ):
-        other.compare(told.run)
+        other.compare(comparison.run)
 
 
 def test_the_fleet_is_of_nodes_alone_and_of_what_is_no_detail(kept: History) -> None:
     first = [*night({"gpu01": 2.0, "gpu02": 4.0}), result("", "nccl.x", metrics=[metric("bw", 99.0, "GB/s")])]
     first += [result("gpu01", "nccl.y", metrics=[metric("hidden", 1, "s", detail=True)])]
     add(kept, log(1, first))
-    told = add(kept, log(2, first))
-    assert of(told, "gpu01").fleet == FleetHistory(3.0, 3.0, 1)
-    assert of(told, "").fleet == FleetHistory(3.0, 3.0, 1)
-    assert [it.metric.name for it in told.changes] == ["bw"] * 3
+    comparison = add(kept, log(2, first))
+    assert of(comparison, "gpu01").fleet == FleetHistory(3.0, 3.0, 1)
+    assert of(comparison, "").fleet == FleetHistory(3.0, 3.0, 1)
+    assert [it.metric.name for it in comparison.changes] == ["bw"] * 3
 
 
 def test_a_series_takes_its_new_direction(kept: History) -> None:
     add(kept, log(1, night({"gpu01": 5.0}, unit="W")))
-    told = add(kept, log(2, night({"gpu01": 50.0}, unit="W", better="lower", detail=False)))
-    assert of(told, "gpu01").metric.better == "lower"
+    comparison = add(kept, log(2, night({"gpu01": 50.0}, unit="W", better="lower", detail=False)))
+    assert of(comparison, "gpu01").metric.better == "lower"
     assert add(kept, log(3, night({"gpu01": 50.0}, unit="W", detail=True))).changes == ()
 
 
@@ -235,13 +235,13 @@ def test_a_baseline_that_was_accepted_begins_with_that_run(kept: History) -> Non
     third = add(kept, log(3, night({"gpu01": 300.0, "gpu02": 300.0})))
     assert len(third.worse) == 2
     kept.accept(third.run, "gpu01")
-    told = add(kept, log(4, night({"gpu01": 301.0, "gpu02": 301.0})))
-    assert named(told) == {("gpu02", "bw")}
-    assert (of(told, "gpu01").judged.runs, of(told, "gpu02").judged.runs) == (1, 3)
-    kept.accept(told.run)
-    told = add(kept, log(5, night({"gpu01": 302.0, "gpu02": 302.0})))
-    assert named(told) == set()
-    assert [of(told, node).judged.runs for node in ("gpu01", "gpu02")] == [1, 1]
+    comparison = add(kept, log(4, night({"gpu01": 301.0, "gpu02": 301.0})))
+    assert named(comparison) == {("gpu02", "bw")}
+    assert (of(comparison, "gpu01").judged.runs, of(comparison, "gpu02").judged.runs) == (1, 3)
+    kept.accept(comparison.run)
+    comparison = add(kept, log(5, night({"gpu01": 302.0, "gpu02": 302.0})))
+    assert named(comparison) == set()
+    assert [of(comparison, node).judged.runs for node in ("gpu01", "gpu02")] == [1, 1]
     rows = kept._db.execute("SELECT cluster, simulated, node, started FROM accepted ORDER BY node").fetchall()
     assert rows == [("prod", 0, EVERY_NODE, FIRST + 4 * DAY), ("prod", 0, "gpu01", FIRST + 3 * DAY)]
     # a run before the accepted one is held against what was then
@@ -273,13 +273,13 @@ def test_errors_were_none_where_the_check_passed_without_any(
 ) -> None:
     others = [result("gpu01", "os.x")]  # the node is good
     add(kept, log(1, [*others, result("gpu01", "nccl.x", outcome)], end=1 if outcome == "failed" else 0))
-    told = add(kept, log(2, [*others, *night({"gpu01": 3.0}, unit=unit)]))
-    found = of(told, "gpu01")
+    comparison = add(kept, log(2, [*others, *night({"gpu01": 3.0}, unit=unit)]))
+    found = of(comparison, "gpu01")
     assert found.trend == trend
     if trend == "worse":
         assert (found.judged.level, found.judged.runs, found.judged.distance) == (0.0, 1, None)
-        assert [it.text for it in told.worse] == ["gpu01: bw: 3 errors, 0 in its last good run"]
-        chosen = kept.compare(told.run, told.against[0])
+        assert [it.text for it in comparison.worse] == ["gpu01: bw: 3 errors, 0 in its last good run"]
+        chosen = kept.compare(comparison.run, comparison.against[0])
         assert [it.text for it in chosen.worse] == ["gpu01: bw: 3 errors, 0 in run night001"]
 
 
@@ -296,19 +296,19 @@ def test_errors_were_none_where_the_check_passed_without_any(
         ("GB/s", {"device": "with gpu02"}, False),  # another partner, perhaps
     ],
 )
-def test_what_is_gone_is_named_where_it_says_something(
+def test_a_missing_measurement_is_named_where_it_matters(
     kept: History,
     unit: str,
     more: dict[str, Any],
     gone: bool,  # a table
 ) -> None:
     add(kept, log(1, night({"gpu01": 5.0}, unit=unit, **more)))
-    told = add(kept, log(2, night({"gpu01": None})))
-    found = [it for it in told.changes if it.trend == "gone" and it.metric.device != "best partner"]
+    comparison = add(kept, log(2, night({"gpu01": None})))
+    found = [it for it in comparison.changes if it.trend == "gone" and it.metric.device != "best partner"]
     assert [(it.item.node, it.judged.level, it.judged.runs, it.base) for it in found] == (
         [("gpu01", 5.0, 1, "")] if gone else []
     )
-    chosen = kept.compare(told.run, told.against[0])
+    chosen = kept.compare(comparison.run, comparison.against[0])
     assert [it.base for it in chosen.changes if it.trend == "gone" and it in chosen.changes][:1] == (
         ["night001"] if gone or more.get("device") else []
     )
@@ -317,15 +317,15 @@ def test_what_is_gone_is_named_where_it_says_something(
 @pytest.mark.parametrize("outcome", ["failed", "error", "not checked", "not tested"])
 def test_what_was_not_judged_now_is_not_gone(kept: History, outcome: str) -> None:
     add(kept, log(1, night({"gpu01": 5.0})))
-    told = add(kept, log(2, [result("gpu01", "nccl.x", outcome), result("gpu01", "os.x")], end=1))
-    assert [it.trend for it in told.changes] == []
+    comparison = add(kept, log(2, [result("gpu01", "nccl.x", outcome), result("gpu01", "os.x")], end=1))
+    assert [it.trend for it in comparison.changes] == []
 
 
-def test_the_last_good_run_of_each_node_tells_what_is_gone(kept: History) -> None:
+def test_the_last_good_run_of_each_node_decides_what_is_missing(kept: History) -> None:
     add(kept, log(1, [*night({"gpu01": 5.0, "gpu02": 6.0})]))
     add(kept, log(2, [*night({"gpu01": 7.0, "gpu02": None}), result("gpu01", "gpu.x", "failed")], end=1))
-    told = add(kept, log(3, night({"gpu01": None, "gpu02": None, "gpu03": None})))
-    assert [(it.item.node, it.judged.level) for it in told.changes] == [("gpu01", 5.0)]
+    comparison = add(kept, log(3, night({"gpu01": None, "gpu02": None, "gpu03": None})))
+    assert [(it.item.node, it.judged.level) for it in comparison.changes] == [("gpu01", 5.0)]
     nan = add(kept, log(4, night({"gpu01": "NaN"})))
     assert [it.trend for it in nan.changes] == ["worse"]  # it is there, and no number
 
@@ -346,18 +346,20 @@ def test_what_passed_before_and_does_not_now_has_turned(
     kept: History, outcome: str, turned: Turn | None
 ) -> None:
     add(kept, log(1, [result("gpu01", "gpu.x")]))
-    told = add(kept, log(2, [result("gpu01", "gpu.x", outcome), result("gpu01", "gpu.new", outcome)], end=1))
-    assert told.turned == ((turned,) if turned else ())
-    chosen = kept.compare(told.run, told.against[0])
+    comparison = add(
+        kept, log(2, [result("gpu01", "gpu.x", outcome), result("gpu01", "gpu.new", outcome)], end=1)
+    )
+    assert comparison.turned == ((turned,) if turned else ())
+    chosen = kept.compare(comparison.run, comparison.against[0])
     assert [turn.base for turn in chosen.turned] == (["night001"] if turned else [])
 
 
 @pytest.mark.parametrize("before", ["failed", "error", "not checked", "not applicable"])
 def test_what_did_not_pass_before_has_not_turned(kept: History, before: str) -> None:
     add(kept, log(1, [result("gpu01", "gpu.x", before), result("gpu01", "gpu.y")], end=0))
-    told = add(kept, log(2, [result("gpu01", "gpu.x", "failed"), result("gpu01", "gpu.y")], end=1))
-    assert told.turned == ()
-    chosen = kept.compare(told.run, told.against[0])
+    comparison = add(kept, log(2, [result("gpu01", "gpu.x", "failed"), result("gpu01", "gpu.y")], end=1))
+    assert comparison.turned == ()
+    chosen = kept.compare(comparison.run, comparison.against[0])
     assert chosen.turned == ()
 
 
@@ -365,10 +367,12 @@ def test_the_last_good_run_that_has_the_check_counts(kept: History) -> None:
     add(kept, log(1, [result("gpu01", "gpu.x"), result("gpu01", "gpu.y")]))
     add(kept, log(2, [result("gpu01", "gpu.y")]))
     add(kept, log(3, [result("gpu01", "gpu.x", "failed"), result("gpu01", "gpu.y", "failed")], end=1))
-    told = add(kept, log(4, [result("gpu01", "gpu.x", "failed"), result("gpu01", "gpu.y", "failed")], end=1))
-    assert {turn.check for turn in told.turned} == {"gpu.x", "gpu.y"}
+    comparison = add(
+        kept, log(4, [result("gpu01", "gpu.x", "failed"), result("gpu01", "gpu.y", "failed")], end=1)
+    )
+    assert {turn.check for turn in comparison.turned} == {"gpu.x", "gpu.y"}
     third = kept.find("prod", "night003")
-    assert kept.compare(told.run, third).turned == ()
+    assert kept.compare(comparison.run, third).turned == ()
 
 
 def test_a_node_that_was_not_tested_is_one_turn_beside_what_failed(kept: History) -> None:
@@ -376,10 +380,10 @@ def test_a_node_that_was_not_tested_is_one_turn_beside_what_failed(kept: History
     nodes = ("gpu01", "gpu02")
     add(kept, log(1, [result(node, check) for node in nodes for check in checks]))
     ends = ("not tested", "not tested", "failed", "not checked")
-    told = add(
+    comparison = add(
         kept, log(2, [result(n, c, end) for n in nodes for c, end in zip(checks, ends, strict=True)], end=1)
     )
-    assert sorted((turn.node, turn.check, turn.now) for turn in told.turned) == [
+    assert sorted((turn.node, turn.check, turn.now) for turn in comparison.turned) == [
         (node, check, end)
         for node in nodes
         for check, end in (("", "not tested"), ("gpu.c", "failed"), ("gpu.d", "not checked"))
@@ -414,7 +418,7 @@ def test_the_last_good_run_stays_and_older_good_ones_go(kept: History) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "said"),
+    ("error", "kind", "message"),
     [
         (
             sqlite3.OperationalError("database is locked"),
@@ -446,11 +450,11 @@ def test_the_last_good_run_stays_and_older_good_ones_go(kept: History) -> None:
     ],
 )
 def test_an_error_of_the_file_is_one_line(
-    kept: History, error: Exception, kind: type[Exception], said: str
+    kept: History, error: Exception, kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(GpuClusterError) as caught, kept._readable_errors():
         raise error
-    assert str(caught.value) == f"history {kept.path}: {said}"
+    assert str(caught.value) == f"history {kept.path}: {message}"
     assert type(caught.value) is kind
 
 
@@ -538,14 +542,14 @@ def test_a_wait_for_another_writer_can_be_ended(kept: History) -> None:
 
 def test_a_file_of_the_next_version_is_refused(kept: History) -> None:
     kept._db.execute("PRAGMA user_version = 2")
-    said = (
+    message = (
         r"written by a newer pytest-gpucluster \(schema 2, this one knows 1\); upgrade, or name another file$"
     )
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         History(kept.path)
 
 
-def test_answers_have_twenty_rows_unless_asked_for_more(kept: History) -> None:
+def test_queries_return_twenty_rows_by_default(kept: History) -> None:
     for number in range(1, 22):
         kept.add(recorded(read_run(log(number, night({"gpu01": 1.0})))))
     assert [len(kept.runs("prod")), len(kept.runs("prod", 30))] == [20, 21]
@@ -569,8 +573,8 @@ def test_real_and_simulated_runs_are_not_compared(kept: History) -> None:
 
 
 def test_an_accepted_baseline_is_kept_under_a_star(kept: History) -> None:
-    told = add(kept, log(1, night({"gpu01": 1.0})))
-    kept.accept(told.run)
+    comparison = add(kept, log(1, night({"gpu01": 1.0})))
+    kept.accept(comparison.run)
     rows = kept._db.execute("SELECT node FROM accepted").fetchall()
     assert rows == [("*",)]
     killed = log(2, night({"gpu01": 1.0}), end=None)

@@ -74,7 +74,7 @@ def page_of(events: Iterable[dict[str, Any]], **options: Any) -> Page:
 
 
 @pytest.mark.parametrize(
-    ("results", "options", "kind", "said"),
+    ("results", "options", "kind", "part"),
     [
         ([passing("gpu01"), passing("gpu02")], {}, "accepted", "All that was selected is proved."),
         ([passing("gpu01"), failing("gpu02")], {}, "rejected", "1 of 2 nodes failed at least one check."),
@@ -96,10 +96,10 @@ def page_of(events: Iterable[dict[str, Any]], **options: Any) -> Page:
         ([], {}, "unproved", "No check was executed"),
     ],
 )
-def test_the_verdict(results: list[Any], options: dict[str, Any], kind: str, said: str) -> None:
+def test_the_verdict(results: list[Any], options: dict[str, Any], kind: str, part: str) -> None:
     page = page_of(a_run(results, **options))
     assert page.verdict == kind
-    assert said in page.text
+    assert part in page.text
 
 
 def test_an_empty_log_accepts_nothing() -> None:
@@ -118,8 +118,8 @@ def test_complaints_of_a_run_without_failures_are_shown() -> None:
 
 def test_counts_of_nodes_stand_first() -> None:
     results = [passing("gpu01"), failing("gpu02"), unjudged("gpu03", "not tested")]
-    told = {"gpu03": ["unavailable", 'DRAINED: "bad cable" by root since 2026-11-20T10:00:00']}
-    run = a_run(results, nodes=("gpu01", "gpu02", "gpu03"), not_tested=told)
+    drained = {"gpu03": ["unavailable", 'DRAINED: "bad cable" by root since 2026-11-20T10:00:00']}
+    run = a_run(results, nodes=("gpu01", "gpu02", "gpu03"), not_tested=drained)
     assert read_run(run).proofs.nodes == {"gpu01": "fit", "gpu02": "failed", "gpu03": "not tested"}
     text = page_of(run).text
     assert (
@@ -129,7 +129,7 @@ def test_counts_of_nodes_stand_first() -> None:
     assert text.index("Not accepted") < text.index("Acceptance record") < text.index("Map: nodes by suites")
 
 
-def test_the_record_says_what_was_accepted_and_can_be_signed() -> None:
+def test_the_record_lists_what_was_accepted_and_can_be_signed() -> None:
     groups = [
         {"nodes": "gpu[01-02]", "profile": "dgx-h100", "description": "8 H100", "source": "vendor's sheet"}
     ]
@@ -137,7 +137,7 @@ def test_the_record_says_what_was_accepted_and_can_be_signed() -> None:
     start |= {"not_applicable": {"fabric.*": "no InfiniBand"}, "versions": {"pytest-gpucluster": "1.2.3"}}
     page = page_of(a_run([passing("gpu01"), passing("gpu02")], start=start))
     record = page.text[page.text.index("Acceptance record") :]
-    for said in (
+    for part in (
         "Cluster prod",
         "2026-11-2",
         "by ops@login1",
@@ -151,11 +151,11 @@ def test_the_record_says_what_was_accepted_and_can_be_signed() -> None:
         "For the operator: name, signature",
         "For the supplier: name, signature",
     ):
-        assert said in record, said
+        assert part in record, part
 
 
 @pytest.mark.parametrize("simulated", [True, False])
-def test_simulated_is_said_where_it_was(simulated: bool) -> None:  # a table of two
+def test_a_simulated_run_is_marked(simulated: bool) -> None:  # a table of two
     page = page_of(a_run([passing("gpu01"), passing("gpu02")], start={"simulated": simulated}))
     assert ("SIMULATED" in page.text) is simulated
 
@@ -163,14 +163,14 @@ def test_simulated_is_said_where_it_was(simulated: bool) -> None:  # a table of 
 # --- failures
 
 
-def test_a_failure_says_everything() -> None:
+def test_a_failure_has_all_its_details() -> None:
     slurm = ["Slurm state: IDLE+DRAIN", 'reason: "bad cable" by root since 2026-11-20T10:00:00']
     more = ["reproduce:    srun -w gpu02 nvidia-smi", "rerun:        pytest --cluster=prod 'x[gpu02]'"]
     one = failing(
         "gpu02", annotation=[*slurm, *more], text="the whole log", logs=["steps/0001-gpu.count.log"]
     )
     page = page_of(a_run([passing("gpu01"), one]))
-    for said in (
+    for part in (
         "gpu.nvlink_state failed on gpu02 action: drain",
         "GPU 4 (GPU-c12b, 0000:9d:00.0) 17 active links 18 gpu02",
         "likely cause an NVLink is down",
@@ -180,7 +180,7 @@ def test_a_failure_says_everything() -> None:
         "rerun pytest --cluster=prod 'x[gpu02]'",
         "the whole log",
     ):
-        assert said in page.text, said
+        assert part in page.text, part
     assert {"href": "steps/0001-gpu.count.log"} in page.of("a")
 
 
@@ -256,8 +256,8 @@ def test_what_was_not_tested_is_named_with_its_reason() -> None:
     run.insert(-1, event("lost", node="gpu03", why="the agent ended"))
     text = page_of(run).text
     gaps = text[text.index("What was not tested, and why") :]
-    for said in (f"gpu02 {drained}", "gpu03 the agent ended", "os.mce gpu01 kernel log: no permission"):
-        assert said in gaps
+    for part in (f"gpu02 {drained}", "gpu03 the agent ended", "os.mce gpu01 kernel log: no permission"):
+        assert part in gaps
     assert "gpu.mig gpu01 no MIG here" in gaps
 
 
@@ -515,7 +515,7 @@ def test_a_log_of_invalid_utf8_is_read(tmp_path: Path) -> None:
     assert "Not accepted" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_endless_output_is_cut_and_says_so() -> None:
+def test_endless_output_is_cut_and_marked() -> None:
     page = html.render(
         read_run(
             a_run([failing("gpu01", text="x" * 5_000_000, message="y" * 5_000_000, measured="z" * 5_000_000)])
@@ -638,7 +638,7 @@ def test_a_cut_text_keeps_both_ends() -> None:
     assert "[... 988 characters left out ...]" in short
 
 
-def test_a_page_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_has_a_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(GpuClusterError, match="cannot be written"):
         html.write(read_run([]), tmp_path / "file" / "report.html")

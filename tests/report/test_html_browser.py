@@ -40,27 +40,27 @@ ACTS = """
 <script>
 const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", {key: key, bubbles: true}));
 const shown = () => document.querySelectorAll(".fail:not(.none)").length;
-const told = {all: shown()};
+const state = {all: shown()};
 press("/");
-told.focused = document.activeElement.id;
+state.focused = document.activeElement.id;
 const field = document.getElementById("filter");
 field.value = "gpu0002 NVLink";
 field.dispatchEvent(new Event("input"));
-told.filtered = shown();
-told.found = document.getElementById("found").textContent;
+state.filtered = shown();
+state.found = document.getElementById("found").textContent;
 field.dispatchEvent(new KeyboardEvent("keydown", {key: "Escape", bubbles: true}));
-told.cleared = shown();
+state.cleared = shown();
 press("j"); press("j"); press("k"); press("j");
-told.here = document.querySelector(".fail.here").id;
+state.here = document.querySelector(".fail.here").id;
 press("o");
-told.open = document.querySelectorAll("details:not([open])").length;
-told.paper = getComputedStyle(document.body).backgroundColor;
+state.open = document.querySelectorAll("details:not([open])").length;
+state.paper = getComputedStyle(document.body).backgroundColor;
 const top_of = (choice) => document.querySelector(choice).getBoundingClientRect().top;
-told.workFirst = top_of("#work") < top_of("#record dl");
-told.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+state.workFirst = top_of("#work") < top_of("#record dl");
+state.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
 const out = document.createElement("pre");
-out.id = "told";
-out.textContent = JSON.stringify(told);
+out.id = "state";
+out.textContent = JSON.stringify(state);
 document.body.append(out);
 </script>
 """
@@ -107,7 +107,7 @@ def test_no_complaint_and_no_request(
     done = browse(page, "--dump-dom")
     assert "CONSOLE" not in done.stderr, (
         done.stderr
-    )  # a request would be refused by the page's policy, and told here
+    )  # a request would be refused by the page's policy, and state here
     assert 'id="verdict"' in done.stdout
     assert (
         'class="tools"' in done.stdout
@@ -136,9 +136,9 @@ def test_keys_filter_and_colours(
     done = browse(
         page, "--dump-dom", f"--blink-settings=preferredColorScheme={scheme}", "--window-size=1000,800"
     )
-    told = re.search(r'<pre id="told">(.*?)</pre>', done.stdout)
-    assert told, done.stderr
-    assert told[1] == (
+    state = re.search(r'<pre id="state">(.*?)</pre>', done.stdout)
+    assert state, done.stderr
+    assert state[1] == (
         '{"all":3,"focused":"filter","filtered":1,"found":"1 of 3 failures","cleared":3,"here":"g2","open":0,'
         f'"paper":"{paper}","workFirst":true,"wide":false}}'
     )
@@ -243,9 +243,9 @@ def seen(
         page = page.replace("@media print", "@media all").replace("@media screen", "@media speech")
     outer = SEEN.replace("WIDTH", str(width)).replace("CHOICES", json.dumps(choices))
     done = browse(outer.replace("PAGE", escape(page, quote=True)), "--dump-dom", "--window-size=1400,900")
-    told = re.search(r'<pre id="seen">(.+?)</pre>', done.stdout)
-    assert told, done.stderr
-    found: dict[str, Any] = json.loads(unescape(told[1]))
+    state = re.search(r'<pre id="seen">(.+?)</pre>', done.stdout)
+    assert state, done.stderr
+    found: dict[str, Any] = json.loads(unescape(state[1]))
     return found
 
 

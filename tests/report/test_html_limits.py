@@ -54,8 +54,8 @@ def test_the_verdict_in_words(
 ) -> None:
     found = judge(read_run(a_run(results, **options)))
     assert (found.outcome, found.title, len(found.sentences)) == (kind, title, len(sentences))
-    for said, expected in zip(found.sentences, sentences, strict=True):
-        assert said == expected or (expected.endswith("2026") and said.startswith(expected))
+    for sentence, expected in zip(found.sentences, sentences, strict=True):
+        assert sentence == expected or (expected.endswith("2026") and sentence.startswith(expected))
 
 
 def test_who_is_fit_and_who_is_not() -> None:
@@ -180,7 +180,7 @@ def test_slurms_words_have_a_limit_and_the_most_frequent_come_first() -> None:
     assert "S13" not in text
 
 
-def test_tried_again_is_grouped_by_what_was_said() -> None:
+def test_repeated_attempts_are_grouped_by_message() -> None:
     again = [failing(node, message=f"{node} flaked") | {"event": "rerun"} for node in ("gpu01", "gpu02", "")]
     run = read_run(a_run([*again, passing("gpu01"), passing("gpu02"), passing("")]))
     assert html._failures(run, {})["retried"] == [
@@ -545,7 +545,7 @@ def test_the_limits_of_a_page() -> None:
 # --- parts of a page, field by field
 
 
-def test_a_spent_budget_is_said() -> None:
+def test_a_spent_budget_is_reported() -> None:
     run = a_run([passing("gpu01"), passing("gpu02")])
     assert judge(read_run([*run, event("drain_decision", node="gpu01")])).sentences == (EVERY,)
     assert judge(read_run([*run, event("drain_decision"), event("drain_over_budget")])).sentences == (
@@ -554,7 +554,7 @@ def test_a_spent_budget_is_said() -> None:
     )
 
 
-def test_the_record_of_a_run_that_says_all() -> None:
+def test_the_record_of_a_complete_run() -> None:
     start = {
         "description": "the new hall",
         "user": "ops",
@@ -585,7 +585,7 @@ def test_the_record_of_a_run_that_says_all() -> None:
         }
 
 
-def test_the_record_of_a_run_that_says_nothing() -> None:
+def test_the_record_of_an_empty_run() -> None:
     assert html._record(read_run([])) == {
         "cluster": "unknown cluster",
         "description": "",

@@ -72,7 +72,7 @@ def assert_valid(path: Path) -> None:
     assert [error.reason for error in SCHEMAS["xunit2"].iter_errors(tree)] == []
 
 
-def said(path: Path) -> list[tuple[Any, ...]]:
+def cases_of(path: Path) -> list[tuple[Any, ...]]:
     """Return all that two files of one run are to agree on, of every testcase."""
     found = []
     for case in ET.parse(path).iter("testcase"):
@@ -119,11 +119,11 @@ def test_the_schemas_refuse_what_is_wrong(night: Run) -> None:
     assert not SCHEMAS["jenkins"].is_valid(tree)
 
 
-def test_a_file_from_the_log_says_what_the_live_one_says(night: Run, tmp_path: Path) -> None:
+def test_a_file_from_the_log_equals_the_live_one(night: Run, tmp_path: Path) -> None:
     again = tmp_path / "again.xml"
     junit.write(read_log(folder_of(night) / "events.jsonl"), again)
     assert_valid(again)
-    assert said(again) == said(folder_of(night) / "junit.xml")
+    assert cases_of(again) == cases_of(folder_of(night) / "junit.xml")
     counts = [
         {
             key: next(ET.parse(path).iter("testsuite")).get(key)
@@ -135,7 +135,7 @@ def test_a_file_from_the_log_says_what_the_live_one_says(night: Run, tmp_path: P
 
 
 def test_names_have_no_node_and_classes_have_it(night: Run) -> None:
-    names = {(row[0], row[1]) for row in said(folder_of(night) / "junit.xml")}
+    names = {(row[0], row[1]) for row in cases_of(folder_of(night) / "junit.xml")}
     assert {
         ("gpucluster.more.gpu01", "test_sizes[1MiB]"),
         ("gpucluster.more.gpu02", "test_sizes[4GiB]"),
@@ -143,7 +143,7 @@ def test_names_have_no_node_and_classes_have_it(night: Run) -> None:
         ("gpucluster.ends.cluster", "test_no_answer"),
     } <= names
     twice = [
-        row for row in said(folder_of(night) / "junit.xml") if row[1] == "test_both" and "gpu01" in row[0]
+        row for row in cases_of(folder_of(night) / "junit.xml") if row[1] == "test_both" and "gpu01" in row[0]
     ]
     assert [row[2][0][0] for row in twice] == [
         "error",
@@ -152,7 +152,7 @@ def test_names_have_no_node_and_classes_have_it(night: Run) -> None:
 
 
 def test_system_out_has_the_annotation(night: Run) -> None:
-    found = {(row[0], row[1]): row[4] for row in said(folder_of(night) / "junit.xml")}
+    found = {(row[0], row[1]): row[4] for row in cases_of(folder_of(night) / "junit.xml")}
     assert "Slurm state: IDLE" in found["gpucluster.ends.gpu01", "test_count"]
     assert "reproduce:" in found["gpucluster.ends.gpu01", "test_count"]
     assert found["gpucluster.ends.gpu01", "test_good"] is None
@@ -164,7 +164,8 @@ def test_the_second_night_has_the_same_names(night: Run, sandbox: Sandbox, folde
     with out_of_service(sandbox, "gpu03", "DRAIN", "another reason"):
         run_pytest(folder, on(sandbox), "--nodes=gpu[01-03]", "--report-dir=second", "-n", "2")
     first, second = (
-        {row[:2] for row in said(folder / name / "latest" / "junit.xml")} for name in ("reports", "second")
+        {row[:2] for row in cases_of(folder / name / "latest" / "junit.xml")}
+        for name in ("reports", "second")
     )
     assert first == second
 
@@ -204,7 +205,7 @@ def test_a_run_that_executed_nothing_is_red(sandbox: Sandbox, tmp_path: Path) ->
     (error,) = run.cases["gpucluster.run.cluster test_finished"].result
     assert error.message == "no check was executed: this run says nothing about the cluster"
     junit.write(read_run(run.events), tmp_path / "again.xml")
-    assert said(tmp_path / "again.xml") == said(tmp_path / "reports" / "latest" / "junit.xml")
+    assert cases_of(tmp_path / "again.xml") == cases_of(tmp_path / "reports" / "latest" / "junit.xml")
 
 
 def result(
@@ -319,7 +320,7 @@ def test_an_item_that_was_run_again_shows_its_earlier_attempts(sandbox: Sandbox,
             case.interim_result[0] for suite in read for case in suite if case.name == "test_unsteady"
         )
         assert "the first <time>" in flaky.stack_trace
-    assert said(tmp_path / "again.xml") == said(tmp_path / "reports" / "latest" / "junit.xml")
+    assert cases_of(tmp_path / "again.xml") == cases_of(tmp_path / "reports" / "latest" / "junit.xml")
 
 
 # --- a file from events, exactly
@@ -606,7 +607,7 @@ def test_attempts_are_in_the_order_of_their_timestamps(
     assert suite.timestamp == min(stamp for stamp in stamps if stamp)
 
 
-def test_a_merged_case_keeps_what_every_attempt_said(tmp_path: Path) -> None:
+def test_a_merged_case_keeps_the_message_of_every_attempt(tmp_path: Path) -> None:
     runs = [
         [
             rerun(annotation=["first note"]),
@@ -626,7 +627,7 @@ def test_a_merged_case_keeps_what_every_attempt_said(tmp_path: Path) -> None:
     ]
 
 
-def test_an_attempt_that_said_nothing_has_no_message(tmp_path: Path) -> None:
+def test_an_attempt_without_text_has_no_message(tmp_path: Path) -> None:
     for place, end in enumerate(("<failure/>", "<error/>", "")):
         (tmp_path / f"{place}.xml").write_text(
             f"<testsuites><testsuite name='x' timestamp='2026-11-2{place}T00:00:00'>"
@@ -838,9 +839,11 @@ def test_a_live_run_merged_with_itself_hides_nothing(night: Run, tmp_path: Path)
     path = folder_of(night) / "junit.xml"
     done = merge([path, path], tmp_path / "out.xml")
     assert_valid(tmp_path / "out.xml")
-    red = {row[:2] for row in said(path) if any(end[0] in ("failure", "error") for end in row[2])}
+    red = {row[:2] for row in cases_of(path) if any(end[0] in ("failure", "error") for end in row[2])}
     still = {
-        row[:2] for row in said(tmp_path / "out.xml") if any(end[0] in ("failure", "error") for end in row[2])
+        row[:2]
+        for row in cases_of(tmp_path / "out.xml")
+        if any(end[0] in ("failure", "error") for end in row[2])
     }
     assert red == still
     assert (done.failed + done.errors, done.flaky) == (len(red), 0)
@@ -860,7 +863,7 @@ def test_a_live_run_merged_with_itself_hides_nothing(night: Run, tmp_path: Path)
         (None, "cannot be read"),
     ],
 )
-def test_what_cannot_be_merged_is_said_and_nothing_is_written(
+def test_what_cannot_be_merged_is_reported_and_no_file_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, complaint: str
 ) -> None:
     good = shard(tmp_path / "good.xml", [result("test_count")], began=1)
@@ -876,7 +879,7 @@ def test_what_cannot_be_merged_is_said_and_nothing_is_written(
     assert not (tmp_path / "out.xml").exists()
 
 
-def test_the_command_says_what_it_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_what_it_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = shard(tmp_path / "1.xml", [result("test_count", "failed", message="7")], began=1)
     two = shard(tmp_path / "2.xml", [result("test_count")], began=2)
     out = tmp_path / "sub" / "out.xml"

@@ -67,15 +67,15 @@ def samples(page: str) -> dict[str, float]:
 
 
 def test_promtool_takes_every_unit_and_name() -> None:
-    told = [
+    metrics = [
         metric(f"it{n}", 1.5, unit) for n, unit in enumerate([*prom.UNITS, "GPUs", "", "lanes", "errors"])
     ]
-    told += [
+    metrics += [
         metric("busbw all_reduce 4 nodes, 4 GiB", 361.5, "GB/s"),
         metric("import-Time", 1, "s"),
         metric("x.y", 1, "W"),
     ]
-    page = prom.render(read_run(events(result("gpu.x", metrics=told))))
+    page = prom.render(read_run(events(result("gpu.x", metrics=metrics))))
     assert promtool(page) == ""
     labels = 'check="gpu.x",cluster="prod",node="gpu01",of="all_reduce 4 nodes, 4 GiB"'
     assert samples(page)[f"gpucluster_measured_busbw_bytes_per_second{{{labels}}}"] == 361.5e9
@@ -127,10 +127,10 @@ def test_a_lost_node_is_not_fit() -> None:
 
 def test_the_last_success_is_carried_over(tmp_path: Path) -> None:
     path, series = tmp_path / "metrics.prom", 'gpucluster_last_success_timestamp_seconds{cluster="prod"}'
-    for exit_, said in ((1, None), (0, 110), (1, 110), (None, 110)):
+    for exit_, exit_time in ((1, None), (0, 110), (1, 110), (None, 110)):
         prom.write(read_run(events(result("gpu.count"), exit_=exit_)), path, prom.read(path))
         found = samples(path.read_text())
-        assert found.get(series) == said
+        assert found.get(series) == exit_time
         assert found['gpucluster_run_success{cluster="prod"}'] == (exit_ == 0)
     assert [one.name for one in tmp_path.iterdir()] == ["metrics.prom"]
     path.write_bytes(b"\xff\x00 garbage")
@@ -193,7 +193,7 @@ def test_what_is_no_number_is_no_number() -> None:
 
 
 def test_one_series_a_set_of_labels() -> None:
-    told = [
+    metrics = [
         result("nccl.busbw", inside=f"-{size}", metrics=[metric("busbw", n, "GB/s", "mlx5_0")])
         for n, size in enumerate(("1M", "4G"))
     ]
@@ -202,7 +202,7 @@ def test_one_series_a_set_of_labels() -> None:
         inside="-4G",
         metrics=[metric("busbw", 9, "GB/s", "mlx5_0"), metric("no", 1, "s", detail=True)],
     )
-    page = prom.render(read_run(events(*told, again)))
+    page = prom.render(read_run(events(*metrics, again)))
     assert promtool(page) == ""
     found = {name: value for name, value in samples(page).items() if "measured" in name}
     labels = 'check="nccl.busbw",cluster="prod",device="mlx5_0",node="gpu01",parameters='
@@ -377,11 +377,11 @@ HOSTILE = 'a"b\\c\nd\x00\x1b[31m}{ \ud800 \u202e # HELP x'
 
 
 def test_hostile_text_stays_a_label() -> None:
-    told = result(
+    hostile = result(
         "gpu.x", "failed", node=HOSTILE, metrics=[metric(f"x {HOSTILE}", 1, HOSTILE, HOSTILE)], verdicts=[]
     )
     page = prom.render(
-        read_run([{"event": "start", "time": 1.0, "cluster": HOSTILE, "simulated": True}, told])
+        read_run([{"event": "start", "time": 1.0, "cluster": HOSTILE, "simulated": True}, hostile])
     )
     page.encode("utf-8")
     assert promtool(page) == ""
@@ -463,7 +463,7 @@ def test_a_file_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
 OUTCOMES = ("passed", "failed", "error", "waived", "not checked", "not tested", "not applicable", "skipped")
 
 
-def test_the_page_of_a_run_that_says_nothing() -> None:
+def test_the_page_of_an_empty_run() -> None:
     about = (
         "# HELP gpucluster_checks Checks of the run, by how they ended.",
         "# TYPE gpucluster_checks gauge",

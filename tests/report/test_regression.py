@@ -125,8 +125,8 @@ def test_the_table_counts_what_is_as_it_was() -> None:
 
 def test_the_page_gets_every_metric_the_worst_first() -> None:
     with in_utc():
-        told = COMPARISON.for_html()
-    assert [(row.node, row.metric.device, row.worse, row.note) for row in told.rows] == [
+        comparison = COMPARISON.for_html()
+    assert [(row.node, row.metric.device, row.worse, row.note) for row in comparison.rows] == [
         ("(cluster)", "", True, "3 alerts, 1 in its last good run"),
         ("gpu07", "with gpu06", True, LINK),
         ("gpu01", "with gpu06", False, ""),
@@ -138,13 +138,17 @@ def test_the_page_gets_every_metric_the_worst_first() -> None:
         ("gpu03", "", False, ""),
         ("gpu05", "", False, ""),
     ]
-    assert told.rows[-1] == Compared(
+    assert comparison.rows[-1] == Compared(
         "gpu05", Metric("busbw", 573.0, "GB/s"), last_good=478.0, previous=500.0, fleet=476.0
     )
-    assert (told.source, told.runs, told.fleet_is) == ("h.db", 2, "median of the fleet over those runs")
-    assert told.last_good == "r7 of 1970-01-02 00:00"
-    assert told.previous == "r8 of 1970-01-02 00:00, bad"
-    assert told.note == (
+    assert (comparison.source, comparison.runs, comparison.fleet_is) == (
+        "h.db",
+        2,
+        "median of the fleet over those runs",
+    )
+    assert comparison.last_good == "r7 of 1970-01-02 00:00"
+    assert comparison.previous == "r8 of 1970-01-02 00:00, bad"
+    assert comparison.note == (
         "gpu[01-02]: gpu.x: failed; it passed in the last good run; "
         "gpu04: z.z: error; it passed in the last good run; gpu03: the node: not tested; it passed in run r5; "
         "(cluster): a.b: not checked; it passed in the last good run; "
@@ -344,11 +348,13 @@ def test_nought_is_a_value() -> None:
         distance=None,
         fleet=FleetHistory(0.0, 0.0, 3),
     )
-    told = replace(COMPARISON, changes=(none, replace(none, fleet=FleetHistory(0.0, 2.0, 4))), turned=())
-    assert [line.split() for line in told.table()[2:]] == [
+    comparison = replace(
+        COMPARISON, changes=(none, replace(none, fleet=FleetHistory(0.0, 2.0, 4))), turned=()
+    )
+    assert [line.split() for line in comparison.table()[2:]] == [
         ["alerts", "2", "0", "1", "4", "gpu01", "0", "0", "-"]
     ]
-    assert [row.metric.value for row in told.for_html().rows] == [0.0, 0.0]
+    assert [row.metric.value for row in comparison.for_html().rows] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,13 @@ def test_times_are_those_of_the_first_and_last_event() -> None:
 
 
 def test_nodes_are_selected_untested_lost_or_silent() -> None:
-    told = {"gpu02": ["busy", "ALLOCATED"], "gpu03": ["down"], "gpu04": []}
+    not_tested = {"gpu02": ["busy", "ALLOCATED"], "gpu03": ["down"], "gpu04": []}
     run = read_run(
         [
             *a_run(
                 [passing("gpu01")],
                 nodes=("gpu01", "gpu02", "gpu03", "gpu04", "gpu05", "gpu06"),
-                not_tested=told,
+                not_tested=not_tested,
             ),
             event("lost", node="gpu05", why="gone"),
             event("lost", node="gpu01", why="gone at last"),
@@ -106,7 +106,7 @@ def test_results_are_counted() -> None:
 
 
 def test_why_something_was_not_judged_is_kept_without_its_kind() -> None:
-    said = {
+    ends = {
         "gpu.a": ("not checked", "not checked: no right"),
         "gpu.b": ("not checked", "Skipped: not checked: no right"),
         "gpu.c": ("not applicable", "not applicable: no MIG"),
@@ -115,7 +115,7 @@ def test_why_something_was_not_judged_is_kept_without_its_kind() -> None:
         "gpu.f": ("not tested", "not tested: down"),
     }
     run = read_run(
-        a_run([result("gpu01", end, check=check, message=why) for check, (end, why) in said.items()])
+        a_run([result("gpu01", end, check=check, message=why) for check, (end, why) in ends.items()])
     )
     assert run.unjudged == {
         "not checked": {"no right": {"gpu.a": {"gpu01"}, "gpu.b": {"gpu01"}}},
@@ -250,15 +250,15 @@ def test_numbers_in_a_cause_make_no_group() -> None:
 
 
 def test_rows_differ_in_part_measured_expected_and_action() -> None:
-    told = {"part": "a", "measured": "b", "expected": "c", "action": "drain"}
+    finding = {"part": "a", "measured": "b", "expected": "c", "action": "drain"}
     found = [
-        told,
-        told | {"part": "x"},
-        told | {"measured": "x"},
-        told | {"expected": "x"},
-        told | {"action": "reboot"},
+        finding,
+        finding | {"part": "x"},
+        finding | {"measured": "x"},
+        finding | {"expected": "x"},
+        finding | {"action": "reboot"},
     ]
-    (group,) = read_run(a_run([failing("gpu01", findings=[*found, told])])).groups.values()
+    (group,) = read_run(a_run([failing("gpu01", findings=[*found, finding])])).groups.values()
     assert [
         (row.found.part, row.found.measured, row.found.expected, row.action, row.nodes)
         for row in group.rows.values()
@@ -272,8 +272,8 @@ def test_rows_differ_in_part_measured_expected_and_action() -> None:
 
 
 def test_warnings_are_rows_of_their_check_and_ask_for_nothing() -> None:
-    told = {"part": "GPU 3 (GPU-d, 0:4)", "measured": "1 replay", "expected": "0"}
-    verdicts = [{"findings": [], "advisories": [told], "action": "drain"}]
+    finding = {"part": "GPU 3 (GPU-d, 0:4)", "measured": "1 replay", "expected": "0"}
+    verdicts = [{"findings": [], "advisories": [finding], "action": "drain"}]
     run = read_run(a_run([passing(node, check="gpu.pcie", verdicts=verdicts) for node in ("gpu01", "gpu02")]))
     assert run.warnings == {
         ("gpu.pcie", "GPU 3", "1 replay", "0", ""): FindingRow(
@@ -537,10 +537,10 @@ def test_a_recorded_run_ends_with_its_last_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "simulated"), [(False, False), (True, True), (None, True), ("no", True), (0, True)]
+    ("stated", "simulated"), [(False, False), (True, True), (None, True), ("no", True), (0, True)]
 )
-def test_what_does_not_say_that_it_is_real_counts_as_simulated(said: Any, simulated: bool) -> None:  # a table
-    assert recorded(read_run([start(simulated=said)])).simulated is simulated
+def test_a_run_counts_as_simulated_unless_it_is_stated_real(stated: Any, simulated: bool) -> None:  # a table
+    assert recorded(read_run([start(simulated=stated)])).simulated is simulated
 
 
 @pytest.mark.parametrize(
@@ -646,8 +646,8 @@ def measures(*metrics: dict[str, Any], **fields: Any) -> list[tuple[str, str, fl
 
 
 def test_a_metric_is_kept_with_all_that_names_it() -> None:
-    told = metric("p", 5, "W", "GPU 4 (x)", better="lower", detail=1)
-    assert recorded(read_run([start(), passing("gpu01", metrics=[told])])).metrics == (
+    finding = metric("p", 5, "W", "GPU 4 (x)", better="lower", detail=1)
+    assert recorded(read_run([start(), passing("gpu01", metrics=[finding])])).metrics == (
         ItemMetric("gpu01", "gpu.nvlink_state", Metric("p", 5.0, "W", "GPU 4", detail=True, better="lower")),
     )
 
@@ -668,7 +668,7 @@ def test_the_best_pair_is_a_metric_of_its_own() -> None:
     assert measures(*pairs)[3:] == [("bw", "best partner", 9.0)]
     assert (
         len(measures(metric("bw", 5, "W", "with gpu02"))) == 1
-    )  # no direction: which is best cannot be told
+    )  # no direction: which is best cannot be finding
     assert len(measures(metric("bw", 5, "us", "with gpu02"))) == 1
     assert measures(metric("bw", "NaN", "GB/s", "with gpu02")) == [("bw", "with gpu02", None)]
     assert len(measures(metric("bw", 5, "GB/s", "beside gpu02"))) == 1

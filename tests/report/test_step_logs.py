@@ -142,17 +142,17 @@ def test_report_writes_elsewhere_and_takes_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [(None, "does not exist"), ("", "is no event log"), ('{"event": "other"}\n', "is no event log")],
 )
 def test_report_refuses_what_is_no_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, message: str
 ) -> None:
     if text is not None:
         (tmp_path / "events.jsonl").write_text(text)
     assert cli.main(["report", str(tmp_path / "events.jsonl")]) == 1
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "report.html").exists()
 
@@ -172,7 +172,7 @@ def step(**fields: Any) -> StepResult:
     return StepResult(**(plain | fields))
 
 
-def test_a_step_log_says_how_it_ended(tmp_path: Path) -> None:
+def test_a_step_log_records_how_it_ended(tmp_path: Path) -> None:
     path = StepLogs(Reports(folder=tmp_path), "gw1").keep("nccl.alone", step())
     assert path == "steps/gw1-0001-nccl.alone.log"
     assert (tmp_path / path).read_text() == (
