@@ -43,7 +43,7 @@ def test_sizes(gpucluster_node, size, record_property):
 
 
 class TestDisk:
-    def test_sizes(self, node):
+    def test_sizes(self, gpucluster_node):
         pass
 
 

@@ -132,7 +132,7 @@ class FactsCache:
         self._channel().prefetch(self.prefetched)
 
     def release(self, probes: Iterable[Probe[Any]]) -> None:
-        """Let go of what these probes read: their answers, which are smaller, are read again where somebody asks."""
+        """Let go of what these probes read: their answers, which are smaller, are read again for a later test."""
         for probe in probes:
             self._facts.pop((probe.name, probe.command), None)
 
