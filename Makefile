@@ -33,7 +33,7 @@ help:
 	@echo "make demo    run the acceptance suites against a sandbox: a real Slurm of virtual nodes"
 	@echo "make test    run the project's own tests (RECORD=1: record how long each module takes)"
 	@echo "make nightly  the tests that \`make test\` leaves out: every site of tests/first_night, the documents as a stranger"
-	@echo "make corpus  judge recorded output of real machines; prints sensitivity and specificity"
+	@echo "make corpus  judge recorded output of real machines; prints sensitivity and specificity (NAMES='dcgm nvlink': some of it)"
 	@echo "make mutation  change functions a little with mutmut, print each change that no test of the module detects (SEED, COUNT, MINUTES, PACKAGES)"
 	@echo "make oldest  the plugin's tests with the lowest releases that pyproject.toml allows (OLDEST=python3.10)"
 	@echo "make lint    ruff, mypy and shellcheck"
@@ -72,7 +72,7 @@ nightly: $(VENV)/.ready slurm packages $(FRAMEWORKS)/.ready
 	@./tools/run-tests $(BIN)/python -m nightly
 
 corpus: $(VENV)/.ready
-	@$(BIN)/python tools/corpus.py
+	@$(BIN)/python tools/corpus.py $(NAMES)
 
 # PACKAGES: below src/pytest_gpucluster, as `drain kit/gpu/xid.py`
 COUNT ?= 300

@@ -4,7 +4,7 @@
     .venv/bin/python tools/chaos.py --kills 50 --seed 7 --kinds signal,slurmd
 
 Each run is judged afterwards: `leaked` (an allocation, a step, a process, a temporary file, a node that is out of
-service), `lost` (a result that was told and is not in events.jsonl, an item without an end), `wrong` (a verdict
+service), `lost` (a result that pytest reported and that is not in events.jsonl, an item without an end), `wrong` (a verdict
 that blames the wrong node or none, a run that ends green or breaks). Exit status 1 where there is any.
 """
 
@@ -45,7 +45,7 @@ FAULTY = "gpu03"  # has lost a GPU: whatever happens, it must not pass, and no o
 REPORTS = ("junit.xml", "metrics.prom", "report.html")
 TESTS = ("asked", "count", "quick", "responds", "step")
 
-# Every item's end is also told to a file of its own, behind the plugin's back.
+# Each item's end is also written to a file that the plugin does not know of.
 WITNESS = """
 import json, os
 import pytest
@@ -130,7 +130,7 @@ if jump:
 
 
 @dataclass
-class Told:
+class RunOutcome:
     """What came of one run: the trouble, and what is wrong with it."""
 
     number: int
@@ -146,7 +146,7 @@ class Told:
 
 @dataclass
 class Running:
-    """One pytest under way. `killed`: by SIGKILL; `stopped`: told to end; `strict`: nothing may differ."""
+    """One pytest under way. `killed`: by SIGKILL; `strict`: nothing may differ."""
 
     process: subprocess.Popen[str]
     plan: chaos_suites.Plan
@@ -189,7 +189,7 @@ def pids_of(mark: str) -> list[int]:
 
 
 def role_of(process: DaemonProcess, main: int) -> str:  # a table
-    """Tell what a process of a run is."""
+    """Return the role of a process in a run; '' for an unknown one."""
     try:
         words = Path(f"/proc/{process.pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
@@ -232,7 +232,7 @@ class Campaign:
             False: 3.0,
             True: 5.0,
         }  # seconds that an undisturbed run takes, without and with workers
-        self.told: list[Told] = []
+        self.outcomes: list[RunOutcome] = []
         suite = folder / "test_chaos_suite.py"
         suite.write_text(SUITE.replace("GPUS", str(gpus)))
         self.plan = chaos_suites.Plan(  # of most kinds
@@ -256,7 +256,7 @@ class Campaign:
 
     # --- one run
 
-    def once(self, number: int, say: Callable[[str], None]) -> Told:
+    def once(self, number: int, say: Callable[[str], None]) -> RunOutcome:
         """Run once with a trouble chosen by seed and number, and judge what is left."""
         rng = random.Random(f"{self.seed}-{number}")
         kind = rng.choice(self.kinds)
@@ -266,7 +266,7 @@ class Campaign:
             "kubernetes",
             *chaos_suites.SUITES,
         }  # with -n Jobs need Slurm or SSH too
-        told = Told(number, kind, "")
+        outcome = RunOutcome(number, kind, "")
         folder = self.folder / f"run{number}"
         folder.mkdir()
         options = self._put_on_trial() if kind == "helper" else ()
@@ -285,45 +285,45 @@ class Campaign:
             plan = replace(plan, options=(*plan.options, *options))
             with self._started(folder, workers, plan, *before(kind, rng, folder), site=site) as run:
                 try:
-                    told.what = TROUBLES[kind](self, run, rng)
-                    self._wait(run, told)
+                    outcome.what = TROUBLES[kind](self, run, rng)
+                    self._wait(run, outcome)
                 finally:
                     run.process.kill() if run.process.poll() is None else None
-            told.rc, told.seconds = run.process.returncode, time.monotonic() - run.began
-            if plan.ids == self.plan.ids and "it was over" in told.what:
-                self.usual[workers] = told.seconds  # on a busy machine it changes
+            outcome.rc, outcome.seconds = run.process.returncode, time.monotonic() - run.began
+            if plan.ids == self.plan.ids and "it was over" in outcome.what:
+                self.usual[workers] = outcome.seconds  # on a busy machine it changes
             try:
-                self._judge(run, told)
+                self._judge(run, outcome)
             finally:
                 if (folder / "reports").is_mount():
                     subprocess.run(["umount", str(folder / "reports")], check=True)
-        self.told.append(told)
-        say(line_of(told))
-        if not told.faults:
+        self.outcomes.append(outcome)
+        say(line_of(outcome))
+        if not outcome.faults:
             shutil.rmtree(folder)
-        return told
+        return outcome
 
     def learn(self) -> None:
         """Take the time of undisturbed runs, and see that they are judged right."""
         for workers in (False, True):
             folder = self.folder / f"undisturbed{workers}"
             folder.mkdir()
-            told = Told(0, "none", "undisturbed")
+            outcome = RunOutcome(0, "none", "undisturbed")
             with self._started(folder, workers, self.plan) as run:
                 run.strict = True
                 missing = {*ROLES, "pytest"} - ({"worker"} if not workers else set())
                 while run.process.poll() is None and missing:
                     missing -= {role_of(one, run.process.pid) for one in run.own()}
-                self._wait(run, told)
+                self._wait(run, outcome)
             if missing:
                 raise SystemExit(
                     f"processes of a run that the campaign does not see: {', '.join(sorted(missing))}"
                 )
-            told.rc, told.seconds = run.process.returncode, time.monotonic() - run.began
-            self.usual[workers] = told.seconds
-            self._judge(run, told)
-            if told.faults:
-                raise SystemExit(f"an undisturbed run is judged {told.faults}: see {folder}")
+            outcome.rc, outcome.seconds = run.process.returncode, time.monotonic() - run.began
+            self.usual[workers] = outcome.seconds
+            self._judge(run, outcome)
+            if outcome.faults:
+                raise SystemExit(f"an undisturbed run is judged {outcome.faults}: see {folder}")
             shutil.rmtree(folder)
 
     @contextlib.contextmanager
@@ -402,30 +402,30 @@ class Campaign:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 cat.wait(5)
 
-    def _wait(self, run: Running, told: Told) -> None:
+    def _wait(self, run: Running, outcome: RunOutcome) -> None:
         """Wait for its end; an operator loses patience after a while and sends SIGTERM, which has to do."""
         try:
             run.process.wait(run.patience)
             return
         except subprocess.TimeoutExpired:
-            told.what += "; SIGTERM"
+            outcome.what += "; SIGTERM"
             run.strict = False
             run.process.send_signal(signal.SIGCONT)
             run.process.terminate()
         try:
             run.process.wait(90)
         except subprocess.TimeoutExpired:
-            told.fault("wrong", "does not end 90 s after SIGTERM")
+            outcome.fault("wrong", "does not end 90 s after SIGTERM")
             run.killed = True
 
     # --- what is left
 
-    def _judge(self, run: Running, told: Told) -> None:
-        if told.kind == "helper":
-            self._judge_trial(run, told)
+    def _judge(self, run: Running, outcome: RunOutcome) -> None:
+        if outcome.kind == "helper":
+            self._judge_trial(run, outcome)
         for text in self._left(run):
-            told.fault("leaked", text)
-        self._judge_events(run, told)
+            outcome.fault("leaked", text)
+        self._judge_events(run, outcome)
 
     def _left(self, run: Running) -> list[str]:
         """Return what is left behind once the grace is over, and take it away."""
@@ -540,7 +540,7 @@ class Campaign:
         )  # fmt: skip
         return "--resume-passing", "--set=slurm.reservation=chaos"
 
-    def _judge_trial(self, run: Running, told: Told) -> None:
+    def _judge_trial(self, run: Running, outcome: RunOutcome) -> None:
         """See that the faulty node is drained as before, and the healthy one too, or resumed; then undo it all."""
         deadline = time.monotonic() + run.grace
         healthy, faulty = TRIED
@@ -553,13 +553,13 @@ class Campaign:
                 break
             time.sleep(0.3)
         for node in wrong:
-            told.fault("leaked", f"{node} was on trial and has the reason {found[node]!r} now")
+            outcome.fault("leaked", f"{node} was on trial and has the reason {found[node]!r} now")
         log = "".join(read_lines(run.folder / "reports" / "latest" / "events.jsonl"))
         if not run.killed and not found[healthy] and '"result": "resumed"' not in log:
-            told.fault("wrong", f"{healthy} is in service, and the log does not say that it was resumed")
+            outcome.fault("wrong", f"{healthy} is in service, and the log does not say that it was resumed")
         for job in self.client("squeue", "-h", "-o", "%i") or []:
             self.client("scancel", job)  # _left will not see it any more
-            told.fault("leaked", f"job {job}")
+            outcome.fault("leaked", f"job {job}")
         while (
             self.client("scontrol", "delete", "ReservationName=chaos") or []
         ) and time.monotonic() < deadline + 30:
@@ -567,9 +567,9 @@ class Campaign:
         for node in (node for node in TRIED if found[node]):
             self.client("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
 
-    # --- what is told
+    # --- what is reported
 
-    def _judge_events(self, run: Running, told: Told) -> None:
+    def _judge_events(self, run: Running, outcome: RunOutcome) -> None:
         lines = read_lines(run.folder / "reports" / "latest" / "events.jsonl")
         events = []
         for index, line in enumerate(lines):
@@ -577,79 +577,79 @@ class Campaign:
                 events.append(json.loads(line))
             except ValueError:
                 if index < len(lines) - 1:
-                    told.fault("lost", f"events.jsonl: line {index + 1} cannot be read: {line[:80]!r}")
+                    outcome.fault("lost", f"events.jsonl: line {index + 1} cannot be read: {line[:80]!r}")
         results = [event for event in events if event["event"] == "result"]
-        full = "full" in told.kind
+        full = "full" in outcome.kind
         for event in results:
             if problem := wrong_verdict(event, run.struck):
-                told.fault("wrong", problem)
+                outcome.fault("wrong", problem)
         known = [event["nodeid"] for event in results]
         for item, count in Counter(known).items():
             if count > 1:
-                told.fault("wrong", f"{item} has {count} results")
+                outcome.fault("wrong", f"{item} has {count} results")
         witnessed = {json.loads(line) for line in read_lines(run.folder / "witness") if line.endswith('"')}
         if not full:
             for item in sorted(witnessed - set(known)):
-                told.fault("lost", f"{item} has ended and is not in events.jsonl")
-        self._judge_end(run, told, events, results)
+                outcome.fault("lost", f"{item} has ended and is not in events.jsonl")
+        self._judge_end(run, outcome, events, results)
 
-    def _judge_end(self, run: Running, told: Told, events: list[Any], results: list[Any]) -> None:
+    def _judge_end(self, run: Running, outcome: RunOutcome, events: list[Any], results: list[Any]) -> None:
         out = (run.folder / "out").read_text(errors="replace")
         if run.killed:
             return
         for word in ("INTERNALERROR", "Traceback (most recent"):
             if word in out and events:  # before that it is Python or pytest that a signal has met
-                told.fault("wrong", f"{word} in what it printed")
-        if run.undisturbed and told.rc != 0:
-            told.fault("wrong", f"undisturbed, exit {told.rc}")
-        if told.rc == 0 and run.plan.faulty:
-            told.fault("wrong", "ends green")
+                outcome.fault("wrong", f"{word} in what it printed")
+        if run.undisturbed and outcome.rc != 0:
+            outcome.fault("wrong", f"undisturbed, exit {outcome.rc}")
+        if outcome.rc == 0 and run.plan.faulty:
+            outcome.fault("wrong", "ends green")
         if (
-            told.rc is not None and told.rc < 0 and events
+            outcome.rc is not None and outcome.rc < 0 and events
         ):  # before it holds anything a signal may just end it
-            told.fault("wrong", f"ended by signal {-told.rc}")
-        if told.kind == "full":
+            outcome.fault("wrong", f"ended by signal {-outcome.rc}")
+        if outcome.kind == "full":
             return
         finish = [event for event in events if event["event"] == "finish"]
         begun = any(event["event"] == "start" for event in events)
-        said = [event["exit"] for event in finish]  # a signal or a full disk after the first makes another
-        if begun and (not said or len(said) > 2 or said[-1] != told.rc):
-            if told.rc != 4 or len(finish) > 1:  # no nodes: pytest.exit
-                told.fault("lost", f"finish events say {said}, exit {told.rc}")
-        self._judge_reports(run, told, out, begun=begun)
+        exits = [event["exit"] for event in finish]  # a signal or a full disk after the first makes another
+        if begun and (not exits or len(exits) > 2 or exits[-1] != outcome.rc):
+            if outcome.rc != 4 or len(finish) > 1:  # no nodes: pytest.exit
+                outcome.fault("lost", f"finish events have {exits}, exit {outcome.rc}")
+        self._judge_reports(run, outcome, out, begun=begun)
         ends = [event for event in results if ".py::" in event["nodeid"]]  # the others are no items
         items = run.plan.items
-        if told.rc == 1 and len(ends) != items and "worker died as it started" not in out:
-            told.fault("lost", f"{len(ends)} of {items} items have an end")
+        if outcome.rc == 1 and len(ends) != items and "worker died as it started" not in out:
+            outcome.fault("lost", f"{len(ends)} of {items} items have an end")
         if run.strict and not (
-            told.rc == 1 and sum(e["outcome"] == "passed" for e in results) == NODES * len(TESTS) - 1
+            outcome.rc == 1 and sum(e["outcome"] == "passed" for e in results) == NODES * len(TESTS) - 1
         ):
             bad = [
                 (e["nodeid"].split("::")[1], e["outcome"], e.get("message", "")[:100])
                 for e in results
                 if e["outcome"] != "passed"
             ]
-            told.fault("wrong", f"exit {told.rc}, other verdicts than undisturbed: {bad}")
+            outcome.fault("wrong", f"exit {outcome.rc}, other verdicts than undisturbed: {bad}")
 
-    def _judge_reports(self, run: Running, told: Told, out: str, *, begun: bool) -> None:
+    def _judge_reports(self, run: Running, outcome: RunOutcome, out: str, *, begun: bool) -> None:
         """Each report is there, or an ERROR names it; a run that was stopped at its end ended with 2."""
-        if run.at_end and told.rc != 2:
-            told.fault("wrong", f"was stopped at its end, exit {told.rc}")
+        if run.at_end and outcome.rc != 2:
+            outcome.fault("wrong", f"was stopped at its end, exit {outcome.rc}")
         errors = "".join(line for line in out.splitlines() if line.startswith("ERROR"))
         reports = run.folder / "reports" / "latest"
-        for name in REPORTS if begun and told.rc in {1, 2} and "collected " in out else ():
+        for name in REPORTS if begun and outcome.rc in {1, 2} and "collected " in out else ():
             if not (reports / name).exists() and name not in errors:
-                told.fault("lost", f"{name} is missing, and no line says so")
+                outcome.fault("lost", f"{name} is missing, and no line says so")
         with contextlib.suppress(OSError):
             page = (reports / "metrics.prom").read_text()
-            if told.rc is not None and not re.search(
-                rf"^gpucluster_run_exit_status\S* {told.rc}(\.0)?$", page, re.MULTILINE
+            if outcome.rc is not None and not re.search(
+                rf"^gpucluster_run_exit_status\S* {outcome.rc}(\.0)?$", page, re.MULTILINE
             ):
-                told.fault("wrong", f"metrics.prom has another exit status than {told.rc}")
+                outcome.fault("wrong", f"metrics.prom has another exit status than {outcome.rc}")
 
 
 def wrong_verdict(event: dict[str, Any], struck: str = "") -> str:
-    """Say what is wrong with one result, '' where it is right: healthy passes, faulty fails, or it says why not.
+    """Return what is wrong with one result, '' where it is right: healthy passes, faulty fails, or it says why not.
 
     `struck`: a node that may fail to respond.
     """
@@ -840,7 +840,7 @@ def slurmctld(campaign: Campaign, run: Running, rng: random.Random) -> str:
 
 
 def note_daemons(sandbox: Sandbox) -> None:
-    """Tell the sandbox of daemons that were started anew."""
+    """Record daemons that were started again in the sandbox."""
     with sandbox._locked():
         state = sandbox._state()
         assert state is not None
@@ -994,20 +994,20 @@ ONCE = (
 USUAL = ("signal",) * 13 + ("double", "double", "end", "end", *ONCE)
 
 
-def line_of(told: Told) -> str:
-    end = "; ".join(f"{kind.upper()}: {what}" for kind, what in told.faults) or "well"
-    return f"{told.number:4} {told.kind:9} {told.what} (exit {told.rc}, {told.seconds:.0f} s): {end}"
+def line_of(outcome: RunOutcome) -> str:
+    end = "; ".join(f"{kind.upper()}: {what}" for kind, what in outcome.faults) or "well"
+    return f"{outcome.number:4} {outcome.kind:9} {outcome.what} (exit {outcome.rc}, {outcome.seconds:.0f} s): {end}"
 
 
-def figure(told: list[Told], seed: int) -> str:
+def figure(outcomes: list[RunOutcome], seed: int) -> str:
     """Return the figure of a campaign."""
-    kinds = Counter(one.kind for one in told)
+    kinds = Counter(one.kind for one in outcomes)
     count = {
-        kind: sum(any(k == kind for k, _ in one.faults) for one in told)
+        kind: sum(any(k == kind for k, _ in one.faults) for one in outcomes)
         for kind in ("leaked", "lost", "wrong")
     }
     return (
-        f"chaos: {len(told)} runs, seed {seed} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}): "
+        f"chaos: {len(outcomes)} runs, seed {seed} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}): "
         + ", ".join(f"{kind} {number}" for kind, number in count.items())
     )
 
@@ -1023,7 +1023,7 @@ def campaign_on_sandbox(seed: int, kinds: tuple[str, ...], kind: str = "plain") 
         sandbox.fault("gpu_missing", FAULTY, gpu=1)
         campaign = Campaign(sandbox, folder, seed, kinds)
         yield campaign
-        kept = any(one.faults for one in campaign.told)
+        kept = any(one.faults for one in campaign.outcomes)
     finally:
         sandbox.down()
         if not kept:
@@ -1059,8 +1059,8 @@ def main() -> int:
                 campaign.once(number, lambda line: print(line, flush=True))
         except KeyboardInterrupt:
             print("stopped")
-        print(figure(campaign.told, options.seed))
-        return int(any(one.faults for one in campaign.told))
+        print(figure(campaign.outcomes, options.seed))
+        return int(any(one.faults for one in campaign.outcomes))
 
 
 if __name__ == "__main__":

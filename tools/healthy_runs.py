@@ -55,9 +55,9 @@ def main() -> int:
         for ends, alarms, rc in _runs(model, share, args.nodes, args.marks, noise):
             total += ends
             done, false, broken = done + 1, false + bool(alarms), broken + (rc != 0)
-    said = ", ".join(f"{count} {end}" for end, count in total.most_common())
+    ends_text = ", ".join(f"{count} {end}" for end, count in total.most_common())
     print(
-        f"{done} runs of healthy clusters: {false} with a false alarm, {broken} with an exit status; {said}"
+        f"{done} runs of healthy clusters: {false} with a false alarm, {broken} with an exit status; {ends_text}"
     )
     return int(bool(false or broken or done != args.runs))
 
@@ -79,9 +79,9 @@ def _runs(
                 (sandbox.layout.node(node) / "dmesg").write_text(own + next(noise))
             chosen = f"{marks} or burnin" if number == 0 else marks
             ends, alarms, rc, text = _run(sandbox, folder / f"run{number}", chosen)
-            said = ", ".join(f"{count} {end}" for end, count in ends.most_common())
+            ends_text = ", ".join(f"{count} {end}" for end, count in ends.most_common())
             print(
-                f"{model:6} run {number + 1:2}: {said}; exit {rc}; {time.monotonic() - start:.1f} s",
+                f"{model:6} run {number + 1:2}: {ends_text}; exit {rc}; {time.monotonic() - start:.1f} s",
                 flush=True,
             )
             for alarm in alarms:

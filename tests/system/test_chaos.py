@@ -73,7 +73,9 @@ def test_the_campaign_sees_every_process_of_a_run(sandbox: Sandbox, tmp_path: Pa
 
 
 def test_the_figure_of_a_campaign() -> None:
-    figure = chaos.figure([chaos.Told(1, "signal", "KILL"), chaos.Told(2, "full", "x", [("lost", "y")])], 3)
+    figure = chaos.figure(
+        [chaos.RunOutcome(1, "signal", "KILL"), chaos.RunOutcome(2, "full", "x", [("lost", "y")])], 3
+    )
     assert figure == "chaos: 2 runs, seed 3 (1 signal, 1 full): leaked 0, lost 1, wrong 0"
 
 
@@ -106,7 +108,7 @@ def test_what_the_campaign_calls_lost(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "reports" / "latest" / "events.jsonl").write_text(text)
     (tmp_path / "witness").write_text('"test_x.py::test_quick[gpu01]"\n"test_x.py::test_quick[gpu02]"\n')
     (tmp_path / "out").write_text("INTERNALERROR> x")
-    reported = chaos.Told(1, "signal", "x", rc=0)
+    reported = chaos.RunOutcome(1, "signal", "x", rc=0)
     with subprocess.Popen(["true"], text=True) as process:
         process.wait()
         campaign._judge_events(chaos.Running(process, campaign.plan, "X=1", tmp_path, False, 0.0), reported)
@@ -239,7 +241,7 @@ exit 143
 
 
 def test_a_step_that_is_ended_before_its_task_has_begun_blames_no_node(tmp_path: Path) -> None:
-    """What srun said when the holder of the allocation was killed at that moment."""
+    """The output of srun when the holder of the allocation was killed at that moment."""
     (tmp_path / "srun").write_text(SRUN_OF_AN_ENDED_JOB)
     (tmp_path / "srun").chmod(0o755)
     slurm = Slurm(LocalTransport({"PATH": f"{tmp_path}:{os.environ['PATH']}"}))
