@@ -38,10 +38,12 @@ from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, NcclRun
 from pytest_gpucluster.kit.payloads.collective import CONCLUDED
 from pytest_gpucluster.kit.payloads.rendezvous import GIVEN_UP
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
+from pytest_gpucluster.suites.nccl import stage as nccl_stage
 from pytest_gpucluster.suites.nccl import stages as proofs
 from pytest_gpucluster.suites.nccl import steps as nccl_steps
 from pytest_gpucluster.suites.nccl.measurement import Localisation
 from pytest_gpucluster.suites.nccl.steps import NcclRunner
+from pytest_gpucluster.suites.nccl.thresholds import Thresholds
 from slurm_sandbox import processes
 
 if TYPE_CHECKING:
@@ -604,36 +606,6 @@ def failing(*findings: tuple[str, str]) -> Verdict:
     return Verdict("nccl.belief", Outcome.FAILED, made, cause="as it is", hint="look")
 
 
-def test_exit_codes_alone_are_reported_task_by_task() -> None:
-    """Recorded on 2 H200: rank 1 was killed, and rank 0 crashed for it; the highest exit code is not the cause."""
-    tasks = (TaskResult(0, "n02", 139, 11), TaskResult(1, "n02", 137, 9), TaskResult(2, "n03", 0))
-    only = failing(("run", "exit code: exit 139: killed by signal 11"))
-    verdict = proofs._with_endings(only, measured(*tasks), "")
-    assert [(finding.part, finding.measured) for finding in verdict.findings] == [
-        ("task 0 on n02", "ended by signal 11 (SIGSEGV)"),
-        ("task 1 on n02", "ended by signal 9 (SIGKILL)"),
-    ]
-    known = failing(("n02", "out of memory: rank 1"), ("run", "exit code: exit 137"))
-    assert proofs._with_endings(known, measured(*tasks), "n02") is known
-    cancelled = measured(*tasks[1:], problem="srun: cancelled")  # then we have killed it
-    assert proofs._with_endings(only, cancelled, "n02") is only
-
-
-@pytest.mark.parametrize(
-    ("said", "first"),
-    [
-        (("n02", "out of memory: rank 1"), "out of memory: rank 1"),
-        (("table", "2 rows for 4 sizes"), "hangs: 1 of 2 tasks never ended"),
-        (("n02", "timeout: n02: Test timeout (30s)"), "hangs: 1 of 2 tasks never ended"),
-    ],
-)
-def test_a_hang_is_reported_after_its_reason(said: tuple[str, str], first: str) -> None:
-    step = measured(TaskResult(0, "n02", 137, 9), TaskResult(1, "n02", 1), problem="srun: cancelled")
-    verdict = proofs._with_problem(failing(said), step, "n02")
-    assert verdict.findings[0].measured == first
-    assert len(verdict.findings) == 2
-
-
 RECORDED = DATA / "h200x8"
 GPU_1 = "GPU-36b3216f-daee-b975-729f-ae923d5a4fd1"
 
@@ -652,8 +624,13 @@ def proof_of(monkeypatch: pytest.MonkeyPatch, *tasks: TaskResult) -> proofs.Nccl
     step = NcclMeasurement(NcclOutput(()), nccl_log.read(log), {}, "srun", 1.0, tasks=tasks)
     monkeypatch.setattr(made, "alone", lambda *_: step)
     monkeypatch.setattr(made, "survey", lambda _: occupied())
-    outliers: Any = None
-    return proofs.NcclStages(made, NODES, Profile(name="p", description="", source=""), (), outliers)
+    return stages_of(made)
+
+
+def stages_of(made: NcclRunner, *rows: BandwidthThreshold, **env: str) -> proofs.NcclStages:
+    slurm: Any = None
+    profile = Profile(name="p", description="", source="")
+    return proofs.NcclStages(made, NODES, Thresholds(rows, profile, made.config, made.gpus, env), slurm)
 
 
 WHO = "processes of others on GPUs of gpu02: GPU 1 (GPU-36b3216f-daee-b975-729f-ae923d5a4fd1, 0000:00:07.0): process 772"
@@ -700,8 +677,8 @@ def test_a_node_with_a_stranger_is_not_drained_for_its_pairs(monkeypatch: pytest
 def test_no_part_is_named_for_a_log_that_did_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     proof = proof_of(monkeypatch)
     unsaid = failing((beliefs.TRANSPORT, "no connection between nodes was logged"))
-    monkeypatch.setattr(proof, "whole", lambda _: proofs.Stage(measured(), {"": unsaid}))
-    monkeypatch.setattr(proof, "_explained", lambda _: pytest.fail("it looks for a part"))
+    monkeypatch.setattr(proof, "whole", lambda _: nccl_stage.Stage(measured(), {"": unsaid}))
+    monkeypatch.setattr(proof, "_with_suspects", lambda _: pytest.fail("it looks for a part"))
     assert proof.whole_validity("all_reduce") is unsaid
 
 
@@ -719,9 +696,9 @@ def test_what_is_set_on_one_node_alone_stands_at_what_fails_between_nodes(
     ]
     proof = proof_of(monkeypatch, *tasks)
     assert not proof._settings()
-    proof._whole["all_reduce"] = proofs.Stage(measured(replace(tasks[1], stderr=own)), {})
+    proof.measured["all_reduce"] = nccl_stage.Stage(measured(replace(tasks[1], stderr=own)), {})
     assert proof._settings() == "not set on all nodes: NCCL_PROTO=LL (gpu02)"
-    proof._whole.clear()
+    del proof.measured["all_reduce"]
     proof.runner.paired = (replace(tasks[1], stderr=own),)  # before the whole was measured
     assert proof._settings() == "not set on all nodes: NCCL_PROTO=LL (gpu02)"
     bad = replace(failing(("link gpu01-gpu02", "slow")), check="nccl.links")
@@ -734,11 +711,12 @@ def slow_alone(
     monkeypatch: pytest.MonkeyPatch, busbw: Mapping[str, float], *said: TaskResult
 ) -> proofs.NcclStages:
     """A proof whose nodes measured this much alone, with a hard limit of 300 GB/s."""
-    proof = proof_of(monkeypatch, *said)
+    conditions = {"NCCL_NVLS_ENABLE": "0"}
+    row = BandwidthThreshold(
+        gpus_per_node=1, size=2**30, busbw=365, drain_below=300, source="site", conditions=conditions
+    )
+    proof = stages_of(proof_of(monkeypatch, *said).runner, row, **conditions)
     monkeypatch.setattr(proof.runner, "survey", lambda _: Answer("gpu02", 1, b""))
-    proof.rows = (BandwidthThreshold(gpus_per_node=1, size=2**30, busbw=365, drain_below=300, source="site",
-                                conditions={"NCCL_NVLS_ENABLE": "0"}),)  # fmt: skip
-    monkeypatch.setitem(proof.__dict__, "env", {"NCCL_NVLS_ENABLE": "0"})
     runs = {
         node: NcclRun(
             collective="all_reduce",
@@ -747,10 +725,10 @@ def slow_alone(
         )
         for node, value in busbw.items()
     }
-    stage = proofs.Stage(
+    stage = nccl_stage.Stage(
         NcclMeasurement(NcclOutput(()), nccl_log.read(""), {}, "srun", 1.0, tasks=said), {}, runs
     )
-    monkeypatch.setitem(proof.__dict__, "alone", stage)
+    proof.measured[proofs.EACH_ALONE] = stage
     return proof
 
 
@@ -806,16 +784,17 @@ def test_the_hard_limit_of_a_pair(
     monkeypatch: pytest.MonkeyPatch, own: dict[str, float], rows: tuple[float | None, ...], limit: float | None,
     expected: dict[str, float],
 ) -> None:  # fmt: skip
-    proof = proof_of(monkeypatch)
-    proof.runner.config = NcclConfig(runner="payload", **own)
-    if rows:
-        proof.rows = (
-            BandwidthThreshold(
-                nodes=2, gpus_per_node=1, size=2**28, busbw=rows[0], drain_below=rows[1], source="x"
-            ),
+    made = proof_of(monkeypatch).runner
+    made.config = NcclConfig(runner="payload", **own)
+    of_pairs = [
+        BandwidthThreshold(
+            nodes=2, gpus_per_node=1, size=2**28, busbw=rows[0], drain_below=rows[1], source="x"
         )
-    assert proof._pair_limit == limit
-    assert proof._expected() == pytest.approx(expected)
+        for _ in rows[:1]
+    ]
+    proof = stages_of(made, *of_pairs)
+    assert proof.thresholds.hard_limit_of_pairs == limit
+    assert proof.thresholds.expected_of_pairs == pytest.approx(expected)
     seen: list[tuple[object, ...]] = []
 
     def judge(*args: object) -> Verdict:
@@ -842,8 +821,7 @@ def test_tasks_outside_of_the_stated_container_are_a_failure_of_their_node(
     for module in (runners, nccl_steps):
         monkeypatch.setattr(module, "run_step", run)
     made = runner(runner="payload", gpus=1)
-    outliers: Any = None
-    found = proofs.NcclStages(made, NODES, Profile(name="p", description="", source=""), (), outliers)
+    found = stages_of(made)
     (finding,) = found.alone.verdicts["gpu02"].findings
     assert (finding.part, finding.measured) == ("gpu02", why)
     assert found.alone.verdicts["gpu02"].action is Action.CONFIGURE

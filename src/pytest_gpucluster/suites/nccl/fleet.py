@@ -13,7 +13,7 @@ from pytest_gpucluster.core.units import format_size
 from pytest_gpucluster.suites.nccl.inference import PARTNERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement
     from pytest_gpucluster.suites.nccl.measurement import Localisation, Measurement
@@ -177,6 +177,26 @@ def outlier(node: str, values: Mapping[str, float], what: str) -> Judgement:
             f"one speed in the fleet; it has two: {hostlist.fold(halves.fast)} about {halves.fast_median:.2f} GB/s, "
             f"{hostlist.fold(halves.slow)} about {halves.slow_median:.2f} GB/s",
         )
+
+
+def why_alone(nodes: Sequence[str], most: int | None, usable: Callable[[], Sequence[str]]) -> str:
+    """Return why fewer than two nodes could be used together, and what to do; '' where at least two could.
+
+    `most`: nccl.nodes. `usable` returns the nodes with a valid run alone; it is called only for several nodes.
+    """
+    nothing = "nothing between nodes was proved"
+    if len(nodes) < PAIR:
+        return (
+            f"{nothing}: no other node shares partition and GPU count with {hostlist.fold(nodes)}; "
+            "test it with another node of its kind, or waive the check"
+        )
+    if most is not None and most < PAIR:
+        return f"{nothing}: nccl.nodes is 1; set it to 2 or more, or remove it"
+    valid = usable()
+    if len(valid) < PAIR:
+        bad = hostlist.fold([node for node in nodes if node not in valid])
+        return f"{nothing}: fewer than two have a valid run alone: see nccl.alone of {bad}"
+    return ""
 
 
 def _others(members: Iterable[str], node: str) -> str:

@@ -10,17 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.check import Outcome, Verdict, combined
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suite import Tests, each, fact, fleet_probed, probed
+from pytest_gpucluster.suites.nccl import alone, environment
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
-from pytest_gpucluster.suites.nccl import environment
 from pytest_gpucluster.suites.nccl import fleet as checks
 from pytest_gpucluster.suites.nccl.environment_facts import ENVIRONMENT
 from pytest_gpucluster.suites.nccl.image_environment import image_environment
-from pytest_gpucluster.suites.nccl.stages import ALONE, PAIR, NcclStages
+from pytest_gpucluster.suites.nccl.stage import ALONE
+from pytest_gpucluster.suites.nccl.stages import NcclStages
 from pytest_gpucluster.suites.nccl.steps import NcclRunner, image_of
+from pytest_gpucluster.suites.nccl.thresholds import PAIR, Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,8 +91,10 @@ def all_stages(
             continue
         nodes = session.without_problem(held.nodes)
         own = session.nodes[held.nodes[0]].group.thresholds
-        stages = NcclStages(runner, nodes, profile, (*baseline, *own), held.slurm, recording=recording)
-        made.each.append(stages)
+        rows = (*baseline, *own, *profile.nccl)
+        env = {**variables(runner.environment), **runner.config.exports}
+        thresholds = Thresholds(rows, profile, runner.config, runner.gpus, env, recording=recording)
+        made.each.append(NcclStages(runner, nodes, thresholds, held.slurm))
     if not made.each and not made.without:
         raise NotApplicable("no profile of the cluster has GPUs")
     yield made
@@ -148,7 +153,7 @@ def show_floor(
     command = f"pytest {shlex.join(chosen)} -m nccl"
 
     def show(stages: NcclStages, collective: str, nodes: int) -> None:
-        if found := stages.judged_by_floor(collective, nodes):
+        if found := stages.judge.judged_by_floor(collective, nodes):
             text, why = found
             table(
                 FLOORS,
@@ -196,7 +201,7 @@ def test_alone_bandwidth(valid_several: NcclStages, node: Node, show_floor: Call
 
 def test_outlier(valid_several: NcclStages, node: Node, peers: frozenset[str]) -> Verdict:
     """The node's bandwidth is that of its peers, also if it reaches the threshold."""
-    values, what = valid_several.alone_values()
+    values, what = alone.largest_values(valid_several.alone.runs)
     of_peers = {name: value for name, value in values.items() if name in peers}
     return checks.outlier(node.name, of_peers, what)
 
