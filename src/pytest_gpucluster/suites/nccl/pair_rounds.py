@@ -94,8 +94,10 @@ class PairRounds:
         return not self.lost.keys().isdisjoint(self.nodes)
 
 
-def _joined(first: Localisation, again: Localisation, further: int) -> Localisation:
+def _joined(first: Localisation, second: Localisation, further: int) -> Localisation:
     """Return the second result with the cost of both; `further`: the rounds that no plan counted."""
     return replace(
-        again, rounds=first.rounds + again.rounds + further, steps=first.steps + again.steps + bool(further)
+        second,
+        rounds=first.rounds + second.rounds + further,
+        steps=first.steps + second.steps + bool(further),
     )
