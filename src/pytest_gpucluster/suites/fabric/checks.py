@@ -720,7 +720,7 @@ def _counter(part: str, name: str, found: int, limit: int | None, risen: Finding
     elif risen is not None:
         yield risen
     elif found in (2 ** COUNTERS[name] - 1, 2**32 - 1, 2**64 - 1):
-        kind = Advisory if name in CAUSED_ELSEWHERE else Finding
-        yield kind(part, f"{name} {found}: saturated, it no longer counts", "cleared with perfquery -R")
+        finding_class = Advisory if name in CAUSED_ELSEWHERE else Finding
+        yield finding_class(part, f"{name} {found}: saturated, it no longer counts", "cleared with perfquery -R")
     elif limit is None and found > USUAL[name]:
         yield Advisory(part, f"{name} {found} since the driver's start", f"at most {USUAL[name]}")

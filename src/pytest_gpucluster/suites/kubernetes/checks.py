@@ -177,8 +177,8 @@ def taints(kube_node: KubeNode | None, seen: KubeFacts, config: KubernetesConfig
         if taint.key.startswith("node.kubernetes.io/") or taint.is_stated(config.taints):
             continue
         # the autoscaler sets DeletionCandidateOfClusterAutoscaler:PreferNoSchedule on every idle node
-        kind = Advisory if taint.effect == "PreferNoSchedule" else Finding
-        yield kind(f"taint {taint.key}", str(taint), f"only {listed(config.taints)}")
+        finding_class = Advisory if taint.effect == "PreferNoSchedule" else Finding
+        yield finding_class(f"taint {taint.key}", str(taint), f"only {listed(config.taints)}")
 
 
 @check(
@@ -268,8 +268,8 @@ def allocated(
             if late:
                 yield Remark(f"pod {pod.namespace}/{pod.name}: {pod.reason}")
                 continue
-            kind = Advisory if healthy and _TOO_EARLY in pod.reason else Finding
-            yield kind(f"pod {pod.namespace}/{pod.name}", pod.reason, "admitted by the kubelet")
+            finding_class = Advisory if healthy and _TOO_EARLY in pod.reason else Finding
+            yield finding_class(f"pod {pod.namespace}/{pod.name}", pod.reason, "admitted by the kubelet")
 
 
 @check(
@@ -524,8 +524,8 @@ def _agents(node: KubeNode) -> Iterator[Finding | Advisory]:
         proven, normal = name in UNHEALTHY, UNHEALTHY.get(name) or SUSPICIOUS.get(name, found.status)
         if found.status in (normal, "Unknown"):
             continue
-        kind = Finding if proven and found.reason not in LATCHED else Advisory
-        yield kind(name, f"{found.status}: {found.reason} ({found.message})", normal)
+        finding_class = Finding if proven and found.reason not in LATCHED else Advisory
+        yield finding_class(name, f"{found.status}: {found.reason} ({found.message})", normal)
 
 
 def _require_adapters(profile: Profile) -> None:
@@ -586,8 +586,8 @@ def _pod(
         it for it in pod.containers if it.restarts and it.ended and now - it.ended < config.restart_window
     ]
     for it in recent if not broken else ():
-        kind = Advisory if it.ready and (it.ended or now) < begin + STARTUP else Finding
-        yield kind(
+        finding_class = Advisory if it.ready and (it.ended or now) < begin + STARTUP else Finding
+        yield finding_class(
             part,
             # a heartbeat may be five minutes older than a restart
             f"{it.name}: restarted {max(0.0, now - (it.ended or now)):.0f} s ago ({it.why or 'no reason'}), {it.restarts} restarts",

@@ -190,8 +190,8 @@ def _firing(seen: MonitoringFacts, node: str, config: MonitoringConfig) -> Judge
         if one.past:
             yield Advisory(f"alert {one.name}", f"{_alert(one)} (the condition has ended)", "no firing alert")
         else:
-            kind = Advisory if one.severity in _INFORMATION else Finding
-            yield kind(f"alert {one.name}", _alert(one), "no firing alert")
+            finding_class = Advisory if one.severity in _INFORMATION else Finding
+            yield finding_class(f"alert {one.name}", _alert(one), "no firing alert")
 
 
 def _alert(one: Alert) -> str:

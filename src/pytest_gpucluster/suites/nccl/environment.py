@@ -107,8 +107,8 @@ def judge_setting(
     """Judge one variable by its rule. `where`: where it was set."""
     anchor = setting.name.lower().replace("_", "-")
     for effect in effects(setting.name, setting.value, context):
-        kind = Finding if effect.deviation else Advisory
-        yield kind(str(setting), f"{effect.text} ({where})", f"{effect.expected}; {GUIDE}#{anchor}")
+        finding_class = Finding if effect.deviation else Advisory
+        yield finding_class(str(setting), f"{effect.text} ({where})", f"{effect.expected}; {GUIDE}#{anchor}")
     unread = {
         "NCCL_SOCKET_IFNAME": not context.found.interfaces,
         "NCCL_IB_HCA": context.profile.fabric.link_layer != "none"

@@ -123,8 +123,8 @@ def _remapped(gpu: Gpu, row: RowRemapping, profile: GpuProfile) -> Judgement:
     if row.uncorrectable > limit:
         # a remapped row is repaired; only a failed remapping is a reason to return a GPU (NVIDIA's RMA policy)
         found = f"{row.uncorrectable} rows remapped for uncorrectable errors"
-        kind = Finding if states(profile, "max_remapped_uncorrectable") else Advisory
-        yield kind(str(gpu), found, f"at most {limit}")
+        finding_class = Finding if states(profile, "max_remapped_uncorrectable") else Advisory
+        yield finding_class(str(gpu), found, f"at most {limit}")
 
 
 def _row_unread(gpu: Gpu, row: RowRemapping, name: str, expected: str) -> Finding | NotAvailable:
