@@ -202,9 +202,9 @@ def _import(found: History, logs: Sequence[Path]) -> None:
         except OSError as error:
             raise GpuClusterError(f"{path}: cannot be read ({error.strerror})") from error
     for run, path in sorted(runs, key=lambda it: it[0].started):  # each is compared with those before it
-        kind = "" if run.complete else ", incomplete: it never serves as a baseline"
+        note = "" if run.complete else ", incomplete: it never serves as a baseline"
         there = "stored" if found.add(run) else "is stored already"
-        _print(f"{path}: run {run.run} of cluster {run.cluster} {there}{kind}")
+        _print(f"{path}: run {run.run} of cluster {run.cluster} {there}{note}")
 
 
 def _accept(found: History, args: argparse.Namespace) -> None:
@@ -222,12 +222,12 @@ def _accept(found: History, args: argparse.Namespace) -> None:
 
 
 def _about(past: Past) -> str:
-    kind = "simulated, " if past.simulated else ""
+    note = "simulated, " if past.simulated else ""
     errors, nodes = ("" if count == 1 else "s" for count in (past.error, past.nodes))
     counts = (
         f"{past.passed} passed, {past.failed} failed, {past.error} error{errors}, {past.unjudged} not judged"
     )
-    return f"{past.run}  {when(past.started)}  {kind}{past.outcome}: {counts} on {past.nodes} node{nodes}"
+    return f"{past.run}  {when(past.started)}  {note}{past.outcome}: {counts} on {past.nodes} node{nodes}"
 
 
 def _past(past: Past) -> dict[str, Any]:
@@ -331,8 +331,8 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
             }
         )
         return
-    kind = " (SIMULATED)" if simulated else ""
-    _print(f"cluster {cluster}{kind}, {args.node}: the last {len(runs)} runs\n")
+    note = " (SIMULATED)" if simulated else ""
+    _print(f"cluster {cluster}{note}, {args.node}: the last {len(runs)} runs\n")
     rows = [
         (
             past.run,

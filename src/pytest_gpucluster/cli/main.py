@@ -222,7 +222,9 @@ def _pmi(slurm: Slurm) -> Pmi | None:
         types = read_mpi_list(Answer("", done.rc, done.stdout.encode(), done.stderr.encode()))
     except GpuClusterError:
         return None
-    return Pmi(tuple(kind for kind in types if kind != "none"), slurm.config().get("MpiDefault", ""))
+    return Pmi(
+        tuple(pmi_type for pmi_type in types if pmi_type != "none"), slurm.config().get("MpiDefault", "")
+    )
 
 
 def _outputs(slurm: Slurm) -> dict[tuple[str, ...], str]:

@@ -89,17 +89,17 @@ def read_inventory(path: Path) -> Inventory:
 
 
 def _read_ini(inventory: Inventory, path: Path) -> None:
-    group, kind = inventory.group("ungrouped"), "hosts"
+    group, section_type = inventory.group("ungrouped"), "hosts"
     for number, line in enumerate(read_text(path).splitlines(), 1):
         section = _SECTION.fullmatch(line.partition("#")[0].strip())
         if not line.strip() or line.lstrip()[0] in "#;":
             continue
         if section:
-            group, kind = inventory.group(section[1].strip()), section[2] or "hosts"
-        elif kind == "vars":
+            group, section_type = inventory.group(section[1].strip()), section[2] or "hosts"
+        elif section_type == "vars":
             key, _, value = line.partition("=")
             group.variables[key.strip()] = value.strip().strip("'\"")
-        elif kind == "children":
+        elif section_type == "children":
             group.children.append(line.split()[0])
         else:
             _add_hosts(group, _words(line, path, number), path, number)

@@ -102,11 +102,11 @@ def draft(
         "",
         "groups:",
     ]
-    for (kind, count, partition), names in sorted(groups.items()):
+    for (gpu_type, count, partition), names in sorted(groups.items()):
         lines += _group(partition if len(partitions) > 1 else "", names)
         read = next(((name, survey.hardware[name]) for name in names if name in survey.hardware), None)
         why = next((survey.unread[name] for name in names if name in survey.unread), "")
-        lines += _profile(kind, count, read, why, simulated=simulated)
+        lines += _profile(gpu_type, count, read, why, simulated=simulated)
     return "\n".join(lines) + "\n" + _NOTES
 
 
@@ -138,17 +138,17 @@ def gpus_of(gres: Mapping[str, int]) -> tuple[str, int]:
     return ",".join(sorted(name.partition(":")[2] for name in gpus)), sum(gpus.values())
 
 
-def proposals(kind: str, count: int) -> list[str]:
+def proposals(gpu_type: str, count: int) -> list[str]:
     """Return the shipped profiles that fit a gres type, best first: right count, plain hardware before clouds.
 
     A count that a profile lists as one that such nodes may have (h200-vm: 1, 2, 4) is right too.
 
     The type is a site's word (h100), or what AutoDetect=nvml makes of the GPU's name (nvidia_h100_80gb_hbm3).
     """
-    word = re.compile(rf"(?<![a-z0-9]){re.escape(_spaced(kind))}(?![a-z0-9])")
+    word = re.compile(rf"(?<![a-z0-9]){re.escape(_spaced(gpu_type))}(?![a-z0-9])")
     fitting = []
     for profile in map(load_profile, profile_names()):
-        if kind and profile.gpu and not profile.simulated and word.search(_spaced(profile.gpu.name)):
+        if gpu_type and profile.gpu and not profile.simulated and word.search(_spaced(profile.gpu.name)):
             cloud = profile.name.startswith(("aws-", "azure-", "gcp-"))
             counts = (profile.gpu.count, *profile.gpu.counts)
             fitting.append((count not in counts, cloud, profile.name))
@@ -226,12 +226,12 @@ def _section(suite: Suite, survey: Survey) -> str:
 
 
 def _profile(
-    kind: str, count: int, read: tuple[str, Hardware] | None, why: str, *, simulated: bool
+    gpu_type: str, count: int, read: tuple[str, Hardware] | None, why: str, *, simulated: bool
 ) -> list[str]:
     """Return the profile of a group: a shipped one that fits the node that was read, else `generic` with what was read."""
     changes = {"simulated": "true"} if simulated else {}
     if read is None:
-        return _shown(_unread(kind, count, why), "generic", changes)
+        return _shown(_unread(gpu_type, count, why), "generic", changes)
     node, hardware = read
     comments = [f"read on {node}: {_words(hardware)}"]
     comments += [
@@ -250,14 +250,16 @@ def _profile(
         )
     wanted = found if mig else max(count, found)
     fits = fitting(hardware, wanted)
-    stated = {"gres_type": quoted(kind, in_flow=True)} if kind and "," not in kind and not mig else {}
+    stated = (
+        {"gres_type": quoted(gpu_type, in_flow=True)} if gpu_type and "," not in gpu_type and not mig else {}
+    )
     if fits:
         gpu = load_profile(fits[0]).gpu
         if gpu and gpu.count != wanted:
             stated["count"] = str(wanted)
         comments.append(f"all of it fits {', '.join(fits[:5])}")
         return _shown(comments, fits[0], {**changes, **({"gpu": _flow(stated)} if stated else {})})
-    for name in proposals(kind, wanted)[:1]:
+    for name in proposals(gpu_type, wanted)[:1]:
         differs = "; ".join(misfits(load_profile(name), hardware, wanted))
         comments.append(f"no shipped profile fits; {name}: {clip(differs, 120)}")
     changes["gpu"] = _flow(_expected(hardware, wanted) | stated)
@@ -272,13 +274,13 @@ def _profile(
     return _shown(comments, "generic", changes)
 
 
-def _unread(kind: str, count: int, why: str) -> list[str]:
+def _unread(gpu_type: str, count: int, why: str) -> list[str]:
     """Return the comments of a group of which no node was read."""
     comments = [f"not read: {clip(why or 'run init without --offline', 160)}"]
     if count:
-        near = proposals(kind, count)
+        near = proposals(gpu_type, count)
         named = f"; by this name it may be {', '.join(near[:5])}" if near else ""
-        comments.append(f"Slurm: {count} GPUs of the type {clip(kind) or '(none)'}{named}")
+        comments.append(f"Slurm: {count} GPUs of the type {clip(gpu_type) or '(none)'}{named}")
         comments.append("Nothing is demanded of them until a profile is named: gpucluster profiles")
     return comments
 

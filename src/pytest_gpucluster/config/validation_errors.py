@@ -63,14 +63,14 @@ def nearest(word: str, valid: Iterable[str]) -> str:
 
 
 def _sentence(error: Mapping[str, Any], model: type[BaseModel]) -> str:
-    kind, value = error["type"], error["input"]
-    if kind == "extra_forbidden":
+    error_type, value = error["type"], error["input"]
+    if error_type == "extra_forbidden":
         return _unknown_key(tuple(error["loc"]), model)
-    if kind == "missing":
+    if error_type == "missing":
         return "is missing"
-    if kind == "too_short":
+    if error_type == "too_short":
         return "is empty; name at least one"
-    if kind == "value_error":
+    if error_type == "value_error":
         return clip(str(error["ctx"]["error"]), 200)
     if value is None:
         return "has no value; write one, or remove the key"
@@ -78,10 +78,10 @@ def _sentence(error: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def _expectation(error: Mapping[str, Any]) -> str:
-    kind, text = error["type"], str(error["msg"])
-    if kind == "literal_error":
+    error_type, text = error["type"], str(error["msg"])
+    if error_type == "literal_error":
         return f"must be {error['ctx']['expected']}"
-    known = (words for start, words in _EXPECTED.items() if kind.startswith(start))
+    known = (words for start, words in _EXPECTED.items() if error_type.startswith(start))
     return f"must be {next(known, '') or text.removeprefix('Input should be ')}"
 
 

@@ -130,7 +130,7 @@ class RunView:
         """Write an event to events.jsonl: `event("burnin", what="begin")`. No effect in an xdist worker."""
         hooks = self._config.pluginmanager.get_plugin("gpucluster-hooks")
         if hooks is not None and hooks.log is not None:
-            hooks.log.write(kind, **fields)
+            hooks.log.write(event_name, **fields)
 
 
 class FleetView:

@@ -230,17 +230,17 @@ def suite_tables(run: Run) -> list[list[str]]:
 
 def only_reason(run: Run) -> str:
     """Return the one reason of all that was not judged; '' where there are several, or none."""
-    reasons = {why for kind in UNJUDGED for why in run.unjudged.get(kind, ())}
+    reasons = {why for outcome in UNJUDGED for why in run.unjudged.get(outcome, ())}
     return reasons.pop() if len(reasons) == 1 else ""
 
 
-def unjudged_lines(run: Run, kind: str) -> list[str]:
+def unjudged_lines(run: Run, outcome: str) -> list[str]:
     """Say what was not checked or not applicable, and why: one line a reason, checks and nodes folded."""
     lines = []
-    for why, checks in run.unjudged.get(kind, {}).items():
+    for why, checks in run.unjudged.get(outcome, {}).items():
         names = sorted(checks)
         lines.append(
-            f"{kind}: {some(names, MAX_NAMES)} on {folded(sorted(set().union(*checks.values())))}: {why}"
+            f"{outcome}: {some(names, MAX_NAMES)} on {folded(sorted(set().union(*checks.values())))}: {why}"
         )
     return lines
 
@@ -272,9 +272,9 @@ def coverage(run: Run) -> str:
     judged = sum(ends[end] for end in ("passed", "failed", NOT_PROVED))  # the last: all nodes fail alike
     parts = [f"{judged} of {ends.total()} checks judged"]
     parts += [
-        f"{count} {kind}"
-        for kind in (WAIVED, "not applicable", "not checked", "not tested", "error", "skipped")
-        if (count := ends[kind])
+        f"{count} {outcome}"
+        for outcome in (WAIVED, "not applicable", "not checked", "not tested", "error", "skipped")
+        if (count := ends[outcome])
     ]
     return f"coverage: {', '.join(parts)}"
 
@@ -307,7 +307,9 @@ def cell(counter: Counter[str]) -> str:
         "not checked": "not checked",
         "not tested": "not tested",
     }
-    return ", ".join(f"{counter[kind]} {word}" for kind, word in shown.items() if counter[kind]) or "-"
+    return (
+        ", ".join(f"{counter[outcome]} {word}" for outcome, word in shown.items() if counter[outcome]) or "-"
+    )
 
 
 def header(session: ClusterSession, without_section: Sequence[str] = ()) -> list[str]:

@@ -347,9 +347,9 @@ def log_apart(reports: list[pytest.TestReport], config: pytest.Config) -> bool:
     first = reports[0]
     if terminal is not None:
         apart = first.__dict__["gpucluster_shown"] = named_from_here(first, config)
-        kind = "waived" if first.skipped else "failed" if first.when == "call" else "error"
+        category = "waived" if first.skipped else "failed" if first.when == "call" else "error"
         alike = " alike" if getattr(first, "gpucluster_equal", False) else ""
-        terminal.stats.setdefault(f"{kind}{alike}", []).append(apart)
+        terminal.stats.setdefault(f"{category}{alike}", []).append(apart)
     return not first.skipped
 
 
@@ -580,8 +580,8 @@ class EqualFailures:
         """Count a failure that is equal to an earlier one apart: pytest lists the category `failed` only."""
         if not getattr(report, "gpucluster_equal", False):
             return None
-        kind = "failed" if report.when == "call" else "error"
-        return f"{kind} alike", kind[0].upper(), kind.upper()
+        category = "failed" if report.when == "call" else "error"
+        return f"{category} alike", category[0].upper(), category.upper()
 
     def name_groups(self) -> None:
         """Put the nodes into the headings of the blocks, once all failures are known."""

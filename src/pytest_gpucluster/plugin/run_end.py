@@ -144,8 +144,8 @@ class Completeness:
             return False
         if terminal is not None:
             shown = broken.__dict__["gpucluster_shown"] = reporting.named_from_here(broken, self._config)
-            kind = "error alike" if getattr(broken, "gpucluster_equal", False) else "error"
-            terminal.stats.setdefault(kind, []).append(shown)
+            outcome = "error alike" if getattr(broken, "gpucluster_equal", False) else "error"
+            terminal.stats.setdefault(outcome, []).append(shown)
         return True
 
     def stop_at(self, node: str) -> None:
@@ -353,8 +353,8 @@ class RunEnd:
         self._known.update((*self.reports.problems.values(), *complaints))
         slurm = self.session.slurm
         record: dict[str, Any] = {
-            kind: self.log.model.totals[kind]
-            for kind in ("passed", "failed", "error", "waived", "not checked", "not tested")
+            outcome: self.log.model.totals[outcome]
+            for outcome in ("passed", "failed", "error", "waived", "not checked", "not tested")
         }
         record["nodes"] = self.log.model.proofs.counts
         processes = dict(slurm.transport.started) if slurm else {}

@@ -128,8 +128,8 @@ def _resource(name: str) -> str:
 
 def mark(state: str) -> Markup:
     """Draw a state's shape; its name is for readers who do not see it."""
-    kind, shape = svg.SHAPES.get(state, svg.SHAPES[""])
-    return _MARK.format(kind, shape)
+    css_class, shape = svg.SHAPES.get(state, svg.SHAPES[""])
+    return _MARK.format(css_class, shape)
 
 
 # --- the record
@@ -392,11 +392,11 @@ def _acts(run: Run) -> list[dict[str, Any]]:
             if k not in _SHOWN and v not in ("", None, [])
         ]
         details = "; ".join(fields)
-        kind, like = _text(event.get("event")), details
+        name, like = _text(event.get("event")), details
         for node in nodes:
             like = re.sub(rf"\b{re.escape(node)}\b", "NODE", like)
         row = rows.setdefault(
-            (kind, like), {"time": clock(event.get("time")), "act": kind, "details": details, "nodes": []}
+            (name, like), {"time": clock(event.get("time")), "act": name, "details": details, "nodes": []}
         )
         if row["nodes"]:
             row["details"] = like

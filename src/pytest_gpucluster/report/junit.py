@@ -86,8 +86,8 @@ def properties(
         if verdict.findings:
             found.append(("action", verdict.action.value))
         found += [
-            (kind, f"{it.part}: measured {it.measured}, expected {it.expected}")
-            for kind, deviations in (("finding", verdict.findings), ("warning", verdict.advisories))
+            (tag, f"{it.part}: measured {it.measured}, expected {it.expected}")
+            for tag, deviations in (("finding", verdict.findings), ("warning", verdict.advisories))
             for it in deviations[:MAX_FINDINGS]
         ]
     for metric in result.metrics:
@@ -208,8 +208,8 @@ def _troubles(run: Run) -> list[str]:
 
 def interim(rerun: Result, *, red: bool) -> ET.Element:
     """Return the element of an attempt that does not decide. `red`: the last one is red."""
-    kind = "Failure" if rerun.phase == "call" else "Error"
-    element = _text(f"{'rerun' if red else 'flaky'}{kind}", "", message=rerun.message, type="rerun")
+    outcome = "Failure" if rerun.phase == "call" else "Error"
+    element = _text(f"{'rerun' if red else 'flaky'}{outcome}", "", message=rerun.message, type="rerun")
     element.append(_text("stackTrace", rerun.text or rerun.message))
     if rerun.annotation:
         element.append(_text("system-out", "\n".join(rerun.annotation)))

@@ -164,12 +164,12 @@ def _read(path: Path) -> list[Any]:
 
 
 def _end(case: Any) -> str:
-    kinds = {type(result) for result in case.result}
-    if Failure in kinds:
+    types = {type(result) for result in case.result}
+    if Failure in types:
         return "failed"
-    if Error in kinds:
+    if Error in types:
         return "error"
-    return "skipped" if Skipped in kinds else "passed"
+    return "skipped" if Skipped in types else "passed"
 
 
 def _decide(attempts: list[Attempt]) -> Any:
@@ -217,8 +217,8 @@ def _last(attempts: list[Attempt]) -> Any:
 
 
 def _interim(result: Any, attempt: Attempt, *, passed: bool) -> Any:
-    kind = INTERIM["failed" if isinstance(result, Failure) else "error", passed]
-    interim = kind(result.message or "", result.type or attempt.end)  # xunit2 wants a type
+    interim_type = INTERIM["failed" if isinstance(result, Failure) else "error", passed]
+    interim = interim_type(result.message or "", result.type or attempt.end)  # xunit2 wants a type
     interim.stack_trace = result.text or ""
     if attempt.case.system_out:
         interim.system_out = attempt.case.system_out

@@ -178,15 +178,17 @@ class Comparison:
     @property
     def head(self) -> str:
         """What the run is held against, in a line."""
-        kind = "simulated " if self.run.simulated else ""
+        simulated = "simulated " if self.run.simulated else ""
         if not self.against:
-            return f"history: no earlier complete {kind}run of cluster {self.run.cluster}: nothing to compare with"
+            return f"history: no earlier complete {simulated}run of cluster {self.run.cluster}: nothing to compare with"
         good = (
             f"the last good one {_named(self.last_good)}"
             if self.last_good
             else "none of them good as a whole"
         )
-        runs = f"{kind}run" if len(self.against) == 1 else f"{len(self.against)} complete {kind}runs"
+        runs = (
+            f"{simulated}run" if len(self.against) == 1 else f"{len(self.against)} complete {simulated}runs"
+        )
         return f"history: against the last {runs}, {good}"
 
     def lines(self) -> list[str]:

@@ -175,14 +175,14 @@ class Run:
 
     def take(self, event: dict[str, Any]) -> None:
         """Read the next event of the run."""
-        kind, self._proofs = str(event.get("event", "")), None
+        name, self._proofs = str(event.get("event", "")), None
         time = finite(event.get("time"))
         if time is not None:
             self.began = time if self.began is None else min(self.began, time)
             self.ended = time if self.ended is None else max(self.ended, time)
-        if kind in _READERS:
-            _READERS[kind](self, event)
-        elif _ACT.match(kind):
+        if name in _READERS:
+            _READERS[name](self, event)
+        elif _ACT.match(name):
             self.acts.append(event)
 
     @property

@@ -110,9 +110,9 @@ def node_map(nodes: Sequence[str], state: Callable[[str], str], *, link: Callabl
 
 
 def _tile(node: str, state: str, place: tuple[int, int], href: str) -> str:
-    kind, shape = SHAPES[state]
+    css_class, shape = SHAPES[state]
     path = (
-        f'<path class="{kind}" transform="translate({place[0]} {place[1]})" fill-rule="evenodd" d="{shape}">'
+        f'<path class="{css_class}" transform="translate({place[0]} {place[1]})" fill-rule="evenodd" d="{shape}">'
         f"<title>{escape(node)}: {escape(state)}</title></path>"
     )
     return f'<a href="{escape(href)}">{path}</a>' if href else path
@@ -187,8 +187,8 @@ def _names(plane: _Plane, curves: Sequence[Curve]) -> Iterable[str]:
         if y >= floor:
             continue
         taken.append(y)
-        kind = "t mark" if one.mark else "t"
-        yield f'<text x="{plane.x(size) + 7}" y="{y:.0f}" class="{kind}">{escape(one.name[:24])}</text>'
+        css_class = "t mark" if one.mark else "t"
+        yield f'<text x="{plane.x(size) + 7}" y="{y:.0f}" class="{css_class}">{escape(one.name[:24])}</text>'
 
 
 def _axes(plane: _Plane, sizes: Sequence[int]) -> Iterable[str]:
@@ -297,9 +297,9 @@ def histogram(
 
 
 def _bar(begin: float, end: float, floor: float, bar: float, *, apart: bool, label: str) -> Iterable[str]:
-    kind = "bar apart" if apart else "bar"
+    css_class = "bar apart" if apart else "bar"
     size = f'width="{end - begin - 1:.1f}" height="{bar:.1f}"'
-    yield f'<rect class="{kind}" x="{begin}" y="{floor - bar:.1f}" {size}><title>{label}</title></rect>'
+    yield f'<rect class="{css_class}" x="{begin}" y="{floor - bar:.1f}" {size}><title>{label}</title></rect>'
     if apart:
         yield f'<path class="low" d="M{(begin + end) / 2 - 4:.1f} {floor - bar - 7:.1f}l4 -4l4 4l-4 4z"/>'
 

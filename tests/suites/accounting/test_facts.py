@@ -104,7 +104,7 @@ def test_shares_without_usage_have_no_level() -> None:
 )
 def test_refusals_for_the_user_differ_from_all_others(text: str, kind: str) -> None:
     answer = facts.read_refusal(text)
-    assert answer.kind == kind
+    assert answer.result == kind
     assert not answer.message.startswith(("sbatch", "allocation failure"))
 
 

@@ -103,7 +103,7 @@ def test_answers_of_sbatch_and_of_what_runs_it() -> None:
     table = {"id -un": "root", "--qos=q": refused, "-u ghost": unknown, "-u hung": hung, "sbatch": ""}
     jobs = [Access(user="a"), Access(user="a", qos="q"), Access(user="ghost"), Access(user="hung")]
     found = accounting(table).answers(jobs)
-    assert [found[job].kind for job in jobs] == ["accepted", "refused", "not tried", "not tried"]
+    assert [found[job].result for job in jobs] == ["accepted", "refused", "not tried", "not tried"]
 
 
 def test_only_the_stated_limits_are_requested() -> None:

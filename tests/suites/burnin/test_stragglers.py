@@ -81,7 +81,8 @@ def test_equals_are_of_one_kind() -> None:
 
     def kinds(metric: str) -> dict[str, list[str]]:
         return {
-            kind: [node for node, _ in values] for kind, values in stragglers._by_kind(whole, metric).items()
+            kind: [node for node, _ in values]
+            for kind, values in stragglers._by_hardware(whole, metric).items()
         }
 
     assert kinds("bf16") == kinds("hbm") == {NAME: ["a", "b"], " None CPUs, 0 GPUs": ["c"]}

@@ -34,7 +34,7 @@ def test_nodes_of_another_partition_or_architecture_have_their_own_mpi() -> None
     versions = {"x1": "4.1", "x2": "4.1", "x3": "5.0", "g1": "5.0"}
     fleet = {node: InstalledMpi(node, library={"c": version}) for node, version in versions.items()}
     config = MpiConfig(launchers=("srun",), languages=("c",))
-    norms = mpi.norms_of_kinds(fleet, config, set(peers.values()))
+    norms = mpi.norms_of_groups(fleet, config, set(peers.values()))
     ends = {node: mpi.alike(fleet[node], norms[peers[node].nodes]).outcome for node in places}
     assert ends == {
         "x1": Outcome.PASSED,

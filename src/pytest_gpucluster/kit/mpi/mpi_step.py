@@ -168,8 +168,10 @@ class Mpi(FrameworkStepRunner[MpiConfig]):
         return command(self.python, PROGRAMS / "world.py")
 
     def _under_srun(self, nodes: tuple[str, ...], launcher: str, language: str) -> StepRequest:
-        kind = launcher.partition("--mpi=")[2] or None
-        return self._request(nodes, self._program(language), mpi=kind, ntasks_per_node=self.ntasks_per_node)
+        pmi_type = launcher.partition("--mpi=")[2] or None
+        return self._request(
+            nodes, self._program(language), mpi=pmi_type, ntasks_per_node=self.ntasks_per_node
+        )
 
     def _under_mpirun(self, nodes: tuple[str, ...], language: str) -> StepRequest:
         return self.mpirun(nodes, self._program(language))

@@ -33,7 +33,7 @@ SOCKETS, SOCKET = "sockets", "NET/Socket"
 
 @dataclass(frozen=True)
 class Route:
-    """How the ranks communicate. `ran`: the kinds of transports between nodes in NCCL's log, () if not logged.
+    """How the ranks communicate. `ran`: the transports between nodes in NCCL's log, () if not logged.
 
     joined: the number of nodes that NCCL counts (0: not logged), lower than that of Slurm if NVLink joins nodes. env: the
     variables that the cluster file sets. interfaces: those that NCCL's log names. roce: the profile states RoCE.
@@ -54,7 +54,7 @@ class Route:
     @property
     def over_host(self) -> bool:
         """Whether the log shows InfiniBand or RoCE without GPUDirect RDMA."""
-        return bool(self.ran) and all(kind == "NET/IB" for kind in self.ran)
+        return bool(self.ran) and all(transport == "NET/IB" for transport in self.ran)
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,12 @@ class NcclConnection:
     channel: int
     source: int
     target: int
-    kind: str
+    transport: str
 
 
 @dataclass(frozen=True)
 class TransportPaths:
-    """Transports in use, {kind: connections}: between nodes, within a node, and `unplaced` with an unknown node."""
+    """Transports in use, {transport: connections}: between nodes, within a node, and `unplaced` with an unknown node."""
 
     between: Mapping[str, int]
     within: Mapping[str, int]
@@ -118,21 +118,21 @@ class NcclLog:
         for channel in self.channels:
             ends = where.get(channel.source), where.get(channel.target)
             place = "unplaced" if None in ends else "within" if ends[0] == ends[1] else "between"
-            found[place][channel.kind] += 1
-            pairs.setdefault(f"{place} {channel.kind}", set()).add((channel.source, channel.target))
+            found[place][channel.transport] += 1
+            pairs.setdefault(f"{place} {channel.transport}", set()).add((channel.source, channel.target))
         sorted_pairs = {key: tuple(sorted(value)) for key, value in pairs.items()}
         return TransportPaths(found["between"], found["within"], found["unplaced"], sorted_pairs)
 
     def summary(self, node_of_rank: Mapping[int, str] | None = None) -> str:
         """Return the transports in one line: 'between nodes: NET/Socket (eth0); within nodes: P2P/CUMEM'."""
         paths = self.paths(node_of_rank)
-        network = any(kind.startswith("NET") for kind in paths.between)
+        network = any(transport.startswith("NET") for transport in paths.between)
         device = f" ({', '.join(self.interfaces)})" if self.interfaces and network else ""
         parts = [f"between nodes: {', '.join(sorted(paths.between))}{device}"] if paths.between else []
         parts += [f"within nodes: {', '.join(sorted(paths.within))}"] if paths.within else []
         parts += [f"unplaced: {', '.join(sorted(paths.unplaced))}"] if paths.unplaced else []
         parts += ["NVLS"] if self.nvls else []
-        hints = [HINTS[kind] for kind in sorted(paths.between) if kind in HINTS]
+        hints = [HINTS[transport] for transport in sorted(paths.between) if transport in HINTS]
         transports = "; ".join(parts or ["no connection was logged"]) + (f" ({hints[0]})" if hints else "")
         return "; ".join(filter(None, (transports, self.set_by)))
 
@@ -183,7 +183,7 @@ def _take(reading: _Reading, label: str, match: re.Match[str]) -> None:
         reading.warnings[message.strip()] = None
     elif channel := _CHANNEL.match(message):
         number, source, target = (int(channel[group]) for group in (1, 2, 3))
-        reading.channels.add(NcclConnection(number, source, target, _kind(channel[4], channel[5])))
+        reading.channels.add(NcclConnection(number, source, target, _transport_of(channel[4], channel[5])))
     elif rank := _RANK.search(message):
         _take_rank(reading, label, host, rank)
     elif collnet := _COLLNET.match(message):
@@ -219,8 +219,8 @@ def _take_setup(reading: _Reading, message: str) -> None:
         reading.settings.setdefault(match[1], set()).add(match[2])
 
 
-def _kind(path: str, rest: str) -> str:
-    """Return the kind of a path: NET/IB/GDRDMA for 'NET/IB/0(1)/GDRDMA/Shared', SHM for 'SHM/direct'."""
+def _transport_of(path: str, rest: str) -> str:
+    """Return the transport of a path: NET/IB/GDRDMA for 'NET/IB/0(1)/GDRDMA/Shared', SHM for 'SHM/direct'."""
     parts = path.split("/")
     if parts[0] == "NET":
         return "/".join(parts[:2]) + ("/GDRDMA" if "GDRDMA" in path + rest else "")

@@ -220,14 +220,14 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _check_count(size: int, count: int, kind: str, table: TableFacts) -> None:
-    if kind not in _TYPE_SIZE:
-        raise BadRowError(f"{kind!r} is not a data type")
-    one = count * _TYPE_SIZE[kind]
+def _check_count(size: int, count: int, dtype: str, table: TableFacts) -> None:
+    if dtype not in _TYPE_SIZE:
+        raise BadRowError(f"{dtype!r} is not a data type")
+    one = count * _TYPE_SIZE[dtype]
     every = one * table.ranks
     fits = {one, every} if not table.collective else {every if COLLECTIVES[table.collective][1] else one}
     if size not in fits:
-        raise BadRowError(f"{count} elements of type {kind} are not {size} B on {table.ranks} ranks")
+        raise BadRowError(f"{count} elements of type {dtype} are not {size} B on {table.ranks} ranks")
 
 
 def _half(tokens: Sequence[str], size: int, table: TableFacts) -> Half:

@@ -242,10 +242,12 @@ class NcclStep:
     ) -> Route:
         """Return how the ranks of a run over several nodes communicated, from its log."""
         env = {**(self.environment.exports if self.environment else {}), **self.config.exports}
-        kinds = tuple(sorted(log.paths(node_of_rank or None).between))
-        if not kinds and log.network == "Socket":  # a run of one node names the network that it would use
-            kinds = (SOCKET,)
-        return Route(kinds, log.nodes, env, log.interfaces, profile.fabric.link_layer == "Ethernet")
+        transports = tuple(sorted(log.paths(node_of_rank or None).between))
+        if (
+            not transports and log.network == "Socket"
+        ):  # a run of one node names the network that it would use
+            transports = (SOCKET,)
+        return Route(transports, log.nodes, env, log.interfaces, profile.fabric.link_layer == "Ethernet")
 
     def floor(self, collective: str, size: int, nodes: Iterable[str], route: Route) -> Floor | str:
         """Return the lowest plausible bandwidth of a run on these nodes, or why it is unknown."""

@@ -300,11 +300,11 @@ class _Stream:
     def table(self) -> _Table | None:
         return self.tables[-1] if self.tables else None
 
-    def open(self, kind: str) -> _Table:
-        """Return the table of a header line of this kind; a repeated kind starts the next table."""
-        if not self.tables or kind in self.tables[-1].seen or "columns" in self.tables[-1].seen:
+    def open(self, header: str) -> _Table:
+        """Return the table of a header line; a repeated header starts the next table."""
+        if not self.tables or header in self.tables[-1].seen or "columns" in self.tables[-1].seen:
             self.tables.append(_Table(self.label))
-        self.tables[-1].seen.add(kind)
+        self.tables[-1].seen.add(header)
         return self.tables[-1]
 
 
@@ -389,10 +389,10 @@ def _take_comment(stream: _Stream, number: int, line: str) -> None:
     if rank:
         _take_rank(stream, number, rank)
         return
-    for kind, pattern in _HEADERS:
+    for header, pattern in _HEADERS:
         match = pattern.match(line)
         if match:
-            _take_header(stream.open(kind), kind, match.groups())
+            _take_header(stream.open(header), header, match.groups())
             return
     if "Rank" in line and re.match(r"#\s+Rank", line):
         target = stream.table
@@ -414,12 +414,12 @@ def _take_rank(stream: _Stream, number: int, match: re.Match[str]) -> None:
         stream.ranks_without_table.append((number, line))
 
 
-def _take_header(table: _Table, kind: str, values: Sequence[str]) -> None:
-    if kind == "version":
+def _take_header(table: _Table, header: str, values: Sequence[str]) -> None:
+    if header == "version":
         table.version, table.nccl = values[0], values[1] or ""
-    elif kind == "starting":
+    elif header == "starting":
         table.program = values[0]
-    elif kind == "sizes":
+    elif header == "sizes":
         table.threads, table.gpus = int(values[0]), int(values[1])
         first, last, step = (int(value) for value in values[2:5])
         table.sizes = sweep(first, last, step, factor=values[5] == "factor")

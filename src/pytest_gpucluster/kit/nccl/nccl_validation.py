@@ -391,22 +391,22 @@ def _transports(spec: RunSpec, profile: Profile | None) -> Iterator[_Problem]:
         joined = log.nvls and 0 < log.nodes < len(spec.nodes)
         if not paths.between and not log.collnet and not joined and wanted != ADAPTERS:
             yield _unlogged("between nodes", wanted)
-        for kind in sorted(paths.between):
-            if _worse(kind, wanted):
-                pairs = paths.pairs[f"between {kind}"]
+        for transport in sorted(paths.between):
+            if _worse(transport, wanted):
+                pairs = paths.pairs[f"between {transport}"]
                 yield _problem(
-                    _pairs(pairs, spec.node_of_rank or log.hosts), f"{kind} between nodes",
+                    _pairs(pairs, spec.node_of_rank or log.hosts), f"{transport} between nodes",
                     wanted, _with_settings("traffic between nodes does not use the fabric of the profile", log),
-                    HINTS.get(kind, ""),
+                    HINTS.get(transport, ""),
                 )  # fmt: skip
     linked = profile.gpu is not None and bool(profile.gpu.nvlinks)
     several = spec.logged and len(spec.nodes) == 1 and spec.gpus_per_node > 1
     if linked and several and not paths.within and not log.nvls:
         yield _unlogged("within the node", "P2P or NVLS")
-    for kind in sorted(paths.within):
-        if linked and not kind.startswith(("P2P", "NVLS")):
+    for transport in sorted(paths.within):
+        if linked and not transport.startswith(("P2P", "NVLS")):
             yield _problem(
-                _pairs(paths.pairs[f"within {kind}"], spec.node_of_rank or log.hosts), f"{kind} within a node",
+                _pairs(paths.pairs[f"within {transport}"], spec.node_of_rank or log.hosts), f"{transport} within a node",
                 "P2P or NVLS", _with_settings("GPUs of one node do not use NVLink", log), HINTS["SHM"],
             )  # fmt: skip
 
@@ -429,21 +429,21 @@ def _with_settings(cause: str, log: NcclLog) -> str:
     return "; ".join(filter(None, (log.set_by, cause)))
 
 
-def _worse(kind: str, wanted: str) -> bool:
+def _worse(transport: str, wanted: str) -> bool:
     if wanted == ADAPTERS:  # plugins have names of their own
-        return kind == "NET/Socket"
-    if kind.startswith("NET/") and wanted.startswith("NET/"):
-        return _net(kind) < _net(wanted)
+        return transport == "NET/Socket"
+    if transport.startswith("NET/") and wanted.startswith("NET/"):
+        return _net(transport) < _net(wanted)
     # NVLink across nodes (NVL72), or virtual nodes of one host: faster than any network
-    return kind != wanted and not kind.startswith(("P2P", "NVLS"))
+    return transport != wanted and not transport.startswith(("P2P", "NVLS"))
 
 
-def _net(kind: str) -> int:
+def _net(transport: str) -> int:
     """Return 0 for sockets, 1 for adapters, 2 for these with GPUDirect: a faster one than the profile expects is no fault.
 
     Plugins have names of their own for the same adapters: NET/IBext_v8, NET/Libfabric, NET/gIB; NET/FastSocket is TCP.
     """
-    return 0 if "socket" in kind.lower() else 2 if kind.endswith("GDRDMA") else 1
+    return 0 if "socket" in transport.lower() else 2 if transport.endswith("GDRDMA") else 1
 
 
 def _pairs(pairs: Sequence[tuple[int, int]], where: Mapping[int, str]) -> str:

@@ -17,9 +17,9 @@ class Library:
             text = self.message(self.lib, code)
             raise RuntimeError("%s%s: %s (%d)" % (name.replace("_v2", ""), self.where, text, code))
 
-    def make(self, name: str, kind: Any, *after: Any, before: Sequence[Any] = ()) -> Any:
+    def make(self, name: str, structure: Any, *after: Any, before: Sequence[Any] = ()) -> Any:
         """Return the value that a function stores through the argument between `before` and `after`."""
-        made = kind()
+        made = structure()
         self.call(name, *before, ctypes.byref(made), *after)
         return made
 

@@ -184,10 +184,10 @@ class HeartbeatMonitor:
         self.thread.start()
         return self
 
-    def __exit__(self, kind: object, *unused: object) -> None:
+    def __exit__(self, error_type: object, *unused: object) -> None:
         self.over.set()
         self.thread.join(BEAT)
-        if kind is not None:
+        if error_type is not None:
             self.abort()
 
     def watch(self) -> None:

@@ -8,8 +8,8 @@ CHUNK = 1 << 24  # elements that are filled or summed at once
 def bits(torch: Any, tensor: Any) -> Any:
     """Return a tensor's bits as integers, so that NaN and -0 can be compared."""
     width = tensor.element_size()
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.reshape(-1).view(kinds[width])
+    types = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.reshape(-1).view(types[width])
 
 
 def digest_of(torch: Any, tensor: Any) -> str:

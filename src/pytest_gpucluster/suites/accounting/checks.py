@@ -104,10 +104,12 @@ def qos(
         for name in sorted(known.keys() - {stated.lower() for stated in config.qos} - {"normal"}):
             yield Finding(f"QoS {name}", "exists", "not stated in the cluster file")
     yield from _not_enforced(any(_any_limit(one.limits) for one in config.qos.values()), enforced)
-    kind = settings.get("PreemptType", "")
-    if any(one.preempt for one in config.qos.values()) and kind != "preempt/qos":
+    preempt_type = settings.get("PreemptType", "")
+    if any(one.preempt for one in config.qos.values()) and preempt_type != "preempt/qos":
         yield Finding(
-            "PreemptType", kind or "unknown", "preempt/qos: lists of QoS to preempt have no effect otherwise"
+            "PreemptType",
+            preempt_type or "unknown",
+            "preempt/qos: lists of QoS to preempt have no effect otherwise",
         )
 
 
@@ -168,14 +170,14 @@ def access(
     unclear = []
     for job in rules.may:
         answer = answers[job]
-        if answer.kind == "refused":
+        if answer.result == "refused":
             yield Finding(str(job), answer.message, "accepted")
-        elif answer.kind != "accepted":
+        elif answer.result != "accepted":
             unclear.append(f"{job}: {answer.message}")
     late = settings.get("EnforcePartLimits", "").upper() in ("", "NO")
     for job in rules.may_not:
         answer = answers[job]
-        if answer.kind == "accepted":
+        if answer.result == "accepted":
             if late and _restricted(job, partitions):
                 unclear.append(
                     f"{job}: EnforcePartLimits=NO: Slurm accepts the job, and may let it wait forever; "
@@ -183,7 +185,7 @@ def access(
                 )
             else:
                 yield Finding(str(job), "accepted", "refused")
-        elif answer.kind not in ("refused", "limit"):
+        elif answer.result not in ("refused", "limit"):
             unclear.append(f"{job}: {answer.message}")
     if unclear:
         raise NotAvailable(some(unclear, 3))

@@ -101,8 +101,8 @@ def stated_limits(limits: Mapping[str, object], known: Mapping[str, str]) -> dic
     return found
 
 
-def read_value(kind: str, value: object) -> Value:
-    """Read a limit of the kind tres, count or time as sacctmgr prints it, or as a cluster file has it.
+def read_value(limit_type: str, value: object) -> Value:
+    """Read a limit of the type tres, count or time as sacctmgr prints it, or as a cluster file has it.
 
     '' , None and -1 are no limit. Memory is in bytes, a time in seconds.
 
@@ -112,11 +112,11 @@ def read_value(kind: str, value: object) -> Value:
     text = "" if value is None else str(value).strip()
     if text in ("", "-1", "UNLIMITED"):
         return None
-    if kind == "count":
+    if limit_type == "count":
         if not (text.isascii() and text.isdecimal() and len(text) < 12):
             raise ValueError(f"must be a number, not {text[:40]!r}")
         return int(text)
-    if kind == "time":
+    if limit_type == "time":
         return units.parse_duration(value if isinstance(value, (int, float)) else text)
     pairs = value.items() if isinstance(value, dict) else [one.partition("=")[::2] for one in text.split(",")]
     found = {}

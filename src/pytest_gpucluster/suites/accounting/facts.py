@@ -96,11 +96,11 @@ class JobRecord:
 class Answer:
     """Slurm's answer to a job, with its message.
 
-    `kind`: accepted; refused (for its user, account, QoS or group); limit (of jobs or resources); unclear (for another
+    `result`: accepted; refused (for its user, account, QoS or group); limit (of jobs or resources); unclear (for another
     reason); not tried.
     """
 
-    kind: str
+    result: str
     message: str = ""
 
 
@@ -151,7 +151,7 @@ class Share:
 
 
 def parse_associations(text: str, limits: Mapping[str, str]) -> tuple[Association, ...]:
-    """Read `sacctmgr -nP show assoc` with the columns ASSOCIATION and `limits`, {name: kind}."""
+    """Read `sacctmgr -nP show assoc` with the columns ASSOCIATION and `limits`, {name: type}."""
     found = []
     for row in _rows(text, len(ASSOCIATION) + len(limits), "sacctmgr show assoc"):
         account, user, partition, parent, fairshare, qos = row[: len(ASSOCIATION)]
@@ -172,7 +172,7 @@ def parse_associations(text: str, limits: Mapping[str, str]) -> tuple[Associatio
 
 
 def parse_qos(text: str, limits: Mapping[str, str]) -> dict[str, QosInfo]:
-    """Read `sacctmgr -nP show qos` with the columns QOS and `limits`, {name: kind}."""
+    """Read `sacctmgr -nP show qos` with the columns QOS and `limits`, {name: type}."""
     found = {}
     for row in _rows(text, len(QOS) + len(limits), "sacctmgr show qos"):
         name, priority, preempt, mode, grace, flags = row[: len(QOS)]
@@ -285,8 +285,8 @@ def read_refusal(text: str) -> Answer:
     lines = [
         re.sub(r"^(?:sbatch: |error: |allocation failure: )+", "", line.strip()) for line in text.splitlines()
     ]
-    kind = "refused" if _DENIED.search(text) else "limit" if _LIMIT.search(text) else "unclear"
-    return Answer(kind, " / ".join(line for line in lines if line)[-300:])
+    result = "refused" if _DENIED.search(text) else "limit" if _LIMIT.search(text) else "unclear"
+    return Answer(result, " / ".join(line for line in lines if line)[-300:])
 
 
 def _rows(text: str, columns: int, command: str) -> list[list[str]]:
@@ -299,11 +299,11 @@ def _rows(text: str, columns: int, command: str) -> list[list[str]]:
     return rows
 
 
-def _limits(values: Sequence[str], kinds: Mapping[str, str]) -> dict[str, Value]:
+def _limits(values: Sequence[str], limit_types: Mapping[str, str]) -> dict[str, Value]:
     found = {}
-    for (name, kind), value in zip(kinds.items(), values, strict=True):
+    for (name, limit_type), value in zip(limit_types.items(), values, strict=True):
         try:
-            found[name] = read_value(kind, value)
+            found[name] = read_value(limit_type, value)
         except ValueError as error:
             raise ProbeError(f"sacctmgr: {name}: {error}") from None
     return found

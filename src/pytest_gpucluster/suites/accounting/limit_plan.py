@@ -119,8 +119,8 @@ def _tasks(trial: LimitTrial, count: int, unit: int, nodes: int) -> tuple[str, .
         return (*size, "--exclusive")
     if trial.tres == "cpu":
         return (*size, f"--cpus-per-task={unit}")
-    kind = trial.tres.partition(":")[2]
-    return (*size, f"--gpus-per-task={kind}:{unit}" if kind else f"--gpus-per-task={unit}")
+    gpu_type = trial.tres.partition(":")[2]
+    return (*size, f"--gpus-per-task={gpu_type}:{unit}" if gpu_type else f"--gpus-per-task={unit}")
 
 
 def _of_memory(size: int, nodes: Sequence[NodeInfo], *, more: int = 0) -> JobSize:

@@ -210,4 +210,4 @@ class Accounting:
 
 def _used(known: Mapping[str, str], stated: Iterable[Mapping[str, object]]) -> dict[str, str]:
     names = {name for one in stated for name in one}
-    return {name: kind for name, kind in known.items() if name in names}
+    return {name: limit_type for name, limit_type in known.items() if name in names}

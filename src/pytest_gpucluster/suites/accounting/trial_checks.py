@@ -204,9 +204,9 @@ _ENDINGS = {"requeue": "requeued", "cancel": "cancelled", "suspend": "SUSPENDED"
 
 def _admitted(answer: Answer, job: TrialJob | None) -> tuple[bool | None, str]:
     """Return whether Slurm lets a job run, None if that is unclear, and what was seen."""
-    if answer.kind in ("refused", "limit"):
-        return (False if answer.kind == "refused" else None), answer.message
-    if answer.kind != "accepted" or job is None:
+    if answer.result in ("refused", "limit"):
+        return (False if answer.result == "refused" else None), answer.message
+    if answer.result != "accepted" or job is None:
         return None, answer.message or "squeue no longer showed the job"
     if job.started or job.reason in FREE:
         return True, str(job)
@@ -222,7 +222,7 @@ def _submitted(result: LimitResult) -> Iterator[Finding | NotAvailable]:
         yield Finding(str(trial), f"{amount + 1} jobs accepted", f"{amount}, and job {amount + 1} refused")
         return
     number, answer = result.refused
-    if answer.kind != "limit":
+    if answer.result != "limit":
         yield NotAvailable(answer.message)
     elif number <= amount:
         yield Finding(str(trial), f"job {number} refused: {answer.message}", f"{amount} jobs accepted")
@@ -272,7 +272,7 @@ def _of_one_job(result: LimitResult) -> Iterator[Finding | NotAvailable]:
     if result.refused is None:
         return
     number, answer = result.refused
-    if answer.kind != "limit":
+    if answer.result != "limit":
         yield NotAvailable(f"job {number} was not accepted: {answer.message}")
     elif result.sizes[number - 1] <= amount:
         shown = result.shown(result.sizes[number - 1])

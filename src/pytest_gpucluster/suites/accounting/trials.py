@@ -302,7 +302,7 @@ class TrialRunner:
             *options,
             f"--wrap=exec sleep {seconds:.0f}",
         )
-        return answer, output.partition(";")[0] if answer.kind == "accepted" else ""
+        return answer, output.partition(";")[0] if answer.result == "accepted" else ""
 
     def _accepted(self, access: Access, seconds: float, *options: str) -> str:
         """Submit a job and return its number; NotAvailable if Slurm refused it."""

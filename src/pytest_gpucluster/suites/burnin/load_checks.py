@@ -68,8 +68,8 @@ def _alone_fails(burnin: BurninResult, node: str, load: str) -> bool:
     failing = {
         (name, part)
         for name, totals in burnin.nodes.items()
-        for kind, part, text in totals.problems
-        if kind == load and not _process_ended(load, text)
+        for problem_load, part, text in totals.problems
+        if problem_load == load and not _process_ended(load, text)
     }
     if load == "nccl":
         return most_continue(len({name for name, _ in failing}), len(burnin.nodes))

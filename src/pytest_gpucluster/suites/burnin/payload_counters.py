@@ -129,8 +129,8 @@ def read_nvlink(text: str) -> Dict[str, Dict[str, int]]:
             uuid = head.group(1)
             found[uuid] = {}
         elif entry and uuid:
-            kind = "nvlink_" + entry.group(1).strip().lower().replace(" ", "_")
-            found[uuid][kind] = found[uuid].get(kind, 0) + int(entry.group(2))
+            counter = "nvlink_" + entry.group(1).strip().lower().replace(" ", "_")
+            found[uuid][counter] = found[uuid].get(counter, 0) + int(entry.group(2))
     return found
 
 

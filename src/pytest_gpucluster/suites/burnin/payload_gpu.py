@@ -149,18 +149,20 @@ class GpuWorker:
     def matrix(self, n: int, dtype: str, seed: int) -> Any:
         """Return an n x n matrix of the seed's values of 16 bits."""
         torch = self.torch
-        kind = {"fp64": torch.float64, "fp16": torch.float16, "int8": torch.int8}.get(dtype, torch.float32)
+        torch_type = {"fp64": torch.float64, "fp16": torch.float16, "int8": torch.int8}.get(
+            dtype, torch.float32
+        )
         if dtype == "bf16":
-            kind = torch.bfloat16
+            torch_type = torch.bfloat16
         if dtype == "fp8":
-            kind = torch.float8_e4m3fn
-        flat = torch.empty(n * n, dtype=kind, device=self.device)
+            torch_type = torch.float8_e4m3fn
+        flat = torch.empty(n * n, dtype=torch_type, device=self.device)
         for start in range(0, n * n, CHUNK):
             value = mixed(torch, self.device, start, min(start + CHUNK, n * n), seed)
             if dtype == "int8":
                 part = ((value & 0xFF) - 128).to(torch.int8)
             else:
-                part = ((value - 32768).to(torch.float64) / 32768).to(torch.float32).to(kind)
+                part = ((value - 32768).to(torch.float64) / 32768).to(torch.float32).to(torch_type)
             flat[start : start + CHUNK].copy_(part)
         return flat.view(n, n)
 

@@ -43,7 +43,7 @@ def stragglers(
     for metric in (*GPU_METRICS, "power", *HOST_METRICS):
         if metric == "nccl_pairs" and len(totals.partners) < PARTNERS:
             continue  # a slow partner would slow the median too
-        for values in _by_kind(burnin, metric, peers).values():
+        for values in _by_hardware(burnin, metric, peers).values():
             if not any(name[0] == node_name for name in values):
                 continue
             named = {f"{owner}\n{part}": value for (owner, part), value in values.items()}
@@ -99,18 +99,18 @@ def _halves_text(halves: Halves, unit: str) -> str:
     return f"one speed in the fleet; it has two: {'; '.join(words)}"
 
 
-def _by_kind(
+def _by_hardware(
     burnin: BurninResult, metric: str, peers: Collection[str] | None = None
 ) -> Mapping[str, dict[tuple[str, str], float]]:
-    """Return the values of the peers by kind: GPUs by their name, nodes by the number of their CPUs and GPUs."""
-    kinds: dict[str, dict[tuple[str, str], float]] = {}
+    """Return the values of the peers by hardware: GPUs by their name, nodes by the number of their CPUs and GPUs."""
+    groups: dict[str, dict[tuple[str, str], float]] = {}
     for (owner, part), value in burnin.fleet(metric).items():
         if peers is not None and owner not in peers:
             continue
         totals = burnin.nodes[owner]
         gpu = totals.gpus.get(part)
         host = f"{(totals.hello or {}).get('cpus')} CPUs, {len(totals.used)} GPUs"
-        kinds.setdefault(
+        groups.setdefault(
             gpu.name if gpu and metric in (*GPU_METRICS, "power") else f"{gpu.name if gpu else ''} {host}", {}
         )[owner, part] = value
-    return kinds
+    return groups

@@ -721,6 +721,8 @@ def _counter(part: str, name: str, found: int, limit: int | None, risen: Finding
         yield risen
     elif found in (2 ** COUNTERS[name] - 1, 2**32 - 1, 2**64 - 1):
         finding_class = Advisory if name in CAUSED_ELSEWHERE else Finding
-        yield finding_class(part, f"{name} {found}: saturated, it no longer counts", "cleared with perfquery -R")
+        yield finding_class(
+            part, f"{name} {found}: saturated, it no longer counts", "cleared with perfquery -R"
+        )
     elif limit is None and found > USUAL[name]:
         yield Advisory(part, f"{name} {found} since the driver's start", f"at most {USUAL[name]}")

@@ -87,7 +87,7 @@ class Port:
         return f"{self.address or self.device} port {self.number}"
 
     @property
-    def kind(self) -> str:
+    def board_or_chip(self) -> str:
         """The board, else the chip."""
         return self.board or self.hca_type or ""
 
@@ -315,11 +315,11 @@ def parse_gids(answer: Answer) -> tuple[GidPort, ...]:
         if words[:1] == ["port"] and len(words) > 2 and words[2].isdecimal():  # port mlx5_0 1 Ethernet
             found.append((words[1], int(words[2]), words[3] if words[3:] else None, {}))
             continue
-        path, colon, kind = line.partition(":")
+        path, colon, gid_type = line.partition(":")
         index = path.rpartition("/")[2]
         if not colon or not index.isdecimal() or not found:
             raise ProbeError(f"/sys/class/infiniband/*/ports/*/gid_attrs: unexpected line {line[:80]!r}")
-        found[-1][3][int(index)] = kind.strip()
+        found[-1][3][int(index)] = gid_type.strip()
     return tuple(GidPort(*port) for port in found)
 
 
@@ -346,9 +346,9 @@ def parse_iommu(answer: Answer) -> Iommu:
         raise NotAvailable(f"cat /proc/cmdline: {last_line(answer.err) or 'no answer'}")
     domains, units = {}, []
     for line in filter(None, lines[1:-1]):
-        device, _, kind = line.partition("/iommu_group/type:")
-        if kind:
-            domains[device.removesuffix("/device").rpartition("/")[2]] = kind.strip()
+        device, _, domain_type = line.partition("/iommu_group/type:")
+        if domain_type:
+            domains[device.removesuffix("/device").rpartition("/")[2]] = domain_type.strip()
         else:
             units.append(line.strip())
     return Iommu(tuple(lines[0].split()), tuple(units), domains)

@@ -187,7 +187,7 @@ def _trees(adapters: Adapters, profile: Profile, usual: Mapping[str, Norm[tuple[
     board, found = _board(gpus, ports, profile), []
     for root, mine in gpus.items():
         near = ports.get(root, [])
-        rails = [port for port in near if port.kind == board]
+        rails = [port for port in near if port.board_or_chip == board]
         # a replaced adapter may be another board; a card for storage is one too, so the slot of a lost adapter must not be empty
         if not rails and not _absent(mine, near, usual):
             rails = [port for port in near if port.link_layer in (profile.fabric.link_layer, None)]
@@ -212,13 +212,13 @@ def _board(gpus: Mapping[str, list[Gpu]], ports: Mapping[str, list[Port]], profi
         root: [port for port in found if port.link_layer in (profile.fabric.link_layer, None)]
         for root, found in ports.items()
     }
-    near = served(numbers, {root: [port.kind for port in found] for root, found in right.items()})
+    near = served(numbers, {root: [port.board_or_chip for port in found] for root, found in right.items()})
     rates: dict[str, float] = {}
     for port in (port for found in right.values() for port in found if port.state == "ACTIVE"):
-        rates[port.kind] = max(
-            rates.get(port.kind, 0.0), min(port.rate or 0.0, profile.fabric.rate or math.inf)
+        rates[port.board_or_chip] = max(
+            rates.get(port.board_or_chip, 0.0), min(port.rate or 0.0, profile.fabric.rate or math.inf)
         )
-    return max(sorted(near), key=lambda kind: (rates.get(kind, 0.0), near[kind]), default="")
+    return max(sorted(near), key=lambda board: (rates.get(board, 0.0), near[board]), default="")
 
 
 def _near(
@@ -302,13 +302,13 @@ def _by_card(adapters: Adapters, profile: Profile) -> Rails | None:
     whole = len(ports) in wholes and {port.device for port in ports} == names and len(named) == fabric.hcas
     if (
         whole
-        and len({port.kind for port in named}) == 1
+        and len({port.board_or_chip for port in named}) == 1
         and (None in cards or all(port in alone for port in named))
     ):
         return Rails(fabric.hcas, tuple(named))
     found = right if None in cards else alone
-    boards = Counter(port.kind for port in found)
-    rails = [port for port in found if port.kind == boards.most_common(1)[0][0]]
+    boards = Counter(port.board_or_chip for port in found)
+    rails = [port for port in found if port.board_or_chip == boards.most_common(1)[0][0]]
     lost = fabric.hcas - len(rails)
     if lost < 0 or 2 * lost >= fabric.hcas:
         return None
@@ -333,8 +333,8 @@ def _counted(adapters: Adapters, profile: Profile) -> Rails:
     fabric, ports = profile.fabric, usable(adapters)
     boards: dict[str, list[Port]] = {}
     for port in ports:
-        if port.kind and port.link_layer == fabric.link_layer:
-            boards.setdefault(port.kind, []).append(port)
+        if port.board_or_chip and port.link_layer == fabric.link_layer:
+            boards.setdefault(port.board_or_chip, []).append(port)
     least = (fabric.rate or 0) * 0.99
     enough = [
         found

@@ -45,7 +45,7 @@ def usual_buses(fleet: Iterable[Gpus]) -> UsualBuses:
         buses = tuple(gpu.bus for gpu in gpus if gpu.bus and not gpu.lost)
         if buses:
             seen[gpus.devices[0].name, len(buses)][buses] += 1
-    return {kind: found.most_common(1)[0][0] for kind, found in seen.items()}
+    return {hardware: found.most_common(1)[0][0] for hardware, found in seen.items()}
 
 
 @dataclass(frozen=True)

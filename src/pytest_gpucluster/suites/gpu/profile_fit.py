@@ -99,11 +99,11 @@ def contradiction(
     found = Counter(
         (len(of_node), of_node[0].name or "", of_node[0].memory) for of_node in present.values() if of_node
     )
-    (count, name, size), *others = [kind for kind, _ in found.most_common()]
+    (count, name, size), *others = [hardware for hardware, _ in found.most_common()]
     return Contradiction(
         nodes=group.nodes,
         profile=group.profile.name,
-        found=listed(_text(*kind) for kind in ((count, name, size), *others)),
+        found=listed(_text(*hardware) for hardware in ((count, name, size), *others)),
         stated=stated,
         fitting=() if others else fitting_profiles(name, count, size, simulated=group.profile.simulated),
     )

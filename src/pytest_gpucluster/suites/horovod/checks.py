@@ -185,9 +185,9 @@ def all_reduce(world: World) -> Judgement:
     """Judge the sums of every type against their closed form."""
     _require_valid(world)
     for fact in world.ranks:
-        for kind, count in fact["wrong"].items():
+        for dtype, count in fact["wrong"].items():
             if count:
-                yield Finding(_rank(fact), f"{count} wrong elements of {kind}", "none")
+                yield Finding(_rank(fact), f"{count} wrong elements of {dtype}", "none")
     slowest = max(float(fact["seconds"]) for fact in world.ranks)
     yield Metric("all_reduce_16MiB", TIMED_BYTES / slowest / 1e9, "GB/s", str(world.launch))
 

@@ -160,10 +160,10 @@ class Torch:
         self.device = torch.device("cuda", number)
         return str(getattr(torch.cuda.get_device_properties(number), "uuid", "") or "cuda:%d" % number)
 
-    def all_reduce(self, kind: str, values: List[int]) -> List[float]:
+    def all_reduce(self, dtype: str, values: List[int]) -> List[float]:
         """Return the sum over the ranks."""
-        tensor = self.torch.tensor(values, dtype=getattr(self.torch, kind), device=self.device)
-        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + kind).tolist()
+        tensor = self.torch.tensor(values, dtype=getattr(self.torch, dtype), device=self.device)
+        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + dtype).tolist()
 
     def broadcast(self, root: int, values: List[int]) -> List[float]:
         """Return the data of the root."""
@@ -246,10 +246,10 @@ class TensorFlow:
         self.tf.config.set_visible_devices(devices[number], "GPU")
         return "%s of %s" % (devices[number].name, os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
 
-    def all_reduce(self, kind: str, values: List[int]) -> List[float]:
+    def all_reduce(self, dtype: str, values: List[int]) -> List[float]:
         """Return the sum over the ranks."""
-        tensor = self.tf.constant(values, dtype=getattr(self.tf, kind))
-        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + kind).numpy().tolist()
+        tensor = self.tf.constant(values, dtype=getattr(self.tf, dtype))
+        return self.hvd.allreduce(tensor, op=self.hvd.Sum, name="sum." + dtype).numpy().tolist()
 
     def broadcast(self, root: int, values: List[int]) -> List[float]:
         """Return the data of the root."""
@@ -320,8 +320,10 @@ def measure(framework: Any, interface: str) -> None:
     rank, size = hvd.rank(), hvd.size()
     STAGE[0] = "all-reduce"
     total = size * (size + 1) // 2
-    types = [kind for kind in framework.types if kind != "float16" or max(pattern(total)) <= EXACT_IN_HALF]
-    wrong = {kind: differing(framework.all_reduce(kind, pattern(rank + 1)), pattern(total)) for kind in types}
+    types = [dtype for dtype in framework.types if dtype != "float16" or max(pattern(total)) <= EXACT_IN_HALF]
+    wrong = {
+        dtype: differing(framework.all_reduce(dtype, pattern(rank + 1)), pattern(total)) for dtype in types
+    }
     seconds = framework.timed()
     STAGE[0] = "broadcast"
     roots = sorted({0, size - 1})

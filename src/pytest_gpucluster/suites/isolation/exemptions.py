@@ -25,7 +25,7 @@ _PRIVATE_TMP = re.compile(r"(job_container/tmpfs|namespace/(tmpfs|linux))\b")
 
 @dataclass(frozen=True)
 class Exemptions:
-    """For each kind of isolation why it is not tested, '' if it is."""
+    """For each resource why it is not tested, '' if it is."""
 
     cpus: str = ""
     devices: str = ""
@@ -36,15 +36,15 @@ class Exemptions:
     nothing: bool = False
     """Slurm isolates neither CPUs, devices nor folders, and the cluster file does not say that it need not."""
 
-    def require(self, kind: str) -> None:
-        """Raise why a kind of isolation is not tested, if it is not: a suite with nothing to test has proved nothing."""
-        reason = str(getattr(self, kind))
+    def require(self, resource: str) -> None:
+        """Raise why the isolation of a resource is not tested, if it is not: a suite with nothing to test has proved nothing."""
+        reason = str(getattr(self, resource))
         if reason and not self.nothing:
             raise NotApplicable(reason)
         if reason:
             raise NotAvailable(
-                f"{reason}: Slurm isolates no job from another; in the cluster file, `required: [isolation.{kind}]` requires "
-                f"that it does, `not_applicable: {{isolation.{kind}: REASON}}` accepts that it does not"
+                f"{reason}: Slurm isolates no job from another; in the cluster file, `required: [isolation.{resource}]` requires "
+                f"that it does, `not_applicable: {{isolation.{resource}: REASON}}` accepts that it does not"
             )
 
     @property
@@ -61,14 +61,14 @@ def read_exemptions(config: Mapping[str, str], cluster: Cluster) -> Exemptions:
         "tmp": _no_private_tmp(config),
         "memory": _no_cgroup(config, "memory") or _memory_not_allocated(config),
     }
-    stated = {kind: cluster.stated(f"isolation.{kind}") for kind in reasons}
-    steps = [kind for kind in reasons if kind != "memory"]
+    stated = {resource: cluster.stated(f"isolation.{resource}") for resource in reasons}
+    steps = [resource for resource in reasons if resource != "memory"]
     excluded = "the cluster file has it under not_applicable"
     return Exemptions(
-        nothing=all(reasons[kind] and stated[kind] is None for kind in steps),
+        nothing=all(reasons[resource] and stated[resource] is None for resource in steps),
         **{
-            kind: why if stated[kind] is None else "" if stated[kind] else excluded
-            for kind, why in reasons.items()
+            resource: why if stated[resource] is None else "" if stated[resource] else excluded
+            for resource, why in reasons.items()
         },
         allowed_memory=_percent(config.get("AllowedRAMSpace", "")) / 100,
     )
@@ -80,24 +80,28 @@ def why_idle(slurm: Slurm, cluster: Cluster) -> str:
     return f"Slurm isolates no job from another ({found.cpus})" if found.nothing else ""
 
 
-def _no_cgroup(config: Mapping[str, str], kind: str) -> str:
+def _no_cgroup(config: Mapping[str, str], resource: str) -> str:
     """Return why Slurm does not confine jobs by a cgroup, '' if it does."""
     if "task/cgroup" not in config.get("TaskPlugin", ""):
         return f"slurm.conf has TaskPlugin={config.get('TaskPlugin') or 'task/none'}, without task/cgroup"
-    key = _CGROUP_KEYS[kind]
+    key = _CGROUP_KEYS[resource]
     value = config.get(key, "")
     return "" if value.lower() == "yes" else f"cgroup.conf of the controller has {key}={value or 'no'}"
 
 
 def _memory_not_allocated(config: Mapping[str, str]) -> str:
     """Return why the limit of a task is not its --mem, '' if it is."""
-    kind = config.get("SelectTypeParameters", "")
-    return "" if "MEMORY" in kind.upper() else f"Slurm does not allocate memory (SelectTypeParameters={kind})"
+    parameters = config.get("SelectTypeParameters", "")
+    return (
+        ""
+        if "MEMORY" in parameters.upper()
+        else f"Slurm does not allocate memory (SelectTypeParameters={parameters})"
+    )
 
 
 def _no_private_tmp(config: Mapping[str, str]) -> str:
-    kinds = [config.get(key, "") for key in ("JobContainerType", "NamespaceType")]
-    if any(_PRIVATE_TMP.search(kind) for kind in kinds):
+    plugins = [config.get(key, "") for key in ("JobContainerType", "NamespaceType")]
+    if any(_PRIVATE_TMP.search(plugin) for plugin in plugins):
         return ""
     return "slurm.conf has neither JobContainerType=job_container/tmpfs nor NamespaceType"
 

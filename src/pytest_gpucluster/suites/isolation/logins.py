@@ -73,8 +73,10 @@ def why_unadoptable(config: Mapping[str, str], cluster: Cluster) -> str:
         return "the cluster file has isolation.pam_slurm_adopt under not_applicable"
     if not re.search(r"\bcontain\b", config.get("PrologFlags", ""), re.IGNORECASE):
         return f"no job has an external step: slurm.conf has PrologFlags={config.get('PrologFlags', '')}, not Contain"
-    if "cgroup" not in (kind := config.get("ProctrackType", "")):
-        return f"a process does not show its job: slurm.conf has ProctrackType={kind}, not proctrack/cgroup"
+    if "cgroup" not in (tracking := config.get("ProctrackType", "")):
+        return (
+            f"a process does not show its job: slurm.conf has ProctrackType={tracking}, not proctrack/cgroup"
+        )
     return ""
 
 

@@ -67,8 +67,8 @@ def read_pam(answer: Answer) -> PamFacts:
     )
 
 
-def _modules(files: Mapping[str, list[str]], kind: str) -> Iterator[tuple[str, str]]:
-    """Yield (file, module) of one kind of the stack of sshd, in order, with the files that it includes (pam.d(5))."""
+def _modules(files: Mapping[str, list[str]], module_type: str) -> Iterator[tuple[str, str]]:
+    """Yield (file, module) of one type of the stack of sshd, in order, with the files that it includes (pam.d(5))."""
     pending = [(line, _SERVICE, 0) for line in reversed(files.get(_SERVICE, []))]
     opened = {_SERVICE}
     while pending:
@@ -76,7 +76,7 @@ def _modules(files: Mapping[str, list[str]], kind: str) -> Iterator[tuple[str, s
         debian, found = _DEBIAN.match(line), _LINE.match(line)
         if debian:
             included = debian[1]
-        elif found and found[1].lower() == kind:
+        elif found and found[1].lower() == module_type:
             included = found[3] if found[2].lower() in ("include", "substack") else ""
             if not included:
                 yield name, found[3]

@@ -100,7 +100,7 @@ class Guard:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         left = "the run was stopped before the API server confirmed their deletion"
         try:
@@ -147,8 +147,8 @@ def deletion(namespace: str, job: str, **options: object) -> tuple[tuple[str, ..
     policy = {"propagationPolicy": "Background"}
     path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}?{urlencode(policy)}"
     words = ("delete", f"--raw={path}", "--filename=-")
-    kind = {"apiVersion": "v1", "kind": "DeleteOptions", **policy}
-    return words, json.dumps({**kind, **options})
+    body = {"apiVersion": "v1", "kind": "DeleteOptions", **policy}
+    return words, json.dumps({**body, **options})
 
 
 def run_jobs(

@@ -71,10 +71,10 @@ def usual_software(seen: KubeFacts, node: Node, gpucluster_session: ClusterSessi
     """{what: the values of the nodes of the group}."""
     mine = _alike(seen, node, gpucluster_session)
     software = {name: checks.software_of(found) for name, found in mine.items()}
-    kinds = next(iter(software.values()), {})
+    parts = next(iter(software.values()), {})
     return {
         what: norm(((name, found[what]) for name, found in software.items()), "nodes of its group")
-        for what in kinds
+        for what in parts
     }
 
 

@@ -105,7 +105,7 @@ def settle(
     why = expected.get(name_of(row, column), "")
     if not why and column == "mpi" and row != "mpirun" and not pmi_required and _lacks_pmi(verdict):
         why = "no PMI support"
-    if why and _is_kind(verdict, why):
+    if why and _is_stated(verdict, why):
         return Cell(row, column, State.EXPECTED, why, verdict)
     other = f" (matrix.expected states another failure: {why})" if why else ""
     return Cell(row, column, State.BROKEN, first_words(verdict) + other, verdict)
@@ -128,7 +128,7 @@ def first_words(verdict: Verdict) -> str:
     return f"{found.part}: {found.measured}"
 
 
-def _is_kind(verdict: Verdict, stated: str) -> bool:
+def _is_stated(verdict: Verdict, stated: str) -> bool:
     """Return whether the failure is of the stated kind: it lacks PMI, or one of its texts contains the words."""
     if _PMI.search(stated):
         return _lacks_pmi(verdict)

@@ -138,9 +138,9 @@ def of_collective(output: NcclOutput, log: NcclLog, node_of_rank: Mapping[int, s
     if not value:
         return None
     paths = log.paths(node_of_rank)
-    kinds = sorted(paths.between) or sorted(paths.within) or sorted(paths.unplaced)
-    settings = _listed(log.foreign) if kinds else UNLOGGED
-    return Rate(value, "GB/s", {TRANSPORT: ", ".join(kinds) or UNLOGGED, SETTINGS: settings})
+    transports = sorted(paths.between) or sorted(paths.within) or sorted(paths.unplaced)
+    settings = _listed(log.foreign) if transports else UNLOGGED
+    return Rate(value, "GB/s", {TRANSPORT: ", ".join(transports) or UNLOGGED, SETTINGS: settings})
 
 
 def _listed(words: Iterable[str]) -> str:

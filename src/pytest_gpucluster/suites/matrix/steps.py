@@ -250,9 +250,9 @@ class Matrix:
         srun = next((launcher for launcher in runner.config.launchers if launcher != MPIRUN), "srun")
         run = runner.start(MPIRUN if row == MPIRUN else srun, language)
         verdict = mpi_world.world(run)
-        kind = "that of mpirun" if row == MPIRUN else runner.pmi(srun) or "MpiDefault of slurm.conf"
+        pmi = "that of mpirun" if row == MPIRUN else runner.pmi(srun) or "MpiDefault of slurm.conf"
         return verdict if verdict.outcome is not Outcome.PASSED else mpi_world.allreduce(run), speed.of_world(
-            run, kind
+            run, pmi
         )
 
     # --- NCCL

@@ -142,13 +142,13 @@ def norms(fleet: Mapping[str, InstalledMpi], config: MpiConfig | None = None) ->
     return {part: norm(pairs) for part, pairs in votes.items()}
 
 
-def norms_of_kinds(
-    fleet: Mapping[str, InstalledMpi], config: MpiConfig, kinds: Iterable[PeerGroup]
+def norms_of_groups(
+    fleet: Mapping[str, InstalledMpi], config: MpiConfig, groups: Iterable[PeerGroup]
 ) -> dict[str, dict[str, Norm[str]]]:
-    """Return {nodes of one kind: the norms of their MPI}: nodes of different kinds are not compared."""
+    """Return {nodes of a group: the norms of their MPI}: nodes of different groups are not compared."""
     return {
-        kind.nodes: norms({node: fleet[node] for node in kind.names if node in fleet}, config)
-        for kind in kinds
+        group.nodes: norms({node: fleet[node] for node in group.names if node in fleet}, config)
+        for group in groups
     }
 
 
@@ -174,12 +174,14 @@ def pmi(pmi_types: Sequence[str], required_types: Sequence[str], installed: Inst
     """Judge that Slurm on the node has the required types of --mpi, and that the MPI supports them."""
     if not required_types:
         raise NotApplicable("mpi.launchers contains no `srun --mpi=TYPE`")
-    for kind in required_types:
-        if kind not in pmi_types:
-            yield Finding(f"srun --mpi={kind}", f"Slurm has {', '.join(pmi_types)}", kind)
-        elif installed and installed.srun_types and kind.partition("_")[0] not in installed.srun_types:
+    for pmi_type in required_types:
+        if pmi_type not in pmi_types:
+            yield Finding(f"srun --mpi={pmi_type}", f"Slurm has {', '.join(pmi_types)}", pmi_type)
+        elif installed and installed.srun_types and pmi_type.partition("_")[0] not in installed.srun_types:
             library = next((installed.program(language) for language in installed.library), "the MPI")
-            yield Finding(f"srun --mpi={kind}", f"{library} supports {', '.join(installed.srun_types)}", kind)
+            yield Finding(
+                f"srun --mpi={pmi_type}", f"{library} supports {', '.join(installed.srun_types)}", pmi_type
+            )
 
 
 # --- one world

@@ -56,8 +56,8 @@ def all_norms(
     fleet_installed: dict[str, InstalledMpi], config: MpiConfig, gpucluster_session: ClusterSession
 ) -> dict[str, dict[str, Norm[str]]]:
     """{twins: the most common value of each part that the cluster file uses}."""
-    kinds = {node.twins for node in gpucluster_session.nodes.values()}
-    return checks.norms_of_kinds(fleet_installed, config, kinds)
+    groups = {node.twins for node in gpucluster_session.nodes.values()}
+    return checks.norms_of_groups(fleet_installed, config, groups)
 
 
 @fact
@@ -144,7 +144,7 @@ def conda_environment(runners: list[Mpi]) -> bool:
 @fact
 def required_types(config: MpiConfig) -> list[str]:
     """The required types of srun's --mpi."""
-    return [kind for launcher in config.launchers if (kind := launcher.partition("--mpi=")[2])]
+    return [pmi_type for launcher in config.launchers if (pmi_type := launcher.partition("--mpi=")[2])]
 
 
 @fact

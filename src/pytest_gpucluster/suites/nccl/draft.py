@@ -62,7 +62,7 @@ def _launcher(survey: Survey) -> tuple[list[str], dict[str, str]]:
     found = f"# srun --mpi=list: {clip(', '.join(pmi.types) or 'none', 200)}; MpiDefault={clip(pmi.default or 'none')}"
     if pmi.default:
         return [f"{found}, which starts the ranks of nccl-tests"], {}
-    best = next((kind for kind in PREFERRED if kind in pmi.types), "")
+    best = next((pmi_type for pmi_type in PREFERRED if pmi_type in pmi.types), "")
     if best:
         hint = "# pmix is for Open MPI, pmi2 for MPICH and its kin: use the one that nccl-tests is built with"
         return [found, hint], {"mpi": best}

@@ -169,7 +169,7 @@ def _file(consequence: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
     return judge
 
 
-def _plugin(kind: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
+def _plugin(plugin: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
     def judge(value: str, context: NodeContext) -> Iterator[Effect]:
         libraries = context.found.libraries
         for name in filter(None, value.split(",")):
@@ -178,7 +178,7 @@ def _plugin(kind: str) -> Callable[[str, NodeContext], Iterator[Effect]]:
             if name.startswith("/"):
                 absent = not context.found.readable.get(name, True)
             else:
-                spelled = {name, f"libnccl-{kind}-{name}.so"}
+                spelled = {name, f"libnccl-{plugin}-{name}.so"}
                 absent = libraries is not None and not any(_is_library(it, spelled) for it in libraries)
             if absent:
                 text = f"the loader finds no library for {name}, so NCCL works without the plugin"

@@ -22,9 +22,9 @@ RESOLVE_SECONDS = 20  # for two names; a resolver waits 5 seconds for a dead ser
 
 @dataclass(frozen=True)
 class NetworkInterface:
-    """An interface that is up: `kind` as `ip` prints it (ether, infiniband), else ''; `mtu` in bytes."""
+    """An interface that is up: `link_type` as `ip` prints it (ether, infiniband), else ''; `mtu` in bytes."""
 
-    kind: str
+    link_type: str
     mtu: int
 
 

@@ -145,9 +145,9 @@ def gres(info: NodeInfo | None, profile: Profile) -> Judgement:
         raise NotApplicable(f"profile {profile.name} states no GPUs")
     if info.gpus != profile.gpu.count:
         yield Finding("Gres", f"{info.gpus} GPUs ({_gres(info)})", f"{profile.gpu.count} GPUs")
-    kind = profile.gpu.gres_type
-    if kind and info.gpus and types != [f"gpu:{kind}"]:
-        yield Finding("Gres type", _gres(info), f"gpu:{kind}")
+    gres_type = profile.gpu.gres_type
+    if gres_type and info.gpus and types != [f"gpu:{gres_type}"]:
+        yield Finding("Gres type", _gres(info), f"gpu:{gres_type}")
 
 
 @check(

@@ -114,23 +114,23 @@ def _proved(verdict: Verdict, _node_name: str, alone: PayloadResult, *_facts: ob
     ranks, usual = ranks_of(alone), alone.once(_usual)
     bad = [rank for rank in ranks.values() if rank.label in {it.part for it in verdict.findings}]
     for rank in bad:
-        kind = {it.place for it in ranks.values() if _kind(it) == _kind(rank)}
-        beside = {it.place for it in ranks.values() if it.node == rank.node} & kind & usual
-        if not rank.on_gpu or not beside or len(kind) < 8 or 8 * len(kind & usual) < 7 * len(kind):
+        alike = {it.place for it in ranks.values() if _setup(it) == _setup(rank)}
+        beside = {it.place for it in ranks.values() if it.node == rank.node} & alike & usual
+        if not rank.on_gpu or not beside or len(alike) < 8 or 8 * len(alike & usual) < 7 * len(alike):
             return replace(verdict, action=Action.MONITOR)
     return verdict
 
 
 def _usual(alone: PayloadResult) -> set[str]:
-    """Return the places of the ranks whose replays are equal, and equal to those of most ranks of their kind."""
+    """Return the places of the ranks whose replays are equal, and equal to those of most ranks of their setup."""
     ranks, bits = ranks_of(alone), {}
     for fact in alone.facts("replayed"):
         rank = ranks.get(int(fact["rank"]))
         if rank and fact["runs"] and _repeats(fact["runs"]):
             bits[rank] = repr(fact["runs"][0])
     found = set()
-    for kind in {_kind(rank) for rank in bits}:
-        mine = {rank.place: value for rank, value in bits.items() if _kind(rank) == kind}
+    for setup in {_setup(rank) for rank in bits}:
+        mine = {rank.place: value for rank, value in bits.items() if _setup(rank) == setup}
         common = statistics.mode(mine.values())
         found |= {place for place, value in mine.items() if value == common}
     return found
@@ -161,7 +161,7 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
             yield NotAvailable(f"{rank.label}: torch has no deterministic algorithm: {fact['reason']}")
             continue
         devices = "GPUs of this model" if rank.on_gpu else "ranks on such CPUs"
-        among, usual = alone.once(_replays, _kind(rank), devices)
+        among, usual = alone.once(_replays, _setup(rank), devices)
         unequal = among - usual.total
         if among > 1 and 2 * unequal > among:  # no fault of one GPU
             differ = f"two replays differ on {unequal} of {among} {devices}"
@@ -179,13 +179,13 @@ def replay(node_name: str, alone: PayloadResult) -> Judgement:
     )
 
 
-def _replays(alone: PayloadResult, kind: tuple[str, str], voters: str) -> tuple[int, Norm[Fact]]:
-    """Return how many ranks of a kind replayed, and the votes of those whose replays are equal."""
+def _replays(alone: PayloadResult, setup: tuple[str, str], voters: str) -> tuple[int, Norm[Fact]]:
+    """Return how many ranks of a setup replayed, and the votes of those whose replays are equal."""
     ranks = ranks_of(alone)
     peers = [
         (rank.node, fact["runs"])
         for fact in alone.facts("replayed")
-        if (rank := ranks.get(int(fact["rank"]))) and _kind(rank) == kind and not fact["reason"]
+        if (rank := ranks.get(int(fact["rank"]))) and _setup(rank) == setup and not fact["reason"]
     ]
     return len(peers), norm([(node, runs[0]) for node, runs in peers if _repeats(runs)], voters)
 
@@ -205,7 +205,7 @@ def _replayed(first: Fact, other: Fact) -> str:
     return f"{where} between two replays"
 
 
-def _kind(rank: RankInfo) -> tuple[str, str]:
+def _setup(rank: RankInfo) -> tuple[str, str]:
     return rank.alike, rank.model
 
 
@@ -223,10 +223,10 @@ def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgem
         raise NotAvailable("no rank of the node trained: see training.alone")
     mine = next(iter(ranks))
     labels = {rank.place: rank.label for rank in ranks}
-    plain = alone.once(_rank_distances, _kind(mine))
+    plain = alone.once(_rank_distances, _setup(mine))
     yield from _deviating(plain, labels, config, "losses of one rank by itself")
     for mode in ("ddp", "fsdp"):
-        curves = alone.once(_group_distances, mode, _kind(mine), mine.size)
+        curves = alone.once(_group_distances, mode, _setup(mine), mine.size)
         yield from _deviating(curves, {node_name: f"{mode} on the node"}, config, "mean loss")
     both = [trained_on(alone, mode, node_name) for mode in ("ddp", "fsdp")]
     if (
@@ -237,19 +237,19 @@ def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgem
         yield Finding("fsdp", f"losses {apart:.1%} from those of ddp", _within(config))
 
 
-def _rank_distances(alone: PayloadResult, kind: tuple[str, str]) -> Mapping[str, float]:
-    """Return {place: distance of the losses of a rank by itself} of the ranks of a kind, the farthest first."""
-    runs = (run for run in trained_in(alone, "plain").values() if _kind(run.rank) == kind)
+def _rank_distances(alone: PayloadResult, setup: tuple[str, str]) -> Mapping[str, float]:
+    """Return {place: distance of the losses of a rank by itself} of the ranks of a setup, the farthest first."""
+    runs = (run for run in trained_in(alone, "plain").values() if _setup(run.rank) == setup)
     return _farthest_first({run.rank.place: run.losses for run in runs})
 
 
 def _group_distances(
-    alone: PayloadResult, mode: str, kind: tuple[str, str], size: int
+    alone: PayloadResult, mode: str, setup: tuple[str, str], size: int
 ) -> Mapping[str, float]:
-    """Return {node: distance of the mean losses} of the groups of a kind and size, the farthest first."""
+    """Return {node: distance of the mean losses} of the groups of a setup and size, the farthest first."""
     curves = {}
     for node, runs in trained_by_node(alone, mode).items():
-        like = [run for run in runs if (_kind(run.rank), run.rank.size) == (kind, size)]
+        like = [run for run in runs if (_setup(run.rank), run.rank.size) == (setup, size)]
         if like:
             curves[node] = mean_curve(like)
     return _farthest_first(curves)
@@ -394,10 +394,10 @@ def stragglers(
         ("ddp", together, "all nodes"),
     ):
         ranks = [run.rank for run in trained_on(result, mode, node_name) if run.busy]
-        for kind in sorted({_kind(rank) for rank in ranks}):
-            rates, found = result.once(_work_outliers, mode, kind, config.min_relative, peers)
+        for setup in sorted({_setup(rank) for rank in ranks}):
+            rates, found = result.once(_work_outliers, mode, setup, config.min_relative, peers)
             note, compared = found.note or note, compared or not found.note
-            for rank in (rank for rank in ranks if _kind(rank) == kind):
+            for rank in (rank for rank in ranks if _setup(rank) == setup):
                 if usual := _slower(rank.place, found, len(rates)):
                     measured = f"{1e3 / rates[rank.place]:.4g} ms of its own work per step"
                     yield Finding(f"{rank.label}, {mode} ({title})", measured, usual)
@@ -408,16 +408,16 @@ def stragglers(
 def _work_outliers(
     result: PayloadResult,
     mode: str,
-    kind: tuple[str, str],
+    setup: tuple[str, str],
     min_relative: float,
     peers: frozenset[str] | None,
 ) -> tuple[Mapping[str, float], Outliers]:
-    """Return {place: steps/s of its own work} of the ranks of a kind on the peers, and the outliers among them."""
+    """Return {place: steps/s of its own work} of the ranks of a setup on the peers, and the outliers among them."""
     runs = {run.rank: 1 / run.busy for run in trained_in(result, mode).values() if run.busy}
     rates = {
         rank.place: rate
         for rank, rate in runs.items()
-        if _kind(rank) == kind and (peers is None or rank.node in peers)
+        if _setup(rank) == setup and (peers is None or rank.node in peers)
     }
     # four times the time is a quarter of the rate
     least = min_relative if any(rank.on_gpu for rank in runs) else CPU_RELATIVE / (1 + CPU_RELATIVE)

@@ -168,17 +168,17 @@ class Trainer:
         self.watch.enter("take a device")
         self.device, self.dtype, gib = torch.device("cpu"), torch.float32, 0.0
         facts = {"name": cpu_name(), "uuid": "", "bus": ""}
-        kind = "%s/%d" % (torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
+        hardware = "%s/%d" % (torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
         if self.args.gpus:
             about = self.take_gpu()
             facts, gib = gpu_facts(about), about.total_memory / 2.0**30
             if about.major >= 8:  # older GPUs have no bf16
                 self.dtype = torch.bfloat16
             libraries = (torch.version.cuda, torch.backends.cudnn.version(), driver())
-            kind = "%d/%s/%s/%s" % (about.multi_processor_count, *libraries)
+            hardware = "%d/%s/%s/%s" % (about.multi_processor_count, *libraries)
         self.clock, self.uuid = Clock(torch, self.device), facts["uuid"]
         self.fitting = chosen(self.args.model, gib)
-        self.alike = "%s/%s/%s" % (facts["name"], torch.__version__, kind)
+        self.alike = "%s/%s/%s" % (facts["name"], torch.__version__, hardware)
         report("loaded", torch=torch.__version__, device=facts, seconds=self.watch.took())
 
     def take_gpu(self) -> Any:

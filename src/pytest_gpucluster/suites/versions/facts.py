@@ -108,8 +108,8 @@ def _package(text: str) -> tuple[str, bool] | None:
     words = text.split(" ", 3)
     if len(words) < 3 or not words[2]:  # kind, name, version, and perhaps who made it
         return None
-    kind, name, version, by = (*words, "")[:4]
-    own = name.startswith("slurm-smd") if kind == "deb" else by in ("", "(none)") or "SchedMD" in by
+    package_format, name, version, by = (*words, "")[:4]
+    own = name.startswith("slurm-smd") if package_format == "deb" else by in ("", "(none)") or "SchedMD" in by
     return f"{name} {version}", not own
 
 

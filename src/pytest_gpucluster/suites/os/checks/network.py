@@ -271,7 +271,9 @@ def mtu(
         if name in stated_interfaces:
             continue
         mine = network.links.get(name)
-        alike = sum(len(nodes) for link, nodes in usual.votes if link and mine and link.kind == mine.kind)
+        alike = sum(
+            len(nodes) for link, nodes in usual.votes if link and mine and link.link_type == mine.link_type
+        )
         if mine is None or usual.absent or 2 * alike <= usual.total:
             continue
         compared = True
@@ -286,7 +288,7 @@ def _mtu(link: NetworkInterface | None) -> str:
 
 
 def _other_mtu(mine: NetworkInterface | None, theirs: NetworkInterface | None) -> bool:
-    return bool(mine and theirs and mine.kind == theirs.kind and mine.mtu != theirs.mtu)
+    return bool(mine and theirs and mine.link_type == theirs.link_type and mine.mtu != theirs.mtu)
 
 
 @dataclass(frozen=True)
