@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def mark_of(pid: int) -> str:
     """Return the mark that a run in another process of this place would have."""
-    return f"{runmark._place()}-{pid}-{runmark._stat(pid)[1]}"
+    return f"{runmark._machine()}-{pid}-{runmark._stat(pid)[1]}"
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_place_is_one_boot_and_one_namespace(tmp_path: Path, monkeypatch: pyte
         (("b", "pid:[1]"), ("b", "pid:[1]"), ("c", "pid:[1]"), ("b", "pid:[2]"))
     ):
         monkeypatch.setattr(runmark, "_PROC", proc(tmp_path / str(number), boot=boot, space=space))
-        places.append(runmark._place())
+        places.append(runmark._machine())
     assert places[0] == places[1]
     assert len(set(places)) == 3
     assert runmark.name_of_run() == f"gpucluster-{places[3]}-{os.getpid()}-22"

@@ -122,8 +122,9 @@ OF_A_PERSON = {"controller.errors", "controller.node_errors", "controller.report
 
 # The same for what is no part of a check: where the source names repairs, and which.
 ELSEWHERE = {
-    "stages.py": ["drain"]
-}  # of nodes that are lost during a measurement, or whose own sums are wrong
+    "alone.py": ["drain"],  # compared with: a node alone below its hard limit
+    "stage.py": ["drain"],  # of nodes that are lost during a measurement, or whose own sums are wrong
+}
 
 
 SOURCE = Path(suites.__file__).parents[1]
@@ -132,7 +133,7 @@ CHECK_FILES = [
     for path in sorted(
         [*SOURCE.glob("suites/**/*.py"), *SOURCE.glob("kit/**/*.py"), SOURCE / "core" / "majority.py"]
     )
-    if "core.check import" in path.read_text() and path.stem != "stages"
+    if "core.check import" in path.read_text() and path.name not in ELSEWHERE
 ]
 
 

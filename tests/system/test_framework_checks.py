@@ -242,14 +242,14 @@ def test_nodes_without_a_report_are_named_where_one_rank_waited() -> None:
 def test_two_jobs_of_one_are_singletons_and_one_rank_alone_is_a_job() -> None:
     rank = test_horovod_suite.rank
     two = test_horovod_suite.world(
-        places=("gpu01", "gpu01"), ranks=(rank(0, size=1), rank(0, size=1))
+        hosts=("gpu01", "gpu01"), ranks=(rank(0, size=1), rank(0, size=1))
     )  # fmt: skip
     assert horovod.ranks(two).findings == (
         Finding("size", "2 jobs of one rank each (singletons)", "one job of 2"),
     )
     lone = rank(0, size=1, local_size=1, cross_size=1)
-    assert horovod.ranks(test_horovod_suite.world(places=("gpu01",), ranks=(lone,))).outcome is Outcome.PASSED
-    twice = test_horovod_suite.world(places=("gpu01",), ranks=(lone, lone))
+    assert horovod.ranks(test_horovod_suite.world(hosts=("gpu01",), ranks=(lone,))).outcome is Outcome.PASSED
+    twice = test_horovod_suite.world(hosts=("gpu01",), ranks=(lone, lone))
     assert horovod.ranks(twice).findings == (Finding("ranks", "more than once: 0", "every rank once"),)
 
 

@@ -94,7 +94,7 @@ def rank(number: int, **change: Any) -> dict[str, Any]:
 
 def world(*changed: dict[str, Any], **change: Any) -> World:
     ranks = {number: rank(number) for number in range(4)} | {it["rank"]: it for it in changed}
-    return World(**{"launch": WAY, "places": PLACES, "ranks": tuple(ranks.values()), **change})
+    return World(**{"launch": WAY, "hosts": PLACES, "ranks": tuple(ranks.values()), **change})
 
 
 def test_a_good_job_passes_all_checks() -> None:

@@ -157,8 +157,8 @@ def _from_nodes(nodes: str | None, known: Survey, draft: Callable[[Survey], str]
     from pytest_gpucluster.cli.node_survey import read_nodes, survey  # only here
 
     with (
-        contextlib.closing(temporary_folder()) as place,
-        tempfile.TemporaryDirectory(dir=place.path) as folder,
+        contextlib.closing(temporary_folder()) as parent,
+        tempfile.TemporaryDirectory(dir=parent.path) as folder,
     ):
         path = Path(folder, "draft.yaml")
         path.write_text(draft(known))

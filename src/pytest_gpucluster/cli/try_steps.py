@@ -76,13 +76,17 @@ def try_suites(cluster: Cluster, say: Callable[[str], None]) -> tuple[list[Tried
 def _of_group(cluster: Cluster, slurm: Slurm, group: Group, say: Callable[[str], None]) -> Iterator[Tried]:
     node = idle_nodes(slurm, group.names)[0]
     wanted = [(suite, section) for suite in suites() if (section := _section(cluster, suite)) is not None]
-    places = {label: place for _, section in wanted for label, place in _places(cluster, section)}
-    with held_node(cluster, slurm, group, node, say, seconds=SPARE + STEP * len(places)) as held:
+    environments = {
+        label: environment for _, section in wanted for label, environment in _environments(cluster, section)
+    }
+    with held_node(cluster, slurm, group, node, say, seconds=SPARE + STEP * len(environments)) as held:
         programs = [program for _, section in wanted if (program := _program(section))]
-        steps = {label: _step(slurm, held, place, programs) for label, place in places.items()}
+        steps = {
+            label: _step(slurm, held, environment, programs) for label, environment in environments.items()
+        }
         gpus = slurm.nodes()[node].gpus
     for suite, section in wanted:
-        for label, _ in _places(cluster, section):
+        for label, _ in _environments(cluster, section):
             runs, missing = _judged(cluster, group, suite, section, steps[label], gpus)
             yield Tried(group.nodes, node, suite.name, label, runs, missing)
 
@@ -97,15 +101,17 @@ def _section(cluster: Cluster, suite: Suite) -> SuiteSection | None:
     )
 
 
-def _places(cluster: Cluster, section: SuiteSection) -> list[tuple[str, EnvironmentConfig | None]]:
+def _environments(cluster: Cluster, section: SuiteSection) -> list[tuple[str, EnvironmentConfig | None]]:
     """Return (label, environment) of the steps of a suite; an image that its section names goes first."""
     if images := section.images_of_steps():
         return [(f"image {image}", EnvironmentConfig(container_image=image)) for image in images]
     found: dict[str, EnvironmentConfig | None] = {}
     for key in section.environment_keys_used():
         name = getattr(section, key)
-        place = cluster.environment(name)
-        found[f"environments.{name or DEFAULT_ENVIRONMENT}" if place is not None else OUTSIDE] = place
+        environment = cluster.environment(name)
+        found[f"environments.{name or DEFAULT_ENVIRONMENT}" if environment is not None else OUTSIDE] = (
+            environment
+        )
     return [*found.items()]
 
 
@@ -115,12 +121,16 @@ def _program(section: SuiteSection) -> str:
     return program if program.startswith("/") else ""
 
 
-def _step(slurm: Slurm, held: Allocation, place: EnvironmentConfig | None, programs: Iterable[str]) -> Step:
+def _step(
+    slurm: Slurm, held: Allocation, environment: EnvironmentConfig | None, programs: Iterable[str]
+) -> Step:
     from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step  # slow to import
 
-    python = place.python if place is not None else "python3"
+    python = environment.python if environment is not None else "python3"
     script = node_facts.software_script(python, torch=True, programs=(*node_facts.PROGRAMS, *programs))
-    request = StepRequest(("sh", "-c", script), held.nodes, 1, environment=place, mpi="none", timeout=STEP)
+    request = StepRequest(
+        ("sh", "-c", script), held.nodes, 1, environment=environment, mpi="none", timeout=STEP
+    )
     try:
         result = run_step(slurm, held, request)
     except GpuClusterError as error:

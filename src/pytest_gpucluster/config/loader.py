@@ -199,14 +199,14 @@ def _validated(source: Source) -> ClusterFile:
 def _profile_parts(data: Mapping[str, Any]) -> Iterator[tuple[Loc, dict[str, Any]]]:
     """Yield the profiles of a file that has other errors."""
     groups = data.get("groups")
-    places: list[tuple[Loc, Any]] = [
+    sections: list[tuple[Loc, Any]] = [
         ((), data),
         *(
             (("groups", index), group)
             for index, group in enumerate(groups if isinstance(groups, list) else ())
         ),
     ]
-    for at, keys in places:
+    for at, keys in sections:
         part = keys.get("profile") if isinstance(keys, dict) else None
         if isinstance(part, (str, dict)) and part:
             yield (*at, "profile"), {"extends": part} if isinstance(part, str) else part

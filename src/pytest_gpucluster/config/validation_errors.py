@@ -37,11 +37,12 @@ _EXPECTED = {
 def problems(error: ValidationError, model: type[BaseModel]) -> list[tuple[Loc, str]]:
     """Return each place and what is wrong there, in pydantic's order."""
     return [
-        (_place(one["loc"]), _sentence(typing.cast("dict[str, Any]", one), model)) for one in error.errors()
+        (_location(one["loc"]), _sentence(typing.cast("dict[str, Any]", one), model))
+        for one in error.errors()
     ]
 
 
-def _place(loc: tuple[int | str, ...]) -> Loc:
+def _location(loc: tuple[int | str, ...]) -> Loc:
     """Return the place of a value; that of a wrong key has `[key]` at its end, which no file holds."""
     return loc[:-1] if loc[-1:] == ("[key]",) else loc
 

@@ -256,14 +256,14 @@ class _Builder:
         built: dict[str, Any] = {}
         own: set[str] = set()
         for key, value in self._pairs(node, loc):
-            place = (*loc, key.value)
+            location = (*loc, key.value)
             if key.value in own:
-                first = self.source.lines[place]
-                self.source.lines[place] = key.start_mark.line + 1
-                raise self.source.error(place, f"this key is given twice, first on line {first}")
+                first = self.source.lines[location]
+                self.source.lines[location] = key.start_mark.line + 1
+                raise self.source.error(location, f"this key is given twice, first on line {first}")
             own.add(key.value)
-            self.source.lines[place] = key.start_mark.line + 1
-            built[key.value] = self.build(value, place)
+            self.source.lines[location] = key.start_mark.line + 1
+            built[key.value] = self.build(value, location)
         return self._merged(node, loc, built)
 
     def _pairs(self, node: yaml.MappingNode, loc: Loc) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
@@ -284,11 +284,11 @@ class _Builder:
                 for there, line in self.source.lines.items():  # no copy: many merges would take the square
                     own_lines.setdefault(there, line)
                 self.source.lines = own_lines
-                place: Loc = (*loc, "<<")
-                self.source.lines[place] = key.start_mark.line + 1
+                location: Loc = (*loc, "<<")
+                self.source.lines[location] = key.start_mark.line + 1
                 for part in brought if isinstance(brought, list) else [brought]:
                     if not isinstance(part, dict):
-                        raise self.source.error(place, "must be an alias of a mapping")
+                        raise self.source.error(location, "must be an alias of a mapping")
                     merged = {**part, **merged}
         return {**merged, **own}
 

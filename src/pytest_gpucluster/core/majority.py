@@ -136,7 +136,7 @@ class Norm(Generic[T]):
         elif any(worse(value, other) for other, _ in self.votes):
             texts = [shown(one) for one, _ in self.votes[:MOST_VALUES]]
             groups = [
-                f"{_apart(text, texts[not place])}{self._where[place]}" for place, text in enumerate(texts)
+                f"{_apart(text, texts[not index])}{self._where[index]}" for index, text in enumerate(texts)
             ]
             more = len(self.votes) - len(groups)
             expected = f"one value on all {self.voters}; no majority: {', '.join(groups)}"

@@ -207,11 +207,11 @@ def _unescaped(given: str) -> tuple[str, list[tuple[int, int]]]:
     return "".join([*pieces, given[done:]]), steps
 
 
-def _before(steps: list[tuple[int, int]], place: int) -> int:
+def _before(steps: list[tuple[int, int]], offset: int) -> int:
     """Return where a place of the text without escapes stood before: ends of escapes, and what lies between them."""
-    index = bisect_right(steps, (place, sys.maxsize))
+    index = bisect_right(steps, (offset, sys.maxsize))
     new, old = steps[index - 1] if index else (0, 0)
-    return old + place - new
+    return old + offset - new
 
 
 def _unescape(escape: str) -> str:

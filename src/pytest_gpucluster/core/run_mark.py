@@ -1,8 +1,9 @@
 """Names of jobs and folders of a run, with the run's mark, and whether the process of a mark still runs.
 
-A mark is PLACE-PID-START: the PID of pytest and its start (clock ticks since boot, proc(5)); PLACE stands for the boot
-and the PID namespace in which both are valid. No two processes share a mark. Only the same place can decide whether the
-process has ended; anywhere else the answer is "unknown", and files and jobs with the mark stay.
+A mark is MACHINE-PID-START: the PID of pytest and its start (clock ticks since boot, proc(5)); MACHINE stands for the
+boot and the PID namespace in which both are valid. No two processes share a mark. Only a process of the same boot and
+namespace can decide whether the process has ended; anywhere else the answer is "unknown", and files and jobs with the
+mark stay.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def process_of(mark: str) -> int:
 
 def is_running(mark: str) -> bool | None:
     """Return whether the process runs; None if that cannot be decided here."""
-    place, pid, start = mark.split("-")
-    if place != _place():
+    machine, pid, start = mark.split("-")
+    if machine != _machine():
         return None
     try:
         os.kill(int(pid), 0)
@@ -59,11 +60,11 @@ def digest(*words: str) -> str:
 
 
 def _mark() -> str:
-    place, pid = _place(), os.getpid()
-    return f"{place}-{pid}-{_stat(pid)[1]}" if place else ""
+    machine, pid = _machine(), os.getpid()
+    return f"{machine}-{pid}-{_stat(pid)[1]}" if machine else ""
 
 
-def _place() -> str:
+def _machine() -> str:
     """Return eight hexadecimal digits for this boot and PID namespace; '' without a usable /proc."""
     try:
         if str((_PROC / "self").readlink()) != str(os.getpid()):  # the /proc of another namespace

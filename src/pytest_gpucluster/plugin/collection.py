@@ -99,8 +99,8 @@ def _why_idle(suite: Suite, config: pytest.Config, session: ClusterSession) -> s
 
 def ignores(path: Path, config: pytest.Config, session: ClusterSession) -> bool:
     """Return whether a path is a suite without a section, or with nothing to test, that is not selected by name."""
-    place = path.resolve()
-    suite = next((suite for suite in suites() if suite_folders()[suite.name] == place), None)
+    folder = path.resolve()
+    suite = next((suite for suite in suites() if suite_folders()[suite.name] == folder), None)
     if suite is None or is_named(suite, config):
         return False
     return suite.name in without_section(session.cluster) or bool(_why_idle(suite, config, session))

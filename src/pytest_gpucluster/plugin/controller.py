@@ -114,7 +114,7 @@ class Controller(ClusterSession):
         self._releasing: threading.Thread | None = None
         self.jobs = SuiteJobs(self.cluster, self.slurm)
         self._lock = threading.Lock()
-        self.places: list[str] | None = None  # the lane of every item, as an xdist worker reports it
+        self.item_lanes: list[str] | None = None  # the lane of every item, as an xdist worker reports it
         self.reserved: frozenset[str] = frozenset()  # the nodes of the run's reservation
         self.own_drains: dict[str, str] = {}  # node -> the reason, written by gpucluster, at the start
         self.edited: dict[
@@ -274,7 +274,7 @@ class Controller(ClusterSession):
                 if self._server is None:
                     self.lanes = make_lanes(self.channel.nodes, workers, self.leaves())
                     also: dict[str, Callable[..., Any]] = {
-                        "places": self._take_places,
+                        "item_lanes": self._take_lanes,
                         "selection": self._take_selection,
                         "outcome": self.outcome,
                     }
@@ -289,8 +289,8 @@ class Controller(ClusterSession):
     def _take_selection(self, selection: dict[str, Any]) -> None:
         self.selection = self.selection or selection
 
-    def _take_places(self, places: list[str]) -> None:
-        self.places = places
+    def _take_lanes(self, lanes: list[str]) -> None:
+        self.item_lanes = lanes
 
     def leaves(self) -> Mapping[str, str]:
         """Return {node: leaf switch} where Slurm knows its topology."""

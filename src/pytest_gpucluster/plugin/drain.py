@@ -29,7 +29,7 @@ from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.expect import CheckFailed
 from pytest_gpucluster.plugin.items import CheckItem, clean, phases, used_by
 from pytest_gpucluster.plugin.outputs import classify
-from pytest_gpucluster.plugin.scheduling import PLACE
+from pytest_gpucluster.plugin.scheduling import LEASE
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
@@ -114,7 +114,7 @@ def run_again(
         again = [_new_item(item) for item in items]
         for item, following in zip(again, [*again[1:], None], strict=True):
             # the last one takes every fixture down
-            with session.turn(item.stash.get(PLACE, None)):
+            with session.turn(item.stash.get(LEASE, None)):
                 make = item.ihook.pytest_runtest_makereport  # these reports are not logged
                 reports = [make(item=item, call=call) for call in phases(item, following)]
                 found[item.nodeid] = _end_of(reports)
@@ -135,8 +135,8 @@ def _new_item(item: pytest.Item) -> pytest.Item:
     made = hook(collector=collector, name=name, obj=getattr(collector.obj, name))
     fresh: pytest.Item = next(it for it in made if it.nodeid == item.nodeid)
     fresh.own_markers[:] = item.own_markers
-    if PLACE in item.stash:
-        fresh.stash[PLACE] = item.stash[PLACE]
+    if LEASE in item.stash:
+        fresh.stash[LEASE] = item.stash[LEASE]
     return fresh
 
 
@@ -431,11 +431,11 @@ class Drainage:
 
     def _limits(self) -> drain.Limits:
         cluster = self.session.cluster
-        places = {
+        partitions = {
             node: cluster.group_of(node).partition or cluster.slurm.partition or self._default
             for node in self.session.plan.selected
         }
-        return drain.Limits(self.options.budget, places)
+        return drain.Limits(self.options.budget, partitions)
 
     def _resume(self, actor: drain.DrainExecutor, session: Controller) -> None:
         for node, why in session.edited.items():

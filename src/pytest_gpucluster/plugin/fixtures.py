@@ -126,7 +126,7 @@ class RunView:
             uncaptured=capture.global_and_fixture_disabled if capture is not None else nullcontext,
         )
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, event_name: str, **fields: Any) -> None:
         """Write an event to events.jsonl: `event("burnin", what="begin")`. No effect in an xdist worker."""
         hooks = self._config.pluginmanager.get_plugin("gpucluster-hooks")
         if hooks is not None and hooks.log is not None:

@@ -209,8 +209,8 @@ def metric_table(run: Run) -> list[str]:
     for result in run.results:
         for it in result.metrics:
             if not it.detail:
-                place = f"{result.node or CLUSTER} {it.device.partition(' (')[0]}".strip()
-                found[it.name, it.unit].append((float(it.value), place))
+                part = f"{result.node or CLUSTER} {it.device.partition(' (')[0]}".strip()
+                found[it.name, it.unit].append((float(it.value), part))
     rows = []
     for (name, unit), values in sorted(found.items()):
         low, high = min(values), max(values)

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.report.events import EventLog
 
 
-PLACE: pytest.StashKey[NodeLease] = pytest.StashKey()
+LEASE: pytest.StashKey[NodeLease] = pytest.StashKey()
 
 
-def place_of(item: pytest.Item, nodes: Iterable[str], lanes: Lanes) -> NodeLease:
+def lease_of(item: pytest.Item, nodes: Iterable[str], lanes: Lanes) -> NodeLease:
     """Say where an item runs. Its markers go first; without any, its facts tell: who runs steps loads nodes."""
     node, names = node_of(item), used_by(item)
     everything = frozenset(nodes)
@@ -136,13 +136,13 @@ def unit_of(nodeid: str, dist: str) -> str:
 
 
 class LaneScheduling(LoadScheduling):
-    """A scheduler of xdist. `places` returns the lane of every item, in their order; None: all are for any worker."""
+    """A scheduler of xdist. `lanes` returns the lane of every item, in their order; None: all are for any worker."""
 
     def __init__(
-        self, config: pytest.Config, log: Producer, places: Callable[[], Sequence[str] | None]
+        self, config: pytest.Config, log: Producer, lanes: Callable[[], Sequence[str] | None]
     ) -> None:
         super().__init__(config, log)
-        self._places = places
+        self._lanes_of = lanes
         self.collection: list[str] | None = None
         self._lane_of: Sequence[str] = ()
         self._units: deque[list[int]] = deque()  # items for any worker; a unit is not divided
@@ -179,8 +179,8 @@ class LaneScheduling(LoadScheduling):
 
     def _sort(self) -> None:
         assert self.collection is not None  # schedule() has set it
-        places, dist = self._places(), self.config.getvalue("dist")
-        self._lane_of = places if places is not None else [ANY] * len(self.collection)
+        lanes, dist = self._lanes_of(), self.config.getvalue("dist")
+        self._lane_of = lanes if lanes is not None else [ANY] * len(self.collection)
         units: dict[str, list[int]] = {}
         for index, nodeid in enumerate(self.collection):
             lane = self._lane_of[index]
@@ -263,15 +263,15 @@ class NodeAccess:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """In an xdist worker: find the place of every item, and send it to the controller before the items."""
+        """In an xdist worker: find the lease of every item, and send it to the controller before the items."""
         worker = self._session
         if not isinstance(worker, Worker) or worker.relay is None:
             return
-        places = [
-            item.stash.setdefault(PLACE, place_of(item, worker.nodes, worker.lanes)) for item in session.items
+        leases = [
+            item.stash.setdefault(LEASE, lease_of(item, worker.nodes, worker.lanes)) for item in session.items
         ]
-        worker.orderly = any(place.load for place in places)
-        worker.relay.call("places", [place.lane for place in places])
+        worker.orderly = any(lease.load for lease in leases)
+        worker.relay.call("item_lanes", [lease.lane for lease in leases])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
@@ -279,7 +279,7 @@ class NodeAccess:
         from pytest_gpucluster.plugin.scheduling import LaneScheduling  # only runs with xdist
 
         controller = self._session
-        return LaneScheduling(config, log, lambda: getattr(controller, "places", None))
+        return LaneScheduling(config, log, lambda: getattr(controller, "item_lanes", None))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
@@ -342,7 +342,7 @@ class NodeAccess:
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, object, object]:
         """Lease the item's nodes from its setup to its teardown; release facts after the last test that reads them."""
-        with self._session.turn(item.stash.get(PLACE, None)):
+        with self._session.turn(item.stash.get(LEASE, None)):
             result = yield
         if type(item) is CheckItem and getattr(nextitem, "test", None) is not item.test:
             self._session.facts.release(self._last.pop(item.test, ()))

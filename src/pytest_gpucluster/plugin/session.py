@@ -94,7 +94,7 @@ class ClusterSession:
 
     in_worker = False  # of xdist
 
-    def turn(self, place: NodeLease | None) -> contextlib.AbstractContextManager[None]:  # a worker's
+    def turn(self, lease: NodeLease | None) -> contextlib.AbstractContextManager[None]:  # a worker's
         """Have the nodes of an item while it runs; a single process always has them."""
         return contextlib.nullcontext()
 

@@ -72,14 +72,14 @@ def draw(
     top = round_up(max([value for _, value in known] + [*bounds.values()]), STEPS)
     rows = max(_MIN_HEIGHT, height)
     labels = {
-        place: _label(top * (rows - 1 - place) / (rows - 1)) for place in (0, (rows - 1) // 2, rows - 1)
+        number: _label(top * (rows - 1 - number) / (rows - 1)) for number in (0, (rows - 1) // 2, rows - 1)
     }
     gutter = max(4, *(len(label) for label in labels.values()))
     area = _Area([size for size, _ in known] + [*bounds], top, width - gutter - 3, rows)
     cells = _paint(area, known, bounds, marks)
     lines = [title[:width]] if title else []
-    for place, row in enumerate(cells):
-        shown = labels.get(place, "")
+    for number, row in enumerate(cells):
+        shown = labels.get(number, "")
         lines.append(f"{shown:>{gutter}} {marks['axis']}{''.join(row)}".rstrip())
     lines += _foot(area, gutter, [size for size, _ in known], marks)
     low = "below its bound"

@@ -240,7 +240,7 @@ class History(HistoryFile):
                     "DESC), ROW_NUMBER() OVER (PARTITION BY cluster, simulated, good ORDER BY started DESC, id DESC) "
                     "FROM runs"
                 ).fetchall()
-                old = [key for key, good, place, among in rows if place > count and not (good and among == 1)]
+                old = [key for key, good, rank, among in rows if rank > count and not (good and among == 1)]
                 self._delete(old)
                 for table, rows_in, column in (
                     ("series", "metrics", "series"),

@@ -135,25 +135,25 @@ def _where(node: str, metric: Metric) -> str:
 
 
 def _distribution(spread: MetricSpread) -> dict[str, Any]:
-    places = {
+    values_of = {
         _where(node, metric): metric.value for node, metric in zip(spread.nodes, spread.metrics, strict=True)
     }
-    values = list(places.values())
-    low, high = min(places, key=places.__getitem__), max(places, key=places.__getitem__)
-    found = outliers(places)
+    values = list(values_of.values())
+    low, high = min(values_of, key=values_of.__getitem__), max(values_of, key=values_of.__getitem__)
+    found = outliers(values_of)
     apart = {**found.low, **found.high}
-    far = [places[place] for place in apart]
+    far = [values_of[part] for part in apart]
     # a judged figure of many nodes is worth a picture of its own
     large = bool(spread.bounds) and len(values) >= FEW_BINS
     title = f"{spread.name}: {len(values)} values"
-    named = sorted(apart, key=lambda place: places[place])
+    named = sorted(apart, key=lambda part: values_of[part])
     return {
         "name": spread.name,
         "unit": spread.unit,
         "n": len(values),
-        "low": (number(places[low]), low),
+        "low": (number(values_of[low]), low),
         "median": number(statistics.median(values)),
-        "high": (number(places[high]), high),
+        "high": (number(values_of[high]), high),
         "bounds": [number(bound) for bound in spread.bounds],
         "strip": svg.strip(values, far, spread.bounds, title=title)
         if len(values) > 1 or spread.bounds
@@ -161,6 +161,6 @@ def _distribution(spread: MetricSpread) -> dict[str, Any]:
         "histogram": svg.histogram(values, far, spread.bounds, unit=spread.unit, title=title)
         if large
         else "",
-        "apart": [f"{place} ({number(places[place])})" for place in named[:MAX_MARKED]],
+        "apart": [f"{part} ({number(values_of[part])})" for part in named[:MAX_MARKED]],
         "apart_more": max(0, len(named) - MAX_MARKED),
     }

@@ -95,12 +95,12 @@ def node_map(nodes: Sequence[str], state: Callable[[str], str], *, link: Callabl
         )
         for column, node in enumerate(row):
             outcome = state(node)
-            place = (round(gutter + column * TILE + 1), line * TILE + 1)
+            position = (round(gutter + column * TILE + 1), line * TILE + 1)
             shape = SHAPES.get(outcome, SHAPES[""])[1]
             if outcome in ("failed", "error", "not tested"):
-                named.append(_tile(node, outcome, place, link(node)))
+                named.append(_tile(node, outcome, position, link(node)))
             else:
-                paths.setdefault(outcome, []).append(f"M{place[0]} {place[1]}" + _relative(shape))
+                paths.setdefault(outcome, []).append(f"M{position[0]} {position[1]}" + _relative(shape))
     plain = "".join(
         f'<path class="{SHAPES.get(state, SHAPES[""])[0]}" d="{"".join(found)}"/>'
         for state, found in paths.items()
@@ -109,10 +109,10 @@ def node_map(nodes: Sequence[str], state: Callable[[str], str], *, link: Callabl
     return _svg(width, len(rows) * TILE + 2, f"map of {len(nodes)} nodes", [*labels, plain, *named])
 
 
-def _tile(node: str, state: str, place: tuple[int, int], href: str) -> str:
+def _tile(node: str, state: str, position: tuple[int, int], href: str) -> str:
     css_class, shape = SHAPES[state]
     path = (
-        f'<path class="{css_class}" transform="translate({place[0]} {place[1]})" fill-rule="evenodd" d="{shape}">'
+        f'<path class="{css_class}" transform="translate({position[0]} {position[1]})" fill-rule="evenodd" d="{shape}">'
         f"<title>{escape(node)}: {escape(state)}</title></path>"
     )
     return f'<a href="{escape(href)}">{path}</a>' if href else path
@@ -137,7 +137,7 @@ def curves(
     bounds = {size: value for size, value in (bounds or {}).items() if size > 0}
     curves = [Curve(one.name, [p for p in one.points if p[0] > 0], one.mark) for one in shown]
     curves = [one for one in curves if one.points]
-    band = [place for place in band if place[0] > 0]
+    band = [position for position in band if position[0] > 0]
     sizes = [size for one in curves for size, _ in one.points] + [size for size, *_ in band]
     if not sizes:
         return Markup()
@@ -230,8 +230,8 @@ def strip(
         parts += [f'<circle class="dot" cx="{x(value)}" cy="{middle}" r="2.5"/>' for value in inside]
     parts.append(f'<path class="median" d="M{x(statistics.median(inside))} {middle - 7}v14"/>')
     parts += [f'<path class="bound" d="M{x(bound)} {middle - 8}v16"/>' for bound in bounds]
-    places = dict.fromkeys(x(value) for value in outliers)
-    parts += [f'<path class="low" d="M{place - 4} {middle}l4 -4l4 4l-4 4z"/>' for place in places]
+    positions = dict.fromkeys(x(value) for value in outliers)
+    parts += [f'<path class="low" d="M{position - 4} {middle}l4 -4l4 4l-4 4z"/>' for position in positions]
     return _svg(width, 2 * middle, title, parts)
 
 

@@ -51,7 +51,7 @@ OWN = f"gpucluster-{runmark._mark()}"
 def dead() -> str:
     """Return the mark of a process that has ended."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        mark = f"{runmark._place()}-{process.pid}-{runmark._stat(process.pid)[1]}"
+        mark = f"{runmark._machine()}-{process.pid}-{runmark._stat(process.pid)[1]}"
         process.kill()
     return mark
 

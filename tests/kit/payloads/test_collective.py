@@ -324,7 +324,7 @@ def test_a_hung_group_costs_its_own_results_only(python: Path) -> None:
 import time
 measure = collective.GroupRounds.measure
 def hang(self, name, ranks):
-    if self.place.rank == 1 and name.startswith("round1"): time.sleep(600)
+    if self.context.rank == 1 and name.startswith("round1"): time.sleep(600)
     return measure(self, name, ranks)
 collective.GroupRounds.measure = hang
 """
@@ -345,7 +345,7 @@ import os
 collective.GRACE = 2.0
 measure = collective.GroupRounds.measure
 def crash(self, name, ranks):
-    if self.place.rank == 3 and name.startswith("round1"): os._exit(9)
+    if self.context.rank == 3 and name.startswith("round1"): os._exit(9)
     return measure(self, name, ranks)
 collective.GroupRounds.measure = crash
 """

@@ -37,10 +37,10 @@ def world(
         {**FACT, "rank": n, "node": NODES[n // 2], "local_rank": n % 2, "cross_rank": n // 2, "device": f"GPU-{n}", **changed.pop(f"r{n}", {})}
         for n in range(4)
     )  # fmt: skip
-    places = tuple(NODES[n // 2] for n in range(4))
+    hosts = tuple(NODES[n // 2] for n in range(4))
     known = {
         "ranks": ranks,
-        "places": places,
+        "hosts": hosts,
         "nodes": NODES,
         "gpus": gpus,
         "connections": connected(between),

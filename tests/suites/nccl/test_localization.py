@@ -1271,13 +1271,13 @@ def test_bad_nodes_come_in_the_order_of_slurm() -> None:
 
 def test_pairs_are_placed_in_few_rounds() -> None:
     pairs = [("a", "b"), ("c", "d"), ("a", "c"), ("b", "d"), ("a", "d"), ("a", "e"), ("a", "f")]
-    assert localization._place(pairs) == (
+    assert localization._arrange(pairs) == (
         (("a", "b"), ("c", "d")),
         (("a", "c"), ("b", "d")),
         (("a", "d"),),
         (("a", "e"),),
     )
-    assert localization._place([]) == ()
+    assert localization._arrange([]) == ()
     assert open_questions.link(("a", "b")) == "link a-b"
 
 

@@ -38,10 +38,10 @@ _GONE = (EOFError, OSError, AuthenticationError)
 
 def _folder_of_run() -> tuple[Folder, str]:
     """Return a checked folder and the new name of this run in it: in /tmp if the path of its socket would be too long."""
-    place, name = temporary_folder(), runmark.name_of_run(suffix=secrets.token_hex(8))
-    if len(os.fsencode(place.path / name / SOCKET)) <= MAX_PATH:
-        return place, name
-    place.close()
+    folder, name = temporary_folder(), runmark.name_of_run(suffix=secrets.token_hex(8))
+    if len(os.fsencode(folder.path / name / SOCKET)) <= MAX_PATH:
+        return folder, name
+    folder.close()
     return Folder(Path("/tmp")), name
 
 
@@ -60,25 +60,25 @@ class FleetServer:
     ) -> None:
         self._channel, self._also, self._abandoned = channel, dict(also or {}), abandoned
         self._locks = NodeLocks()
-        self._place, self._name = _folder_of_run()
+        self._folder, self._name = _folder_of_run()
         # before mkdir: it removes the folder when the pipe closes, at any end of this process
         self._reaper = LocalTransport().spawn(
             (
                 "/bin/sh",
                 "-c",
                 'cd -P -- "$0" || exit; read -r _; exec rm -rf -- "$1"',
-                str(self._place.path),
+                str(self._folder.path),
                 self._name,
             )
         )
         try:
-            os.mkdir(self._place.reach(self._name), 0o700)  # noqa: PTH102 - fails if the name exists
+            os.mkdir(self._folder.reach(self._name), 0o700)  # noqa: PTH102 - fails if the name exists
         except BaseException:
             kill_group(self._reaper)  # which must not remove what another process created
-            self._place.close()
+            self._folder.close()
             raise
         key = secrets.token_bytes(32)
-        path = str(self._place.path / self._name / SOCKET)
+        path = str(self._folder.path / self._name / SOCKET)
         self._listener = Listener(path, "AF_UNIX", backlog=128, authkey=key)
         self.address = (path, key.hex())
         self._closing = threading.Event()
@@ -154,8 +154,8 @@ class FleetServer:
             left = list(self._open)
         for connection in left:
             _hang_up(connection)
-        shutil.rmtree(self._place.reach(self._name), ignore_errors=True)
-        self._place.close()
+        shutil.rmtree(self._folder.reach(self._name), ignore_errors=True)
+        self._folder.close()
         kill_group(self._reaper)
 
 

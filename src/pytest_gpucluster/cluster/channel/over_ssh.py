@@ -18,7 +18,7 @@ from pytest_gpucluster.cluster.channel.channel import Fleet, new_nonce
 from pytest_gpucluster.cluster.channel.protocol import agent_argv
 from pytest_gpucluster.cluster.environment import session_lines
 from pytest_gpucluster.cluster.transport.remote_process import SshProcess
-from pytest_gpucluster.cluster.transport.ssh_connect import connect, gateway_to, place
+from pytest_gpucluster.cluster.transport.ssh_connect import address_of, connect, gateway_to
 from pytest_gpucluster.core.errors import GpuClusterError
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class _Agents:
         """Connect to all nodes; `lose` is called with (node, why) for each lost one."""
         for agent in self._agents:
             host, settings = settings_of(agent.node, self._settings, self._hosts)
-            args = (self._maker(host, settings), place(host, settings), self.nonce, lose)
+            args = (self._maker(host, settings), address_of(host, settings), self.nonce, lose)
             threading.Thread(target=agent.run, args=args, name=f"ssh-{agent.node}", daemon=True).start()
 
     def _maker(self, host: str, settings: SshConfig) -> Callable[[], Any]:

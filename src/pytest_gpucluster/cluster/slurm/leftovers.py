@@ -62,14 +62,14 @@ def folders(*more: Path) -> list[Leftover]:
     """
     judged = []
     temporary = (Path(tempfile.gettempdir()), Path("/tmp"))
-    for place in dict.fromkeys((*temporary, *more)):  # see _is_own_folder
-        opened = partial(Folder, place, foreign=place not in temporary)
+    for parent in dict.fromkeys((*temporary, *more)):  # see _is_own_folder
+        opened = partial(Folder, parent, foreign=parent not in temporary)
         with contextlib.suppress(OSError), contextlib.closing(opened()) as checked:
             for found in checked.names():
                 name = found.removeprefix(".")
                 if runmark.mark_in(name) and _is_own_folder(checked, found):
                     remove = partial(_remove_folder, opened, found)
-                    judged.append(leftover_of(f"folder {place / found}", name, remove))
+                    judged.append(leftover_of(f"folder {parent / found}", name, remove))
     return [one for one in judged if one is not None]
 
 
@@ -129,15 +129,15 @@ def _queue(slurm: Slurm) -> list[tuple[str, str, str]]:
     return [(words[0], words[1], words[2]) for words in lines if len(words) == 3]  # a job may have no name
 
 
-def _remove_folder(place: Callable[[], Folder], name: str) -> None:
-    with contextlib.suppress(FileNotFoundError), contextlib.closing(place()) as checked:
+def _remove_folder(open_parent: Callable[[], Folder], name: str) -> None:
+    with contextlib.suppress(FileNotFoundError), contextlib.closing(open_parent()) as checked:
         if _is_own_folder(checked, name):
             checked.remove_folder(name)  # the shell of that run removes it too (channel_server.py)
 
 
-def _is_own_folder(place: Folder, name: str) -> bool:
+def _is_own_folder(parent: Folder, name: str) -> bool:
     try:
-        about = os.stat(place.reach(name), follow_symlinks=False)  # noqa: PTH116 - below a descriptor
+        about = os.stat(parent.reach(name), follow_symlinks=False)  # noqa: PTH116 - below a descriptor
     except OSError:  # its run ends now
         return False
     return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()

@@ -22,7 +22,7 @@ import paramiko
 
 from pytest_gpucluster.cluster.transport.base import Completed
 from pytest_gpucluster.cluster.transport.remote_process import LOST, ConnectionLost, SshProcess
-from pytest_gpucluster.cluster.transport.ssh_connect import SshError, connect, place
+from pytest_gpucluster.cluster.transport.ssh_connect import SshError, address_of, connect
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, TransportError
 from pytest_gpucluster.core.scripts import script
@@ -42,7 +42,7 @@ class SshConnection:
     """One connection to the login node."""
 
     def __init__(self, host: str, settings: TransportConfig) -> None:
-        self.where = place(host, settings)
+        self.where = address_of(host, settings)
         self._connection = connect(host, settings)
         self._wire = self._connection.transport
         self._alive = settings.alive
@@ -137,7 +137,7 @@ class SshTransport:
         if not settings.host:
             raise ConfigError("transport: kind is ssh, but host is missing: name the login node")
         self.host, self.settings, self.env, self.path = settings.host, settings, dict(env or {}), path
-        self.where = place(settings.host, settings)
+        self.where = address_of(settings.host, settings)
         self.started: collections.Counter[str] = collections.Counter()
         self._links: list[SshConnection] = []
         self._patience = FIRST_PATIENCE

@@ -148,7 +148,7 @@ def gateway_to(settings: SshConfig) -> Connection:
     return connect(jump.original_host, own)
 
 
-def place(host: str, settings: SshConfig) -> str:
+def address_of(host: str, settings: SshConfig) -> str:
     """Return user@host:port, with user and port if they are set."""
     user = f"{settings.user}@" if settings.user else ""
     port = f":{settings.port}" if settings.port and settings.port != _PORT else ""

@@ -234,10 +234,10 @@ def with_nodes(world: MpiWorld, hosts: Mapping[str, str]) -> MpiWorld:
     Where nodes share a host name (virtual nodes of one machine), `hosts` is {} and SLURMD_NODENAME names the node.
     """
 
-    def place(rank: MpiRank) -> MpiRank:
+    def with_node(rank: MpiRank) -> MpiRank:
         return replace(rank, node=hosts.get(rank.host) or (rank.host if hosts else rank.node) or rank.host)
 
-    return replace(world, ranks=tuple(map(place, world.ranks)))
+    return replace(world, ranks=tuple(map(with_node, world.ranks)))
 
 
 def hosts_of(installed: Iterable[InstalledMpi]) -> dict[str, str]:

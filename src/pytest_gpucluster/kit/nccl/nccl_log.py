@@ -117,9 +117,9 @@ class NcclLog:
         pairs: dict[str, set[tuple[int, int]]] = {}
         for channel in self.channels:
             ends = where.get(channel.source), where.get(channel.target)
-            place = "unplaced" if None in ends else "within" if ends[0] == ends[1] else "between"
-            found[place][channel.transport] += 1
-            pairs.setdefault(f"{place} {channel.transport}", set()).add((channel.source, channel.target))
+            scope = "unplaced" if None in ends else "within" if ends[0] == ends[1] else "between"
+            found[scope][channel.transport] += 1
+            pairs.setdefault(f"{scope} {channel.transport}", set()).add((channel.source, channel.target))
         sorted_pairs = {key: tuple(sorted(value)) for key, value in pairs.items()}
         return TransportPaths(found["between"], found["within"], found["unplaced"], sorted_pairs)
 

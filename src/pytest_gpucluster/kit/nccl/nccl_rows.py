@@ -105,7 +105,7 @@ def layout_of(columns: Sequence[str]) -> TableLayout | None:
     names = names[:-1] if stamped else names
     iters = names[-1:] == ["#iters"]
     names = names[:-1] if iters else names
-    starts = [place for place, name in enumerate(names) if name in ("time", "cputime")]
+    starts = [index for index, name in enumerate(names) if name in ("time", "cputime")]
     if len(starts) not in (1, 2):
         return None
     leading = tuple(_LEADING.get(name, "?") for name in names[: starts[0]])
@@ -131,9 +131,9 @@ def width(columns: Sequence[str]) -> int:
 def fields(line: str, columns: Sequence[str]) -> list[str]:
     """Return the fields of a row; '' stands for the reduction that some collectives leave blank until 2.13."""
     tokens, layout = line.split(), layout_of(columns)
-    place = layout.leading.index("redop") if layout and "redop" in layout.leading else len(tokens)
-    blank = place < len(tokens) and not _WORD.fullmatch(tokens[place])
-    return [*tokens[:place], "", *tokens[place:]] if blank else tokens
+    index = layout.leading.index("redop") if layout and "redop" in layout.leading else len(tokens)
+    blank = index < len(tokens) and not _WORD.fullmatch(tokens[index])
+    return [*tokens[:index], "", *tokens[index:]] if blank else tokens
 
 
 _WORD = re.compile(r"[a-z]+")

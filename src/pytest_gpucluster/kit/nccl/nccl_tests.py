@@ -184,7 +184,7 @@ def _read(
     failures = merge_ranks([failure for reader in readers.values() for failure in reader.failures])
     known = {failure.kind for failure in failures}
     failures += [failure for failure in mpi_errors.explain(text, mpi=mpi) if failure.kind not in known]
-    reasons = [f"cut: line {place} is not terminated: {_show(line)}" for place, line in unterminated]
+    reasons = [f"cut: line {number} is not terminated: {_show(line)}" for number, line in unterminated]
     reasons += [] if len(tables) == 1 else [f"line {n}: Rank line without a table" for n, _ in orphans[:3]]
     if rc is not None and rc != 0:
         failures.append(LaunchFailure("exit code", "", explain_exit_status(rc), "see the lines before it"))

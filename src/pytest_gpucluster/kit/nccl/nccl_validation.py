@@ -280,10 +280,10 @@ def _devices(runs: Sequence[NcclRun], where: Mapping[int, str] | None) -> Iterat
         )  # fmt: skip
     for (host, bus_id), lines in sorted(owners.items()):
         if len(lines) > 1 and bus_id not in (_NO_BUS, ""):
-            places = [f"{line.rank} ({where[line.rank]})" if where and line.rank in where else f"{line.rank}"
+            ranks = [f"{line.rank} ({where[line.rank]})" if where and line.rank in where else f"{line.rank}"
                       for line in lines]  # fmt: skip
             yield _problem(
-                f"GPU {bus_id} of {host}", f"ranks {', '.join(places)}", "one rank per GPU", "ranks share a GPU",
+                f"GPU {bus_id} of {host}", f"ranks {', '.join(ranks)}", "one rank per GPU", "ranks share a GPU",
                 "give each task its own GPU (--gpus-per-task=1); on virtual nodes, assign different GPUs to each node",
             )  # fmt: skip
 

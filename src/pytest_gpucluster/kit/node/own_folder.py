@@ -13,9 +13,9 @@ OWN_SH = script(__package__, "own_folder.sh") + "\n"
 
 def make_command(path: str) -> str:
     """Return the command that creates this folder, or accepts that of this user: nodes may share the file system."""
-    place, folder = shlex.quote(str(PurePosixPath(path).parent)), shlex.quote(path)
+    parent, folder = shlex.quote(str(PurePosixPath(path).parent)), shlex.quote(path)
     return (
-        f"{OWN_SH}safe {place} || exit; mkdir -m 700 {folder} 2>/dev/null && exit; "
+        f"{OWN_SH}safe {parent} || exit; mkdir -m 700 {folder} 2>/dev/null && exit; "
         f"[ ! -L {folder} ] && [ -d {folder} ] && [ -O {folder} ] || mkdir -m 700 {folder}"
     )
 

@@ -65,9 +65,9 @@ SLOW = 5.0  # seconds for the repetitions of one size: a slow network has fewer 
 # -- failures ---------------------------------------------------------------------------------------------------
 
 
-def print_failure(place: Optional[RankContext], text: str) -> None:
+def print_failure(context: Optional[RankContext], text: str) -> None:
     """Print a failure line to stderr, as one line."""
-    where = place.label if place else socket.gethostname()
+    where = context.label if context else socket.gethostname()
     sys.stderr.write("collective: %s: %s%s\n" % (where, " ".join(text.split()), low_limits_hint()))
     sys.stderr.flush()
 
@@ -115,7 +115,7 @@ class CudaDevice:
 
     backend = "nccl"
 
-    def __init__(self, torch: Any, place: RankContext) -> None:
+    def __init__(self, torch: Any, context: RankContext) -> None:
         if not torch.cuda.is_available():
             raise Failure(
                 EXIT_NO_GPU,
@@ -124,9 +124,9 @@ class CudaDevice:
             )
         count = torch.cuda.device_count()
         # with --gpus-per-task each task sees only its own GPU
-        if count > 1 and place.local >= count:
-            raise Failure(EXIT_NO_GPU, "local rank %d, but only %d GPUs are visible" % (place.local, count))
-        self.index = 0 if count == 1 else place.local
+        if count > 1 and context.local >= count:
+            raise Failure(EXIT_NO_GPU, "local rank %d, but only %d GPUs are visible" % (context.local, count))
+        self.index = 0 if count == 1 else context.local
         torch.cuda.set_device(self.index)
         self.torch = torch
         self.device = torch.device("cuda", self.index)
@@ -148,11 +148,11 @@ class CudaDevice:
         return float(start.elapsed_time(end)) / 1e3 / iterations
 
 
-def device_of(torch: Any, place: RankContext, wanted: str) -> Any:
+def device_of(torch: Any, context: RankContext, wanted: str) -> Any:
     """Return the device of this rank; 'auto' is the GPU if there is one."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return CpuDevice(torch)
-    return CudaDevice(torch, place)
+    return CudaDevice(torch, context)
 
 
 # -- the table of nccl-tests ------------------------------------------------------------------------------------
@@ -220,11 +220,11 @@ class SizeSweep:
         args: Any,
         torch: Any,
         device: Any,
-        place: RankContext,
+        context: RankContext,
         ranks: Sequence[Mapping[str, Any]],
         heartbeat: Any,
     ) -> None:
-        self.args, self.torch, self.device, self.place, self.ranks = args, torch, device, place, ranks
+        self.args, self.torch, self.device, self.context, self.ranks = args, torch, device, context, ranks
         self.heartbeat = heartbeat
 
     def run(self) -> int:
@@ -233,14 +233,14 @@ class SizeSweep:
 
     def print(self, text: str) -> None:
         """Print a line on rank 0 only."""
-        if self.place.rank == 0:
+        if self.context.rank == 0:
             write_line(text)
 
     def table(self, collective: str) -> int:
         """Print the table of one collective."""
         self.print(header(self.args, collective, self.ranks, library_of(self.torch, self.device)))
         bad, busbw = 0, []
-        factor = busbw_factor(collective, self.place.size)
+        factor = busbw_factor(collective, self.context.size)
         for dtype in self.args.datatype:
             for nbytes in sizes(self.args):
                 with Deadline(
@@ -258,7 +258,9 @@ class SizeSweep:
 
     def row(self, collective: str, nbytes: int, dtype: str, factor: float) -> Tuple[int, str, List[float]]:
         """Return (wrong elements, row, bus bandwidths) of one size."""
-        job = Collective(self.torch, self.device, collective, nbytes, dtype, self.place.rank, self.place.size)
+        job = Collective(
+            self.torch, self.device, collective, nbytes, dtype, self.context.rank, self.context.size
+        )
         redop, root = ("sum" if collective in SUMS else "none"), (0 if collective == "broadcast" else -1)
         text = "%12d  %12d  %8s  %6s  %6d" % (job.shape.nbytes, job.shape.count, dtype, redop, root)
         bad, rates = 0, []
@@ -280,7 +282,7 @@ class SizeSweep:
         self.heartbeat.report_silent()
         write_line(
             "%s: Test timeout (%ds) %s at %d bytes"
-            % (self.place.node, self.args.deadline, collective, nbytes)
+            % (self.context.node, self.args.deadline, collective, nbytes)
         )
         exit_now(EXIT_DEADLINE)
 
@@ -299,13 +301,13 @@ class GroupRounds:
     """Measures groups round by round; each group has its own process group for its round."""
 
     def __init__(
-        self, args: Any, torch: Any, device: Any, place: RankContext, rendezvous: Rendezvous
+        self, args: Any, torch: Any, device: Any, context: RankContext, rendezvous: Rendezvous
     ) -> None:
-        self.args, self.torch, self.device, self.place, self.rendezvous = (
+        self.args, self.torch, self.device, self.context, self.rendezvous = (
             args,
             torch,
             device,
-            place,
+            context,
             rendezvous,
         )
         self.about: Dict[int, Dict[str, Any]] = {}
@@ -349,19 +351,19 @@ class GroupRounds:
         """Take part in a group if this rank belongs to it; the lowest remaining rank reports an incomplete group."""
         ranks = [rank for member in members for rank in self.members.get(member, [])]
         reporter = min(self.about)  # of groups without a remaining rank
-        if self.place.rank not in ranks and self.place.rank != reporter:
+        if self.context.rank not in ranks and self.context.rank != reporter:
             return
         present = [rank for rank in ranks if not self.rendezvous.has_left(rank)]
         problem = self.incomplete(members)
         if problem:
-            if self.place.rank == (present[0] if present else reporter):
+            if self.context.rank == (present[0] if present else reporter):
                 self.report(number, members, ranks, problem=problem)
         elif present != ranks:
             lost = self.about[next(rank for rank in ranks if rank not in present)]
-            if self.place.rank == (present[0] if present else reporter):
+            if self.context.rank == (present[0] if present else reporter):
                 problem = "rank %d on %s has left" % (lost["rank"], lost["node"])
                 self.report(number, members, ranks, problem=problem, skipped=True)
-        elif self.place.rank in ranks:
+        elif self.context.rank in ranks:
             self.take_part(number, members, ranks)
 
     def incomplete(self, members: Sequence[str]) -> str:
@@ -387,12 +389,12 @@ class GroupRounds:
                 self.abort(number, members, ranks, "crashed: " + reason, code)
         if wrong:
             self.code = EXIT_WRONG
-        if self.place.rank == ranks[0] and self.is_first_report(number, ranks):
+        if self.context.rank == ranks[0] and self.is_first_report(number, ranks):
             self.report(number, members, ranks, seconds=seconds, wrong=wrong)
 
     def measure(self, name: str, ranks: Sequence[int]) -> Tuple[float, int]:
         """Return (seconds per iteration, wrong elements) of one group."""
-        position, size, dist = list(ranks).index(self.place.rank), len(ranks), self.torch.distributed
+        position, size, dist = list(ranks).index(self.context.rank), len(ranks), self.torch.distributed
         join(
             self.torch,
             self.device,
@@ -432,7 +434,7 @@ class GroupRounds:
         self, number: int, members: Sequence[str], ranks: Sequence[int], problem: str, code: int
     ) -> None:
         """Report the group once, leave, and exit: its communicator is unusable."""
-        print_failure(self.place, "round %d, group %s: %s" % (number, " ".join(members), problem))
+        print_failure(self.context, "round %d, group %s: %s" % (number, " ".join(members), problem))
         try:
             if self.is_first_report(number, ranks):
                 self.report(number, members, ranks, problem=problem)
@@ -525,10 +527,10 @@ def schedule_of(args: Any, env: Mapping[str, str]) -> List[List[List[str]]]:
     return rounds
 
 
-def prepare(args: Any, env: Any, place: RankContext) -> None:
+def prepare(args: Any, env: Any, context: RankContext) -> None:
     """Set NCCL's variables, before torch starts it."""
     if args.hostid_from_slurm:
-        env["NCCL_HOSTID"] = place.node
+        env["NCCL_HOSTID"] = context.node
     # torch would abort a rank whose partner died before it prints the reason; the payload has its own deadline
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     env.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
@@ -540,72 +542,72 @@ def prepare(args: Any, env: Any, place: RankContext) -> None:
         env.setdefault("NCCL_DEBUG_FILE", "/dev/stderr")  # stdout is for results
 
 
-def work(args: Any, place: RankContext) -> int:
+def work(args: Any, context: RankContext) -> int:
     """Run the requested mode; return the exit code."""
     if args.mode == "sweep" and (
         args.factor == 1 or args.factor < 0 or (not args.factor and args.increment <= 0)
     ):
         raise Failure(EXIT_USAGE, "the sweep would not end: -f must be 2 or more, or -i greater than 0")
     schedule = schedule_of(args, os.environ) if args.mode == "rounds" else []
-    prepare(args, os.environ, place)
+    prepare(args, os.environ, context)
     try:
         import torch  # after the environment is set
         import torch.distributed
     except ImportError as error:
         raise Failure(EXIT_USAGE, "%s: configure an environment whose python has torch" % error) from None
-    rendezvous = Rendezvous(torch, place, args.rendezvous)
+    rendezvous = Rendezvous(torch, context, args.rendezvous)
     try:
-        device = device_of(torch, place, args.device)
+        device = device_of(torch, context, args.device)
     except Exception:  # the others must not wait for this rank
         rendezvous.withdraw(args.rendezvous)
         raise
     about = {
-        "rank": place.rank,
-        "local": place.local,
-        "node": place.node,
-        "host": place.host,
+        "rank": context.rank,
+        "local": context.local,
+        "node": context.node,
+        "host": context.host,
         "pid": os.getpid(),
     }
     about.update(device=device.index, name=device.name, bus=device.bus, uuid=device.uuid)
-    place.label = rank_label(about)
+    context.label = rank_label(about)
     ranks = rendezvous.introduce(about, args.rendezvous)
     if args.mode == "rounds":
-        return GroupRounds(args, torch, device, place, rendezvous).run(schedule, ranks)
-    missing = sorted(set(range(place.size)) - {it["rank"] for it in ranks})
+        return GroupRounds(args, torch, device, context, rendezvous).run(schedule, ranks)
+    missing = sorted(set(range(context.size)) - {it["rank"] for it in ranks})
     if missing:
         raise Failure(EXIT_RENDEZVOUS, "ranks %s never came to the rendezvous" % " ".join(map(str, missing)))
     with HeartbeatMonitor(rendezvous, ranks) as heartbeat:
         groups = torch.distributed.PrefixStore("sweep", rendezvous.groups)
-        with Deadline(args.deadline, lambda: hung_at_start(place, args.deadline, heartbeat)):
-            join(torch, device, groups, place.rank, place.size, 2 * args.deadline)
-        code = SizeSweep(args, torch, device, place, ranks, heartbeat).run()
+        with Deadline(args.deadline, lambda: hung_at_start(context, args.deadline, heartbeat)):
+            join(torch, device, groups, context.rank, context.size, 2 * args.deadline)
+        code = SizeSweep(args, torch, device, context, ranks, heartbeat).run()
     torch.distributed.destroy_process_group()
     rendezvous.close(args.deadline)
     return code
 
 
-def hung_at_start(place: RankContext, seconds: float, heartbeat: HeartbeatMonitor) -> None:
+def hung_at_start(context: RankContext, seconds: float, heartbeat: HeartbeatMonitor) -> None:
     """Print that the communicator did not start, and exit."""
     heartbeat.report_silent()
-    print_failure(place, "the communicator of all ranks did not come up within %g s" % seconds)
+    print_failure(context, "the communicator of all ranks did not come up within %g s" % seconds)
     exit_now(EXIT_DEADLINE)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the payload; return the exit code."""
     args = parser().parse_args(argv)
-    place = None
+    context = None
     try:
         if not args.mode:
             raise Failure(EXIT_USAGE, "missing mode: sweep or rounds")
-        place = RankContext(os.environ, args.address, args.port)
-        return work(args, place)
+        context = RankContext(os.environ, args.address, args.port)
+        return work(args, context)
     except Failure as error:
-        print_failure(place, str(error))
+        print_failure(context, str(error))
         return int(error.kind)
     except Exception as error:  # one line instead of a traceback from every rank
         text, code = reason_of(error)
-        print_failure(place, text)
+        print_failure(context, text)
         return code
 
 

@@ -56,31 +56,31 @@ def checked_folder(path: str, *, whole: bool = False) -> int:
     return handle
 
 
-def own_descriptor(place: int, name: str, options: int) -> int:
+def own_descriptor(parent: int, name: str, options: int) -> int:
     """Return a descriptor of a folder or file of this user in an open folder; OSError if it is another's or a link."""
-    handle = os.open(name, options | os.O_NOFOLLOW, dir_fd=place)
+    handle = os.open(name, options | os.O_NOFOLLOW, dir_fd=parent)
     if os.fstat(handle).st_uid != os.geteuid():
         os.close(handle)
         raise OSError("%s was replaced by another user" % name)
     return handle
 
 
-def remove_named(place: int, name: str) -> None:
+def remove_named(parent: int, name: str) -> None:
     """Remove the files of this user's folder that begin with its name, then the folder, if it is empty."""
     with contextlib.suppress(OSError):
-        folder = own_descriptor(place, name, os.O_RDONLY | os.O_DIRECTORY)
+        folder = own_descriptor(parent, name, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for found in os.listdir(folder):
                 if found.startswith(name):
                     os.unlink(found, dir_fd=folder)
         finally:
             os.close(folder)
-        os.rmdir(name, dir_fd=place)
+        os.rmdir(name, dir_fd=parent)
 
 
-def make_folder(place: str, prefix: str) -> str:
+def make_folder(parent: str, prefix: str) -> str:
     """Create a folder of mode 0700 with an unpredictable name; return its path."""
-    path, name = os.path.realpath(place), prefix + secrets.token_hex(8)
+    path, name = os.path.realpath(parent), prefix + secrets.token_hex(8)
     handle = checked_folder(path, whole=True)
     try:
         os.mkdir(name, 0o700, dir_fd=handle)
@@ -91,9 +91,9 @@ def make_folder(place: str, prefix: str) -> str:
 
 def remove_folder(path: str) -> None:
     """Remove a folder that this user created in a checked folder, if it exists; a link or another's folder stays."""
-    place, name = os.path.split(path)
+    parent, name = os.path.split(path)
     try:
-        handle = checked_folder(place, whole=True)
+        handle = checked_folder(parent, whole=True)
     except OSError:
         return
     try:

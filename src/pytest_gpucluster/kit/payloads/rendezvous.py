@@ -75,22 +75,22 @@ class Rendezvous:
     not wait for a connection that a hung group uses.
     """
 
-    def __init__(self, torch: Any, place: RankContext, timeout: float) -> None:
-        self.place = place
+    def __init__(self, torch: Any, context: RankContext, timeout: float) -> None:
+        self.context = context
         wait = dt.timedelta(seconds=timeout)
         try:
             stores = [torch.distributed.TCPStore(
-                place.address, place.port, None, place.rank == 0 and first, wait, wait_for_workers=False,
+                context.address, context.port, None, context.rank == 0 and first, wait, wait_for_workers=False,
             ) for first in (True, False)]  # fmt: skip
         except Exception as error:
-            at = "%s port %d" % (place.address, place.port)
-            why = "cannot listen at" if place.rank == 0 else "rendezvous unreachable:"
+            at = "%s port %d" % (context.address, context.port)
+            why = "cannot listen at" if context.rank == 0 else "rendezvous unreachable:"
             raise Failure(EXIT_RENDEZVOUS, "%s %s: %s" % (why, at, str(error).splitlines()[0])) from None
         self.control, self.groups = stores
 
     def introduce(self, about: Mapping[str, Any], timeout: float) -> List[Dict[str, Any]]:
         """Return the data of all ranks; those that did not register within `timeout` seconds are missing."""
-        self.control.set("about/%d" % self.place.rank, json.dumps(about))
+        self.control.set("about/%d" % self.context.rank, json.dumps(about))
         self.gather(timeout)
         self.control.wait(["everyone"], dt.timedelta(seconds=timeout + 30))
         everyone: List[Dict[str, Any]] = json.loads(self.control.get("everyone").decode())
@@ -99,10 +99,10 @@ class Rendezvous:
 
     def gather(self, timeout: float) -> None:
         """On rank 0: wait for the data of the others, and publish it."""
-        if self.place.rank:
+        if self.context.rank:
             return
         found, end = [], time.monotonic() + timeout
-        for rank in range(self.place.size):
+        for rank in range(self.context.size):
             about = "about/%d" % rank
             while not (self.control.check([about]) or self.has_left(rank)) and time.monotonic() < end:
                 time.sleep(0.01)
@@ -112,9 +112,9 @@ class Rendezvous:
 
     def withdraw(self, timeout: float) -> None:
         """Publish that this rank will not register, so that the others do not wait for it."""
-        self.control.set("gone/%d" % self.place.rank, "did not come")
+        self.control.set("gone/%d" % self.context.rank, "did not come")
         self.gather(timeout)
-        if self.place.rank == 0:
+        if self.context.rank == 0:
             time.sleep(BEAT)  # until the others have read it
 
     def over(self, point: str) -> bool:
@@ -123,7 +123,7 @@ class Rendezvous:
 
     def reach(self, point: str, patience: float, vanished: Callable[[int], None]) -> None:
         """Wait until every remaining rank has reached a point; mark those that vanished as gone."""
-        self.control.set("at/%s/%d" % (point, self.place.rank), "1")
+        self.control.set("at/%s/%d" % (point, self.context.rank), "1")
         self.control.add("at/" + point, 1)
         if self.over(point):
             self.control.set("go/" + point, "1")
@@ -149,7 +149,7 @@ class Rendezvous:
 
     def leave(self, point: str, problem: str) -> None:
         """Publish that this rank has left; the others continue without it."""
-        self.control.set("gone/%d" % self.place.rank, problem)
+        self.control.set("gone/%d" % self.context.rank, problem)
         self.control.add("left", 1)
         if self.over(point):
             self.control.set("go/" + point, "1")
@@ -162,7 +162,7 @@ class Rendezvous:
     def linger(self, patience: float) -> None:
         """On rank 0: serve the store until all others have closed it or left."""
         end = time.monotonic() + patience
-        while self.place.rank == 0 and not self.over("bye") and time.monotonic() < end:
+        while self.context.rank == 0 and not self.over("bye") and time.monotonic() < end:
             time.sleep(0.05)
 
 
@@ -173,7 +173,7 @@ class HeartbeatMonitor:
     """
 
     def __init__(self, rendezvous: Rendezvous, ranks: Sequence[Mapping[str, Any]]) -> None:
-        self.control, self.rendezvous, self.place = rendezvous.control, rendezvous, rendezvous.place
+        self.control, self.rendezvous, self.context = rendezvous.control, rendezvous, rendezvous.context
         self.about = {it["rank"]: it for it in ranks}
         self.heard: Dict[int, Tuple[int, int]] = {}  # heartbeats, and periods since the last one
         self.answered = time.monotonic()
@@ -194,10 +194,10 @@ class HeartbeatMonitor:
         """Send heartbeats, and monitor the others, until the sweep is over."""
         while not self.over.wait(BEAT):
             try:
-                self.control.add("beat/%d" % self.place.rank, 1)
+                self.control.add("beat/%d" % self.context.rank, 1)
                 aborted = self.control.check(["aborted"])
                 self.answered = time.monotonic()
-                silent = self.silent() if self.place.rank == 0 else None
+                silent = self.silent() if self.context.rank == 0 else None
             except Exception:  # the store ended with rank 0, which printed the reason or was killed
                 aborted, silent = True, None
             if self.over.is_set():
@@ -221,9 +221,9 @@ class HeartbeatMonitor:
 
     def report_silent(self) -> None:
         """After a deadline has expired: report the rank without recent heartbeats, for which all others wait."""
-        if self.place.rank == 0:
+        if self.context.rank == 0:
             found = next((rank for rank, (_, periods) in self.heard.items() if periods >= MISSED), None)
-        elif self.place.rank == 1 and time.monotonic() - self.answered > MISSED * BEAT:
+        elif self.context.rank == 1 and time.monotonic() - self.answered > MISSED * BEAT:
             found = 0  # the store does not answer, and rank 0 serves it
         else:
             return

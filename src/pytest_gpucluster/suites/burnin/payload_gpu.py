@@ -297,12 +297,12 @@ class GpuWorker:
         blocks = self.blocks(int((0.5 if self.integrated else 0.96) * free), unit.numel())
         wrong, first = 0, ""
         for flip in (0, -1):
-            for place, block in enumerate(blocks):
-                torch.bitwise_xor(unit, place ^ flip, out=block)
+            for index, block in enumerate(blocks):
+                torch.bitwise_xor(unit, index ^ flip, out=block)
             counts = torch.stack(
-                [(block != unit ^ (place ^ flip)).sum() for place, block in enumerate(blocks)]
+                [(block != unit ^ (index ^ flip)).sum() for index, block in enumerate(blocks)]
             )
-            bad = [place for place, count in enumerate(counts.tolist()) if count]
+            bad = [index for index, count in enumerate(counts.tolist()) if count]
             wrong += int(counts.sum().item())
             if bad and not first:
                 first = where_wrong(torch, blocks[bad[0]], unit ^ (bad[0] ^ flip))
@@ -354,8 +354,8 @@ class GpuWorker:
         if size < 2:  # a pair
             return {"skip": "one GPU alone has nothing to reduce with"}
         payload = collective()
-        place = types.SimpleNamespace(local=self.index)
-        device = payload.CudaDevice(self.torch, place)
+        context = types.SimpleNamespace(local=self.index)
+        device = payload.CudaDevice(self.torch, context)
         store = torch.distributed.TCPStore(
             command["address"], int(command["port"]), None, rank == 0, dt.timedelta(seconds=60),
             wait_for_workers=False,
@@ -388,10 +388,10 @@ def shares(seconds: float, dtypes: List[str], hottest: str) -> Dict[str, float]:
 
 def where_wrong(torch: Any, block: Any, right: Any) -> str:
     """Return address and words of the first wrong word of a block, which is read a second time."""
-    places = torch.nonzero(block != right)
-    if not places.numel():
+    wrong_words = torch.nonzero(block != right)
+    if not wrong_words.numel():
         return "right when it was read a second time"
-    at = int(places[0].item())
+    at = int(wrong_words[0].item())
     read, expected = int(block[at].item()) & 0xFFFFFFFF, int(right[at].item()) & 0xFFFFFFFF
     return "at address 0x%x: read 0x%08x, expected 0x%08x" % (block.data_ptr() + 4 * at, read, expected)
 

@@ -129,12 +129,12 @@ def burn_storage(folder: str, size: int, seconds: float, seed: int) -> Dict[str,
     if free < 2 * size:
         need = "%s has %d MiB free, twice %d MiB are needed" % (folder, free // MIB, size // MIB)
         return {"lacks": need + ": free some, or set burnin.storage or burnin.storage_size"}
-    name, place = "gpucluster-" + secrets.token_hex(8), os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    name, parent = "gpucluster-" + secrets.token_hex(8), os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=place)  # follows no link
-        os.unlink(name, dir_fd=place)
+        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)  # follows no link
+        os.unlink(name, dir_fd=parent)
     finally:
-        os.close(place)
+        os.close(parent)
     try:
         block, count = random_block(seed, 4 * MIB - 8), 0
         begin = time.monotonic()

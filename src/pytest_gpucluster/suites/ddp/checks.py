@@ -274,8 +274,8 @@ def group(result: PayloadResult) -> Judgement:
     yield from _absent(result, "joined")
     for rank, fact in joined.items():
         if (fact["size"], fact["group_rank"]) != (result.ntasks, rank):
-            place = f"rank {fact['group_rank']} of {fact['size']}"
-            yield Finding(_rank(rank, fact["node"]), place, f"rank {rank} of {result.ntasks}")
+            measured = f"rank {fact['group_rank']} of {fact['size']}"
+            yield Finding(_rank(rank, fact["node"]), measured, f"rank {rank} of {result.ntasks}")
 
 
 @check(

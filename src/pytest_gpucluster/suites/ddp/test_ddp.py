@@ -95,8 +95,8 @@ def placements(runs: list[Ddp]) -> list[PayloadResult]:
 @fact
 def setters(run: Ddp, placement: PayloadResult, node_name: str) -> checks.Setters:
     """The possible origins of the rank variables; -rP shows the origin of each."""
-    for place in placement.of_node(node_name, "place")[:1]:
-        who = {name: checks.who_set(name, place, run.setters) for name in checks.VARIABLES}
+    for facts in placement.of_node(node_name, "place")[:1]:
+        who = {name: checks.who_set(name, facts, run.setters) for name in checks.VARIABLES}
         print("\n".join(f"{name}: set by {setter}" for name, setter in who.items()))
     return run.setters
 

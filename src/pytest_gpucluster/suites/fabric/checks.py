@@ -114,7 +114,7 @@ def active_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[bool]]:
     votes: dict[str, list[tuple[str, bool]]] = {}
     for node, adapters in facts.items():
         for port in usable(adapters):
-            votes.setdefault(port.place, []).append((node, port.state == "ACTIVE"))
+            votes.setdefault(port.location, []).append((node, port.state == "ACTIVE"))
     return {name: norm(pairs) for name, pairs in votes.items()}
 
 
@@ -124,7 +124,7 @@ def rate_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[float]]:
     for node, adapters in facts.items():
         for port in usable(adapters):
             if port.state == "ACTIVE" and port.rate is not None:
-                votes.setdefault(port.place, []).append((node, port.rate))
+                votes.setdefault(port.location, []).append((node, port.rate))
     return {name: norm(pairs) for name, pairs in votes.items()}
 
 
@@ -186,18 +186,18 @@ def hca_count(
 ) -> Judgement:
     """The ports for GPU traffic that the profile has are there: by name, by the PCIe switch of each GPU, else by number."""
     rails = node_rails or rails_of(adapters, network)
-    counted = {port.place for of_gpus in rails for port in of_gpus.ports}
+    counted = {port.location for of_gpus in rails for port in of_gpus.ports}
     yield Metric("hca_ports", len(counted), "ports")
     for port in adapters.ports:
-        if port.place not in counted:
+        if port.location not in counted:
             kind = role(port) or "port for storage or management"
             yield Metric("hca_ports_other", 1, kind, str(port), detail=True, better=NEITHER)
     for of_gpus in rails:
         if len(of_gpus.ports) >= of_gpus.need:
             continue
-        absent = _usual_places(active_majority) - {port.place for port in usable(adapters)}
+        absent = _usual_locations(active_majority) - {port.location for port in usable(adapters)}
         if of_gpus.gpus:
-            lost = any(place.startswith(f"{name} ") for name in of_gpus.missing for place in absent)
+            lost = any(location.startswith(f"{name} ") for name in of_gpus.missing for location in absent)
             expected = f"{of_gpus.need} port{'s' if of_gpus.need > 1 else ''} for its traffic"
             yield Finding(of_gpus.owners, _lost(of_gpus), expected, Action.DRAIN if lost else None)
         else:
@@ -215,10 +215,14 @@ def _lost(rails: Rails) -> str:
     return f"{found}: {where}" if rails.missing else f"{found}: no adapter is behind its PCIe switch"
 
 
-def _usual_places(active_majority: Mapping[str, Norm[bool]]) -> set[str]:
+def _usual_locations(active_majority: Mapping[str, Norm[bool]]) -> set[str]:
     """Return the places of ports that two thirds of the nodes with adapters have; of two nodes neither is known to be at fault."""
     nodes = max((usual.total for usual in active_majority.values()), default=0)
-    return {place for place, usual in active_majority.items() if nodes > PAIR and decides(usual.total, nodes)}
+    return {
+        location
+        for location, usual in active_majority.items()
+        if nodes > PAIR and decides(usual.total, nodes)
+    }
 
 
 @check(
@@ -288,7 +292,7 @@ def port_state(
 def _down(part: str, port: Port, active_majority: Mapping[str, Norm[bool]], *, few: bool) -> Judgement:
     """Judge a port that is not up: a failure if too `few` are, else a warning if it is up on most nodes."""
     shown = f"{port.state or '?'}, {port.phys_state or '?'}"
-    usual = active_majority.get(port.place, Norm[bool]())
+    usual = active_majority.get(port.location, Norm[bool]())
     if few:
         # a link that is up lacks its subnet manager, which is no fault of the node
         down = Action.DRAIN if usual.value and usual.total > PAIR else Action.MONITOR
@@ -325,7 +329,7 @@ def rate(
             continue
         for port in slow:
             shown = "unreadable" if port.rate is None else f"{port.rate * 8:g} Gb/s"
-            usual = rate_majority.get(port.place, Norm[float]())
+            usual = rate_majority.get(port.location, Norm[float]())
             lower = usual.total > PAIR and (port.rate or 0) < (usual.value or 0) * 0.99
             part = of_gpus.part(port)
             yield Finding(part, shown, f"{expected * 8:g} Gb/s", Action.DRAIN if lower else None)

@@ -82,7 +82,7 @@ class Port:
         return self.path[-1] if self.path else ""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """What is the same port on other nodes: names of drivers move up if an adapter is missing, addresses do not."""
         return f"{self.address or self.device} port {self.number}"
 

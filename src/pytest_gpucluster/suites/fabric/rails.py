@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.suites.fabric.facts import Adapters, Port
 
-# {PCI address of a GPU: the places of its rails on all nodes}
+# {PCI address of a GPU: the locations of its rails on all nodes}
 NO_PEERS: Mapping[str, Norm[tuple[str, ...]]] = MappingProxyType({})
 
 
@@ -115,9 +115,9 @@ def rail_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[str, ..
     for node, adapters in facts.items():
         gpus, ports = _by_root(adapters)
         for root, found in gpus.items():
-            places = tuple(port.place for port in ports.get(root, []))
+            locations = tuple(port.location for port in ports.get(root, []))
             for gpu in found:
-                votes.setdefault(gpu.address, []).append((node, places))
+                votes.setdefault(gpu.address, []).append((node, locations))
     return {address: norm(pairs) for address, pairs in votes.items()}
 
 
@@ -199,10 +199,12 @@ def _absent(
     gpus: Iterable[Gpu], ports: Iterable[Port], usual: Mapping[str, Norm[tuple[str, ...]]]
 ) -> list[str]:
     """Return the PCI addresses of adapters beside these GPUs that two thirds of the nodes have and this one lacks."""
-    here = {port.place for port in ports}
+    here = {port.location for port in ports}
     theirs = [usual.get(gpu.address, Norm[tuple[str, ...]]()) for gpu in gpus]
-    places = dict.fromkeys(place for one in theirs for place in one.value or () if place not in here)
-    return list(dict.fromkeys(place.partition(" ")[0] for place in places))
+    locations = dict.fromkeys(
+        location for one in theirs for location in one.value or () if location not in here
+    )
+    return list(dict.fromkeys(location.partition(" ")[0] for location in locations))
 
 
 def _board(gpus: Mapping[str, list[Gpu]], ports: Mapping[str, list[Port]], profile: Profile) -> str:

@@ -88,7 +88,11 @@ def environments(cluster: Cluster) -> dict[str, EnvironmentConfig]:
 def gid_exports(environments: dict[str, EnvironmentConfig]) -> list[tuple[str, str]]:
     """(environment, value) of each NCCL_IB_GID_INDEX that the cluster file exports."""
     index = "NCCL_IB_GID_INDEX"
-    return [(name, place.exports[index]) for name, place in environments.items() if index in place.exports]
+    return [
+        (name, environment.exports[index])
+        for name, environment in environments.items()
+        if index in environment.exports
+    ]
 
 
 TESTS = Tests(fabric, marks=("fabric",))

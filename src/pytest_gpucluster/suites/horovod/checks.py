@@ -59,14 +59,14 @@ class NodeBuild:
 
 @dataclass(frozen=True)
 class World:
-    """One job on `nodes`. `places`: the expected node of each rank, in rank order; under horovodrun its host name.
+    """One job on `nodes`. `hosts`: the expected node of each rank, in rank order; under horovodrun its host name.
 
     `ranks`, `problems`: the facts of the ranks.
     `obstacle`: why the job does not run here; `problem`: why the step failed.
     """
 
     launch: Launch
-    places: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
     ranks: tuple[Mapping[str, Any], ...] = ()
     problems: tuple[Mapping[str, Any], ...] = ()
     problem: str = ""
@@ -78,7 +78,7 @@ class World:
     @property
     def valid(self) -> bool:
         """Whether each rank reported once, from its expected node."""
-        return not self.problems and not self.problem and not [*_places(self)]
+        return not self.problems and not self.problem and not [*_placement(self)]
 
 
 @check(
@@ -166,7 +166,7 @@ def ranks(world: World, wanted_interface: str | None = None) -> Judgement:
     if not world.problems:
         if world.problem:
             yield Finding(f"{world.launch}", world.problem, "ends by itself")
-        yield from _places(world)
+        yield from _placement(world)
     elif any(fact["what"] in WAITED for fact in world.problems):
         yield from _silent(world)
     yield from _controllers(world, wanted_interface)
@@ -273,8 +273,8 @@ def _exchanged(world: World) -> frozenset[str]:
     return frozenset(world.nodes) if right and all("trained" in fact for fact in world.ranks) else frozenset()
 
 
-def _places(world: World) -> Iterable[Finding]:
-    size = len(world.places)
+def _placement(world: World) -> Iterable[Finding]:
+    size = len(world.hosts)
     seen = Counter(int(fact["rank"]) for fact in world.ranks)
     singletons = [fact for fact in world.ranks if fact["size"] == 1]
     if size > 1 and len(singletons) == len(world.ranks) > 1:
@@ -282,26 +282,26 @@ def _places(world: World) -> Iterable[Finding]:
         return
     missing = [rank for rank in range(size) if not seen[rank]]
     if missing:
-        at = Counter(world.places[rank] for rank in missing)
+        at = Counter(world.hosts[rank] for rank in missing)
         where = ", ".join(f"{count} on {node}" for node, count in at.items())
         yield Finding("ranks", f"{len(missing)} of {size} sent no report: {where}", "every rank once")
     twice = sorted(rank for rank, count in seen.items() if count > 1)
     if twice:
         yield Finding("ranks", f"more than once: {listed(sorted(map(str, twice)))}", "every rank once")
     for fact in world.ranks:
-        yield from _place(world, fact)
+        yield from _placement_of(world, fact)
 
 
 def _silent(world: World) -> Iterable[Finding]:
     """Yield the nodes without any report, for which the other ranks waited."""
     known = {str(it["node"]) for it in (*world.ranks, *world.problems)}
-    for node in dict.fromkeys(world.places):
+    for node in dict.fromkeys(world.hosts):
         if node not in known:
             yield Finding(node, "no rank of the node sent a report", "its ranks join")
 
 
-def _place(world: World, fact: Mapping[str, Any]) -> Iterable[Finding]:
-    rank, size = int(fact["rank"]), len(world.places)
+def _placement_of(world: World, fact: Mapping[str, Any]) -> Iterable[Finding]:
+    rank, size = int(fact["rank"]), len(world.hosts)
     who = f"rank {rank} on {fact['node']}"
     if fact["size"] != size:
         yield Finding(who, f"size {fact['size']}", f"size {size}")
@@ -309,14 +309,14 @@ def _place(world: World, fact: Mapping[str, Any]) -> Iterable[Finding]:
     if not 0 <= rank < size:
         yield Finding(who, f"rank {rank}", f"a rank from 0 to {size - 1}")
         return
-    if fact["node"] != world.places[rank]:
-        yield Finding(f"rank {rank}", f"on {fact['node']}", f"on {world.places[rank]}")
-    hosts = [*dict.fromkeys(world.places)]
-    place = world.places[rank]
+    if fact["node"] != world.hosts[rank]:
+        yield Finding(f"rank {rank}", f"on {fact['node']}", f"on {world.hosts[rank]}")
+    hosts = [*dict.fromkeys(world.hosts)]
+    host = world.hosts[rank]
     expected = {
-        "local_rank": world.places[:rank].count(place),
-        "local_size": world.places.count(place),
-        "cross_rank": hosts.index(place),
+        "local_rank": world.hosts[:rank].count(host),
+        "local_size": world.hosts.count(host),
+        "cross_rank": hosts.index(host),
         "cross_size": len(hosts),
     }
     wrong = {key: fact[key] for key, value in expected.items() if fact[key] != value}

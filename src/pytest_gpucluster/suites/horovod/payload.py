@@ -109,7 +109,7 @@ def under_gloo(args: argparse.Namespace) -> str:
     env = os.environ
     hosts, per_node = args.hosts.split(","), args.per_node
     rank = int(env["SLURM_PROCID"])
-    place, local = divmod(rank, per_node)
+    host_index, local = divmod(rank, per_node)
     nonce = "%s.%s" % (env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", ""))
     other = args.second if rank < per_node and args.second else args.address
     interface = interface_of(args.interface, other)
@@ -124,12 +124,12 @@ def under_gloo(args: argparse.Namespace) -> str:
         HOROVOD_CPU_OPERATIONS="gloo",
         HOROVOD_GLOO_IFACE=interface,
         HOROVOD_GLOO_TIMEOUT_SECONDS=str(int(args.deadline)),
-        HOROVOD_HOSTNAME=hosts[place],
+        HOROVOD_HOSTNAME=hosts[host_index],
         HOROVOD_RANK=str(rank),
         HOROVOD_SIZE=str(len(hosts) * per_node),
         HOROVOD_LOCAL_RANK=str(local),
         HOROVOD_LOCAL_SIZE=str(per_node),
-        HOROVOD_CROSS_RANK=str(place),
+        HOROVOD_CROSS_RANK=str(host_index),
         HOROVOD_CROSS_SIZE=str(len(hosts)),
     )
     return interface
@@ -149,7 +149,7 @@ class Torch:
 
         self.hvd, self.torch, self.version = hvd, torch, str(torch.__version__)
 
-    def place(self) -> str:
+    def choose_device(self) -> str:
         """Choose the device; return an identifier of it."""
         torch = self.torch
         self.device = torch.device("cpu")
@@ -237,7 +237,7 @@ class TensorFlow:
 
         self.hvd, self.tf, self.version = hvd, tf, str(tf.__version__)
 
-    def place(self) -> str:
+    def choose_device(self) -> str:
         """Choose the device; return an identifier of it."""
         devices = self.tf.config.list_physical_devices("GPU")
         if not devices:
@@ -316,7 +316,7 @@ def measure(framework: Any, interface: str) -> None:
     hvd = framework.hvd
     STAGE[0] = "init"
     hvd.init()
-    device = framework.place()
+    device = framework.choose_device()
     rank, size = hvd.rank(), hvd.size()
     STAGE[0] = "all-reduce"
     total = size * (size + 1) // 2

@@ -95,10 +95,10 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         lacking = [node for node in nodes if self.builds[node].build is None]
         if lacking:  # the others would wait for its ranks until the deadline
             problems = tuple(self._absent(node) for node in lacking)
-            return World(launch, problems=problems, places=self._places(launch, nodes, per_node))
+            return World(launch, problems=problems, hosts=self._hosts(launch, nodes, per_node))
         if launch.launcher == "horovodrun" and (skipped := self._without_ssh(launch)):
             return skipped
-        world = World(launch, self._places(launch, nodes, per_node), gpus=self._on_gpus, nodes=nodes)
+        world = World(launch, self._hosts(launch, nodes, per_node), gpus=self._on_gpus, nodes=nodes)
         try:
             result = self.run(self._request(launch, nodes, per_node))
         except StepError as error:
@@ -142,7 +142,7 @@ class Horovod(FrameworkStepRunner[HorovodConfig]):
         reason = f"horovodrun -H needs ssh between nodes; {self.nodes[0]} to {node}: {why}{more}"
         return World(launch, obstacle=NotAvailable(f"{reason}; without it set horovod.launchers: [srun]"))
 
-    def _places(self, launch: Launch, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
+    def _hosts(self, launch: Launch, nodes: Iterable[str], per_node: int) -> tuple[str, ...]:
         if launch.launcher == "srun":
             return tuple(node for node in nodes for _ in range(per_node))
         return tuple(self.builds[node].host or node for node in nodes for _ in range(per_node))

@@ -48,11 +48,11 @@ def query_monitoring(
         alerts_problem = str(error)
     rules, rules_problem = _rules(config)
     samples, samples_now, samples_problem = _samples(config, targets)
-    places = {one.scrape: probe.owner(one.hosts, known) for one in targets}
+    owners = {one.scrape: probe.owner(one.hosts, known) for one in targets}
     return probe.MonitoringFacts(
         rules=rules,
         rules_problem=rules_problem,
-        samples=by_owner(samples, lambda one: probe.owner(one.hosts, known) or places.get(one.target, "")),
+        samples=by_owner(samples, lambda one: probe.owner(one.hosts, known) or owners.get(one.target, "")),
         samples_problem=samples_problem,
         samples_now=samples_now,
         prometheus=_prometheus(config),

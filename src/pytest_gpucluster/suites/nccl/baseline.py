@@ -170,16 +170,16 @@ def load(path: Path) -> tuple[BandwidthThreshold, ...]:
         raise ConfigError(
             f"{path}: key 'nccl' has no rows, so nothing could be judged; record the baseline again"
         )
-    return tuple(_load_row(path, place, entry) for place, entry in enumerate(document["nccl"]))
+    return tuple(_load_row(path, index, entry) for index, entry in enumerate(document["nccl"]))
 
 
-def _load_row(path: Path, place: int, entry: Any) -> BandwidthThreshold:
+def _load_row(path: Path, index: int, entry: Any) -> BandwidthThreshold:
     try:
         return BandwidthThreshold.model_validate(entry)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: nccl[{place}]{'.' + key if key else ''}: {first['msg']}") from error
+        raise ConfigError(f"{path}: nccl[{index}]{'.' + key if key else ''}: {first['msg']}") from error
 
 
 def check_options(option: Any) -> None:

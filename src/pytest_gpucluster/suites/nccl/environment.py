@@ -120,9 +120,9 @@ def judge_setting(
 
 def ignored_lines(found: NcclEnvironment) -> Iterator[Advisory]:
     """Warn of the lines of NCCL's files that have no effect."""
-    for place, text in found.ignored:
+    for location, text in found.ignored:
         yield Advisory(
-            place,
+            location,
             f"{text!r} sets no variable: NCCL reads lines NAME=VALUE only",
             "NAME=VALUE, without export or blanks",
         )

@@ -86,7 +86,7 @@ class NcclEnvironment:
         """Return where a setting comes from."""
         if setting.where:
             return setting.where
-        lines = [place for place, text in self.seen if _sets(text, setting)]
+        lines = [location for location, text in self.seen if _sets(text, setting)]
         if lines:
             return ", ".join(lines[:3])
         return "the environment of the task, from none of the searched files: TaskProlog or a SPANK plugin of Slurm"

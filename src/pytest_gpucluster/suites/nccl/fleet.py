@@ -184,18 +184,17 @@ def why_alone(nodes: Sequence[str], most: int | None, usable: Callable[[], Seque
 
     `most`: nccl.nodes. `usable` returns the nodes with a valid run alone; it is called only for several nodes.
     """
-    nothing = "nothing between nodes was proved"
     if len(nodes) < PAIR:
         return (
-            f"{nothing}: no other node shares partition and GPU count with {hostlist.fold(nodes)}; "
+            f"nothing between nodes was proved: no other node shares partition and GPU count with {hostlist.fold(nodes)}; "
             "test it with another node of its kind, or waive the check"
         )
     if most is not None and most < PAIR:
-        return f"{nothing}: nccl.nodes is 1; set it to 2 or more, or remove it"
+        return "nothing between nodes was proved: nccl.nodes is 1; set it to 2 or more, or remove it"
     valid = usable()
     if len(valid) < PAIR:
         bad = hostlist.fold([node for node in nodes if node not in valid])
-        return f"{nothing}: fewer than two have a valid run alone: see nccl.alone of {bad}"
+        return f"nothing between nodes was proved: fewer than two have a valid run alone: see nccl.alone of {bad}"
     return ""
 
 

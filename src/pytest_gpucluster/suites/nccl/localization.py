@@ -130,7 +130,7 @@ class Localiser:
     def _suspect_batch(self) -> Batch:
         found = self.infer()
         alone = tuple((node,) for node in self.nodes if node in found.alone.slow_once)
-        pairs = _place(wanted_pairs(found))
+        pairs = _arrange(wanted_pairs(found))
         return ((alone,) if alone else ()) + pairs
 
     def _parts_batch(self) -> Batch:
@@ -198,7 +198,7 @@ class Localiser:
         )
 
 
-def _place(pairs: Sequence[Group]) -> Batch:
+def _arrange(pairs: Sequence[Group]) -> Batch:
     """Put pairs into rounds of disjoint pairs with a greedy algorithm, at most MAX_ROUNDS rounds."""
     rounds: list[list[Group]] = []
     taken: list[set[str]] = []

@@ -330,16 +330,16 @@ def read_memory_parts(answer: Answer) -> MemoryParts:
     extra = sum(int(size) for node, size in totals if with_cpus and int(node) not in with_cpus)
     crash = found.get("crash", "").strip()
     rows = re.findall(r"^\S*/(mc\d+/\w+)/(dimm_label|size):(.*)$", found.get("dimms", ""), re.MULTILINE)
-    labels = {place: text.strip() for place, key, text in rows if key == "dimm_label"}
-    sizes = {place: int(text) for place, key, text in rows if key == "size" and text.isdecimal()}
-    dimms = {f"{place} {labels.get(place, '')}".strip(): size << 20 for place, size in sizes.items() if size}
+    labels = {dimm: text.strip() for dimm, key, text in rows if key == "dimm_label"}
+    sizes = {dimm: int(text) for dimm, key, text in rows if key == "size" and text.isdecimal()}
+    dimms = {f"{dimm} {labels.get(dimm, '')}".strip(): size << 20 for dimm, size in sizes.items() if size}
     return MemoryParts(extra * 1024, int(crash) if crash.isdecimal() else 0, dimms)
 
 
 _EDAC = (
     "/sys/devices/system/edac/mc/mc*/dimm* /sys/devices/system/edac/mc/mc*/rank*"  # rank0: of chip selects
 )
-_DIMMS = " ".join(f"{place}/{name}" for place in _EDAC.split() for name in ("dimm_label", "size"))
+_DIMMS = " ".join(f"{path}/{name}" for path in _EDAC.split() for name in ("dimm_label", "size"))
 MEMORY_PARTS: Probe[MemoryParts] = Probe(
     "memory parts",
     SECTIONS_SH

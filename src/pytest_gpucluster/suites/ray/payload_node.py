@@ -180,7 +180,7 @@ class Daemons:
     """The Ray processes of this task: their folder, their marker, and `ray start --block`, their parent."""
 
     def __init__(self, plan: Dict[str, Any], role: str) -> None:
-        self.place, self.prefix = plan["temp"], "r%s%s" % (plan["marker"][:6], role[0])
+        self.parent, self.prefix = plan["temp"], "r%s%s" % (plan["marker"][:6], role[0])
         self.temp = self.log = ""
         self.mark = "%s/%s/%s" % (plan["marker"], role, node_name())
         self.env = {**os.environ, MARK: self.mark, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
@@ -193,7 +193,7 @@ class Daemons:
 
     def make_folder(self) -> None:
         """Create the folder; its path is short, since that of a socket in it may have 107 characters."""
-        self.temp = make_folder(self.place, self.prefix)
+        self.temp = make_folder(self.parent, self.prefix)
         self.log = os.path.join(self.temp, "start.log")
 
     def mine(self) -> List[int]:

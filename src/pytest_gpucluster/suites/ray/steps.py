@@ -76,8 +76,8 @@ class Ray(FrameworkStepRunner[RayConfig]):
             return ClusterFacts(self.shares, self.nodes[0], nodes, token=self.config.token, obstacle=obstacle)
         head, workers = fit[0], fit[1:]
         plan = self._plan(fit, self._port(ALONE_SHIFT), work=self._work())
-        place = alone[head].facts["place"]
-        plan["head"] = [place["address"], place["later"]]
+        head_facts = alone[head].facts["place"]
+        plan["head"] = [head_facts["address"], head_facts["later"]]
         with ThreadPoolExecutor(2) as threads:
             futures = (
                 threads.submit(self._run_head, head, plan),
@@ -90,7 +90,7 @@ class Ray(FrameworkStepRunner[RayConfig]):
             head,
             nodes,
             of_head.last_facts(),
-            version=str(place.get("version", "")),
+            version=str(head_facts.get("version", "")),
             token=self.config.token,
         )
 

@@ -338,15 +338,15 @@ def judge_step(
 
 def _diagnostic_task(task: TaskResult, fields: Sequence[str]) -> DiagnosticTask:
     """Read the report of a task: a prolog or plugin may have removed variables of its environment."""
-    places = {
+    valid = {
         "SLURM_PROCID": fields[1] == str(task.rank),
-        "SLURM_LOCALID": _place(fields[3]) >= 0,
-        "SLURM_NTASKS": _place(fields[4]) > 0,
+        "SLURM_LOCALID": _number(fields[3]) >= 0,
+        "SLURM_NTASKS": _number(fields[4]) > 0,
     }
     return DiagnosticTask(
         rank=task.rank,
-        local_id=_place(fields[3]),
-        ntasks=_place(fields[4]),
+        local_id=_number(fields[3]),
+        ntasks=_number(fields[4]),
         visible=fields[5],
         step_gpus=fields[6],
         openable=tuple(filter(None, fields[7].split(","))),
@@ -356,7 +356,7 @@ def _diagnostic_task(task: TaskResult, fields: Sequence[str]) -> DiagnosticTask:
         signal=task.signal,
         cpus=_cpus(fields[8]),
         online=len(_cpus(fields[9])),
-        lost=tuple(name for name, right in places.items() if not right),
+        lost=tuple(name for name, right in valid.items() if not right),
     )
 
 
@@ -368,7 +368,7 @@ def _cpus(text: str) -> frozenset[int]:
         return frozenset()
 
 
-def _place(text: str) -> int:
+def _number(text: str) -> int:
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1
 
 

@@ -72,13 +72,13 @@ def multitask(submitted: SubmititResult) -> Judgement:
     if result is None or "value" not in result:
         yield from _value(submitted, "multitask", [])
         return
-    ranks = [place["rank"] for place in result["value"]]
+    ranks = [task["rank"] for task in result["value"]]
     if ranks != list(range(TASKS)):
         yield Finding("ranks", listed(ranks), f"0 to {TASKS - 1}, once each")
-    for place in result["value"]:
-        if place["rank"] != place["slurm"] or place["tasks"] != TASKS:
-            measured = f"rank {place['rank']} of {place['tasks']}, Slurm's task {place['slurm']}"
-            yield Finding(f"task on {place['node']}", measured, f"the same rank, of {TASKS}")
+    for task in result["value"]:
+        if task["rank"] != task["slurm"] or task["tasks"] != TASKS:
+            measured = f"rank {task['rank']} of {task['tasks']}, Slurm's task {task['slurm']}"
+            yield Finding(f"task on {task['node']}", measured, f"the same rank, of {TASKS}")
 
 
 @check(

@@ -35,7 +35,7 @@ def add(one: int, other: int) -> int:
     return one + other
 
 
-def place() -> Dict[str, Any]:
+def task_location() -> Dict[str, Any]:
     """Return where this task runs: runs in a job."""
     import os
 
@@ -118,9 +118,9 @@ class Driver:
         self.accounting = accounting
         self.jobs: Dict[str, List[Any]] = {}
 
-    def make_folder(self, place: str, prefix: str) -> None:
+    def make_folder(self, parent: str, prefix: str) -> None:
         """Create the folder of the run; only then clear() has one to remove."""
-        self.folder = Path(make_folder(place, prefix))
+        self.folder = Path(make_folder(parent, prefix))
         self.mark, self.half = self.folder / "linger.runs", self.folder / "steps.half"
 
     def submit(self) -> None:
@@ -133,7 +133,7 @@ class Driver:
         self.jobs["failure"] = [executor.submit(fail)]
         self.jobs["array"] = executor.map_array(add, [one for one, _ in ARRAY], [other for _, other in ARRAY])
         executor.update_parameters(tasks_per_node=TASKS)
-        self.jobs["multitask"] = [executor.submit(place)]
+        self.jobs["multitask"] = [executor.submit(task_location)]
         executor.update_parameters(tasks_per_node=1)
         self.jobs["cancel"] = [executor.submit(linger, str(self.mark))]
         if self.requeue is not None:

@@ -54,7 +54,7 @@ class SubmititDriver(Submission):
     """The driver of one run. ConfigError if the cluster file lacks a shared folder or names a container."""
 
     def __init__(self, slurm: Slurm, cluster: Cluster, config: SubmititConfig) -> None:
-        place = shared_folder(cluster, config)
+        folder = shared_folder(cluster, config)
         environment = environment_named(cluster, config.environment, KEY)
         if environment and environment.in_container and config.environment:
             raise ConfigError(
@@ -76,7 +76,7 @@ class SubmititDriver(Submission):
         self._result: SubmititResult | None = None
         self._lock = threading.Lock()
         options = {
-            "place": place,
+            "place": folder,
             "prefix": f".{runmark.name_of_run('submitit')}-",  # the driver adds a random part
             "parameters": parameters(cluster),
             "wait": self.wait,

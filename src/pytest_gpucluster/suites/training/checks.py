@@ -114,8 +114,8 @@ def _proved(verdict: Verdict, _node_name: str, alone: PayloadResult, *_facts: ob
     ranks, usual = ranks_of(alone), alone.once(_usual)
     bad = [rank for rank in ranks.values() if rank.label in {it.part for it in verdict.findings}]
     for rank in bad:
-        alike = {it.place for it in ranks.values() if _setup(it) == _setup(rank)}
-        beside = {it.place for it in ranks.values() if it.node == rank.node} & alike & usual
+        alike = {it.full_label for it in ranks.values() if _setup(it) == _setup(rank)}
+        beside = {it.full_label for it in ranks.values() if it.node == rank.node} & alike & usual
         if not rank.on_gpu or not beside or len(alike) < 8 or 8 * len(alike & usual) < 7 * len(alike):
             return replace(verdict, action=Action.MONITOR)
     return verdict
@@ -130,9 +130,9 @@ def _usual(alone: PayloadResult) -> set[str]:
             bits[rank] = repr(fact["runs"][0])
     found = set()
     for setup in {_setup(rank) for rank in bits}:
-        mine = {rank.place: value for rank, value in bits.items() if _setup(rank) == setup}
+        mine = {rank.full_label: value for rank, value in bits.items() if _setup(rank) == setup}
         common = statistics.mode(mine.values())
-        found |= {place for place, value in mine.items() if value == common}
+        found |= {label for label, value in mine.items() if value == common}
     return found
 
 
@@ -222,7 +222,7 @@ def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgem
     if not trained_on(alone, "plain", node_name):
         raise NotAvailable("no rank of the node trained: see training.alone")
     mine = next(iter(ranks))
-    labels = {rank.place: rank.label for rank in ranks}
+    labels = {rank.full_label: rank.label for rank in ranks}
     plain = alone.once(_rank_distances, _setup(mine))
     yield from _deviating(plain, labels, config, "losses of one rank by itself")
     for mode in ("ddp", "fsdp"):
@@ -240,7 +240,7 @@ def loss(node_name: str, alone: PayloadResult, config: TrainingConfig) -> Judgem
 def _rank_distances(alone: PayloadResult, setup: tuple[str, str]) -> Mapping[str, float]:
     """Return {place: distance of the losses of a rank by itself} of the ranks of a setup, the farthest first."""
     runs = (run for run in trained_in(alone, "plain").values() if _setup(run.rank) == setup)
-    return _farthest_first({run.rank.place: run.losses for run in runs})
+    return _farthest_first({run.rank.full_label: run.losses for run in runs})
 
 
 def _group_distances(
@@ -398,8 +398,8 @@ def stragglers(
             rates, found = result.once(_work_outliers, mode, setup, config.min_relative, peers)
             note, compared = found.note or note, compared or not found.note
             for rank in (rank for rank in ranks if _setup(rank) == setup):
-                if usual := _slower(rank.place, found, len(rates)):
-                    measured = f"{1e3 / rates[rank.place]:.4g} ms of its own work per step"
+                if usual := _slower(rank.full_label, found, len(rates)):
+                    measured = f"{1e3 / rates[rank.full_label]:.4g} ms of its own work per step"
                     yield Finding(f"{rank.label}, {mode} ({title})", measured, usual)
     if not compared:
         raise NotAvailable(note)
@@ -415,7 +415,7 @@ def _work_outliers(
     """Return {place: steps/s of its own work} of the ranks of a setup on the peers, and the outliers among them."""
     runs = {run.rank: 1 / run.busy for run in trained_in(result, mode).values() if run.busy}
     rates = {
-        rank.place: rate
+        rank.full_label: rate
         for rank, rate in runs.items()
         if _setup(rank) == setup and (peers is None or rank.node in peers)
     }
@@ -424,11 +424,11 @@ def _work_outliers(
     return rates, outliers(rates, min_relative=least)
 
 
-def _slower(place: str, found: Outliers, among: int) -> str:
+def _slower(label: str, found: Outliers, among: int) -> str:
     """Return what is usual, if the rank is an outlier among rates or of their slow half; else ''."""
-    if place in found.low:
+    if label in found.low:
         return f"about the median of {among}: {1e3 / found.median:.4g} ms"
-    if found.halves and place in found.halves.slow:
+    if found.halves and label in found.halves.slow:
         fast, slow = 1e3 / found.halves.fast_median, 1e3 / found.halves.slow_median
         return f"one speed of all {among}; there are two: {fast:.4g} and {slow:.4g} ms"
     return ""
@@ -659,7 +659,7 @@ def _unequal(runs: Sequence[TrainedMode], *, nodes: bool = False) -> Iterator[Fi
     """Yield ranks of one DDP group whose parameters differ, did not change, or whose loss is not a number."""
     votes = norm(((run.rank.node, run.after) for run in runs), "ranks")
     for run in runs:
-        part = run.rank.place if nodes else run.rank.label
+        part = run.rank.full_label if nodes else run.rank.label
         for found in votes.judge_result(part, run.after, measured=f"parameters after training: {run.after}"):
             # what differs within one node is its fault, also without a majority
             yield found if nodes else replace(found, action=None)
@@ -671,5 +671,5 @@ def _unequal(runs: Sequence[TrainedMode], *, nodes: bool = False) -> Iterator[Fi
 def _no_number(runs: Sequence[TrainedMode], *, nodes: bool = False) -> Iterator[Finding]:
     for run in runs:
         if not all(map(math.isfinite, run.losses)):
-            part = run.rank.place if nodes else run.rank.label
+            part = run.rank.full_label if nodes else run.rank.label
             yield Finding(part, "a loss that is not a number", "finite losses")

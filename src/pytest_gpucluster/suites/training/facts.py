@@ -48,7 +48,7 @@ class RankInfo:
         return f"rank {self.rank} (GPU {gpu})" if gpu else f"rank {self.rank}"
 
     @property
-    def place(self) -> str:
+    def full_label(self) -> str:
         """The label with the node."""
         return f"{self.label} on {self.node}"
 

@@ -349,8 +349,8 @@ class Trainer:
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         options = {"use_orig_params": True, "device_id": self.device}
-        for place, part in enumerate(model.blocks):
-            model.blocks[place] = FullyShardedDataParallel(part, **options)
+        for index, part in enumerate(model.blocks):
+            model.blocks[index] = FullyShardedDataParallel(part, **options)
         return FullyShardedDataParallel(model, **options), "FullyShardedDataParallel"
 
     # -- checkpoint
@@ -445,21 +445,21 @@ class Storage:
 
     def __init__(self, path: str) -> None:
         self.path, self.name = os.path.split(path)
-        self.place = self.folder = -1
+        self.parent = self.folder = -1
         self.created, self.made = False, []  # type: bool, List[str]
 
     def make(self) -> None:
         """Create the folder, on one rank."""
-        self.place = checked_folder(self.path)
-        os.mkdir(self.name, 0o700, dir_fd=self.place)
+        self.parent = checked_folder(self.path)
+        os.mkdir(self.name, 0o700, dir_fd=self.parent)
         self.created = True
 
     def enter(self) -> None:
         """Open the folder, which another node may have created just now."""
-        if self.place < 0:
-            self.place = checked_folder(self.path)
+        if self.parent < 0:
+            self.parent = checked_folder(self.path)
         options = os.O_RDONLY | os.O_DIRECTORY
-        self.folder = self.awaited(lambda: own_descriptor(self.place, self.name, options))
+        self.folder = self.awaited(lambda: own_descriptor(self.parent, self.name, options))
 
     def new_file(self, rank: int) -> Any:
         """Create a rank's part."""
@@ -503,7 +503,7 @@ class Storage:
         if self.created or self.folder >= 0:
             with contextlib.suppress(OSError):
                 # the last rank succeeds: NFS may show files of others for a while
-                os.rmdir(self.name, dir_fd=self.place)
+                os.rmdir(self.name, dir_fd=self.parent)
 
 
 def fully_shard_of() -> Any:
@@ -543,8 +543,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         report("found", **installed("torch"))
         return 0
     if args.mode == "remove":
-        place, name = os.path.split(os.environ[FOLDER])
-        remove_named(checked_folder(place), name)
+        parent, name = os.path.split(os.environ[FOLDER])
+        remove_named(checked_folder(parent), name)
         return 0
     watch = Watch(args.deadline, report)
     return run_phases(

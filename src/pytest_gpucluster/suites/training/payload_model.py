@@ -82,7 +82,7 @@ def decoder(torch: Any, shape: Any, device: Any, dtype: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.embed = nn.Embedding(shape.vocabulary, shape.width)
-            self.places = nn.Embedding(shape.tokens, shape.width)
+            self.positions = nn.Embedding(shape.tokens, shape.width)
             self.blocks = nn.ModuleList(Block() for _ in range(shape.layers))
             self.norm = nn.LayerNorm(shape.width)
             self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
@@ -91,7 +91,7 @@ def decoder(torch: Any, shape: Any, device: Any, dtype: Any) -> Any:
         def forward(self, tokens: Any) -> Any:
             """Return the mean loss of predicting each next token."""
             given, wanted = tokens[:, :-1], tokens[:, 1:]
-            x = self.embed(given) + self.places.weight
+            x = self.embed(given) + self.positions.weight
             if self.on_input is not None:
                 x.register_hook(self.on_input)
             for block in self.blocks:

@@ -21,7 +21,7 @@ def report(**fields: Any) -> None:
     write_line(MARK + json.dumps(fields))
 
 
-def place() -> Dict[str, str]:
+def host_and_node() -> Dict[str, str]:
     """Return host and node."""
     return {"host": socket.gethostname(), "node": os.environ.get("SLURMD_NODENAME", "")}
 
@@ -61,7 +61,7 @@ def main() -> int:
     from mpi4py import MPI  # after rc.initialize is set
 
     if sys.argv[1:] == ["where"]:
-        report(kind="where", library=library(MPI), **place())
+        report(kind="where", library=library(MPI), **host_and_node())
         return 0
     level = MPI.Init_thread(MPI.THREAD_MULTIPLE)
     names = {
@@ -82,7 +82,7 @@ def main() -> int:
         of=COUNT,
         library=library(MPI),
         cpus=allowed_cpus(),
-        **place(),
+        **host_and_node(),
     )
     MPI.Finalize()
     return 0
