@@ -205,7 +205,7 @@ def test_what_slurm_does_not_know_and_what_is_busy() -> None:
 
 def test_a_node_on_trial_is_no_problem() -> None:
     nodes = IDLE | _nodes(gpu01="IDLE+DRAIN", gpu02="IDLE+DRAIN")
-    plan = make_plan(LAB, nodes, Selection(), on_trial=("gpu01",))
+    plan = make_plan(LAB, nodes, Selection(), to_retest=("gpu01",))
     assert list(plan.problems) == ["gpu02"]
     assert plan.wait is False
 

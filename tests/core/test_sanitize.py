@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.core.sanitize import bare, clean, cut, one_line, printable
+from pytest_gpucluster.core.sanitize import bare, clean, one_line, printable, shorten
 
 MARK = "\N{REPLACEMENT CHARACTER}"
 BAD = (
@@ -135,4 +135,4 @@ def test_one_line_has_200_characters_by_itself() -> None:
     ],
 )
 def test_a_long_text_keeps_both_ends(text: str, limit: int, shown: str) -> None:
-    assert cut(text, limit) == shown
+    assert shorten(text, limit) == shown

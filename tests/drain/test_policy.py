@@ -15,7 +15,7 @@ from pytest_gpucluster.cluster.slurm.inventory import (
     seen_from_inside,
 )
 from pytest_gpucluster.core.finding import Action, Finding
-from pytest_gpucluster.drain import Budget, Grounds, fit_for_trial, listed, policy, read_reason, write_reason
+from pytest_gpucluster.drain import Budget, Grounds, fit_for_retest, listed, policy, read_reason, write_reason
 from pytest_gpucluster.drain.policy import (
     own_reason,
     ranked,
@@ -224,7 +224,7 @@ def test_a_reason_that_a_person_has_edited_is_that_persons(edited: str) -> None:
     drained = node("IDLE", "DRAIN", reason=edited)
     assert own_reason(drained) is None
     assert why_not_drain(drained) == f'{FOREIGN}"{edited}"'
-    assert not fit_for_trial(drained)
+    assert not fit_for_retest(drained)
 
 
 def test_a_reason_that_was_copied_to_another_node_is_foreign() -> None:
@@ -281,7 +281,7 @@ def test_the_text_that_slurm_adds_for_a_node_switched_off_for_repair_keeps_the_r
     assert found is not None
     assert (found.checks, found.detail, found.run) == (("gpu.count",), "7<8 GPUs", RUN)
     drained = node("IDLE", "DRAIN", reason=OURS + added)
-    assert fit_for_trial(drained)
+    assert fit_for_retest(drained)
     assert why_not_resume(drained, OURS + added) == ""
 
 
@@ -609,7 +609,7 @@ def test_a_shortened_list_asks_for_the_whole_suite() -> None:
     ],
 )
 def test_only_a_quiet_node_of_ours_goes_on_trial(info: NodeInfo, fit: bool) -> None:  # a table
-    assert fit_for_trial(info) is fit
+    assert fit_for_retest(info) is fit
 
 
 # --- listing and reservations

@@ -12,7 +12,7 @@ from drain.test_retest import Log, World, killed, settled
 from drain_helpers import summed
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_state
-from pytest_gpucluster.drain import Budget, DrainExecutor, Limits, Trial
+from pytest_gpucluster.drain import Budget, DrainExecutor, Limits, Retest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,8 +136,8 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def a_trial(world: World) -> Trial:
-    return Trial(world, {case.node: case.ours for case in CASES}, Log().write, world.folder / "lock")  # type: ignore[arg-type] # what it needs of a client
+def a_retest(world: World) -> Retest:
+    return Retest(world, {case.node: case.ours for case in CASES}, Log().write, world.folder / "lock")  # type: ignore[arg-type] # what it needs of a client
 
 
 def put_all(world: World) -> None:
@@ -162,15 +162,15 @@ def test_the_shell_undrains_only_untouched_nodes(world: World, monkeypatch: pyte
     real, before = world.nodes, world.nodes()
     put_all(world)
     expected = {case.node for case in CASES if may_undrain(case)}
-    trial = a_trial(world)
+    retest = a_retest(world)
     monkeypatch.setattr(world, "nodes", lambda: before)
-    trial.begin()
-    assert set(trial.running) == expected
+    retest.begin()
+    assert set(retest.running) == expected
     assert_changed(world, expected, "IDLE")
     monkeypatch.setattr(world, "nodes", real)
-    assert trial.end() == []
+    assert retest.end() == []
     assert {case.node for case in CASES if world.told(case.node) == ("IDLE+DRAIN", case.ours)} >= expected
-    assert set(trial.ended) == expected
+    assert set(retest.ended) == expected
 
 
 def assert_reported(problems: list[str], expected: set[str]) -> None:
@@ -187,10 +187,10 @@ def assert_reported(problems: list[str], expected: set[str]) -> None:
 
 
 def test_the_shell_drains_again_only_untouched_nodes(world: World) -> None:
-    trial = a_trial(world)
-    trial.begin()
+    retest = a_retest(world)
+    retest.begin()
     put_all(world)
-    problems = trial.end()
+    problems = retest.end()
     expected = {case.node for case in CASES if may_drain_again(case)}
     assert_changed(world, expected, "IDLE+DRAIN")
     assert world.ours == []
@@ -201,16 +201,16 @@ def test_the_run_drains_again_only_untouched_nodes(world: World, monkeypatch: py
     """The shell is killed before it drains."""
     monkeypatch.setattr("pytest_gpucluster.drain.retest._SHELL", "cat >/dev/null")
     monkeypatch.setattr("pytest_gpucluster.drain.retest.BEGIN_WITHIN", 0.0)
-    trial, memory = a_trial(world), Memory({case.node: case.info for case in CASES})
-    trial.begin()
+    retest, memory = a_retest(world), Memory({case.node: case.info for case in CASES})
+    retest.begin()
     monkeypatch.setattr(world, "nodes", memory.show)
     monkeypatch.setattr(world, "run", memory.run)
-    killed(trial)
-    settled(trial, *(case.node for case in CASES))
+    killed(retest)
+    settled(retest, *(case.node for case in CASES))
     expected = {case.node for case in CASES if may_drain_again(case)}
     assert sorted(argv[2:] for argv in memory.ran) == sorted(
         (f"NodeName={case.node}", "State=DRAIN", f"Reason={case.ours}")
         for case in CASES
         if case.node in expected
     )
-    assert_reported(trial.end(), expected)
+    assert_reported(retest.end(), expected)

@@ -13,8 +13,7 @@ import pytest
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo, parse_state
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import GpuClusterError, SlurmError
-from pytest_gpucluster.drain import Trial
-from pytest_gpucluster.drain import retest as trial
+from pytest_gpucluster.drain import Retest, retest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,14 +120,14 @@ def hold(world: World) -> Path:
     return held
 
 
-def a_trial(world: Any, *nodes: str, lock: Path | None = None) -> tuple[Trial, Log]:
+def a_retest(world: Any, *nodes: str, lock: Path | None = None) -> tuple[Retest, Log]:
     log = Log()
     reasons = dict.fromkeys(nodes or ("gpu01", "gpu02"), OURS)
-    return Trial(world, reasons, log.write, lock or world.folder / "x.lock"), log
+    return Retest(world, reasons, log.write, lock or world.folder / "x.lock"), log
 
 
 def test_what_is_kept_stays_and_the_others_are_drained_again_with_their_reason(world: World) -> None:
-    run, log = a_trial(world, lock=world.folder / "x.lock")
+    run, log = a_retest(world, lock=world.folder / "x.lock")
     assert list(run.running) == []
     run.begin()
     assert list(run.running) == ["gpu01", "gpu02"]
@@ -189,7 +188,7 @@ def test_what_is_kept_stays_and_the_others_are_drained_again_with_their_reason(w
 
 
 def test_the_first_node_is_kept_while_the_shell_drains_the_second_one(world: World) -> None:
-    run, _ = a_trial(world)
+    run, _ = a_retest(world)
     run.begin()
     run.keep("gpu01")
     run.end()  # the shell takes them in order: with gpu02 drained it is done with gpu01
@@ -199,7 +198,7 @@ def test_the_first_node_is_kept_while_the_shell_drains_the_second_one(world: Wor
 def test_the_shell_has_the_environment_of_slurm_and_its_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (trial.BEGIN_WITHIN, trial.END_WITHIN) == (60.0, 30.0)
+    assert (retest.BEGIN_WITHIN, retest.END_WITHIN) == (60.0, 30.0)
     world.env = {"SLURM_CONF": "/etc/other.conf"}
     spawn, seen = world.transport.spawn, []
 
@@ -208,7 +207,7 @@ def test_the_shell_has_the_environment_of_slurm_and_its_time(
         return spawn(argv, **options)
 
     monkeypatch.setattr(world.transport, "spawn", noted)
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     run.end()
     assert seen == [{"env": {"SLURM_CONF": "/etc/other.conf"}}]
@@ -216,7 +215,7 @@ def test_the_shell_has_the_environment_of_slurm_and_its_time(
 
 def test_a_node_that_has_changed_since_is_left_alone(world: World) -> None:
     world.put("gpu01", reason="bob: bad cable")
-    run, log = a_trial(world, "gpu01", "gpu09")
+    run, log = a_retest(world, "gpu01", "gpu09")
     run.begin()
     why = 'its reason has changed: "bob: bad cable"'
     assert run.refused == {"gpu01": why, "gpu09": "Slurm does not know this node"}
@@ -230,7 +229,7 @@ def test_a_node_that_has_changed_since_is_left_alone(world: World) -> None:
 
 def test_a_node_that_slurm_does_not_undrain_is_refused_and_stays_as_it_was(world: World) -> None:
     world.mark("gpu01", "refused")
-    run, log = a_trial(world)
+    run, log = a_retest(world)
     run.begin()
     assert run.refused == {"gpu01": "it could not be undrained: are you Slurm's administrator?"}
     assert [event.get("result") for event in log] == [None, None, "refused", "undrained"]
@@ -253,7 +252,7 @@ def test_a_node_that_changes_directly_before_its_trial_is_not_on_trial_and_the_s
     world.put("gpu01", *change)
     if result == "unread":
         world.mark("gpu01", "broken", "1")
-    run, log = a_trial(world, "gpu01")
+    run, log = a_retest(world, "gpu01")
     monkeypatch.setattr(world, "nodes", lambda: before)
     run.begin()
     assert (run.refused, run.running, run.end()) == ({"gpu01": why}, (), [])
@@ -265,7 +264,7 @@ def test_a_node_that_changes_directly_before_its_trial_is_not_on_trial_and_the_s
 
 def test_without_a_lock_no_node_goes_on_trial(world: World) -> None:
     (world.folder / "file").touch()
-    run, log = a_trial(world, lock=world.folder / "file" / "x.lock")
+    run, log = a_retest(world, lock=world.folder / "file" / "x.lock")
     run.begin()
     assert all("no node is changed" in why for why in run.refused.values())
     assert list(run.refused) == [event["node"] for event in log] == ["gpu01", "gpu02"]
@@ -277,7 +276,7 @@ def test_without_a_lock_no_node_goes_on_trial(world: World) -> None:
 def test_what_a_person_sets_during_a_trial_stands_whether_the_node_passed_or_not(
     world: World, state: str, *, passed: bool
 ) -> None:
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     assert not passed or run.keep("gpu01")
     world.put("gpu01", state, "bob: bad cable")
@@ -288,7 +287,7 @@ def test_what_a_person_sets_during_a_trial_stands_whether_the_node_passed_or_not
 
 
 def test_a_node_that_failed_and_that_a_person_keeps_in_service_is_reported(world: World) -> None:
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     world.put("gpu01", "IDLE", "bob: mine")
     assert run.end() == [
@@ -301,7 +300,7 @@ def test_a_node_that_failed_and_that_a_person_keeps_in_service_is_reported(world
 
 
 def test_a_node_that_another_user_drained_meanwhile_keeps_that_reason(world: World) -> None:
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     world.put("gpu01", "ALLOCATED+DRAIN", "bob: bad cable")
     assert run.end() == []
@@ -310,7 +309,7 @@ def test_a_node_that_another_user_drained_meanwhile_keeps_that_reason(world: Wor
 
 
 def test_a_controller_that_is_away_is_tried_again(world: World) -> None:
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     world.mark("gpu01", "broken", "3")
     assert run.end() == []
@@ -325,7 +324,7 @@ DRAIN = ("scontrol", "update", "NodeName=gpu01", "State=DRAIN", f"Reason={OURS}"
 TYPED = f"scontrol update NodeName=gpu01 State=DRAIN 'Reason={OURS}'"
 
 
-def killed(run: Trial) -> Any:
+def killed(run: Retest) -> Any:
     """Kill the shell, and wait until that is noticed."""
     shell: Any = run._shell
     shell.kill()
@@ -333,14 +332,14 @@ def killed(run: Trial) -> Any:
     return shell
 
 
-def settled(run: Trial, *nodes: str) -> None:
+def settled(run: Retest, *nodes: str) -> None:
     deadline = time.monotonic() + 30
     while not set(nodes) <= run.ended.keys() and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def test_when_the_shell_is_killed_the_run_drains_its_nodes_at_once(world: World) -> None:
-    run, log = a_trial(world)
+    run, log = a_retest(world)
     run.begin()
     killed(run)
     settled(run, "gpu01", "gpu02")
@@ -371,7 +370,7 @@ def test_when_the_shell_is_killed_the_run_drains_its_nodes_at_once(world: World)
 
 def test_when_the_shell_is_killed_while_it_undrains_its_nodes_are_not_on_trial(world: World) -> None:
     world.mark("gpu02", "kills")
-    run, log = a_trial(world, "gpu01", "gpu02", "gpu03")
+    run, log = a_retest(world, "gpu01", "gpu02", "gpu03")
     world.put("gpu03")
     run.begin()
     settled(run, "gpu01", "gpu02", "gpu03")
@@ -389,7 +388,7 @@ def test_when_the_shell_is_killed_while_it_undrains_its_nodes_are_not_on_trial(w
 
 
 def test_what_was_kept_stays_so_where_the_shell_is_killed_then(world: World) -> None:
-    run, _ = a_trial(world)
+    run, _ = a_retest(world)
     run.begin()
     assert run.keep("gpu02")
     killed(run)
@@ -399,7 +398,7 @@ def test_what_was_kept_stays_so_where_the_shell_is_killed_then(world: World) -> 
 
 
 def test_nothing_is_kept_once_the_shell_is_gone(world: World) -> None:
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     with run._news:  # nobody has noticed yet
         killed(run)
@@ -414,8 +413,8 @@ def test_nothing_is_kept_once_the_shell_is_gone(world: World) -> None:
 
 
 def test_a_shell_that_hangs_is_killed_and_the_run_acts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "END_WITHIN", 0.2)
-    run, _ = a_trial(world, "gpu01")
+    monkeypatch.setattr(retest, "END_WITHIN", 0.2)
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     shell: Any = run._shell
     os.kill(shell.pid, signal.SIGSTOP)
@@ -430,9 +429,9 @@ def test_a_shell_that_hangs_before_it_undrains_is_killed_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("BEGIN_WITHIN", "END_WITHIN"):
-        monkeypatch.setattr(trial, name, 0.2)
+        monkeypatch.setattr(retest, name, 0.2)
     held = hold(world)
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     shell: Any = run._shell
     assert run.end() == []
@@ -444,7 +443,7 @@ def test_a_shell_that_hangs_before_it_undrains_is_killed_too(
 
 
 def test_a_shell_whose_scontrol_fails_for_good_leaves_it_to_the_run(world: World) -> None:
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     world.mark("gpu01", "broken", "200")
     assert run.end() == []
@@ -457,7 +456,7 @@ def test_a_shell_whose_scontrol_fails_for_good_leaves_it_to_the_run(world: World
 def test_a_node_that_cannot_be_drained_again_is_reported_with_the_command(
     world: World, gone: bool
 ) -> None:  # a table
-    run, log = a_trial(world, "gpu01")
+    run, log = a_retest(world, "gpu01")
     run.begin()
     world.mark("gpu01", "refused")
     if gone:
@@ -479,7 +478,7 @@ def test_a_node_that_cannot_be_drained_again_is_reported_with_the_command(
 
 def test_a_drain_that_does_not_take_effect_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "run", lambda *_argv: "")
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     killed(run)
     settled(run, "gpu01")
@@ -494,8 +493,8 @@ def test_with_the_controller_away_nothing_is_known(
     monkeypatch: pytest.MonkeyPatch,
     gone: bool,  # a table
 ) -> None:
-    monkeypatch.setattr(trial, "END_WITHIN", 0.0)
-    run, log = a_trial(world, "gpu01")
+    monkeypatch.setattr(retest, "END_WITHIN", 0.0)
+    run, log = a_retest(world, "gpu01")
     # a real pause: else the shell's tries may be over before this test goes on
     (world.folder / "bin" / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.1\n")
     run.begin()
@@ -530,7 +529,7 @@ def test_with_the_controller_away_nothing_is_known(
 
 
 def test_the_word_of_the_shell_counts_where_the_run_cannot_read(world: World) -> None:
-    run, log = a_trial(world)
+    run, log = a_retest(world)
     run.begin()
     world.put("gpu02", "IDLE+DRAIN", "bob: bad cable")
     world.away = "no controller"
@@ -547,7 +546,7 @@ def test_a_controller_that_goes_away_with_the_act_leaves_unknown(
         return ""
 
     monkeypatch.setattr(world, "run", lost)
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     killed(run)
     settled(run, "gpu01")
@@ -560,7 +559,7 @@ def test_a_controller_that_goes_away_with_the_act_leaves_unknown(
 
 
 def test_a_kept_node_that_is_drained_all_the_same_is_no_success(world: World) -> None:
-    run, _ = a_trial(world)
+    run, _ = a_retest(world)
     run.begin()
     for node in ("gpu01", "gpu02"):
         assert run.keep(node)
@@ -577,7 +576,7 @@ def test_a_kept_node_that_is_drained_all_the_same_is_no_success(world: World) ->
 
 
 def test_whether_a_kept_node_is_resumed_is_not_known_without_slurm(world: World) -> None:
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     assert run.keep("gpu01")
     world.away = "no controller"
@@ -590,7 +589,7 @@ def test_whether_a_kept_node_is_resumed_is_not_known_without_slurm(world: World)
 
 
 def test_a_node_that_left_the_slurm_configuration_is_reported(world: World) -> None:
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     with run._news:
         killed(run)
@@ -613,7 +612,7 @@ def test_who_drains_a_node_before_the_run_does_is_not_overruled(
             world.put("gpu01", "IDLE+DRAIN", "bob: bad cable")
         return real()
 
-    run, log = a_trial(world, "gpu01")
+    run, log = a_retest(world, "gpu01")
     run.begin()
     with run._news:
         monkeypatch.setattr(world, "nodes", bob)
@@ -634,7 +633,7 @@ def test_who_resumes_a_node_after_the_shell_has_drained_it_is_not_overruled(
         world.put("gpu01", "IDLE", "")
         return real()
 
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     monkeypatch.setattr(world, "nodes", resumed_meanwhile)
     (problem,) = run.end()
@@ -643,7 +642,7 @@ def test_who_resumes_a_node_after_the_shell_has_drained_it_is_not_overruled(
 
 
 def test_text_that_slurm_adds_to_the_reason_keeps_it_own(world: World) -> None:
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     world.put("gpu01", "DOWN+DRAIN", f"{OURS} : Not responding")
     assert run.end() == []
@@ -658,7 +657,7 @@ def test_a_full_log_keeps_no_node_in_service(world: Any) -> None:
         if len(written) > 4:
             raise GpuClusterError("no space left")
 
-    run = Trial(world, dict.fromkeys(("gpu01", "gpu02"), OURS), full, world.folder / "x.lock")
+    run = Retest(world, dict.fromkeys(("gpu01", "gpu02"), OURS), full, world.folder / "x.lock")
     run.begin()
     assert run.end() == []
     assert {world.told(node) for node in ("gpu01", "gpu02")} == {("IDLE+DRAIN", OURS)}
@@ -671,7 +670,7 @@ def test_an_end_that_is_interrupted_is_ended_by_the_next(
     def stop(*_args: object) -> None:
         raise KeyboardInterrupt
 
-    run, _ = a_trial(world)
+    run, _ = a_retest(world)
     run.begin()
     real = run._news.wait_for
     monkeypatch.setattr(run._news, "wait_for", stop)
@@ -685,9 +684,9 @@ def test_an_end_that_is_interrupted_is_ended_by_the_next(
 def test_a_shell_without_output_in_time_refuses_the_node(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "BEGIN_WITHIN", 0.0)
+    monkeypatch.setattr(retest, "BEGIN_WITHIN", 0.0)
     held = hold(world)
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     held.unlink()
     why = "it was not undrained in time: the shell for that has ended, or Slurm does not answer"
@@ -707,7 +706,7 @@ def test_an_undrained_node_is_waited_for_until_it_is_heard(
 
     monkeypatch.setattr("pytest_gpucluster.drain.retest.time.sleep", sleep)
     world.silent.add("gpu02")
-    run, _ = a_trial(world)
+    run, _ = a_retest(world)
     run.begin()
     assert slept == [0.5, 0.5]
     assert run.refused == {}
@@ -722,9 +721,9 @@ def test_a_node_that_is_never_heard_is_refused(world: World, monkeypatch: pytest
     )
     real = time.monotonic
     monkeypatch.setattr("pytest_gpucluster.drain.retest.time.monotonic", lambda: real() + now[0])
-    monkeypatch.setattr(trial, "BEGIN_WITHIN", 30.0)
+    monkeypatch.setattr(retest, "BEGIN_WITHIN", 30.0)
     world.silent.add("gpu01")
-    run, _ = a_trial(world)
+    run, _ = a_retest(world)
     run.begin()
     assert run.refused == {"gpu01": "it does not respond to Slurm after it was undrained"}
     assert now[0] >= 29
@@ -745,14 +744,14 @@ def test_a_controller_without_an_answer_is_queried_again_while_a_node_is_awaited
 
     monkeypatch.setattr(world, "nodes", nodes)
     monkeypatch.setattr("pytest_gpucluster.drain.retest.time.sleep", lambda _seconds: None)
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     assert (calls[0], run.refused, world.refreshed) == (3, {}, 3)
     run.end()
 
 
 def test_the_pipe_drains_every_node_again_however_the_run_dies(world: World) -> None:
-    run, _ = a_trial(world)
+    run, _ = a_retest(world)
     run.begin()
     shell = run._shell
     assert shell is not None
@@ -766,7 +765,7 @@ def test_the_pipe_drains_every_node_again_however_the_run_dies(world: World) -> 
 
 
 def test_the_shell_survives_the_signals_of_a_terminal(world: World) -> None:
-    run, _ = a_trial(world, "gpu01")
+    run, _ = a_retest(world, "gpu01")
     run.begin()
     shell: Any = run._shell
     for number in (1, 2, 15, 13):
@@ -781,7 +780,7 @@ def test_a_hostile_reason_is_one_word_to_the_shell(world: Any) -> None:
     hostile = "gpucluster:gpu.count 7<8 $(touch pwned) ; touch pwned run=old"
     world.put("gpu01", reason=hostile)
     log = Log()
-    run = Trial(world, {"gpu01": hostile}, log.write, world.folder / "x.lock")
+    run = Retest(world, {"gpu01": hostile}, log.write, world.folder / "x.lock")
     run.begin()
     run.end()
     assert world.told("gpu01") == ("IDLE+DRAIN", hostile)

@@ -31,7 +31,7 @@ from pytest_gpucluster.plugin.drain import (
     edited_reasons,
     is_repeatable,
     little_patience,
-    trial_reasons,
+    retest_reasons,
 )
 from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
@@ -48,8 +48,8 @@ def reason_of(node: str, run: str = "old") -> str:
     return summed(f"gpucluster:gpu.count 7<8 GPUs run={run}", node)
 
 
-class Trial:
-    """A trial of nodes in a Slurm in memory: its end drains them again, but for those that are `stuck`."""
+class Retest:
+    """A retest of nodes in a Slurm in memory: its end drains them again, but for those that are `stuck`."""
 
     def __init__(self, world: World, *nodes: str) -> None:
         self.world, self.open, self.kept = world, list(nodes), list[str]()
@@ -118,7 +118,7 @@ def a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Drai
         session.messages = []
         session.edited = {}
         session.own_drains = {node: reason_of(node) for node in ("gpu02", "gpu03")}
-        session.trial = Trial(world, "gpu02", "gpu03")
+        session.retest = Retest(world, "gpu02", "gpu03")
         usual = {"mode": "apply", "retries": 1, "budget": Budget.parse("10%"), "least": Action.DRAIN}
         log: Any = EventsOfARun()
         made = Drainage(SimpleNamespace(), session, log, Options(**{**usual, "resume": True, **options}))  # type: ignore[arg-type] # what it needs of a config
@@ -135,9 +135,9 @@ def world_of(run: Drainage) -> World:
     return found
 
 
-def trial_of(run: Drainage) -> Trial:
+def retest_of(run: Drainage) -> Retest:
     session: Any = run.session
-    found: Trial = session.trial
+    found: Retest = session.retest
     return found
 
 
@@ -194,7 +194,7 @@ def test_what_all_nodes_fail_alike_drains_none_and_spends_no_budget(
 
 def test_a_node_that_could_not_be_drained_again_is_an_error_and_no_success(a_run: Any) -> None:
     run = a_run()
-    trial_of(run).stuck = ("gpu03",)
+    retest_of(run).stuck = ("gpu03",)
     act(run)
     assert run.lines == ["gpu02 is resumed: it passed all checks that drained it"]
     assert run.session.messages == ["drain: gpu03: could not be drained again"]
@@ -203,7 +203,7 @@ def test_a_node_that_could_not_be_drained_again_is_an_error_and_no_success(a_run
 
 def test_a_node_whose_shell_was_killed_meanwhile_is_judged_as_any_drained_one(a_run: Any) -> None:
     run = a_run()
-    trial_of(run).end()
+    retest_of(run).end()
     assert drained(world_of(run)) == ["gpu02", "gpu03"]
     act(run)
     assert drained(world_of(run)) == ["gpu03"]
@@ -216,7 +216,7 @@ def test_a_node_whose_shell_was_killed_meanwhile_is_judged_as_any_drained_one(a_
 
 def test_a_node_that_is_drained_with_our_reason_as_we_look_was_own_drains(a_run: Any) -> None:
     run = a_run()
-    trial_of(run).gone = True
+    retest_of(run).gone = True
     world_of(run).put("gpu02", "DRAIN", reason_of("gpu02"))
     act(run)
     assert run.lines[0] == "gpu02 is resumed: it passed gpu.count"
@@ -225,17 +225,17 @@ def test_a_node_that_is_drained_with_our_reason_as_we_look_was_own_drains(a_run:
 def test_a_node_whose_state_cannot_be_read_is_not_kept(a_run: Any) -> None:
     run = a_run()
     world_of(run).nodes.pop("gpu02")
-    trial_of(run).open.remove("gpu03")
+    retest_of(run).open.remove("gpu03")
     run.session.own_drains.pop("gpu03")
-    trial_of(run).stuck = ("gpu02",)
+    retest_of(run).stuck = ("gpu02",)
     log = act(run)
     assert log[0]["why"] == "its state cannot be read"
-    assert trial_of(run).kept == []
+    assert retest_of(run).kept == []
 
 
 def test_a_node_that_cannot_be_kept_is_resumed_once_it_is_drained_again(a_run: Any) -> None:
     run = a_run()
-    trial_of(run).gone = True
+    retest_of(run).gone = True
     act(run)
     assert drained(world_of(run)) == ["gpu03"]
     assert run.lines == [
@@ -247,7 +247,7 @@ def test_a_node_that_cannot_be_kept_is_resumed_once_it_is_drained_again(a_run: A
 def test_a_run_that_was_stopped_early_ends_its_trials_before_its_reports(a_run: Any) -> None:
     run = a_run()
     run._stopped_early(KeyboardInterrupt())
-    trial_of(run).stuck = ("gpu02",)
+    retest_of(run).stuck = ("gpu02",)
     assert finish(run, 2) == 2
     assert run.lines == [
         "the run was stopped early: nothing is drained or resumed",
@@ -290,7 +290,7 @@ def test_a_dry_run_needs_no_lock_and_reports_where_it_would_get_none(a_run: Any,
     run._all_grounds = lambda _write: grounds("gpu05")
     (tmp_path / "file").touch()
     run._lock = path = tmp_path / "file" / "x.lock"
-    run.session.trial = None  # a dry run undrains nothing
+    run.session.retest = None  # a dry run undrains nothing
     act(run)
     assert run.lines[0].startswith(f"drain: {path}: cannot be locked (")
     assert "would be drained: gpu05" in run.lines
@@ -305,7 +305,7 @@ def test_a_node_that_an_administrator_took_out_of_service_during_its_test_is_not
     run = a_run()
     world_of(run).nodes["gpu02"] = theirs = NodeInfo("gpu02", state, frozenset(flags), reason="bob: keep out")
     act(run)
-    assert trial_of(run).kept == []
+    assert retest_of(run).kept == []
     assert world_of(run).nodes["gpu02"] == theirs
     label = "+".join((state, *flags))
     assert run.lines[0] == f'gpu02 is left as another user set it during its trial: {label}: "bob: keep out"'
@@ -313,7 +313,7 @@ def test_a_node_that_an_administrator_took_out_of_service_during_its_test_is_not
 
 def test_a_node_that_was_not_undrained_stays_drained(a_run: Any) -> None:
     run = a_run()
-    trial_of(run).refused["gpu03"] = "it could not be undrained"
+    retest_of(run).refused["gpu03"] = "it could not be undrained"
     act(run)
     assert run.lines[1] == "gpu03 stays drained: gpu.count ended as failed"
 
@@ -355,7 +355,7 @@ def test_a_node_on_trial_that_fails_again_keeps_the_reason_that_it_had(a_run: An
 
 def test_without_a_trial_a_drained_node_that_passed_is_resumed(a_run: Any) -> None:
     run = a_run()
-    run.session.trial = None
+    run.session.retest = None
     for node in ("gpu02", "gpu03"):
         world_of(run).put(node, "DRAIN", reason_of(node))
     act(run)
@@ -365,7 +365,7 @@ def test_without_a_trial_a_drained_node_that_passed_is_resumed(a_run: Any) -> No
 
 def test_a_resume_that_comes_too_late_is_reported(a_run: Any) -> None:
     run = a_run()
-    run.session.trial = None
+    run.session.retest = None
     act(run)
     assert run.lines[1] == "not resumed: gpu02: it is not drained any more"
 
@@ -382,10 +382,10 @@ def test_nodes_left_drained_by_a_reservation_test_are_reported_last() -> None:
     world = World({"gpu02": NodeInfo("gpu02", "IDLE")})
     session: Any = object.__new__(Controller)
     session.__dict__.update(
-        lost=dict, trial=Trial(world, "gpu02"), left_behind=["job 7"], allocations=(), channel=None,
+        lost=dict, retest=Retest(world, "gpu02"), left_behind=["job 7"], allocations=(), channel=None,
         _releasing=None, _server=None, _leaving=None, _ended=None, jobs=SuiteJobs(None, None),  # type: ignore[arg-type] # no suite submits
     )  # fmt: skip
-    session.trial.stuck = ("gpu02",)
+    session.retest.stuck = ("gpu02",)
     session.release_nodes()
     assert session.left_behind == ["job 7", "gpu02: could not be drained again"]
 
@@ -476,7 +476,7 @@ def test_only_what_is_ours_and_reserved_goes_on_trial(
 ) -> None:
     nodes = inventory(**{node: reason_of(node) for node in ("gpu01", "gpu02", "gpu03")}, gpu04="bad cable")
     options = Options(mode=mode, retries=1, budget=Budget(1), least=Action.DRAIN, resume=resume)
-    found = trial_reasons(options, nodes, frozenset(reserved) if reserved else None, {"gpu02": "edited"})
+    found = retest_reasons(options, nodes, frozenset(reserved) if reserved else None, {"gpu02": "edited"})
     assert found == {node: reason_of(node) for node in chosen}
 
 

@@ -17,7 +17,7 @@ from report_helpers import a_run, event, failing, passing, result, unjudged
 
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.finding import Metric
-from pytest_gpucluster.core.sanitize import cut, printable
+from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.report import html, svg
 from pytest_gpucluster.report.events import read_events, read_log
 from pytest_gpucluster.report.regression import Compared, ShownComparison
@@ -632,7 +632,7 @@ def test_printable(raw: Any, shown: str) -> None:
 
 
 def test_a_cut_text_keeps_both_ends() -> None:
-    short = cut("begin" + "x" * 1000 + "end", 20)
+    short = shorten("begin" + "x" * 1000 + "end", 20)
     assert short.startswith("begin")
     assert short.endswith("end")
     assert "[... 988 characters left out ...]" in short

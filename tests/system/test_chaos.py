@@ -312,7 +312,7 @@ def test_a_node_that_heard_of_the_end_of_the_job_first_is_not_to_blame(
     with Fleet.over_slurm(slurm, Allocation.attach(slurm, 78, ("gpu01", "gpu02"))) as fleet:
         fleet.wait_started()
         assert why in fleet.lost["gpu01"]
-        assert fleet.cut == ({"gpu02"} if to_blame else {"gpu01", "gpu02"})
+        assert fleet.disconnected == ({"gpu02"} if to_blame else {"gpu01", "gpu02"})
         assert set(fleet.launch_failed) == ({"gpu01"} if to_blame else set())
 
 

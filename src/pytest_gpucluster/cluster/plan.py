@@ -23,7 +23,7 @@ class Kind(str, enum.Enum):
     UNAVAILABLE = "unavailable"  # drained, down, unknown to Slurm: an administrator must act
     BUSY = "busy"  # at work for others: nothing is wrong
     LOST = "lost"  # went away during the run
-    CUT = "cut"  # went with the channel to all nodes: nothing is known against it
+    DISCONNECTED = "cut"  # went with the channel to all nodes: nothing is known against it
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ def make_plan(
     selection: Selection,
     *,
     reserved: Collection[str] | None = None,
-    on_trial: Collection[str] = (),
+    to_retest: Collection[str] = (),
 ) -> Plan:
     """Choose the nodes; ConfigError where none is left or one is named that the cluster does not have.
 
     `reserved`: the nodes of the chosen reservation (None: no reservation, or one without nodes of its own); without
-    --nodes only they are under test. `on_trial`: drained nodes that will be undrained for the run.
+    --nodes only they are under test. `to_retest`: drained nodes that will be undrained for the run.
     """
     expected = tuple(node for group in cluster.groups for node in group.names)
     named = expected if selection.nodes is None else selection.nodes
@@ -109,7 +109,7 @@ def make_plan(
     problems = {
         node: problem
         for node in selected
-        if node not in on_trial
+        if node not in to_retest
         and node not in unreached
         and (problem := judge_node(node, inventory, wait=wait))
     }
@@ -191,5 +191,5 @@ def make_lanes(nodes: Sequence[str], count: int, leaves: Mapping[str, str]) -> L
     first = {leaf: at for at, leaf in reversed(list(enumerate(leaves.get(node, "") for node in nodes)))}
     ordered = sorted(nodes, key=lambda node: first[leaves.get(node, "")])
     count = max(1, min(count, len(ordered)))
-    cuts = [len(ordered) * at // count for at in range(count + 1)]
-    return tuple(tuple(ordered[begin:end]) for begin, end in itertools.pairwise(cuts))
+    ends = [len(ordered) * at // count for at in range(count + 1)]
+    return tuple(tuple(ordered[begin:end]) for begin, end in itertools.pairwise(ends))

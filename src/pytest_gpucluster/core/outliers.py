@@ -85,8 +85,8 @@ def _halves(values: Mapping[str, float], min_relative: float) -> Halves | None:
     names = sorted(values, key=values.__getitem__)
     ordered = [values[name] for name in names]
     # fewer slow values would be outliers; a single fast value may be a wrong measurement
-    cut = max(range((len(names) + 1) // 2, len(names) - 1), key=lambda at: ordered[at] - ordered[at - 1])
-    slow, fast = ordered[:cut], ordered[cut:]
+    split = max(range((len(names) + 1) // 2, len(names) - 1), key=lambda at: ordered[at] - ordered[at - 1])
+    slow, fast = ordered[:split], ordered[split:]
     medians = statistics.median(slow), statistics.median(fast)
     spread = max(
         statistics.median(abs(value - median) for value in half)
@@ -95,4 +95,4 @@ def _halves(values: Mapping[str, float], min_relative: float) -> Halves | None:
     gap = fast[0] - slow[-1]
     if gap <= min_relative * medians[1] or not beyond_spread(gap, spread, among=len(names)):
         return None
-    return Halves(tuple(names[:cut]), tuple(names[cut:]), *medians)
+    return Halves(tuple(names[:split]), tuple(names[split:]), *medians)

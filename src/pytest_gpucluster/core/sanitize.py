@@ -55,7 +55,7 @@ def printable(value: Any) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else _MARK for char in text)
 
 
-def cut(text: str, limit: int, gap: str = "") -> str:
+def shorten(text: str, limit: int, gap: str = "") -> str:
     """Keep both ends of a text longer than `limit` characters, with the number of omitted characters between.
 
     >>> cut("a" * 100, 40)

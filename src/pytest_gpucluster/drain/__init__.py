@@ -11,7 +11,7 @@ from pytest_gpucluster.drain.executor import DrainExecutor, Limits, why_no_right
 from pytest_gpucluster.drain.lock import LockError, lock_path, locked
 from pytest_gpucluster.drain.policy import Budget, Grounds, why_not_resume
 from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
-from pytest_gpucluster.drain.retest import Trial, fit_for_trial
+from pytest_gpucluster.drain.retest import Retest, fit_for_retest
 from pytest_gpucluster.drain.table import listed
 
 __all__ = [
@@ -22,8 +22,8 @@ __all__ = [
     "Limits",
     "LockError",
     "Reason",
-    "Trial",
-    "fit_for_trial",
+    "Retest",
+    "fit_for_retest",
     "listed",
     "lock_path",
     "locked",

@@ -48,14 +48,14 @@ _SHELL = script(
 )
 
 
-def fit_for_trial(info: NodeInfo) -> bool:
+def fit_for_retest(info: NodeInfo) -> bool:
     """Return whether gpucluster drained the node, and the node is idle and in no state that another user set."""
     mine = policy.own_reason(info) is not None and not policy.why_not_resume(info, info.reason)
     return mine and info.state == "IDLE" and not info.busy
 
 
 @dataclass
-class Trial:
+class Retest:
     """`reasons`: node -> the reason with which gpucluster drained it. No command runs before `begin`."""
 
     slurm: Slurm

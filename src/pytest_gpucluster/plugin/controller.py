@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster, SlurmConfig
     from pytest_gpucluster.core.registry import Suite
-    from pytest_gpucluster.drain import Trial
+    from pytest_gpucluster.drain import Retest
     from pytest_gpucluster.kit.suite_work import Submission
 
 
@@ -120,7 +120,7 @@ class Controller(ClusterSession):
         self.edited: dict[
             str, str
         ] = {}  # node -> why its reason, which begins as gpucluster's, counts as foreign
-        self.trial: Trial | None = None
+        self.retest: Retest | None = None
         self._started = self._cleared = self._still_held = False
         self._ended: list[str] | None = None  # until the release
         self.left_behind: list[str] = []  # what could not be released, and what to do about it
@@ -149,8 +149,8 @@ class Controller(ClusterSession):
         if self.slurm is None:
             self.channel = Fleet.local(self.plan.testable[0])
             return
-        if self.trial is not None:
-            self._begin_trial(self.slurm, self.trial, say)
+        if self.retest is not None:
+            self._begin_retest(self.slurm, self.retest, say)
         for suite in submitting:
             self.jobs.submit(suite, self.plan.testable)
         ids = self.jobs.ids()
@@ -173,11 +173,11 @@ class Controller(ClusterSession):
         except SlurmError as error:
             say(f"jobs of runs that were killed may be left: {error}")
 
-    def _begin_trial(self, slurm: Slurm, trial: Trial, say: Callable[[str], None]) -> None:
+    def _begin_retest(self, slurm: Slurm, retest: Retest, say: Callable[[str], None]) -> None:
         """Undrain the nodes on trial; one that does not come is not tested."""
-        trial.begin()
+        retest.begin()
         inventory = self.read_inventory(slurm)
-        problems = {node: Problem(Kind.UNAVAILABLE, why) for node, why in trial.refused.items()}
+        problems = {node: Problem(Kind.UNAVAILABLE, why) for node, why in retest.refused.items()}
         for node, problem in problems.items():
             say(f"{node} is not on trial: {clean(problem.text)}")
         self._replan(inventory, problems)
@@ -383,8 +383,8 @@ class Controller(ClusterSession):
         self._clear_nodes()
         if self._ended is None:
             self._ended = self.ended_early()
-        if self.trial is not None:
-            self.left_behind += self.trial.end()  # while the nodes are held: no other job starts in between
+        if self.retest is not None:
+            self.left_behind += self.retest.end()  # while the nodes are held: no other job starts in between
         self._let_go()
         self.jobs.close()
 

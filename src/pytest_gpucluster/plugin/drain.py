@@ -75,9 +75,9 @@ class UncachedChannel:
         return self._channel.lost
 
     @property
-    def cut(self) -> frozenset[str]:
+    def disconnected(self) -> frozenset[str]:
         """The lost nodes that went with the channel as a whole."""
-        return self._channel.cut
+        return self._channel.disconnected
 
     def ask(self, command: str, *, timeout: float = ANSWER_TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
         """Send a command to all nodes, once in this attempt."""
@@ -207,7 +207,7 @@ def durable(log: EventLog) -> Callable[..., None]:
     return write
 
 
-def trial_reasons(
+def retest_reasons(
     options: Options,
     inventory: Mapping[str, NodeInfo],
     reserved: frozenset[str] | None,
@@ -219,7 +219,7 @@ def trial_reasons(
     return {
         node: info.reason
         for node, info in inventory.items()
-        if node in reserved and node not in edited and drain.fit_for_trial(info)
+        if node in reserved and node not in edited and drain.fit_for_retest(info)
     }
 
 
@@ -376,7 +376,7 @@ class Drainage:
             with self._locked():
                 if self.options.resume:
                     self._resume(actor, self.session)
-                    self._end_trial()
+                    self._end_retest()
                 if grounds:  # now that the budget counts what is drained again
                     actor.drain(grounds, self._limits(), spared=self._spared(grounds))
         except Exception as error:  # noqa: BLE001 - after any error reports are written and nodes released
@@ -440,18 +440,18 @@ class Drainage:
     def _resume(self, actor: drain.DrainExecutor, session: Controller) -> None:
         for node, why in session.edited.items():
             self.lines.append(f"{node} stays drained: {why}")
-        trial = session.trial
+        retest = session.retest
         for node, text in session.own_drains.items():
             reason = drain.read_reason(node, text)
             assert reason is not None  # start has read it
-            on_trial = trial is not None and node in trial.running
+            retested = retest is not None and node in retest.running
             why = self._not_passed(node, reason) or (
-                self._changed_meanwhile(actor, node, text) if on_trial else ""
+                self._changed_meanwhile(actor, node, text) if retested else ""
             )
-            if why or on_trial:
+            if why or retested:
                 self._why[node] = why
                 actor.decide_resume(node, why, text)
-            if trial is not None and on_trial and (why or trial.keep(node)):
+            if retest is not None and retested and (why or retest.keep(node)):
                 continue  # _end_trial reports it
             self._reported.add(node)
             if why:
@@ -479,23 +479,23 @@ class Drainage:
             return ""  # drained with its reason: the run did it, since the shell was killed
         return f"it was changed during its trial: {now.why_unavailable() or changed}"
 
-    def _end_trial(self) -> None:
+    def _end_retest(self) -> None:
         """Drain again the nodes that were not resumed, and report the state of each as Slurm shows it."""
-        trial = self.session.trial if isinstance(self.session, Controller) else None
-        if trial is None:
+        retest = self.session.retest if isinstance(self.session, Controller) else None
+        if retest is None:
             return
-        for problem in trial.end():
+        for problem in retest.end():
             self._loud(f"drain: {clean(problem)}")
-        for node in sorted(trial.ended.keys() - self._reported):
+        for node in sorted(retest.ended.keys() - self._reported):
             self._reported.add(node)
-            result, why = trial.ended[node], self._why.get(node, "the run came to no decision about it")
+            result, why = retest.ended[node], self._why.get(node, "the run came to no decision about it")
             if result == "resumed":
                 self.lines.append(f"{node} is resumed: it passed all checks that drained it")
             elif result == "drained":
-                word = "stays drained" if node in trial.refused else "is drained again"
+                word = "stays drained" if node in retest.refused else "is drained again"
                 self.lines.append(f"{node} {word}: {why}")
             elif result == "left":
-                left = trial.left.get(node, "")
+                left = retest.left.get(node, "")
                 more = f" ({why})" if why and left not in why else ""
                 self.lines.append(f"{node} is left as another user set it during its trial: {left}{more}")
 
@@ -538,7 +538,7 @@ class Drainage:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """An act that did not work is no success; nor is a trial that a run which was stopped early has not ended."""
         signals.ignore()
-        self._end_trial()
+        self._end_retest()
         if self._trouble and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -244,7 +244,7 @@ def untested(
 
     As pytest's own: of the set-up, which failed, and of the teardown, after which other plugins take an item as ended.
     """
-    state = "was lost" if problem.kind in (Kind.LOST, Kind.CUT) else "is not tested"
+    state = "was lost" if problem.kind in (Kind.LOST, Kind.DISCONNECTED) else "is not tested"
     message = f"{node} {state}: {clean(problem.text)}"
     name = f"{junit.NODE_TEST}[{node}]"
     info = session.inventory.get(node)

@@ -137,9 +137,9 @@ class ClusterSession:
             return self._lost_at_end
         return self.channel.lost if self.channel is not None else {}
 
-    def cut(self, node: str) -> bool:
+    def is_disconnected(self, node: str) -> bool:
         """Say whether a node is lost for no fault of its own: the channel to all nodes ended."""
-        return self.channel is not None and node in self.channel.cut
+        return self.channel is not None and node in self.channel.disconnected
 
     def stop(self, suite: Suite, why: str) -> None:
         """End the run at the next item of another suite."""
@@ -149,7 +149,7 @@ class ClusterSession:
         """Return why a node cannot be tested, None where it can."""
         lost = self.lost()
         if node in lost:
-            return Problem(Kind.CUT if self.cut(node) else Kind.LOST, clean(lost[node]))
+            return Problem(Kind.DISCONNECTED if self.is_disconnected(node) else Kind.LOST, clean(lost[node]))
         planned = self.plan.problems.get(node)
         return planned and Problem(planned.kind, clean(planned.text))
 

@@ -28,7 +28,7 @@ from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmErr
 from pytest_gpucluster.core.registry import hooks
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
 from pytest_gpucluster.core.units import parse_option_time, share_of
-from pytest_gpucluster.drain import Trial, lock_path, why_no_rights
+from pytest_gpucluster.drain import Retest, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
 from pytest_gpucluster.plugin import fixtures, runs_tests
 from pytest_gpucluster.plugin.collection import Collection, choose
@@ -39,7 +39,7 @@ from pytest_gpucluster.plugin.drain import (
     durable,
     edited_reasons,
     little_patience,
-    trial_reasons,
+    retest_reasons,
 )
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.items import ItemProtocol, clean, one_line
@@ -288,8 +288,8 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     if options.resume:
         history = history_path(option.history, cluster.history)
         edited = edited_reasons(inventory, cluster.name, history, Path(option.report_dir))
-    on_trial = trial_reasons(options, inventory, reserved, edited)
-    plan = make_plan(cluster, inventory, selection, reserved=reserved, on_trial=on_trial)
+    to_retest = retest_reasons(options, inventory, reserved, edited)
+    plan = make_plan(cluster, inventory, selection, reserved=reserved, to_retest=to_retest)
     check_min_nodes(option.min_nodes, plan.selected)
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
     keep, full = cluster.reports.keep, is_full(config)
@@ -305,9 +305,9 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         if node not in edited and drained_by_gpucluster(inventory, node)
     }
     session.edited = {node: edited[node] for node in plan.selected if node in edited}
-    on_trial = {node: reason for node, reason in on_trial.items() if node in plan.selected}
-    if on_trial and slurm is not None and log is not None:
-        session.trial = Trial(little_patience(slurm), on_trial, durable(log), lock_of(slurm))
+    to_retest = {node: reason for node, reason in to_retest.items() if node in plan.selected}
+    if to_retest and slurm is not None and log is not None:
+        session.retest = Retest(little_patience(slurm), to_retest, durable(log), lock_of(slurm))
     return session, log
 
 

@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pytest_gpucluster.core.safe_json import as_dict, as_list
-from pytest_gpucluster.core.sanitize import cut, printable
+from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import svg
 from pytest_gpucluster.report.atomic_write import write_whole
@@ -377,7 +377,7 @@ def _compared(row: Compared) -> dict[str, Any]:
 
 def _note(text: str) -> str:
     """Return a text of the history, which another user may have written, as it may be shown."""
-    return cut(printable(text), MAX_NOTE)
+    return shorten(printable(text), MAX_NOTE)
 
 
 def _acts(run: Run) -> list[dict[str, Any]]:
@@ -440,4 +440,4 @@ def _suite_table(title: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return cut(printable(value), 600)
+    return shorten(printable(value), 600)

@@ -16,7 +16,7 @@ from pytest_gpucluster.core import units
 from pytest_gpucluster.core.common_cause import Place
 from pytest_gpucluster.core.finding import Action, Advisory, Finding
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite
-from pytest_gpucluster.core.sanitize import cut, printable
+from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.report.proof import CLUSTER, FIT, NOT_PROVED, NOT_TESTED, prove, read_required
 from pytest_gpucluster.report.result import RED, DeviatingVerdict, Result, read_result
 
@@ -471,8 +471,8 @@ def _logs(event: dict[str, Any]) -> list[str]:
 def _example(event: dict[str, Any], node: str) -> dict[str, Any]:
     return {
         "node": node,
-        "text": cut(printable(event.get("text")), _MAX_TEXT),
-        "output": cut(printable(event.get("output")), _MAX_TEXT),
+        "text": shorten(printable(event.get("text")), _MAX_TEXT),
+        "output": shorten(printable(event.get("output")), _MAX_TEXT),
         **_annotation(event),
     }
 
@@ -482,7 +482,7 @@ def _annotation(event: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"by_hand": [], "again": ""}
     slurm: list[str] = []
     for line in as_list(event.get("annotation")):
-        text = cut(printable(line), 1000)
+        text = shorten(printable(line), 1000)
         label, _, rest = text.partition(":")
         if label in {"reproduce", "by hand"}:  # the second: logs of 0.1
             found["by_hand"].append(rest.strip())
@@ -573,12 +573,12 @@ def one_line(value: Any) -> str:
     """Return a text of the log as the model holds it: one line of limited length."""
     if value.__class__ is str and len(value) < _SHORT:
         return _short_line(value)
-    return cut(" ".join(printable(value).split()), _MAX_FIELD)
+    return shorten(" ".join(printable(value).split()), _MAX_FIELD)
 
 
 @lru_cache(1 << 17)  # names and devices of all nodes are in thousands of results
 def _short_line(value: str) -> str:
-    return cut(" ".join(printable(value).split()), _MAX_FIELD)
+    return shorten(" ".join(printable(value).split()), _MAX_FIELD)
 
 
 _READERS: dict[str, Callable[[Run, dict[str, Any]], None]] = {

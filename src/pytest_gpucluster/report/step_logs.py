@@ -7,7 +7,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.sanitize import cut
+from pytest_gpucluster.core.sanitize import shorten
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.atomic_write import harmless
 
@@ -74,4 +74,4 @@ def _cut(text: str) -> str:
 
     Secrets are taken out before: the cut may divide one from its name.
     """
-    return cut(harmless(text.rstrip("\r\n")), MAX_STREAM, gap="\n")
+    return shorten(harmless(text.rstrip("\r\n")), MAX_STREAM, gap="\n")

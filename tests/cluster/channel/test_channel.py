@@ -389,7 +389,7 @@ def test_where_all_nodes_fall_silent_at_once_none_is_to_blame() -> None:
         answers = fleet.ask("true", timeout=600)
         assert {answer.problem.partition(":")[0] for answer in answers.values()} == {"node lost"}
         assert "all 2 nodes are silent" in fleet.lost["one"]
-        assert fleet.cut == {"one", "two"}
+        assert fleet.disconnected == {"one", "two"}
 
 
 def test_endless_rubbish_without_lines_fills_no_memory() -> None:

@@ -136,7 +136,7 @@ def test_a_dead_agent_is_named_and_the_others_go_on(fleet: Fleet, held: Held) ->
     assert "task ended: Killed" in answers[dead].problem
     assert {answer.out for node, answer in answers.items() if node != dead} == {"after\n"}
     assert list(fleet.lost) == [dead]
-    assert not fleet.cut
+    assert not fleet.disconnected
 
 
 def test_a_hung_agent_costs_one_deadline(fleet: Fleet, held: Held) -> None:
@@ -145,7 +145,7 @@ def test_a_hung_agent_costs_one_deadline(fleet: Fleet, held: Held) -> None:
     os.kill(pid, signal.SIGSTOP)
     answers = fleet.ask("echo one", timeout=600)
     assert answers[hung].problem.startswith("node lost: silent for 6 s")
-    assert not fleet.cut
+    assert not fleet.disconnected
     assert {answer.out for node, answer in answers.items() if node != hung} == {"one\n"}
     for number in range(20):
         assert fleet.ask(f"echo {number}", timeout=600)[hung].rc is None
@@ -168,7 +168,7 @@ def test_srun_killed(fleet: Fleet, held: Held) -> None:
     assert {answer.rc for answer in answers.values()} == {None}
     assert all("srun ended (exit -9)" in why for why in fleet.lost.values())
     assert tuple(fleet.lost) == held.nodes
-    assert fleet.cut == set(held.nodes), "no node is to blame"
+    assert fleet.disconnected == set(held.nodes), "no node is to blame"
 
 
 def test_job_cancelled(fleet: Fleet, held: Held) -> None:
@@ -176,7 +176,7 @@ def test_job_cancelled(fleet: Fleet, held: Held) -> None:
     run("scancel", held.job_id)
     wait_for(lambda: tuple(sorted(fleet.lost)) == tuple(sorted(held.nodes)))
     assert fleet.ask("echo after")[held.nodes[0]].problem.startswith("node lost: ")
-    assert fleet.cut == set(held.nodes), fleet.lost
+    assert fleet.disconnected == set(held.nodes), fleet.lost
 
 
 def test_a_job_that_is_not_there(sandbox: Sandbox, cluster: Cluster) -> None:

@@ -741,7 +741,7 @@ def test_clean_searches_the_folder_of_checkpoints(tmp_path: Path, monkeypatch: p
 def test_a_run_clears_what_dead_runs_left_before_it_requests_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     controller = controller_of(None, started=False)
-    controller.channel, controller.trial = None, None
+    controller.channel, controller.retest = None, None
     controller.cluster = cast("Any", SimpleNamespace(access="slurm"))
     controller.plan = cast("Any", SimpleNamespace(testable=("gpu01",)))
     controller.jobs = cast("Any", SimpleNamespace(ids=tuple, refresh_later=lambda: None))

@@ -16,7 +16,7 @@ from pytest_gpucluster.suites.isolation import checks
 from pytest_gpucluster.suites.isolation.exemptions import Exemptions
 from pytest_gpucluster.suites.isolation.logins import Login
 from pytest_gpucluster.suites.isolation.pam import PamFacts
-from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
+from pytest_gpucluster.suites.isolation.steps import MemoryStep, PtyResult, StepPair
 from pytest_gpucluster.suites.os.checks import kernel_log
 
 NODE, MIB = "gpu01", 2**20
@@ -64,13 +64,15 @@ def step(found: dict[str, dict[str, Any]] | None, **ended: Any) -> PayloadResult
     return PayloadResult("isolation", (NODE,), 1, (task,) if found is not None else (), **ended)
 
 
-def trial(first: dict[str, Any] | None = None, second: dict[str, Any] | None = None, **changes: Any) -> Trial:
-    """Return a healthy trial with these facts instead."""
+def step_pair(
+    first: dict[str, Any] | None = None, second: dict[str, Any] | None = None, **changes: Any
+) -> StepPair:
+    """Return a healthy pair of steps with these facts instead."""
     steps = {
         "first": step(facts([0], devices(0)) | (first or {})),
         "second": step(facts([1], devices(1)) | (second or {})),
     }
-    return replace(Trial(steps, {"first": 1, "second": 1}, job=6, job_age=5.0), **changes)
+    return replace(StepPair(steps, {"first": 1, "second": 1}, job=6, job_age=5.0), **changes)
 
 
 def measured(verdict: Verdict) -> list[str]:
@@ -79,9 +81,9 @@ def measured(verdict: Verdict) -> list[str]:
 
 def test_isolated_jobs_pass() -> None:
     verdicts = [
-        checks.cpus(NODE, ALL, trial()),
-        checks.devices(NODE, ALL, trial(), INFO),
-        checks.tmp(NODE, ALL, trial()),
+        checks.cpus(NODE, ALL, step_pair()),
+        checks.devices(NODE, ALL, step_pair(), INFO),
+        checks.tmp(NODE, ALL, step_pair()),
         checks.pam_slurm_adopt(ADOPTING, "", "Alloc,Contain"),
     ]
     assert [it.outcome for it in verdicts] == [Outcome.PASSED] * 4
@@ -99,7 +101,7 @@ def test_no_check_drains() -> None:
 
 def test_cpus_of_the_whole_node_fail() -> None:
     both = {"cpus": {"bound": [0], "reach": [0, 1], "cores": 2}}
-    assert measured(checks.cpus(NODE, ALL, trial(both, both))) == [
+    assert measured(checks.cpus(NODE, ALL, step_pair(both, both))) == [
         "first step: can use CPU 0, 1 of 2 cores", "second step: can use CPU 0, 1 of 2 cores",
         "CPUs of two steps: both can use 0, 1",
     ]  # fmt: skip
@@ -108,21 +110,21 @@ def test_cpus_of_the_whole_node_fail() -> None:
 def test_both_threads_of_a_core_are_one_core() -> None:
     threads = {"cpus": {"bound": [3], "reach": [3, 67], "cores": 1}}
     others = {"cpus": {"bound": [4], "reach": [4, 68], "cores": 1}}
-    assert checks.cpus(NODE, ALL, trial(threads, others)).outcome is Outcome.PASSED
+    assert checks.cpus(NODE, ALL, step_pair(threads, others)).outcome is Outcome.PASSED
 
 
 def test_two_steps_on_one_cpu_fail_only_if_they_ran_at_the_same_time() -> None:
     same = {"cpus": {"bound": [0], "reach": [0], "cores": 1}}
-    assert measured(checks.cpus(NODE, ALL, trial(same, same))) == ["CPUs of two steps: both can use 0"]
-    apart = trial(same, same | {"met": {"met": False}})
+    assert measured(checks.cpus(NODE, ALL, step_pair(same, same))) == ["CPUs of two steps: both can use 0"]
+    apart = step_pair(same, same | {"met": {"met": False}})
     assert checks.cpus(NODE, ALL, apart).reason == checks.APART
     assert checks.cpus(NODE, ALL, apart).outcome is Outcome.NOT_CHECKED
 
 
 def test_unknown_cores_and_missing_steps_are_not_checked() -> None:
-    unknown = trial({"cpus": {"bound": [0], "reach": [0, 2], "cores": 0}})
+    unknown = step_pair({"cpus": {"bound": [0], "reach": [0, 2], "cores": 0}})
     assert checks.cpus(NODE, ALL, unknown).outcome is Outcome.NOT_CHECKED
-    silent = trial(steps={"first": step(facts([0], {})), "second": step(None, problem="srun: cancelled")})
+    silent = step_pair(steps={"first": step(facts([0], {})), "second": step(None, problem="srun: cancelled")})
     assert checks.cpus(NODE, ALL, silent).reason == "second step: srun: cancelled"
     assert checks.cpus(NODE, ALL, None).reason == checks.NO_STEP
 
@@ -143,7 +145,7 @@ def test_what_is_exempt_is_not_applicable() -> None:
 
 def test_all_gpus_of_the_node_fail() -> None:
     every = {"devices": {"files": devices(0, 1, 2, 3)}}
-    verdict = checks.devices(NODE, ALL, trial(every, every), INFO)
+    verdict = checks.devices(NODE, ALL, step_pair(every, every), INFO)
     assert [it.part for it in verdict.findings] == [
         "device files of the first step", "device files of the second step", "GPUs of two steps",
     ]  # fmt: skip
@@ -154,39 +156,42 @@ def test_a_device_without_driver_counts_as_opened() -> None:
     # the cgroup permits it: ENXIO, ENODEV or EIO come from the driver
     for error in (errno.ENXIO, errno.ENODEV, errno.EIO):
         files = devices() | {"/dev/nvidia0": error}
-        assert checks.devices(NODE, ALL, trial({"devices": {"files": files}}), INFO).outcome is Outcome.PASSED
+        assert (
+            checks.devices(NODE, ALL, step_pair({"devices": {"files": files}}), INFO).outcome
+            is Outcome.PASSED
+        )
 
 
 def test_a_step_that_cannot_open_its_gpu_fails() -> None:
-    verdict = checks.devices(NODE, ALL, trial({"devices": {"files": devices()}}), INFO)
+    verdict = checks.devices(NODE, ALL, step_pair({"devices": {"files": devices()}}), INFO)
     assert measured(verdict) == ["device files of the first step: 0 can be opened"]
 
 
 def test_the_same_gpu_in_two_steps_fails() -> None:
-    verdict = checks.devices(NODE, ALL, trial(second={"devices": {"files": devices(0)}}), INFO)
+    verdict = checks.devices(NODE, ALL, step_pair(second={"devices": {"files": devices(0)}}), INFO)
     assert measured(verdict) == ["GPUs of two steps: both can open /dev/nvidia0"]
 
 
 def test_a_gpu_that_slurm_does_not_manage_is_a_warning() -> None:
     # a fifth GPU, for the display: gres.conf has four
     first, second = ({"devices": {"files": devices(n) | {"/dev/nvidia4": 0}}} for n in (0, 1))
-    verdict = checks.devices(NODE, ALL, trial(first, second), INFO)
+    verdict = checks.devices(NODE, ALL, step_pair(first, second), INFO)
     assert verdict.outcome is Outcome.PASSED
     assert [it.part for it in verdict.advisories] == ["/dev/nvidia4"]
     both = {"devices": {"files": devices(0, 1) | {"/dev/nvidia4": 0}}}
-    assert checks.devices(NODE, ALL, trial(both, both), INFO).outcome is Outcome.FAILED
+    assert checks.devices(NODE, ALL, step_pair(both, both), INFO).outcome is Outcome.FAILED
 
 
 @pytest.mark.parametrize("files", [{}, dict.fromkeys(devices(), errno.EACCES)])
 def test_no_device_file_or_no_permission_is_not_checked(files: dict[str, int]) -> None:
-    found = trial({"devices": {"files": files}}, {"devices": {"files": files}})
+    found = step_pair({"devices": {"files": files}}, {"devices": {"files": files}})
     assert checks.devices(NODE, ALL, found, INFO).outcome is Outcome.NOT_CHECKED
 
 
 def test_nodes_without_gpus_or_with_mig_are_not_applicable() -> None:
     for gres in ({}, {"gpu:1g.10gb": 7}):
         info = replace(INFO, gres=gres)
-        assert checks.devices(NODE, ALL, trial(), info).outcome is Outcome.NOT_APPLICABLE
+        assert checks.devices(NODE, ALL, step_pair(), info).outcome is Outcome.NOT_APPLICABLE
 
 
 # -- temporary folders
@@ -208,7 +213,7 @@ def test_nodes_without_gpus_or_with_mig_are_not_applicable() -> None:
     ],
 )
 def test_who_has_a_folder(change: dict[str, Any], private: bool | None) -> None:
-    found = trial({"folders": {"found": {"/tmp": TMP | change}}})
+    found = step_pair({"folders": {"found": {"/tmp": TMP | change}}})
     verdict = checks.tmp(NODE, ALL, found)
     outcomes = {True: Outcome.PASSED, False: Outcome.FAILED, None: Outcome.NOT_CHECKED}
     assert verdict.outcome is outcomes[private], verdict
@@ -216,65 +221,65 @@ def test_who_has_a_folder(change: dict[str, Any], private: bool | None) -> None:
 
 def test_a_folder_that_is_missing_or_a_job_of_unknown_age_is_not_checked() -> None:
     gone = {"found": {"/tmp": {"error": "[Errno 2] No such file or directory: '/tmp'"}}}
-    assert checks.tmp(NODE, ALL, trial({"folders": gone})).outcome is Outcome.NOT_CHECKED
-    assert checks.tmp(NODE, ALL, trial(job_age=None)).reason.startswith("/dev/shm: only root")
+    assert checks.tmp(NODE, ALL, step_pair({"folders": gone})).outcome is Outcome.NOT_CHECKED
+    assert checks.tmp(NODE, ALL, step_pair(job_age=None)).reason.startswith("/dev/shm: only root")
 
 
 # -- memory
 
 
-def memory_trial(found: dict[str, dict[str, Any]], **changes: Any) -> MemoryTrial:
+def memory_step(found: dict[str, dict[str, Any]], **changes: Any) -> MemoryStep:
     ended = {key: changes.pop(key) for key in ("signal", "task_rc") if key in changes}
     given = {"limit": 256 * MIB, "most": 256 * MIB, "reported": True, **changes}
-    return MemoryTrial(step(found, **ended), **given)
+    return MemoryStep(step(found, **ended), **given)
 
 
 BELOW = {"below": {"bytes": 64 * MIB}}
 
 
 def test_a_task_that_is_ended_above_its_limit_passes() -> None:
-    verdict = checks.memory(NODE, ALL, memory_trial(BELOW, signal=9, task_rc=137))
+    verdict = checks.memory(NODE, ALL, memory_step(BELOW, signal=9, task_rc=137))
     assert (verdict.outcome, verdict.advisories) == (Outcome.PASSED, ())
-    silent = checks.memory(NODE, ALL, memory_trial(BELOW, signal=9, task_rc=137, reported=False))
+    silent = checks.memory(NODE, ALL, memory_step(BELOW, signal=9, task_rc=137, reported=False))
     assert silent.outcome is Outcome.PASSED
     assert [it.expected for it in silent.advisories] == ["OUT_OF_MEMORY"]
 
 
 def test_a_task_that_keeps_twice_its_limit_fails() -> None:
     held = {"held": {"resident": 526 * MIB, "swapped": 0, "taken": 512 * MIB}}
-    verdict = checks.memory(NODE, ALL, memory_trial(BELOW | held))
+    verdict = checks.memory(NODE, ALL, memory_step(BELOW | held))
     assert measured(verdict) == ["task with --mem=256M: has 526 MiB of memory and was not ended"]
 
 
 def test_memory_in_swap_is_a_warning() -> None:
     held = {"held": {"resident": 255 * MIB, "swapped": 270 * MIB, "taken": 512 * MIB}}
-    verdict = checks.memory(NODE, ALL, memory_trial(BELOW | held))
+    verdict = checks.memory(NODE, ALL, memory_step(BELOW | held))
     assert verdict.outcome is Outcome.PASSED
     assert "270 MiB" in verdict.advisories[0].measured
 
 
 def test_a_node_that_leaves_service_meanwhile_fails() -> None:
     states = {NODE: 'DRAINING: "Kill task failed" by root since 2026-11-23T15:00:00'}
-    verdict = checks.memory(NODE, ALL, memory_trial(BELOW, signal=9, states=states))
+    verdict = checks.memory(NODE, ALL, memory_step(BELOW, signal=9, states=states))
     assert measured(verdict) == [f"node: after the task: {states[NODE]}"]
 
 
 def test_a_task_that_was_ended_far_below_its_limit() -> None:
-    assert checks.memory(NODE, ALL, memory_trial({}, signal=9)).outcome is Outcome.FAILED
+    assert checks.memory(NODE, ALL, memory_step({}, signal=9)).outcome is Outcome.FAILED
     # without a report of Slurm anything may have ended it
-    assert checks.memory(NODE, ALL, memory_trial({}, signal=9, reported=False)).outcome is Outcome.NOT_CHECKED
+    assert checks.memory(NODE, ALL, memory_step({}, signal=9, reported=False)).outcome is Outcome.NOT_CHECKED
 
 
 @pytest.mark.parametrize(
-    "trial",
+    "memory_step",
     [
-        memory_trial({"refused": {"reason": "vm.panic_on_oom is 1: the kernel might panic"}}),
-        memory_trial(BELOW, task_rc=1),
+        memory_step({"refused": {"reason": "vm.panic_on_oom is 1: the kernel might panic"}}),
+        memory_step(BELOW, task_rc=1),
         None,
     ],
 )
-def test_what_proves_nothing_about_memory_is_not_checked(trial: MemoryTrial | None) -> None:
-    assert checks.memory(NODE, ALL, trial).outcome is Outcome.NOT_CHECKED
+def test_what_proves_nothing_about_memory_is_not_checked(memory_step: MemoryStep | None) -> None:
+    assert checks.memory(NODE, ALL, memory_step).outcome is Outcome.NOT_CHECKED
 
 
 def test_the_kernel_log_of_the_ended_task_fails_no_other_check(tmp_path: Any) -> None:

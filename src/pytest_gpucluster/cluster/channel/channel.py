@@ -75,7 +75,7 @@ class Channel(Protocol):
         """{node: why it no longer answers}."""
 
     @property
-    def cut(self) -> frozenset[str]:
+    def disconnected(self) -> frozenset[str]:
         """The nodes that were lost with the whole channel, without a fault of their own."""
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
@@ -198,7 +198,7 @@ class Fleet:
         self._task = {node: task for task, node in enumerate(self.nodes)}
         self._changed = threading.Condition()
         self._lost: dict[str, str] = {}
-        self._cut: set[str] = set()
+        self._disconnected: set[str] = set()
         self._cancelled = False  # the whole step was ended from outside
         self.launch_failed: dict[str, str] = {}  # nodes without an agent, which ended all other agents
         self._started = time.monotonic()
@@ -247,10 +247,10 @@ class Fleet:
             return dict(self._lost)
 
     @property
-    def cut(self) -> frozenset[str]:
+    def disconnected(self) -> frozenset[str]:
         """The nodes that were lost with the whole channel, without a fault of their own."""
         with self._changed:
-            return frozenset(self._cut)
+            return frozenset(self._disconnected)
 
     def wait_started(self) -> None:
         """Wait until the agent of every node has started or its node is lost."""
@@ -388,7 +388,9 @@ class Fleet:
             self._ready[node], self._coder[node] = time.monotonic(), frame.fields[1]
         elif frame.kind == "Q":
             # it could still report its end: the node is not at fault
-            self._lose(node, f"its agent exited: {frame.fields[0].decode(errors='replace')}", cut=True)
+            self._lose(
+                node, f"its agent exited: {frame.fields[0].decode(errors='replace')}", disconnected=True
+            )
 
     def _take_of_command(self, node: str, frame: Frame) -> None:
         query = self._flying.get(frame.number)
@@ -418,8 +420,8 @@ class Fleet:
             self._count_garbage(node, damage)
         elif part.rc in _ENDED_BY_DEADLINE and part.ended - self._began(query, node) >= query.seconds * 0.95:
             rc, problem = None, f"timed out after {query.seconds} s"
-        cut = part.out.truncated or part.err.truncated
-        return Answer(node, rc, stdout, stderr, problem, cut, query.sent_at, time.time())
+        truncated = part.out.truncated or part.err.truncated
+        return Answer(node, rc, stdout, stderr, problem, truncated, query.sent_at, time.time())
 
     def _began(self, query: _Query, node: str) -> float:
         """Return the earliest start on a node: an agent that starts late reads waiting commands first."""
@@ -440,14 +442,14 @@ class Fleet:
 
     # --- lost nodes
 
-    def _lose(self, node: str, why: str, *, cut: bool = False) -> None:
-        """Mark a node as lost and answer its open queries with the reason. `cut`: it is not at fault."""
+    def _lose(self, node: str, why: str, *, disconnected: bool = False) -> None:
+        """Mark a node as lost and answer its open queries with the reason. `disconnected`: it is not at fault."""
         with self._changed:
             if node in self._lost:
                 return
             self._lost[node] = why
-            if cut:
-                self._cut.add(node)
+            if disconnected:
+                self._disconnected.add(node)
             for query in [*self._flying.values(), *self._queue]:
                 if node in query.nodes:
                     self._answer(query, Answer(node, None, problem=f"{LOST}{why}", sent=query.sent_at))
@@ -459,7 +461,7 @@ class Fleet:
 
     def _lose_all(self, why: str) -> None:
         for node in self.nodes:
-            self._lose(node, why, cut=True)
+            self._lose(node, why, disconnected=True)
 
     def _read_errors(self) -> None:
         assert self._popen.stderr is not None
@@ -487,7 +489,7 @@ class Fleet:
         else:
             error = self._last_error.get(node, "")
             why = f"its agent's task ended: {reported.why}{f' ({error})' if error else ''}: see slurmd's log there"
-        self._lose(node, why, cut=reported.revoked or (self._cancelled and not reported.launch))
+        self._lose(node, why, disconnected=reported.revoked or (self._cancelled and not reported.launch))
 
     def _named(self, nodes: str, tasks: str) -> list[str]:
         """Return the channel's nodes among those that srun names by task number or by hostlist."""
@@ -533,7 +535,7 @@ class Fleet:
                 self._lose(
                     node,
                     f"no agent started within {patience:.0f} s{output}: see slurmd's log there",
-                    cut=nowhere,
+                    disconnected=nowhere,
                 )
 
     def _patience(self) -> float:
@@ -578,7 +580,7 @@ class Fleet:
                 why = f"silent for {self._ping_timeout:g} s: hung or unreachable; see its console and slurmd"
                 if all_silent:
                     why = f"all {len(silent)} nodes are silent for {self._ping_timeout:g} s: check srun's machine"
-                self._lose(node, why, cut=all_silent)
+                self._lose(node, why, disconnected=all_silent)
             self._pinged = 0.0
         if not waiting:
             self._pinged = 0.0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.core.probe import Answer
 
-_METHODS = ("ask", "ask_node", "prefetch", "lost", "cut", "nodes")
+_METHODS = ("ask", "ask_node", "prefetch", "lost", "disconnected", "nodes")
 MAX_PATH = 107  # bytes of a socket's path: sun_path of unix(7), less its end
 SOCKET = "s"
 _GONE = (EOFError, OSError, AuthenticationError)
@@ -234,10 +234,10 @@ class FleetClient:
         return lost
 
     @property
-    def cut(self) -> frozenset[str]:
+    def disconnected(self) -> frozenset[str]:
         """The nodes that were lost with the whole channel."""
-        cut: frozenset[str] = self._call("cut")
-        return cut
+        disconnected: frozenset[str] = self._call("disconnected")
+        return disconnected
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
         """Run a command on all nodes at once; the controller caches the answers for all workers."""

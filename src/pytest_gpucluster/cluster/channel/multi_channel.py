@@ -31,9 +31,9 @@ class JoinedChannel:
         return {node: why for part in self._parts for node, why in part.lost.items()}
 
     @property
-    def cut(self) -> frozenset[str]:
+    def disconnected(self) -> frozenset[str]:
         """The nodes that were lost with the channel of their part."""
-        return frozenset().union(*(part.cut for part in self._parts))
+        return frozenset().union(*(part.disconnected for part in self._parts))
 
     def ask(self, command: str, *, timeout: float = 30.0, cap: int = 1 << 20) -> dict[str, Answer]:
         """Run a command on all nodes of all parts."""

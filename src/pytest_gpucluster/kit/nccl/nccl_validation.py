@@ -162,8 +162,8 @@ def _verdict(problems: Sequence[_Problem], found: Sequence[Metric]) -> Verdict:
 
 def is_consequence(finding: Finding) -> bool:
     """Return whether a finding only reports that the run did not end: other findings have the reason."""
-    cut = finding.part in _CUT or finding.measured.endswith(" tables")
-    return cut or finding.measured.startswith("exit code")
+    incomplete = finding.part in _CUT or finding.measured.endswith(" tables")
+    return incomplete or finding.measured.startswith("exit code")
 
 
 def _problem(part: str, measured: str, expected: str, cause: str, hint: str) -> _Problem:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.isolation.exemptions import Exemptions
     from pytest_gpucluster.suites.isolation.logins import Login
     from pytest_gpucluster.suites.isolation.pam import PamFacts
-    from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
+    from pytest_gpucluster.suites.isolation.steps import MemoryStep, PtyResult, StepPair
 
 T = TypeVar("T")
 Facts = dict[str, dict[str, Any]]
@@ -46,10 +46,10 @@ _DAEMON = "on the node: diff its cgroup.conf with that of the controller; system
     hint=f"srun -w NODE --exact -c1 sh -c 'taskset -pc 0-999 $$; taskset -pc $$'; {_DAEMON}",
     action=Action.CONFIGURE,
 )
-def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
+def cpus(node_name: str, exempt: Exemptions, step_pair: StepPair | None) -> Judgement:
     """Judge that a step can use its own CPUs only, also if it requests all, and that two steps share none."""
     exempt.require("cpus")
-    found, missing = _facts(_tried(trial), node_name, "cpus")
+    found, missing = _facts(_tried(step_pair), node_name, "cpus")
     yield from missing
     for role, facts in found.items():
         cores, reach = facts["cpus"]["cores"], facts["cpus"]["reach"]
@@ -68,15 +68,17 @@ def cpus(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     hint=f"srun -w NODE --gres=gpu:1 nvidia-smi -L; gres.conf of the node; {_DAEMON}",
     action=Action.CONFIGURE,
 )
-def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeInfo | None) -> Judgement:
+def devices(
+    node_name: str, exempt: Exemptions, step_pair: StepPair | None, info: NodeInfo | None
+) -> Judgement:
     """Judge that a step can open the device files of its own GPUs only."""
     exempt.require("devices")
     if info is None or not info.gpus:
         raise NotApplicable("Slurm has no GPUs on this node")
     if info.allocates_mig:
         raise NotApplicable("MIG instances of one GPU share its device file")
-    trial = _tried(trial)
-    found, missing = _facts(trial, node_name, "devices")
+    step_pair = _tried(step_pair)
+    found, missing = _facts(step_pair, node_name, "devices")
     yield from missing
     if not found:
         return
@@ -90,7 +92,7 @@ def devices(node_name: str, exempt: Exemptions, trial: Trial | None, info: NodeI
         yield Advisory(listed(sorted(free)), "every job can open it", "a GPU of gres.conf, or no device file")
         opened = [(reached or set()) - free for reached in opened]
     for role, reached in zip(found, opened, strict=True):
-        given = trial.gpus[role]
+        given = step_pair.gpus[role]
         if reached is not None and len(reached) != given:
             shown = f": {listed(sorted(reached))}" if reached else ""
             part, expected = f"device files of the {role} step", f"{given}, the number of its GPUs"
@@ -135,11 +137,11 @@ def _disjoint(
     "are private",
     action=Action.CONFIGURE,
 )
-def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
+def tmp(node_name: str, exempt: Exemptions, step_pair: StepPair | None) -> Judgement:
     """Judge that /tmp and /dev/shm of a job are not those of the node, which all its jobs would share."""
     exempt.require("tmp")
-    trial = _tried(trial)
-    found, missing = _facts(trial, node_name, "folders")
+    step_pair = _tried(step_pair)
+    found, missing = _facts(step_pair, node_name, "folders")
     if not found:
         yield from missing
         return
@@ -147,7 +149,7 @@ def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
         if facts["error"]:
             yield NotAvailable(f"{folder}: {facts['error']}")
             continue
-        private = _private(facts, trial)
+        private = _private(facts, step_pair)
         if private is None:
             yield NotAvailable(
                 f"{folder}: only root can compare it with that of the node: sudo: true in the cluster file"
@@ -163,26 +165,26 @@ def tmp(node_name: str, exempt: Exemptions, trial: Trial | None) -> Judgement:
     action=Action.CONFIGURE,
     marks=("intrusive",),  # the kernel ends a process for want of memory, and logs it
 )
-def memory(node_name: str, exempt: Exemptions, memory_trial: MemoryTrial | None) -> Judgement:
+def memory(node_name: str, exempt: Exemptions, memory_step: MemoryStep | None) -> Judgement:
     """Judge that a task above its memory limit is ended, one below it lives, and the node stays in service."""
     exempt.require("memory")
-    trial = _tried(memory_trial)
-    facts = trial.step.last_facts(node_name)
-    if state := trial.states.get(node_name):
+    tried = _tried(memory_step)
+    facts = tried.step.last_facts(node_name)
+    if state := tried.states.get(node_name):
         yield Finding("node", f"after the task: {state}", "in service")
     if refused := facts.get("refused"):
         raise NotAvailable(str(refused["reason"]))
-    limit = units.format_size(trial.limit)
-    part = f"task with --mem={trial.limit >> 20}M"
+    limit = units.format_size(tried.limit)
+    part = f"task with --mem={tried.limit >> 20}M"
     if held := facts.get("held"):
-        yield from _held(part, held, trial)
-    elif "below" in facts and _killed(_task_of(trial.step, node_name)):
-        if not trial.reported:
+        yield from _held(part, held, tried)
+    elif "below" in facts and _killed(_task_of(tried.step, node_name)):
+        if not tried.reported:
             yield Advisory(part, "ended, and Slurm does not report why", "OUT_OF_MEMORY")
-    elif _killed(_task_of(trial.step, node_name)) and trial.reported:
+    elif _killed(_task_of(tried.step, node_name)) and tried.reported:
         yield Finding(part, f"ended below a quarter of {limit}", f"lives below {limit}")
     else:
-        raise NotAvailable(trial.step.silence(node_name))
+        raise NotAvailable(tried.step.silence(node_name))
 
 
 @check(
@@ -283,17 +285,17 @@ def pty(ptys: Sequence[PtyResult]) -> Judgement:
             yield Finding(one.node, f"exit status {one.rc}", f"exit status {EXIT_CODE} of the shell")
 
 
-def _tried(trial: T | None) -> T:
-    if trial is None:
+def _tried(result: T | None) -> T:
+    if result is None:
         raise NotAvailable(NO_STEP)
-    return trial
+    return result
 
 
-def _facts(trial: Trial, node: str, kind: str) -> tuple[dict[str, Facts], list[NotAvailable]]:
+def _facts(step_pair: StepPair, node: str, kind: str) -> tuple[dict[str, Facts], list[NotAvailable]]:
     """Return {role: facts of the node} of the steps that reported this kind, and why the others did not."""
     found: dict[str, Facts] = {}
     missing: list[NotAvailable] = []
-    for role, step in trial.steps.items():
+    for role, step in step_pair.steps.items():
         facts = {key: dict(fact) for key, fact in step.last_facts(node).items()}
         if kind in facts:
             found[role] = facts
@@ -306,7 +308,7 @@ def _cpus(numbers: Sequence[int]) -> str:
     return f"CPU {listed(numbers)}"
 
 
-def _private(facts: Mapping[str, Any], trial: Trial) -> bool | None:
+def _private(facts: Mapping[str, Any], step_pair: StepPair) -> bool | None:
     """Return whether a folder belongs to the job alone; None if that is unknown.
 
     It does not if the first process of the node has the same one, if nothing is mounted there, if systemd mounted it for
@@ -316,24 +318,26 @@ def _private(facts: Mapping[str, Any], trial: Trial) -> bool | None:
     root = facts["root"]
     if root is None or facts["own"] == facts["node"]:
         return False
-    if any(part.lstrip(".") == str(trial.job) for part in root.split("/")):
+    if any(part.lstrip(".") == str(step_pair.job) for part in root.split("/")):
         return True
     if "/systemd-private-" in root:
         return False
-    if trial.job_age is not None and facts["age"] >= 0:
-        if facts["age"] > trial.job_age + YOUNGER:
+    if step_pair.job_age is not None and facts["age"] >= 0:
+        if facts["age"] > step_pair.job_age + YOUNGER:
             return False
-        if facts["uptime"] > trial.job_age + 2 * YOUNGER:
+        if facts["uptime"] > step_pair.job_age + 2 * YOUNGER:
             return True
     return True if facts["node"] else None
 
 
-def _held(part: str, held: Mapping[str, Any], trial: MemoryTrial) -> Judgement:
+def _held(part: str, held: Mapping[str, Any], memory_step: MemoryStep) -> Judgement:
     """Judge a task that was not ended: memory beyond its limit must be in swap (ConstrainSwapSpace=no)."""
     resident, swapped = (units.format_size(held[key]) for key in ("resident", "swapped"))
-    if held["resident"] > trial.most:
+    if held["resident"] > memory_step.most:
         yield Finding(
-            part, f"has {resident} of memory and was not ended", f"ended at {units.format_size(trial.most)}"
+            part,
+            f"has {resident} of memory and was not ended",
+            f"ended at {units.format_size(memory_step.most)}",
         )
     else:
         yield Advisory(

@@ -44,7 +44,7 @@ _OUT_OF_MEMORY = re.compile(r"oom.?kill|out.of.memory", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Trial:
+class StepPair:
     """Two steps that run at the same time on all nodes of an allocation, by role, and the GPUs of each on a node.
 
     `job`: the id of the job; `job_age`: its seconds at the end of the steps, None if unknown.
@@ -57,7 +57,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class MemoryTrial:
+class MemoryStep:
     """A step whose tasks exceed their limit. `most`: bytes that a task may use; `taken`: that it tries to use.
 
     `reported`: Slurm reported that memory ran out; `states`: {node: why Slurm took it out of service meanwhile}.
@@ -113,7 +113,7 @@ class Isolation:
         """Seconds for a step: slurmctld and srun serve all tasks."""
         return self.config.deadline + _SECONDS_PER_NODE * len(self.nodes)
 
-    def try_all(self) -> Trial:
+    def try_all(self) -> StepPair:
         """Run two steps, each with its own CPU, memory and, if the nodes have them, GPU."""
         least = min((self._inventory[node].gpus for node in self.nodes if node in self._inventory), default=0)
         gpus = {"first": min(1, least), "second": int(least > 1)}
@@ -131,7 +131,7 @@ class Isolation:
 
         with ThreadPoolExecutor(len(ROLES)) as pool:
             steps = dict(zip(ROLES, pool.map(run, ROLES), strict=True))
-        return Trial(steps, gpus, self.allocation.job_id, self._job_age())
+        return StepPair(steps, gpus, self.allocation.job_id, self._job_age())
 
     def _job_age(self) -> float | None:
         """Return the seconds that the job has run (squeue's %M, as 1-02:03:04 or 0:12), None if Slurm does not answer."""
@@ -153,7 +153,7 @@ class Isolation:
             timeout=self.timeout,
         )
 
-    def exceed_memory(self) -> MemoryTrial:
+    def exceed_memory(self) -> MemoryStep:
         """Run one task per node that takes twice the memory that it may use; then read the states of the nodes."""
         limit = self.config.step_memory >> 20 << 20
         most = int(limit * self.exempt.allowed_memory)
@@ -171,10 +171,10 @@ class Isolation:
         before = self._in_service()
         output: list[str] = []
         step = self._run(request, output)
-        trial = MemoryTrial(step, limit, most, bool(_OUT_OF_MEMORY.search("\n".join(output))))
+        memory_step = MemoryStep(step, limit, most, bool(_OUT_OF_MEMORY.search("\n".join(output))))
         after = self._in_service()
         lost = {node: after.get(node, "") for node in self.nodes if before.get(node) == ""}
-        return replace(trial, states={node: why for node, why in lost.items() if why})
+        return replace(memory_step, states={node: why for node, why in lost.items() if why})
 
     def _in_service(self) -> dict[str, str]:
         """Return {node: why it is out of service, '' if it is not}, as Slurm shows it now; {} if Slurm does not answer."""
@@ -249,11 +249,11 @@ def read_terminal(text: str) -> tuple[str | None, str]:
     return size, last
 
 
-def trials(session: Any, config: IsolationConfig, exempt: Exemptions) -> dict[str, Trial]:
-    """Return {node: the trial of its allocation}; {} if there is nothing to test."""
+def step_pairs_of(session: Any, config: IsolationConfig, exempt: Exemptions) -> dict[str, StepPair]:
+    """Return {node: the steps of its allocation}; {} if there is nothing to test."""
     if not exempt.any_step:
         return {}
-    found: dict[str, Trial] = {}
+    found: dict[str, StepPair] = {}
     for one in Isolation.of_allocations(session, config, exempt):
         found |= dict.fromkeys(one.nodes, one.try_all())
     return found

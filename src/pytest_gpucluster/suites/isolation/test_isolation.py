@@ -14,7 +14,7 @@ from pytest_gpucluster.suites.isolation.config import IsolationConfig
 from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
 from pytest_gpucluster.suites.isolation.logins import logins_with_job, why_unadoptable
 from pytest_gpucluster.suites.isolation.pam import PAM
-from pytest_gpucluster.suites.isolation.steps import Isolation, trials
+from pytest_gpucluster.suites.isolation.steps import Isolation, step_pairs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.isolation.exemptions import Exemptions
     from pytest_gpucluster.suites.isolation.logins import Login
     from pytest_gpucluster.suites.isolation.pam import PamFacts
-    from pytest_gpucluster.suites.isolation.steps import MemoryTrial, PtyResult, Trial
+    from pytest_gpucluster.suites.isolation.steps import MemoryStep, PtyResult, StepPair
 
 pam = probed(PAM)
 pams = fleet_probed(PAM)
@@ -58,31 +58,31 @@ def prolog_flags(isolation_slurm: Slurm) -> str:
 
 
 @fact(once=True)
-def all_trials(
+def step_pairs(
     allocation: Allocation,
     gpucluster_session: ClusterSession,
     section: IsolationConfig,
     exempt: Exemptions,
-) -> dict[str, Trial]:  # must be held
-    """Two steps that run at the same time, on all nodes of every allocation: {node: trial}."""
-    return trials(gpucluster_session, section, exempt)
+) -> dict[str, StepPair]:  # must be held
+    """Two steps that run at the same time, on all nodes of every allocation, by node."""
+    return step_pairs_of(gpucluster_session, section, exempt)
 
 
 @fact
-def trial(all_trials: dict[str, Trial], node: Node) -> Trial | None:
+def step_pair(step_pairs: dict[str, StepPair], node: Node) -> StepPair | None:
     """The two steps of the item's node, None if they were not run."""
-    return all_trials.get(node.name)
+    return step_pairs.get(node.name)
 
 
 @fact(once=True)
-def memory_trials(
+def memory_steps(
     allocation: Allocation,
     gpucluster_session: ClusterSession,
     section: IsolationConfig,
     exempt: Exemptions,
-) -> dict[str, MemoryTrial]:  # must be held
-    """A task per node that exceeds its memory, in every allocation: {node: trial}; {} if that is not tested."""
-    found: dict[str, MemoryTrial] = {}
+) -> dict[str, MemoryStep]:  # must be held
+    """A task per node that exceeds its memory, in every allocation, by node; {} if that is not tested."""
+    found: dict[str, MemoryStep] = {}
     if not exempt.memory:
         for one in Isolation.of_allocations(gpucluster_session, section, exempt):
             found |= dict.fromkeys(one.nodes, one.exceed_memory())
@@ -90,9 +90,9 @@ def memory_trials(
 
 
 @fact
-def memory_trial(memory_trials: dict[str, MemoryTrial], node: Node) -> MemoryTrial | None:
+def memory_step(memory_steps: dict[str, MemoryStep], node: Node) -> MemoryStep | None:
     """The task of the item's node, None if none was run."""
-    return memory_trials.get(node.name)
+    return memory_steps.get(node.name)
 
 
 @fact(once=True)

@@ -160,7 +160,7 @@ usual_links = fact(lambda node, all_links: {name: peers.of(node.twins) for name,
 
 total_memory = fact(lambda memory: memory.total)
 online_cpus = fact(lambda cpus: cpus.online)
-lost = fact(lambda node_name, fleet: None if node_name in fleet.cut else fleet.lost.get(node_name))
+lost = fact(lambda node_name, fleet: None if node_name in fleet.disconnected else fleet.lost.get(node_name))
 usual_name_time = fact(once=True)(os_network.usual_seconds)
 owners = fact(once=True)(os_network.owners)
 common_time = fact(once=True)(
@@ -295,7 +295,7 @@ def writes(node: Node, gpucluster_session: ClusterSession) -> dict[str, str]:
 def answer(node: Node, gpucluster_session: ClusterSession) -> Answer:
     """The node's answer to `true`; an error if the channel to all nodes was lost."""
     answer = gpucluster_session.answer(node.name, RESPONDS)
-    if answer.rc is None and gpucluster_session.cut(node.name):
+    if answer.rc is None and gpucluster_session.is_disconnected(node.name):
         raise ProbeError(f"{RESPONDS.name} on {node}: {answer.problem}")
     return answer
 
