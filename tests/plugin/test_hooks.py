@@ -38,7 +38,7 @@ def ended(history: History | None) -> tuple[Any, list[set[str]], list[str]]:
     hooks.session = SimpleNamespace(inventory=nodes, cluster=SimpleNamespace(reports=ReportsConfig(keep=1)))
     hooks.reports = SimpleNamespace(is_published=True, close=close)
     hooks.config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda _name: history))
-    hooks.say = printed.append
+    hooks.write_message = printed.append
     return hooks, kept, printed
 
 

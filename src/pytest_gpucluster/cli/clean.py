@@ -155,7 +155,10 @@ def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> 
     from pytest_gpucluster.core.registry import hooks
 
     progress = partial(print, file=sys.stderr) if results.json else print
-    with Allocation.request(slurm, request, say=progress) as held, Fleet.over_slurm(slurm, held) as fleet:
+    with (
+        Allocation.request(slurm, request, progress=progress) as held,
+        Fleet.over_slurm(slurm, held) as fleet,
+    ):
         problems: list[str] = []
         for read in hooks("node_leftovers"):
             found, unread = read(slurm, fleet)

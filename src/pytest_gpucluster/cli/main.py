@@ -163,9 +163,9 @@ def _from_nodes(nodes: str | None, known: Survey, draft: Callable[[Survey], str]
         path = Path(folder, "draft.yaml")
         path.write_text(draft(known))
         cluster = config.load_cluster(path)
-    say = partial(print, file=sys.stderr)
-    known = read_nodes(cluster, known, say, nodes)
-    return survey(cluster, nodes, known, say) if every else known
+    progress = partial(print, file=sys.stderr)
+    known = read_nodes(cluster, known, progress, nodes)
+    return survey(cluster, nodes, known, progress) if every else known
 
 
 def _draft_of_inventory(args: argparse.Namespace) -> tuple[str, Survey, Callable[[Survey], str]]:

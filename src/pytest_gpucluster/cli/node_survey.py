@@ -30,21 +30,21 @@ ATTEMPTS = 2  # idle nodes of a group that are tried
 COMMAND = 60.0  # seconds for one command on the node that is read
 
 
-def survey(cluster: Cluster, nodes: str | None, known: Survey, say: Callable[[str], None]) -> Survey:
+def survey(cluster: Cluster, nodes: str | None, known: Survey, progress: Callable[[str], None]) -> Survey:
     """Return what is known with the answers of the nodes; GpuClusterError if no node answered.
 
-    `nodes`: a hostlist of some of them; `say` gets progress, and each node that was not queried with the reason.
+    `nodes`: a hostlist of some of them; `progress` gets each step, and each node that was not queried with the reason.
     """
     probes = [probe for found in hooks("draft_probes") for probe in found]
     commands = {probe.command: probe.timeout for probe in probes}
     answers: dict[str, dict[str, Answer]] = {command: {} for command in commands}
     lost: dict[str, str] = {}
-    for fleet in _fleets(cluster, nodes, say):
+    for fleet in _fleets(cluster, nodes, progress):
         for command, timeout in commands.items():
             answers[command].update(fleet.ask(command, timeout=timeout))
         lost.update(fleet.lost)
     for node, why in lost.items():
-        say(f"{node} was not queried: {why}")
+        progress(f"{node} was not queried: {why}")
     queried = set().union(*answers.values()) - lost.keys()
     if not queried:
         raise GpuClusterError("no node was queried: leave out --from-nodes, or name other nodes with --nodes")
@@ -61,7 +61,7 @@ def survey(cluster: Cluster, nodes: str | None, known: Survey, say: Callable[[st
 
 
 def read_nodes(
-    cluster: Cluster, known: Survey, say: Callable[[str], None], nodes: str | None = None
+    cluster: Cluster, known: Survey, progress: Callable[[str], None], nodes: str | None = None
 ) -> Survey:
     """Return what is known with hardware and software of one idle node per group, read in one short step each.
 
@@ -86,10 +86,10 @@ def read_nodes(
                 )
                 continue
             try:
-                node, answers = _read_one(cluster, slurm, group, chosen, say)
+                node, answers = _read_one(cluster, slurm, group, chosen, progress)
             except GpuClusterError as error:
                 unread[group.names[0]] = str(error)
-                say(f"{group.nodes} was not read: {error}")
+                progress(f"{group.nodes} was not read: {error}")
                 continue
             hardware[node] = node_facts.read_hardware(*(answers[command] for command in node_facts.HARDWARE))
             with contextlib.suppress(GpuClusterError):
@@ -98,13 +98,13 @@ def read_nodes(
 
 
 def _read_one(
-    cluster: Cluster, slurm: Slurm | None, group: Group, names: Sequence[str], say: Callable[[str], None]
+    cluster: Cluster, slurm: Slurm | None, group: Group, names: Sequence[str], progress: Callable[[str], None]
 ) -> tuple[str, dict[str, Answer]]:
     """Return an idle node of a group and its answers, {command: answer}; GpuClusterError without one that answers."""
     commands = (*node_facts.HARDWARE, node_facts.SOFTWARE.command)
     for node in idle_nodes(slurm, names)[:ATTEMPTS] if slurm is not None else names[:ATTEMPTS]:
         try:
-            with _channel(cluster, slurm, group, node, say) as fleet:
+            with _channel(cluster, slurm, group, node, progress) as fleet:
                 answers = {command: fleet.ask_node(node, command, timeout=COMMAND) for command in commands}
         except GpuClusterError as failed:
             error = failed
@@ -135,7 +135,7 @@ def held_node(
     slurm: Slurm,
     group: Group,
     node: str,
-    say: Callable[[str], None],
+    progress: Callable[[str], None],
     *,
     seconds: float = HOLD,
 ) -> Iterator[Allocation]:
@@ -146,7 +146,7 @@ def held_node(
     partition = group.partition or cluster.slurm.partition
     request = make_request(cluster.slurm, partition, slurm.nodes()[node].gpus, (node,))
     request = replace(request, exclusive=False, time=seconds, queue_wait=QUEUE)
-    with Allocation.request(slurm, request, say=say) as held:
+    with Allocation.request(slurm, request, progress=progress) as held:
         yield held
     until = time.monotonic() + QUEUE
     with contextlib.suppress(SlurmError):  # squeue does not know the job any more
@@ -158,7 +158,7 @@ def held_node(
 
 @contextlib.contextmanager
 def _channel(
-    cluster: Cluster, slurm: Slurm | None, group: Group, node: str, say: Callable[[str], None]
+    cluster: Cluster, slurm: Slurm | None, group: Group, node: str, progress: Callable[[str], None]
 ) -> Iterator[Fleet]:
     from pytest_gpucluster.cluster.channel.channel import Fleet  # slow to import
     from pytest_gpucluster.plugin.controller import open_over_ssh
@@ -167,11 +167,11 @@ def _channel(
         with contextlib.closing(open_over_ssh(cluster, (node,))) as fleet:
             yield fleet
         return
-    with held_node(cluster, slurm, group, node, say) as held, Fleet.over_slurm(slurm, held) as fleet:
+    with held_node(cluster, slurm, group, node, progress) as held, Fleet.over_slurm(slurm, held) as fleet:
         yield fleet
 
 
-def _fleets(cluster: Cluster, nodes: str | None, say: Callable[[str], None]) -> Iterator[Fleet]:
+def _fleets(cluster: Cluster, nodes: str | None, progress: Callable[[str], None]) -> Iterator[Fleet]:
     from pytest_gpucluster.cluster.channel.channel import Fleet  # slow to import
     from pytest_gpucluster.cluster.plan import Selection, make_plan
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
@@ -186,15 +186,15 @@ def _fleets(cluster: Cluster, nodes: str | None, say: Callable[[str], None]) -> 
         return
     slurm.retry_for = 0
     with contextlib.closing(slurm.transport):
-        for request in requests(cluster, slurm, nodes, say):
+        for request in requests(cluster, slurm, nodes, progress):
             try:
                 with (
-                    Allocation.request(slurm, request, say=say) as held,
+                    Allocation.request(slurm, request, progress=progress) as held,
                     Fleet.over_slurm(slurm, held) as fleet,
                 ):
                     yield fleet
             except GpuClusterError as error:
-                say(f"{hostlist.fold(request.nodes)} was not queried: {error}")
+                progress(f"{hostlist.fold(request.nodes)} was not queried: {error}")
 
 
 def requests(

@@ -54,7 +54,7 @@ class Step:
     problem: str = ""
 
 
-def try_suites(cluster: Cluster, say: Callable[[str], None]) -> tuple[list[Tried], dict[str, str]]:
+def try_suites(cluster: Cluster, progress: Callable[[str], None]) -> tuple[list[Tried], dict[str, str]]:
     """Return what each suite of the file would find, by group, and {nodes of a group: why it was not tried}."""
     from pytest_gpucluster.cluster.slurm.client import make_slurm  # slow to import
 
@@ -67,19 +67,21 @@ def try_suites(cluster: Cluster, say: Callable[[str], None]) -> tuple[list[Tried
     with contextlib.closing(slurm.transport):
         for group in filter(cluster.reaches, cluster.groups):
             try:
-                tried += _of_group(cluster, slurm, group, say)
+                tried += _of_group(cluster, slurm, group, progress)
             except GpuClusterError as error:
                 left[group.nodes] = str(error)
     return tried, left
 
 
-def _of_group(cluster: Cluster, slurm: Slurm, group: Group, say: Callable[[str], None]) -> Iterator[Tried]:
+def _of_group(
+    cluster: Cluster, slurm: Slurm, group: Group, progress: Callable[[str], None]
+) -> Iterator[Tried]:
     node = idle_nodes(slurm, group.names)[0]
     wanted = [(suite, section) for suite in suites() if (section := _section(cluster, suite)) is not None]
     environments = {
         label: environment for _, section in wanted for label, environment in _environments(cluster, section)
     }
-    with held_node(cluster, slurm, group, node, say, seconds=SPARE + STEP * len(environments)) as held:
+    with held_node(cluster, slurm, group, node, progress, seconds=SPARE + STEP * len(environments)) as held:
         programs = [program for _, section in wanted if (program := _program(section))]
         steps = {
             label: _step(slurm, held, environment, programs) for label, environment in environments.items()

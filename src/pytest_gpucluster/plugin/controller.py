@@ -131,14 +131,14 @@ class Controller(ClusterSession):
         nodes = mark_stuck(slurm, slurm.nodes(), self.cluster.slurm.completing)
         return seen_from_inside(nodes, self.reserved)
 
-    def allocate(self, say: Callable[[str], None], submitting: Iterable[Suite]) -> None:
+    def allocate(self, progress: Callable[[str], None], submitting: Iterable[Suite]) -> None:
         """Get the nodes and open the channel; AllocationError where there are none.
 
         The jobs of the `submitting` suites go first: beside an allocation of all nodes none could start.
         """
         if self.channel is not None or not self.plan.testable:
             return
-        self._clear_dead_runs(say)
+        self._clear_dead_runs(progress)
         if self.cluster.access == "ssh":
             self.channel = fleet = open_over_ssh(self.cluster, self.plan.testable)
             fleet.wait_started()
@@ -150,18 +150,18 @@ class Controller(ClusterSession):
             self.channel = Fleet.local(self.plan.testable[0])
             return
         if self.retest is not None:
-            self._begin_retest(self.slurm, self.retest, say)
+            self._begin_retest(self.slurm, self.retest, progress)
         for suite in submitting:
             self.jobs.submit(suite, self.plan.testable)
         ids = self.jobs.ids()
-        self._open_others(self.slurm, ":".join(("afterany", *ids)) if ids else None, say)
+        self._open_others(self.slurm, ":".join(("afterany", *ids)) if ids else None, progress)
         self.jobs.refresh_later()
         for _ in range(FRESH_STARTS):
-            if not self._left_out_fallen(self.slurm, say):
+            if not self._left_out_fallen(self.slurm, progress):
                 return
-            self._open_others(self.slurm, None, say)
+            self._open_others(self.slurm, None, progress)
 
-    def _clear_dead_runs(self, say: Callable[[str], None]) -> None:
+    def _clear_dead_runs(self, progress: Callable[[str], None]) -> None:
         """Remove what killed runs have left in the queue and on this machine; what may be of a live run stays."""
         try:
             found = [
@@ -169,17 +169,17 @@ class Controller(ClusterSession):
                 *leftovers.folders(),
                 *(one for found in hooks("local_leftovers") for one in found()),
             ]
-            leftovers.remove([one for one in found if one.remove is not None], say)
+            leftovers.remove([one for one in found if one.remove is not None], progress)
         except SlurmError as error:
-            say(f"jobs of runs that were killed may be left: {error}")
+            progress(f"jobs of runs that were killed may be left: {error}")
 
-    def _begin_retest(self, slurm: Slurm, retest: Retest, say: Callable[[str], None]) -> None:
+    def _begin_retest(self, slurm: Slurm, retest: Retest, progress: Callable[[str], None]) -> None:
         """Undrain the nodes on trial; one that does not come is not tested."""
         retest.begin()
         inventory = self.read_inventory(slurm)
         problems = {node: Problem(Kind.UNAVAILABLE, why) for node, why in retest.refused.items()}
         for node, problem in problems.items():
-            say(f"{node} is not on trial: {clean(problem.text)}")
+            progress(f"{node} is not on trial: {clean(problem.text)}")
         self._replan(inventory, problems)
 
     def _replan(self, inventory: Mapping[str, NodeInfo], problems: Mapping[str, Problem]) -> None:
@@ -187,11 +187,11 @@ class Controller(ClusterSession):
         self.plan = replace(self.plan, problems={**self.plan.problems, **problems})
         self.nodes = self._nodes()
 
-    def _open_others(self, slurm: Slurm, dependency: str | None, say: Callable[[str], None]) -> None:
+    def _open_others(self, slurm: Slurm, dependency: str | None, progress: Callable[[str], None]) -> None:
         """Open the channel, without the nodes that went out of service or to others since the inventory was read."""
         for _ in range(FRESH_STARTS):
             try:
-                return self._open(slurm, dependency, say)
+                return self._open(slurm, dependency, progress)
             except AllocationError as error:
                 # Slurm prints this for any limit: request again without the jobs of suites
                 if "job submit limit" in error.stderr and self.jobs.withdraw(str(error)):
@@ -207,14 +207,17 @@ class Controller(ClusterSession):
                 }
                 if self.plan.wait and any(problem.kind is Kind.BUSY for problem in fallen.values()):
                     raise  # --nodes requires all nodes that it names
-                self._leave_out(fallen, inventory, say)
-        return self._open(slurm, dependency, say)
+                self._leave_out(fallen, inventory, progress)
+        return self._open(slurm, dependency, progress)
 
     def _leave_out(
-        self, fallen: Mapping[str, Problem], inventory: Mapping[str, NodeInfo], say: Callable[[str], None]
+        self,
+        fallen: Mapping[str, Problem],
+        inventory: Mapping[str, NodeInfo],
+        progress: Callable[[str], None],
     ) -> None:
         for node, problem in fallen.items():
-            say(f"{node} is left out: {clean(problem.text)}; requesting the other nodes again")
+            progress(f"{node} is left out: {clean(problem.text)}; requesting the other nodes again")
         self._drop_allocations()
         self._replan(inventory, fallen)
 
@@ -225,14 +228,14 @@ class Controller(ClusterSession):
         self._let_go()
         self.channel, self.allocations, self._started = None, (), False
 
-    def _open(self, slurm: Slurm, dependency: str | None, say: Callable[[str], None]) -> None:
+    def _open(self, slurm: Slurm, dependency: str | None, progress: Callable[[str], None]) -> None:
         """Allocate the testable nodes, and start an agent on each."""
         parts = self._parts = []
         for (partition, gpus), nodes in shares(self.cluster, self.inventory, self.plan.testable).items():
             request = make_request(self.cluster.slurm, partition, gpus, nodes)
             beside = tuple(held.job_id for held in self.allocations)
             request = replace(request, dependency=dependency, beside=beside)
-            held = Allocation.request(slurm, request, say=say)
+            held = Allocation.request(slurm, request, progress=progress)
             self.allocations += (held,)
             parts.append(Fleet.over_slurm(slurm, held))
         if parts:
@@ -241,7 +244,7 @@ class Controller(ClusterSession):
             part.wait_started()
         self._started = True
 
-    def _left_out_fallen(self, slurm: Slurm, say: Callable[[str], None]) -> bool:
+    def _left_out_fallen(self, slurm: Slurm, progress: Callable[[str], None]) -> bool:
         """Where one node ended the agents of all nodes, leave out the nodes at fault; True: allocate again.
 
         A prolog that fails on one node drains it and ends the whole job, and a slurmd that accepts no task ends the
@@ -259,7 +262,7 @@ class Controller(ClusterSession):
                 fallen[node] = problem
         if not fallen:
             return False
-        self._leave_out(fallen, inventory, say)
+        self._leave_out(fallen, inventory, progress)
         return True
 
     def outcome(self, suite: Suite) -> Any:
@@ -342,13 +345,13 @@ class Controller(ClusterSession):
             self._releasing = threading.Thread(target=self._release_early, name="releasing", daemon=True)
             self._releasing.start()
 
-    def nodes_after_release(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:
+    def nodes_after_release(self, progress: Callable[[str], None]) -> dict[str, NodeInfo]:
         """Wait at most EPILOG_WAIT until the jobs of this run have ended on the nodes; return the nodes' states."""
         nodes = [node for held in self.allocations for node in held.nodes]
         if self.slurm is None or not nodes or self._still_held:
             return {}
         patience = min(self.cluster.slurm.completing or EPILOG_WAIT, EPILOG_WAIT)
-        return wait_completed(self.slurm, nodes, patience, say, signals.pause)
+        return wait_completed(self.slurm, nodes, patience, progress, signals.pause)
 
     def ended_early(self) -> list[str]:
         """Say of the allocations that ended under the run why they did; after the release, as it was then."""

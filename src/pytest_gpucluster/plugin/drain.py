@@ -383,7 +383,7 @@ class Drainage:
             if isinstance(error, drain.LockError):
                 log.write("drain_unlocked", why=str(error))
             self._loud(f"drain: {clean(str(error))}")
-        self._say(actor, log)
+        self._progress(actor, log)
 
     def _locked(self) -> contextlib.AbstractContextManager[None]:
         if not self.options.dry:
@@ -512,7 +512,7 @@ class Drainage:
         self._trouble = True
         self.session.messages.append(message)
 
-    def _say(self, actor: drain.DrainExecutor, log: EventLog) -> None:
+    def _progress(self, actor: drain.DrainExecutor, log: EventLog) -> None:
         for common in log.model.common if self.options.mode != "off" else ():
             nodes = list(common.nodes)
             log.write("drain_common", check=common.check, nodes=nodes, why=common.cause)

@@ -80,10 +80,10 @@ class LiveLine:
                     self._screen.rewrite(text, erase=True)
                 self._last, self._text = now, text
         elif self._last is None or now - self._last >= A_MINUTE:
-            self.say(text)
+            self.write_line(text)
             self._last = now
 
-    def say(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Write a line that stays."""
         if self._screen is not None:
             with self._uncaptured():

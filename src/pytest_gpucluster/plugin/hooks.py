@@ -69,7 +69,7 @@ class Hooks:
         self._stopped: int | None = None  # exit code of a run that was stopped
         self._subtests: dict[str, pytest.TestReport] = {}  # item -> its first failing subtest
         self._shown = 0  # messages of the session that the summary has shown
-        self.late = LateChecks(config, session, self.say)
+        self.late = LateChecks(config, session, self.write_message)
         self.equal: EqualFailures | None = None  # in the controller, without -v
         self._lost_logged: set[str] = set()
         self._problems_logged = dict(session.plan.problems)
@@ -108,7 +108,7 @@ class Hooks:
             found[session.place(node, leaves)].append(node)
         return [{**vars(place), "nodes": nodes} for place, nodes in found.items()]
 
-    def say(self, message: str) -> None:
+    def write_message(self, message: str) -> None:
         """Write a line to the terminal."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
@@ -391,10 +391,10 @@ class Hooks:
         result = yield
         if self.log is not None and self.reports.is_published:
             for line in closing(self.log.model, get_terminal_size().columns):
-                self.say(line)
+                self.write_message(line)
             names = [path.name for path in self.reports.written if path.parent == self.reports.folder]
             if names:
-                self.say(f"reports: {self.reports.folder}: {', '.join(sorted(names))}")
+                self.write_message(f"reports: {self.reports.folder}: {', '.join(sorted(names))}")
         return result
 
     def pytest_unconfigure(self) -> None:
@@ -403,7 +403,7 @@ class Hooks:
         self.session.release_nodes()
         self.session.close()
         for message in getattr(self.session, "left_behind", ()):
-            self.say(f"ERROR: {message}")
+            self.write_message(f"ERROR: {message}")
             if self.log is not None:
                 self.log.write("error", message=message)
         alone = hasattr(self.config, "workerinput") or signals.is_only_pytest()
@@ -424,12 +424,12 @@ class Hooks:
         try:
             named |= memory.runs() if memory is not None else set()
         except (GpuClusterError, OSError) as error:
-            self.say(f"reports of old runs stay: the history cannot be read: {error}")
+            self.write_message(f"reports of old runs stay: the history cannot be read: {error}")
             return
         removed = self.reports.close(named)
         if removed:
             most = self.session.cluster.reports.keep
-            self.say(
+            self.write_message(
                 f"reports of {count(len(removed), 'old run')} removed (reports.keep: {most}): {', '.join(removed)}"
             )
 
@@ -441,6 +441,6 @@ class Hooks:
         elif session is not None:
             self.end.settle(session)
         for message in self.session.messages[self._shown :]:
-            self.say(f"ERROR: {message}")
+            self.write_message(f"ERROR: {message}")
         if self.log is not None:
             self.log.close()

@@ -176,8 +176,10 @@ STOPPED = "the run was stopped before the nodes were released"
 class LateChecks:
     """Registered in the controller and in every xdist worker."""
 
-    def __init__(self, config: pytest.Config, session: ClusterSession, say: Callable[[str], None]) -> None:
-        self._config, self._session, self._say = config, session, say
+    def __init__(
+        self, config: pytest.Config, session: ClusterSession, progress: Callable[[str], None]
+    ) -> None:
+        self._config, self._session, self._progress = config, session, progress
         self._held: list[dict[str, Any]] = []
 
     @cached_property
@@ -230,7 +232,7 @@ class LateChecks:
         try:
             self._session.let_agents_leave()
             self._session.release_nodes()
-            found = self._session.nodes_after_release(self._say)
+            found = self._session.nodes_after_release(self._progress)
         except GpuClusterError as error:
             why = clean(one_line(error))
         why = signals.noted() or why

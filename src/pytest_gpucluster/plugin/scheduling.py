@@ -254,9 +254,9 @@ class NodeAccess:
         session: ClusterSession,
         collection: Collection,
         log: EventLog | None,
-        say: Callable[[str], None],
+        progress: Callable[[str], None],
     ) -> None:
-        self._session, self._collection, self._log, self._say = session, collection, log, say
+        self._session, self._collection, self._log, self._progress = session, collection, log, progress
         self._last: defaultdict[CheckTest, list[Probe[Any]]] = defaultdict(
             list
         )  # test -> what no later one reads
@@ -324,7 +324,7 @@ class NodeAccess:
         if not isinstance(session, Controller) or session.channel is not None:
             return
         try:
-            session.allocate(self._say, submitting)
+            session.allocate(self._progress, submitting)
         except GpuClusterError as error:
             if self._log is not None:
                 self._log.write("error", message=str(error))

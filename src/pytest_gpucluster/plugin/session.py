@@ -263,7 +263,7 @@ class ClusterSession:
     def start_releasing(self) -> None:
         """Begin to let go of the nodes: what is left of the run needs none."""
 
-    def nodes_after_release(self, say: Callable[[str], None]) -> dict[str, NodeInfo]:  # the controller's
+    def nodes_after_release(self, progress: Callable[[str], None]) -> dict[str, NodeInfo]:  # the controller's
         """Return the released nodes, as Slurm shows them after their epilogs."""
         return {}
 

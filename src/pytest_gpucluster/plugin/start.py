@@ -222,7 +222,9 @@ def register(config: pytest.Config) -> None:
     config.pluginmanager.register(hooks.late, "gpucluster-late-checks")
     collection = Collection(config, session)
     config.pluginmanager.register(collection, "gpucluster-collection")
-    config.pluginmanager.register(NodeAccess(session, collection, log, hooks.say), "gpucluster-nodes")
+    config.pluginmanager.register(
+        NodeAccess(session, collection, log, hooks.write_message), "gpucluster-nodes"
+    )
     if log is not None:
         config.pluginmanager.register(ItemProtocol(config), "gpucluster-items")
         config.pluginmanager.register(ProfileCheck(session, config), "gpucluster-profile")

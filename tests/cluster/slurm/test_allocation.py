@@ -67,7 +67,9 @@ def test_the_wait_has_an_end_and_says_what_for(slurm: Slurm) -> None:
     heard: list[str] = []
     with Allocation.request(slurm, AllocationRequest(nodes=("gpu01",))) as held:
         with pytest.raises(AllocationError, match=r"no nodes within 12 s: .*(Resources|Priority)"):
-            Allocation.request(slurm, AllocationRequest(nodes=("gpu01",), queue_wait=12), say=heard.append)
+            Allocation.request(
+                slurm, AllocationRequest(nodes=("gpu01",), queue_wait=12), progress=heard.append
+            )
         assert _queue(slurm) == [f"{held.job_id} RUNNING"]
     assert any("waiting for job" in line for line in heard)
 

@@ -112,7 +112,7 @@ def test_traceback_of_a_sent_payload_names_lines_of_its_file() -> None:
 
 
 def test_line_is_reported_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
-    prelude.say(kind="place", rank=1)
+    prelude.print_json(kind="place", rank=1)
     assert capsys.readouterr().out == '{"kind": "place", "rank": 1}\n'
 
 

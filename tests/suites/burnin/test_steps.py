@@ -336,7 +336,7 @@ for lie in (False, True):
             return sometimes
         gpu.product = product
     for found in gpu.loads({"load": "matmul", "dtypes": ["fp64", "fp32", "int8"], "seconds": 0.3, "seed": 3, "n": 64, "copies": True}):
-        module.say(lie=lie, **found)
+        module.print_json(lie=lie, **found)
 for lie in (False, True):
     if lie:
         pattern, made = gpu.pattern, []
@@ -347,9 +347,9 @@ for lie in (False, True):
             if len(made) == 2:
                 out[5] ^= 4
         torch.bitwise_xor = xor
-    module.say(lie=lie, **list(gpu.loads({"load": "gpu_memory", "seconds": 0.05, "seed": 1}))[0])
+    module.print_json(lie=lie, **list(gpu.loads({"load": "gpu_memory", "seconds": 0.05, "seed": 1}))[0])
 begin = time.time()
-module.say(lie=False, **list(gpu.loads({"load": "bursts", "seconds": 1.0, "period": 0.25, "n": 64}))[0], took=time.time() - begin)
+module.print_json(lie=False, **list(gpu.loads({"load": "bursts", "seconds": 1.0, "period": 0.25, "n": 64}))[0], took=time.time() - begin)
 torch.cuda.set_device = lambda device: None
 torch.cuda.Stream, torch.cuda.stream = lambda device: None, lambda stream: contextlib.nullcontext()
 module.SIZES["fp32"], made = 64, gpu.burn
@@ -358,10 +358,10 @@ def burn():
     return made()
 gpu.burn, burn.times = burn, 0
 gpu.product = type(gpu).product.__get__(gpu)
-module.say(lie=False, hot=True, **list(gpu.loads({"load": "hbm", "seconds": 0.5, "seed": 1, "hot": True}))[0], times=burn.times)
-module.say(lie=False, hot=True, **list(gpu.loads({"load": "nonsense", "hot": True}))[0])
-module.say(lie=False, **list(gpu.loads({"load": "hbm", "seconds": 0.05, "seed": 1}))[0])
-module.say(lie=False, **list(gpu.loads({"load": "nonsense", "seconds": 0.05}))[0])
+module.print_json(lie=False, hot=True, **list(gpu.loads({"load": "hbm", "seconds": 0.5, "seed": 1, "hot": True}))[0], times=burn.times)
+module.print_json(lie=False, hot=True, **list(gpu.loads({"load": "nonsense", "hot": True}))[0])
+module.print_json(lie=False, **list(gpu.loads({"load": "hbm", "seconds": 0.05, "seed": 1}))[0])
+module.print_json(lie=False, **list(gpu.loads({"load": "nonsense", "seconds": 0.05}))[0])
 """
 
 
@@ -941,7 +941,7 @@ def worker(index: int, *, busy: bool) -> Any:
 def test_a_load_that_hangs_when_the_burn_in_ends_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that was stopped, or waits for its GPU for ever: its load is told although it was cut short."""
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr(payload, "say", lambda **fields: said.append(fields))
+    monkeypatch.setattr(payload, "print_json", lambda **fields: said.append(fields))
     monkeypatch.setattr(time, "monotonic", lambda: 150.0)
     agent = payload.Agent({"gpus": 3})
     load = {"id": 7, "load": "hbm", "seconds": 10.0}
@@ -1215,7 +1215,7 @@ def test_a_driver_that_hangs_under_load_fails_the_node(
 ) -> None:
     """Recorded on an H200: such a burn-in ended with 'ask for more time', and the counters passed."""
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr(payload, "say", lambda **fields: said.append(fields))
+    monkeypatch.setattr(payload, "print_json", lambda **fields: said.append(fields))
     smi = payload_counters.Smi()
     monkeypatch.setattr(payload, "SMI", smi)
     monkeypatch.setattr(payload, "SMI_LATE", 0.1)

@@ -139,14 +139,14 @@ class Allocation:
 
     @classmethod
     def request(
-        cls, slurm: Slurm, request: AllocationRequest, *, say: Callable[[str], None] | None = None
+        cls, slurm: Slurm, request: AllocationRequest, *, progress: Callable[[str], None] | None = None
     ) -> Allocation:
-        """Request nodes and wait up to `queue_wait` seconds; `say` is called with the reason of the wait.
+        """Request nodes and wait up to `queue_wait` seconds; `progress` is called with the reason of the wait.
 
         Raise AllocationError with one line if Slurm refuses or the wait is over; no job is left then.
         If a limit (MaxMemPerNode, a QOS) excludes all memory, request the partition's default.
         """
-        begin, show = time.monotonic(), say or (lambda _line: None)
+        begin, show = time.monotonic(), progress or (lambda _line: None)
         holder = _Holder(slurm, request)
         try:
             job_id, nodes = holder.wait(show)
@@ -157,7 +157,7 @@ class Allocation:
             show(
                 f"{error}: requesting the default memory instead (slurm.extra_args: --mem=SIZE requests more)"
             )
-            return cls.request(slurm, replace(request, all_memory=False), say=say)
+            return cls.request(slurm, replace(request, all_memory=False), progress=progress)
         return cls(slurm, job_id, nodes, request=request, holder=holder, waited=time.monotonic() - begin)
 
     @classmethod
@@ -250,7 +250,7 @@ class _Holder:
     def running(self) -> bool:
         return self.process.poll() is None
 
-    def wait(self, say: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
+    def wait(self, progress: Callable[[str], None]) -> tuple[int, tuple[str, ...]]:
         """Return job id and nodes once they are granted."""
         deadline = time.monotonic() + self.request.queue_wait
         nodes: list[str] = []
@@ -265,7 +265,9 @@ class _Holder:
                 pause = min(pause * 1.5, 15.0)
                 why = self._waits_for()
                 patience = units.format_duration(max(0, deadline - time.monotonic()))
-                say(f"waiting for job {self._job() or '?'}: {why}; gives up in {patience} (slurm.queue_wait)")
+                progress(
+                    f"waiting for job {self._job() or '?'}: {why}; gives up in {patience} (slurm.queue_wait)"
+                )
                 self._give_up_if_hopeless(why)
                 continue
             if line is None:

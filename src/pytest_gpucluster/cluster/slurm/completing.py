@@ -106,12 +106,12 @@ def wait_completed(
     slurm: Slurm,
     nodes: Iterable[str],
     patience: float,
-    say: Callable[[str], None],
+    progress: Callable[[str], None],
     wait: Callable[[float], object] = time.sleep,
 ) -> dict[str, NodeInfo]:
     """Wait until no job is COMPLETING on the nodes; return the nodes without one, in their current state.
 
-    `patience` in seconds; `say` is called with the reason of a long wait. `wait` sleeps for the given seconds, and
+    `patience` in seconds; `progress` is called with the reason of a long wait. `wait` sleeps for the given seconds, and
     returns False to stop waiting. SlurmError if Slurm does not answer.
     """
     wanted, begin, pause = frozenset(nodes), time.monotonic(), 0.25
@@ -123,7 +123,7 @@ def wait_completed(
         if len(done) == len(found) or left <= 0:
             return done
         if pause == LONG:
-            say(
+            progress(
                 f"waiting for the epilog on {hostlist.fold(found.keys() - done.keys())}, at most {left:.0f} s"
             )
         if wait(min(pause, left)) is False:

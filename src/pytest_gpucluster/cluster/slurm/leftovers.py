@@ -86,20 +86,20 @@ def leftover_of(what: str, name: str, remove: Callable[[], object]) -> Leftover 
     return None if alive else Leftover(f"{what} of a killed run (process {process})", remove)
 
 
-def remove(found: Iterable[Leftover], say: Callable[[str], None]) -> bool:
+def remove(found: Iterable[Leftover], progress: Callable[[str], None]) -> bool:
     """Remove what may be removed, and report each result; False if a removal failed."""
     fine = True
     for one in found:
         if one.remove is None:
-            say(f"{one.what} stays: {one.stays}")
+            progress(f"{one.what} stays: {one.stays}")
             continue
         try:
             one.remove()
         except (GpuClusterError, OSError) as error:
             fine = False
-            say(f"{one.what}: could not be removed: {error}")
+            progress(f"{one.what}: could not be removed: {error}")
         else:
-            say(f"{one.what}: removed")
+            progress(f"{one.what}: removed")
     return fine
 
 

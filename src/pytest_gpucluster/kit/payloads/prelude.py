@@ -61,7 +61,7 @@ def write_line(text: str, stream: Optional[TextIO] = None) -> None:
         out.flush()
 
 
-def say(**facts: Any) -> None:
+def print_json(**facts: Any) -> None:
     """Print one line of JSON; the reader finds it by its first key."""
     write_line(json.dumps(facts))
 
@@ -90,7 +90,9 @@ def reporter(key: str) -> Callable[..., None]:
 
     def report(kind: str, **facts: Any) -> None:
         rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
-        say(**dict({key: kind, "rank": int(rank) if rank.isdigit() else -1, "node": node_name()}, **facts))
+        print_json(
+            **dict({key: kind, "rank": int(rank) if rank.isdigit() else -1, "node": node_name()}, **facts)
+        )
 
     return report
 

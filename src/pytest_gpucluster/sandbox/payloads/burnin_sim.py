@@ -123,7 +123,7 @@ def host(payload: Any, files: NodeFiles, options: dict[str, Any]) -> None:
     if fault.get("memory"):
         real_block = payload.memory_block
         payload.memory_block = lambda view, at: _flipped(bytes(real_block(view, at)))
-    payload.say(ready=[])
+    payload.print_json(ready=[])
     payload.serve(payload.HostWorker(options))
 
 
@@ -143,7 +143,7 @@ def main(argv: list[str]) -> int:
         return 0
     visible = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
     worker = SimulatedGpus(files, node, len(visible) or int(options.get("gpus") or 0))
-    payload.say(ready=worker.about())
+    payload.print_json(ready=worker.about())
     payload.serve(worker)
     return 0
 

@@ -31,7 +31,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from pytest_gpucluster.kit.payloads.prelude import again, exit_now, low_limits_hint, node_name, say
+from pytest_gpucluster.kit.payloads.prelude import again, exit_now, low_limits_hint, node_name, print_json
 from pytest_gpucluster.suites.burnin.payload_counters import (
     SMI,
     SMI_LATE,
@@ -215,7 +215,7 @@ class Agent:
 
     def report(self, kind: str, **fields: Any) -> None:
         """Print a line about this node."""
-        say(burnin=kind, node=self.node, **fields)
+        print_json(burnin=kind, node=self.node, **fields)
 
     def run(self) -> int:
         """Run commands until `stop`, or until stdin ends because the controller is gone."""
@@ -463,12 +463,12 @@ def serve(worker: Any, burn: Optional[Callable[[], bool]] = None) -> None:
     for command in commands_of(burn):
         try:
             for found in worker.loads(command):
-                say(id=command["id"], **found)
+                print_json(id=command["id"], **found)
                 if command["load"] == "nccl" and found.get("problem"):
                     os._exit(3)  # its communicator is no longer usable; the agent starts another worker
         except Exception as error:
-            say(id=command["id"], load=command["load"], problem=reason_of(error))
-        say(id=command["id"], end=True)
+            print_json(id=command["id"], load=command["load"], problem=reason_of(error))
+        print_json(id=command["id"], end=True)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -478,9 +478,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         worker = HostWorker(json.loads(argv[1])) if argv[0] == "host" else GpuWorker(int(argv[1]))  # type: Any
     except BaseException as error:
-        say(broken=reason_of(error) + low_limits_hint())
+        print_json(broken=reason_of(error) + low_limits_hint())
         return 1
-    say(ready=[worker.about()] if argv[0] == "gpu" else [])
+    print_json(ready=[worker.about()] if argv[0] == "gpu" else [])
     serve(worker, getattr(worker, "burn", None))
     return 0
 

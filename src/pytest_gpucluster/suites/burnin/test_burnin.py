@@ -43,7 +43,9 @@ def burnin_results(
         result = _burn(pytestconfig, session, held, event, live_line)
         live_line.close()
         seconds = f"{result.seconds:.0f} s"
-        live_line.say(f"burn-in of job {held.job_id}: {result.rounds} rounds in {seconds}: {result.ended}")
+        live_line.write_line(
+            f"burn-in of job {held.job_id}: {result.rounds} rounds in {seconds}: {result.ended}"
+        )
         if result.ended.startswith(EARLY):  # else missing rounds would pass
             session.stop(SUITE, f"burn-in: {result.ended}; the results so far are judged")
         elif not result.rounds and any(not (it.lost or it.out) for it in result.nodes.values()):

@@ -62,7 +62,7 @@ def all_found(
             deadline=config.deadline,
             keep=config.keep,
             env=variables(environment),
-            report=lambda line: live_line.say(f"container: {line}"),
+            report=lambda line: live_line.write_line(f"container: {line}"),
         )
         stores.append(store)
         try:

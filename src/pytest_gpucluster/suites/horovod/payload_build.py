@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any, Dict, List
 
-from pytest_gpucluster.kit.payloads.prelude import interfaces, say
+from pytest_gpucluster.kit.payloads.prelude import interfaces, print_json
 
 # the options of horovodrun, and no prompts
 SSH = ("ssh", "-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes")
@@ -106,7 +106,7 @@ def main(argv: List[str]) -> int:
     }
     if args.ssh and os.environ.get("SLURM_PROCID") == "0":
         facts["ssh"] = ssh_to(args.ssh.split(","))
-    say(**facts)
+    print_json(**facts)
     return 0
 
 

@@ -35,7 +35,7 @@ from pytest_gpucluster.kit.payloads.prelude import (
     error_text,
     interfaces,
     node_name,
-    say,
+    print_json,
     text_of,
 )
 
@@ -60,7 +60,7 @@ OBJECT_STORE = 100 * 1024 * 1024
 
 def report(kind: str, **facts: Any) -> None:
     """Print facts of this task."""
-    say(kind=kind, node=node_name(), **facts)
+    print_json(kind=kind, node=node_name(), **facts)
 
 
 # -- addresses and ports -----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 from pytest_gpucluster.kit.payloads.own_folder import make_folder, remove_folder
-from pytest_gpucluster.kit.payloads.prelude import say
+from pytest_gpucluster.kit.payloads.prelude import print_json
 
 TASKS = 3
 ARRAY = ((1, 10), (2, 20), (3, 30))
@@ -141,7 +141,7 @@ class Driver:
             setup = ["export SUBMITIT_PREEMPT_SIGNAL=%s" % SIGNAL]
             executor.update_parameters(slurm_setup=setup)
             self.jobs["checkpoint"] = [executor.submit(Steps(str(self.half)))]
-        say(submitit="submitted", version=submitit.__version__, jobs=self.ids())
+        print_json(submitit="submitted", version=submitit.__version__, jobs=self.ids())
 
     def ids(self) -> List[str]:
         """Return the ids of all jobs, arrays as a whole."""
@@ -165,21 +165,21 @@ class Driver:
     def report(self, name: str, jobs: Sequence[Any], until: float) -> None:
         """Report the results of one submission, or the exception."""
         if not self.wait_for(lambda: all(job.done() for job in jobs), until):
-            say(submitit=name, error="late", text=self.squeue(jobs[0]))
+            print_json(submitit=name, error="late", text=self.squeue(jobs[0]))
             return
         try:
             # a job of several tasks has a list of results
             value = [found for job in jobs for found in job.results()]
-            say(submitit=name, value=value, state=str(jobs[0].state))
+            print_json(submitit=name, value=value, state=str(jobs[0].state))
         except Exception as error:
             kind = type(error).__name__
-            say(submitit=name, error=kind, text=str(error)[-800:], state=str(jobs[0].state))
+            print_json(submitit=name, error=kind, text=str(error)[-800:], state=str(jobs[0].state))
 
     def cancel(self) -> None:
         """Cancel the job that does not end by itself, as soon as it runs."""
         (job,) = self.jobs["cancel"]
         if not self.wait_for(self.mark.exists, self.until):
-            say(submitit="cancel", error="late", text=self.squeue(job))
+            print_json(submitit="cancel", error="late", text=self.squeue(job))
             job.cancel(check=False)
             return
         begin = time.monotonic()
@@ -191,7 +191,7 @@ class Driver:
             and self.accounting
             and self.wait_for(lambda: job.watcher.is_done(job.job_id, mode="force"), begin + SETTLE / 3)
         )
-        say(
+        print_json(
             submitit="cancel",
             over=over,
             slurm=self.squeue(job),
@@ -244,9 +244,9 @@ def main(text: str) -> int:
         driver.submit()
         phase = "collect"
         driver.collect()
-        say(submitit="done")
+        print_json(submitit="done")
     except BaseException as error:
-        say(
+        print_json(
             submitit="failed",
             phase=phase,
             error=type(error).__name__,
