@@ -97,7 +97,7 @@ class Phases:
         """Collection ends the start; from here on what waits for nodes is counted where it waits."""
         from pytest_gpucluster.cluster.channel.channel import Fleet  # only the measured pytest has it
         from pytest_gpucluster.plugin.controller import Controller
-        from pytest_gpucluster.suites.slurm import diagnostic_step as exam
+        from pytest_gpucluster.suites.slurm import diagnostic_step as diagnostic
 
         self.items = len(session.items)
         self.seconds["start"] = time.time() - self.begun
@@ -106,7 +106,7 @@ class Phases:
             ("answers", Fleet, "ask"),
             ("answers", Fleet, "ask_node"),
             ("answers", futures.Future, "result"),
-            ("answers", exam, "read_jobs"),
+            ("answers", diagnostic, "read_jobs"),
         ):
             setattr(owner, name, self.timed(phase, getattr(owner, name)))
         self.mark = time.time()

@@ -53,7 +53,7 @@ from pytest_gpucluster.suites.nccl.measurement import Measurement
 from pytest_gpucluster.suites.os import network_facts as os_network
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
-from pytest_gpucluster.suites.slurm import diagnostic_step as exam
+from pytest_gpucluster.suites.slurm import diagnostic_step as diagnostic
 from pytest_gpucluster.suites.software import facts as software
 
 if TYPE_CHECKING:
@@ -449,7 +449,7 @@ OTHERS: dict[str, Reader] = {
             b"gpucluster-login 1000\n0::/slurm/job_7/step_extern\ngpucluster-login end\n",
             b"Access denied by pam_slurm_adopt: you have no active jobs on this node\r\n")),
         Reader("suites.isolation.exemptions.read_exemptions", _exemptions, (b"TaskPlugin = task/cgroup\nConstrainCores = yes\n",), VALUE),
-        Reader("suites.slurm.diagnostic_step.parse_squeue", _both(exam.parse_squeue), (
+        Reader("suites.slurm.diagnostic_step.parse_squeue", _both(diagnostic.parse_squeue), (
             b"12_0                12        COMPLETED           1  \n",), VALUE),
         Reader("cluster.slurm.inventory.parse_nodes", _both(inventory.parse_nodes), _NODES, VALUE),
         Reader("cluster.slurm.inventory.parse_partitions", _both(inventory.parse_partitions), (

@@ -164,7 +164,7 @@ class Running:
     )
     output: subprocess.Popen[bytes] | None = None  # copies what the run prints; a frozen worker keeps it open
     at_end: bool = False  # it was stopped while it lived, before its last hook
-    uncancelled: bool = False  # scancel hangs: jobs of the exam end by themselves, after minutes
+    uncancelled: bool = False  # scancel hangs: jobs of the diagnostic step end by themselves, after minutes
     site: chaos_kubernetes.Site | None = None
     dead: bool = False  # no process is left to delete objects in Kubernetes
     patience: float = 45.0
@@ -438,9 +438,9 @@ class Campaign:
         deadline = time.monotonic() + run.grace
         while True:
             jobs = self.client("squeue", "-h", "-o", "%i:%j:%T:%r")
-            exam = [job for job in jobs or [] if ":gpucluster-exam" in job]
-            if run.uncancelled and exam and exam == jobs:
-                self.client("scancel", *(job.split(":")[0] for job in exam))
+            diagnostic = [job for job in jobs or [] if ":gpucluster-diagnostic" in job]
+            if run.uncancelled and diagnostic and diagnostic == jobs:
+                self.client("scancel", *(job.split(":")[0] for job in diagnostic))
             if jobs and not run.cleaned and all(map(self._was_forgotten, jobs)):
                 run.cleaned = True
                 self._clean(

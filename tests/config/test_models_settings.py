@@ -15,7 +15,7 @@ from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.plugin import text_options
-from pytest_gpucluster.plugin.drain import Options
+from pytest_gpucluster.plugin.drain import DrainOptions
 from pytest_gpucluster.plugin.options import check_nodes, refuse_names, refuse_words
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_attempts_are_1_to_10(text: str) -> None:
     given = SimpleNamespace(drain="off", drain_max="10%", resume_passing=None)
     for number in ("1", "10"):
         config = DrainConfig.model_validate({"retries": number})
-        assert Options.read(given, config).retries == int(number)
+        assert DrainOptions.read(given, config).retries == int(number)
 
 
 def cluster(*nodes: str, **more: Any) -> Cluster:

@@ -30,7 +30,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "suffix"), [("", ""), ("exam", "1a2b3c4d"), ("", "1a2b3c4d"), ("submitit", "")]
+    ("kind", "suffix"), [("", ""), ("diagnostic", "1a2b3c4d"), ("", "1a2b3c4d"), ("submitit", "")]
 )
 def test_a_name_holds_the_mark_of_its_run(kind: str, suffix: str) -> None:
     name = runmark.name_of_run(kind, suffix)
@@ -44,7 +44,7 @@ def test_a_name_holds_the_mark_of_its_run(kind: str, suffix: str) -> None:
     "name",
     [
         "gpucluster",
-        "gpucluster-exam-1a2b3c4d",
+        "gpucluster-diagnostic-1a2b3c4d",
         "gpucluster-12-1a2b3c4d",
         "gpucluster-kept-1a2b3c4d-1a2b3c4d",
         "gpucluster-1a2b3c4-12-34",
@@ -132,5 +132,5 @@ def test_without_its_own_proc_a_name_has_no_mark(tmp_path: Path, monkeypatch: py
     for folder in (tmp_path / "none", proc(tmp_path / "foreign", pid=other)):
         mark = runmark._mark() or "1a2b3c4d-1-2"
         monkeypatch.setattr(runmark, "_PROC", folder)
-        assert runmark.name_of_run("exam", "1a2b3c4d") == "gpucluster-exam-1a2b3c4d"
+        assert runmark.name_of_run("diagnostic", "1a2b3c4d") == "gpucluster-diagnostic-1a2b3c4d"
         assert runmark.is_running(mark) is None

@@ -26,8 +26,8 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.drain import Budget, policy
 from pytest_gpucluster.plugin.controller import Controller, SuiteJobs
 from pytest_gpucluster.plugin.drain import (
-    Drainage,
-    Options,
+    DrainOptions,
+    DrainPlugin,
     edited_reasons,
     is_repeatable,
     little_patience,
@@ -95,12 +95,12 @@ class EventsOfARun(Log):
 
 
 @pytest.fixture
-def a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Drainage]:
+def a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., DrainPlugin]:
     """Return a maker of the plugin in a run of ten nodes, of which gpu02 and gpu03 are on trial."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr("pytest_gpucluster.cluster.signals.ignore", lambda: None)
 
-    def make(**options: Any) -> Drainage:
+    def make(**options: Any) -> DrainPlugin:
         world = World({name: NodeInfo(name, "ALLOCATED", partitions=("batch",)) for name in ALL})
         monkeypatch.setattr("pytest_gpucluster.plugin.drain.little_patience", lambda slurm: slurm.client)
         session: Any = object.__new__(Controller)
@@ -121,7 +121,8 @@ def a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Drai
         session.retest = Retest(world, "gpu02", "gpu03")
         usual = {"mode": "apply", "retries": 1, "budget": Budget.parse("10%"), "least": Action.DRAIN}
         log: Any = EventsOfARun()
-        made = Drainage(SimpleNamespace(), session, log, Options(**{**usual, "resume": True, **options}))  # type: ignore[arg-type] # what it needs of a config
+        config: Any = SimpleNamespace()  # what it needs of a config
+        made = DrainPlugin(config, session, log, DrainOptions(**{**usual, "resume": True, **options}))
         made._ends["gpu02"]["gpu.count"] = ["passed"]
         made._ends["gpu03"]["gpu.count"] = ["failed"]
         return made
@@ -129,25 +130,25 @@ def a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Drai
     return make
 
 
-def world_of(run: Drainage) -> World:
+def world_of(run: DrainPlugin) -> World:
     slurm: Any = run.session.slurm
     found: World = slurm.world
     return found
 
 
-def retest_of(run: Drainage) -> Retest:
+def retest_of(run: DrainPlugin) -> Retest:
     session: Any = run.session
     found: Retest = session.retest
     return found
 
 
-def act(run: Drainage) -> Any:
+def act(run: DrainPlugin) -> Any:
     log: Any = run.log
     run._act(log)
     return log
 
 
-def finish(run: Drainage, status: int = 0) -> int:
+def finish(run: DrainPlugin, status: int = 0) -> int:
     """End the session, and return the exit status."""
     session: Any = SimpleNamespace(exitstatus=pytest.ExitCode(status))
     run.pytest_sessionfinish(session)
@@ -391,7 +392,7 @@ def test_nodes_left_drained_by_a_reservation_test_are_reported_last() -> None:
 
 
 def test_a_worker_has_no_trials() -> None:
-    worker: Any = Drainage(SimpleNamespace(), SimpleNamespace(), None, None)  # type: ignore[arg-type] # nothing is asked of them
+    worker: Any = DrainPlugin(SimpleNamespace(), SimpleNamespace(), None, None)  # type: ignore[arg-type] # nothing is asked of them
     assert finish(worker) == 0
 
 
@@ -475,7 +476,7 @@ def test_only_what_is_ours_and_reserved_goes_on_trial(
     chosen: list[str],
 ) -> None:
     nodes = inventory(**{node: reason_of(node) for node in ("gpu01", "gpu02", "gpu03")}, gpu04="bad cable")
-    options = Options(mode=mode, retries=1, budget=Budget(1), least=Action.DRAIN, resume=resume)
+    options = DrainOptions(mode=mode, retries=1, budget=Budget(1), least=Action.DRAIN, resume=resume)
     found = retest_reasons(options, nodes, frozenset(reserved) if reserved else None, {"gpu02": "edited"})
     assert found == {node: reason_of(node) for node in chosen}
 

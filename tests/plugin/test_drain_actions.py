@@ -17,7 +17,7 @@ from pytest_gpucluster.core.check import CHECKS, Action, Advisory, Finding, conc
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.registry import import_checks
 from pytest_gpucluster.drain.policy import NAMES, reaches
-from pytest_gpucluster.plugin.drain import Drainage, Options
+from pytest_gpucluster.plugin.drain import DrainOptions, DrainPlugin
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import read_run
 
@@ -273,8 +273,8 @@ def test_what_is_no_check_names_the_repairs_of_the_table() -> None:
 def drainage(least: Action) -> Any:
     """Return what --drain registers, without a Slurm behind it."""
     absent: Any = None  # it acts on no node, as in a worker
-    options = Options(mode="on", retries=1, budget=absent, least=least, resume=False)
-    return Drainage(absent, absent, absent, options)
+    options = DrainOptions(mode="on", retries=1, budget=absent, least=least, resume=False)
+    return DrainPlugin(absent, absent, absent, options)
 
 
 def record(*found: Any, action: Action = Action.DRAIN, node: str = "gpu01") -> dict[str, Any]:

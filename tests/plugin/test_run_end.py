@@ -15,7 +15,7 @@ from plugin_helpers import run_pytest
 from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.config.models import ReportsConfig
 from pytest_gpucluster.plugin.controller import Controller
-from pytest_gpucluster.plugin.outputs import Gauges
+from pytest_gpucluster.plugin.outputs import MetricsFile
 from pytest_gpucluster.plugin.run_end import RunEnd
 from pytest_gpucluster.plugin.session import Worker
 from pytest_gpucluster.report.atomic_write import Reports
@@ -165,11 +165,11 @@ def test_a_worker_has_no_nodes_to_give_back() -> None:
 # --- metrics
 
 
-def gauges(tmp_path: Path, log: EventLog) -> tuple[Gauges, Reports]:
+def metrics_file(tmp_path: Path, log: EventLog) -> tuple[MetricsFile, Reports]:
     (tmp_path / "all").mkdir()
     cluster: Any = SimpleNamespace(reports=ReportsConfig(metrics=str(tmp_path / "all" / "x.prom")))
     reports = Reports(folder=tmp_path)
-    return Gauges(cluster, log, reports), reports
+    return MetricsFile(cluster, log, reports), reports
 
 
 def the_run(log: EventLog, status: int) -> None:
@@ -183,7 +183,7 @@ SUCCESS = 'gpucluster_last_success_timestamp_seconds{cluster="a"} '
 def test_metrics_that_are_written_twice_carry_over_what_an_earlier_run_has_left(
     tmp_path: Path, log: EventLog
 ) -> None:
-    made, _ = gauges(tmp_path, log)
+    made, _ = metrics_file(tmp_path, log)
     path = tmp_path / "all" / "x.prom"
     path.write_text(f"{SUCCESS}5.0\n")
     the_run(log, 0)
@@ -198,7 +198,7 @@ def test_metrics_that_are_written_twice_carry_over_what_an_earlier_run_has_left(
 def test_metrics_of_an_earlier_run_make_room_on_a_full_disk(
     tmp_path: Path, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, reports = gauges(tmp_path, log)
+    made, reports = metrics_file(tmp_path, log)
     path = tmp_path / "all" / "x.prom"
     path.write_text(f"{SUCCESS}5.0\n")
     the_run(log, 1)
@@ -233,7 +233,7 @@ def test_metrics_of_an_earlier_run_make_room_on_a_full_disk(
 
 
 def test_metrics_of_a_log_that_is_lost_are_whole(tmp_path: Path, log: EventLog) -> None:
-    made, reports = gauges(tmp_path, log)
+    made, reports = metrics_file(tmp_path, log)
     the_run(log, 1)
     log.write("result", node="n", outcome="failed", check="c")
     log.path.unlink()

@@ -315,8 +315,12 @@ def test_the_log_of_a_step(tmp_path: Path) -> None:
         "--- output without a task\nstray\n\n--- task 0 on gpu01: exit 0\nout\n--- its stderr\nerr\n\n"
         "--- task 1 on ?: exit unknown, output cut\n\n--- task 2 on gpu01: exit 7\n--- its stderr\nonly\n"
     )
-    assert logs.keep("", a_step()) == "steps/0002-exam.log"
-    assert (tmp_path / "steps" / "0002-exam.log").read_text().startswith("check:   exam of the nodes\n")
+    assert logs.keep("", a_step()) == "steps/0002-diagnostic.log"
+    assert (
+        (tmp_path / "steps" / "0002-diagnostic.log")
+        .read_text()
+        .startswith("check:   diagnostic step of the nodes\n")
+    )
     assert (
         StepLogs(Reports(folder=tmp_path / "deep" / "er"), "gw3").keep("a", a_step())
         == "steps/gw3-0001-a.log"

@@ -217,7 +217,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, check=False
     )
     assert done.returncode == -signal.SIGKILL
-    assert "gpucluster-exam-" in done.stdout
+    assert "gpucluster-diagnostic-" in done.stdout
     time.sleep(2)  # it has been submitted by then, or is about to be
     wait_for(lambda: not queue(sandbox), "the job is cancelled", 20)
     time.sleep(2)

@@ -236,7 +236,7 @@ def test_framework_suites_measure_once(sandbox: Sandbox, tmp_path: Path) -> None
     workers = {name.split("-")[0] for name in logs}
     assert len(workers) == 1, f"one worker owns the loads of all nodes: {logs}"
     suffixes = [name.split("-", 2)[2] for name in logs]
-    assert suffixes.count("nccl.alone") == suffixes.count("exam") == 1, logs
+    assert suffixes.count("nccl.alone") == suffixes.count("diagnostic") == 1, logs
     assert len({name for name in suffixes if name.startswith("container.")}) == 1, logs
 
 

@@ -18,9 +18,9 @@ _PROC = Path("/proc")
 _NAME = re.compile(rf"{PREFIX}-(?:[a-z]+-)?([0-9a-f]{{8}}-[0-9]+-[0-9]+)(?:-[0-9a-f]+)?")
 
 
-def name_of_run(kind: str = "", suffix: str = "") -> str:
-    """Return `gpucluster-KIND-MARK-SUFFIX` for this process; without a mark if /proc is not usable."""
-    return "-".join(filter(None, (PREFIX, kind, _mark(), suffix)))
+def name_of_run(purpose: str = "", suffix: str = "") -> str:
+    """Return `gpucluster-PURPOSE-MARK-SUFFIX` for this process; without a mark if /proc is not usable."""
+    return "-".join(filter(None, (PREFIX, purpose, _mark(), suffix)))
 
 
 def mark_in(name: str) -> str:

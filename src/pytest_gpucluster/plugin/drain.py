@@ -156,7 +156,7 @@ CONFIRMED = "gpucluster_confirmed"  # key of xdist's workeroutput
 
 
 @dataclass(frozen=True)
-class Options:
+class DrainOptions:
     """What command line and cluster file say about drain and resume."""
 
     mode: str
@@ -176,7 +176,7 @@ class Options:
         return self.mode == "dry-run"
 
     @classmethod
-    def read(cls, option: Any, config: DrainConfig) -> Options:
+    def read(cls, option: Any, config: DrainConfig) -> DrainOptions:
         """Read the options and the section `drain` of the cluster file; ConfigError for wrong values."""
         try:
             budget = policy.Budget.parse(option.drain_max)
@@ -208,7 +208,7 @@ def durable(log: EventLog) -> Callable[..., None]:
 
 
 def retest_reasons(
-    options: Options,
+    options: DrainOptions,
     inventory: Mapping[str, NodeInfo],
     reserved: frozenset[str] | None,
     edited: Collection[str],
@@ -252,11 +252,11 @@ def _unknown(runs: set[str], cluster: str, history: Path | None, reports: Path) 
         return {run for run in runs if not stored.has(cluster, run)} - logs_below([reports]).keys()
 
 
-class Drainage:
+class DrainPlugin:
     """Registered where --drain or --resume-passing is given, in the controller and in every xdist worker."""
 
     def __init__(
-        self, config: pytest.Config, session: ClusterSession, log: EventLog | None, options: Options
+        self, config: pytest.Config, session: ClusterSession, log: EventLog | None, options: DrainOptions
     ) -> None:
         self.config, self.session, self.log, self.options = config, session, log, options
         self.lines: list[str] = []

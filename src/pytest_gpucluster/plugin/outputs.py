@@ -379,7 +379,7 @@ class StepListener:
             self._record.logs.append(path)
 
 
-class Memory:
+class HistoryWriter:
     """Registered in the controller of a run with a history. `comparison` is None until the run is stored."""
 
     def __init__(self, path: Path, log: EventLog, reports: Reports) -> None:
@@ -440,7 +440,7 @@ def history_path(option: str | None, key: str | None) -> Path | None:
     return Path(chosen).expanduser()
 
 
-class Pages:
+class HtmlReport:
     """Registered in the controller. `gpucluster report` makes the same page from the log."""
 
     def __init__(self, config: pytest.Config, log: EventLog, reports: Reports) -> None:
@@ -477,7 +477,7 @@ NAME = "metrics.prom"
 FOR_COLLECTORS = 0o644  # names and numbers alone, for a collector that runs as a user of its own
 
 
-class Gauges:
+class MetricsFile:
     """Registered in the controller."""
 
     def __init__(self, cluster: Cluster, log: EventLog, reports: Reports) -> None:

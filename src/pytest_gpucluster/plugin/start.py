@@ -34,8 +34,8 @@ from pytest_gpucluster.plugin import fixtures, runs_tests
 from pytest_gpucluster.plugin.collection import Collection, choose
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.drain import (
-    Drainage,
-    Options,
+    DrainOptions,
+    DrainPlugin,
     durable,
     edited_reasons,
     little_patience,
@@ -49,7 +49,14 @@ from pytest_gpucluster.plugin.options import (
     refuse_unmatched,
     refuse_words,
 )
-from pytest_gpucluster.plugin.outputs import Gauges, Memory, Pages, StepListener, history_path, is_full
+from pytest_gpucluster.plugin.outputs import (
+    HistoryWriter,
+    HtmlReport,
+    MetricsFile,
+    StepListener,
+    history_path,
+    is_full,
+)
 from pytest_gpucluster.plugin.reporting import EqualFailures
 from pytest_gpucluster.plugin.scheduling import NodeAccess, ProfileCheck
 from pytest_gpucluster.plugin.session import Worker
@@ -207,10 +214,10 @@ def register(config: pytest.Config) -> None:
             listener = StepListener(session.slurm, StepLogs(reports, worker))
             config.pluginmanager.register(listener, "gpucluster-steps")
         hooks = Hooks(config, session, log, reports)
-        options = Options.read(config.option, session.cluster.drain)
+        options = DrainOptions.read(config.option, session.cluster.drain)
         config.args = choose(config, session.cluster.suites)
-        memory = make_memory(config, session, log, reports)
-        gauges = Gauges(session.cluster, log, reports) if log is not None else None
+        history = make_history(config, session, log, reports)
+        metrics_file = MetricsFile(session.cluster, log, reports) if log is not None else None
     except GpuClusterError as error:
         raise pytest.UsageError(clean(one_line(error))) from error
     # suites may lie in an installation or checkout of another user, where pytest cannot write its cache
@@ -232,17 +239,22 @@ def register(config: pytest.Config) -> None:
             hooks.equal = EqualFailures(log.model, config)
             config.pluginmanager.register(hooks.equal, "gpucluster-equal-failures")
     if options.wanted:
-        config.pluginmanager.register(Drainage(config, session, log, options), "gpucluster-drain")
-    if memory is not None:
-        config.pluginmanager.register(memory, "gpucluster-history")
+        config.pluginmanager.register(DrainPlugin(config, session, log, options), "gpucluster-drain")
+    if history is not None:
+        config.pluginmanager.register(history, "gpucluster-history")
     hooks.end.writers.append(hooks.write_junit)
-    if gauges is not None and log is not None:
-        pages = Pages(config, log, reports)
-        config.pluginmanager.register(pages, "gpucluster-pages")
-        config.pluginmanager.register(gauges, "gpucluster-metrics")
-        stored = [memory.write] if memory is not None else []
-        hooks.end.writers[:] = [gauges.write, hooks.write_junit, *stored, pages.write]  # metrics raise alerts
-        hooks.end.stating[:] = [gauges.write, hooks.write_junit, pages.write]
+    if metrics_file is not None and log is not None:
+        html_report = HtmlReport(config, log, reports)
+        config.pluginmanager.register(html_report, "gpucluster-html")
+        config.pluginmanager.register(metrics_file, "gpucluster-metrics")
+        stored = [history.write] if history is not None else []
+        hooks.end.writers[:] = [
+            metrics_file.write,
+            hooks.write_junit,
+            *stored,
+            html_report.write,
+        ]  # metrics raise alerts
+        hooks.end.stating[:] = [metrics_file.write, hooks.write_junit, html_report.write]
 
 
 def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str]]:
@@ -274,7 +286,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     notes += cluster.warnings
     selection = Selection.parse(option.nodes, option.exclude_nodes)
     slurm = make_slurm(cluster)
-    options = Options.read(option, cluster.drain)
+    options = DrainOptions.read(option, cluster.drain)
     if options.wanted and slurm is None:
         raise ConfigError(f"--drain and --resume-passing: cluster {cluster.name} has no scheduler")
     refuse_names(cluster)
@@ -359,12 +371,12 @@ def reserved_nodes(cluster: Cluster, slurm: Slurm) -> frozenset[str] | None:
     return frozenset(found.nodes) or None if found else None
 
 
-def make_memory(
+def make_history(
     config: pytest.Config, session: ClusterSession, log: EventLog | None, reports: Reports
-) -> Memory | None:
+) -> HistoryWriter | None:
     """Open the history where one is configured; a wrong file is reported here, before nodes are allocated."""
     path = history_path(config.option.history, session.cluster.history)
-    return Memory(path, log, reports) if path is not None and log is not None else None
+    return HistoryWriter(path, log, reports) if path is not None and log is not None else None
 
 
 def find_cluster(option: Any, notes: list[str]) -> Cluster:
@@ -428,7 +440,7 @@ def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:
     return inventory
 
 
-def check_rights(options: Options, slurm: Slurm) -> None:
+def check_rights(options: DrainOptions, slurm: Slurm) -> None:
     """Raise ConfigError for --drain=apply or --resume-passing of a user whom Slurm lets change no node."""
     if options.wanted and not options.dry and (why := why_no_rights(slurm)):
         option = "--drain=apply" if options.mode != "off" else "--resume-passing"

@@ -33,7 +33,7 @@ class StepLogs:
 
         A full disk must not end the run: Reports.problems holds the reason.
         """
-        plain = re.sub(r"[^\w.-]", "-", check or "exam")
+        plain = re.sub(r"[^\w.-]", "-", check or "diagnostic")
         name = f"{self._prefix}{next(self._numbers):04}-{plain}.log"
         path = self._reports.folder / FOLDER / name
         with self._reports.writing(path):
@@ -48,7 +48,7 @@ class StepLogs:
 
 def _parts(check: str, result: StepResult) -> Iterator[str]:
     """Yield lines and streams, harmless each by itself: half a private key takes only the rest of its own."""
-    yield harmless(f"check:   {check or 'exam of the nodes'}")
+    yield harmless(f"check:   {check or 'diagnostic step of the nodes'}")
     yield harmless(f"command: {result.command}")
     yield f"exit:    {result.rc} after {result.seconds:.1f} s"
     for title, text in (("srun", result.stderr), ("output without a task", result.stdout)):

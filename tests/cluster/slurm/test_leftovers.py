@@ -96,11 +96,11 @@ def test_only_jobs_of_dead_runs_are_found(dead: str) -> None:
     place, pid, start = dead.split("-")
     elsewhere = f"{int(place, 16) ^ 1:08x}-{pid}-{start}"
     lines = [
-        f"11 PENDING gpucluster-exam-{dead}-1a2b3c4d",
-        f"11 RUNNING gpucluster-exam-{dead}-1a2b3c4d",
+        f"11 PENDING gpucluster-diagnostic-{dead}-1a2b3c4d",
+        f"11 RUNNING gpucluster-diagnostic-{dead}-1a2b3c4d",
         f"12 RUNNING gpucluster-{dead}",
         f"13 RUNNING {OWN}",
-        f"14 PENDING gpucluster-exam-{runmark._mark()}-1a2b3c4d",
+        f"14 PENDING gpucluster-diagnostic-{runmark._mark()}-1a2b3c4d",
         f"15 RUNNING gpucluster-{elsewhere}",
         "16 RUNNING gpucluster",
         "17 RUNNING train gpt",
@@ -110,7 +110,7 @@ def test_only_jobs_of_dead_runs_are_found(dead: str) -> None:
     fake = FakeSlurm("\n".join(lines), "")
     found = leftovers.jobs(of(fake))
     assert [(one.what, one.stays) for one in found] == [
-        (f"job 11 (gpucluster-exam-{dead}-1a2b3c4d, PENDING) of a killed run (process {pid})", ""),
+        (f"job 11 (gpucluster-diagnostic-{dead}-1a2b3c4d, PENDING) of a killed run (process {pid})", ""),
         (f"job 12 (gpucluster-{dead}, RUNNING) of a killed run (process {pid})", ""),
         (
             f"job 15 (gpucluster-{elsewhere}, RUNNING) {of_another(pid)}",
@@ -121,7 +121,7 @@ def test_only_jobs_of_dead_runs_are_found(dead: str) -> None:
     printed: list[str] = []
     assert leftovers.remove(found, printed.append)
     assert fake.cancelled == [
-        ("scancel", f"--name=gpucluster-exam-{dead}-1a2b3c4d", "11"),
+        ("scancel", f"--name=gpucluster-diagnostic-{dead}-1a2b3c4d", "11"),
         ("scancel", f"--name=gpucluster-{dead}", "12"),
     ]
     assert printed == [

@@ -1,4 +1,4 @@
-"""Steps, the exam and its checks on a real Slurm, and what the checks say of bad facts."""
+"""Steps, the diagnostic step and its checks on a real Slurm, and what the checks say of bad facts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from pytest_gpucluster.kit.framework import framework_step
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.mpi import mpi_step as mpi
 from pytest_gpucluster.kit.nccl import nccl_step as nccl
-from pytest_gpucluster.suites.container import steps as container_exam
+from pytest_gpucluster.suites.container import steps as container_steps
 from pytest_gpucluster.suites.slurm import checks
-from pytest_gpucluster.suites.slurm import diagnostic_step as exam
+from pytest_gpucluster.suites.slurm import diagnostic_step as diagnostic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -168,21 +168,21 @@ def test_what_srun_says_of_endings() -> None:
     ]
 
 
-def test_exam_and_jobs(sandbox: Sandbox) -> None:
+def test_diagnostic_step_and_jobs(sandbox: Sandbox) -> None:
     slurm = Slurm(LocalTransport(sandbox.env))
-    jobs = exam.submit_jobs(slurm, SlurmConfig())
+    jobs = diagnostic.submit_jobs(slurm, SlurmConfig())
     request = AllocationRequest(nodes=NODES, dependency=f"afterany:{jobs.array}_1:{jobs.dependent}")
     try:
         with Allocation.request(slurm, request) as held:
-            found = exam.run_diagnostic(slurm, held, slurm.nodes())
-            facts = exam.read_jobs(slurm, jobs)
+            found = diagnostic.run_diagnostic(slurm, held, slurm.nodes())
+            facts = diagnostic.read_jobs(slurm, jobs)
         started = sum(count for name, count in slurm.transport.started.items() if name != "sh")
     finally:
         slurm.run("scancel", "--quiet", jobs.array, jobs.dependent)  # requeued, it would wait for minutes
     assert sorted(found) == list(NODES)
     for one in found.values():
         assert len(one.tasks) == 8
-        for judge in EXAM_CHECKS:
+        for judge in DIAGNOSTIC_CHECKS:
             verdict = judge(one)
             assert verdict.outcome is Outcome.PASSED, verdict
     for judge_jobs in (checks.array, checks.dependency, checks.requeue, checks.begin):
@@ -195,7 +195,7 @@ def test_exam_and_jobs(sandbox: Sandbox) -> None:
     )  # 8 where Slurm starts the jobs at once; never one per check or node
 
 
-EXAM_CHECKS: tuple[Callable[[exam.NodeDiagnostic], Verdict], ...] = (
+DIAGNOSTIC_CHECKS: tuple[Callable[[diagnostic.NodeDiagnostic], Verdict], ...] = (
     checks.step,
     checks.output,
     checks.environment,
@@ -205,7 +205,7 @@ EXAM_CHECKS: tuple[Callable[[exam.NodeDiagnostic], Verdict], ...] = (
     checks.cpu_affinity,
 )
 TASKS = tuple(
-    exam.DiagnosticTask(
+    diagnostic.DiagnosticTask(
         i,
         i,
         4,
@@ -221,10 +221,12 @@ TASKS = tuple(
     )
     for i, (rc, sig) in enumerate(((7, None), (137, 9), (0, None), (0, None)))
 )
-GOOD = exam.NodeDiagnostic("gpu01", 4, 4, shared=False, token="tok", tasks=TASKS, seconds=0.1, command="srun")
+GOOD = diagnostic.NodeDiagnostic(
+    "gpu01", 4, 4, shared=False, token="tok", tasks=TASKS, seconds=0.1, command="srun"
+)
 
 
-def _with(index: int, **change: Any) -> exam.NodeDiagnostic:
+def _with(index: int, **change: Any) -> diagnostic.NodeDiagnostic:
     tasks = list(TASKS)
     tasks[index] = replace(tasks[index], **change)
     return replace(GOOD, tasks=tuple(tasks))
@@ -246,13 +248,13 @@ def _with(index: int, **change: Any) -> exam.NodeDiagnostic:
         (GOOD, set()),
     ],
 )
-def test_each_deviation_is_found_by_its_check(bad: exam.NodeDiagnostic, name: set[str]) -> None:
-    failed = {v.check for judge in EXAM_CHECKS if (v := judge(bad)).outcome is Outcome.FAILED}
+def test_each_deviation_is_found_by_its_check(bad: diagnostic.NodeDiagnostic, name: set[str]) -> None:
+    failed = {v.check for judge in DIAGNOSTIC_CHECKS if (v := judge(bad)).outcome is Outcome.FAILED}
     assert failed == name
 
 
 def test_tasks_share_cpus_only_where_there_are_too_few() -> None:
-    def sharing(text: str, online: int) -> exam.NodeDiagnostic:
+    def sharing(text: str, online: int) -> diagnostic.NodeDiagnostic:
         return replace(GOOD, tasks=tuple(replace(task, cpus=cpu_list(text), online=online) for task in TASKS))
 
     (finding,) = checks.cpu_affinity(sharing("0", 64)).findings
@@ -290,7 +292,7 @@ def _timed_out(reported: dict[str, int]) -> Any:
     def run_step(_slurm: object, _allocation: object, request: StepRequest) -> StepResult:
         lines = [(n, i) for n, count in reported.items() for i in range(count)]
         tasks = tuple(
-            TaskResult(rank, node, 0, None, f"exam|{rank}|{node}|{i}|2|0|0||0-1|0-1|tok|end\n")
+            TaskResult(rank, node, 0, None, f"diagnostic|{rank}|{node}|{i}|2|0|0||0-1|0-1|tok|end\n")
             for rank, (node, i) in enumerate(lines)
         )
         error = StepTimeout("srun: cancelled after 60 s", argv=["srun"], rc=None, stderr="")
@@ -300,28 +302,28 @@ def _timed_out(reported: dict[str, int]) -> Any:
     return run_step
 
 
-def test_an_exam_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diagnostic_step_out_of_time_accuses_a_few_nodes_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm: Any = SimpleNamespace(refresh=lambda: None, nodes=dict)
     held: Any = SimpleNamespace(nodes=("gpu01", "gpu02", "gpu03"))
-    monkeypatch.setattr(exam, "run_step", _timed_out({"gpu01": 2, "gpu02": 1, "gpu03": 2}))
-    found = exam.run_diagnostic(slurm, held, {})
+    monkeypatch.setattr(diagnostic, "run_step", _timed_out({"gpu01": 2, "gpu02": 1, "gpu03": 2}))
+    found = diagnostic.run_diagnostic(slurm, held, {})
     assert [one.node for one in found.values() if one.problem] == ["gpu02"]
     assert found["gpu02"].problem.startswith("1 of 2 tasks of the step reported: srun: cancelled")
     assert checks.output(found["gpu02"]).outcome is Outcome.NOT_CHECKED
-    monkeypatch.setattr(exam, "run_step", _timed_out({"gpu01": 2, "gpu02": 1}))
+    monkeypatch.setattr(diagnostic, "run_step", _timed_out({"gpu01": 2, "gpu02": 1}))
     with pytest.raises(StepTimeout):  # the machine is slow: an error, and no verdict on two of three nodes
-        exam.run_diagnostic(slurm, held, {})
+        diagnostic.run_diagnostic(slurm, held, {})
 
 
-def test_the_exam_of_many_tasks_has_more_time() -> None:
+def test_the_diagnostic_step_of_many_tasks_has_more_time() -> None:
     few, many = (
-        exam.diagnostic_request(tuple(f"n{i}" for i in range(count)), 8, "tok") for count in (2, 200)
+        diagnostic.diagnostic_request(tuple(f"n{i}" for i in range(count)), 8, "tok") for count in (2, 200)
     )
     assert few.timeout < 70
     assert many.timeout >= 400
 
 
-@pytest.mark.parametrize("module", [container_exam, containers, mpi, nccl, framework_step, exam])
+@pytest.mark.parametrize("module", [container_steps, containers, mpi, nccl, framework_step, diagnostic])
 def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
     monkeypatch: pytest.MonkeyPatch, module: Any
 ) -> None:
@@ -334,12 +336,12 @@ def test_a_step_that_somebody_ended_is_no_answer_of_its_nodes(
     request, one = StepRequest(("true",), nodes=NODES), MagicMock(nodes=NODES)
     runner: Any = framework_step.FrameworkStepRunner(one, one, {}, FrameworkConfig(), NODES)
     ways: dict[Any, Callable[[], object]] = {
-        container_exam: lambda: container_exam.ContainerSteps._run(one, request),
+        container_steps: lambda: container_steps.ContainerSteps._run(one, request),
         containers: lambda: containers.NamedContainers._import(one, "image", "name", NODES),
         mpi: lambda: mpi.attempt(one, one, request),
         nccl: lambda: nccl.NcclStep._try(one, request, apart=False),
         framework_step: lambda: framework_step.FrameworkStepRunner.attempt(runner, request),
-        exam: lambda: exam.run_diagnostic(one, one, {}),
+        diagnostic: lambda: diagnostic.run_diagnostic(one, one, {}),
     }
     with pytest.raises(StepCancelled):
         ways[module]()

@@ -399,13 +399,13 @@ def test_the_metrics_of_what_slurm_hands_out() -> None:
     task = SimpleNamespace(
         rank=0, local_id=0, lost=(), visible="3", openable=(), cpus=frozenset({1, 2}), online=8
     )
-    exam: Any = SimpleNamespace(
+    diagnostic: Any = SimpleNamespace(
         problem="", shared=False, gpus_requested=1, seconds=1.5, tasks_requested=1, tasks=[task], reported=lambda: [task]
     )  # fmt: skip
     found = [
         cpus,
         memory,
-        *(judge(exam).metrics[0] for judge in (slurm.step, slurm.gpu_binding, slurm.cpu_affinity)),
+        *(judge(diagnostic).metrics[0] for judge in (slurm.step, slurm.gpu_binding, slurm.cpu_affinity)),
     ]
     assert [(it.name, it.value, it.unit) for it in found] == [
         ("slurm_cpus", 64, "CPUs"), ("slurm_memory", 2.0, "GiB"), ("step", 1.5, "s"), ("bound_gpus", 1, "GPUs"),

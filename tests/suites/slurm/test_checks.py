@@ -47,7 +47,7 @@ def test_slurmstepd_speaks_of_the_time_limit_through_the_task_or_through_srun() 
     assert checks.time_limit(_ended(of_srun=CANCELLED)).outcome is Outcome.PASSED
 
 
-# squeue's columns of the exam as recorded; `{}` is exit_code
+# squeue's columns of the diagnostic step as recorded; `{}` is exit_code
 LISTED = (
     "1_1                           FAILED              NonZeroExitCode                         0         "
     "2026-11-21T22:34:29      2026-11-21T22:34:31      2026-11-21T22:34:31      2026-11-21T22:34:31      "
@@ -88,10 +88,10 @@ def test_a_step_that_ended_for_another_reason_proves_no_time_limit() -> None:
 
 
 def _told(rank: int, *, procid: str, node: str = "gpu01", local: str = "0", ntasks: str = "2") -> TaskResult:
-    """Make a task of the exam that tells these variables."""
-    line = f"exam|{procid}|{node}|{local}|{ntasks}|0|0||0-1|0-1|tok|end\n"
+    """Make a task of the diagnostic step that tells these variables."""
+    line = f"diagnostic|{procid}|{node}|{local}|{ntasks}|0|0||0-1|0-1|tok|end\n"
     return TaskResult(
-        rank, "gpu01" if rank == 0 else "gpu02", 7, None, stdout=line, stderr=f"exam-err|{procid}|end\n"
+        rank, "gpu01" if rank == 0 else "gpu02", 7, None, stdout=line, stderr=f"diagnostic-err|{procid}|end\n"
     )
 
 
@@ -371,7 +371,7 @@ def test_an_epilog_is_judged_when_the_nodes_are_released() -> None:
     assert "run it by hand" in checks.epilog(drained, {"Epilog": "/e"}, released=True).reason
 
 
-def _exam(*tasks: DiagnosticTask, **values: Any) -> NodeDiagnostic:
+def _diagnostic(*tasks: DiagnosticTask, **values: Any) -> NodeDiagnostic:
     base = NodeDiagnostic(
         "gpu01", len(tasks), len(tasks), shared=False, token="tok", tasks=tasks, seconds=1.0, command="srun"
     )
@@ -387,27 +387,29 @@ def _task(rank: int, **values: Any) -> DiagnosticTask:
     return replace(base, **values)
 
 
-GOOD_EXAM = _exam(_task(0), _task(1), _task(2))
-EXAM_CHECKS = (
+GOOD = _diagnostic(_task(0), _task(1), _task(2))
+DIAGNOSTIC_CHECKS = (
     checks.step, checks.output, checks.environment, checks.exit_code, checks.signal, checks.gpu_binding,
     checks.cpu_affinity,
 )  # fmt: skip
 
 
-def test_a_good_exam_passes() -> None:
-    assert {judge(GOOD_EXAM).outcome for judge in EXAM_CHECKS} == {Outcome.PASSED}
-    assert checks.prolog(GOOD_EXAM, _info(), {"Prolog": "/p"}).outcome is Outcome.PASSED
+def test_a_good_diagnostic_passes() -> None:
+    assert {judge(GOOD).outcome for judge in DIAGNOSTIC_CHECKS} == {Outcome.PASSED}
+    assert checks.prolog(GOOD, _info(), {"Prolog": "/p"}).outcome is Outcome.PASSED
 
 
 def test_a_step_that_did_not_run_is_one_finding_and_nothing_else_is_judged() -> None:
-    exam = _exam(_task(0), problem="srun: error: Task launch failed")
-    assert checks.step(exam).findings == (Finding("step", "srun: error: Task launch failed", "1 tasks"),)
-    others = [judge(exam) for judge in EXAM_CHECKS[1:]]
-    assert {(one.outcome, one.reason) for one in others} == {(Outcome.NOT_CHECKED, exam.problem)}
-    prolog = checks.prolog(exam, _info(), {"Prolog": "/p"})
+    diagnostic = _diagnostic(_task(0), problem="srun: error: Task launch failed")
+    assert checks.step(diagnostic).findings == (
+        Finding("step", "srun: error: Task launch failed", "1 tasks"),
+    )
+    others = [judge(diagnostic) for judge in DIAGNOSTIC_CHECKS[1:]]
+    assert {(one.outcome, one.reason) for one in others} == {(Outcome.NOT_CHECKED, diagnostic.problem)}
+    prolog = checks.prolog(diagnostic, _info(), {"Prolog": "/p"})
     assert (prolog.outcome, prolog.reason) == (
         Outcome.NOT_CHECKED,
-        f"no step has run on the node: {exam.problem}",
+        f"no step has run on the node: {diagnostic.problem}",
     )
     assert checks.prolog(None, None, {"Prolog": "/p"}).reason == "no step has run on the node"
 
@@ -420,101 +422,109 @@ def test_a_step_that_did_not_run_is_one_finding_and_nothing_else_is_judged() -> 
     ],
 )
 def test_a_prolog_that_kept_the_step_from_starting_is_found(values: dict[str, str], measured: str) -> None:
-    verdict = checks.prolog(_exam(_task(0), **values), _info(), {"Prolog": "/p"})
+    verdict = checks.prolog(_diagnostic(_task(0), **values), _info(), {"Prolog": "/p"})
     assert verdict.findings == (Finding("Prolog", measured, "/p ends with 0"),)
 
 
 @pytest.mark.parametrize(
-    ("judge", "exam", "finding"),
+    ("judge", "diagnostic", "finding"),
     [
         (
             checks.step,
-            _exam(_task(0), tasks_requested=2),
+            _diagnostic(_task(0), tasks_requested=2),
             Finding("tasks", "0", "0 to 1"),
         ),
         (
             checks.step,
-            _exam(_task(0, lost=("SLURM_PROCID", "SLURM_LOCALID"))),
+            _diagnostic(_task(0, lost=("SLURM_PROCID", "SLURM_LOCALID"))),
             Finding("task 0", "SLURM_PROCID, SLURM_LOCALID not as Slurm sets it", "the values of this task"),
         ),
-        (checks.output, _exam(_task(0), tasks_requested=2), Finding("stdout", "of 1 tasks", "of 2 tasks")),
         (
             checks.output,
-            _exam(_task(0, stderr_arrived=False)),
+            _diagnostic(_task(0), tasks_requested=2),
+            Finding("stdout", "of 1 tasks", "of 2 tasks"),
+        ),
+        (
+            checks.output,
+            _diagnostic(_task(0, stderr_arrived=False)),
             Finding("stderr of task 0", "nothing", "its line"),
         ),
         (
             checks.environment,
-            _exam(_task(0, token="to")),
-            Finding("GPUCLUSTER_EXAM of task 0", "'to'", "'tok'"),
+            _diagnostic(_task(0, token="to")),
+            Finding("GPUCLUSTER_DIAGNOSTIC of task 0", "'to'", "'tok'"),
         ),
-        (checks.exit_code, _exam(_task(1)), Finding("local task 0", "no report", "exit status 7")),
-        (checks.exit_code, _exam(_task(0, rc=1)), Finding("task 0", "exit status 1", "exit status 7")),
+        (checks.exit_code, _diagnostic(_task(1)), Finding("local task 0", "no report", "exit status 7")),
+        (checks.exit_code, _diagnostic(_task(0, rc=1)), Finding("task 0", "exit status 1", "exit status 7")),
         (
             checks.exit_code,
-            _exam(_task(0, rc=7, signal=15)),
+            _diagnostic(_task(0, rc=7, signal=15)),
             Finding("task 0", "signal 15", "exit status 7"),
         ),
         (
             checks.exit_code,
-            _exam(_task(0), _task(2, rc=1)),
+            _diagnostic(_task(0), _task(2, rc=1)),
             Finding("task 2", "exit status 1", "exit status 0"),
         ),
         (
             checks.exit_code,
-            _exam(_task(0), _task(2, signal=9)),
+            _diagnostic(_task(0), _task(2, signal=9)),
             Finding("task 2", "signal 9", "exit status 0"),
         ),
-        (checks.signal, _exam(_task(0)), Finding("local task 1", "no report", "signal 9")),
-        (checks.signal, _exam(_task(1, signal=None, rc=0)), Finding("task 1", "exit status 0", "signal 9")),
-        (checks.signal, _exam(_task(1, signal=15)), Finding("task 1", "signal 15", "signal 9")),
+        (checks.signal, _diagnostic(_task(0)), Finding("local task 1", "no report", "signal 9")),
+        (
+            checks.signal,
+            _diagnostic(_task(1, signal=None, rc=0)),
+            Finding("task 1", "exit status 0", "signal 9"),
+        ),
+        (checks.signal, _diagnostic(_task(1, signal=15)), Finding("task 1", "signal 15", "signal 9")),
         (
             checks.gpu_binding,
-            _exam(_task(0, visible="unset")),
+            _diagnostic(_task(0, visible="unset")),
             Finding("task 0", "0 devices (CUDA_VISIBLE_DEVICES=unset)", "1 device"),
         ),
         (
             checks.gpu_binding,
-            _exam(_task(0, visible="0,1")),
+            _diagnostic(_task(0, visible="0,1")),
             Finding("task 0", "2 devices (CUDA_VISIBLE_DEVICES=0,1)", "1 device"),
         ),
         (
             checks.gpu_binding,
-            _exam(_task(0), _task(1, visible="0")),
+            _diagnostic(_task(0), _task(1, visible="0")),
             Finding("GPU 0", "used by tasks 0, 1", "used by one task"),
         ),
         (
             checks.cpu_affinity,
-            _exam(_task(0), _task(1, cpus=frozenset({0}))),
+            _diagnostic(_task(0), _task(1, cpus=frozenset({0}))),
             Finding("CPUs of 2 tasks", "1 (CPU 0)", "at least 2"),
         ),
     ],
 )
-def test_what_an_exam_finds(
-    judge: Callable[[NodeDiagnostic], Verdict], exam: NodeDiagnostic, finding: Finding
+def test_what_a_diagnostic_step_finds(
+    judge: Callable[[NodeDiagnostic], Verdict], diagnostic: NodeDiagnostic, finding: Finding
 ) -> None:
-    verdict = judge(exam)
+    verdict = judge(diagnostic)
     assert (verdict.findings, verdict.action) == ((finding,), Action.CONFIGURE)
 
 
 def test_gpus_that_are_shared_or_not_there_are_not_held_against_the_tasks() -> None:
-    shared = _exam(_task(0), _task(1, visible="0"), shared=True)
+    shared = _diagnostic(_task(0), _task(1, visible="0"), shared=True)
     assert checks.gpu_binding(shared).outcome is Outcome.PASSED
-    none = checks.gpu_binding(_exam(_task(0, visible="unset"), gpus_requested=0))
+    none = checks.gpu_binding(_diagnostic(_task(0, visible="unset"), gpus_requested=0))
     assert (none.outcome, none.reason) == (Outcome.NOT_APPLICABLE, "Slurm has no GPUs on this node")
     # where cgroups hide devices CUDA_VISIBLE_DEVICES counts from 0 in each task
-    hidden = _exam(_task(0, visible="0", openable=("3",)), _task(1, visible="0", openable=("5",)))
+    hidden = _diagnostic(_task(0, visible="0", openable=("3",)), _task(1, visible="0", openable=("5",)))
     assert checks.gpu_binding(hidden).outcome is Outcome.PASSED
 
 
 def test_cpus_that_no_task_could_tell_are_not_judged() -> None:
-    verdict = checks.cpu_affinity(_exam(_task(0, cpus=frozenset())))
+    verdict = checks.cpu_affinity(_diagnostic(_task(0, cpus=frozenset())))
     assert verdict.reason == "the tasks could not read the CPUs that they may run on"
     assert verdict.outcome is Outcome.NOT_CHECKED
     one = frozenset({0})  # a node of one CPU has no other
-    assert checks.cpu_affinity(_exam(_task(0, cpus=one, online=1), _task(1, cpus=one, online=1))).outcome is (
-        Outcome.PASSED
-    )
+    assert checks.cpu_affinity(
+        _diagnostic(_task(0, cpus=one, online=1), _task(1, cpus=one, online=1))
+    ).outcome is (Outcome.PASSED)
 
 
 @pytest.mark.parametrize(
@@ -728,19 +738,19 @@ def task(rank: int, **change: Any) -> DiagnosticTask:
     return replace(whole, **change)
 
 
-def exam(*tasks: DiagnosticTask, **change: Any) -> NodeDiagnostic:
+def diagnostic(*tasks: DiagnosticTask, **change: Any) -> NodeDiagnostic:
     return replace(NodeDiagnostic("gpu01", 2, 2, False, "tok", tasks, 1.5, "srun"), **change)  # a record
 
 
 def test_figures_of_a_step() -> None:
-    whole = exam(task(0), task(1))
+    whole = diagnostic(task(0), task(1))
     assert told(checks.step(whole)) == (Outcome.PASSED, "", (), (Metric("step", 1.5, "s"),))
     assert told(checks.gpu_binding(whole)) == (Outcome.PASSED, "", (), (Metric("bound_gpus", 2, "GPUs"),))
     assert told(checks.cpu_affinity(whole)) == (Outcome.PASSED, "", (), (Metric("step_cpus", 2, "CPUs"),))
 
 
 def test_fewer_cpus_than_tasks() -> None:
-    few = exam(
+    few = diagnostic(
         task(0, cpus=frozenset({3, 12}), online=1),
         task(1, cpus=frozenset({12})),
         task(2, cpus=frozenset({3})),
@@ -749,7 +759,7 @@ def test_fewer_cpus_than_tasks() -> None:
 
 
 def test_of_a_step_that_failed_nothing_else_is_judged() -> None:
-    sick = exam(task(0, visible="0,1", token="x", stderr_arrived=False), problem="it hung")
+    sick = diagnostic(task(0, visible="0,1", token="x", stderr_arrived=False), problem="it hung")
     assert told(checks.step(sick)) == (
         Outcome.FAILED, "", (Finding("step", "it hung", "2 tasks"),), (Metric("step", 1.5, "s"),)
     )  # fmt: skip

@@ -37,8 +37,8 @@ def steps(monkeypatch: pytest.MonkeyPatch, *reports: dict[str, int] | StepError)
                 node,
                 (7, None)[i],
                 (None, 9)[i],
-                f"exam|{rank}|{node}|{i}|2|0|0||0-1|0-1|tok|end\n",
-                f"exam-err|{rank}|end\n",
+                f"diagnostic|{rank}|{node}|{i}|2|0|0||0-1|0-1|tok|end\n",
+                f"diagnostic-err|{rank}|end\n",
             )
             for rank, (node, i) in enumerate(lines)
         )

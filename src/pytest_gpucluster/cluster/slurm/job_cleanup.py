@@ -35,7 +35,7 @@ class JobGuard:
     """
 
     def __init__(self, slurm: Slurm, become: Sequence[str] = ()) -> None:
-        self.name = runmark.name_of_run("exam", secrets.token_hex(4))
+        self.name = runmark.name_of_run("diagnostic", secrets.token_hex(4))
         self._slurm, self._become = slurm, tuple(become)
         self._process: subprocess.Popen[bytes] | RemoteProcess | None = slurm.transport.spawn(
             (*self._become, "sh", "-c", _CANCEL, self.name), env=slurm.env

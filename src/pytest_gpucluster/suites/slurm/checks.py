@@ -280,7 +280,9 @@ def environment(diagnostic: NodeDiagnostic) -> Judgement:
     """Judge that an exported variable with commas, quotes and blanks arrives unchanged."""
     for task in diagnostic.reported():
         if task.token != diagnostic.token:
-            yield Finding(f"GPUCLUSTER_EXAM of task {task.rank}", repr(task.token), repr(diagnostic.token))
+            yield Finding(
+                f"GPUCLUSTER_DIAGNOSTIC of task {task.rank}", repr(task.token), repr(diagnostic.token)
+            )
 
 
 @check(

@@ -12,9 +12,9 @@ while read -r key value; do
     [ "$key" != Cpus_allowed_list: ] || { cpus=$value; break; }
 done 2>/dev/null </proc/self/status
 read -r online 2>/dev/null </sys/devices/system/cpu/online
-printf 'exam|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|end\n' "$SLURM_PROCID" "${SLURMD_NODENAME:-$(uname -n)}" "$SLURM_LOCALID" \
-    "$SLURM_NTASKS" "${CUDA_VISIBLE_DEVICES-unset}" "${SLURM_STEP_GPUS-unset}" "${open#,}" "$cpus" "$online" "$GPUCLUSTER_EXAM"
-printf 'exam-err|%s|end\n' "$SLURM_PROCID" >&2
+printf 'diagnostic|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|end\n' "$SLURM_PROCID" "${SLURMD_NODENAME:-$(uname -n)}" "$SLURM_LOCALID" \
+    "$SLURM_NTASKS" "${CUDA_VISIBLE_DEVICES-unset}" "${SLURM_STEP_GPUS-unset}" "${open#,}" "$cpus" "$online" "$GPUCLUSTER_DIAGNOSTIC"
+printf 'diagnostic-err|%s|end\n' "$SLURM_PROCID" >&2
 case "$SLURM_LOCALID" in
     0) exit 7 ;;
     1) kill -KILL $$ ;;

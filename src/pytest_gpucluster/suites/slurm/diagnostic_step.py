@@ -287,12 +287,12 @@ def diagnostic_request(
     if timeout is None:
         timeout = STEP_TIMEOUT + SECONDS_PER_TASK * tasks * len(nodes)
     return StepRequest(
-        argv=("sh", "-c", script(__package__, "diagnostic.sh"), "exam"),
+        argv=("sh", "-c", script(__package__, "diagnostic.sh"), "diagnostic"),
         nodes=nodes,
         ntasks_per_node=tasks,
         gpus_per_task=1 if gpus > 1 else None,
         gpus_per_node=1 if gpus == 1 else None,
-        env={"GPUCLUSTER_EXAM": token},
+        env={"GPUCLUSTER_DIAGNOSTIC": token},
         wrap=False,  # srun's report of exit codes and signals is judged
         timeout=timeout,
         cap=1 << 16,
@@ -305,7 +305,7 @@ def judge_step(
     """Split the result of a step by node."""
     reports: dict[str, list[DiagnosticTask]] = {node: [] for node in request.nodes}
     for task in result.tasks:
-        fields = next((x for x in task.stdout.splitlines() if x.startswith("exam|")), "").split("|")
+        fields = next((x for x in task.stdout.splitlines() if x.startswith("diagnostic|")), "").split("|")
         if len(fields) <= _FIELDS or fields[-1] != "end" or fields[2] not in reports:
             continue
         reports[fields[2]].append(_diagnostic_task(task, fields))
@@ -351,7 +351,7 @@ def _diagnostic_task(task: TaskResult, fields: Sequence[str]) -> DiagnosticTask:
         step_gpus=fields[6],
         openable=tuple(filter(None, fields[7].split(","))),
         token="|".join(fields[10:-1]),
-        stderr_arrived=f"exam-err|{fields[1]}|end" in task.stderr,
+        stderr_arrived=f"diagnostic-err|{fields[1]}|end" in task.stderr,
         rc=task.rc or 0,
         signal=task.signal,
         cpus=_cpus(fields[8]),
@@ -373,7 +373,7 @@ def _number(text: str) -> int:
 
 
 def submit_jobs(
-    slurm: Slurm, config: SlurmConfig, *, partition: str | None = None, name: str = "gpucluster-exam"
+    slurm: Slurm, config: SlurmConfig, *, partition: str | None = None, name: str = "gpucluster-diagnostic"
 ) -> Jobs:
     """Submit the jobs with two commands. An error of Slurm becomes `problem`, and the session continues."""
     where = {

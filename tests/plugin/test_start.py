@@ -16,11 +16,10 @@ from plugin_helpers import run_pytest
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.core import secure_tempfile as ownfile
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
-from pytest_gpucluster.plugin import outputs as gauges
-from pytest_gpucluster.plugin import start
+from pytest_gpucluster.plugin import outputs, start
 from pytest_gpucluster.plugin.hooks import Hooks
 from pytest_gpucluster.plugin.items import clean_pair
-from pytest_gpucluster.plugin.outputs import Memory
+from pytest_gpucluster.plugin.outputs import HistoryWriter
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.history import History
@@ -75,7 +74,7 @@ def test_folders_of_other_users_are_refused_for_every_file(
         baseline.check_options(SimpleNamespace(baseline="record"))
     assert str(caught.value) == f"--baseline=record: {tmp_path}: {foreign}"
     with pytest.raises(GpuClusterError) as told:
-        gauges.refuse(tmp_path / "x.prom")
+        outputs.refuse(tmp_path / "x.prom")
     assert str(told.value) == f"reports.metrics: {tmp_path}/x.prom: {tmp_path}: {foreign}; name another file"
     with pytest.raises(ConfigError) as caught:
         History(tmp_path / "h.db", create=True)
@@ -86,7 +85,7 @@ def test_folders_of_other_users_are_refused_for_every_file(
 def test_own_folders_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     baseline.check_options(SimpleNamespace(baseline="record"))
-    gauges.refuse(tmp_path / "x.prom")
+    outputs.refuse(tmp_path / "x.prom")
 
 
 # --- the history
@@ -238,15 +237,15 @@ def test_a_history_of_others_has_no_hand_on_the_terminal(capsys: pytest.CaptureF
         def write_line(self, line: str, *, yellow: bool = False) -> None:
             self.said.append((line, yellow))
 
-    memory: Any = object.__new__(Memory)
-    memory.comparison = SimpleNamespace(
+    history: Any = object.__new__(HistoryWriter)
+    history.comparison = SimpleNamespace(
         head="a\x1b[2J",
         against=True,
         table=lambda *, constant: [f"b\x00{constant}"],
         lines=lambda: ["c\x07"],
         verdict=lambda: "d A_TOKEN=hunter2",
     )
-    memory.pytest_terminal_summary(Terminal())
+    history.pytest_terminal_summary(Terminal())
     shown = [("a?[2J", False), ("", False), ("b?False", False), ("", False), ("c?", True)]
     assert Terminal.said == [("history", False), *shown, ("d A_TOKEN=<redacted>", False)]
     cli_history._print("e\x1b[2J")
