@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_gpucluster.plugin.scheduling import why_not_judged
+from pytest_gpucluster.plugin.scheduling import contradicted
 from pytest_gpucluster.suites.gpu.profile_fit import Contradiction
 
 OTHER = Contradiction("gpu[01-02]", "dgx-a100", "8 NVIDIA H200", "8 NVIDIA A100", ("h200-8",))
+NODES = OTHER.nodes
 REASON = "the nodes gpu[01-02] have 8 NVIDIA H200, profile dgx-a100 states 8 NVIDIA A100: see run.profile"
 
 
@@ -22,17 +23,17 @@ def session(found: dict[str, Contradiction]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("node", "facts", "reason"),
+    ("node", "facts", "nodes"),
     [
-        ("gpu01", {"gpus", "gpu_profile"}, REASON),
-        ("gpu01", {"profile"}, REASON),
+        ("gpu01", {"gpus", "gpu_profile"}, NODES),
+        ("gpu01", {"profile"}, NODES),
         ("gpu01", {"gpus"}, ""),  # judges the GPUs by themselves
         ("old1", {"gpu_profile"}, ""),  # the profile of its own group fits
-        ("", {"profile"}, REASON),  # about all nodes
+        ("", {"profile"}, NODES),  # about all nodes
     ],
 )
 def test_an_item_that_compares_with_a_profile_of_other_hardware_is_not_judged(
-    node: str, facts: set[str], reason: str
+    node: str, facts: set[str], nodes: str
 ) -> None:
     item: Any = SimpleNamespace(
         path=Path("test_gpu.py"),
@@ -41,5 +42,6 @@ def test_an_item_that_compares_with_a_profile_of_other_hardware_is_not_judged(
         callspec=SimpleNamespace(params={"gpucluster_node": node}),
         fixturenames={f"gpucluster_{name}" for name in facts},
     )
-    assert why_not_judged(item, session({"gpu[01-02]": OTHER})) == reason
-    assert why_not_judged(item, session({})) == ""
+    assert contradicted(item, session({"gpu[01-02]": OTHER})) == nodes
+    assert contradicted(item, session({})) == ""
+    assert OTHER.reason == REASON

@@ -22,11 +22,11 @@ from pytest_gpucluster.plugin.items import (
     CheckItem,
     SuiteFile,
     check_of,
-    kinds,
     marks_of,
     matches,
     needs_nodes,
     node_of,
+    one_per_test,
     suite_of,
 )
 from pytest_gpucluster.plugin.session import Worker
@@ -447,7 +447,7 @@ class Collection:
     ) -> dict[tuple[str, str], tuple[Probe[Any], CheckTest]]:
         """Return {name, command: (probe, the last test that reads it)} where these nodes are under test."""
         found, cluster = {}, self._session.cluster
-        tests = [item.test for item in kinds(items) if isinstance(item, CheckItem)]
+        tests = [item.test for item in one_per_test(items) if isinstance(item, CheckItem)]
         for test in tests:
             asking = [fact.probes for fact in test.steps.values() if fact.probes]
             for probe in (probe for needed in asking for probe in needed(cluster, nodes)):

@@ -218,7 +218,8 @@ class Hooks:
             return
         if not hasattr(report, "gpucluster"):  # xdist's own report of an item whose worker crashed
             report.__dict__["gpucluster"] = reporting.record_of_nodeid(report.nodeid, self.session)
-        report.gpucluster.pop("ended", None)  # the outcome says it
+        for key in ("ended", "contradicted"):  # the outcome and the reason of the event have it
+            report.gpucluster.pop(key, None)
         node = report.gpucluster["node"]
         if outcome == "error" or (outcome == "failed" and "judges_node" in report.keywords):
             self.completeness.reported.add(node)

@@ -54,6 +54,7 @@ class Record:
     logs: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     ended: str = ""  # NotJudged.outcome, where nothing could be judged
+    contradicted: str = ""  # the nodes of the group whose profile is of other hardware, where that is why
 
     def add(self, verdict: Verdict) -> None:
         """Keep a verdict and its metrics."""
@@ -61,7 +62,7 @@ class Record:
         self.metrics.extend(verdict.metrics)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs, ended."""
+        """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs, and how it ended."""
         metrics = {id(metric): _clean_flat(metric.as_dict()) for metric in self.metrics}
         return {
             "suite": clean(self.suite),
@@ -74,6 +75,7 @@ class Record:
             "logs": clean_all(self.logs) if self.logs else [],
             **({"versions": clean_all(self.versions)} if self.versions else {}),
             **({"ended": self.ended} if self.ended else {}),
+            **({"contradicted": self.contradicted} if self.contradicted else {}),
         }
 
 
@@ -354,7 +356,7 @@ def marks_of(item: pytest.Item) -> frozenset[str]:
     )
 
 
-def kinds(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+def one_per_test(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield one item of each test, and every item that is no CheckItem."""
     seen: set[CheckTest] = set()
     for item in items:

@@ -16,7 +16,7 @@ from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin import text_options
-from pytest_gpucluster.plugin.items import check_of, kinds, matches
+from pytest_gpucluster.plugin.items import check_of, matches, one_per_test
 from pytest_gpucluster.report.proof import ENGINE_CHECK
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class AfterCollection:
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Read the checks of all items, before other plugins deselect some."""
         if not session.testsfailed:  # a file that could not be imported may have the checks
-            self._decide(map(check_of, kinds(items)))
+            self._decide(map(check_of, one_per_test(items)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:

@@ -21,11 +21,12 @@ from pytest_gpucluster.plugin.items import (
     CheckItem,
     check_of,
     clean,
-    kinds,
     matches,
     needs_nodes,
     node_of,
     one_line,
+    one_per_test,
+    record_of,
     used_by,
 )
 from pytest_gpucluster.plugin.session import Worker
@@ -82,16 +83,15 @@ def judges_gpus(item: pytest.Item) -> bool:
     return GPU_PROFILE in _facts(item) or _by_profile(item)
 
 
-def why_not_judged(item: pytest.Item, session: ClusterSession) -> str:
-    """Return why an item is not judged: the profile of its node, or of a node of the cluster, is of other hardware."""
+def contradicted(item: pytest.Item, session: ClusterSession) -> str:
+    """Return the nodes of the group for whose profile an item is not judged: it is of other hardware; '' if it fits."""
     found: Mapping[str, Contradiction] = session.contradictions
     if not found:
         return ""
     node = node_of(item)
-    one = found.get(session.cluster.group_of(node).nodes) if node else next(iter(found.values()))
-    if one is None or not (_facts(item) & {GPU_PROFILE, PROFILE} or _by_profile(item)):
-        return ""
-    return one.reason
+    nodes = session.cluster.group_of(node).nodes if node else next(iter(found))
+    judged = bool(_facts(item) & {GPU_PROFILE, PROFILE}) or _by_profile(item)
+    return nodes if nodes in found and judged else ""
 
 
 class ProfileCheck:
@@ -103,12 +103,12 @@ class ProfileCheck:
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before the event of the item is written
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
         """Report the profile before the item."""
-        message = reporting.message_of(report) if report.skipped and self._session.contradictions else ""
-        for nodes, one in self._session.contradictions.items() if message else ():
-            if nodes not in self._reported and one.reason in message:
-                self._reported.add(nodes)
-                reports = reporting.of_run(one.verdict(), nodes, self._session, self._config)
-                reporting.log_apart(reports, self._config)
+        nodes = getattr(report, "gpucluster", {}).get("contradicted", "")
+        if nodes and nodes not in self._reported:
+            self._reported.add(nodes)
+            verdict = self._session.contradictions[nodes].verdict()
+            reports = reporting.of_run(verdict, nodes, self._session, self._config)
+            reporting.log_apart(reports, self._config)
         return (yield)
 
 
@@ -284,7 +284,7 @@ class NodeAccess:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         """Get the nodes before the first test, and send them the commands of all probes."""
-        items = [*kinds(session.items)]  # none in the controller of xdist
+        items = [*one_per_test(session.items)]  # none in the controller of xdist
         if not runs_tests(session.config.option) or not any(map(needs_nodes, items)):
             return
         used = {name for item in items for name in used_by(item)}
@@ -360,8 +360,9 @@ class NodeAccess:
         problem = session.problem(node) if node else None
         if problem is not None and not may_run(item, problem.kind):
             raise NotTested(f"{node}: {problem.text}")
-        if why := why_not_judged(item, session):
-            raise NotAvailable(why)
+        if nodes := contradicted(item, session):
+            record_of(item).contradicted = nodes
+            raise NotAvailable(session.contradictions[nodes].reason)
 
 
 def _submitting(option: Any) -> Iterator[tuple[Suite, Work]]:
