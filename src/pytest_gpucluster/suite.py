@@ -133,39 +133,39 @@ def required_section(model: type[OptionalSection]) -> Any:
     return Fact(section, once=True)
 
 
-def framework_runs(runner: type[FrameworkStepRunner[Any]]) -> Any:
+def framework_runners(framework: type[FrameworkStepRunner[Any]]) -> Any:
     """Make a fact of a framework's runners, one per allocation, once in a run; it needs the fact `config`."""
 
-    def runs(config: Any, allocation: object, gpucluster_session: Any) -> list[FrameworkStepRunner[Any]]:
-        return runner.of_allocations(gpucluster_session, config)
+    def runners(config: Any, allocation: object, gpucluster_session: Any) -> list[FrameworkStepRunner[Any]]:
+        return framework.of_allocations(gpucluster_session, config)
 
-    return Fact(runs, once=True)
+    return Fact(runners, once=True)
 
 
-def framework_run(runner: type[FrameworkStepRunner[Any]], *, first: str = "", without: str = "") -> Any:
-    """Make a fact of the runner, of those in the fact `runs`, that has the item's node.
+def framework_runner(framework: type[FrameworkStepRunner[Any]], *, first: str = "", without: str = "") -> Any:
+    """Make a fact of the runner, of those in the fact `runners`, that has the item's node.
 
     `first`: the attribute that runs its first step, whose exceptions are errors and no verdicts. `without`: why the
     item is not applicable if no runner has the node.
     """
 
-    def run(runs: Iterable[FrameworkStepRunner[Any]], node: Any) -> FrameworkStepRunner[Any]:
-        found = next((run for run in runs if node.name in run.nodes), None)
+    def runner(runners: Iterable[FrameworkStepRunner[Any]], node: Any) -> FrameworkStepRunner[Any]:
+        found = next((runner for runner in runners if node.name in runner.nodes), None)
         if found is None:
             raise NotApplicable(
-                without or f"`{runner.section}.nodes` of the cluster file selects fewer nodes"
+                without or f"`{framework.section}.nodes` of the cluster file selects fewer nodes"
             )
         if first:
             getattr(found, first)
         return found
 
-    return Fact(run)
+    return Fact(runner)
 
 
 def framework_reach() -> Any:
-    """Make a fact of the nodes with which the item's node can exchange data; it needs the fact `run`."""
+    """Make a fact of the nodes with which the item's node can exchange data; it needs the fact `runner`."""
 
-    def reach(run: FrameworkStepRunner[Any]) -> Reach:
-        return run.reach
+    def reach(runner: FrameworkStepRunner[Any]) -> Reach:
+        return runner.reach
 
     return Fact(reach)

@@ -95,7 +95,7 @@ from pytest_gpucluster.api import Action, Finding, Judgement, PayloadResult, che
     "test_deepspeed.py": """
 from functools import cached_property
 import pytest
-from pytest_gpucluster.api import FrameworkStepRunner, PayloadResult, Tests, fact, framework_run, framework_runs, required_section
+from pytest_gpucluster.api import FrameworkStepRunner, PayloadResult, Tests, fact, framework_runner, framework_runners, required_section
 from gpucluster_deepspeed import DeepspeedConfig, checks
 """,
 }

@@ -13,8 +13,8 @@ from pytest_gpucluster.suite import (
     each,
     fact,
     framework_reach,
-    framework_run,
-    framework_runs,
+    framework_runner,
+    framework_runners,
     required_section,
 )
 from pytest_gpucluster.suites.ddp import checks
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 BACKENDS = ("gloo", "nccl")
 config = required_section(DdpConfig)
-runs = framework_runs(Ddp)
-run = framework_run(Ddp, first="placement")
+runners = framework_runners(Ddp)
+runner = framework_runner(Ddp, first="placement")
 reach = framework_reach()
 
 
@@ -36,75 +36,79 @@ each_backend = each(lambda _cluster: {name: name for name in BACKENDS})
 
 
 @fact
-def backend(each_backend: str, runs: list[Ddp]) -> str:
+def backend(each_backend: str, runners: list[Ddp]) -> str:
     """The backend of the process group; nccl only if nodes have GPUs."""
-    if not any(each_backend in run.backends for run in runs):
+    if not any(each_backend in runner.backends for runner in runners):
         raise NotApplicable("NCCL needs GPUs, and these nodes have no real ones")
     return each_backend
 
 
 @fact
-def work_results(runs: list[Ddp], backend: str) -> list[PayloadResult]:
+def work_results(runners: list[Ddp], backend: str) -> list[PayloadResult]:
     """The result of the work in every allocation."""
-    return [run.work(backend) for run in runs if backend in run.backends]
+    return [runner.work(backend) for runner in runners if backend in runner.backends]
 
 
 @fact
-def own_results(run: Ddp) -> list[PayloadResult]:
+def own_results(runner: Ddp) -> list[PayloadResult]:
     """The result of the work of the node's allocation, with each backend."""
-    return [run.work(backend) for backend in run.backends]
+    return [runner.work(backend) for backend in runner.backends]
 
 
 @fact
-def torchrun_results(runs: list[Ddp]) -> list[tuple[PayloadResult, int]]:
+def torchrun_results(runners: list[Ddp]) -> list[tuple[PayloadResult, int]]:
     """The result of the work under torchrun in every allocation, and the ranks per node."""
-    return [(run.torchrun, run.ranks_per_node) for run in runs]
+    return [(runner.torchrun, runner.ranks_per_node) for runner in runners]
 
 
 @fact
-def lost_rank_results(runs: list[Ddp], backend: str) -> list[PayloadResult]:
+def lost_rank_results(runners: list[Ddp], backend: str) -> list[PayloadResult]:
     """The result of the step that loses a rank in every allocation."""
-    several = [run for run in runs if backend in run.backends and len(run.nodes) * run.ranks_per_node > 1]
+    several = [
+        runner
+        for runner in runners
+        if backend in runner.backends and len(runner.nodes) * runner.ranks_per_node > 1
+    ]
     if not several:
         raise NotApplicable("there is only one rank")
-    return [run.lose_rank(backend) for run in several]
+    return [runner.lose_rank(backend) for runner in several]
 
 
 @fact
-def nccl_work(run: Ddp, node: Node) -> PayloadResult:
+def nccl_work(runner: Ddp, node: Node) -> PayloadResult:
     """The result of the work with NCCL, for a node that takes part in it."""
-    if "nccl" not in run.backends:
+    if "nccl" not in runner.backends:
         raise NotApplicable("these nodes have no real GPUs")
-    if node.name not in run.fit_nodes:
+    if node.name not in runner.fit_nodes:
         raise NotAvailable("the node cannot take part: see its other items")
-    return run.work("nccl")
+    return runner.work("nccl")
 
 
 @fact
-def placement(run: Ddp) -> PayloadResult:
+def placement(runner: Ddp) -> PayloadResult:
     """The result of the short step in the allocation of the node."""
-    return run.placement
+    return runner.placement
 
 
 @fact
-def placements(runs: list[Ddp]) -> list[PayloadResult]:
+def placements(runners: list[Ddp]) -> list[PayloadResult]:
     """The results of the short step in every allocation."""
-    return [run.placement for run in runs]
+    return [runner.placement for runner in runners]
 
 
 @fact
-def setters(run: Ddp, placement: PayloadResult, node_name: str) -> checks.Setters:
+def setters(runner: Ddp, placement: PayloadResult, node_name: str) -> checks.Setters:
     """The possible origins of the rank variables; -rP shows the origin of each."""
     for facts in placement.of_node(node_name, "place")[:1]:
-        who = {name: checks.who_set(name, facts, run.setters) for name in checks.VARIABLES}
+        who = {name: checks.who_set(name, facts, runner.setters) for name in checks.VARIABLES}
         print("\n".join(f"{name}: set by {setter}" for name, setter in who.items()))
-    return run.setters
+    return runner.setters
 
 
 @fact
-def provided(run: Ddp) -> tuple[str, ...]:
+def provided(runner: Ddp) -> tuple[str, ...]:
     """The variables that the site must set."""
-    return tuple(run.config.provided)
+    return tuple(runner.config.provided)
 
 
 @fact

@@ -12,8 +12,8 @@ from pytest_gpucluster.suite import (
     each,
     fact,
     framework_reach,
-    framework_run,
-    framework_runs,
+    framework_runner,
+    framework_runners,
     required_section,
 )
 from pytest_gpucluster.suites.horovod import checks
@@ -26,47 +26,47 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.horovod.checks import Launch, NodeBuild, World
 
 config = required_section(HorovodConfig)
-runs = framework_runs(Horovod)
-run = framework_run(Horovod, first="builds")
+runners = framework_runners(Horovod)
+runner = framework_runner(Horovod, first="builds")
 reach = framework_reach()
 
 
 @fact(once=True)
-def builds(runs: list[Horovod]) -> Mapping[str, NodeBuild]:
+def builds(runners: list[Horovod]) -> Mapping[str, NodeBuild]:
     """The builds of all nodes of all allocations."""
-    return {node: build for run in runs for node, build in run.builds.items()}
+    return {node: build for runner in runners for node, build in runner.builds.items()}
 
 
 @fact
 def worlds(
-    runs: list[Horovod], builds: Mapping[str, NodeBuild], launch: Launch
+    runners: list[Horovod], builds: Mapping[str, NodeBuild], launch: Launch
 ) -> list[World]:  # builds first
     """The job of this launch in every allocation; each runs once."""
-    return [run.world(launch) for run in runs]
+    return [runner.world(launch) for runner in runners]
 
 
 @fact
-def own_worlds(run: Horovod, config: HorovodConfig, builds: Mapping[str, NodeBuild]) -> list[World]:
+def own_worlds(runner: Horovod, config: HorovodConfig, builds: Mapping[str, NodeBuild]) -> list[World]:
     """The jobs over the nodes of the node's allocation."""
-    return [run.world(launch) for launch in launches(config) if launch.launcher != "localhost"]
+    return [runner.world(launch) for launch in launches(config) if launch.launcher != "localhost"]
 
 
 @fact
-def node_build(run: Horovod, node_name: str) -> NodeBuild:
+def node_build(runner: Horovod, node_name: str) -> NodeBuild:
     """The build of the item's node."""
-    return run.builds[node_name]
+    return runner.builds[node_name]
 
 
 @fact
-def known_builds(run: Horovod, builds: Mapping[str, NodeBuild]) -> Mapping[str, NodeBuild]:
+def known_builds(runner: Horovod, builds: Mapping[str, NodeBuild]) -> Mapping[str, NodeBuild]:
     """The builds of all nodes, for a node that takes part."""
     return builds
 
 
 @fact
-def operations(run: Horovod) -> Iterable[str]:
+def operations(runner: Horovod) -> Iterable[str]:
     """The tensor operations that the build must have."""
-    return run.operations
+    return runner.operations
 
 
 launch = each(

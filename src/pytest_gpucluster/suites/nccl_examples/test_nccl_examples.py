@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
-from pytest_gpucluster.suite import Tests, fact, framework_run, required_section
+from pytest_gpucluster.suite import Tests, fact, framework_runner, required_section
 from pytest_gpucluster.suites.nccl_examples import checks
 from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @fact(once=True)
-def all_runs(
+def all_runners(
     cluster: Cluster, allocation: Allocation, gpucluster_session: ClusterSession
 ) -> list[NcclExamples]:
     """The programs per allocation; not applicable without a scheduler."""
@@ -28,12 +28,12 @@ def all_runs(
 
 
 @fact(once=True)
-def runs(all_runs: list[NcclExamples]) -> list[NcclExamples]:
+def runners(all_runners: list[NcclExamples]) -> list[NcclExamples]:
     """The programs per allocation with real GPUs."""
-    known = all_runs
-    if found := [run for run in known if run.real_gpus]:
+    known = all_runners
+    if found := [runner for runner in known if runner.real_gpus]:
         return found
-    why = "simulated GPUs run no NCCL" if any(run.gpus for run in known) else "no profile has GPUs"
+    why = "simulated GPUs run no NCCL" if any(runner.gpus for runner in known) else "no profile has GPUs"
     raise NotApplicable(why)
 
 
@@ -41,21 +41,21 @@ toolchain = required_section(NcclExamplesConfig)
 
 
 @fact
-def node_run(toolchain: NcclExamplesConfig, all_runs: list[NcclExamples], node: Node) -> NcclExamples:
+def node_run(toolchain: NcclExamplesConfig, all_runners: list[NcclExamples], node: Node) -> NcclExamples:
     """The programs of the allocation that has the item's node with its toolchain."""
     if not toolchain.toolchain:
         raise NotApplicable("nccl_examples.toolchain of the cluster file is null")
-    found = next((run for run in all_runs if node.name in run.with_toolchain(toolchain)), None)
+    found = next((runner for runner in all_runners if node.name in runner.with_toolchain(toolchain)), None)
     if found is None:
         raise NotApplicable("the node has no GPUs, or `nccl_examples.nodes` or `nccl.nodes` leaves it out")
     return found
 
 
-run = framework_run(NcclExamples, without="the node has no GPUs, or `nccl.nodes` selects fewer nodes")
-within = fact(lambda run: run.result("one-process"))
-one_each = fact(lambda runs: [run.result("one-device") for run in runs])
+runner = framework_runner(NcclExamples, without="the node has no GPUs, or `nccl.nodes` selects fewer nodes")
+within = fact(lambda runner: runner.result("one-process"))
+one_each = fact(lambda runners: [runner.result("one-device") for runner in runners])
 built = fact(lambda node_run, toolchain: node_run.compiled(toolchain))
 devices = fact(lambda node_run: node_run.devices)
-many_each = fact(lambda runs: [run.result("many-devices") for run in runs])
+many_each = fact(lambda runners: [runner.result("many-devices") for runner in runners])
 
 TESTS = Tests(checks, marks=("nccl_examples",))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.suite import Tests, fact, framework_run, required_section
+from pytest_gpucluster.suite import Tests, fact, framework_runner, required_section
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray.config import RayConfig
 from pytest_gpucluster.suites.ray.steps import Ray
@@ -23,7 +23,7 @@ config = required_section(RayConfig)
 
 
 @fact(once=True)
-def runs(
+def runners(
     config: RayConfig,
     allocation: Allocation,  # not applicable without a scheduler
     gpucluster_session: ClusterSession,
@@ -32,36 +32,36 @@ def runs(
     channel = gpucluster_session.need_channel()
     made = Ray.of_allocations(gpucluster_session, config, channel=channel)
     yield made
-    for run in made:
-        if run.commands:
-            _ = run.leftovers
+    for runner in made:
+        if runner.commands:
+            _ = runner.leftovers
 
 
-run = framework_run(Ray)
+runner = framework_runner(Ray)
 
 
 @fact
-def node_facts(run: Ray, node: Node) -> NodeFacts:
+def node_facts(runner: Ray, node: Node) -> NodeFacts:
     """The facts of Ray on the node alone."""
-    return run.alone[node.name]
+    return runner.alone[node.name]
 
 
 @fact
-def cluster_facts(run: Ray) -> ClusterFacts:
+def cluster_facts(runner: Ray) -> ClusterFacts:
     """The facts of Ray on all nodes of the node's allocation."""
-    return run.cluster_facts
+    return runner.cluster_facts
 
 
 @fact(once=True)
-def clusters(runs: list[Ray]) -> list[ClusterFacts]:
+def clusters(runners: list[Ray]) -> list[ClusterFacts]:
     """The facts of the clusters of all allocations."""
-    return [run.cluster_facts for run in runs]
+    return [runner.cluster_facts for runner in runners]
 
 
 @fact
-def leftovers(run: Ray, cluster_facts: ClusterFacts) -> Mapping[str, str]:  # after both steps
+def leftovers(runner: Ray, cluster_facts: ClusterFacts) -> Mapping[str, str]:  # after both steps
     """The leftovers of each node."""
-    return run.leftovers
+    return runner.leftovers
 
 
 @fact
@@ -71,9 +71,9 @@ def node_leftovers(leftovers: Mapping[str, str], node_name: str) -> str | None:
 
 
 @fact
-def share(run: Ray, node_name: str) -> Share:
+def share(runner: Ray, node_name: str) -> Share:
     """The CPUs and GPUs that the node must provide."""
-    return run.shares[node_name]
+    return runner.shares[node_name]
 
 
 tune_enabled = fact(lambda cluster: cluster.ray.tune)

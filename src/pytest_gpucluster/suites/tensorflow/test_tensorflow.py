@@ -12,8 +12,8 @@ from pytest_gpucluster.suite import (
     Tests,
     fact,
     framework_reach,
-    framework_run,
-    framework_runs,
+    framework_runner,
+    framework_runners,
     required_section,
 )
 from pytest_gpucluster.suites.tensorflow import TensorflowConfig, checks
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import Node
 
 config = required_section(TensorflowConfig)
-runs = framework_runs(Tensorflow)
-run = framework_run(Tensorflow, first="packages")
+runners = framework_runners(Tensorflow)
+runner = framework_runner(Tensorflow, first="packages")
 reach = framework_reach()
 
 
 @fact
-def mirrored(run: Tensorflow, node: Node) -> PayloadResult:
+def mirrored(runner: Tensorflow, node: Node) -> PayloadResult:
     """MirroredStrategy on every node that has TensorFlow."""
-    if node.name not in run.fit_nodes:
+    if node.name not in runner.fit_nodes:
         raise NotAvailable("no tensorflow on the node: see tensorflow.framework")
-    return run.mirrored
+    return runner.mirrored
 
 
 @fact
-def workers(runs: list[Tensorflow]) -> list[PayloadResult]:
+def workers(runners: list[Tensorflow]) -> list[PayloadResult]:
     """MultiWorkerMirroredStrategy over the nodes that have TensorFlow."""
-    return [run.workers for run in runs]
+    return [runner.workers for runner in runners]
 
 
 @fact
-def own_workers(run: Tensorflow) -> PayloadResult:
+def own_workers(runner: Tensorflow) -> PayloadResult:
     """MultiWorkerMirroredStrategy over the nodes of the node's allocation."""
-    return run.workers
+    return runner.workers
 
 
 @fact
-def packages(run: Tensorflow) -> PayloadResult:
+def packages(runner: Tensorflow) -> PayloadResult:
     """The packages on the nodes of the node's allocation."""
-    return run.packages
+    return runner.packages
 
 
 @fact
-def gpus(run: Tensorflow) -> int:
+def gpus(runner: Tensorflow) -> int:
     """The GPUs per node on which a program can compute."""
-    return run.real_gpus
+    return runner.real_gpus
 
 
 @fact

@@ -8,8 +8,8 @@ from pytest_gpucluster.suite import (
     Tests,
     fact,
     framework_reach,
-    framework_run,
-    framework_runs,
+    framework_runner,
+    framework_runners,
     required_section,
 )
 from pytest_gpucluster.suites.training import checks
@@ -21,45 +21,45 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult
 
 config = required_section(TrainingConfig)
-runs = framework_runs(Training)
-run = framework_run(Training, first="packages")
+runners = framework_runners(Training)
+runner = framework_runner(Training, first="packages")
 reach = framework_reach()
 
 
 @fact
-def packages(run: Training) -> PayloadResult:
+def packages(runner: Training) -> PayloadResult:
     """Whether torch is installed on the nodes of the node's allocation."""
-    return run.packages
+    return runner.packages
 
 
 @fact
-def alone(run: Training) -> PayloadResult:
+def alone(runner: Training) -> PayloadResult:
     """The training of one group per node."""
-    return run.alone
+    return runner.alone
 
 
 @fact
-def gpus(run: Training) -> int:
+def gpus(runner: Training) -> int:
     """The GPUs per node on which a program can compute."""
-    return run.real_gpus
+    return runner.real_gpus
 
 
 @fact
-def together(run: Training) -> PayloadResult:
+def together(runner: Training) -> PayloadResult:
     """The training of one group of all nodes of the node's allocation."""
-    return run.together
+    return runner.together
 
 
 @fact
-def worlds(runs: list[Training]) -> list[tuple[PayloadResult, PayloadResult]]:
+def worlds(runners: list[Training]) -> list[tuple[PayloadResult, PayloadResult]]:
     """The training of the nodes alone and of all nodes, in every allocation."""
-    return [(run.alone, run.together) for run in runs]
+    return [(runner.alone, runner.together) for runner in runners]
 
 
 @fact
-def widest(runs: list[Training]) -> list[PayloadResult]:
+def widest(runners: list[Training]) -> list[PayloadResult]:
     """The training with the most nodes in every allocation."""
-    return [run.widest for run in runs]
+    return [runner.widest for runner in runners]
 
 
 @fact
