@@ -24,6 +24,7 @@ from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.run_mark import container_name
 from pytest_gpucluster.kit.container.containers import ImageImport, NamedContainers, remove_containers
+from pytest_gpucluster.kit.container.enroot import Pyxis
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
@@ -275,5 +276,5 @@ def test_the_release_in_the_container_is_that_of_most_nodes(
 def test_a_task_outside_is_the_plugin_s_fault() -> None:
     same = {"root": "8:1 /", "release": "debian 12"}
     found = good(plain=same)
-    assert checks.plugin(found, "").outcome is Outcome.FAILED
+    assert checks.plugin(found, Pyxis()).outcome is Outcome.FAILED
     assert checks.imported(found).outcome is Outcome.NOT_CHECKED

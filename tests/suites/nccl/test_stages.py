@@ -262,6 +262,15 @@ def test_compile_needs_an_image_and_the_source() -> None:
         runner(compile=True, container="/s/nt.sqsh").prepare_image()
 
 
+@pytest.mark.usefixtures("steps")
+def test_an_environment_in_the_image_that_no_task_reported_is_not_available() -> None:
+    made = runner(container="/s/nt.sqsh", runner="nccl-tests")
+    with pytest.raises(NotAvailable, match=r"^the environment in the image is unknown: "):
+        made.image_environment("gpu01")  # its task printed nothing
+    with pytest.raises(NotAvailable, match=r"^the environment in the image is unknown: no task reported$"):
+        made.image_environment("gpu03")
+
+
 # --- which program, and the payload
 
 

@@ -63,7 +63,7 @@ def test_what_is_absent_has_a_reason() -> None:
     assert found.with_pyxis(Pyxis(absent="no plugstack.conf")).absent["pyxis"] == "no plugstack.conf"
     assert found.with_pyxis(Pyxis("/usr/lib/spank_pyxis.so", "")).absent["pyxis"] == "the version is unknown"
     assert found.with_pyxis(Pyxis("/x.so", "0.20.0")).known["pyxis"].text == "0.20.0"
-    assert found.with_gpus("nvidia-smi: not found").absent["driver"] == "nvidia-smi: not found"
+    assert found.without(["driver"], "nvidia-smi: not found").absent["driver"] == "nvidia-smi: not found"
 
 
 @pytest.mark.parametrize(

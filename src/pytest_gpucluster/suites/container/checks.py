@@ -49,8 +49,8 @@ def _require(found: ContainerFacts, *steps: str) -> None:
     hint="grep -r pyxis /etc/slurm/plugstack.conf*; systemctl restart slurmd; srun --help | grep container-image",
     action=Action.CONFIGURE,
 )
-def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
-    """Judge that tasks run in a container, and Pyxis' version; a text as `pyxis` is the reason why it is unknown."""
+def plugin(found: ContainerFacts, pyxis: Pyxis) -> Judgement:
+    """Judge that tasks run in a container, and Pyxis' version."""
     if found.contained is False:
         yield Finding(
             "Pyxis", "the task ran on the node itself, outside of a container", "a task in the container"
@@ -71,10 +71,10 @@ def plugin(found: ContainerFacts, pyxis: Pyxis | str) -> Judgement:
     wanted = found.config.version
     if wanted is None:
         return
-    if isinstance(pyxis, str) or not pyxis.version:
-        why = pyxis if isinstance(pyxis, str) else pyxis.absent or f"{pyxis.library} does not state it"
+    if not pyxis.version:
+        why = pyxis.absent or f"{pyxis.library} does not state it"
         raise NotAvailable(f"the version of Pyxis is not known: {why}")
-    elif not pyxis.version.startswith(wanted):
+    if not pyxis.version.startswith(wanted):
         yield Finding("version of Pyxis", pyxis.version, wanted)
 
 

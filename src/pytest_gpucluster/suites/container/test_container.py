@@ -12,6 +12,7 @@ from pytest_gpucluster.core.errors import ConfigError, NotApplicable, ProbeError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.kit.container import enroot
 from pytest_gpucluster.kit.container.containers import NamedContainers
+from pytest_gpucluster.kit.container.enroot import Pyxis
 from pytest_gpucluster.suite import Tests, fact, probed, required_section
 from pytest_gpucluster.suites.container import checks
 from pytest_gpucluster.suites.container.config import ContainerConfig
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.kit.container.enroot import Pyxis
     from pytest_gpucluster.plugin.fixtures import LiveLine
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import ContainerFacts
@@ -106,12 +106,12 @@ def usual_release(all_found: dict[str, ContainerFacts], peers: frozenset[str]) -
 
 
 @fact
-def pyxis(node: Node, gpucluster_session: ClusterSession) -> Pyxis | str:
-    """The Pyxis of the node, or why it is unknown."""
+def pyxis(node: Node, gpucluster_session: ClusterSession) -> Pyxis:
+    """The Pyxis of the node; a part of a check needs it, so that it states why it is unknown."""
     try:
         return gpucluster_session.facts(node.name, enroot.PYXIS)
     except ProbeError as error:
-        return str(error)
+        return Pyxis(absent=str(error))
 
 
 TESTS = Tests(checks, marks=("container",), needs=("config",))

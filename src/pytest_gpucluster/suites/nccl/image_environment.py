@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.check import Action, check
-from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.suites.nccl.environment import ignored_lines, judge_setting
 from pytest_gpucluster.suites.nccl.environment_rules import NodeContext
 
@@ -24,11 +23,9 @@ if TYPE_CHECKING:
     action=Action.CONFIGURE,
 )
 def image_environment(
-    found: NcclEnvironment | str, profile: Profile, intended_variables: Mapping[str, str]
+    found: NcclEnvironment, profile: Profile, intended_variables: Mapping[str, str]
 ) -> Judgement:
     """In the image of the steps, NCCL's variables, files and plugins leave it its speed."""
-    if isinstance(found, str):
-        raise NotAvailable(f"the environment in the image is unknown: {found}")
     context = NodeContext(profile, found)
     for name, setting in sorted(found.effective.items()):
         if intended_variables.get(name) != setting.value:

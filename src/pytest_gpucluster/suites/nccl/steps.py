@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import safe_json
-from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, StepError
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, NotAvailable, StepError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.framework.payload_step import environment_named
@@ -174,17 +174,25 @@ class NcclRunner(NcclStep):
         return self.config.deadline + len(batch) * self.round_deadline
 
     @cached_property
-    def image_environments(self) -> dict[str, NcclEnvironment | str]:
-        """What a task in the image of the steps sees: {node: facts, or why there are none}; one step."""
+    def _image_tasks(self) -> tuple[dict[str, TaskResult], str]:
+        """The task of each node in the image of the steps, and why a node has none; one step."""
         request = self._request(self._allocation.nodes, ("sh", "-c", SCRIPT), ntasks_per_node=1)
         # without the variables that make NCCL log
         request = replace(request, env=self.config.exports, prelude="", mpi="none")
         result, problem = self._run(request)
-        tasks = {task.node: task for task in result.tasks}
         why = problem or result.hint or result.first_error or "no task reported"
-        return {
-            node: _read_task(node, tasks[node]) if node in tasks else why for node in self._allocation.nodes
-        }
+        return {task.node: task for task in result.tasks}, why
+
+    def image_environment(self, node: str) -> NcclEnvironment:
+        """Return what a task in the image of the steps sees on a node; NotAvailable if it is unknown."""
+        tasks, why = self._image_tasks
+        unknown = "the environment in the image is unknown"
+        if node not in tasks:
+            raise NotAvailable(f"{unknown}: {why}")
+        try:
+            return read_task(Answer(node, tasks[node].rc, tasks[node].stdout.encode()))
+        except GpuClusterError as error:
+            raise NotAvailable(f"{unknown}: {error}") from error
 
     def prepare_image(self) -> str:
         """Compile nccl-tests into `nccl.container` if `nccl.compile` is set; return a text about the result.
@@ -234,13 +242,6 @@ def image_of(cluster: Cluster) -> str:
     config = cluster.section(NcclConfig)
     own = environment_named(cluster, config.environment, "nccl")
     return config.container or (own and (own.container_image or own.container_name)) or ""
-
-
-def _read_task(node: str, task: TaskResult) -> NcclEnvironment | str:
-    try:
-        return read_task(Answer(node, task.rc, task.stdout.encode()))
-    except GpuClusterError as error:
-        return str(error)
 
 
 def read_rounds(text: str) -> Iterable[tuple[tuple[int, tuple[str, ...]], Measurement]]:

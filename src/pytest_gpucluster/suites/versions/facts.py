@@ -16,7 +16,7 @@ from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.core.scripts import script
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.kit.container.enroot import Pyxis
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus
@@ -63,18 +63,18 @@ class NodeVersions:
     known: Mapping[str, InstalledVersion] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
 
-    def with_gpus(self, gpus: Gpus | str) -> NodeVersions:
-        """Add the driver's versions, or why they are unknown."""
-        if isinstance(gpus, str):
-            return self._with({}, {"driver": gpus, "cuda": gpus})
+    def with_gpus(self, gpus: Gpus) -> NodeVersions:
+        """Add the driver's versions."""
         drivers = sorted({gpu.driver for gpu in gpus if gpu.driver})
         return self._with({"driver": drivers[0] if drivers else "", "cuda": gpus.cuda or ""})
 
-    def with_pyxis(self, pyxis: Pyxis | str) -> NodeVersions:
+    def with_pyxis(self, pyxis: Pyxis) -> NodeVersions:
         """Add the version of Pyxis, or why it is unknown."""
-        if isinstance(pyxis, str):
-            return self._with({}, {"pyxis": pyxis})
         return self._with({"pyxis": pyxis.version}, {"pyxis": pyxis.absent or _ABSENT["pyxis"]})
+
+    def without(self, components: Iterable[str], why: str) -> NodeVersions:
+        """Add why components are unknown."""
+        return self._with({}, dict.fromkeys(components, why))
 
     def _with(self, texts: Mapping[str, str], why: Mapping[str, str] | None = None) -> NodeVersions:
         found = {name: InstalledVersion(text) for name, text in texts.items() if text}

@@ -35,16 +35,17 @@ def probes(cluster: Cluster) -> list[Probe[Any]]:
 @fact(probes=lambda cluster, _: probes(cluster))
 def installed(node: Node, cluster: Cluster, gpucluster_session: ClusterSession) -> NodeVersions:
     """The versions of the item's node."""
-
-    def known(probe: Probe[Any]) -> Any:
-        try:
-            return gpucluster_session.facts(node.name, probe)
-        except ProbeError as error:
-            return str(error)
-
-    own: NodeVersions = gpucluster_session.facts(node.name, VERSIONS)
-    found = own.with_gpus(known(nvidia_smi.GPUS))
-    return found.with_pyxis(known(enroot.PYXIS)) if enroot.PYXIS in probes(cluster) else found
+    found: NodeVersions = gpucluster_session.facts(node.name, VERSIONS)
+    try:
+        found = found.with_gpus(gpucluster_session.facts(node.name, nvidia_smi.GPUS))
+    except ProbeError as error:
+        found = found.without(("driver", "cuda"), str(error))
+    if enroot.PYXIS not in probes(cluster):
+        return found
+    try:
+        return found.with_pyxis(gpucluster_session.facts(node.name, enroot.PYXIS))
+    except ProbeError as error:
+        return found.without(["pyxis"], str(error))
 
 
 @fact
