@@ -75,6 +75,22 @@ def test_help_describes_every_target_that_is_typed() -> None:
     assert TARGETS - described == {"help", "format", "clean", "slurm", "packages", "reframe"}
 
 
+def test_files_that_recipes_name_exist() -> None:
+    scripts = [
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "tools").iterdir()
+        if not path.suffix and path.is_file()
+    ]
+    named = set(
+        re.findall(
+            r"(?<![/\w.])(?:tests|tools|benchmarks)/[\w/-]+\w(?:\.py)?",
+            "\n".join([MAKEFILE, *scripts]),
+        )
+    )
+    assert "tests/config/test_models.py" in named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("target", CASES)
 def test_target_runs(checkout: Path, tmp_path: Path, target: str) -> None:
