@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,33 @@ def run(script: str, *options: str) -> str:
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+STAMP = r"20\d\d-\d\d-\d\d,\s+commit ([0-9a-f]{8})\b"
+
+
+def test_each_figure_of_cost_names_its_benchmark_its_date_and_its_commit() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("## Cost compared with other tools")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if re.match(r"\| \d", line)]
+    assert 1 <= len(rows) <= 3
+    for row in rows:
+        assert re.search(STAMP, row), row
+        script = re.search(r"`(\w+\.py)", row)
+        assert script, row
+        assert (BENCHMARKS / script[1]).exists(), row
+
+
+def test_commits_of_figures_are_in_the_history() -> None:
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("not a repository with its history")
+    pages = [ROOT / "README.md", BENCHMARKS / "README.md", *(ROOT / "docs").glob("*.md")]
+    found = {commit for page in pages for commit in re.findall(STAMP, page.read_text(encoding="utf-8"))}
+    assert len(found) > 1
+    assert [commit for commit in found if git("merge-base", "--is-ancestor", commit, "HEAD").returncode] == []
 
 
 def test_requests_are_counted_by_type_once() -> None:
