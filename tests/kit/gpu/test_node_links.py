@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
 from links_helpers import PORTS, h200, network, survey
@@ -10,6 +13,9 @@ from links_helpers import PORTS, h200, network, survey
 from pytest_gpucluster.core.errors import ProbeError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.gpu.node_links import NETWORK, Adapter, read_links, read_network
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_recorded_host() -> None:
@@ -34,6 +40,72 @@ def test_active_physical_ports_and_interfaces_that_are_up() -> None:
 def test_the_command_runs_in_a_real_shell() -> None:
     done = subprocess.run(["sh", "-c", NETWORK.command], capture_output=True, check=False, timeout=60)
     assert "lo" in read_network(Answer("here", done.returncode, done.stdout, done.stderr)).interfaces
+
+
+TREE = {
+    **{
+        f"class/infiniband/mlx5_{card}/ports/{port}/{name}": text
+        for card in range(3)
+        for port in (1, 2)
+        for name, text in (
+            ("state", "4: ACTIVE"),
+            ("rate", "400 Gb/sec (4X NDR)"),
+            ("link_layer", "Ethernet"),
+            ("gid_attrs/ndevs/0", f"eth{card}{port}"),
+        )
+        if (card, port, name) != (2, 2, "rate")
+    },
+    **{f"class/infiniband/mlx5_{card}/board_id": "MT_0838" for card in (0, 1)},
+    **{f"devices/card{card}/current_link_speed": "32.0 GT/s PCIe" for card in range(3)},
+    **{f"devices/card{card}/current_link_width": "16" for card in range(3)},
+    "devices/card0/net/eth02/phys_port_name": "p1",
+    "devices/card0/vpd": "\0other",
+    "devices/card1/vpd": "\0 SW_MNG ",
+    "devices/card2/physfn/uevent": "",
+    "bus/pci/drivers/nvidia/0000:01:00.0/uevent": "",
+    "bus/pci/drivers/nvidia/module/uevent": "",
+    "class/net/eth0/operstate": "up",
+    "class/net/eth0/speed": "25000",
+    "class/net/lo/operstate": "unknown",
+}
+FOUND = """\
+gpu;@/bus/pci/drivers/nvidia/0000:01:00.0
+port mlx5_0 1;4: ACTIVE;400 Gb/sec (4X NDR);Ethernet;32.0 GT/s PCIe;16;;MT_0838;@/devices/card0;0;
+port mlx5_0 2;4: ACTIVE;400 Gb/sec (4X NDR);Ethernet;32.0 GT/s PCIe;16;;MT_0838;@/devices/card0;0;p1
+port mlx5_1 1;4: ACTIVE;400 Gb/sec (4X NDR);Ethernet;32.0 GT/s PCIe;16;;MT_0838;@/devices/card1;1;
+port mlx5_1 2;4: ACTIVE;400 Gb/sec (4X NDR);Ethernet;32.0 GT/s PCIe;16;;MT_0838;@/devices/card1;1;
+port mlx5_2 1;4: ACTIVE;400 Gb/sec (4X NDR);Ethernet;32.0 GT/s PCIe;16;virtual;;@/devices/card2;;
+port mlx5_2 2;4: ACTIVE;;Ethernet;32.0 GT/s PCIe;16;virtual;;@/devices/card2;;
+net eth0;up;25000
+net lo;unknown;
+end
+"""
+
+
+@pytest.mark.parametrize("awk", ["mawk", "gawk", "busybox"])
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
+def test_the_command_prints_a_line_of_each_port(tmp_path: Path, shell: str, awk: str) -> None:
+    sys = tmp_path / "sys"
+    for name, text in TREE.items():
+        (sys / name).parent.mkdir(parents=True, exist_ok=True)
+        (sys / name).write_text(text + "\n" * bool(text))
+    for card in range(3):
+        (sys / f"class/infiniband/mlx5_{card}/device").symlink_to(sys / f"devices/card{card}")
+    for program in {shell, awk}:
+        if not shutil.which(program):
+            pytest.skip(f"{program} is not installed")
+    (tmp_path / "awk").write_text(f'#!/bin/sh\nexec {"busybox awk" if awk == "busybox" else awk} "$@"\n')
+    (tmp_path / "awk").chmod(0o755)
+    argv = ["busybox", "sh"] if shell == "busybox" else [shell]
+    done = subprocess.run(
+        [*argv, "-c", NETWORK.command.replace("=/sys/", f"={sys}/")],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == FOUND.replace("@", str(sys))
 
 
 def test_what_cannot_be_read_has_its_reason() -> None:

@@ -1,23 +1,56 @@
 # shellcheck shell=sh
-# Prints the GPUs, the ports of network adapters and the network interfaces of a node, from sysfs.
+# Prints the GPUs, the ports of network adapters and the network interfaces of a node, from sysfs: few processes, whose
+# number does not grow with the files.
 # shellcheck disable=SC2045 # names of the kernel; a simulated node has its own ls
-d=/sys/class/infiniband b=/sys/bus/pci/drivers/nvidia
+d=/sys/class/infiniband b=/sys/bus/pci/drivers/nvidia i=/sys/class/net
 for g in $(ls $b 2>/dev/null); do
   case $g in *:*) echo "gpu;$(readlink -f "$b/$g")" ;; esac
 done
-for a in $(ls $d 2>/dev/null); do
-  e=$d/$a/device
-  for n in $(ls "$d/$a/ports" 2>/dev/null); do
-    p=$d/$a/ports/$n v=
+set --
+f=$(
+  for a in $(ls $d 2>/dev/null); do
+    e=$d/$a/device v=
     [ ! -e "$e/physfn" ] || v=virtual
-    echo "port $a $n;$(cat "$p/state" 2>/dev/null);$(cat "$p/rate" 2>/dev/null)\
-;$(cat "$p/link_layer" 2>/dev/null);$(cat "$e/current_link_speed" 2>/dev/null)\
-;$(cat "$e/current_link_width" 2>/dev/null);$v;$(cat "$d/$a/board_id" 2>/dev/null);$(readlink -f "$e")\
-;$(grep -acs SW_MNG "$e/vpd")\
-;$(cat "$e/net/$(cat "$p/gid_attrs/ndevs/0" 2>/dev/null)/phys_port_name" 2>/dev/null)"
+    set -- "$@" "$e/current_link_speed" "$e/current_link_width" "$d/$a/board_id"
+    for n in $(ls "$d/$a/ports" 2>/dev/null); do
+      p=$d/$a/ports/$n
+      echo "port $a $n;$v;$(readlink -f "$e")"
+      set -- "$@" "$p/state" "$p/rate" "$p/link_layer" "$p/gid_attrs/ndevs/0"
+    done
   done
+  [ $# = 0 ] || grep -H . "$@" 2>/dev/null
+)
+for a in $(ls $d 2>/dev/null); do set -- "$@" "$d/$a/device/vpd"; done
+[ $# = 0 ] || f="$f
+$(grep -acHs SW_MNG "$@")"
+set --
+for n in $(printf '%s\n' "$f" | sed -n "s|.*$d/\([^/]*\)/ports/[^/]*/gid_attrs/ndevs/0:\(.*\)|\1/device/net/\2|p"); do
+  set -- "$@" "$d/$n/phys_port_name"
 done
-for i in $(ls /sys/class/net 2>/dev/null); do
-  echo "net $i;$(cat "/sys/class/net/$i/operstate" 2>/dev/null);$(cat "/sys/class/net/$i/speed" 2>/dev/null)"
+[ $# = 0 ] || f="$f
+$(grep -H . "$@" 2>/dev/null)"
+set --
+for n in $(ls $i 2>/dev/null); do
+  f="$f
+net $n"
+  set -- "$@" "$i/$n/operstate" "$i/$n/speed"
 done
+[ $# = 0 ] || f="$f
+$(grep -H . "$@" 2>/dev/null)"
+printf '%s\n' "$f" | awk '
+  /^(port|net) / { line[++n] = $0; next }
+  at = index($0, "/sys/class/") {
+    path = substr($0, at + 11)
+    value[substr(path, 1, index(path, ":") - 1)] = substr(path, index(path, ":") + 1)
+  }
+  END {
+    for (k = 1; k <= n; k++) {
+      split(line[k], cell, ";"); split(cell[1], word, " ")
+      if (word[1] == "net") { i = "net/" word[2]; print line[k] ";" value[i "/operstate"] ";" value[i "/speed"]; continue }
+      a = "infiniband/" word[2]; p = a "/ports/" word[3]; e = a "/device"
+      print cell[1] ";" value[p "/state"] ";" value[p "/rate"] ";" value[p "/link_layer"] ";" value[e "/current_link_speed"] \
+        ";" value[e "/current_link_width"] ";" cell[2] ";" value[a "/board_id"] ";" cell[3] ";" value[e "/vpd"] \
+        ";" value[e "/net/" value[p "/gid_attrs/ndevs/0"] "/phys_port_name"]
+    }
+  }'
 echo end
