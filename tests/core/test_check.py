@@ -339,3 +339,59 @@ def test_a_remark_changes_no_outcome_and_is_logged() -> None:
     assert verdict.as_dict()["remarks"] == [{"text": "odd 0", "count": 2}, {"text": "odd 1", "count": 2}]
     assert "remarks" not in remarks(0).as_dict()
     assert [it.text for it in combined([verdict, remarks(1)]).remarks] == ["odd 0", "odd 1", "odd 0"]
+
+
+# --- several allocations
+
+
+def of_allocation(
+    outcome: Outcome, *, part: str = "", action: Action = Action.MONITOR, reason: str = ""
+) -> Verdict:
+    found = (Finding(part, "bad", "good"),) if part else ()
+    metrics, advisories = (Metric("speed", 1.0, "GB/s", part),), (Advisory(part, "odd", "usual"),)
+    return Verdict(
+        "x.y", outcome, found, metrics, reason, f"cause {part}", f"hint {part}", action, advisories,
+        never_healthy="no healthy machine is bad",
+    )  # fmt: skip
+
+
+def test_one_allocation_has_its_own_verdict() -> None:
+    for outcome in Outcome:
+        one = of_allocation(outcome, part="a", reason="r")
+        assert combined([one]) is one
+
+
+def test_no_allocation_is_no_pass() -> None:
+    assert combined([]).outcome is Outcome.NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ("PASSED NOT_APPLICABLE", "PASSED"),
+        ("NOT_APPLICABLE NOT_APPLICABLE", "NOT_APPLICABLE"),
+        ("PASSED NOT_CHECKED", "NOT_CHECKED"),
+        ("NOT_APPLICABLE NOT_CHECKED", "NOT_CHECKED"),
+        ("NOT_APPLICABLE FAILED", "FAILED"),
+        ("FAILED NOT_CHECKED PASSED", "FAILED"),
+    ],
+)
+def test_the_worst_outcome_stands_for_all(outcomes: str, expected: str) -> None:
+    parts = [of_allocation(Outcome[name], reason=name) for name in outcomes.split()]
+    found = combined(parts)
+    assert found.outcome is Outcome[expected]
+    assert found.reason == expected
+    assert (len(found.metrics), len(found.advisories)) == (len(parts), len(parts))
+
+
+def test_findings_of_all_allocations_keep_the_action_of_their_own() -> None:
+    mild = of_allocation(Outcome.FAILED, part="a")
+    hard = of_allocation(Outcome.FAILED, part="b", action=Action.DRAIN)
+    found = combined([mild, hard, of_allocation(Outcome.PASSED)])
+    assert [(it.part, it.action) for it in found.findings] == [("a", Action.MONITOR), ("b", Action.DRAIN)]
+    assert (found.action, found.cause, found.hint) == (Action.DRAIN, "cause b", "hint b")
+    own = replace(mild, findings=(Finding("c", "bad", "good", Action.REBOOT),), never_healthy="stated")
+    assert [it.action for it in combined([own, hard]).findings] == [Action.REBOOT, Action.DRAIN]
+    # with one action for all, a finding has none of its own
+    assert combined([mild, mild]).findings == (*mild.findings, *mild.findings)
+    assert mild.findings[0].action is None

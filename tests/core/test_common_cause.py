@@ -203,6 +203,16 @@ def test_a_node_counts_once_where_it_shares_more_than_one_thing() -> None:
     assert found([*map(limits, SIX)], SIX, **places) == [("in group g", SIX)]
 
 
+@pytest.mark.parametrize(("some", "others"), [("7", "9"), ("7", "8"), ("8", "9")])
+def test_numbers_below_at_and_above_the_expected_one_are_not_alike(some: str, others: str) -> None:
+    places = {node: Place(group="g") for node in SIX}
+    mixed = [finding(node, "GPUs", some if node < "gpu04" else others, "8", "drain") for node in SIX]
+    assert found(mixed, SIX, **places) == []
+    for one in (some, others):
+        alike = [finding(node, "GPUs", one, "8", "drain") for node in SIX]
+        assert found(alike, SIX, **places) == [("in group g", SIX)]
+
+
 def test_nodes_of_an_old_log_have_no_place_and_nothing_in_common() -> None:
     assert common_findings("x.y", [*map(limits, SIX)], SIX, {}) == []
 

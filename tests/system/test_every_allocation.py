@@ -11,7 +11,6 @@ import pytest
 import yaml
 from framework_helpers import ends, run_suite
 
-from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict, combined
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 from pytest_gpucluster.suites.ddp.config import DdpConfig
 
@@ -70,55 +69,6 @@ def test_the_gpus_of_a_profile_without_hardware_are_those_of_slurm() -> None:
 def test_simulated_gpus_are_no_real_ones() -> None:
     made = FrameworkStepRunner.of_allocations(session(simulated=True), DdpConfig())
     assert [(it.gpus, it.real_gpus) for it in made] == [(8, 0), (4, 0)]
-
-
-def verdict(
-    outcome: Outcome, *, part: str = "", action: Action = Action.MONITOR, reason: str = ""
-) -> Verdict:
-    found = (Finding(part, "bad", "good"),) if part else ()
-    metrics, advisories = (Metric("speed", 1.0, "GB/s", part),), (Advisory(part, "odd", "usual"),)
-    return Verdict(
-        "x.y", outcome, found, metrics, reason, f"cause {part}", f"hint {part}", action, advisories,
-        never_healthy="no healthy machine is bad",
-    )  # fmt: skip
-
-
-def test_one_verdict_is_what_it_is() -> None:
-    for outcome in Outcome:
-        one = verdict(outcome, part="a", reason="r")
-        assert combined([one]) is one
-
-
-def test_no_allocation_is_no_pass() -> None:
-    assert combined([]).outcome is Outcome.NOT_CHECKED
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "expected"),
-    [
-        ("PASSED NOT_APPLICABLE", "PASSED"),
-        ("NOT_APPLICABLE NOT_APPLICABLE", "NOT_APPLICABLE"),
-        ("PASSED NOT_CHECKED", "NOT_CHECKED"),
-        ("NOT_APPLICABLE NOT_CHECKED", "NOT_CHECKED"),
-        ("NOT_APPLICABLE FAILED", "FAILED"),
-        ("FAILED NOT_CHECKED PASSED", "FAILED"),
-    ],
-)
-def test_the_worst_outcome_stands_for_all(outcomes: str, expected: str) -> None:
-    parts = [verdict(Outcome[name], reason=name) for name in outcomes.split()]
-    found = combined(parts)
-    assert found.outcome is Outcome[expected]
-    assert found.reason == expected
-    assert (len(found.metrics), len(found.advisories)) == (len(parts), len(parts))
-
-
-def test_findings_of_all_allocations_keep_the_action_of_their_own() -> None:
-    mild = verdict(Outcome.FAILED, part="a")
-    hard = verdict(Outcome.FAILED, part="b", action=Action.DRAIN)
-    found = combined([mild, hard, verdict(Outcome.PASSED)])
-    assert [(it.part, it.action) for it in found.findings] == [("a", Action.MONITOR), ("b", Action.DRAIN)]
-    assert (found.action, found.cause, found.hint) == (Action.DRAIN, "cause b", "hint b")
-    assert combined([mild, mild]).findings == (*mild.findings, *mild.findings)
 
 
 def accept(sandbox: Sandbox, folder: Path, suite: str, *words: str, **keys: Any) -> Run:
