@@ -13,7 +13,9 @@ QUICK: tuple[tuple[str, ...], ...] = (
     ("suites_cost.py", "4", "--repeats", "1", "--collect", "1000"),
     ("fleet_channel.py", "--nodes", "4", "--repeats", "1"),
     ("controller.py", "100"),
+    ("ssh_cost.py", "2", "--repeats", "1"),
     ("localisation.py", "100"),
+    ("report_scale.py", "--nodes", "100"),
     ("import_cost.py",),
 )
 FULL: tuple[tuple[str, ...], ...] = (
@@ -22,7 +24,9 @@ FULL: tuple[tuple[str, ...], ...] = (
     ("suites_cost.py", "4", "16", "64", "256"),
     ("fleet_channel.py",),
     ("controller.py", "1000", "10000", "--floor"),
+    ("ssh_cost.py",),
     ("localisation.py",),
+    ("report_scale.py",),
     ("import_cost.py",),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -51,6 +52,16 @@ def test_each_figure_of_cost_names_its_benchmark_its_date_and_its_commit() -> No
         script = re.search(r"`(\w+\.py)", row)
         assert script, row
         assert (BENCHMARKS / script[1]).exists(), row
+
+
+def test_make_bench_runs_every_benchmark_of_the_table() -> None:
+    table = set(
+        re.findall(
+            r"^\| `(\w+\.py)` \|", (BENCHMARKS / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
+    every = importlib.import_module("all")
+    assert table == {script for script, *_ in every.QUICK} == {script for script, *_ in every.FULL}
 
 
 def test_commits_of_figures_are_in_the_history() -> None:
