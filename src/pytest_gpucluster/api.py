@@ -53,7 +53,12 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.scripts import script
     from pytest_gpucluster.core.values import Model, OptionalSection, Section, Text
     from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig, RanksConfig
-    from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
+    from pytest_gpucluster.kit.framework.framework_step import (
+        FrameworkStepRunner,
+        framework_reach,
+        framework_runner,
+        framework_runners,
+    )
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult
     from pytest_gpucluster.kit.framework.payload_step import command as payload_command
     from pytest_gpucluster.kit.node.peers import Peers
@@ -63,12 +68,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import (
         Tests,
-        each,
         fact,
         fleet_probed,
-        framework_reach,
-        framework_runner,
-        framework_runners,
+        one_item_per,
         peer_probed,
         probed,
         required_section,
@@ -132,13 +134,13 @@ __all__ = [
     "Work",
     "check",
     "conclude",
-    "each",
     "fact",
     "fleet_probed",
     "framework_reach",
     "framework_runner",
     "framework_runners",
     "load_cluster",
+    "one_item_per",
     "payload_command",
     "peer_probed",
     "probed",

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.fact import Probes
     from pytest_gpucluster.core.values import OptionalSection
-    from pytest_gpucluster.kit.framework.between import Reach
-    from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 
     AnyProbe = Probe[Any] | Callable[[Cluster], Probe[Any]]
 
@@ -69,7 +67,7 @@ def fact(function: Any = None, *, once: bool = False, probes: Probes | None = No
     return Fact(function, once, probes)
 
 
-def each(values: Callable[[Cluster], Mapping[str, Any]]) -> Any:
+def one_item_per(values: Callable[[Cluster], Mapping[str, Any]]) -> Any:
     """Make a fact with several values, {word in the name of the item: value}: a check that needs it has an item of each."""
     return Fact(values, values=values)
 
@@ -131,41 +129,3 @@ def required_section(model: type[OptionalSection]) -> Any:
         return found
 
     return Fact(section, once=True)
-
-
-def framework_runners(framework: type[FrameworkStepRunner[Any]]) -> Any:
-    """Make a fact of a framework's runners, one per allocation, once in a run; it needs the fact `config`."""
-
-    def runners(config: Any, allocation: object, gpucluster_session: Any) -> list[FrameworkStepRunner[Any]]:
-        return framework.of_allocations(gpucluster_session, config)
-
-    return Fact(runners, once=True)
-
-
-def framework_runner(framework: type[FrameworkStepRunner[Any]], *, first: str = "", without: str = "") -> Any:
-    """Make a fact of the runner, of those in the fact `runners`, that has the item's node.
-
-    `first`: the attribute that runs its first step, whose exceptions are errors and no verdicts. `without`: why the
-    item is not applicable if no runner has the node.
-    """
-
-    def runner(runners: Iterable[FrameworkStepRunner[Any]], node: Any) -> FrameworkStepRunner[Any]:
-        found = next((runner for runner in runners if node.name in runner.nodes), None)
-        if found is None:
-            raise NotApplicable(
-                without or f"`{framework.section}.nodes` of the cluster file selects fewer nodes"
-            )
-        if first:
-            getattr(found, first)
-        return found
-
-    return Fact(runner)
-
-
-def framework_reach() -> Any:
-    """Make a fact of the nodes with which the item's node can exchange data; it needs the fact `runner`."""
-
-    def reach(runner: FrameworkStepRunner[Any]) -> Reach:
-        return runner.reach
-
-    return Fact(reach)

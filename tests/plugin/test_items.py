@@ -211,10 +211,10 @@ def wire(wires, cluster):
 SUITE = """
 from gpucluster_made import checks
 
-from pytest_gpucluster.suite import Tests, each, fact
+from pytest_gpucluster.suite import Tests, one_item_per, fact
 
 shown = fact(lambda node: f"worn on {node}")
-wires = each(lambda cluster: {"tcp": 1, "ib": 2})
+wires = one_item_per(lambda cluster: {"tcp": 1, "ib": 2})
 TESTS = Tests(checks, marks=("made",))
 """
 

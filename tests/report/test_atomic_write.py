@@ -139,7 +139,7 @@ def test_an_event_has_its_time_run_and_fields(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("pytest_gpucluster.report.events.time.time", lambda: 5.12345)
     path = tmp_path / "deep" / "events.jsonl"
     log = EventLog(path, "r1")
-    log.write("start", {"a": "MY_TOKEN=hunter2", "n": 2}, n=1, why="B_TOKEN=hunter2")
+    log.write("start", clean={"a": "MY_TOKEN=hunter2", "n": 2}, n=1, why="B_TOKEN=hunter2")
     log.write("end")
     log.close()
     log.write("late")
@@ -262,7 +262,9 @@ def test_the_model_of_a_log_equals_its_file(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl", "r")
     log.write("start", cluster="prod", arguments=("a", "b"), token="MY_TOKEN=hunter2")
     metrics = [{"name": "busbw", "unit": "GB/s", "device": "", "value": float("nan")}]
-    log.write("result", {"node": "gpu01", "check": "c", "metrics": metrics}, nodeid="x", outcome="failed")
+    log.write(
+        "result", clean={"node": "gpu01", "check": "c", "metrics": metrics}, nodeid="x", outcome="failed"
+    )
     log.write("drain_over_budget", nodes=("gpu01",))
     log.write("finish", exit=1)
     log.close()

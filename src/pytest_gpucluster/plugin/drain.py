@@ -452,7 +452,7 @@ class DrainPlugin:
                 self._why[node] = why
                 actor.decide_resume(node, why, text)
             if retest is not None and retested and (why or retest.keep(node)):
-                continue  # _end_trial reports it
+                continue  # _end_retest reports it
             self._reported.add(node)
             if why:
                 self.lines.append(f"{node} stays drained: {why}")

@@ -226,9 +226,9 @@ class Hooks:
         self.reports.publish()
         event = reporting.result_event(report, outcome, message)
         if reporting.holds_no_secret(event):
-            log.write("result", {**event, **report.gpucluster})
+            log.write("result", clean={**event, **report.gpucluster})
         else:
-            log.write("result", report.gpucluster, **event)
+            log.write("result", clean=report.gpucluster, **event)
         if self.equal is not None and outcome in RED:
             self.equal.add(report)
         self._log_lost(log)
@@ -240,7 +240,7 @@ class Hooks:
         if self._selection_logged or self.session.selection is None:
             return
         self._selection_logged = True
-        log.write("selection", self.session.selection)
+        log.write("selection", clean=self.session.selection)
         problems = self.session.plan.problems
         gone = {
             node: [it.kind.value, it.text]

@@ -276,8 +276,6 @@ class NodeAccess:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         """Give loads to the lanes that own the nodes."""
-        from pytest_gpucluster.plugin.scheduling import LaneScheduling  # only runs with xdist
-
         controller = self._session
         return LaneScheduling(config, log, lambda: getattr(controller, "item_lanes", None))
 

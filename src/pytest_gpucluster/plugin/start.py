@@ -242,19 +242,18 @@ def register(config: pytest.Config) -> None:
         config.pluginmanager.register(DrainPlugin(config, session, log, options), "gpucluster-drain")
     if history is not None:
         config.pluginmanager.register(history, "gpucluster-history")
-    hooks.end.writers.append(hooks.write_junit)
     if metrics_file is not None and log is not None:
         html_report = HtmlReport(config, log, reports)
         config.pluginmanager.register(html_report, "gpucluster-html")
         config.pluginmanager.register(metrics_file, "gpucluster-metrics")
         stored = [history.write] if history is not None else []
-        hooks.end.writers[:] = [
+        hooks.end.writers += [
             metrics_file.write,
             hooks.write_junit,
             *stored,
             html_report.write,
         ]  # metrics raise alerts
-        hooks.end.stating[:] = [metrics_file.write, hooks.write_junit, html_report.write]
+        hooks.end.stating += [metrics_file.write, hooks.write_junit, html_report.write]
 
 
 def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str]]:

@@ -56,12 +56,12 @@ class EventLog:
         self.model = Run()
         self._partial = False  # the last line is not whole
 
-    def write(self, event: str, record: Mapping[str, Any] | None = None, **fields: Any) -> None:
+    def write(self, event: str, *, clean: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Append one event. A full disk is remembered in `failed`, and never ends the run.
 
-        `record`: further fields, which hold no secret any more (plugin.record cleans them).
+        `clean`: further fields, which hold no secret any more, as those of `Record.as_dict` (plugin/items.py).
         """
-        plain = {**redact.everything(fields, harmless), **(record or {})}
+        plain = {**redact.everything(fields, harmless), **(clean or {})}
         whole = {"time": round(time.time(), 3), "run": self.run, "event": event, **plain}
         line = strict_json(whole)
         with self._lock:

@@ -125,13 +125,11 @@ class Allocation:
         *,
         request: AllocationRequest | None = None,
         holder: _Holder | None = None,
-        waited: float = 0.0,
     ) -> None:
         self.slurm = slurm
         self.job_id = job_id
         self.nodes = tuple(nodes)
         self.spec = request or AllocationRequest(nodes=self.nodes)
-        self.waited = waited
         self.env = {"SLURM_JOB_ID": str(job_id)}
         self.host_roots: dict[str, str] = {}  # of run_step: {node: root of a task without a container}
         self.fingerprints: dict[str, str] = {}  # of run_step: {image: fingerprint of a new container}
@@ -146,7 +144,7 @@ class Allocation:
         Raise AllocationError with one line if Slurm refuses or the wait is over; no job is left then.
         If a limit (MaxMemPerNode, a QOS) excludes all memory, request the partition's default.
         """
-        begin, show = time.monotonic(), progress or (lambda _line: None)
+        show = progress or (lambda _line: None)
         holder = _Holder(slurm, request)
         try:
             job_id, nodes = holder.wait(show)
@@ -158,7 +156,7 @@ class Allocation:
                 f"{error}: requesting the default memory instead (slurm.extra_args: --mem=SIZE requests more)"
             )
             return cls.request(slurm, replace(request, all_memory=False), progress=progress)
-        return cls(slurm, job_id, nodes, request=request, holder=holder, waited=time.monotonic() - begin)
+        return cls(slurm, job_id, nodes, request=request, holder=holder)
 
     @classmethod
     def attach(cls, slurm: Slurm, job_id: int, nodes: Sequence[str]) -> Allocation:

@@ -1,4 +1,4 @@
-"""Steps of a framework: their environment, nodes and payload, and the results of their tasks."""
+"""Steps of a framework: their environment, nodes and payload, the results of their tasks, and the facts made of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pytest_gpucluster.cluster.slurm.pyxis import explain
 from pytest_gpucluster.cluster.slurm.result import StepResult
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT
-from pytest_gpucluster.core.errors import StepError, StepMisplaced, StepTimeout
+from pytest_gpucluster.core.errors import NotApplicable, StepError, StepMisplaced, StepTimeout
+from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.kit.framework.between import Reach
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.framework.payload_result import (
@@ -245,7 +246,7 @@ class FrameworkStepRunner(Generic[Config]):
                 raise
             return self._result(request, (), str(error), rc=error.rc or -1)
 
-    def attempts(
+    def until_port_is_free(
         self, request: StepRequest, port_taken: Callable[[PayloadResult], bool] = PayloadResult.port_taken
     ) -> PayloadResult:
         """Run a step; repeat it while the port that the payload derived is in use."""
@@ -272,3 +273,41 @@ class FrameworkStepRunner(Generic[Config]):
         nodes = request.nodes or self.nodes
         ntasks = request.ntasks or len(nodes) * (request.ntasks_per_node or 1)
         return PayloadResult(self.key, nodes, ntasks, tasks, problem, where=self.where, **ended)
+
+
+def framework_runners(framework: type[FrameworkStepRunner[Any]]) -> Any:
+    """Make a fact of a framework's runners, one per allocation, once in a run; it needs the fact `config`."""
+
+    def runners(config: Any, allocation: object, gpucluster_session: Any) -> list[FrameworkStepRunner[Any]]:
+        return framework.of_allocations(gpucluster_session, config)
+
+    return Fact(runners, once=True)
+
+
+def framework_runner(framework: type[FrameworkStepRunner[Any]], *, first: str = "", without: str = "") -> Any:
+    """Make a fact of the runner, of those in the fact `runners`, that has the item's node.
+
+    `first`: the attribute that runs its first step, whose exceptions are errors and no verdicts. `without`: why the
+    item is not applicable if no runner has the node.
+    """
+
+    def runner(runners: Iterable[FrameworkStepRunner[Any]], node: Any) -> FrameworkStepRunner[Any]:
+        found = next((runner for runner in runners if node.name in runner.nodes), None)
+        if found is None:
+            raise NotApplicable(
+                without or f"`{framework.section}.nodes` of the cluster file selects fewer nodes"
+            )
+        if first:
+            getattr(found, first)
+        return found
+
+    return Fact(runner)
+
+
+def framework_reach() -> Any:
+    """Make a fact of the nodes with which the item's node can exchange data; it needs the fact `runner`."""
+
+    def reach(runner: FrameworkStepRunner[Any]) -> Reach:
+        return runner.reach
+
+    return Fact(reach)

@@ -53,7 +53,7 @@ class Ddp(FrameworkStepRunner[DdpConfig]):
     def placement(self) -> PayloadResult:
         """The variables, addresses and packages of every task."""
         request = self._step(self.nodes, "place", ntasks_per_node=self.ranks_per_node)
-        return self.attempts(request, checks.own_port_taken)
+        return self.until_port_is_free(request, checks.own_port_taken)
 
     @cached_property
     def fit_nodes(self) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class Ddp(FrameworkStepRunner[DdpConfig]):
         request = self._step(
             self.fit_nodes, mode, "--backend", backend, "--deadline", str(self.phase), *words, **options
         )
-        return self.attempts(request, checks.own_port_taken)
+        return self.until_port_is_free(request, checks.own_port_taken)
 
     def _step(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> StepRequest:
         argv = self.payload(mode, "--address", self.address(nodes[0]), *words)

@@ -8,15 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.suite import (
-    Tests,
-    each,
-    fact,
+from pytest_gpucluster.kit.framework.framework_step import (
     framework_reach,
     framework_runner,
     framework_runners,
-    required_section,
 )
+from pytest_gpucluster.suite import Tests, fact, one_item_per, required_section
 from pytest_gpucluster.suites.ddp import checks
 from pytest_gpucluster.suites.ddp.config import DdpConfig
 from pytest_gpucluster.suites.ddp.steps import Ddp
@@ -32,7 +29,7 @@ runner = framework_runner(Ddp, first="placement")
 reach = framework_reach()
 
 
-each_backend = each(lambda _cluster: {name: name for name in BACKENDS})
+each_backend = one_item_per(lambda _cluster: {name: name for name in BACKENDS})
 
 
 @fact

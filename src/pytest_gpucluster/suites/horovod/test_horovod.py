@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.suite import (
-    Tests,
-    each,
-    fact,
+from pytest_gpucluster.kit.framework.framework_step import (
     framework_reach,
     framework_runner,
     framework_runners,
-    required_section,
 )
+from pytest_gpucluster.suite import Tests, fact, one_item_per, required_section
 from pytest_gpucluster.suites.horovod import checks
 from pytest_gpucluster.suites.horovod.config import HorovodConfig
 from pytest_gpucluster.suites.horovod.steps import Horovod, launches
@@ -69,7 +66,7 @@ def operations(runner: Horovod) -> Iterable[str]:
     return runner.operations
 
 
-launch = each(
+launch = one_item_per(
     lambda cluster: {str(one): one for one in launches(cluster.section(HorovodConfig) or HorovodConfig())}
 )
 frameworks = fact(lambda cluster: cluster.horovod.frameworks)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import combined
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.kit.framework.framework_step import nodes_by_allocation
-from pytest_gpucluster.suite import Tests, each, fact, required_section
+from pytest_gpucluster.suite import Tests, fact, one_item_per, required_section
 from pytest_gpucluster.suites.matrix import checks, speed
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 from pytest_gpucluster.suites.matrix.steps import Matrix
@@ -42,12 +42,12 @@ def matrices(
         matrix.clean_up()
 
 
-cells = each(
+cells = one_item_per(
     lambda _cluster: {
         checks.name_of(row, column): (row, column) for row in checks.ROWS for column in checks.COLUMNS
     }
 )
-measured = each(lambda _cluster: {column: column for column in speed.MEASURED})
+measured = one_item_per(lambda _cluster: {column: column for column in speed.MEASURED})
 
 
 def test_cell(matrices: list[Matrix], cells: tuple[str, str], table: Callable[..., None]) -> Verdict:

@@ -13,7 +13,7 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit.mpi import mpi_world
 from pytest_gpucluster.kit.mpi.mpi_config import MpiConfig
 from pytest_gpucluster.kit.mpi.mpi_step import IN_CONTAINER, MPIRUN, Mpi
-from pytest_gpucluster.suite import Tests, each, fact, probed, required_section
+from pytest_gpucluster.suite import Tests, fact, one_item_per, probed, required_section
 from pytest_gpucluster.suites.mpi import checks
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def timed(valid_runs: list[MpiRun], language: str) -> list[MpiRun]:
     return valid_runs
 
 
-start = each(
+start = one_item_per(
     lambda cluster: {
         f"{launcher.replace(' --mpi=', '_')}-{name}": (launcher, name)
         for launcher, name in launches(cluster.section(MpiConfig) or MpiConfig())

@@ -14,7 +14,7 @@ from pytest_gpucluster.cluster.environment import variables
 from pytest_gpucluster.core.check import Outcome, Verdict, combined
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
-from pytest_gpucluster.suite import Tests, each, fact, fleet_probed, probed
+from pytest_gpucluster.suite import Tests, fact, fleet_probed, one_item_per, probed
 from pytest_gpucluster.suites.nccl import alone, environment
 from pytest_gpucluster.suites.nccl import baseline as nccl_baseline
 from pytest_gpucluster.suites.nccl import fleet as checks
@@ -174,7 +174,7 @@ usual_variables = fact(lambda node, all_environments: all_environments.usual(nod
 nccl_image = fact(image_of)
 intended_variables = fact(environment.intended)
 
-collective = each(lambda cluster: {name: name for name in cluster.section(NcclConfig).collectives})
+collective = one_item_per(lambda cluster: {name: name for name in cluster.section(NcclConfig).collectives})
 
 
 def test_image_environment(

@@ -33,7 +33,7 @@ class NcclExamples(FrameworkStepRunner[FrameworkConfig]):
             mpi="none",
             extra_args=nccl.srun_args,
         )
-        return self.once(program, lambda: self.attempts(request))
+        return self.once(program, lambda: self.until_port_is_free(request))
 
     def with_toolchain(self, config: NcclExamplesConfig) -> tuple[str, ...]:
         """Return the nodes that have GPUs and, by the cluster file, the toolchain."""

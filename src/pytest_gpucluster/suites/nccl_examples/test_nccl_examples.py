@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
+from pytest_gpucluster.kit.framework.framework_step import framework_runner
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
-from pytest_gpucluster.suite import Tests, fact, framework_runner, required_section
+from pytest_gpucluster.suite import Tests, fact, required_section
 from pytest_gpucluster.suites.nccl_examples import checks
 from pytest_gpucluster.suites.nccl_examples.config import NcclExamplesConfig
 from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples

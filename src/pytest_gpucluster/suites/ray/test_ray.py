@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.suite import Tests, fact, framework_runner, required_section
+from pytest_gpucluster.kit.framework.framework_step import framework_runner
+from pytest_gpucluster.suite import Tests, fact, required_section
 from pytest_gpucluster.suites.ray import checks
 from pytest_gpucluster.suites.ray.config import RayConfig
 from pytest_gpucluster.suites.ray.steps import Ray

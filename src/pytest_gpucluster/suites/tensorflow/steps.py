@@ -48,7 +48,7 @@ class Tensorflow(FrameworkStepRunner[TensorflowConfig]):
             return self.nothing()
         hosts = ",".join(f"{node}={self.address(node)}" for node in self.fit_nodes)
         options = {"ntasks_per_node": self.ranks_per_node, "gpus_per_task": 1 if self.real_gpus else None}
-        return self.attempts(self._step(self.fit_nodes, "workers", "--hosts", hosts, **options))
+        return self.until_port_is_free(self._step(self.fit_nodes, "workers", "--hosts", hosts, **options))
 
     def _step(self, nodes: Sequence[str], mode: str, *words: str, **options: Any) -> StepRequest:
         argv = self.payload(mode, "--deadline", str(self.phase), *words)

@@ -101,7 +101,7 @@ class Training(FrameworkStepRunner[TrainingConfig]):
         }  # fmt: skip
         removed = not folder
         try:
-            result = self.attempts(self.request(self.payload(*argv), **options))
+            result = self.until_port_is_free(self.request(self.payload(*argv), **options))
             facts = result.by_rank("checkpoint")
             removed = removed or (len(facts) == result.ntasks and all(it["removed"] for it in facts.values()))
         finally:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.suite import (
-    Tests,
-    fact,
+from pytest_gpucluster.kit.framework.framework_step import (
     framework_reach,
     framework_runner,
     framework_runners,
-    required_section,
 )
+from pytest_gpucluster.suite import Tests, fact, required_section
 from pytest_gpucluster.suites.training import checks
 from pytest_gpucluster.suites.training.config import TrainingConfig, TrainingLimit
 from pytest_gpucluster.suites.training.steps import Training
