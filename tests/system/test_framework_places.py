@@ -25,7 +25,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "ddp": {"deadline": "90s"},
     "horovod": {"deadline": "60s", "launchers": ["srun"]},
     "mpi": {"launchers": ["srun"], "languages": ["c"], "deadline": "60s"},
-    "ray": {"tune": False, "cpus": 1},
+    "ray": {"cpus": 1},
     "tensorflow": {},
     "training": {},
 }

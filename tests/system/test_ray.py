@@ -78,7 +78,7 @@ def judged(facts: ClusterFacts) -> dict[str, Verdict]:
         "actors": checks.actors("gpu02", facts),
         "objects": checks.objects("gpu02", facts),
         "gpus": checks.gpus(facts),
-        "tune": checks.tune(facts, True),
+        "tune": checks.tune(facts),
         "tune_gpus": checks.tune_gpus("gpu02", facts, Share(2, 1), True),
         "token": checks.token(facts, True),
         "head_lost": checks.head_lost("gpu02", facts),
@@ -556,16 +556,9 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         ["gpu01: 2 actors with a GPU / 1", "gpu03: 0 actors with a GPU / 1"],
         ["gpus 3 GPUs"],
     ),
-    (lambda: checks.tune(formed(), True), "passed", "", [], ["tune 5 s"]),
+    (lambda: checks.tune(formed()), "passed", "", [], ["tune 5 s"]),
     (
-        lambda: checks.tune(formed(), False),
-        "not applicable",
-        "the cluster file disables Ray Tune (ray.tune)",
-        [],
-        [],
-    ),
-    (
-        lambda: checks.tune(formed(tune={}), True),
+        lambda: checks.tune(formed(tune={})),
         "failed",
         "",
         ["driver: the driver sent no report of it / completes it"],
@@ -574,7 +567,6 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     (
         lambda: checks.tune(
             formed(tune={"best": 4, "iterations": {"4": 7, "3": 2}, "errors": ["e"], "seconds": 1}),
-            True,
         ),
         "failed",
         "",
@@ -583,7 +575,7 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
     ),
     (
         lambda: checks.tune(
-            formed(tune={"best": 3, "iterations": {"4": 8, "3": 8}, "errors": [], "seconds": 1}), True
+            formed(tune={"best": 3, "iterations": {"4": 8, "3": 8}, "errors": [], "seconds": 1})
         ),
         "failed",
         "",

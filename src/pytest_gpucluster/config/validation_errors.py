@@ -104,7 +104,8 @@ def _unknown_key(loc: Loc, model: type[BaseModel]) -> str:
     holder = model_at(model, loc[:-1])
     valid = holder.model_fields
     guess = (
-        _constant(key, holder)
+        _removed(key, holder)
+        or _constant(key, holder)
         or _check(".".join(map(str, loc)))
         or _elsewhere(key, model, top=len(loc) == 1)
         or nearest(key, valid)
@@ -116,6 +117,12 @@ def _check(name: str) -> str:
     """Say how the file requires or excludes a check of this name."""
     import_checks()
     return "; it is a check: name it under 'required' or 'not_applicable'" if name in CHECKS else ""
+
+
+def _removed(key: str, holder: type[BaseModel]) -> str:
+    """Say what replaces a former key of a section."""
+    former = holder.removed if issubclass(holder, SuiteSection) else {}
+    return f"; it was removed: {former[key]}" if key in former else ""
 
 
 def _constant(key: str, holder: type[BaseModel]) -> str:

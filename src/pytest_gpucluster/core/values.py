@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -20,7 +21,7 @@ from pytest_gpucluster.core import units
 from pytest_gpucluster.core.hostlist import MAX_NODES, expand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 # slurm.conf(5) of Slurm 20.11 to 26.05: MaxTasksPerNode "may not exceed 65533"
 MAX_TASKS = 65_533
@@ -194,6 +195,7 @@ class SuiteSection(Model):
     order: ClassVar[int] = 100  # the place among the sections; those of the same order stand by name
     environment_keys: ClassVar[tuple[str, ...]] = ("environment",)  # keys that name one of `environments`
     starts_containers: ClassVar[bool] = False
+    removed: ClassVar[Mapping[str, str]] = MappingProxyType({})  # former keys, and what replaces them
 
     def environment_keys_used(self) -> tuple[str, ...]:
         """Return the keys of this section that name an environment."""

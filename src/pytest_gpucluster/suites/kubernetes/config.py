@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 JOBS_ONLY = (
     "image",
-    "nccl",
     "nccl_sizes",
     "python",
     "job_time",
@@ -48,6 +48,11 @@ class KubernetesConfig(OptionalSection):
 
     about = "requires kubectl and a Kubernetes cluster"
     order = 14
+    removed = MappingProxyType(
+        {
+            "nccl": "with `jobs: true` it always runs; `not_applicable: {kubernetes.job_nccl: WHY}` leaves it out"
+        }
+    )
 
     context: Text | None = Field(None, description="context of the kubeconfig; default: the current one")
     kubeconfig: LocalPath | None = Field(None, description="file; default: KUBECONFIG, else ~/.kube/config")
@@ -90,7 +95,6 @@ class KubernetesConfig(OptionalSection):
         description="image of the Jobs, with nvidia-smi from the runtime; the NCCL Job needs python and torch in it",
     )
     runtime_class: Text | None = Field(None, description="runtimeClassName of the Jobs, like nvidia")
-    nccl: bool = Field(default=True, description="run the NCCL Job where `jobs: true`")
     nccl_sizes: tuple[Size, ...] = Field(
         (2**28, 2**32),
         min_length=2,

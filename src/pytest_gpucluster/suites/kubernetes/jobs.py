@@ -157,8 +157,10 @@ def run_jobs(
     nodes: Sequence[str],
     busy: Mapping[str, str],
     report: Callable[[str], None],
+    *,
+    nccl: bool = True,
 ) -> JobFacts:
-    """Run the Jobs on the nodes that are free. `report` receives why objects may be left at the end."""
+    """Run the Jobs on the nodes that are free; `nccl`: the NCCL Job too. `report` receives why objects may be left at the end."""
     config = kubectl.config
     left_out = {node: why for node in nodes if (why := busy.get(node) or why_not(seen, node, config))}
     free = [node for node in nodes if node not in left_out]
@@ -171,7 +173,7 @@ def run_jobs(
             return JobFacts(gpus=gpus, left_out=left_out, nccl_problem=problem)
         gpus = work.list_gpus(free)
         good = [node for node in free if gpus[node].rc == 0]
-        facts = work.nccl(good) if config.nccl else JobFacts(nccl_problem="`kubernetes.nccl` is false")
+        facts = work.nccl(good) if nccl else JobFacts(nccl_problem="it does not apply to this cluster")
     return JobFacts(**{**vars(facts), "gpus": gpus, "left_out": left_out})
 
 

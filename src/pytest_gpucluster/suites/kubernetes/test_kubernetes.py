@@ -134,7 +134,8 @@ def job_facts(
             f"Jobs of this run may be left in namespace {config.namespace} until Kubernetes removes them: {why}"
         )
 
-    return run_jobs(Kubectl(config), seen, nodes, busy, report)
+    nccl = session.cluster.stated("kubernetes.job_nccl") is not False
+    return run_jobs(Kubectl(config), seen, nodes, busy, report, nccl=nccl)
 
 
 @fact(once=True)

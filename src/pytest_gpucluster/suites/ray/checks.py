@@ -236,10 +236,8 @@ def gpus(facts: ClusterFacts) -> Judgement:
     action=Action.CONFIGURE,
     each="clusters",
 )
-def tune(facts: ClusterFacts, tune_enabled: bool) -> Judgement:
+def tune(facts: ClusterFacts) -> Judgement:
     """Judge a search with ASHA: the known best trial runs to the end and wins, and a worse one is stopped early."""
-    if not tune_enabled:
-        raise NotApplicable("the cluster file disables Ray Tune (ray.tune)")
     fact = facts.driver.get("tune", {})
     if (broken := _broken("", facts, fact)) is not None:
         yield broken
@@ -267,11 +265,7 @@ def tune(facts: ClusterFacts, tune_enabled: bool) -> Judgement:
 def tune_gpus(node_name: str, cluster_facts: ClusterFacts, share: Share, tune_enabled: bool) -> Judgement:
     """A trial of Ray Tune that requests one GPU runs on the node and sees one GPU."""
     if not tune_enabled or not share.gpus:
-        why = (
-            "the node has no GPUs for Ray"
-            if tune_enabled
-            else "the cluster file disables Ray Tune (ray.tune)"
-        )
+        why = "the node has no GPUs for Ray" if tune_enabled else "ray.tune does not apply to this cluster"
         raise NotApplicable(why)
     if "problem" in cluster_facts.driver.get("tune", {}):
         raise NotAvailable("Ray Tune does not run: see ray.tune")

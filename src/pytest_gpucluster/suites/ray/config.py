@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import ClassVar
 
 from pydantic import Field
@@ -15,6 +16,9 @@ class RayConfig(FrameworkConfig):
 
     about = "requires Ray"
     order = 10
+    removed = MappingProxyType(
+        {"tune": "Ray Tune is always tested; `not_applicable: {ray.tune: WHY}` leaves it out"}
+    )
 
     cpus: int | None = Field(None, ge=1, description="CPUs for Ray per node; default: those of Slurm")
     gpus: int | None = Field(None, ge=0, description="GPUs for Ray per node; default: those of Slurm")
@@ -30,7 +34,6 @@ class RayConfig(FrameworkConfig):
         description="folder on each node for Ray's session; the path must be short",
     )
     token: bool = Field(default=True, description="start Ray with token authentication (Ray 2.52 and later)")
-    tune: bool = Field(default=True, description="also test Ray Tune")
     join: Duration = Field(60, description="time limit for head and workers to start")
     # time limit for workers to end after the head is lost
     leave: ClassVar[float] = 60

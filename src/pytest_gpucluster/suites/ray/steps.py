@@ -125,7 +125,9 @@ class Ray(FrameworkStepRunner[RayConfig]):
         work = ["nodes", "tasks", "actors", "objects"]
         gpus = any(share.gpus for share in self.shares.values())
         work += ["gpus"] if gpus else []
-        work += ["tune", *(["tune_gpus"] if gpus else [])] if self.config.tune else []
+        work += (
+            ["tune", *(["tune_gpus"] if gpus else [])] if self.cluster.stated("ray.tune") is not False else []
+        )
         return (*work, *(["token"] if self.config.token else []))
 
     def _port(self, shift: int) -> int:

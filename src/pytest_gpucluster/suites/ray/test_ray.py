@@ -77,7 +77,7 @@ def share(runner: Ray, node_name: str) -> Share:
     return runner.shares[node_name]
 
 
-tune_enabled = fact(lambda cluster: cluster.ray.tune)
+tune_enabled = fact(lambda cluster: cluster.stated("ray.tune") is not False)
 token_enabled = fact(lambda cluster: cluster.ray.token)
 
 TESTS = Tests(checks, marks=("ray",), needs=("config",))
