@@ -230,3 +230,12 @@ def test_a_slip_in_a_marker_ends_the_run_before_it_takes_nodes(tmp_path: Path, w
 
 def test_only_words_that_are_no_marker_are_strange() -> None:
     assert strange_words("not (gpu or os) and mine(key='gpuu') or oss", ["gpu", "os"]) == ["mine", "oss"]
+
+
+def test_a_rerun_and_the_log_have_the_changes_of_the_run(tmp_path: Path) -> None:
+    code = "def test_odd(gpucluster_node):\n    assert not gpucluster_node.name\n"
+    changes = ("--set", "reports.keep=5", "--set", "required=[os.*]")
+    run = run_pytest(tmp_path, "--cluster=local", *changes, files={"test_x.py": code})
+    again = "rerun:        pytest --cluster=local --set reports.keep=5 --set 'required=[os.*]' 'test_x.py::test_odd["
+    assert again in run.out
+    assert run.event("start")["scope"] == {"--set": ["reports.keep=5", "required=[os.*]"]}
