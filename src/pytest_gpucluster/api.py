@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Answer, Probe, text_of
     from pytest_gpucluster.core.registry import Suite, Work
     from pytest_gpucluster.core.scripts import script
+    from pytest_gpucluster.core.survey import Survey
     from pytest_gpucluster.core.values import Model, OptionalSection, Section, Text
     from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig, RanksConfig
     from pytest_gpucluster.kit.framework.framework_step import (
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
         framework_runner,
         framework_runners,
     )
-    from pytest_gpucluster.kit.framework.payload_result import PayloadResult
+    from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
     from pytest_gpucluster.kit.framework.payload_step import command as payload_command
     from pytest_gpucluster.kit.node.peers import Peers
     from pytest_gpucluster.kit.suite_work import LateCheck, Submission
@@ -111,6 +112,7 @@ __all__ = [
     "OptionalSection",
     "Outcome",
     "PayloadResult",
+    "PayloadTask",
     "Peers",
     "Probe",
     "ProbeError",
@@ -126,6 +128,7 @@ __all__ = [
     "StepTimeout",
     "Submission",
     "Suite",
+    "Survey",
     "TaskResult",
     "Tests",
     "Text",

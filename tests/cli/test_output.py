@@ -171,8 +171,8 @@ def test_listing_with_json_removes_nothing() -> None:
 def test_progress_of_an_allocation_is_no_part_of_the_document(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def request(_slurm: object, _request: object, *, say: Any) -> Any:
-        say("waits for nodes")
+    def request(_slurm: object, _request: object, *, progress: Any) -> Any:
+        progress("waits for nodes")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Allocation, "request", request)

@@ -34,7 +34,7 @@ def session(*covered: tuple[str, str]) -> Any:
     return SimpleNamespace(cluster=cluster, inventory={}, slurm=None)
 
 
-CONFIG: Any = SimpleNamespace(option=SimpleNamespace(cluster="prod"))
+CONFIG: Any = SimpleNamespace(option=SimpleNamespace(cluster="prod", profile=None, set=[]))
 DRAINED = Problem(Kind.UNAVAILABLE, 'DRAINED: "bad cable"')
 
 

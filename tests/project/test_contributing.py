@@ -84,13 +84,14 @@ def test_the_added_case_passes(tmp_path: Path, root: Path) -> None:
 # what the page leaves out
 SUITE_IMPORTS = {
     "__init__.py": """
+from pydantic import Field
 from pytest_gpucluster.api import FrameworkConfig, Suite
 """,
     "payload.py": """
 from pytest_gpucluster.kit.payloads.prelude import installed, reporter
 """,
     "checks.py": """
-from pytest_gpucluster.api import Action, Finding, Judgement, PayloadResult, check
+from pytest_gpucluster.api import Action, Finding, Judgement, NotAvailable, PayloadResult, check
 """,
     "test_deepspeed.py": """
 from functools import cached_property

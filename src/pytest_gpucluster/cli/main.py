@@ -315,7 +315,9 @@ def _schema(args: argparse.Namespace) -> None:
 
     if args.pages:
         for page, written in cli_reference.pages(args.pages).items():
+            changed = page.read_text() != written
             _write(page, written, force=True)
+            print(f"{page}: {'written' if changed else 'unchanged'}")
         return
     if args.reference:
         text = cli_reference.reference(_parser())

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from pathlib import Path
+import re
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.registry import HOOKS, Suite, suites
 from pytest_gpucluster.plugin.items import FIXTURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from pytest_gpucluster.core.check import CheckDescription
 
@@ -40,6 +42,7 @@ def reference(parser: argparse.ArgumentParser) -> str:
         _fixtures(),
         _facts(),
         _api(),
+        _suite(),
         _commands(parser),
         _proofs(),
         _checks(),
@@ -181,6 +184,34 @@ def _api() -> Iterator[str]:
     yield ""
 
 
+def _suite() -> Iterator[str]:
+    from pytest_gpucluster.kit.payloads import prelude  # only the reference needs it
+
+    yield from ("## What a suite registers", "")
+    yield "`SUITE = Suite(__name__, ...)` in the `__init__.py` of its package. A part is a class or function of the package, or"
+    yield 'its name as a text "MODULE:NAME", imported where it is first needed.'
+    yield ""
+    yield from ("| argument of `Suite` | what it is |", "|---|---|")
+    fields = re.findall(r"^(\w+): (.*?)(?=^\w+: |\Z)", inspect.getdoc(Suite) or "", re.MULTILINE | re.DOTALL)
+    for name, about in fields:
+        yield _row(f"`{name}`", _flat(about))
+    yield from ("", "| key of `hooks` | what it is |", "|---|---|")
+    for name, about in HOOKS.items():
+        yield _row(f"`{name}`", about)
+    yield from (
+        "",
+        "| in `pytest_gpucluster.kit.payloads.prelude`, for payloads | what it does |",
+        "|---|---|",
+    )
+    for name, function in inspect.getmembers(prelude, inspect.isfunction):
+        if function.__module__ == prelude.__name__ and not name.startswith("_"):
+            signature = re.sub(r" = <[^>]*>", "", str(inspect.signature(function))).replace(
+                "NoneType", "None"
+            )
+            yield _row(f"`{name}{signature}`", _paragraph(function))
+    yield ""
+
+
 def _paragraph(part: object) -> str:
     return _flat((inspect.getdoc(part) or "").partition("\n\n")[0])
 
@@ -303,6 +334,9 @@ def with_checks(page: str, suite: str) -> str:
 
 
 def pages(folder: Path) -> dict[Path, str]:
-    """Return {page: its text with the table of checks} of each suite with a page in this folder."""
-    known = {folder / Path(suite.page).name: suite.name for suite in suites()}
-    return {page: with_checks(page.read_text(), name) for page, name in known.items() if page.exists()}
+    """Return {page: its text with the table of checks} of each suite with a page in this folder. ConfigError without any."""
+    known = {folder / f"{suite.name.replace('_', '-')}.md": suite.name for suite in suites()}
+    found = {page: with_checks(page.read_text(), name) for page, name in known.items() if page.exists()}
+    if not found:
+        raise ConfigError(f"--pages: {folder} has no page of a suite, like {next(iter(known)).name}")
+    return found

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster import SuiteError
 from pytest_gpucluster.config.profile_files import load_profile, profile_names
 from pytest_gpucluster.config.profile_fit import fitting, misfits
 from pytest_gpucluster.config.yaml_loader import clip, quoted
@@ -88,7 +89,7 @@ def draft(
         f"name: {quoted(name)}",
     ]
     survey = replace(survey, sizes=Counter(node.partition for node in nodes))
-    sections = [suite.load(suite.draft)(survey) for suite in suites() if suite.draft]
+    sections = [_drafted(suite, survey) for suite in suites() if suite.draft]
     others = [_section(suite, survey) for suite in suites() if not suite.draft]
     lines += [
         *_access(access, inventory),
@@ -200,6 +201,14 @@ def _slurm(partitions: set[str], conf: str | None) -> list[str]:
 def _group(partition: str, names: list[str]) -> list[str]:
     lines = [f"  - nodes: {quoted(hostlist.fold(names))}  # {len(names)}"]
     return [*lines, f"    partition: {quoted(partition)}"] if partition else lines
+
+
+def _drafted(suite: Suite, survey: Survey) -> Sequence[str]:
+    """Return what a suite drafts; SuiteError for a text instead of lines, which would become a line for each letter."""
+    lines: Sequence[str] = suite.load(suite.draft or "")(survey)
+    if isinstance(lines, str):
+        raise SuiteError(f"the suite {suite.name}: its draft is a text; it must be a list of lines")
+    return lines
 
 
 def _section(suite: Suite, survey: Survey) -> str:

@@ -87,13 +87,13 @@ class Suite:
     needs: what `gpucluster init` must find on a node before it writes the section: modules of python3, programs, and
     "2 nodes" in each partition; without it the drafted file has a comment that says what is missing.
     stated: what else the section needs, that only its operator can state; the draft is then a comment.
-    proof: names of checks (fnmatch), without whose results the suite has proved nothing about a node.
-    by_profile: names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
-    it: they are not checked where the profile is of other hardware.
+    proof: whole names of checks (fnmatch), like 'gpu.count', without whose results the suite has proved nothing about a node.
+    by_profile: whole names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
+    it, and are not checked where the profile is of other hardware.
     options: further options of pytest, with the arguments of addoption().
     settings: {key of the suite's section of the cluster file: function of the cluster that raises ConfigError for an
     invalid value}.
-    draft: a function of the Survey (core/survey.py); it returns the suite's lines of a drafted cluster file.
+    draft: a function of the Survey; it returns a list of lines, the suite's part of a drafted cluster file.
     documentation: the address of the suite's page, where it is not shipped with this package.
     hooks: {a name of HOOKS: the part that is called there}.
     """

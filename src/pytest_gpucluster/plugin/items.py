@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.config.validation_errors import nearest
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.check import Check
 from pytest_gpucluster.core.fact import arguments_of
@@ -26,7 +27,7 @@ from pytest_gpucluster.plugin.facts import ITEM, ItemView, facts_of, make, order
 from pytest_gpucluster.report.atomic_write import harmless
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Metric, Verdict
     from pytest_gpucluster.core.fact import Fact
@@ -154,11 +155,14 @@ class SuiteFile(pytest.File):
         self.own_markers.extend(marks)
         self.keywords.update({mark.name: mark for mark in marks})
         facts = {**self._shared, **facts_of(module)}
-        for check in tests.checks():
-            yield from self._items(CheckTest(check, self, facts, tests.needs))
-        for name, function in vars(module).items():
-            if name.startswith("test_") and inspect.isfunction(function):
-                yield from self._items(CheckTest(function, self, facts, tests.needs))
+        functions = [
+            it for name, it in vars(module).items() if name.startswith("test_") and inspect.isfunction(it)
+        ]
+        judges: list[Check[Any] | Callable[..., Any]] = [*tests.checks(), *functions]
+        made = [CheckTest(one, self, facts, tests.needs) for one in judges]
+        refuse_unknown_proof(self._module, {test.check for test in made})
+        for test in made:
+            yield from self._items(test)
 
     def _items(self, test: CheckTest) -> Iterator[CheckItem]:
         nodes = self.run.plan.selected if "node" in test.fixturenames else ("",)
@@ -228,6 +232,17 @@ class CheckTest:
         verdict = self._check.of_facts(given) if isinstance(self._check, Check) else self._check(**given)
         if verdict is not None:
             judge(values[ITEM], verdict)
+
+
+def refuse_unknown_proof(module: str, checks: Collection[str]) -> None:
+    """Raise CollectError where a suite names a proof that none of its checks can give: it would prove nothing, unnoticed."""
+    for suite in (one for one in suites() if module.startswith(f"{one.package}.")):
+        for pattern in suite.proof:
+            if not any(fnmatchcase(check, pattern) for check in checks):
+                hint = nearest(pattern, checks) or ": write whole names, like 'gpu.count'"
+                raise pytest.Collector.CollectError(
+                    f"the suite {suite.name} has no check {pattern!r}, which its `proof` names{hint}"
+                )
 
 
 class CheckItem(pytest.Item):

@@ -11,7 +11,7 @@ import statistics
 import threading
 from collections import Counter, defaultdict
 from datetime import date
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tabulate import tabulate
 
-from pytest_gpucluster import __version__
+from pytest_gpucluster import GROUP, __version__
 from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError
@@ -125,7 +125,8 @@ def versions() -> dict[str, str]:
     for name in DISTRIBUTIONS:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-    return found
+    of_suites = (one.dist for one in entry_points(group=GROUP) if one.dist is not None)
+    return {**found, **{dist.name: dist.version for dist in of_suites}}
 
 
 def slurmds(session: ClusterSession) -> dict[str, list[str]]:
