@@ -136,6 +136,20 @@ def test_imports_go_one_way(path: Path) -> None:
     assert wrong == set()
 
 
+def test_the_plugin_knows_no_subject_of_a_suite() -> None:
+    """It takes from the kit what suites have beside their checks, and nothing from a suite; for types too."""
+    of_plugin = [path for path in sources() if package_of(path) == "plugin"]
+    found = {
+        module
+        for path in of_plugin
+        for typing_only in (False, True)
+        for module, _line in imported(path, typing_only=typing_only)
+        if module.startswith((f"{PACKAGE}.kit.", f"{PACKAGE}.suites."))
+    }
+    assert found
+    assert all(module.startswith(f"{PACKAGE}.kit.suite_work") for module in found), found
+
+
 def test_the_configuration_loads_nothing_of_a_suite_but_its_models() -> None:
     code = "import sys, pytest_gpucluster.config; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,6 +15,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.kit.framework.between import ONE_NODE_RUN
+from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.node import node_facts
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _judged(
     return runs, "; ".join(missing)
 
 
-def _by_needs(suite: Suite, _section: SuiteSection, found: Software, gpus: int) -> tuple[str, list[str]]:
+def _by_needs(suite: Suite, section: SuiteSection, found: Software, gpus: int) -> tuple[str, list[str]]:
     python = found.python.split()[0] if found.python else ""
     lacking = [
         f"{name} is not in {python}: install it, or name an environment that has it: {suite.name}.environment"
@@ -182,6 +183,8 @@ def _by_needs(suite: Suite, _section: SuiteSection, found: Software, gpus: int) 
         for name in suite.frameworks
         if name not in found.packages
     ]
+    if not python and not suite.frameworks and isinstance(section, FrameworkConfig):
+        lacking.append(f"its python is not there: name an environment that has it: {suite.name}.environment")
     if "torch" in suite.frameworks and "torch" in found.packages:
         lacking += node_facts.torch_problems(found, gpus)
     runs = [

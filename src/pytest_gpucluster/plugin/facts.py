@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun
     from pytest_gpucluster.plugin.items import Record
     from pytest_gpucluster.plugin.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
@@ -270,13 +269,9 @@ class ItemView:
         self.record.metrics.append(Metric(name, float(value), unit, device, better=better))
         return value
 
-    def curve(self, title: str, runs: Iterable[NcclRun]) -> None:
-        """Add bandwidth curves to the report: `curve("all_reduce, 4 nodes", runs)`."""
-        for run in runs:
-            points = [
-                [row.size, row.out_of_place.busbw] for row in run.rows if row.out_of_place.busbw is not None
-            ]
-            self.record.curves.append({"title": title, "points": points})
+    def curve(self, title: str, points: Iterable[tuple[int, float]]) -> None:
+        """Add a bandwidth curve to the report, of bytes and GB/s: `curve("all_reduce, 4 nodes", [(1048576, 12.5)])`."""
+        self.record.curves.append({"title": title, "points": [[size, rate] for size, rate in points]})
 
     def table(
         self, title: str, row: str, column: str, text: str, *, note: str = "", place: tuple[int, int] = (0, 0)

@@ -100,6 +100,11 @@ class NcclRun:
     sweep: tuple[int, ...] = ()
     nccl_version: str = ""
 
+    def curve(self) -> list[tuple[int, float]]:
+        """Return (bytes, GB/s) of each size that was measured: the out-of-place bus bandwidth."""
+        halves = ((row.size, row.out_of_place.busbw) for row in self.rows)
+        return [(size, busbw) for size, busbw in halves if busbw is not None]
+
 
 @dataclass(frozen=True)
 class NcclOutput:

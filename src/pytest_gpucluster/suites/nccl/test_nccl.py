@@ -227,7 +227,9 @@ def test_whole(
 
     def judge(stages: NcclStages) -> Verdict:
         measured = stages.whole(collective)
-        curve(f"{collective}, {len(stages.usable)} nodes x {stages.runner.gpus} GPUs", measured.runs.values())
+        title = f"{collective}, {len(stages.usable)} nodes x {stages.runner.gpus} GPUs"
+        for run in measured.runs.values():
+            curve(title, run.curve())
         return stages.whole_validity(collective)
 
     return all_stages.judged(judge, nothing_between)
