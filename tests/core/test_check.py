@@ -321,6 +321,15 @@ def test_facts_among_chatter() -> None:
     assert last_stderr_line(" a \n b \n\n") == "b"
     assert last_stderr_line("-----\nAll nodes are filled.\n-----\n") == "All nodes are filled."
     assert last_stderr_line("\n") == ""
+    for line in (
+        "37: p: not found",
+        "line 37: p: not found",
+        "exec: line 37: p: not found",
+        "1: exec: p: not found",
+    ):
+        assert (
+            last_stderr_line(f"task-0123456789abcdef: {line}\n") == "p: not found"
+        )  # of the script around the task
     assert len(last_stderr_line("x" * 301)) == 300
     assert most_common(["a", "b", "a"]) == "a"
     assert most_common(["a", "b"]) == ""

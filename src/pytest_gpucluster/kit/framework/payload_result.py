@@ -25,6 +25,8 @@ T = TypeVar("T")
 MAX_LINE = 300
 # lines of slurmstepd: 'slurmstepd: error: ...', since 25.05 '[TIME] error: ...' as in its log
 _OF_SLURM = re.compile(r"slurmstepd|\[\d{4}-\d\d-\d\dT[^]]*\] (?:error|fatal): ")
+# the name and line of the script around each task (cluster/slurm/task.sh), before what its shell says: dash, bash, busybox
+_OF_WRAPPER = re.compile(r"^task-[0-9a-f]{16}: (?:(?:line )?\d+: |exec: )*")
 _ERROR = re.compile(r"[Ee]rror|[Cc]annot|[Nn]ot found|does not|[Ff]ailed|Killed")
 
 
@@ -219,7 +221,7 @@ def last_stderr_line(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if any(map(str.isalnum, line))]  # MPI draws rules
     own = [line for line in lines if not _OF_SLURM.match(line) and " NCCL INFO " not in line] or lines
     errors = [line for line in own if _ERROR.search(line)] or own
-    return errors[-1][:MAX_LINE] if errors else ""
+    return _OF_WRAPPER.sub("", errors[-1])[:MAX_LINE] if errors else ""
 
 
 def most_common(values: Iterable[str]) -> str:
