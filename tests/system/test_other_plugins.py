@@ -97,7 +97,7 @@ def test_a_suite_of_ours_without_a_cluster_says_what_is_missing(tmp_path: Path) 
 
 def test_help_markers_and_fixtures_describe_the_plugin(tmp_path: Path) -> None:
     options = run_pytest(tmp_path, "--help").out
-    names = "cluster nodes exclude-nodes partition reservation account profile time report-dir slow"
+    names = "cluster nodes exclude-nodes set profile time report-dir slow"
     for name in names.split():
         assert f"--{name}" in options
     markers = run_pytest(tmp_path, "--markers", "--cluster=local").out

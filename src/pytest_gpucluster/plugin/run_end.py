@@ -360,7 +360,7 @@ class RunEnd:
         }
         record["nodes"] = self.log.model.proofs.counts
         processes = dict(slurm.transport.started) if slurm else {}
-        self.log.write("finish", exit=status, complaints=self._complaints, processes=processes, record=record)
+        self.log.write("finish", exit=status, complaints=self._complaints, processes=processes, clean=record)
         self.reports.written[self.log.path] = None
         self.gaps()
 

@@ -63,7 +63,7 @@ def known(node_name: str, info: NodeInfo | None) -> Judgement:
     "slurm.schedulable",
     cause="an operator, a health check or Slurm itself took the node out of service, or a reservation holds it",
     hint="sinfo -R; remove the cause, then scontrol update NodeName=NODE State=RESUME; for a reservation: "
-    "--set slurm.reservation=NAME, or wait for its end",
+    "give its name to --set slurm.reservation=, or wait for its end",
     action=Action.MONITOR,  # it is out of service already
     marks=("inventory", "judges_node"),
 )
