@@ -68,10 +68,10 @@ def mounts_of_machine(pytestconfig: pytest.Config) -> Iterator[None]:
     if machine is None:
         yield
         return
-    with OUR_MOUNTS.open("rb") as ours:
+    with OUR_MOUNTS.open("rb") as own_mounts:
         _enter(machine.fileno())
         yield
-        _enter(ours.fileno())
+        _enter(own_mounts.fileno())
 
 
 def pytest_configure(config: pytest.Config) -> None:

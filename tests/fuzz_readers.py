@@ -27,7 +27,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.drain.policy import Budget
 from pytest_gpucluster.drain.reason import read_reason
-from pytest_gpucluster.kit.framework import payload_result as told
+from pytest_gpucluster.kit.framework import payload_result
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.mpi import mpi_facts as mpi
 from pytest_gpucluster.kit.nccl import nccl_log, nccl_tests
@@ -296,7 +296,7 @@ def _batch(data: bytes) -> object:
     return batch.split(Answer("gpu01", 0, data.replace(b"MARK", batch.mark.encode()), data))
 
 
-def _told_burnin(data: bytes) -> object:
+def _burnin_totals(data: bytes) -> object:
     line = jsontext.loads(_text(data))
     node = NodeTotals("gpu01")
     node.add(line)
@@ -330,19 +330,19 @@ _EVENTS = (
 )
 
 VALUE = (GpuClusterError, ValueError)  # who calls these tells where: SlurmError, ConfigError
-# told by tasks of our own payloads, behind a door that takes these (kit.payload_step)
+# printed by tasks of the bundled payloads, behind a door that takes these (kit.payload_step)
 DOOR = (*VALUE, KeyError, TypeError, AttributeError, OverflowError)
 OTHERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
-        Reader("kit.framework.payload_result.read_facts", lambda data: told.read_facts(_text(data), "ddp"), (
+        Reader("kit.framework.payload_result.read_facts", lambda data: payload_result.read_facts(_text(data), "ddp"), (
             b'{"ddp": "rank", "rank": 0, "node": "gpu01"}\nnoise {"ddp": "x"}\n',)),
         Reader("kit.node.node_facts.read_hardware", _hardware, (SURVEY + b"%%" + _NETWORK + b"%%Architecture: x86_64\n\nQEMU\nend\n",)),
         Reader("core.topology.parse_slurm_topology", _both(topology.parse_slurm_topology), (
             b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=gpu[01-04]\nSwitchName=s1 Level=1 Switches=s[0-3]\n",), VALUE),
         Reader("suites.nccl.measurement.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
             b'{"members": ["gpu01", "gpu02"], "busbw": 1.5, "collective": "all_reduce", "size": 4, "round": 1}',), DOOR),
-        Reader("suites.burnin.results.NodeTotals.from_dict", _told_burnin, _BURNIN, DOOR),
+        Reader("suites.burnin.results.NodeTotals.from_dict", _burnin_totals, _BURNIN, DOOR),
         Reader("drain.policy.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),
         Reader("drain.reason.read_reason", _both(lambda text: read_reason("gpu01", text)), (
             b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42 sum=5a4e2ac0",

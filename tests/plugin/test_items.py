@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin_helpers import cluster_file, made_suite, names, on, run_made, run_pytest
+
+from pytest_gpucluster.core.registry import Suite
+from pytest_gpucluster.plugin import items
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -537,3 +541,30 @@ def test_a_test_of_a_site_gets_facts_of_a_suite_by_name(sandbox: Sandbox, tmp_pa
     run = run_pytest(tmp_path, on(sandbox), files={"test_it.py": NAMED})
     assert names(run.outcomes, "passed") == [f"test_gpus[{node}]" for node in NODES]
     assert "facts('gpus.gpus'): no suite is called 'gpus'" in run.out
+
+
+@pytest.mark.parametrize(
+    ("proof", "hint"),
+    [
+        ("cooling.laoded", "; did you mean 'cooling.loaded'?"),
+        ("loaded", "; did you mean 'cooling.loaded'?"),
+        ("os.kernel", ": write whole names, like 'gpu.count'"),
+        ("cooling.Idle", "; did you mean 'cooling.idle'?"),
+        ("cooling.idle.*", "; did you mean 'cooling.idle'?"),
+        ("cooling.idle", None),
+        ("cooling.*", None),
+    ],
+)
+def test_a_proof_that_no_check_gives_is_refused(
+    monkeypatch: pytest.MonkeyPatch, proof: str, hint: str | None
+) -> None:
+    monkeypatch.setattr(
+        items, "suites", lambda: (Suite("cooling_suite", ("cooling: a test",), proof=(proof,)),)
+    )
+    refused = nullcontext() if hint is None else pytest.raises(pytest.Collector.CollectError)
+    with refused as caught:
+        items.refuse_unknown_proof("cooling_suite.test_cooling", {"cooling.idle", "cooling.loaded"})
+    if caught is not None:
+        assert str(caught.value) == (
+            f"the suite cooling_suite has no check {proof!r}, which its `proof` names{hint}"
+        )

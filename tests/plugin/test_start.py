@@ -73,9 +73,11 @@ def test_folders_of_other_users_are_refused_for_every_file(
     with pytest.raises(ConfigError) as caught:
         baseline.check_options(SimpleNamespace(baseline="record"))
     assert str(caught.value) == f"--baseline=record: {tmp_path}: {foreign}"
-    with pytest.raises(GpuClusterError) as told:
+    with pytest.raises(GpuClusterError) as refused:
         outputs.refuse(tmp_path / "x.prom")
-    assert str(told.value) == f"reports.metrics: {tmp_path}/x.prom: {tmp_path}: {foreign}; name another file"
+    assert (
+        str(refused.value) == f"reports.metrics: {tmp_path}/x.prom: {tmp_path}: {foreign}; name another file"
+    )
     with pytest.raises(ConfigError) as caught:
         History(tmp_path / "h.db", create=True)
     assert str(caught.value) == f"history {tmp_path}/h.db: {foreign}; name another file"

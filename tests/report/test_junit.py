@@ -958,11 +958,11 @@ def test_the_class_of_a_testcase_has_its_suite_and_node() -> None:
 
 
 def test_the_properties_of_an_item_in_their_order() -> None:
-    told = [{"part": f"GPU {n}", "measured": "1", "expected": "0"} for n in range(21)]
+    rows = [{"part": f"GPU {n}", "measured": "1", "expected": "0"} for n in range(21)]
     verdicts = [
-        {"findings": told[:1], "action": "drain", "advisories": told[1:2]},
-        {"findings": [], "action": "reboot", "advisories": told},
-        {"findings": told[2:3], "action": "reboot"},
+        {"findings": rows[:1], "action": "drain", "advisories": rows[1:2]},
+        {"findings": [], "action": "reboot", "advisories": rows},
+        {"findings": rows[2:3], "action": "reboot"},
     ]
     metrics = [
         {"name": "bw", "value": 1.5, "unit": "GB/s", "device": "GPU 1"},

@@ -534,13 +534,13 @@ def test_the_page_of_a_bad_node() -> None:
 
 
 def test_a_series_has_the_parameters_of_its_check() -> None:
-    told = [
+    logged = [
         result("nccl.busbw", inside=f"-{size}", metrics=[metric("busbw a b", value, "GB/s")])
         for size, value in (("1M", 1), ("4G", 2), ("4G", 3))
     ]
     labels = 'check="nccl.busbw",cluster="prod",node="gpu01",of="a b"'
     start = f"gpucluster_measured_busbw_bytes_per_second{{{labels},parameters="
-    assert lines(*told)[1:] == [f'{start}"1M"}} 1e+09', f'{start}"4G"}} 3e+09']
+    assert lines(*logged)[1:] == [f'{start}"1M"}} 1e+09', f'{start}"4G"}} 3e+09']
     hidden = result("nccl.x", metrics=[metric("x", 1, "s", detail=True)])
     assert lines(hidden) == ['gpucluster_node_fit{cluster="prod",node="gpu01"} 1.0']
 
@@ -559,7 +559,7 @@ def test_a_help_line_has_plain_quotes() -> None:
 
 
 def test_a_duration_is_in_milliseconds_and_of_two_finishes_the_last_counts() -> None:
-    told: list[dict[str, Any]] = [
+    logged: list[dict[str, Any]] = [
         {"event": "start", "time": 100.0, "cluster": "a", "simulated": True},
         {"event": "start", "time": 101.0, "cluster": "b", "simulated": False},
         {"event": "nodes", "time": 101.0, "selected": ["n1"]},
@@ -567,7 +567,7 @@ def test_a_duration_is_in_milliseconds_and_of_two_finishes_the_last_counts() -> 
         {"event": "finish", "time": 102.0, "exit": 0},
         {"event": "finish", "time": 110.12345, "exit": 3},
     ]
-    page = prom.render(read_run(told)).splitlines()
+    page = prom.render(read_run(logged)).splitlines()
     assert [
         line for line in page if line.startswith(("gpucluster_run", "gpucluster_last", "gpucluster_node_fit"))
     ] == [

@@ -122,18 +122,20 @@ def _connect(name: str | None, nodes: str | None) -> tuple[Cluster | None, Slurm
 
 def _files(cluster: Cluster | None) -> list[Leftover]:
     from pytest_gpucluster.cluster.slurm import leftovers
-    from pytest_gpucluster.core.registry import hooks
+    from pytest_gpucluster.core.registry import suite_hooks
 
-    shared = [folder for found in hooks("leftover_folders") for folder in found(cluster)] if cluster else []
-    local = [one for found in hooks("local_leftovers") for one in found()]
+    shared = (
+        [folder for found in suite_hooks("leftover_folders") for folder in found(cluster)] if cluster else []
+    )
+    local = [one for found in suite_hooks("local_leftovers") for one in found()]
     return [*leftovers.folders(*shared), *local]
 
 
 def _elsewhere(cluster: Cluster, results: _Results) -> None:
     """Take what suites find outside of Slurm and of the folders."""
-    from pytest_gpucluster.core.registry import hooks
+    from pytest_gpucluster.core.registry import suite_hooks
 
-    for found in hooks("leftovers"):
+    for found in suite_hooks("leftovers"):
         try:
             results.take(found(cluster))
         except GpuClusterError as error:
@@ -152,7 +154,7 @@ def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) 
 def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> Iterator[Leftover]:
     from pytest_gpucluster.cluster.channel.channel import Fleet
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
-    from pytest_gpucluster.core.registry import hooks
+    from pytest_gpucluster.core.registry import suite_hooks
 
     progress = partial(print, file=sys.stderr) if results.json else print
     with (
@@ -160,7 +162,7 @@ def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> 
         Fleet.over_slurm(slurm, held) as fleet,
     ):
         problems: list[str] = []
-        for read in hooks("node_leftovers"):
+        for read in suite_hooks("node_leftovers"):
             found, unread = read(slurm, fleet)
             problems += unread
             yield from found

@@ -28,7 +28,7 @@ from pytest_gpucluster.cli.completion import add_cluster, complete, completes
 from pytest_gpucluster.cli.output import add_json, print_json, print_table
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
-from pytest_gpucluster.core.registry import hooks
+from pytest_gpucluster.core.registry import suite_hooks
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import group_id, temporary_folder
 from pytest_gpucluster.report.atomic_write import write_whole
@@ -230,7 +230,7 @@ def _pmi(slurm: Slurm) -> Pmi | None:
 def _outputs(slurm: Slurm) -> dict[tuple[str, ...], str]:
     """Return what the commands print from which suites draft their sections; those that fail are left out."""
     found = {}
-    for commands in hooks("draft_commands"):
+    for commands in suite_hooks("draft_commands"):
         for command in commands(slurm.config()):
             with contextlib.suppress(GpuClusterError):
                 found[command] = slurm.run(*command)

@@ -160,7 +160,7 @@ def suites() -> tuple[Suite, ...]:
     return tuple(sorted(found, key=lambda suite: (suite.order, suite.name)))
 
 
-def hooks(name: str) -> Iterator[Any]:
+def suite_hooks(name: str) -> Iterator[Any]:
     """Yield what suites have for this hook, in their order."""
     return (suite.hook(name) for suite in suites() if name in suite.hooks)
 

@@ -19,7 +19,7 @@ from pytest_gpucluster.cluster.slurm.allocation import Allocation, AllocationReq
 from pytest_gpucluster.cluster.slurm.completing import mark_stuck, wait_completed
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.core.errors import AllocationError, ConfigError, GpuClusterError, SlurmError
-from pytest_gpucluster.core.registry import hooks, suites
+from pytest_gpucluster.core.registry import suite_hooks, suites
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.plugin.items import clean
 from pytest_gpucluster.plugin.session import ClusterSession
@@ -167,7 +167,7 @@ class Controller(ClusterSession):
             found = [
                 *(leftovers.jobs(self.slurm) if self.slurm else ()),
                 *leftovers.folders(),
-                *(one for found in hooks("local_leftovers") for one in found()),
+                *(one for found in suite_hooks("local_leftovers") for one in found()),
             ]
             leftovers.remove([one for one in found if one.remove is not None], progress)
         except SlurmError as error:

@@ -9,7 +9,7 @@ from tabulate import tabulate
 from pytest_gpucluster.cluster.slurm import task_place
 from pytest_gpucluster.core.check import Action, Outcome, Verdict, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.core.registry import hooks
+from pytest_gpucluster.core.registry import suite_hooks
 from pytest_gpucluster.report.words import for_nodes
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:
     if failed and all(task_place.is_reason(finding.measured) for finding in verdict.findings):
         return with_cause(verdict, "", task_place.CAUSE, task_place.HINT, action=Action.CONFIGURE)
     if verdict.outcome is not Outcome.PASSED:
-        for explain in hooks("known_cause"):
+        for explain in suite_hooks("known_cause"):
             verdict = explain(verdict, item.session, item.record.node)
     return verdict
 

@@ -54,7 +54,6 @@ def ends_unjudged(item: pytest.Item) -> Generator[None, None, None]:
 
 
 NO_KEYWORDS: Mapping[str, Literal[1]] = MappingProxyType({})
-NO_PROPERTIES: list[Any] = []  # shared, as that is
 
 
 class Hooks:
@@ -200,8 +199,7 @@ class Hooks:
         result = yield
         if report.passed:
             report.__dict__.pop("gpucluster", None)
-            report.keywords, report.user_properties = NO_KEYWORDS, NO_PROPERTIES
-            report.sections = report.sections or NO_PROPERTIES
+            report.keywords, report.user_properties = NO_KEYWORDS, []
         return result
 
     def _count(self, report: pytest.TestReport, log: EventLog) -> None:

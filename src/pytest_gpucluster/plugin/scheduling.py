@@ -14,7 +14,7 @@ from xdist.scheduler import LoadScheduling
 
 from pytest_gpucluster.cluster.plan import ALL, ANY, Kind, Lanes, NodeLease
 from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable, NotTested, TransportError
-from pytest_gpucluster.core.registry import hooks, suites
+from pytest_gpucluster.core.registry import suite_hooks, suites
 from pytest_gpucluster.plugin import reporting, runs_tests
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import (
@@ -75,7 +75,7 @@ def contradictions(session: ClusterSession) -> dict[str, Contradiction]:
     """Return {nodes of a group: how all of them contradict their profile}."""
     if session.channel is None:
         return {}
-    return {nodes: one for found in hooks("contradictions") for nodes, one in found(session).items()}
+    return {nodes: one for found in suite_hooks("contradictions") for nodes, one in found(session).items()}
 
 
 def judges_gpus(item: pytest.Item) -> bool:
@@ -257,9 +257,8 @@ class NodeAccess:
         progress: Callable[[str], None],
     ) -> None:
         self._session, self._collection, self._log, self._progress = session, collection, log, progress
-        self._last: defaultdict[CheckTest, list[Probe[Any]]] = defaultdict(
-            list
-        )  # test -> what no later one reads
+        # test -> the probes whose facts no later test reads
+        self._last: defaultdict[CheckTest, list[Probe[Any]]] = defaultdict(list)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

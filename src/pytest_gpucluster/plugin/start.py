@@ -25,7 +25,7 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError
-from pytest_gpucluster.core.registry import hooks
+from pytest_gpucluster.core.registry import suite_hooks
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
 from pytest_gpucluster.core.units import parse_option_time, share_of
 from pytest_gpucluster.drain import Retest, lock_path, why_no_rights
@@ -118,7 +118,7 @@ def shell_warning(
     if cluster.transport.kind != "local" or cluster.access == "ssh":
         return {}
     names = sorted(name for name in shell if matters(name) and not _passed_by(cluster, name))
-    least = {name: value for found in hooks("least_limits") for name, value in found(cluster).items()}
+    least = {name: value for found in suite_hooks("least_limits") for name, value in found(cluster).items()}
     lower = [
         name
         for name in inherited_limits(slurm)
@@ -275,7 +275,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         reports.group = group_id(worker.cluster.reports.group)
         return worker, None
     option = config.option
-    for check in hooks("check_options"):
+    for check in suite_hooks("check_options"):
         check(option)
     for module in requested(option):
         module.prepare(option, read_log)
@@ -396,7 +396,7 @@ def find_cluster(option: Any, notes: list[str]) -> Cluster:
 
 def requested(option: Any) -> list[OnRequest]:
     """Return the suites that run only on request and are requested in this run."""
-    return [module for module in hooks("on_request") if module.requested(option)]
+    return [module for module in suite_hooks("on_request") if module.requested(option)]
 
 
 def with_options(cluster: Cluster, option: Any) -> Cluster:
@@ -414,9 +414,11 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
     update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=given)}
     if option.min_nodes is not None:
         update["min_nodes"] = option.min_nodes
-    cluster = cluster.model_copy(update=update)
-    of_suites = {check: why for found in hooks("not_applicable") for check, why in found(cluster).items()}
-    return cluster.model_copy(update={"not_applicable": {**of_suites, **cluster.not_applicable}})
+    of_suites = {
+        check: why for found in suite_hooks("not_applicable") for check, why in found(cluster).items()
+    }
+    update["not_applicable"] = {**of_suites, **cluster.not_applicable}
+    return cluster.model_copy(update=update)
 
 
 def first_contact(cluster: Cluster, slurm: Slurm) -> Mapping[str, NodeInfo]:

@@ -3,6 +3,8 @@
 # number does not grow with the files.
 # shellcheck disable=SC2045 # names of the kernel; a simulated node has its own ls
 d=/sys/class/infiniband b=/sys/bus/pci/drivers/nvidia i=/sys/class/net
+# values FILE...: prints FILE:LINE of each line
+values() { [ $# = 0 ] || grep -H . "$@" 2>/dev/null; }
 for g in $(ls $b 2>/dev/null); do
   case $g in *:*) echo "gpu;$(readlink -f "$b/$g")" ;; esac
 done
@@ -18,7 +20,7 @@ f=$(
       set -- "$@" "$p/state" "$p/rate" "$p/link_layer" "$p/gid_attrs/ndevs/0"
     done
   done
-  [ $# = 0 ] || grep -H . "$@" 2>/dev/null
+  values "$@"
 )
 for a in $(ls $d 2>/dev/null); do set -- "$@" "$d/$a/device/vpd"; done
 [ $# = 0 ] || f="$f
@@ -27,16 +29,16 @@ set --
 for n in $(printf '%s\n' "$f" | sed -n "s|.*$d/\([^/]*\)/ports/[^/]*/gid_attrs/ndevs/0:\(.*\)|\1/device/net/\2|p"); do
   set -- "$@" "$d/$n/phys_port_name"
 done
-[ $# = 0 ] || f="$f
-$(grep -H . "$@" 2>/dev/null)"
+f="$f
+$(values "$@")"
 set --
 for n in $(ls $i 2>/dev/null); do
   f="$f
 net $n"
   set -- "$@" "$i/$n/operstate" "$i/$n/speed"
 done
-[ $# = 0 ] || f="$f
-$(grep -H . "$@" 2>/dev/null)"
+f="$f
+$(values "$@")"
 printf '%s\n' "$f" | awk '
   /^(port|net) / { line[++n] = $0; next }
   at = index($0, "/sys/class/") {

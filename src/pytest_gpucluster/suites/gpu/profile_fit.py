@@ -1,4 +1,4 @@
-"""Whether the GPUs of a group are those of its profile, and which shipped profiles fit them. Pure."""
+"""Whether the GPUs of a group are those of its profile, and which shipped profiles fit them."""
 
 from __future__ import annotations
 
