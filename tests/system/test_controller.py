@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from paths import ROOT
 from plugin_helpers import Run, cluster_file, command, jobs_so_far, names, run_pytest
-from sandbox_helpers import environment, queue, sandbox_folder, slurm, wait_for
+from sandbox_helpers import environment, left_in_queue, queue, sandbox_folder, slurm, wait_for
 
 from pytest_gpucluster.sandbox import Sandbox
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
@@ -72,7 +72,7 @@ def test_a_healthy_slurm_passes_everything(world: Sandbox, tmp_path: Path) -> No
     }
     assert metrics["controllers"] == 2
     assert metrics["submission_rate"] > 1
-    assert queue(world) == []
+    assert left_in_queue(world) == []
 
 
 def test_without_the_option_no_job_is_submitted(world: Sandbox, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_plugin_that_changes_submissions_is_found(world: Sandbox, tmp_path: Pa
     finally:
         world.heal(kind=kind)
     assert ended(run, "failed") == [item], run.out
-    assert queue(world) == []
+    assert left_in_queue(world) == []
 
 
 def test_a_killed_run_leaves_no_job(world: Sandbox, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_killed_run_leaves_no_job(world: Sandbox, tmp_path: Path) -> None:
         started.wait()
     wait_for(lambda: queue(world) == [], "the jobs of the killed run are cancelled", 60)
     time.sleep(1)
-    assert queue(world) == []
+    assert left_in_queue(world) == []
 
 
 def test_every_fault_is_found_where_it_is(world: Sandbox, tmp_path: Path) -> None:

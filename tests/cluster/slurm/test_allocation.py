@@ -19,6 +19,8 @@ from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core.errors import AllocationError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gpucluster.sandbox import Sandbox
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -121,6 +123,24 @@ def test_sigkill_leaves_nothing(slurm: Slurm, waits: bool) -> None:
             assert not _left(slurm, besides=f"{blocker.job_id} RUNNING")
     if blocker is not None:
         blocker.release()
+
+
+def test_a_job_that_is_queued_after_salloc_was_killed_is_cancelled(
+    slurm: Slurm, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """As when salloc is killed between its request and slurmctld's answer: nobody knows the id of the job."""
+    killed = tmp_path / "salloc"
+    killed.write_text(
+        "#!/bin/sh\nfor word; do case $word in --job-name=*) name=$word ;; esac; done\n"
+        f'(sleep 1; sbatch --parsable "$name" --nodelist=gpu01 --exclusive --wrap "sleep 300") >{tmp_path}/job &\n'
+        "kill -KILL $$\n"
+    )
+    killed.chmod(0o755)
+    own = Slurm(LocalTransport({**sandbox.env, "PATH": f"{tmp_path}:{sandbox.env['PATH']}"}))
+    with pytest.raises(AllocationError, match="salloc ended with exit 137"):
+        Allocation.request(own, AllocationRequest(nodes=("gpu01",)))
+    assert (tmp_path / "job").read_text().strip().isdecimal()
+    assert not _left(slurm)
 
 
 def _queue(slurm: Slurm) -> list[str]:

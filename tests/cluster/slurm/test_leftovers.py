@@ -596,7 +596,9 @@ def test_a_node_that_is_lost_was_not_looked_at(
 def test_what_a_run_makes_bears_its_mark() -> None:
     mark = runmark._mark()
     request = AllocationRequest(count=1, queue_wait=9.5)
-    assert f"--job-name=gpucluster-{mark}" in request.argv()
+    assert runmark.mark_in(request.job_name) == mark
+    assert request.job_name != AllocationRequest(count=1).job_name  # the guard cancels a job by its name
+    assert f"--job-name={request.job_name}" in request.argv()
     assert "--immediate=70" in request.argv()  # salloc gives up by itself, should nobody be left to end it
     assert parameters(load_cluster("local"))["name"] == f"gpucluster-submitit-{mark}"
     cluster = load_cluster("local").model_copy(update={"submitit": SubmititConfig(folder="/shared")})

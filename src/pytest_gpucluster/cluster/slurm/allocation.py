@@ -77,7 +77,7 @@ class AllocationRequest:
     queue_wait: float = 600
     exclusive: bool = True
     gpus_per_node: int | None = None
-    job_name: str = field(default_factory=runmark.name_of_run)
+    job_name: str = field(default_factory=lambda: runmark.name_of_run(suffix=secrets.token_hex(4)))
     dependency: str | None = field(default=None, metadata={"example": "afterany:12:13"})
     extra_args: tuple[str, ...] = ()
     all_memory: bool = True  # of whole nodes
@@ -234,7 +234,7 @@ class _Holder:
         )
         self.lines: queue.Queue[str | None] = queue.Queue()
         self.errors: list[str] = []
-        guard = ("sh", "-c", script(__package__, "allocation_guard.sh"), "guard")
+        guard = ("sh", "-c", script(__package__, "allocation_guard.sh"), request.job_name)
         self.process = slurm.transport.spawn((*guard, *self.argv[1:]), env=slurm.env)
         slurm.transport.count("salloc")
         self._threads = [

@@ -1,9 +1,10 @@
 # shellcheck shell=sh
-# sh -c THIS guard ARGUMENTS: runs `salloc ARGUMENTS` for as long as stdin is open.
+# sh -c THIS NAME ARGUMENTS: runs `salloc ARGUMENTS` for as long as stdin is open. NAME: of its job, and of no other.
 # When the holder (allocation_holder.sh) ends, salloc releases the nodes. SIGTERM is for a request that still waits, and
 # comes later: at the same moment as the end of the holder it sometimes made salloc hang (seen on 22.05.8).
-# Nodes of a salloc that was killed are released by its parent, the only process that gets its exit status. It prints
-# nothing: a shell that reports a killed process to a closed pipe is killed itself.
+# Nodes of a salloc that was killed are released by its parent, the only process that gets its exit status; of a job whose
+# id is unknown by its name, which slurmctld may not have queued yet. It prints nothing: a shell that reports a killed
+# process to a closed pipe is killed itself.
 exec 3<&0 4>&1
 {
   salloc "$@" <&3 3<&- 5>&1 >&4 4>&- &
@@ -19,7 +20,16 @@ exec 3<&0 4>&1
   while read -r what value; do
     case $what in
       job) job=$value ;;
-      ended) [ "$value" -lt 128 ] || [ -z "$job" ] || scancel --quiet "$job"; exit "$value" ;;
+      ended)
+        if [ "$value" -lt 128 ]; then
+          exit "$value"
+        elif [ -n "$job" ]; then
+          scancel --quiet "$job"
+        else
+          for _ in 1 2 3 4 5; do scancel --quiet --name="$0"; sleep 1; done
+        fi
+        exit "$value"
+        ;;
     esac
   done
 }
