@@ -599,7 +599,8 @@ class Campaign:
             return
         for word in ("INTERNALERROR", "Traceback (most recent"):
             if word in out and events:  # before that it is Python or pytest that a signal has met
-                outcome.fault("wrong", f"{word} in what it printed")
+                around = out[max(0, out.index(word) - 300) :][:2000]
+                outcome.fault("wrong", f"{word} in what it printed: {around}")
         if run.undisturbed and outcome.rc != 0:
             outcome.fault("wrong", f"undisturbed, exit {outcome.rc}")
         if outcome.rc == 0 and run.plan.faulty:
