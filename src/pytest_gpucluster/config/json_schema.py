@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpucluster.config.models import SECTIONS, ClusterFile, Profile
 from pytest_gpucluster.config.profile_files import profile_names
-from pytest_gpucluster.core.values import SuiteSection
+from pytest_gpucluster.core.values import Model, SuiteSection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # A YAML 1.2 editor reads these where the loader reads the text: driver: 535, NCCL_IB_DISABLE: 1, comment: true
@@ -92,8 +92,10 @@ def reference() -> str:
     cluster, profile = schema(), schema("profile")
     lines = ["## Keys of a cluster file", "", *_table(cluster, cluster["$defs"])]
     of_cluster = _reachable(cluster, cluster["$defs"], stop="Profile")
-    for name in of_cluster:
-        lines += ["", f"### {name}", "", *_described(cluster["$defs"][name], cluster["$defs"])]
+    shared = _shared(of_cluster)
+    for name in [*shared, *of_cluster]:
+        part = cluster["$defs"].get(name) or _loosened(shared[name].model_json_schema())
+        lines += ["", f"### {name}", "", *_described(part, cluster["$defs"], name)]
     lines += [
         "",
         "## Keys of a hardware profile",
@@ -102,13 +104,47 @@ def reference() -> str:
     ]
     of_profile = _reachable(profile["$defs"]["Profile"], profile["$defs"], stop="Profile")
     for name in (name for name in of_profile if name not in of_cluster):
-        lines += ["", f"### {name}", "", *_described(profile["$defs"][name], profile["$defs"])]
+        lines += ["", f"### {name}", "", *_described(profile["$defs"][name], profile["$defs"], name)]
     return "\n".join(lines) + "\n"
 
 
-def _described(part: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
+def _models(model: type[Model] = Model) -> dict[str, type[Model]]:
+    """Return every model below one, by its name."""
+    found = {model.__name__: model}
+    for one in model.__subclasses__():
+        found |= _models(one)
+    return found
+
+
+def _parent(model: type[Model]) -> type[Model] | None:
+    """Return the model with keys that this one extends, if people are to know of it."""
+    above = (one for one in model.__mro__[1:] if issubclass(one, Model))
+    found = next((one for one in above if one.model_fields and not one.__name__.startswith("_")), None)
+    return _parent(found) if found and found.model_fields.keys() == _inherited(found) else found
+
+
+def _inherited(model: type[Model]) -> set[str]:
+    """Return the keys that a model has as its parent has them."""
+    parent = _parent(model)
+    return {key for key in parent.model_fields if key not in model.__annotations__} if parent else set()
+
+
+def _shared(names: Iterable[str]) -> dict[str, type[Model]]:
+    """Return the models that several sections extend and that are no section themselves."""
+    models = _models()
+    parents = (_parent(models[name]) for name in names)
+    return {one.__name__: one for one in parents if one and one.__name__ not in names}
+
+
+def _described(part: dict[str, Any], definitions: dict[str, Any], name: str = "") -> list[str]:
+    """Return what a model means, and its keys; those that it shares are in the table of its parent."""
     about = part.get("description", "").split("\n\n")[0].replace("\n", " ")
-    return [about, "", *_table(part, definitions)]
+    model = _models().get(name)
+    if model is None or (parent := _parent(model)) is None:
+        return [about, "", *_table(part, definitions)]
+    also = f"It also has the keys of [{parent.__name__}](#{parent.__name__.lower()})."
+    own = {key: value for key, value in part["properties"].items() if key not in _inherited(model)}
+    return [about, also, *(["", *_table({**part, "properties": own}, definitions)] if own else [])]
 
 
 def _table(part: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
