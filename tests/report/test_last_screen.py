@@ -60,16 +60,17 @@ def test_the_verdict_fits_one_screen(failing: int, kinds: int, width: int) -> No
     assert max(map(len, lines)) <= width
     assert lines[0].startswith(f"NOT ACCEPTED: {1000 - failing:,} of 1,000 nodes ({failing:,} failed). ")
     assert f"1,000 nodes: {1000 - failing:,} fit, {failing:,} failed, 0 not proved, 0 not tested" in lines
-    shown = [line for line in lines if line.startswith("drain")]
+    shown = [line for line in lines if "suite" in line]
+    assert "drain:" in lines
     assert len(shown) == min(failing, kinds) or lines[-1].startswith("and ")
-    assert "measured" in " ".join(lines)
+    assert all("expected 8" in line for line in shown) or width == 80
 
 
 def test_the_rest_is_counted_where_it_does_not_fit() -> None:
     results = [result(f"gpu{number:04}", f"gpu.check{number}") for number in range(1, 61)]
     lines = closing(run_of(60, results), 120)
     assert len(lines) == HEIGHT
-    shown = sum(line.startswith("drain") for line in lines)
+    shown = sum(line.startswith("  gpu") for line in lines)
     assert lines[-1] == f"and {60 - shown} more findings on {60 - shown} nodes: see report.html"
 
 
@@ -78,6 +79,61 @@ def test_80_columns_hold_the_name_of_every_check() -> None:
     for check in CHECKS:
         lines = closing(run_of(2, [result("gpu0001", check)]), 80)
         assert any(check in line for line in lines), lines
+
+
+GPU = "GPU 3 (GPU-9a80e8a7-3666-8cbc-48a4-f67d9da8c8d8, 0000:61:00.0)"
+
+
+def found(part: str, measured: str, expected: str, action: str, cause: str = "") -> dict[str, Any]:
+    verdict = {
+        "outcome": "failed", "action": action, "cause": cause, "hint": "", "advisories": [],
+        "findings": [{"part": part, "measured": measured, "expected": expected}],
+    }  # fmt: skip
+    return {"verdicts": [verdict]}
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (
+            80,
+            [
+                "return to vendor:",
+                "  gpu0003         gpu.remapped_rows  GPU 3 (0000:61:00.0): a row remapping",
+                "                                     failed, expected no failure",
+                "drain:",
+                "  gpu[0001-0002]  gpu.nvlink_state   GPU 3: 17 active links, expected 18",
+                "configure:",
+                "  gpu0004         os.services        gpu-manager.service: failed, expected",
+                "                                     active",
+            ],
+        ),
+        (
+            120,
+            [
+                "return to vendor:",
+                "  gpu0003         gpu.remapped_rows  GPU 3 (0000:61:00.0): a row remapping failed, expected no failure; no spare rows",
+                "drain:",
+                "  gpu[0001-0002]  gpu.nvlink_state   GPU 3: 17 active links (inactive: link 7), expected 18; a bad seat",
+                "configure:",
+                "  gpu0004         os.services        gpu-manager.service: failed, expected active",
+            ],
+        ),
+    ],
+)
+def test_the_hardest_repair_is_first_and_each_finding_has_its_line(width: int, lines: list[str]) -> None:
+    links = found(GPU, "17 active links (inactive: link 7)", "18", "drain", "a bad seat")
+    results = [
+        result("gpu0004", "os.services", **found("gpu-manager.service", "failed", "active", "configure")),
+        result("gpu0001", "gpu.nvlink_state", **links),
+        result("gpu0002", "gpu.nvlink_state", **links),
+        result(
+            "gpu0003",
+            "gpu.remapped_rows",
+            **found(GPU, "a row remapping failed", "no failure", "return to vendor", "no spare rows"),
+        ),
+    ]
+    assert closing(run_of(4, results), width)[-len(lines) :] == lines
 
 
 def test_an_accepted_run_has_no_table() -> None:

@@ -309,7 +309,7 @@ class DrainPlugin:
 
     # --- the end of the tests
 
-    @pytest.hookimpl(wrapper=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)  # while the nodes are held: before the late checks
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Try again what failed, where the items are; then act, where the log is."""
         try:

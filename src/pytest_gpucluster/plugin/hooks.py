@@ -262,7 +262,7 @@ class Hooks:
 
     # --- the end
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)  # inside that of the terminal, which then ends the progress
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         """With the last item the end of the run begins: what is judged after the release of the nodes is judged now."""
         try:

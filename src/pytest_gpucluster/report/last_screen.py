@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.verdict import judge, ordered
-from pytest_gpucluster.report.words import count, folded, for_nodes
+from pytest_gpucluster.report.words import count, counted, folded, for_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +18,13 @@ HEIGHT = 25  # lines of the verdict and its table, for any number of nodes
 MAX_FINDINGS = 4  # lines of one block
 MAX_VALUES = 3  # of what is no number
 MAX_WAIVERS = 5
-MAX_LINES = 4  # of one cell
-HEADERS = ("action", "nodes", "check", "finding")
-# of the width, at most: 80 columns hold the name of every check; the finding gets the rest
-_SHARES = (0.14, 0.24, 0.34)
+NODES_SHARE = 0.24  # of the width, at most, for names of nodes; more of them are counted
+MAX_LINES = 2  # of one finding
+NARROWEST = 20  # columns for a finding beside its check
+_UUID = re.compile(
+    r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:, )?"
+)  # the address names a GPU as well
+_REMARK = re.compile(r" \((?![0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:)[^()]*\)")  # brackets without a PCI address
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -92,48 +95,45 @@ def counts(run: Run) -> str:
 
 
 def _table(groups: Sequence[FailureGroup], width: int, height: int) -> list[str]:
-    rows = [_row(group) for group in groups]
-    limits = [int(width * share) for share in _SHARES]
-    longest = [max(len(row[at]) for row in (HEADERS, *rows)) for at in range(len(limits))]
-    widths = [max(6, min(limit, needed)) for limit, needed in zip(limits, longest, strict=True)]
-    widths.append(max(20, width - sum(widths) - 2 * len(widths)))
-    cells = [_wrapped(row, widths) for row in rows]
-    shown = [*_wrapped(HEADERS, widths), "  ".join("-" * one for one in widths)]
-    left = height - len(shown)
-    for number, lines in enumerate(cells):
-        last = number == len(cells) - 1
-        if len(lines) > left - (not last):
+    """Return the findings below their actions, the hardest first, a line or two for each."""
+    names = [folded(group.nodes) for group in groups]
+    names = [
+        name if len(name) <= width * NODES_SHARE else counted(group.nodes) or name
+        for name, group in zip(names, groups, strict=True)
+    ]
+    wide, check = max(map(len, names)), max(len(group.check) for group in groups)
+    lines: list[str] = []
+    heading = ""
+    for number, (name, group) in enumerate(zip(names, groups, strict=True)):
+        action = (group.action if group.outcome == "failed" else "") or "inspect"
+        row = [] if action == heading else [f"{action}:"]
+        row += _row(f"  {name:{wide}}  {group.check:{check}}  ", group, width)
+        if len(lines) + len(row) > height - (number < len(groups) - 1):
             nodes = {node for group in groups[number:] for node in group.nodes}
-            return [
-                *shown,
-                f"and {count(len(cells) - number, 'more finding')} on {count(len(nodes), 'node')}: see report.html",
-            ]
-        shown += lines
-        left -= len(lines)
-    return shown
+            more = count(len(groups) - number, "more finding")
+            return [*lines, f"and {more} on {count(len(nodes), 'node')}: see report.html"]
+        lines += row
+        heading = action
+    return lines
 
 
-def _row(group: FailureGroup) -> tuple[str, str, str, str]:
+def _row(begin: str, group: FailureGroup, width: int) -> list[str]:
+    """Write one finding behind the names of its nodes and its check; below them where these are long."""
+    room = width - len(begin)
+    text = _finding(group, room)
+    if room < NARROWEST:
+        return textwrap.wrap(f"{begin.strip()}: {text}", width, initial_indent="  ", subsequent_indent="    ")
+    lines = textwrap.wrap(text, room, max_lines=MAX_LINES, placeholder=" ...", break_on_hyphens=False) or [""]
+    return [(begin + lines[0]).rstrip(), *(" " * len(begin) + line for line in lines[1:])]
+
+
+def _finding(group: FailureGroup, room: int) -> str:
+    """Write the first finding of a group on one line where that can be: the cause goes first, then remarks in brackets."""
     first, *others = findings(group) or [""]
-    more = f" (and {count(len(others), 'more finding')})" if others else ""
-    cause = f"; {group.cause}" if group.cause else ""
-    action = group.action or "inspect" if group.outcome == "failed" else "inspect"
-    return action, where(group), group.check, f"{first}{more}{cause}"
-
-
-def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Wrap the cells of a row; names of nodes and checks are broken where they are too long."""
-    columns = [
-        textwrap.wrap(text, wide, max_lines=MAX_LINES, placeholder=" ...") or [""]
-        for text, wide in zip(row, widths, strict=True)
-    ]
-    return [
-        "  ".join(
-            (column[line] if line < len(column) else "").ljust(wide)
-            for column, wide in zip(columns, widths, strict=True)
-        ).rstrip()
-        for line in range(max(map(len, columns)))
-    ]
+    more = f" (and {len(others)} more)" if others else ""
+    plain = re.sub(r"(^|: )measured ", r"\1", _UUID.sub("", first), count=1)
+    texts = (f"{plain}; {group.cause}{more}" if group.cause else plain + more, plain + more)
+    return next((text for text in texts if len(text) <= room), _REMARK.sub("", plain) + more)
 
 
 def _several(texts: Sequence[str]) -> str:
