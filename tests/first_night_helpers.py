@@ -113,7 +113,7 @@ class Night:
 
     def draft(self) -> str:
         """Draft the cluster file with `gpucluster init`, and add what the operator adds; return the draft."""
-        made = self.call("pytest_gpucluster.cli", "init", "--name", "prod", *self.site.init)
+        made = self.call("pytest_gpucluster", "init", "--name", "prod", *self.site.init)
         assert made.rc == 0, made.out + made.err
         path = self.folder / "clusters" / "prod.yaml"
         text = path.read_text()
@@ -177,7 +177,7 @@ def play(site: Site, sandbox: Sandbox, folder: Path, checkout: Checkout) -> None
         draft = night.draft()
         for pattern in site.drafted:
             assert re.search(pattern, draft), draft
-        tried = night.call("pytest_gpucluster.cli", "check", "prod", "--try")
+        tried = night.call("pytest_gpucluster", "check", "prod", "--try")
         assert tried.rc in ((0,) if site.healthy == ACCEPTED else (0, 1, 4)), (
             f"exit {tried.rc}: {tried.out}{tried.err}"
         )

@@ -52,7 +52,7 @@ class Checkout:
         argv = [
             self.python,
             "-m",
-            "pytest_gpucluster.cli",
+            "pytest_gpucluster",
             "sandbox",
             "up",
             "--state-dir",

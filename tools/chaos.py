@@ -488,7 +488,7 @@ class Campaign:
         """Do as an operator does after a run that was killed whole."""
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "pytest_gpucluster.cli"),
+                *(sys.executable, "-m", "pytest_gpucluster"),
                 "clean",
                 "--yes",
                 f"--cluster={run.plan.cluster_file}",

@@ -19,7 +19,7 @@ def completed(line: str, folder: Path) -> list[str]:
     """Return the words for the end of a command line, as a shell requests them."""
     words = folder / "words"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest_gpucluster.cli"],
+        [sys.executable, "-m", "pytest_gpucluster"],
         env=environment(**completion_request(line, words)),
         cwd=folder,
         capture_output=True,

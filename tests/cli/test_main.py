@@ -426,7 +426,7 @@ def test_interrupt_has_no_traceback(
 
 
 def test_a_closed_pipe_has_no_traceback() -> None:
-    command = f"set -o pipefail; '{sys.executable}' -m pytest_gpucluster.cli schema | true"
+    command = f"set -o pipefail; '{sys.executable}' -m pytest_gpucluster schema | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 

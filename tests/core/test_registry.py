@@ -257,7 +257,7 @@ def test_a_suite_that_cannot_be_imported_is_named(tmp_path: Path, source: str, w
     run = run_pytest(tmp_path, "--cluster=local", env={"PYTHONPATH": str(tmp_path)})
     assert run.rc == 4
     assert f"the suite 'gone' {words}" in run.err
-    words_of_command = (sys.executable, "-m", "pytest_gpucluster.cli", "--help")
+    words_of_command = (sys.executable, "-m", "pytest_gpucluster", "--help")
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(words_of_command, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 4

@@ -35,6 +35,7 @@ PACKAGES = (
     "plugin",
     "api",
     "cli",
+    "__main__",
 )
 ORDER = {package: place for place, package in enumerate(PACKAGES)}
 

@@ -109,7 +109,7 @@ def test_commands_stand_in_shell_blocks_only() -> None:
 
 def command_environment(folder: Path, sandbox: Sandbox) -> dict[str, str]:
     """Return an environment in which the sandbox is the cluster `prod`, and pytest and gpucluster are on PATH."""
-    for name, module in (("pytest", "pytest"), ("gpucluster", "pytest_gpucluster.cli")):
+    for name, module in (("pytest", "pytest"), ("gpucluster", "pytest_gpucluster")):
         path = folder / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')

@@ -334,7 +334,7 @@ def test_clean_removes_the_jobs_of_a_trial_whose_run_and_guard_were_killed(
         finally:
             process.kill()
     assert queue(box)
-    clean = [*command()[:2], "pytest_gpucluster.cli", "clean", "--yes", "--cluster=site.yaml"]
+    clean = [*command()[:2], "pytest_gpucluster", "clean", "--yes", "--cluster=site.yaml"]
     done = subprocess.run(clean, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
     assert name in done.stdout
     wait_for(lambda: not queue(box), "the jobs are cancelled", 30)

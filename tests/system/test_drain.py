@@ -263,7 +263,7 @@ def test_fault_drain_repair_resume(sandbox: Sandbox, tmp_path: Path) -> None:
 
 
 def gpucluster(folder: Path, *args: str) -> str:
-    argv = [sys.executable, "-m", "pytest_gpucluster.cli", *args]
+    argv = [sys.executable, "-m", "pytest_gpucluster", *args]
     done = forked.run(argv, cwd=folder, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -53,7 +53,7 @@ def systemd_lines() -> dict[str, str]:
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with the commands that the examples expect in one place."""
-    for name, module in (("pytest", "pytest"), ("gpucluster", "pytest_gpucluster.cli")):
+    for name, module in (("pytest", "pytest"), ("gpucluster", "pytest_gpucluster")):
         path = tmp_path / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')

@@ -303,7 +303,7 @@ def gpucluster(
 ) -> subprocess.CompletedProcess[str]:
     """Run the installed command as an operator of this Slurm."""
     env = environment(PYTHONPATH=installed, SLURM_CONF=sandbox.env["SLURM_CONF"], COLUMNS="80", **more)
-    argv = [sys.executable, "-m", "pytest_gpucluster.cli", *words]
+    argv = [sys.executable, "-m", "pytest_gpucluster", *words]
     return forked.run(argv, cwd=folder, env=env, timeout=120)
 
 

@@ -295,7 +295,7 @@ def _checks() -> Iterator[str]:
                 yield _row(f"`{name}`", _holds(one), one.cause, one.hint, one.action.value)
         yield ""
         reasons = [
-            f"- `{name}`: {_first_upper(one.never_healthy)}."
+            f"- `{name}`: {one.never_healthy}."
             for name, one in sorted(about.items())
             if one.never_healthy and name.startswith(f"{suite}.")
         ]
@@ -312,7 +312,9 @@ def _all_checks() -> Mapping[str, CheckDescription]:
 
 
 def _holds(one: CheckDescription) -> str:
-    return _first_upper(one.holds.removeprefix("Judge that ").removeprefix("Judge "))
+    """Return what must hold; a text that begins with a program keeps its name."""
+    judged = re.sub("^Judge (that )?", "", one.holds)
+    return judged if judged == one.holds else _first_upper(judged)
 
 
 # --- pages of the suites

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import SlurmError
 from pytest_gpucluster.drain import policy
 from pytest_gpucluster.drain.reason import read_reason
@@ -68,12 +69,20 @@ class DrainExecutor:
     problems: list[str] = field(default_factory=list)  # failed commands, for people
     drained: list[str] = field(default_factory=list)  # also those that a dry run would drain
     over_budget: list[str] = field(default_factory=list)
-    spared_lines: list[str] = field(default_factory=list)  # spared nodes, and why, for people
+    spared: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)  # (what, check, why) -> nodes
     _deadline: float = field(init=False)
     _stopped: str = ""
 
     def __post_init__(self) -> None:
         self._deadline = time.monotonic() + OUT_OF_TIME
+
+    @property
+    def spared_lines(self) -> list[str]:
+        """The nodes that stay as they are, and why, for people: one line for each reason."""
+        return [
+            f"{what}: {hostlist.shown(nodes)}{f' ({check})' if check else ''}: {why}"
+            for (what, check, why), nodes in self.spared.items()
+        ]
 
     # --- drain
 
@@ -114,7 +123,7 @@ class DrainExecutor:
     ) -> None:
         fields: dict[str, Any] = {"command": self.shown(argv)} if argv and not why else {}
         if why:
-            self.spared_lines.append(f"not drained: {node} ({grounds[0].check}): {why}")
+            self.spared.setdefault(("not drained", grounds[0].check, why), []).append(node)
         self.write(
             "drain_decision",
             node=node,
@@ -146,7 +155,7 @@ class DrainExecutor:
         fields: dict[str, Any] = {} if why else {"command": self.shown(argv)}
         self.decide_resume(node, why, reason, **fields)
         if why:
-            self.spared_lines.append(f"not resumed: {node}: {why}")
+            self.spared.setdefault(("not resumed", "", why), []).append(node)
             return False
         if self.dry:
             self.commands.append(self.shown(argv))

@@ -1,6 +1,6 @@
 """Which nodes may be drained or resumed, and why others are spared. Pure.
 
-Grounds are failed checks whose action is at least the one of --drain-on, and that failed again on a fresh attempt. A node
+Grounds are failed checks whose action is at least `drain.min_action`, and that failed again on a fresh attempt. A node
 is changed only in a state and with a reason that gpucluster wrote last or slurmctld sets by itself: Slurm's DRAIN and UNDRAIN
 replace the state FAIL and the reason of another user (tested on 22.05.8).
 """

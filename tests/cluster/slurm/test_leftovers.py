@@ -690,7 +690,7 @@ def test_containers_of_a_killed_run_go_with_the_next(sandbox: Sandbox, tmp_path:
     clean = [
         sys.executable,
         "-m",
-        "pytest_gpucluster.cli",
+        "pytest_gpucluster",
         "clean",
         f"--cluster={cluster}",
         "--nodes=gpu01",

@@ -79,7 +79,7 @@ def test_the_bound_is_the_value_less_its_tolerance() -> None:
 
 def test_the_choice_names_its_source() -> None:
     chosen = threshold_for(H200, collective="all_reduce", nodes=4, gpus_per_node=8, size=4 * GIB, env={})
-    assert chosen.why == "191.05 GB/s less 0.05 of it; source: DeepOps performance guide"
+    assert chosen.why == "191.05 GB/s less 5%; source: DeepOps performance guide"
     assert chosen.row is H200[3]
 
 
@@ -131,7 +131,7 @@ def test_a_slow_size_fails_with_bound_and_source() -> None:
     verdict = bandwidth(run_8(), [row(400, GIB), row(300)], nodes=1, gpus_per_node=8, env={})
     (finding,) = verdict.findings
     assert (finding.part, finding.measured) == ("all_reduce 1 GiB", "358.84 GB/s")
-    assert finding.expected == "at least 380.00 GB/s (400 GB/s less 0.05 of it; source: recordings)"
+    assert finding.expected == "at least 380.00 GB/s (400 GB/s less 5%; source: recordings)"
 
 
 def test_a_size_that_was_not_measured_fails() -> None:

@@ -307,9 +307,9 @@ def test_the_chosen_row_in_words() -> None:
 
     assert why(row(tolerance=0)) == "minimum 365 GB/s; source: site"
     assert why(row(conditions={"B": "2", "A": "1"}), A="1", B="2") == (
-        "365 GB/s less 0.05 of it, A=1, B=2; source: site"
+        "365 GB/s less 5%, A=1, B=2; source: site"
     )
-    assert why(row(gpus_per_node=None, tolerance=0.125)) == "365 GB/s less 0.125 of it; source: site"
+    assert why(row(gpus_per_node=None, tolerance=0.125)) == "365 GB/s less 12.5%; source: site"
 
 
 def profile(gpu: dict[str, Any] | None = None, fabric: dict[str, Any] | None = None) -> Profile:
@@ -408,7 +408,7 @@ def test_a_bandwidth_that_was_not_measured_or_is_implausible() -> None:
         (
             Finding(
                 "all_reduce 4 GiB", "not measured",
-                "at least 346.75 GB/s (365 GB/s less 0.05 of it; source: site)",
+                "at least 346.75 GB/s (365 GB/s less 5%; source: site)",
             ),
             Finding(
                 "all_reduce 2 GiB", "400.50 GB/s",

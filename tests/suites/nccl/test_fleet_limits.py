@@ -56,7 +56,7 @@ def test_below_the_hard_limit_a_node_may_be_drained_and_above_it_is_watched(
 
 
 def test_a_figure_below_the_hard_limit_names_it() -> None:
-    expected = "at least 346.75 GB/s (365 GB/s less 0.05 of it; source: site)"
+    expected = "at least 346.75 GB/s (365 GB/s less 5%; source: site)"
     assert judged(200.0).findings == (
         Finding("all_reduce 4 GiB", "200.00 GB/s", f"{expected}; hard limit 300.00 GB/s", Action.DRAIN),
     )

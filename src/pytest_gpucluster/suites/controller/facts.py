@@ -150,7 +150,7 @@ def log_command(path: str, unit: str, size: int, window: float) -> str:
         )
     return (
         f"node=${{SLURMD_NODENAME:-$(hostname -s)}}; log={_shell_path(path)}; {clock}; "
-        f'[ -r "$log" ] || {{ echo "$log cannot be read" >&2; exit {_NO_LOG}; }}; '
+        f'[ -r "$log" ] || {{ echo {shlex.quote(path)} cannot be read >&2; exit {_NO_LOG}; }}; '
         f'echo "written $(stat -c %Y -- "$log")"; tail -c {size} -- "$log" | {keep}'
     )
 

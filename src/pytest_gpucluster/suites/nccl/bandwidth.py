@@ -76,7 +76,7 @@ def threshold_for(
         raise NoThresholdError(_no_threshold(known, run, env))
     row = max(fitting, key=lambda row: len(row.conditions))  # the first of equal ones
     less = (
-        f"{row.busbw:g} GB/s less {row.tolerance:.3g} of it"
+        f"{row.busbw:g} GB/s less {100 * row.tolerance:.3g}%"
         if row.tolerance
         else f"minimum {row.busbw:g} GB/s"
     )

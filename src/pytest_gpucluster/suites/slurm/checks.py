@@ -292,7 +292,7 @@ def environment(diagnostic: NodeDiagnostic) -> Judgement:
     action=Action.CONFIGURE,
 )
 def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
-    """Judge that srun reports exit status 7 of the first task, and 0 of the tasks that succeed."""
+    """Exit status 7 of the first task, and 0 of the tasks that succeed, are reported by srun."""
     yield from _endings(diagnostic, 0, EXIT_CODE, None)
     for task in diagnostic.tasks:
         if task.local_id > 1 and (task.rc or task.signal):
@@ -306,7 +306,7 @@ def exit_code(diagnostic: NodeDiagnostic) -> Judgement:
     action=Action.CONFIGURE,
 )
 def signal(diagnostic: NodeDiagnostic) -> Judgement:
-    """Judge that srun reports SIGKILL of the second task."""
+    """SIGKILL of the second task is reported by srun."""
     yield from _endings(diagnostic, 1, None, KILLED)
 
 

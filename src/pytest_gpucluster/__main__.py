@@ -1,4 +1,4 @@
-"""`python -m pytest_gpucluster.cli` is the command `gpucluster`."""
+"""`python -m pytest_gpucluster` is the command `gpucluster`."""
 
 import sys
 
