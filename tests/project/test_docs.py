@@ -40,6 +40,11 @@ NOT_RUN = {
     "export PATH=~/gpucluster/bin": "as above",
     "~/gpucluster/bin/pip install": "run by test_documents.py, as an ordinary user",
     "/opt/gpucluster/bin/pip install": "as above",
+    "pip wheel": "fetches wheels from an index",
+    "pipx install": "as above; installs for the user of the tests",
+    "uv tool install": "as above",
+    "tar czf wheels.tar.gz": "of the wheels above",
+    "tar xzf wheels.tar.gz": "as above",
     "apt-get install": "would change the machine; the packages are those of `make slurm`",
     "systemctl enable": "would change the machine; the unit's commands are run in test_examples_ci.py",
     "cp examples/systemd": "as above",
@@ -228,8 +233,10 @@ def test_the_tutorial_runs_as_it_stands(sandbox: Sandbox, tmp_path: Path) -> Non
 
 
 def test_the_shown_failure_is_what_a_run_prints(sandbox: Sandbox, tmp_path: Path) -> None:
-    sandbox.fault("nvlink_down", "gpu03", gpu=4, link=7)
-    sandbox.fault("drained", "gpu04")
+    """The faults are those of `make demo`."""
+    sandbox.fault("remap_failure", "gpu02")
+    sandbox.fault("nvlink_down", "gpu03")
+    sandbox.fault("ib_down", "gpu04")
     run = subprocess.run(
         [
             sys.executable,
@@ -239,10 +246,10 @@ def test_the_shown_failure_is_what_a_run_prints(sandbox: Sandbox, tmp_path: Path
             "no:cacheprovider",
             f"--cluster={sandbox.cluster_file}",
             "-m",
-            "gpu",
+            "gpu or fabric or os or slurm",
         ],
         cwd=checkout(tmp_path),
-        env=command_environment(tmp_path, sandbox),
+        env={**command_environment(tmp_path, sandbox), "COLUMNS": "80"},
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -250,10 +257,13 @@ def test_the_shown_failure_is_what_a_run_prints(sandbox: Sandbox, tmp_path: Path
     )
     assert run.returncode == 1
     said = run.stdout.replace(f"env SLURM_CONF={sandbox.env['SLURM_CONF']} ", "")
+    said = said.replace(" SIMULATED hardware: this run says nothing about real GPUs.", "")
     said = said.replace(f"--cluster={sandbox.cluster_file}", "--cluster=prod")
     printed = {undated(line) for line in said.splitlines()}
-    shown = [block for block in blocks("") if block.text.startswith("gpu.nvlink_state on gpu03")]
-    assert {block.page for block in shown} == {"README.md", TUTORIAL}
+    shown = [
+        block for block in blocks("") if re.match(r"gpu.nvlink_state on gpu03|nodes +controller", block.text)
+    ]
+    assert [block.page for block in shown] == ["README.md", "README.md", TUTORIAL]
     for block in shown:
         assert [line for line in block.text.splitlines() if undated(line) not in printed] == [], said
 
