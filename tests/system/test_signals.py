@@ -218,7 +218,7 @@ def test_an_end_in_the_queue_withdraws_all_jobs(
     with running(sandbox, tmp_path, "--nodes=gpu[01-04]", where=where) as run:
         wait_for(
             lambda: any(
-                re.search(r" gpucluster-[0-9a-f]{8}-[0-9-]+ PENDING$", line) for line in queue(sandbox)
+                re.search(r" gpucluster-[0-9a-f]{8}-[0-9a-f-]+ PENDING$", line) for line in queue(sandbox)
             ),
             "it waits",
         )
