@@ -262,7 +262,16 @@ def run_of_jobs(folder: Path, **constants: float) -> Iterator[subprocess.Popen[s
 
 
 def shells(folder: Path) -> list[int]:
-    return [pid for pid, words in processes(f"MARK={folder}") if words.startswith("sh ")]
+    """Return the shells of a run, without the subshells that they fork for a moment."""
+    found = [pid for pid, words in processes(f"MARK={folder}") if words.startswith("sh ")]
+    return [pid for pid in found if parent_of(pid) not in found]
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended
+        return 0
 
 
 def nothing_is_left(found: Objects, folder: Path) -> None:
