@@ -85,9 +85,9 @@ def accept(sandbox: Sandbox, folder: Path, suite: str, *words: str, **keys: Any)
     ("suite", "item", "claim"),
     [
         ("horovod", "test_build", {"launchers": ["srun"]}),
-        ("ray", "test_alone", {}),
+        pytest.param("ray", "test_alone", {}, marks=pytest.mark.nightly),
         ("ddp", "test_framework", {}),
-        ("tensorflow", "test_framework", {}),
+        pytest.param("tensorflow", "test_framework", {}, marks=pytest.mark.nightly),
     ],
 )
 def test_nodes_of_the_second_partition_are_judged(

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,7 +32,6 @@ from pytest_gpucluster.suites.kubernetes.leftovers import jobs as left_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pytest_gpucluster.sandbox import Sandbox
 

@@ -303,7 +303,10 @@ NcclRunner.{measurement} = hang_and_measure
 """
 
 
-@pytest.mark.parametrize(("measurement", "check"), [("rounds", "nccl.pairs"), ("whole", "nccl.whole")])
+@pytest.mark.parametrize(
+    ("measurement", "check"),
+    [("rounds", "nccl.pairs"), pytest.param("whole", "nccl.whole", marks=pytest.mark.nightly)],
+)
 def test_a_node_that_hangs_meanwhile_costs_itself_alone(
     eight: Sandbox, tmp_path: Path, measurement: str, check: str
 ) -> None:

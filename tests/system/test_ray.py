@@ -769,6 +769,7 @@ def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.Monke
     assert f"(pid {holder.pid})" in str(caught.value)
 
 
+@pytest.mark.nightly
 def test_processes_and_folders_that_are_left_are_found_and_removed(tmp_path: Path) -> None:
     stem = f"{tmp_path}/r4071cc"
     folder = Path(stem + "hgpu01")
@@ -868,6 +869,7 @@ def deviant(folder: Path) -> str:
     return str(deviant_python(inner, "none) ;;"))
 
 
+@pytest.mark.nightly
 def test_a_wrong_interface_has_its_own_verdict(sandbox: Sandbox, tmp_path: Path) -> None:
     claim = {"environment": "frameworks", "cpus": 1, "gpus": 0, "interface": "ib9"}
     run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]", ray=claim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import yaml
 from paths import ROOT
 from plugin_helpers import run_pytest
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["served"]  # a fixture
 
 
+@pytest.mark.nightly
 def test_the_container_suite_imports_it_on_every_node(
     sandbox: Sandbox, served: Served, tmp_path: Path
 ) -> None:
