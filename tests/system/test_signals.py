@@ -53,6 +53,22 @@ def test_sleeps(gpucluster_node, gpucluster_srun):
 def test_in_a_step(gpucluster_node, gpucluster_srun):
     gpucluster_srun(["sleep", "1200"])
 """
+DROPPED = """
+import os, signal
+
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_first(host):
+    Finalized()
+
+
+def test_second(host):
+    pass
+"""
 STEP = """
 def test_in_a_step(gpucluster_node, gpucluster_srun):
     open("asleep-step", "w").close()
@@ -231,6 +247,13 @@ def test_an_end_in_the_queue_withdraws_all_jobs(
     else:
         assert done.rc == 2, done.out
         assert not (tmp_path / "reports").exists(), "a run without items leaves nothing"
+
+
+def test_a_signal_that_python_drops_in_a_finalizer_stops_the_run_before_the_next_test(tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, "--cluster=local", files={"test_dropped.py": DROPPED})
+    assert run.rc == 2, run.out
+    assert [name.partition("[")[0] for name in names(run.outcomes, "passed")] == ["test_first"]
+    assert "stopped by SIGTERM" in run.out
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,12 @@ def noted() -> str:
     return _state.noted
 
 
+def raise_again() -> None:
+    """Stop a run that goes on after a signal: Python drops what a handler raises in a finalizer or beside the garbage collector."""
+    if _state.noted and not _state.ending:
+        raise KeyboardInterrupt(_state.noted)
+
+
 def pause(seconds: float) -> bool:
     """Sleep while a run ends; False, soon, where a signal wants no more waiting."""
     end = time.monotonic() + seconds
