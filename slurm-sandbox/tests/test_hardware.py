@@ -71,6 +71,17 @@ def test_query_has_the_same_labels_as_recorded(sandbox: Sandbox) -> None:
     assert labels == [line.partition(" : ")[0].rstrip() for line in shape(recorded("nvidia-smi-q.txt"))]
 
 
+def test_nvidia_smi_shows_the_sections_that_are_asked_for(sandbox: Sandbox) -> None:
+    rc, out = on(sandbox, "gpu01", "nvidia-smi -q -d ROW_REMAPPER,TEMPERATURE -i 1,3")
+    assert rc == 0
+    assert [line.strip() for line in out.splitlines() if line.startswith("    ") and line[4] != " "] == [
+        "Remapped Rows",
+        "Temperature",
+    ] * 2
+    rc, out = on(sandbox, "gpu01", "nvidia-smi -q -d NONSENSE")
+    assert (rc, out.split(":")[0]) == (2, "Invalid display type")
+
+
 def test_xml_has_the_same_elements_as_recorded(sandbox: Sandbox) -> None:
     _, out = on(sandbox, "gpu01", "nvidia-smi -q -x -i 0")
     kept = DATA / "simulated" / "nvidia-smi-q-x-of-one-gpu.xml"

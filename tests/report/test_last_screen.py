@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.registry import import_checks
-from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, counts, findings
+from pytest_gpucluster.report.last_screen import HEIGHT, block, closing, colour_of, counts, findings
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.words import for_nodes
 
@@ -141,6 +141,18 @@ def test_an_accepted_run_has_no_table() -> None:
         "ACCEPTED: 3 of 3 nodes. All that was selected is proved.",
         "3 nodes: 3 fit, 0 failed, 0 not proved, 0 not tested",
     ]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "colour"),
+    [
+        ("NOT ACCEPTED: 1 of 2 nodes", "red"),
+        ("NOT PROVED: 0 of 2", "yellow"),
+        ("ACCEPTED, WITH WAIVERS: 2", "green"),
+    ],
+)
+def test_the_verdict_has_the_colour_of_its_meaning(verdict: str, colour: str) -> None:
+    assert colour_of(verdict) == colour
 
 
 def test_what_a_waiver_covers_is_listed() -> None:

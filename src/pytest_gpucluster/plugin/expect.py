@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from pytest_gpucluster.cluster.slurm import task_place
+from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import Action, Outcome, Verdict, with_cause
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.registry import suite_hooks
@@ -56,7 +57,8 @@ def describe(verdict: Verdict, name: str, node: str) -> str:
     if verdict.cause:
         lines.append(f"likely cause: {verdict.cause}")
     if verdict.hint:
-        lines.append(f"what to do:   {for_nodes(verdict.hint, [node] if node else [])}")
+        hint = for_parts(verdict.hint, [finding.part for finding in verdict.findings])
+        lines.append(f"what to do:   {for_nodes(hint, [node] if node else [])}")
     lines.append(f"action:       {verdict.action.value}")
     lines += [
         f"warning:      {it.part}: measured {it.measured}, expected {it.expected}"

@@ -23,7 +23,7 @@ from pytest_gpucluster.plugin.outputs import about, classify, header, summary
 from pytest_gpucluster.plugin.run_end import ENDED, Completeness, LateChecks, RunEnd
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.cluster_findings import settle
-from pytest_gpucluster.report.last_screen import closing
+from pytest_gpucluster.report.last_screen import closing, colour_of
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_folder import runs_in_reasons
 from pytest_gpucluster.report.waivers import expired
@@ -107,12 +107,12 @@ class Hooks:
             found[session.place(node, leaves)].append(node)
         return [{**vars(place), "nodes": nodes} for place, nodes in found.items()]
 
-    def write_message(self, message: str) -> None:
-        """Write a line to the terminal."""
+    def write_message(self, message: str, **markup: bool) -> None:
+        """Write a line to the terminal, with pytest's markup."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.ensure_newline()
-            reporter.write_line(clean(message))
+            reporter.write_line(clean(message), **markup)
 
     # --- the start
 
@@ -390,7 +390,9 @@ class Hooks:
         """Show the verdict below the last line of pytest: nearest to the prompt."""
         result = yield
         if self.log is not None and self.reports.is_published:
-            for line in closing(self.log.model, get_terminal_size().columns):
+            verdict, *lines = closing(self.log.model, get_terminal_size().columns)
+            self.write_message(verdict, bold=True, **{colour_of(verdict): True})
+            for line in lines:
                 self.write_message(line)
             names = [path.name for path in self.reports.written if path.parent == self.reports.folder]
             if names:

@@ -12,6 +12,8 @@ import pytest
 
 from pytest_gpucluster.cluster.plan import Kind
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.by_part import for_parts
+from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
@@ -380,7 +382,14 @@ def by_hand(record: Record, session: ClusterSession) -> list[str]:
         return record.commands[-1:]
     where = srun_words(record.node, session) if session.slurm is not None else []
     commands = []
-    shell = [session.facts.rooted(probe, probe.by_hand or probe.command) for probe in record.probes]
+    parts = [finding.part for verdict in record.verdicts for finding in verdict.findings]
+    about = CHECKS.get(record.check)
+    shell = (
+        [about.show]
+        if about and about.show
+        else [session.facts.rooted(probe, probe.by_hand or probe.command) for probe in record.probes]
+    )
+    shell = [for_parts(command, parts) for command in shell]
     for command in shell or filter(None, [session.last_command(record.node)]):
         if len(command) <= LONG_COMMAND:
             words = [*where, "sh", "-c", command]

@@ -30,7 +30,16 @@ from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
 from pytest_gpucluster.report.run_model import ACTIONS, STATES
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
-from pytest_gpucluster.report.words import clock, count, counted, folded, for_nodes, number, remark_lines
+from pytest_gpucluster.report.words import (
+    clock,
+    count,
+    counted,
+    folded,
+    for_nodes,
+    number,
+    remark_lines,
+    to_do,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,6 +123,7 @@ def _template() -> Any:
     )
     environment.filters |= {
         "for_nodes": for_nodes,
+        "to_do": to_do,
         "nodes": folded,
         "counted": counted,
         "number": partial(number, none="–"),  # noqa: RUF001 - a dash for people

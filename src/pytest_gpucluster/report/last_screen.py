@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.verdict import judge, ordered
-from pytest_gpucluster.report.words import count, counted, folded, for_nodes
+from pytest_gpucluster.report.words import count, counted, folded, for_nodes, to_do
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def block(group: FailureGroup, rerun: str) -> list[str]:
     lines = [f"{group.check} on {where(group)}: {first}", *others[:MAX_FINDINGS]]
     lines += [f"and {more} more kinds of findings: see report.html"] if more > 0 else []
     lines += [f"likely cause: {group.cause}"] if group.cause else []
-    lines += [f"what to do:   {for_nodes(group.hint, group.nodes)}"] if group.hint else []
+    lines += [f"what to do:   {to_do(group)}"] if group.hint else []
     lines += [f"action:       {group.action}"] if group.action else []
     lines += [
         f"Slurm state: {state}" + (f" ({folded(nodes)})" if len(nodes) < len(group.nodes) else "")
@@ -85,6 +85,11 @@ def closing(run: Run, width: int, height: int = HEIGHT) -> list[str]:
     if groups:
         lines += ["", *_table(groups, width, height - len(lines) - 1)]
     return lines
+
+
+def colour_of(verdict: str) -> str:
+    """Return the colour of the line that begins with the verdict."""
+    return "red" if verdict.startswith("NOT ACC") else "yellow" if verdict.startswith("NOT") else "green"
 
 
 def counts(run: Run) -> str:

@@ -8,12 +8,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.report.proof import CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpucluster.report.run_model import Run
+    from pytest_gpucluster.report.run_model import FailureGroup, Run
 
 EXACT = 1e15  # below it a float holds every whole number
 _PLACEHOLDER = re.compile(r"\bNODE\b(?! FAILURE)")  # Slurm prints DUE TO NODE FAILURE
@@ -32,6 +33,13 @@ def for_nodes(text: str, nodes: Iterable[str]) -> str:
     """Put nodes into a command of a hint, where they are the word NODE: Slurm's commands take a list of nodes."""
     names = [node for node in nodes if node != CLUSTER]
     return _PLACEHOLDER.sub(lambda _: hostlist.shown(names), text) if names else text
+
+
+def to_do(group: FailureGroup) -> str:
+    """Write the hint of a group for its nodes, and for its parts if they are those of each node."""
+    parts = dict.fromkeys(row.found.part for row in group.rows.values())
+    shared = parts if len(parts) == 1 or len(group.nodes) == 1 else ()
+    return for_nodes(for_parts(group.hint, shared), group.nodes)
 
 
 def counted(nodes: Iterable[str]) -> str:

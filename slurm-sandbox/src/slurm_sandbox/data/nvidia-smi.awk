@@ -50,6 +50,8 @@ function read_options(   i, word) {
     if (word ~ /^(-L|--list-gpus)$/) mode = "list"
     else if (word ~ /^(-q|--query)$/) mode = "query"
     else if (word ~ /^(-x|--xml-format)$/) xml = 1
+    else if (word ~ /^(-d|--display)$/) display = ARGV[++i]
+    else if (word ~ /^--display=/) display = value_of(word)
     else if (word ~ /^(-i|--id)$/) ids = ARGV[++i]
     else if (word ~ /^(-i|--id)=/) ids = value_of(word)
     else if (word ~ /^--query-gpu=/) { mode = "gpu"; list = value_of(word) }
@@ -273,7 +275,22 @@ function text_apps(g,   k) {
     printf "            %-43s: %s\n            %-43s: %s MiB\n", "Name", app_name[k], "Used GPU Memory", app_memory[k]
   }
 }
-function query(   g, i, line) {
+# the sections of nvidia-smi -q that -d shows, as a pattern; "" for all
+function displayed(   n, i, names, found) {
+  section["MEMORY"] = "FB Memory|BAR1 Memory|Conf Compute Protected"; section["UTILIZATION"] = "Utilization"
+  section["ECC"] = "ECC "; section["TEMPERATURE"] = "Temperature"; section["COMPUTE"] = "Compute Mode"
+  section["POWER"] = "(GPU|GPU Memory|Module) Power Readings"; section["CLOCK"] = "Clocks$|Clocks \\{|.* Clocks$|Clock Policy"
+  section["PERFORMANCE"] = "Performance State|Clocks Event|Sparse"; section["PIDS"] = "Processes"
+  section["PAGE_RETIREMENT"] = "Retired Pages"; section["ROW_REMAPPER"] = "Remapped Rows"
+  n = split(display, names, ",")
+  for (i = 1; i <= n; i++) {
+    if (!(names[i] in section)) { printf "Invalid display type: %s. Please run 'nvidia-smi -h' for help.\n\n", names[i]; stop(2) }
+    found = found (found == "" ? "" : "|") section[names[i]]
+  }
+  return found == "" ? "" : "^    (" found ")"
+}
+function query(   g, i, line, only, seen) {
+  only = displayed()
   columns = get("driver_version", 0) + 0 < 570 ? 42 : 0
   print "\n==============NVSMI LOG==============\n"
   put(sprintf("%-55s: %s", "Timestamp", now))
@@ -283,6 +300,8 @@ function query(   g, i, line) {
   for (g = 0; g < count; g++) {
     if (!selected(g)) continue
     for (i = 0; i < lines; i++) {
+      if (template[i] ~ /^    [^ ]/) seen = only == "" || template[i] ~ only
+      if (i && !seen) continue
       if (template[i] ~ /\{@processes\}/ && has_apps(g)) { text_apps(g); continue }
       line = template[i] ~ /\{/ ? substitute(template[i], g) : template[i]
       if (line != GONE) put(line)

@@ -634,7 +634,7 @@ def parse_device_files(answer: Answer) -> frozenset[str]:
 
 _TIMEOUT = HANG + 15.0  # timeout(1) sends KILL 5 s after TERM
 
-GPUS = Probe("GPUs", SURVEY, parse_gpus, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi -q")
+GPUS = Probe("GPUs", SURVEY, parse_gpus, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi -q -i INDEX")
 REMAPPED_ROWS = Probe(
     "row remapping", SURVEY, parse_rows, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi -q -d ROW_REMAPPER"
 )
@@ -665,7 +665,7 @@ CLOCKS_LATER = Probe(
     parse_lasting,
     timeout=_TIMEOUT + READINGS * PAUSE,
     alone=True,
-    by_hand="nvidia-smi -q -d PERFORMANCE; sleep 5; nvidia-smi -q -d PERFORMANCE",
+    by_hand="nvidia-smi -q -d PERFORMANCE -i INDEX; sleep 5; nvidia-smi -q -d PERFORMANCE -i INDEX",
 )
 TOPOLOGY = Probe(
     "GPU topology", SURVEY, parse_topology, timeout=_TIMEOUT, alone=True, by_hand="nvidia-smi topo -m"

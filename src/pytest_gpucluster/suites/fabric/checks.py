@@ -257,6 +257,7 @@ def link_layer(
 
 @check(
     "fabric.port_state",
+    show="ibstat PART",
     cause="cable, transceiver or switch port; or no subnet manager (INIT)",
     hint="ibstat; ibdiagnet; swap the cable with its neighbour's and check whether the fault moves with it",
     action=Action.CONFIGURE,
@@ -303,6 +304,7 @@ def _down(part: str, port: Port, active_majority: Mapping[str, Norm[bool]], *, f
 
 @check(
     "fabric.rate",
+    show="ibstat PART",
     cause="a link trained to a lower rate or fewer lanes: cable or transceiver",
     hint="ibstat; ibdiagnet; reseat or replace the cable",
     action=Action.CONFIGURE,
@@ -664,6 +666,7 @@ RULES: dict[str, Callable[[str, Interfaces], Iterator[str] | Iterator[str | NotA
 # the last check of the suite: a longer time since the first reading shows more errors
 @check(
     "fabric.counters",
+    show="grep . /sys/class/infiniband/PART/ports/*/counters/*",
     cause="a bad cable, transceiver or port: the link loses data or goes down",
     hint="perfquery -x; ibqueryerrors; clean or replace the cable; clear with perfquery -R and measure again",
     action=Action.MONITOR,

@@ -79,7 +79,7 @@ def _reasons(mask: int) -> str:
 @check(
     "gpu.throttle",
     cause="the GPU is too hot, or its power supply or the system limits it",
-    hint="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; fans, filters, power supplies, BMC log",
+    hint="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i INDEX; fans, filters, power supplies, BMC log",
     action=Action.DRAIN,
     never_healthy="in every reading for 10 seconds and longer the hardware halves the clocks and states heat or the power brake as the "
     "cause; a burst ends within that time, halved clocks without a cause come with a change of the performance state, and idleness, "
@@ -113,8 +113,9 @@ def throttle(gpus: Gpus, throttle_later: Mapping[str, int] = MappingProxyType({}
 
 @check(
     "gpu.temperature",
+    show="nvidia-smi -q -d TEMPERATURE -i INDEX",
     cause="cooling: fans, filters, hot air, a loose heat sink",
-    hint="nvidia-smi -q -d TEMPERATURE; ipmitool sdr type fan",
+    hint="nvidia-smi -q -d TEMPERATURE -i INDEX; ipmitool sdr type fan",
     action=Action.MONITOR,
     never_healthy="no process uses the GPU, and yet it exceeds its own limit of temperature, so that driver or hardware slow it, or 95 C, "
     "which is above the limit of every model",
@@ -137,6 +138,7 @@ def temperature(gpus: Gpus, gpu_profile: GpuProfile, apps: Sequence[GpuProcess] 
 
 @check(
     "gpu.power_limit",
+    show="nvidia-smi -i INDEX --query-gpu=index,power.limit,power.default_limit --format=csv",
     cause="the power limit was lowered",
     hint="set the limit with nvidia-smi -pl, or reboot; find the script that sets it",
     action=Action.CONFIGURE,
@@ -159,8 +161,9 @@ def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.clocks",
+    show="nvidia-smi -q -d CLOCK -i INDEX",
     cause="application clocks were left low, or a GPU differs from its fleet",
-    hint="nvidia-smi -rac; nvidia-smi -rgc; nvidia-smi -q -d CLOCK",
+    hint="nvidia-smi -rac; nvidia-smi -rgc; nvidia-smi -q -d CLOCK -i INDEX",
     action=Action.CONFIGURE,
 )
 @of_present_gpus
@@ -183,8 +186,9 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
 
 @check(
     "gpu.idle_memory",
+    show="nvidia-smi -i INDEX --query-gpu=index,memory.used --format=csv",
     cause="no process holds this memory of the GPU: a job ended without releasing it",
-    hint="reset the GPU while no process uses it (nvidia-smi --gpu-reset -i with its index), or reboot",
+    hint="reset the GPU while no process uses it (nvidia-smi --gpu-reset -i INDEX), or reboot",
     action=Action.MONITOR,
 )
 @of_present_gpus
@@ -209,6 +213,7 @@ def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], gpu_profile: GpuProfile)
 
 @check(
     "gpu.stray_processes",
+    show="nvidia-smi -i INDEX",
     cause="a process of a former job, or one that was started without Slurm, uses the GPU",
     hint="ps -eo pid,user,lstart,cmd; end the process; check Slurm's epilog",
     action=Action.MONITOR,
@@ -222,8 +227,9 @@ def stray_processes(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:
 
 @check(
     "gpu.recovery_action",
+    show="nvidia-smi -q -i INDEX | grep -i 'recovery action'",
     cause="the driver itself requests a reset, a reboot or a drain of this GPU",
-    hint="nvidia-smi -q | grep 'Recovery Action'; perform the action that it names",
+    hint="nvidia-smi -q -i INDEX | grep 'Recovery Action'; perform the action that it names",
     action=Action.RESET_GPU,
     never_healthy="the driver sets a recovery action only after an error of this GPU that the action clears",
 )

@@ -65,6 +65,7 @@ def vbios_majority(facts: Mapping[str, Gpus]) -> ByModel:
 
 @check(
     "gpu.driver",
+    show="cat /proc/driver/nvidia/version; nvidia-smi",
     cause="the driver is not loaded, does not answer, or is of another version",
     hint="cat /proc/driver/nvidia/version; modprobe nvidia; dkms status; install the fleet's driver and reboot",
     action=Action.CONFIGURE,
@@ -119,6 +120,7 @@ def _count_cause(verdict: Verdict, gpus: Gpus, gpu_profile: GpuProfile, *_info: 
 @revised(_count_cause)
 @check(
     "gpu.count",
+    show="nvidia-smi -L; lspci -d 10de:",
     cause="a GPU fell off the bus, or was not found at boot",
     hint=HINT,
     action=Action.CONFIGURE,
@@ -159,6 +161,7 @@ def _promised(gpus: Gpus, info: NodeInfo | None) -> int:
 
 @check(
     "gpu.names",
+    show="nvidia-smi -L",
     cause="a GPU of another model",
     hint="nvidia-smi -L; check the profile of the node",
     action=Action.CONFIGURE,
@@ -172,8 +175,9 @@ def names(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.memory",
+    show="nvidia-smi -i INDEX --query-gpu=index,memory.total --format=csv",
     cause="memory of the GPU is disabled, or another model",
-    hint="nvidia-smi -q -d MEMORY,ECC,ROW_REMAPPER; reset the GPU; return it if that does not help",
+    hint="nvidia-smi -q -d MEMORY,ECC,ROW_REMAPPER -i INDEX; reset the GPU; return it if that does not help",
     action=Action.CONFIGURE,
     never_healthy="all GPUs of the same model, VBIOS, ECC and MIG mode beside it have more memory; a profile alone takes no node out "
     "of service",
@@ -209,6 +213,7 @@ def _lost_memory(gpus: Gpus, gpu: Gpu) -> Action | None:
 
 @check(
     "gpu.cuda",
+    show="nvidia-smi -q | grep 'CUDA Version'",
     cause="the driver is older than the software needs",
     hint="install a newer driver",
     action=Action.CONFIGURE,
@@ -231,8 +236,9 @@ def _version(text: str) -> tuple[int, ...]:
 
 @check(
     "gpu.vbios",
+    show="nvidia-smi -i INDEX --query-gpu=index,vbios_version --format=csv",
     cause="a replaced GPU with other firmware, or a flash that did not reach every GPU",
-    hint="nvidia-smi --query-gpu=index,vbios_version --format=csv; flash the fleet's VBIOS",
+    hint="nvidia-smi -i INDEX --query-gpu=index,vbios_version --format=csv; flash the fleet's VBIOS",
     action=Action.CONFIGURE,
     setting="the profile's gpu.vbios",
 )
@@ -244,6 +250,7 @@ def vbios(gpus: Gpus, gpu_profile: GpuProfile, vbios_majority: ByModel) -> Judge
 
 @check(
     "gpu.uuids",
+    show="nvidia-smi -L",
     cause="two nodes show the same GPU: a cloned machine, or one GPU passed through twice",
     hint="nvidia-smi -L on both nodes",
     action=Action.CONFIGURE,
@@ -275,8 +282,9 @@ def _same_host(owners: Sequence[Sequence[str]], node: str, hosts: Mapping[str, s
 
 @check(
     "gpu.serials",
+    show="nvidia-smi -i INDEX --query-gpu=index,serial --format=csv",
     cause="the InfoROM of a GPU is damaged, or two nodes show the same board",
-    hint="nvidia-smi --query-gpu=index,serial --format=csv on both nodes",
+    hint="nvidia-smi -i INDEX --query-gpu=index,serial --format=csv on both nodes",
     action=Action.MONITOR,
 )
 @of_present_gpus
@@ -299,8 +307,9 @@ def serials(
 
 @check(
     "gpu.inforom",
+    show="nvidia-smi -q -i INDEX | grep -A4 Inforom",
     cause="the InfoROM of a GPU is corrupted",
-    hint="nvidia-smi -q | grep -A4 Inforom; return the GPU",
+    hint="nvidia-smi -q -i INDEX | grep -A4 Inforom; return the GPU",
     action=Action.VENDOR,
     never_healthy="the driver verifies the checksums of the InfoROM, which no setting of a site writes",
 )
@@ -315,6 +324,7 @@ def inforom(gpus: Gpus) -> Judgement:
 
 @check(
     "gpu.persistence",
+    show="nvidia-smi -i INDEX --query-gpu=index,persistence_mode --format=csv",
     cause="persistence mode is off: the driver unloads between jobs, which costs seconds and loses settings",
     hint="systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1",
     action=Action.CONFIGURE,
@@ -328,8 +338,9 @@ def persistence(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.compute_mode",
+    show="nvidia-smi -i INDEX --query-gpu=index,compute_mode --format=csv",
     cause="a former job or an administrator set another compute mode",
-    hint="nvidia-smi -c DEFAULT",
+    hint="nvidia-smi -i INDEX -c DEFAULT",
     action=Action.CONFIGURE,
     setting="the profile's gpu.compute_mode",
 )
@@ -344,8 +355,9 @@ def compute_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.mig",
+    show="nvidia-smi -i INDEX --query-gpu=index,mig.mode.current,mig.mode.pending --format=csv",
     cause="MIG mode was left on, or off",
-    hint="nvidia-smi -mig 0 (or 1), then reset the GPU",
+    hint="nvidia-smi -i INDEX -mig 0 (or 1), then reset the GPU",
     action=Action.CONFIGURE,
     setting="the profile's gpu.mig",
 )
@@ -357,8 +369,9 @@ def mig(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.ecc_mode",
+    show="nvidia-smi -i INDEX --query-gpu=index,ecc.mode.current,ecc.mode.pending --format=csv",
     cause="ECC was switched off",
-    hint="nvidia-smi -e 1, then reboot",
+    hint="nvidia-smi -i INDEX -e 1, then reboot",
     action=Action.CONFIGURE,
     setting="the profile's gpu.ecc",
 )

@@ -82,8 +82,9 @@ def _uuid_of(gpu: Gpu) -> str:
 
 @check(
     "gpu.nvlink_state",
+    show="nvidia-smi nvlink -s -i INDEX",
     cause="an NVLink is down or slow: the GPU is badly seated, or its fabric was not set up",
-    hint="nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager; reset all GPUs of the node; reseat the GPU",
+    hint="nvidia-smi nvlink -s -i INDEX; journalctl -u nvidia-fabricmanager; reset all GPUs of the node; reseat the GPU",
     action=Action.CONFIGURE,
     never_healthy="most GPUs of the same board have more active links, or faster ones; a GPU without any link counts only on a board, "
     "which has NVSwitch, or whose NVLinks join more GPUs than a bridge does, or three",
@@ -170,8 +171,9 @@ def _active(links: Mapping[str, Mapping[int, float | None]], gpu: Gpu) -> int:
 
 @check(
     "gpu.nvlink_errors",
+    show="nvidia-smi nvlink -e -i INDEX",
     cause="an NVLink loses data and must repeat it: a bad contact or a failing GPU or switch",
-    hint="nvidia-smi nvlink -e; reset all GPUs of the node and measure again; reseat the GPU",
+    hint="nvidia-smi nvlink -e -i INDEX; reset all GPUs of the node and measure again; reseat the GPU",
     action=Action.MONITOR,
     never_healthy="errors rose between two readings by more than DCGM allows in that time, or the bit error rate after the correction, "
     "measured by ten errors or more, is above 1e-12; totals of the past take no node out of service",
@@ -250,6 +252,7 @@ def _link_warnings(gpu: Gpu, of_gpu: LinkErrors) -> Iterator[Advisory]:
 
 @check(
     "gpu.pcie_width",
+    show="nvidia-smi -i INDEX --query-gpu=index,pcie.link.width.current,pcie.link.width.max --format=csv",
     cause="the GPU or its riser is badly seated: lanes are lost",
     hint="lspci -vv -d 10de: | grep -i lnksta; reseat the GPU; try another slot",
     action=Action.CONFIGURE,
@@ -288,6 +291,7 @@ def _usual(gpus: Gpus, gpu: Gpu, attribute: str) -> int:
 
 @check(
     "gpu.pcie_gen",
+    show="nvidia-smi -i INDEX --query-gpu=index,pcie.link.gen.current,pcie.link.gen.max --format=csv",
     cause="the slot or the firmware limits the PCIe generation, or the link trained down",
     hint="lspci -vv -d 10de: | grep -i -e lnkcap -e lnksta; BIOS settings; reseat the GPU",
     action=Action.CONFIGURE,
@@ -330,8 +334,9 @@ def pcie_gen(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.topology",
+    show="nvidia-smi topo -m",
     cause="NVLinks between two GPUs are down, or GPUs are in other slots than on the other nodes",
-    hint="nvidia-smi topo -m; nvidia-smi nvlink -s; journalctl -u nvidia-fabricmanager",
+    hint="nvidia-smi topo -m; nvidia-smi nvlink -s -i INDEX; journalctl -u nvidia-fabricmanager",
     action=Action.CONFIGURE,
     never_healthy="two thirds of the pairs of this node are connected as the profile states, which only a fabric that connects "
     "all GPUs alike does; bridges and meshes connect fewer",
@@ -364,6 +369,7 @@ def topology(
 
 @check(
     "gpu.p2p",
+    show="nvidia-smi topo -p2p n",
     cause="GPUs cannot reach each other's memory over NVLink",
     hint="nvidia-smi topo -p2p n; fabric manager; IOMMU and ACS settings",
     action=Action.CONFIGURE,
@@ -473,8 +479,9 @@ def _not_joined(gpu: Gpu) -> str:
 
 @check(
     "gpu.fabric_state",
+    show="nvidia-smi -q -i INDEX | grep -A3 Fabric",
     cause="the GPU has not joined the NVLink fabric",
-    hint="nvidia-smi -q | grep -A2 Fabric; restart nvidia-fabricmanager; reset all GPUs of the node",
+    hint="nvidia-smi -q -i INDEX | grep -A2 Fabric; restart nvidia-fabricmanager; reset all GPUs of the node",
     action=Action.MONITOR,
     never_healthy="the GPU ended its registration with an error where others of the node joined the fabric, or the driver itself calls "
     "it unhealthy",

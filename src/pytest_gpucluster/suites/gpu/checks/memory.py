@@ -22,8 +22,9 @@ RETIRED_PAGES = 63
 
 @check(
     "gpu.ecc_volatile",
+    show="nvidia-smi -q -d ECC -i INDEX",
     cause="uncorrectable memory errors since the driver was loaded",
-    hint="nvidia-smi -q -d ECC,ROW_REMAPPER; reset the GPU; return it if they come back",
+    hint="nvidia-smi -q -d ECC,ROW_REMAPPER -i INDEX; reset the GPU; return it if they come back",
     action=Action.RESET_GPU,
     never_healthy="ECC counts an uncorrectable error only where data of this GPU were lost, and the reset that repairs it clears the "
     "count",
@@ -45,8 +46,9 @@ def ecc_volatile(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.ecc_aggregate",
+    show="nvidia-smi -q -d ECC -i INDEX",
     cause="the GPU's on-chip memory has more errors than its life allows",
-    hint="nvidia-smi -q -d ECC (SRAM Threshold Exceeded); return the GPU",
+    hint="nvidia-smi -q -d ECC -i INDEX (SRAM Threshold Exceeded); return the GPU",
     action=Action.MONITOR,
     never_healthy="the GPU itself reports that its SRAM exceeded the threshold up to which NVIDIA keeps a GPU in service",
 )
@@ -96,8 +98,9 @@ def _sram(gpus: Gpus, gpu: Gpu, profile: GpuProfile) -> Judgement:
 
 @check(
     "gpu.remapped_rows",
+    show="nvidia-smi -q -d ROW_REMAPPER -i INDEX",
     cause="the GPU's memory has run out of spare rows, or a remapping failed",
-    hint="nvidia-smi -q -d ROW_REMAPPER; return the GPU",
+    hint="nvidia-smi -q -d ROW_REMAPPER -i INDEX; return the GPU",
     action=Action.MONITOR,
     never_healthy="a remapping fails only in a GPU without spare rows for its bad memory, which is NVIDIA's condition for a "
     "return",
@@ -157,8 +160,9 @@ def _judge_rows(
 
 @check(
     "gpu.remapped_pending",
+    show="nvidia-smi -q -d ROW_REMAPPER -i INDEX",
     cause="a row waits to be remapped; until then the bad memory is in use",
-    hint="drain the node; reset the GPU (nvidia-smi --gpu-reset -i with its index), or reboot",
+    hint="drain the node; reset the GPU (nvidia-smi --gpu-reset -i INDEX), or reboot",
     action=Action.RESET_GPU,
     never_healthy="a remapping is pending only while a bad row is still in use; the reset that ends this clears the flag",
 )
@@ -177,8 +181,9 @@ def _pending(gpu: Gpu, row: RowRemapping, _: GpuProfile) -> Judgement:
 
 @check(
     "gpu.retired_pages",
+    show="nvidia-smi -q -d PAGE_RETIREMENT -i INDEX",
     cause="a page waits to be retired, so that bad memory is in use, or the table of retired pages is full",
-    hint="drain the node; reset the GPU (nvidia-smi --gpu-reset -i with its index), or reboot",
+    hint="drain the node; reset the GPU (nvidia-smi --gpu-reset -i INDEX), or reboot",
     action=Action.RESET_GPU,
     never_healthy="a retirement is pending only while bad memory is in use, and 63 retired pages fill the table of 64 (DCGM: "
     "isolate)",

@@ -132,6 +132,7 @@ def disk_paths(config: OsConfig) -> tuple[str, ...]:
 
 @check(
     "os.free_space",
+    show="df -h PART",
     cause="job leftovers, container images or logs fill the file system",
     hint="df -h; du -xhd1 in the file system; enroot list; clean up, or extend the file system",
     action=Action.CONFIGURE,

@@ -30,6 +30,7 @@ SMALLER = 0.9  # times the usual size: a share of the memory differs by some pag
 
 @check(
     "os.mounts",
+    show="findmnt PART; df -h PART",
     cause="the file server was not reachable at boot, the automounter is off, or fstab differs",
     hint="findmnt; mount -a; systemctl --failed; showmount -e of the server",
     action=Action.CONFIGURE,

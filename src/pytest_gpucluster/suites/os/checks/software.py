@@ -70,6 +70,7 @@ _OF_USERS = re.compile(
 
 @check(
     "os.packages",
+    show="dpkg -l PART || rpm -q PART",
     cause="the package was not installed, or this node missed or ran ahead of an update",
     hint="dpkg -l or rpm -qa; install the package in this version with apt or dnf",
     action=Action.CONFIGURE,
@@ -97,6 +98,7 @@ def _version_matches(version: str, prefix: str) -> bool:
 
 @check(
     "os.services",
+    show="systemctl status PART",
     cause="the service crashed, was stopped, or is not enabled",
     hint="systemctl status and journalctl -b -u with the unit; systemctl enable --now",
     action=Action.CONFIGURE,
@@ -116,6 +118,7 @@ def services(
 
 @check(
     "os.failed_units",
+    show="systemctl status PART",
     cause="a unit failed since boot",
     hint="systemctl --failed; journalctl -b -u with the unit; afterwards systemctl reset-failed",
     action=Action.MONITOR,

@@ -180,6 +180,7 @@ def _time_sync(time_sync: TimeSync) -> Judgement:
 
 @check(
     "os.sysctls",
+    show="sysctl PART",
     cause="the setting is missing in /etc/sysctl.d, or something changed it after boot",
     hint="sysctl -a; sysctl --system sets the values of /etc/sysctl.d",
     action=Action.CONFIGURE,
