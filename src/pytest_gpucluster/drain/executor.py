@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import SlurmError
+from pytest_gpucluster.core.run_mark import NO_NODE
 from pytest_gpucluster.drain import policy
 from pytest_gpucluster.drain.reason import read_reason
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     Write = Callable[..., None]
 
-_NO_NODE = "gpucluster-asks-for-its-rights"
 OUT_OF_TIME = 300.0  # seconds for all commands of a run, which holds its nodes meanwhile
 
 
@@ -247,7 +247,7 @@ def why_no_rights(slurm: Slurm) -> str:
     The update names a node that does not exist, so it changes nothing; Slurm checks permissions first (22.05.8).
     """
     try:
-        slurm.run(*policy.undrain_command(_NO_NODE))
+        slurm.run(*policy.undrain_command(NO_NODE))
     except SlurmError as error:
         return str(error) if re.search(r"Invalid user id|denied", error.stderr, re.IGNORECASE) else ""
     return ""

@@ -205,3 +205,17 @@ def test_without_a_file_the_journal_is_read(tmp_path: Path, script: str, lines: 
             facts.read_log(answer)
     else:
         assert len(facts.read_log(answer).lines) == lines
+
+
+def test_lines_of_our_own_question_for_rights_are_no_lines_of_the_site() -> None:
+    """As slurmctld 22.05.8 writes them for an administrator, and for another user."""
+    log = """[2026-11-27T17:12:02.573] error: _find_node_record: lookup failure for node "gpucluster-asks-for-its-rights"
+[2026-11-27T17:12:02.573] error: update_node: node gpucluster-asks-for-its-rights does not exist
+[2026-11-27T17:12:02.574] _slurm_rpc_update_node for gpucluster-asks-for-its-rights: Invalid node name specified
+[2026-11-27T17:12:02.598] error: Security violation, UPDATE_NODE RPC from uid=65534
+[2026-11-27T17:12:02.598] _slurm_rpc_update_node for gpucluster-asks-for-its-rights: Invalid user id
+[2026-11-27T17:12:03.000] error: Security violation, UPDATE_NODE RPC from uid=1000
+"""
+    assert [line.text for line in facts.parse_log(NOW + log).lines] == [
+        "error: Security violation, UPDATE_NODE RPC from uid=1000"
+    ]

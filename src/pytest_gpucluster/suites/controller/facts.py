@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, text_of
+from pytest_gpucluster.core.run_mark import NO_NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 MOST_LINES, LINE_LENGTH = 300, 400
 _PING = re.compile(r"^Slurmctld\(([^)\s]+)\) at (\S+) is (UP|DOWN)$", re.MULTILINE)
@@ -32,7 +33,10 @@ _JOURNAL = re.compile(r"^\S+ \S+\[\d+\]: ")  # HOST slurmd[PID]:
 _DAEMON = re.compile(
     r"^(?:slurm(?:ctld|d|stepd|scriptd)(?:-[\w.-]+)?|spank-(?:prolog|epilog)): (?=error: |fatal: |warning: )"
 )
-_SELECTED = "error: |fatal: |warning: |reason set to: Kill task failed|unexpectedly rebooted|functionality, but |autodetected GPUs"
+_SELECTED = (
+    "error: |fatal: |warning: |reason set to: Kill task failed|unexpectedly rebooted|functionality, but |autodetected GPUs"
+    f"|{NO_NODE}"
+)
 
 
 @dataclass(frozen=True)
@@ -187,9 +191,17 @@ def parse_log(text: str) -> LogTail:
         raise ProbeError(f"the time of the machine is not understood: {clock[2]!r}") from error
     written = re.fullmatch(r"written (\d{1,12})", lines[1]) if len(lines) > 1 else None
     return LogTail(
-        tuple(_line(one, epoch, local) for one in lines[2 if written else 1 :] if one.strip()),
+        tuple(_line(one, epoch, local) for one in _of_others(lines[2 if written else 1 :]) if one.strip()),
         epoch - int(written[1]) if written else None,
     )
+
+
+def _of_others(lines: list[str]) -> Iterator[str]:
+    """Yield the lines without those of our own question for the rights of the user; a refusal names the node a line later."""
+    for line, later in zip(lines, [*lines[1:], ""], strict=False):
+        refused = "Security violation, UPDATE_NODE RPC" in line and NO_NODE in later
+        if NO_NODE not in line and not refused:
+            yield line
 
 
 def _line(text: str, epoch: int, local: dt.datetime) -> LogLine:
