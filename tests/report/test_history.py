@@ -534,7 +534,7 @@ def damage(path: Path, how: str) -> None:
         ("text", "damaged, or no SQLite file"),
         ("folder", "unable to open database file"),
         ("foreign", "an SQLite file of another program"),
-        ("newer", "written by a newer pytest-gpucluster (schema 999, this one knows 1)"),
+        ("newer", "written by a newer pytest-gpucluster (schema 999, this one knows 2)"),
         ("pages", "damaged, or no SQLite file"),
     ],
 )
@@ -565,13 +565,13 @@ def test_an_older_file_is_upgraded_with_what_it_holds(path: Path, monkeypatch: p
         assert [past.run for past in kept.runs("prod")] == ["night001"]
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT site FROM runs").fetchall() == [("here",)]
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
         assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
     monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, ("CREATE TABLE runs (id)",)))
     with pytest.raises(GpuClusterError, match="table runs already exists"):
         History(path)
     with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)  # all of an upgrade, or nothing
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)  # all of an upgrade, or nothing
 
 
 def test_the_values_of_a_node_are_found_by_the_index(kept: History) -> None:
@@ -712,6 +712,40 @@ def test_history_lists_runs_and_the_past_of_a_node(
     status, _, err = called(capsys, "history", "gpu77", "--history", three_nights)
     assert status == 4
     assert "no node 'gpu77' of cluster prod; it has: gpu[01-03]" in err
+
+
+def test_why_a_node_was_drained_and_who_resumed_it_is_shown(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One chronic failure hides no new one."""
+    chronic = result("gpu03", "os.governor", outcome="failed", message="os.governor on gpu03: powersave")
+    fresh = result(
+        "gpu03", "gpu.ecc_volatile", outcome="failed", message="gpu.ecc_volatile on gpu03: 2 errors"
+    )
+    reason = "gpucluster:gpu.ecc_volatile 2!=0 errors repair=reset-gpu"
+    drained = {"event": "node_result", "node": "gpu03", "result": "drained", "problem": "", "reason": reason}
+    resumed = {"event": "node_result", "node": "gpu03", "result": "resumed", "problem": "", "reason": None}
+    with contextlib.closing(History(path, create=True)) as kept:
+        for night in range(1, 31):
+            more = [fresh, drained] if night == 30 else []
+            kept.add(recorded(read_run(log(night, [chronic, *more], end=1, user="ops"))))
+        kept.add(recorded(read_run(log(31, [resumed], user="anna"))))
+    out = called(capsys, "history", "gpu03", "--history", path)[1]
+    assert "night030  failed: gpu.ecc_volatile on gpu03: 2 errors\n" in out
+    assert "night030  failed (and in 18 of the runs before, since night012): os.governor on gpu03" in out
+    acts = [line.split() for line in out.splitlines() if " drained " in line or " resumed " in line]
+    assert [(act[2], act[3], act[4]) for act in acts] == [
+        ("resumed", "anna", "night031"),
+        ("drained", "ops", "night030"),
+    ]
+    assert acts[1][5:] == reason.split()
+    listed = json.loads(called(capsys, "history", "gpu03", "--history", path, "--json")[1])["acts"]
+    assert [(act["result"], act["user"]) for act in listed] == [("resumed", "anna"), ("drained", "ops")]
+    called(capsys, "history", "--keep", "1", "--history", path)
+    assert [
+        act["result"]
+        for act in json.loads(called(capsys, "history", "gpu03", "--history", path, "--json")[1])["acts"]
+    ] == ["resumed"]
 
 
 def test_what_never_changed_is_counted_only(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -299,11 +299,15 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
         for it in found.node_values(cluster, node, simulated=simulated, count=args.runs)
         if it.values and (args.metric is None or fnmatchcase(it.item.metric.name, args.metric))
     ]
+    acts = found.node_acts(cluster, node, simulated=simulated)
     if args.json:
         print_json(
             {
                 "cluster": cluster,
                 "node": node,
+                "acts": [
+                    dict(zip(("time", "result", "user", "run", "reason"), act, strict=True)) for act in acts
+                ],
                 "simulated": simulated,
                 "runs": [
                     {
@@ -344,11 +348,29 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
         for past, counts in reversed(runs)
     ]
     _table(("run", "began", "run was", "node was", "passed", "failed", "errors", "not judged"), rows)
-    for run, check, outcome, message in red[:MAX_RED]:
-        _print(f"{run}  {outcome}: {check}: {message}")
-    if red[MAX_RED:]:
-        _print(f"and {len(red) - MAX_RED} more")
+    _node_red(red)
+    if acts:
+        _print("")
+        columns = ("when", "Slurm's node was", "by", "run", "reason")
+        _table(
+            columns,
+            [(when(time), result, user, run, reason) for time, result, user, run, reason in acts[:MAX_RED]],
+        )
     _node_metrics(metrics, args)
+
+
+def _node_red(red: Sequence[tuple[str, str, str, str]]) -> None:
+    """Print what was red, newest first; a check that fails in each run is one line, which hides no other."""
+    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for run, check, outcome, message in red:
+        alike.setdefault((check, outcome), []).append((run, message))
+    for (check, outcome), runs in list(alike.items())[:MAX_RED]:
+        newest, message = runs[0]
+        text = message if message.startswith(check) else f"{check}: {message}"
+        often = f" (and in {len(runs) - 1} of the runs before, since {runs[-1][0]})" if runs[1:] else ""
+        _print(f"{newest}  {outcome}{often}: {text}")
+    if len(alike) > MAX_RED:
+        _print(f"and {len(alike) - MAX_RED} more checks")
 
 
 def _node_metrics(metrics: Sequence[MetricHistory], args: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ __all__ = ["LAST", "LAST_GOOD", "WINDOW", "History", "MetricHistory"]
 WINDOW = 10  # earlier good runs of a node that make its baseline: two weeks of working nights
 LAST, LAST_GOOD = "last", "last-good"
 EVERY_NODE = "*"  # accepted for the whole cluster; no node can be called so
-_OF_RUN = ("metrics", "verdicts", "findings", "fleet", "node_runs")
+_OF_RUN = ("metrics", "verdicts", "findings", "fleet", "node_runs", "acts")
 # the fields of Past
 _PAST = "run, cluster, simulated, started, complete, good, exit, passed, failed, error, unjudged, nodes"
 
@@ -69,6 +69,10 @@ class History(HistoryFile):
             nodes = self._insert_nodes(run, number)
             self._insert_items(run, number, nodes)
             self._insert_metrics(run, number, nodes)
+            self._db.executemany(
+                "INSERT INTO acts VALUES (?, ?, ?, ?, ?, ?)",
+                [(number, nodes[it.node], it.time, it.result, it.reason, run.user) for it in run.acts],
+            )
             (past,) = self._past("id = ?", (number,))
             worse = [it for it in self._changes(number, past, None) if it.trend == "worse"]
             self._mark(number, nodes, (it.item for it in worse))
@@ -98,8 +102,8 @@ class History(HistoryFile):
         ends: dict[str, Counter[str]] = defaultdict(Counter)
         for item in run.items:
             ends[item.node][item.outcome] += 1
-        for one in run.metrics:
-            _ = ends[one.node]
+        for node in (*(one.node for one in run.metrics), *(act.node for act in run.acts)):
+            _ = ends[node]
         self._db.executemany(
             "INSERT OR IGNORE INTO nodes (cluster, simulated, name) VALUES (?, ?, ?)",
             [(run.cluster, run.simulated, node) for node in ends],
@@ -373,6 +377,17 @@ class History(HistoryFile):
                 f"AND v.outcome IN ('failed', 'error') AND r.run IN ({', '.join('?' * len(wanted))}) "
                 'ORDER BY v.started DESC, i."check"',
                 (cluster, node, *wanted),
+            ).fetchall()
+
+    def node_acts(
+        self, cluster: str, node: str, *, simulated: bool
+    ) -> list[tuple[float, str, str, str, str]]:
+        """Return (time, result, user, run, reason) of what all runs did to a node in Slurm, newest first."""
+        with self._readable_errors():
+            return self._db.execute(
+                "SELECT a.time, a.result, a.user, r.run, a.reason FROM acts a JOIN nodes d ON d.id = a.node "
+                "JOIN runs r ON r.id = a.run WHERE d.cluster = ? AND d.simulated = ? AND d.name = ? ORDER BY a.time DESC",
+                (cluster, simulated, node),
             ).fetchall()
 
     def node_values(

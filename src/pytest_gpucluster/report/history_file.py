@@ -59,6 +59,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE accepted (cluster TEXT, simulated INTEGER, node TEXT, started REAL NOT NULL,
             PRIMARY KEY (cluster, simulated, node)) WITHOUT ROWID""",
     ),
+    (
+        """CREATE TABLE acts (run INTEGER NOT NULL, node INTEGER NOT NULL, time REAL NOT NULL, result TEXT NOT NULL,
+            reason TEXT NOT NULL, user TEXT NOT NULL)""",
+        "CREATE INDEX acts_run ON acts (run)",
+        "CREATE INDEX acts_node ON acts (node, time)",
+    ),
 )
 
 

@@ -64,6 +64,16 @@ class ItemMetric:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeAct:
+    """What a run did to a node in Slurm: `result` is drained, undrained, resumed or what went wrong; `reason` is Slurm's then."""
+
+    node: str
+    time: float
+    result: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recorded:
     """One run. `started` and `finished` are seconds since the epoch; `exit` is pytest's, None where it was killed."""
 
@@ -77,6 +87,8 @@ class Recorded:
     items: tuple[RecordedItem, ...]
     metrics: tuple[ItemMetric, ...]
     fit: frozenset[str] = frozenset()  # nodes
+    acts: tuple[NodeAct, ...] = ()
+    user: str = ""
 
     @property
     def complete(self) -> bool:
@@ -114,7 +126,18 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
         items=tuple(_items(log.results).values()),
         metrics=tuple(_metrics(log.results)),
         fit=frozenset(plain(it.node) for it in log.results if log.proofs.nodes.get(one_line(it.node)) == FIT),
+        acts=tuple(_acts(log)),
+        user=plain(start.get("user") or ""),
     )
+
+
+def _acts(log: Run) -> Iterator[NodeAct]:
+    for event in log.acts:
+        if event.get("event") == "node_result":
+            why = plain(event.get("problem") or event.get("reason") or "")
+            yield NodeAct(
+                plain(event.get("node")), finite(event.get("time")) or 0.0, plain(event.get("result")), why
+            )
 
 
 @lru_cache(1 << 16)  # most are the same for many items
