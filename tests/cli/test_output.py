@@ -25,7 +25,7 @@ from pytest_gpucluster.cluster.slurm.leftovers import Leftover
 from pytest_gpucluster.core.finding import Metric
 from pytest_gpucluster.kit.container import containers
 from pytest_gpucluster.report.history import History
-from pytest_gpucluster.report.run_snapshot import ItemMetric, Recorded, RecordedItem
+from pytest_gpucluster.report.run_snapshot import ItemMetric, NodeAct, Recorded, RecordedItem
 from pytest_gpucluster.sandbox import Sandbox
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ def night(number: int, speed: float, outcome: str) -> Recorded:
         ),
         metrics=(ItemMetric("gpu01", "nccl.alone", Metric("busbw", speed, "GB/s")),),
         fit=frozenset({"gpu01"} | ({"gpu02"} if outcome == "passed" else set())),
+        acts=()
+        if outcome == "passed"
+        else (NodeAct("gpu02", 1_763_600_000.4, "drained", "gpucluster: os.load"),),
     )
 
 

@@ -1,4 +1,4 @@
-"""The hints of all checks can be pasted: the only placeholder is NODE, which reports replace."""
+"""The hints of all checks can be pasted: the only placeholders are NODE and those of parts, which reports replace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pkgutil
 import re
 
 import pytest_gpucluster.suites
+from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS
 
 PLACEHOLDER = re.compile(
@@ -15,13 +16,15 @@ PLACEHOLDER = re.compile(
 )
 
 
-def test_hints_have_no_placeholders_but_node() -> None:
+def test_hints_have_no_placeholders_but_nodes_and_parts() -> None:
     for module in pkgutil.walk_packages(pytest_gpucluster.suites.__path__, "pytest_gpucluster.suites."):
         if module.name.endswith((".checks", ".dcgm")) or ".checks." in module.name:
             importlib.import_module(module.name)
     assert len(CHECKS) > 200
     assert {
-        name: found[0] for name, check in CHECKS.items() if (found := PLACEHOLDER.findall(check.hint))
+        name: found[0]
+        for name, check in CHECKS.items()
+        if (found := PLACEHOLDER.findall(for_parts(check.hint, ["GPU 3"])))
     } == {}
 
 

@@ -101,7 +101,7 @@ def test_a_fleet_over_sockets_is_below_the_floor_and_fails_by_transport_where_th
     ((outcome, message),) = outcomes(run, "nccl.whole_bandwidth").values()
     assert outcome == "failed"
     assert "8 adapters x 50 GB/s" in message
-    assert re.search(r"^monitor +\(cluster\) +nccl.whole_bandwidth", run.out, re.MULTILINE)
+    assert re.search(r"^monitor:\n(?:  .*\n)*  \(cluster\) +nccl.whole_bandwidth", run.out, re.MULTILINE)
     stated = accept(six, tmp_path, fabric={"link_layer": "InfiniBand", "hcas": 8, "rate": "400 Gb/s"})
     ((outcome, message),) = outcomes(stated, "nccl.whole").values()
     assert outcome == "failed"

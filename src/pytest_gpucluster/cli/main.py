@@ -24,6 +24,7 @@ from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import examples as cli_examples
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import report as cli_report
+from pytest_gpucluster.cli import watch as cli_watch
 from pytest_gpucluster.cli.completion import add_cluster, complete, completes
 from pytest_gpucluster.cli.output import add_json, print_json, print_table
 from pytest_gpucluster.core import redact
@@ -541,6 +542,7 @@ COMMANDS = (
         cli_report.arguments,
         cli_report.report,
     ),
+    Command("watch", "show how far a running run is", cli_watch.arguments, cli_watch.watch),
     Command("junit", "put several JUnit files into one", _junit_arguments, _junit),
     Command("man", "print the man page, for man -l", _man_arguments, _man),
 )

@@ -59,7 +59,7 @@ def noted() -> str:
 
 
 def raise_again() -> None:
-    """Stop a run that goes on after a signal: Python drops what a handler raises in a finalizer or beside the garbage collector."""
+    """Stop a run that continues after a signal: Python drops what a handler raises in a finalizer or beside the garbage collector."""
     if _state.noted and not _state.ending:
         raise KeyboardInterrupt(_state.noted)
 

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 PREFIX = "gpucluster"
-NO_NODE = f"{PREFIX}-asks-for-its-rights"  # no node: whether Slurm knows it is not asked, but whether this user may update one
+NO_NODE = f"{PREFIX}-asks-for-its-rights"  # no node: only whether this user may update nodes
 _PROC = Path("/proc")
 _NAME = re.compile(rf"{PREFIX}-(?:[a-z]+-)?([0-9a-f]{{8}}-[0-9]+-[0-9]+)(?:-[0-9a-f]+)?")
 

@@ -34,7 +34,7 @@ from pytest_gpucluster.report.proof import Required, write_required
 from pytest_gpucluster.report.words import count
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Probe
@@ -186,7 +186,7 @@ class Selection:
                 chosen.append(item)
         return chosen
 
-    def event(self, items: Iterable[pytest.Item]) -> dict[str, Any]:
+    def event(self, items: Sequence[pytest.Item]) -> dict[str, Any]:
         """Return the fields of the `selection` event."""
         counts: dict[tuple[str, str, bool], Counter[str]] = defaultdict(Counter)
         for item in items:
@@ -201,6 +201,7 @@ class Selection:
         selected = [node for node in self._session.plan.selected if node in concerned]
         return {
             "nodes": selected,
+            "items": len(items),
             **write_required(rows),
             "on_request": {mark: dict(by_suite) for mark, by_suite in self._on_request.items() if by_suite},
         }

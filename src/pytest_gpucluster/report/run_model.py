@@ -135,6 +135,7 @@ class Run:
     lost: dict[str, str] = field(default_factory=dict)
     jobs: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    items: int = 0  # selected ones; 0 is unknown
     acts: list[dict[str, Any]] = field(default_factory=list)  # what drain and resume did
     counts: dict[str, dict[str, Counter[str]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(Counter))
@@ -296,6 +297,7 @@ def _problems(run: Run, found: Any) -> None:
 def _selection(run: Run, event: dict[str, Any]) -> None:
     """Take what the run must prove. Nodes that no selected item concerns are no part of the run."""
     run.required = read_required(event)
+    run.items = int(finite(event.get("items")) or 0)
     run.of_proof = {
         (row.suite, row.check, "" if row.whole else node): [] for row in run.required for node in row.nodes
     }

@@ -1,0 +1,95 @@
+"""`gpucluster watch` follows an event log that grows, and ends with its run."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cli.watch import progress
+from pytest_gpucluster.report.run_model import read_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+START = 1_000.0
+
+
+def event(name: str, **fields: Any) -> dict[str, Any]:
+    return {"time": START, "run": "20261127T020000-1", "event": name, **fields}
+
+
+def result(node: str, outcome: str = "passed") -> dict[str, Any]:
+    finding = {"part": "GPUs", "measured": "7", "expected": "8"}
+    verdict = {
+        "check": "gpu.count",
+        "outcome": "failed",
+        "action": "configure",
+        "findings": [finding],
+        "advisories": [],
+    }
+    return event(
+        "result", nodeid=f"suites/gpu/test_gpu.py::test_count[{node}]", outcome=outcome, phase="call", suite="gpu",
+        check="gpu.count", node=node, verdicts=[verdict] if outcome == "failed" else [],
+    )  # fmt: skip
+
+
+BEGUN = [
+    event("start", cluster="prod"),
+    event("nodes", selected=[f"gpu0{n}" for n in range(1, 9)]),
+    event("selection", nodes=[f"gpu0{n}" for n in range(1, 9)], items=8, required=[]),
+]
+
+
+def test_the_line_has_items_time_left_and_what_failed() -> None:
+    run = read_run([*BEGUN, *(result(f"gpu0{n}") for n in range(1, 6)), result("gpu06", "failed")])
+    assert progress(run, START + 60) == (
+        "20261127T020000-1: 8 nodes, for 1 min, 6 of 8 items (75%), about 20 s left, failed: gpu.count on gpu06"
+    )
+    assert (
+        progress(read_run(BEGUN), START)
+        == "20261127T020000-1: 8 nodes, for 0 s, 0 of 8 items (0%), no failure"
+    )
+    assert progress(read_run(BEGUN[:2]), START).endswith("for 0 s, 0 items, no failure")
+
+
+def test_a_log_that_grows_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "events.jsonl"
+    log.write_text("".join(json.dumps(one) + "\n" for one in [*BEGUN, result("gpu01")]))
+
+    def grow() -> None:
+        with log.open("a") as file:
+            for text in (
+                json.dumps(result("gpu02", "failed")) + "\n",
+                "no event\n",
+                *json.dumps(event("finish", exit=1)),
+                "\n",
+            ):
+                time.sleep(0.01)
+                file.write(text)
+                file.flush()
+
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 0
+    assert "1 of 8 items (12%), no failure" in capsys.readouterr().out
+    writer = threading.Thread(target=grow)
+    writer.start()
+    assert cli.main(["watch", str(tmp_path), "--interval=0.1"]) == 0
+    writer.join()
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("NOT ACCEPTED: ") for line in lines)
+    assert any("gpu.count" in line for line in lines[-3:])
+
+
+def test_one_line_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in BEGUN))
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["watch", str(tmp_path)]) == 1
+    assert "does not exist; name a --report-dir" in capsys.readouterr().err
