@@ -400,6 +400,17 @@ class ReportsConfig(Model):
     )
 
 
+class NotifyConfig(Model):
+    """Who gets a message about a run that changed something: new failures, healed ones, drained or resumed nodes."""
+
+    command: tuple[Text, ...] = Field(
+        (), description="command that gets the message as JSON on stdin, like [/opt/ops/to-slack]"
+    )
+    url: Text | None = Field(
+        None, description="URL to which the message is sent as JSON, by POST", pattern=r"^https?://"
+    )
+
+
 class DrainConfig(Model):
     """What must hold before pytest's --drain drains a node; it has no effect without that option."""
 
@@ -476,6 +487,9 @@ class ClusterSettings(_AccessAndSections):
         None, description="SQLite file that stores the runs, as pytest's --history"
     )
     reports: ReportsConfig = Field(ReportsConfig(), description="what becomes of the reports of runs")
+    notify: NotifyConfig = Field(
+        NotifyConfig(), description="who gets a message about a run that changed something"
+    )
     drain: DrainConfig = Field(DrainConfig(), description="what pytest's --drain requires of a failure")
     settings: dict[str, Any] = Field({}, description="keys for a site's own suites")
     suites: tuple[LocalPath, ...] = Field(

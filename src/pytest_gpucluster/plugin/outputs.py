@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import os
 import platform
 import re
@@ -21,10 +22,13 @@ from tabulate import tabulate
 
 from pytest_gpucluster import GROUP, __version__
 from pytest_gpucluster.cluster import signals
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.probe import last_line
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.safe_json import as_dict
+from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.plugin import runs_tests
@@ -32,16 +36,18 @@ from pytest_gpucluster.plugin.collection import on_request_line
 from pytest_gpucluster.plugin.items import WAIVED, Record, clean, record_of
 from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.atomic_write import take_away
+from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.junit import shell_property
 from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED
+from pytest_gpucluster.report.run_folder import EVENTS, LATEST
 from pytest_gpucluster.report.run_snapshot import recorded
 from pytest_gpucluster.report.verdict import ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number, remark_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import StepResult
@@ -472,6 +478,51 @@ def _prepare() -> None:
     from pytest_gpucluster.report import html  # the start of a run needs no templates
 
     html.prepare()
+
+
+PATIENCE = 30.0  # seconds for the receiver of a message
+
+
+class Notifier:
+    """Sends one message about a run that changed something; the last writer of the run's end. `report`: prints a line."""
+
+    def __init__(
+        self, cluster: Cluster, log: EventLog, reports: Reports, report: Callable[[str], None]
+    ) -> None:
+        self._wanted, self._log, self._reports, self._report = cluster.notify, log, reports, report
+        # of the run before, whose folder is the latest one until the first result
+        latest = reports.folder.parent / LATEST
+        self._earlier = latest.resolve() / EVENTS if latest.exists() else None
+
+    def write(self) -> None:
+        """Send the message; what prevents it is one line, and no failure of the run."""
+        if not (self._wanted.command or self._wanted.url) or not self._reports.is_published:
+            return
+        from pytest_gpucluster.report.notice import notice  # a run without it has no need of this
+
+        earlier = read_log(self._earlier) if self._earlier and self._earlier.is_file() else None
+        message = notice(self._log.model, earlier, str(self._reports.folder.resolve()))
+        if message is None:
+            return
+        text = json.dumps(message)
+        for send, to in ((self._run, self._wanted.command), (self._post, self._wanted.url)):
+            if to:
+                try:
+                    send(text)
+                except (GpuClusterError, OSError, ValueError) as error:
+                    self._report(f"WARNING: notify: {one_line(error)}")
+
+    def _run(self, text: str) -> None:
+        done = LocalTransport().run(self._wanted.command, timeout=PATIENCE, input=text)
+        if done.rc != 0:
+            raise GpuClusterError(
+                f"{self._wanted.command[0]} ended with exit status {done.rc}: {last_line(done.stderr)}"
+            )
+
+    def _post(self, text: str) -> None:
+        from pytest_gpucluster.cluster.transport.http import post  # slow to import
+
+        post(str(self._wanted.url), text, timeout=PATIENCE)
 
 
 NAME = "metrics.prom"

@@ -53,6 +53,7 @@ from pytest_gpucluster.plugin.outputs import (
     HistoryWriter,
     HtmlReport,
     MetricsFile,
+    Notifier,
     StepListener,
     history_path,
     is_full,
@@ -252,6 +253,7 @@ def register(config: pytest.Config) -> None:
             hooks.write_junit,
             *stored,
             html_report.write,
+            Notifier(session.cluster, log, reports, hooks.write_message).write,
         ]  # metrics raise alerts
         hooks.end.stating += [metrics_file.write, hooks.write_junit, html_report.write]
 
