@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import threading
 import time
@@ -63,6 +64,9 @@ def test_a_log_that_grows_is_followed_to_its_end(tmp_path: Path, capsys: pytest.
 
     def grow() -> None:
         with log.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # as a run does
+            locked.set()
+            seen.wait()
             for text in (
                 json.dumps(result("gpu02", "failed")) + "\n",
                 "no event\n",
@@ -73,10 +77,12 @@ def test_a_log_that_grows_is_followed_to_its_end(tmp_path: Path, capsys: pytest.
                 file.write(text)
                 file.flush()
 
+    writer, locked, seen = threading.Thread(target=grow), threading.Event(), threading.Event()
+    writer.start()
+    locked.wait()
     assert cli.main(["watch", str(tmp_path), "--once"]) == 0
     assert "1 of 8 items (12%), no failure" in capsys.readouterr().out
-    writer = threading.Thread(target=grow)
-    writer.start()
+    seen.set()
     assert cli.main(["watch", str(tmp_path), "--interval=0.1"]) == 0
     writer.join()
     lines = capsys.readouterr().out.splitlines()
@@ -84,10 +90,22 @@ def test_a_log_that_grows_is_followed_to_its_end(tmp_path: Path, capsys: pytest.
     assert any("gpu.count" in line for line in lines[-3:])
 
 
-def test_one_line_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in BEGUN))
-    assert cli.main(["watch", str(tmp_path), "--once"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1
+def test_where_no_run_is_written_the_newest_one_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a killed one: nobody holds the lock of its log."""
+    for name, more in (
+        ("20261126T020000-9", [result("gpu01")]),
+        ("20261127T020000-1", [result("gpu02", "failed")]),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "events.jsonl").write_text(
+            "".join(json.dumps(one) + "\n" for one in [*BEGUN, *more])
+        )
+    assert cli.main(["watch", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "no run is being written; the newest is 20261127T020000-1:"
+    assert lines[1].startswith("NOT ACCEPTED: ")
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

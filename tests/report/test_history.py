@@ -666,7 +666,14 @@ def called(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str,
 def test_compare_names_what_got_worse_and_sets_the_exit_status(
     three_nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, _ = called(capsys, "compare", "--history", three_nights)  # last-good and last
+    status, out, _ = called(
+        capsys, "compare", "--history", three_nights
+    )  # the last one with each node's last good runs
+    assert status == 3
+    assert out.startswith("history: against the last run, the last good one night001")
+    assert "below its last good run (47" in out
+    assert "worse: gpu02: busbw all_reduce 1 GiB alone: 4" in out
+    status, out, _ = called(capsys, "compare", "last-good", "last", "--history", three_nights)
     assert status == 3
     assert out.startswith("A  night001")
     assert "below run night001 (47" in out
@@ -676,6 +683,22 @@ def test_compare_names_what_got_worse_and_sets_the_exit_status(
     assert status == 0
     assert "better: gpu02: busbw all_reduce 1 GiB alone: 4" in out
     assert "metrics could be compared, none got worse\n" in out
+
+
+def test_no_run_has_to_be_good_as_a_whole_and_what_is_not_compared_is_named(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A one-check rerun was the last good run; the loss of bandwidth was compared with nothing."""
+    bad = result("gpu01", "os.governor", outcome="failed", message="powersave")
+    with contextlib.closing(History(path, create=True)) as kept:
+        kept.add(recorded(read_run(log(1, [bad, *bandwidths(1)], end=1))))
+        kept.add(recorded(read_run(log(2, [result("gpu01", "gpu.count")]))))
+        kept.add(recorded(read_run(log(3, [bad, *bandwidths(3, {"gpu02": 0.4})], end=1))))
+    status, out, _ = called(capsys, "compare", "--history", path)
+    assert status == 3
+    assert "worse: gpu02: busbw all_reduce 1 GiB alone: " in out
+    status, out, _ = called(capsys, "compare", "last-good", "last", "--history", path)
+    assert "not compared, since only B has them: metrics of nccl.alone_bandwidth, nccl.pairs" in out
 
 
 @pytest.mark.parametrize(

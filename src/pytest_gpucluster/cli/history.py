@@ -18,6 +18,7 @@ from pytest_gpucluster.cli.completion import add_cluster
 from pytest_gpucluster.cli.output import add_json, print_json, print_table
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
+from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.regression import fold, share, when
@@ -87,7 +88,9 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
 def compare_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpucluster compare`."""
     about = f"id of a run, the beginning of one, '{LAST}' or '{LAST_GOOD}'"
-    parser.add_argument("a", metavar="A", nargs="?", default=LAST_GOOD, help=f"{about} (%(default)s)")
+    parser.add_argument(
+        "a", metavar="A", nargs="?", help=f"{about}; default: the last good runs of each node"
+    )
     parser.add_argument("b", metavar="B", nargs="?", default=LAST, help="compared with A (%(default)s)")
     _common(parser)
     parser.add_argument("--all", action="store_true", help="also show metrics that did not change")
@@ -113,15 +116,16 @@ def compare(args: argparse.Namespace) -> int:
     """Compare run B with run A; return WORSE if something got worse."""
     with _open(args) as found:
         cluster = _cluster(args, found)
-        if args.a in (LAST, LAST_GOOD):  # before B
-            later = found.find(cluster, args.b)
-            earlier = found.find(cluster, args.a, before=later)
-        else:
-            earlier = found.find(cluster, args.a)
-            later = found.find(cluster, args.b)
-        if earlier.run == later.run:
-            raise ConfigError(f"run {later.run} is compared with itself: name two runs")
+        later = found.find(cluster, args.b)
+        earlier = None
+        if args.a is not None:
+            earlier = found.find(cluster, args.a, before=later if args.a in (LAST, LAST_GOOD) else None)
+            if earlier.run == later.run:
+                raise ConfigError(f"run {later.run} is compared with itself: name two runs")
         comparison = found.compare(later, earlier)
+        if not comparison.against:
+            raise ConfigError(comparison.head)
+        earlier = earlier or comparison.last_good or comparison.against[0]
     if args.json:
         print_json(
             {
@@ -135,13 +139,15 @@ def compare(args: argparse.Namespace) -> int:
             }
         )
         return WORSE if comparison.lines() else 0
-    for letter, past in (("A", earlier), ("B", later)):
-        _print(f"{letter}  {_about(past)}")
+    _print(f"A  {_about(earlier)}" if args.a is not None else comparison.head)
+    _print(f"B  {_about(later)}")
     for line in ("", *comparison.table(constant=args.all, more="--all"), ""):
         _print(line)
     for word, lines in (("", comparison.lines()), ("better: ", [it.text for it in comparison.better])):
         for line in lines:
             _print(f"{word}{line}")
+    if new := {it.item.check for it in comparison.changes if it.trend == "new"}:
+        _print(f"not compared, since only B has them: metrics of {some(sorted(new))}")
     if not comparison.lines():
         _print(comparison.verdict() or "history: the two runs have no metric in common")
     return WORSE if comparison.lines() else 0
@@ -342,7 +348,7 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
             past.run,
             when(past.started),
             past.outcome,
-            "good" if counts["good"] else "-",
+            "good" if counts["good"] else "bad" if counts["failed"] or counts["error"] else "-",
             *list(counts.values())[1:],
         )
         for past, counts in reversed(runs)

@@ -149,7 +149,7 @@ def _init(args: argparse.Namespace) -> None:
     nodes, groups = sum(len(group.names) for group in cluster.groups), len(cluster.groups)
     print(
         f"{path}: {nodes} node{'s' * (nodes > 1)} in {groups} group{'s' * (groups > 1)}. "
-        f"Review the file, then run: pytest --cluster={path}"
+        f"Review the file, then run: gpucluster check {path} --try; pytest --cluster={path}"
     )
 
 
@@ -398,7 +398,7 @@ def _sandbox_arguments(parser: argparse.ArgumentParser) -> None:
     try:
         from slurm_sandbox import cli as cli_sandbox
     except ModuleNotFoundError:
-        parser.epilog = "It is not installed: pip install 'pytest-gpucluster[sandbox]'"
+        parser.epilog = "It is not installed: pip install 'pytest-gpucluster[sandbox]'; in a checkout pip install ./slurm-sandbox"
         parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     else:
         cli_sandbox.add_arguments(parser, environment="GPUCLUSTER_SANDBOX")

@@ -42,31 +42,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def watch(args: argparse.Namespace) -> None:
     """Print the progress of a run until it ends, then its verdict."""
     from pytest_gpucluster.report.last_screen import closing  # the other commands need no reports
-    from pytest_gpucluster.report.run_folder import log_in
+    from pytest_gpucluster.report.run_folder import is_written, newest_log
     from pytest_gpucluster.report.run_model import read_run
 
-    log = log_in(args.source)
+    log = newest_log(args.source)
     if not log.is_file():
         raise GpuClusterError(
-            f"{log}: does not exist; name a --report-dir, the folder of a run or its events.jsonl. A run writes it from its first result on"
+            f"{log}: does not exist; name a --report-dir, the folder of a run or its events.jsonl"
         )
     columns, rewrites = shutil.get_terminal_size().columns, sys.stdout.isatty()
     run = read_run([])
     lines = _lines(log)
-    try:
-        while True:
-            _take(run, lines)
-            if run.finish is not None:
-                break
-            text = progress(run, time.time())[: columns - 1 if rewrites else None]
-            print(f"\r{text:{columns - 1}}" if rewrites else text, end="" if rewrites else "\n", flush=True)
-            if args.once:
-                return
-            time.sleep(max(0.1, args.interval))
-    finally:
-        if rewrites:
-            print()
-    print("\n".join(closing(run, columns)))
+    _take(run, lines)
+    name = run.start.get("run", log.parent.name)
+    begun = not run.start or is_written(log)
+    if not begun:
+        print(f"no run is being written; the newest is {name}:")
+    while begun and (not run.start or is_written(log)):
+        text = progress(run, time.time())[: columns - 1 if rewrites else None]
+        print(f"\r{text:{columns - 1}}" if rewrites else text, end="" if rewrites else "\n", flush=True)
+        if args.once:
+            break
+        time.sleep(max(0.1, args.interval))
+        _take(run, lines)
+    if rewrites and begun:
+        print()
+    if not args.once or not begun:
+        _take(run, lines)
+        print("\n".join(closing(run, columns)) if run.results else f"{name} has executed no item")
 
 
 def progress(run: Run, now: float) -> str:

@@ -160,6 +160,7 @@ class Selection:
             set
         )  # suite, why -> nodes; '' the cluster
         self._on_request: dict[str, dict[str, int]] = {mark: Counter() for mark in ON_REQUEST}
+        self.left_out: list[str] = []  # suites that run on request only
 
     def reduce(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
         """Return the items that run; note which of those that are selected by name cannot."""
@@ -202,6 +203,7 @@ class Selection:
         return {
             "nodes": selected,
             "items": len(items),
+            "suites_on_request": self.left_out,
             **write_required(rows),
             "on_request": {mark: dict(by_suite) for mark, by_suite in self._on_request.items() if by_suite},
         }
@@ -263,7 +265,7 @@ def on_request_line(event: Mapping[str, Any]) -> str:
     parts = [
         f"{count(sum(by_suite.values()), f'{mark} check')} (--{mark}): {', '.join(sorted(by_suite))}"
         for mark, by_suite in event.get("on_request", {}).items()
-    ]
+    ] + [f"suite {name} (-m {name})" for name in event.get("suites_on_request", ())]
     return f"on request only: {'; '.join(parts)}" if parts else ""
 
 
@@ -421,6 +423,7 @@ class Collection:
             gone = [item for item in items if suite.name in marks_of(item)]
             if gone and len(gone) < len(items):
                 self._config.hook.pytest_deselected(items=gone)
+                self._selection.left_out.append(suite.name)
                 items[:] = [item for item in items if suite.name not in marks_of(item)]
 
     def _why_not(self, check: str, node: str) -> str:

@@ -116,6 +116,26 @@ def log_in(path: Path) -> Path:
     return path / max(linked, key=_start_of, default=LATEST) / EVENTS
 
 
+def newest_log(path: Path) -> Path:
+    """Return the event log that a path names as `log_in` does; of a --report-dir that of the run that began last, also before its first result."""
+    if not path.is_dir() or (path / EVENTS).exists():
+        return log_in(path)
+    begun = [log.parent.name for log in path.glob(f"*/{EVENTS}") if _RUN_ID.fullmatch(log.parent.name)]
+    return path / max(begun, key=_start_of, default=LATEST) / EVENTS
+
+
+def is_written(log: Path) -> bool:
+    """Return whether a run still writes this event log. Only for a log that has a line: by then its run holds the lock."""
+    try:
+        with log.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # it has executed no item, and is gone
+        return False
+    return False
+
+
 def _runs(folder: Folder) -> list[str]:
     """Return the names of runs, the oldest first."""
     return sorted((name for name in folder.names() if _RUN_ID.fullmatch(name)), key=_start_of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ try:
     from slurm_sandbox import api
 except ModuleNotFoundError:
     raise SandboxError(
-        "the sandbox is not installed: pip install 'pytest-gpucluster[sandbox]', or install the wheel of slurm-sandbox"
+        "the sandbox is not installed: in a checkout pip install ./slurm-sandbox, else pip install 'pytest-gpucluster[sandbox]'"
     ) from None
 
 from pytest_gpucluster.sandbox import cluster_file
@@ -29,12 +30,16 @@ class Sandbox(api.Sandbox):
     """A sandbox that `pytest --cluster=sandbox` tests."""
 
     command = "gpucluster sandbox"
-    next_step = "pytest --cluster=sandbox"
     variable, folder = "GPUCLUSTER_SANDBOX", "pytest-gpucluster/sandbox"
 
     def __init__(self, state_dir: Path | None = None) -> None:
         with refused():
             super().__init__(state_dir)
+
+    @property
+    def next_step(self) -> str:
+        """What a user types when the sandbox is up."""
+        return f"pytest --cluster=sandbox; for Slurm's own commands and init: export SLURM_CONF={shlex.quote(str(self.layout.conf))}"
 
     @property
     def cluster_file(self) -> Path:

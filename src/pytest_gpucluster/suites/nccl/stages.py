@@ -5,13 +5,14 @@ Every stage is measured once, at its first use, and judged by many checks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Outcome, Verdict, with_contention
+from pytest_gpucluster.core.check import Advisory, Outcome, Verdict, with_contention
 from pytest_gpucluster.core.errors import GpuClusterError, ProbeError, SlurmError
+from pytest_gpucluster.core.hostlist import fold
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
@@ -120,6 +121,11 @@ class NcclStages:
         return self.nodes[: self.runner.config.nodes]
 
     @property
+    def together(self) -> tuple[str, ...]:
+        """The nodes that take part in a run over all nodes."""
+        return self.usable[: self.runner.config.nodes]
+
+    @property
     def usable(self) -> tuple[str, ...]:
         """The nodes with a valid run alone: the others would hang or fail every group with them."""
         valid = (node for node in self.nodes if self.alone.verdicts[node].outcome is Outcome.PASSED)
@@ -204,7 +210,7 @@ class NcclStages:
         return self.measured[collective]
 
     def _measure_whole(self, collective: str) -> Stage:
-        nodes = self.usable[: self.runner.config.nodes]
+        nodes = self.together
         sizes = self.thresholds.sizes
         measured = without_lost_nodes(
             lambda usable: self.runner.whole(usable, collective, sizes(collective, len(usable))),
@@ -238,11 +244,15 @@ class NcclStages:
         return because(verdict, where, *others, self._settings())
 
     def _judge_whole(self, collective: str) -> Verdict:
-        """Judge a valid run over all nodes with the thresholds of the requested number of nodes."""
-        requested, stage = self.requested, self.whole(collective)
+        """Judge a valid run over all nodes with the thresholds of the number of nodes that took part."""
+        stage = self.whole(collective)
         if not stage.runs:
             return Verdict("", Outcome.NOT_CHECKED, reason="the run is not valid: see nccl.whole")
-        verdict = self.judge.whole(stage.runs[""], requested, stage.measured)
+        verdict = self.judge.whole(stage.runs[""], self.together, stage.measured)
+        if missing := [node for node in self.requested if node not in self.together]:
+            parts = f"{len(self.together)} of {len(self.requested)}, without {fold(missing)}: see nccl.alone"
+            without = Advisory("nodes of the run", parts, "all")
+            verdict = replace(verdict, advisories=(*verdict.advisories, without))
         if verdict.outcome is not Outcome.FAILED or not stage.measured.log.channels:
             return verdict
         return because(verdict, stage.measured.log.summary(stage.measured.node_of_rank))
