@@ -29,3 +29,16 @@ def test_every_suite_names_the_missing_gpu(
     causes = {event["check"]: event["verdicts"][0]["cause"] for event in failed if event["node"] == "gpu02"}
     assert {"nccl.alone", *(["gpu.count"] if "gpu" in suites else [])} <= set(causes), run.out + run.err
     assert set(causes.values()) == {"GPU 5 (0000:c3:00.0) missing: fell off the bus, or not found at boot"}
+    (whole,) = (
+        event
+        for event in run.events
+        if event["event"] == "result" and event["nodeid"].endswith("::test_whole_bandwidth[all_reduce]")
+    )
+    scopes = {
+        metric["name"].rpartition(" GiB ")[2]
+        for metric in whole["metrics"]
+        if metric["name"].startswith("busbw")
+    }
+    assert scopes == {"3 nodes"}  # those that took part
+    (advisory,) = whole["verdicts"][0]["advisories"]
+    assert advisory["measured"] == "3 of 4, without gpu02: see nccl.alone"
