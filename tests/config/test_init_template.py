@@ -166,13 +166,13 @@ def test_mig_is_stated_and_slurms_instances_are_not_counted(tmp_path: Path) -> N
 def test_ethernet_only_and_unusual_settings_are_not_demanded(
     tmp_path: Path, second: float, words: str
 ) -> None:
-    card = Hardware((("NVIDIA L40S", 46068 * MIB),) * 2, (0, 0), frozenset({"SYS"}), False, {"ecc": False, "mig": None},
+    card = Hardware((("NVIDIA L40", 46068 * MIB),) * 2, (0, 0), frozenset({"SYS"}), False, {"ecc": False, "mig": None},
                     (("Ethernet", 12.5), ("Ethernet", second)), virtual=False)  # fmt: skip
     text = draft("p", [DraftNode("a", "b", {"gpu": 2})], origin="sinfo", survey=read({"a": card}))
     cluster = loaded(text, tmp_path)
     profile = cluster.groups[0].profile
     assert profile.gpu
-    assert (profile.gpu.name, profile.gpu.ecc, profile.gpu.persistence) == ("NVIDIA L40S", None, None)
+    assert (profile.gpu.name, profile.gpu.ecc, profile.gpu.persistence) == ("NVIDIA L40", None, None)
     assert (profile.fabric.link_layer, profile.fabric.hcas) == ("none", 0)
     assert words in text
     assert "which adapters carry the traffic of GPUs is not known" in text

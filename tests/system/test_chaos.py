@@ -365,6 +365,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
     known = {
         "slurm_sandbox/sandbox.py": 1,
         "report/events.py": 1,
+        "cli/watch.py": 1,  # how long ago the run began, of whose events it has the time of day
         "cluster/channel/channel.py": 3,
         "plugin/session.py": 1,  # the run's start, for the age of lines in logs
         "suites/burnin/payload_gpu.py": 2,  # bursts begin at the same time of day on all nodes

@@ -73,10 +73,10 @@ def slurm_fault(name: str, description: str, **options: Any) -> None:
 
 
 def find(kind: str) -> Fault:
-    """Return a kind of fault; SandboxError names the nearest kind, or all."""
+    """Return a kind of fault; SandboxError names the nearest kind."""
     if kind not in FAULTS:
         close = difflib.get_close_matches(kind, FAULTS, n=1)
-        known = f"; did you mean '{close[0]}'?" if close else f" (known: {', '.join(sorted(FAULTS))})"
+        known = f"; did you mean '{close[0]}'?" if close else "; `fault --list` lists all kinds"
         raise SandboxError(f"unknown fault {kind!r}{known}")
     return FAULTS[kind]
 

@@ -1022,7 +1022,7 @@ def test_the_probes_of_nvidia_smi() -> None:
         )
     }  # fmt: skip
     assert found == {
-        "GPUs": (105.0, True, "nvidia-smi -q"),
+        "GPUs": (105.0, True, "nvidia-smi -q -i INDEX"),
         "row remapping": (105.0, True, "nvidia-smi -q -d ROW_REMAPPER"),
         "GPU processes": (105.0, True, "nvidia-smi"),
         "NVLink state": (105.0, True, "nvidia-smi nvlink -s"),

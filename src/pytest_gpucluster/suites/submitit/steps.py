@@ -42,6 +42,7 @@ CRED_EXPIRE = (
 )
 SPARE = 30.0  # seconds for the two runs of that job
 PATIENCE = 60.0  # seconds to import submitit, maybe from network storage, and to submit
+LAST_WORDS = 5.0  # seconds for the last lines of a driver that has ended
 
 
 def submit(slurm: Slurm, cluster: Cluster) -> SubmititDriver | None:
@@ -75,6 +76,7 @@ class SubmititDriver(Submission):
         self._errors = bytearray()
         self._result: SubmititResult | None = None
         self._lock = threading.Lock()
+        self._stderr: threading.Thread | None = None
         options = {
             "place": folder,
             "prefix": f".{runmark.name_of_run('submitit')}-",  # the driver adds a random part
@@ -96,8 +98,9 @@ class SubmititDriver(Submission):
             return
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        for target, pipe in ((self._read, self._process.stdout), (self._store, self._process.stderr)):
-            threading.Thread(target=target, args=(pipe,), daemon=True).start()
+        threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
+        self._stderr = threading.Thread(target=self._store, args=(self._process.stderr,), daemon=True)
+        self._stderr.start()
 
     def job_ids(self) -> tuple[str, ...]:
         """Return the ids of the jobs, () if none could be submitted."""
@@ -112,6 +115,8 @@ class SubmititDriver(Submission):
                 patience = self.wait + PATIENCE + (self.requeue or 0)
                 ended = self._follow(None, patience)
                 problem = "" if ended else f"the driver did not end within {patience:.0f} s"
+                if ended and self._stderr is not None:
+                    self._stderr.join(LAST_WORDS)  # its other pipe may be read later
                 problem = problem or last_stderr_line(bytes(self._errors).decode(errors="replace"))
                 self.close()
                 self._result = self._result_of(problem)
