@@ -109,8 +109,6 @@ TRIED = {
     node: write_reason(node, ["chaos.count"], Finding("", "1", "2 GPUs"), "20261121T020000-1")
     for node in ("gpu02", FAULTY)
 }
-# what Python prints of a signal that it drops in a finalizer or beside the garbage collector: the run stops before its next test
-DROPPED = re.compile(r"Exception ignored in.*?KeyboardInterrupt[^\n]*", re.DOTALL)
 SIGNALS = ("KILL", "TERM", "HUP", "STOP+CONT", "STOP")
 ROLES = ("pytest", "pytest", "worker", "salloc", "guard", "holder", "srun", "agent")
 SURVIVORS = ("salloc", "srun", "agent")
@@ -600,9 +598,8 @@ class Campaign:
         if run.killed:
             return
         for word in ("INTERNALERROR", "Traceback (most recent"):
-            printed = DROPPED.sub("", out)
-            if word in printed and events:  # before that it is Python or pytest that a signal has met
-                around = printed[max(0, printed.index(word) - 300) :][:2000]
+            if word in out and events:  # before that it is Python or pytest that a signal has met
+                around = out[max(0, out.index(word) - 300) :][:2000]
                 outcome.fault("wrong", f"{word} in what it printed: {around}")
         if run.undisturbed and outcome.rc != 0:
             outcome.fault("wrong", f"undisturbed, exit {outcome.rc}")

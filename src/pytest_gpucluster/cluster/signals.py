@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +34,7 @@ class _State:
     noted: str = ""
     ending: bool = False
     raised: float = -math.inf
+    hook: Any = None  # of exceptions that Python drops
 
 
 _state = _State()
@@ -58,12 +61,6 @@ def noted() -> str:
     return _state.noted
 
 
-def raise_again() -> None:
-    """Stop a run that continues after a signal: Python drops what a handler raises in a finalizer or beside the garbage collector."""
-    if _state.noted and not _state.ending:
-        raise KeyboardInterrupt(_state.noted)
-
-
 def pause(seconds: float) -> bool:
     """Sleep while a run ends; False, soon, where a signal wants no more waiting."""
     end = time.monotonic() + seconds
@@ -83,6 +80,8 @@ def restore_handlers() -> None:
     for number, handler in _state.before.items():
         signal.signal(number, handler or signal.SIG_DFL)
     _state.before.clear()
+    if sys.unraisablehook is _dropped:
+        sys.unraisablehook = _state.hook
 
 
 def is_only_pytest() -> bool:
@@ -97,4 +96,18 @@ def _arrived(number: int, _frame: FrameType | None) -> None:
     now = time.monotonic()
     if not _state.ending and now - _state.raised >= SAME:
         _state.raised = now
-        raise KeyboardInterrupt(f"stopped by {name}")
+        if sys.unraisablehook is not _dropped:
+            _state.hook, sys.unraisablehook = sys.unraisablehook, _dropped
+        raise KeyboardInterrupt(_state.noted)  # of the first signal, also where Python dropped that
+
+
+def _dropped(error: Any) -> None:
+    """Stop the run a moment later, if Python has dropped the KeyboardInterrupt in a finalizer or beside the garbage collector."""
+    if error.exc_type is KeyboardInterrupt and _state.noted and not _state.ending:
+        _state.raised = -math.inf
+        number = next(iter(_state.before))
+        again = threading.Timer(STEP, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+    elif _state.hook is not None:
+        _state.hook(error)

@@ -146,12 +146,7 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Release the record of an item with the item: its reports have what it found.
-
-        No item begins after a signal, but those that judge what a stopped measurement has found.
-        """
-        if not self.session.stopped:
-            signals.raise_again()
+        """Release the record of an item with the item: its reports have what it found."""
         self.session.last_command(node_of(item))  # of an earlier item
         result = yield
         if type(item) is CheckItem:
