@@ -93,7 +93,7 @@ def test_a_log_that_grows_is_followed_to_its_end(tmp_path: Path, capsys: pytest.
 def test_where_no_run_is_written_the_newest_one_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also a killed one: nobody holds the lock of its log."""
+    """Also a killed one: no process holds the lock of its log."""
     for name, more in (
         ("20261126T020000-9", [result("gpu01")]),
         ("20261127T020000-1", [result("gpu02", "failed")]),

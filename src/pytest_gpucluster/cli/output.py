@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.errors import GpuClusterError
 
 if TYPE_CHECKING:
     import argparse
@@ -14,6 +17,27 @@ if TYPE_CHECKING:
 def add_json(parser: argparse._ActionsContainer, *, default: Any = False) -> None:
     """Add the option --json; `default` SUPPRESS for a subcommand of a command that has the option too."""
     parser.add_argument("--json", action="store_true", default=default, help="print one JSON document")
+
+
+def add_source(parser: argparse._ActionsContainer) -> None:
+    """Add the argument that names the event log of a run."""
+    parser.add_argument(
+        "source",
+        nargs="?",
+        type=Path,
+        default=Path("reports"),
+        metavar="DIR|FILE",
+        help="the folder of a run, an events.jsonl, or a --report-dir for its newest run (default: reports)",
+    )
+
+
+def existing(log: Path) -> Path:
+    """Return the log that `source` names; GpuClusterError where there is none."""
+    if not log.is_file():
+        raise GpuClusterError(
+            f"{log}: does not exist; name a --report-dir, the folder of a run or its events.jsonl"
+        )
+    return log
 
 
 def print_json(document: dict[str, Any]) -> None:

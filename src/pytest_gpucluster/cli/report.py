@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.cli.output import add_source, existing
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import group_id
 
@@ -20,14 +21,7 @@ HTML, JUNIT = "report.html", "junit.xml"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpucluster report`."""
-    parser.add_argument(
-        "source",
-        nargs="?",
-        type=Path,
-        default=Path("reports"),
-        metavar="DIR|FILE",
-        help="the folder of a run, an events.jsonl, or a --report-dir for its latest run (default: reports)",
-    )
+    add_source(parser)
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="folder for the reports (default: that of the log)"
     )
@@ -48,11 +42,7 @@ def report(args: argparse.Namespace) -> None:
     from pytest_gpucluster.report.events import read_log
     from pytest_gpucluster.report.run_folder import log_in
 
-    log = log_in(args.source)
-    if not log.is_file():
-        raise GpuClusterError(
-            f"{log}: does not exist; name a --report-dir, the folder of a run or its events.jsonl"
-        )
+    log = existing(log_in(args.source))
     run = read_log(log)
     if not run.start:
         raise GpuClusterError(f"{log}: is no event log of a run (it has no event `start`)")

@@ -265,7 +265,8 @@ def on_request_line(event: Mapping[str, Any]) -> str:
     parts = [
         f"{count(sum(by_suite.values()), f'{mark} check')} (--{mark}): {', '.join(sorted(by_suite))}"
         for mark, by_suite in event.get("on_request", {}).items()
-    ] + [f"suite {name} (-m {name})" for name in event.get("suites_on_request", ())]
+    ]
+    parts += [f"suite {name} (-m {name})" for name in event.get("suites_on_request", ())]
     return f"on request only: {'; '.join(parts)}" if parts else ""
 
 

@@ -383,12 +383,9 @@ def by_hand(record: Record, session: ClusterSession) -> list[str]:
     where = srun_words(record.node, session) if session.slurm is not None else []
     commands = []
     parts = [finding.part for verdict in record.verdicts for finding in verdict.findings]
-    about = CHECKS.get(record.check)
-    shell = (
-        [about.show]
-        if about and about.show
-        else [session.facts.rooted(probe, probe.by_hand or probe.command) for probe in record.probes]
-    )
+    shell = [session.facts.rooted(probe, probe.by_hand or probe.command) for probe in record.probes]
+    if (about := CHECKS.get(record.check)) and about.show:
+        shell = [about.show]
     shell = [for_parts(command, parts) for command in shell]
     for command in shell or filter(None, [session.last_command(record.node)]):
         if len(command) <= LONG_COMMAND:

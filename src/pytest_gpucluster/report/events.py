@@ -106,13 +106,34 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
     if path.is_char_device():
         raise OSError(errno.EINVAL, "a device is no event log", str(path))
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                event = jsontext.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict):
-                yield event
+        yield from _events(file)
+
+
+def _events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            event = jsontext.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+class GrowingLog:
+    """The event log of a run that may still write it. OSError where it cannot be opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open(encoding="utf-8", errors="replace")
+        self._begun = ""  # a line of which the end is not written yet
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Yield the events that were written since the last call."""
+        *whole, self._begun = (self._begun + self._file.read()).split("\n")
+        return _events(whole)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def read_log(path: Path, **readers: Callable[[dict[str, Any]], None]) -> Run:

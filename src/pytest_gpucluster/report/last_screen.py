@@ -101,11 +101,7 @@ def counts(run: Run) -> str:
 
 def _table(groups: Sequence[FailureGroup], width: int, height: int) -> list[str]:
     """Return the findings below their actions, the hardest first, a line or two for each."""
-    names = [folded(group.nodes) for group in groups]
-    names = [
-        name if len(name) <= width * NODES_SHARE else counted(group.nodes) or name
-        for name, group in zip(names, groups, strict=True)
-    ]
+    names = [_names(group, width * NODES_SHARE) for group in groups]
     wide, check = max(map(len, names)), max(len(group.check) for group in groups)
     lines: list[str] = []
     heading = ""
@@ -120,6 +116,12 @@ def _table(groups: Sequence[FailureGroup], width: int, height: int) -> list[str]
         lines += row
         heading = action
     return lines
+
+
+def _names(group: FailureGroup, room: float) -> str:
+    """Name the nodes of a group; count them where their names are longer than the room."""
+    names = folded(group.nodes)
+    return names if len(names) <= room else counted(group.nodes)
 
 
 def _row(begin: str, group: FailureGroup, width: int) -> list[str]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.report.last_screen import counts
+from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.result import RED
+from pytest_gpucluster.report.run_snapshot import node_acts
 from pytest_gpucluster.report.verdict import judge
 from pytest_gpucluster.report.words import folded
 
@@ -36,11 +38,7 @@ def notice(run: Run, earlier: Run | None, folder: str) -> dict[str, Any] | None:
             new[result.check][result.node] = result.message
         elif result.outcome == "passed" and was is not None and was.outcome in RED:
             healed[result.check][result.node] = ""
-    acts = [
-        f"{act.get('node')} {act.get('result')}: {act.get('problem') or act.get('reason') or ''}".rstrip(": ")
-        for act in run.acts
-        if act.get("event") == "node_result"
-    ]
+    acts = [f"{act.node} {act.result}: {act.reason}".rstrip(": ") for act in node_acts(run)]
     if earlier is not None and not (new or healed or acts):
         return None
     judged = judge(run)
@@ -63,7 +61,7 @@ def _lines(checks: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
     """Yield one line for each check, with its nodes and the message of the first."""
     for check, nodes in sorted(checks.items()):
         message = next(iter(nodes.values())).split("\n")[0].removeprefix(f"{check} on {next(iter(nodes))}: ")
-        yield f"{check} on {folded(node or '(cluster)' for node in nodes)}{': ' if message else ''}{message}"
+        yield f"{check} on {folded(node or CLUSTER for node in nodes)}{': ' if message else ''}{message}"
 
 
 def _text(found: Mapping[str, list[str]]) -> list[str]:

@@ -126,12 +126,13 @@ def recorded(log: Run, where: str = "the event log") -> Recorded:
         items=tuple(_items(log.results).values()),
         metrics=tuple(_metrics(log.results)),
         fit=frozenset(plain(it.node) for it in log.results if log.proofs.nodes.get(one_line(it.node)) == FIT),
-        acts=tuple(_acts(log)),
+        acts=tuple(node_acts(log)),
         user=plain(start.get("user") or ""),
     )
 
 
-def _acts(log: Run) -> Iterator[NodeAct]:
+def node_acts(log: Run) -> Iterator[NodeAct]:
+    """Yield what a run did to nodes in Slurm."""
     for event in log.acts:
         if event.get("event") == "node_result":
             why = plain(event.get("problem") or event.get("reason") or "")

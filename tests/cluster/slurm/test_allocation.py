@@ -128,7 +128,7 @@ def test_sigkill_leaves_nothing(slurm: Slurm, waits: bool) -> None:
 def test_a_job_that_is_queued_after_salloc_was_killed_is_cancelled(
     slurm: Slurm, sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    """As when salloc is killed between its request and slurmctld's answer: nobody knows the id of the job."""
+    """As when salloc is killed between its request and slurmctld's answer: the id of the job is unknown."""
     killed = tmp_path / "salloc"
     killed.write_text(
         "#!/bin/sh\nfor word; do case $word in --job-name=*) name=$word ;; esac; done\n"
