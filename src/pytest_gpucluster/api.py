@@ -1,6 +1,6 @@
 """All that the tests of a site, and suites of other distributions, import. A name is loaded at its first use.
 
-docs/reference.md lists them. A payload, a program that runs on the nodes, imports
+docs/reference/python.md lists them. A payload, a program that runs on the nodes, imports
 `pytest_gpucluster.kit.payloads.prelude` instead, which travels with it.
 """
 

@@ -407,13 +407,6 @@ def test_the_schema_takes_text_without_quotes() -> None:
     validator().validate(yaml.safe_load("nodes: a\nprofile: {extends: h200-8, gpu: {driver: 580, count: 4}}"))
 
 
-def test_the_reference_in_the_docs_is_up_to_date() -> None:
-    written = (ROOT / "docs" / "configuration.md").read_text()
-    assert config.reference() in written, (
-        "docs/configuration.md is behind the models: put `gpucluster schema --markdown` behind its marker"
-    )
-
-
 def test_a_check_is_stated_by_the_patterns_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "prod.yaml").write_text(
         "nodes: a\nrequired: [isolation.cpus, gpu.count]\nnot_applicable: {gpu.*: there are none}\n"

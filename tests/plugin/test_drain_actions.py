@@ -1,6 +1,6 @@
 """What may drain: findings that ask for an action of their own, written by hand, and what never drains.
 
-docs/reference.md has the action of each check; a test compares it with the code.
+The page of each suite has the action of its checks; a test compares it with the code.
 """
 
 from __future__ import annotations

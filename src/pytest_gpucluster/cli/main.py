@@ -303,10 +303,13 @@ def _schema_arguments(parser: argparse.ArgumentParser) -> None:
     other.add_argument(
         "--reference",
         action="store_true",
-        help="print options, markers, fixtures, commands and checks as Markdown",
+        help="print options, markers, commands, fixtures and checks as Markdown",
     )
     other.add_argument(
-        "--pages", type=Path, metavar="FOLDER", help="write the table of checks into the page of each suite"
+        "--pages",
+        type=Path,
+        metavar="FOLDER",
+        help="write the generated parts of the pages below a folder, like docs, between their marks",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
 
@@ -315,7 +318,7 @@ def _schema(args: argparse.Namespace) -> None:
     from pytest_gpucluster.cli import reference as cli_reference  # only here
 
     if args.pages:
-        for page, written in cli_reference.pages(args.pages).items():
+        for page, written in cli_reference.pages(args.pages, _parser()).items():
             changed = page.read_text() != written
             _write(page, written, force=True)
             print(f"{page}: {'written' if changed else 'unchanged'}")

@@ -1,7 +1,6 @@
 """The reference of options, fixtures, markers, commands and checks in Markdown, generated from the code.
 
-`gpucluster schema --reference` prints it, and `--pages` writes the table of checks into the page of each suite; tests
-compare both with docs/.
+`gpucluster schema --reference` prints it, and `--pages` writes its parts between the marks of pages.
 """
 
 from __future__ import annotations
@@ -11,43 +10,71 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpucluster import config
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import HOOKS, Suite, suites
 from pytest_gpucluster.plugin.items import FIXTURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pytest_gpucluster.core.check import CheckDescription
 
-HEAD = """\
-# Reference
-
-`gpucluster schema --reference` prints this page, and a test compares both. [configuration.md](configuration.md) has the
-keys of cluster files and hardware profiles. The page of each suite ([suites](suites)) has thresholds and how to read a
-failure. [ci.md](ci.md) has pytest's exit statuses.
-"""
 STATUSES = (
     "Exit status: 0; 1 for an error; 2 for wrong usage; 3 if `compare` finds that something got worse; "
     "4 for a wrong file; 130 for Ctrl-C."
 )
 
 
+# a part of the reference between its marks in a page
+_PART = re.compile(
+    r"(<!-- (\w+): gpucluster schema --pages [^>]*-->\n).*?(<!-- end of the \2 -->)", re.DOTALL
+)
+
+
 def reference(parser: argparse.ArgumentParser) -> str:
-    """Return the reference as Markdown; `parser` is that of the command gpucluster."""
-    parts = (
-        _options(),
-        _markers(),
-        _fixtures(),
-        _facts(),
-        _api(),
-        _suite(),
-        _commands(parser),
-        _proofs(),
-        _checks(),
-    )
-    return "\n".join((HEAD, *("\n".join(part) for part in parts)))
+    """Return the whole reference as Markdown; `parser` is that of the command gpucluster."""
+    parts = _parts(parser)
+    texts = [f"# Reference: {name}\n\n{part()}" for name, part in parts.items() if name != "keys"]
+    suites_with_checks = sorted({name.partition(".")[0] for name in _all_checks()})
+    texts += [f"# Checks of {suite}\n\n{_checks(suite)}" for suite in suites_with_checks]
+    return "\n".join(texts)
+
+
+def _parts(parser: argparse.ArgumentParser) -> Mapping[str, Callable[[], str]]:
+    return {
+        "options": lambda: _text(_options(), _markers()),
+        "commands": lambda: _text(_commands(parser)),
+        "python": lambda: _text(_fixtures(), _facts(), _api(), _suite()),
+        "keys": config.reference,
+    }
+
+
+def _text(*parts: Iterable[str]) -> str:
+    return "\n".join("\n".join(part) for part in parts).rstrip("\n") + "\n"
+
+
+def filled(page: Path, text: str, parser: argparse.ArgumentParser) -> str:
+    """Return the text of a page with the parts that it has marks for: `checks` are those of the suite of its name."""
+    checks = page.stem.replace("-", "_")
+    parts: dict[str, Callable[[], str]] = {**_parts(parser), "checks": lambda: _checks(checks)}
+
+    def part(found: re.Match[str]) -> str:
+        return f"{found[1]}{parts[found[2]]()}{found[3]}" if found[2] in parts else found[0]
+
+    return _PART.sub(part, text)
+
+
+def pages(folder: Path, parser: argparse.ArgumentParser) -> dict[Path, str]:
+    """Return {page: its text with the generated parts} of each page with marks below a folder. ConfigError without any."""
+    texts = {page: page.read_text() for page in sorted(folder.rglob("*.md"))}
+    found = {page: filled(page, text, parser) for page, text in texts.items() if _PART.search(text)}
+    if not found:
+        raise ConfigError(
+            f"--pages: no page below {folder} has marks like <!-- checks: gpucluster schema --pages docs -->"
+        )
+    return found
 
 
 # --- options of pytest
@@ -106,23 +133,10 @@ def _row(*cells: str) -> str:
 def _markers() -> Iterator[str]:
     from pytest_gpucluster.plugin import marker_lines  # only the reference needs pytest
 
-    pages = {suite.name: suite.page.removeprefix("docs/") for suite in suites()}
+    pages = {suite.name: suite.page.replace("docs/", "../") for suite in suites()}
     yield from ("## Markers", "", "| marker | meaning |", "|---|---|")
     for name, _, about in (line.partition(":") for line in marker_lines()):
         yield _row(f"[`{name}`]({pages[name]})" if name in pages else f"`{name}`", about.strip())
-    yield ""
-
-
-def _proofs() -> Iterator[str]:
-    yield from (
-        "## Proofs",
-        "",
-        "Without a result of each of these, a suite has not proved a node or the cluster.",
-        "",
-    )
-    yield from ("| suite | proof |", "|---|---|")
-    for suite in suites():
-        yield _row(f"`{suite.name}`", ", ".join(f"`{name.partition('.')[2]}`" for name in suite.proof))
     yield ""
 
 
@@ -220,11 +234,10 @@ def _paragraph(part: object) -> str:
 
 
 def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
-    yield from ("## The command gpucluster", "")
     yield STATUSES
     yield ""
     for words, one in leaves(parser):
-        yield from (f"### gpucluster {' '.join(words)}", "", f"{sentence(one.description or '')}", "")
+        yield from (f"## gpucluster {' '.join(words)}", "", f"{sentence(one.description or '')}", "")
         rows = [
             _row(written, _default(action.default), _help(action.help)) for written, action in arguments(one)
         ]
@@ -275,32 +288,28 @@ def arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.A
 # --- checks
 
 
-def _checks() -> Iterator[str]:
-    about = _all_checks()
-    yield from ("## Checks and repairs", "")
-    yield "Each row states what must hold, the usual cause of a failure, what to do, and the action of a failure, which"
-    yield "decides whether it may [drain](drain.md) the node. A failure may state a more specific cause and a milder action, and one"
-    yield "part of it a harder action; a list below the table names the checks that may take a node out of service, and states why"
-    yield "no healthy node fails so."
-    yield ""
-    for suite in sorted({name.partition(".")[0] for name in about}):
-        yield from (
-            f"### Checks of {suite}",
-            "",
-            "| check | what must hold | likely cause | what to do | action |",
-        )
-        yield "|---|---|---|---|---|"
-        for name, one in sorted(about.items()):  # not in the order of imports
-            if name.startswith(f"{suite}."):
-                yield _row(f"`{name}`", _holds(one), one.cause, one.hint, one.action.value)
-        yield ""
-        reasons = [
-            f"- `{name}`: {one.never_healthy}."
-            for name, one in sorted(about.items())
-            if one.never_healthy and name.startswith(f"{suite}.")
-        ]
-        if reasons:
-            yield from ("May take a node out of service; why no healthy node fails so:", "", *reasons, "")
+def _checks(suite: str) -> str:
+    """Return the table of the checks of a suite, its proof, and which of them may take a node out of service."""
+    about = {
+        name.partition(".")[2]: one
+        for name, one in sorted(_all_checks().items())  # not in the order of imports
+        if name.startswith(f"{suite}.")
+    }
+    rows = (
+        _row(f"`{name}`", one.action.value, _holds(one), one.cause, one.hint) for name, one in about.items()
+    )
+    lines = [
+        "| check | action | what must hold | likely cause | what to do |",
+        "|---|---|---|---|---|",
+        *rows,
+    ]
+    proof = [f"`{name.partition('.')[2]}`" for one in suites() if one.name == suite for name in one.proof]
+    if proof:
+        lines += ["", f"Proof of the suite, without which a node is *not proved*: {', '.join(proof)}."]
+    reasons = [f"- `{name}`: {one.never_healthy}." for name, one in about.items() if one.never_healthy]
+    if reasons:
+        lines += ["", "May take a node out of service; why no healthy node fails so:", "", *reasons]
+    return "\n".join(lines) + "\n"
 
 
 def _all_checks() -> Mapping[str, CheckDescription]:
@@ -315,30 +324,3 @@ def _holds(one: CheckDescription) -> str:
     """Return what must hold; a text that begins with a program keeps its name."""
     judged = re.sub("^Judge (that )?", "", one.holds)
     return judged if judged == one.holds else _first_upper(judged)
-
-
-# --- pages of the suites
-
-_BEGIN, _END = "<!-- checks: gpucluster schema --pages docs/suites -->", "<!-- end of the checks -->"
-
-
-def with_checks(page: str, suite: str) -> str:
-    """Return the page of a suite with the table of its checks between the two marks; unchanged without them."""
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    rows = [
-        _row(f"`{name.partition('.')[2]}`", _holds(one), one.action.value, one.cause)
-        for name, one in sorted(_all_checks().items())
-        if name.startswith(f"{suite}.")
-    ]
-    table = "\n".join(("| check | what must hold | action | usual cause |", "|---|---|---|---|", *rows))
-    return f"{before}{begin}\n{table}\n{end}{after}" if end else page
-
-
-def pages(folder: Path) -> dict[Path, str]:
-    """Return {page: its text with the table of checks} of each suite with a page in this folder. ConfigError without any."""
-    known = {folder / f"{suite.name.replace('_', '-')}.md": suite.name for suite in suites()}
-    found = {page: with_checks(page.read_text(), name) for page, name in known.items() if page.exists()}
-    if not found:
-        raise ConfigError(f"--pages: {folder} has no page of a suite, like {next(iter(known)).name}")
-    return found

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpucluster.config.models import SECTIONS, ClusterFile, Profile
 from pytest_gpucluster.config.profile_files import profile_names
-from pytest_gpucluster.core.values import Model, SuiteSection
+from pytest_gpucluster.core.values import SuiteSection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # A YAML 1.2 editor reads these where the loader reads the text: driver: 535, NCCL_IB_DISABLE: 1, comment: true
@@ -88,73 +89,81 @@ def _loosened(part: Any) -> Any:
 
 
 def reference() -> str:
-    """Return the keys of cluster and profile files as Markdown tables."""
+    """Return the keys of cluster and profile files as Markdown tables, each under its path in the file."""
     cluster, profile = schema(), schema("profile")
-    lines = ["## Keys of a cluster file", "", *_table(cluster, cluster["$defs"])]
-    of_cluster = _reachable(cluster, cluster["$defs"], stop="Profile")
-    shared = _shared(of_cluster)
-    for name in [*shared, *of_cluster]:
-        part = cluster["$defs"].get(name) or _loosened(shared[name].model_json_schema())
-        lines += ["", f"### {name}", "", *_described(part, cluster["$defs"], name)]
-    lines += [
-        "",
-        "## Keys of a hardware profile",
-        "",
-        *_described(profile["$defs"]["Profile"], profile["$defs"]),
-    ]
-    of_profile = _reachable(profile["$defs"]["Profile"], profile["$defs"], stop="Profile")
-    for name in (name for name in of_profile if name not in of_cluster):
-        lines += ["", f"### {name}", "", *_described(profile["$defs"][name], profile["$defs"], name)]
-    return "\n".join(lines) + "\n"
+    pages = _Tables({**profile["$defs"], **cluster["$defs"]})
+    pages.add("## Keys of a cluster file", "", {**cluster, "description": ""})
+    pages.add("## Keys of a hardware profile", "profile", profile["$defs"]["Profile"])
+    return "\n".join(pages.lines[1:]) + "\n"
 
 
-def _models(model: type[Model] = Model) -> dict[str, type[Model]]:
-    """Return every model below one, by its name."""
-    found = {model.__name__: model}
-    for one in model.__subclasses__():
-        found |= _models(one)
-    return found
+class _Tables:
+    """Tables of keys. A mapping that the file has at several places, and a key with one meaning in several, have one row."""
 
+    def __init__(self, definitions: dict[str, Any]) -> None:
+        self.lines: list[str] = []
+        self._definitions = definitions
+        self._places: dict[str, str] = {"Profile": "keys-of-a-hardware-profile"}  # definition -> its anchor
+        self._written: dict[str, str] = {}  # row -> path of its table
 
-def _parent(model: type[Model]) -> type[Model] | None:
-    """Return the model with keys that this one extends, if people are to know of it."""
-    above = (one for one in model.__mro__[1:] if issubclass(one, Model))
-    found = next((one for one in above if one.model_fields and not one.__name__.startswith("_")), None)
-    return _parent(found) if found and found.model_fields.keys() == _inherited(found) else found
+    def add(self, heading: str, path: str, part: dict[str, Any]) -> None:
+        """Write one table, and those of the mappings in it that have none yet."""
+        below = dict(self._first_places(path, part))
+        about = part.get("description", "").split("\n\n")[0].replace("\n", " ")
+        own, also = self._rows(path, part)
+        text = " ".join(filter(None, (about, also)))
+        self.lines += ["", heading, *(["", text] if text else [])]
+        self.lines += ["", "| key | value | default | meaning |", "|---|---|---|---|", *own] if own else []
+        for place, name in below.items():
+            self.add(f"### `{place}`", place, self._definitions[name])
 
+    def _first_places(self, path: str, part: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield {path: definition} of the mappings that no table before has."""
+        for key, about in part["properties"].items():
+            for suffix, name in _mappings(about):
+                place = f"{path}.{key}{suffix}".lstrip(".")
+                if self._places.setdefault(name, _anchor(place)) == _anchor(place):
+                    yield place, name
 
-def _inherited(model: type[Model]) -> set[str]:
-    """Return the keys that a model has as its parent has them."""
-    parent = _parent(model)
-    return {key for key in parent.model_fields if key not in model.__annotations__} if parent else set()
+    def _rows(self, path: str, part: dict[str, Any]) -> tuple[list[str], str]:
+        """Return the rows that no table before has, and where the others are."""
+        own: list[str] = []
+        elsewhere: dict[str, list[str]] = {}
+        for key, about in part["properties"].items():
+            row = self._row(key, about, required=key in part.get("required", ()))
+            # two keys without a meaning need not mean the same; the top of the file has no path to refer to
+            place = self._written.setdefault(row, path) if path and about.get("description") else path
+            if place == path:
+                own.append(row)
+            else:
+                elsewhere.setdefault(place, []).append(f"`{key}`")
+        places = (
+            f"{', '.join(keys)} as in [`{place}`](#{_anchor(place)})" for place, keys in elsewhere.items()
+        )
+        return own, f"{'Also' if own else 'Its keys are'} {'; '.join(places)}." if elsewhere else ""
 
-
-def _shared(names: Iterable[str]) -> dict[str, type[Model]]:
-    """Return the models that several sections extend and that are no section themselves."""
-    models = _models()
-    parents = (_parent(models[name]) for name in names)
-    return {one.__name__: one for one in parents if one and one.__name__ not in names}
-
-
-def _described(part: dict[str, Any], definitions: dict[str, Any], name: str = "") -> list[str]:
-    """Return what a model means, and its keys; those that it shares are in the table of its parent."""
-    about = part.get("description", "").split("\n\n")[0].replace("\n", " ")
-    model = _models().get(name)
-    if model is None or (parent := _parent(model)) is None:
-        return [about, "", *_table(part, definitions)]
-    also = f"It also has the keys of [{parent.__name__}](#{parent.__name__.lower()})."
-    own = {key: value for key, value in part["properties"].items() if key not in _inherited(model)}
-    return [about, also, *(["", *_table({**part, "properties": own}, definitions)] if own else [])]
-
-
-def _table(part: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
-    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    for key, about in part["properties"].items():
-        needed = key in part.get("required", ())
-        default = "required" if needed else _default(about.get("default"), about)
+    def _row(self, key: str, about: dict[str, Any], *, required: bool) -> str:
+        mapping = next(_mappings(about), None)
+        shown = f"[`{key}`](#{self._places[mapping[1]]})" if mapping else f"`{key}`"
+        default = "required" if required else _default(about.get("default"), about)
         meaning = about.get("description", "").replace("|", "\\|")
-        lines.append(f"| `{key}` | {_kind(about, definitions)} | {default} | {meaning} |")
-    return lines
+        return f"| {shown} | {_kind(about)} | {default} | {meaning} |"
+
+
+def _anchor(place: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", place.lower())
+
+
+def _mappings(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the definitions of a value's mappings, and how the path of such a mapping continues after the key."""
+    if "$ref" in about:
+        yield "", about["$ref"].rsplit("/", 1)[1]
+    for one in about.get("anyOf", ()):
+        yield from _mappings(one)
+    for suffix, inner in (("[]", about.get("items")), (".NAME", about.get("additionalProperties"))):
+        if isinstance(inner, dict):
+            yield from ((suffix + more, name) for more, name in _mappings(inner))
 
 
 def _default(value: Any, about: dict[str, Any]) -> str:
@@ -163,21 +172,24 @@ def _default(value: Any, about: dict[str, Any]) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def _kind(about: dict[str, Any], definitions: dict[str, Any]) -> str:
+def _kind(about: dict[str, Any]) -> str:
     """Write the type of a value for people."""
     if "$ref" in about:
-        name = about["$ref"].rsplit("/", 1)[1]
-        return f"[{name}](#{name.lower()})" if name != "Profile" else "[profile](#keys-of-a-hardware-profile)"
+        return "mapping"
     if "enum" in about:
         return " or ".join(f"`{choice}`" for choice in about["enum"])
     if "anyOf" in about:
-        kinds = [_kind(one, definitions) for one in about["anyOf"] if one.get("type") != "null"]
+        kinds = [_kind(one) for one in about["anyOf"] if one.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
     if about.get("type") == "array":
-        return f"list of {_kind(about['items'], definitions)}"
+        return f"list of {_kind(about['items'])}".replace("of mapping", "of mappings")
     if about.get("type") == "object":
         inner = about.get("additionalProperties")
-        return f"mapping of {_kind(inner, definitions)}" if isinstance(inner, dict) else "mapping"
+        return (
+            f"mapping of {_kind(inner)}".replace("of mapping", "of mappings")
+            if isinstance(inner, dict)
+            else "mapping"
+        )
     return _scalar(about)
 
 
@@ -187,22 +199,3 @@ def _scalar(about: dict[str, Any]) -> str:
         return str(about["title"])
     names = {"integer": "whole number", "number": "number", "boolean": "true or false"}
     return names.get(kind, "text") if isinstance(kind, str) else "text"
-
-
-def _reachable(part: Any, definitions: dict[str, Any], *, stop: str) -> list[str]:
-    """Return the definitions that a schema refers to, in the order of reading."""
-    found: list[str] = []
-    for name in _references({key: value for key, value in part.items() if key != "$defs"}):
-        if name != stop and name not in found:
-            found += [name, *_reachable(definitions[name], definitions, stop=stop)]
-    return list(dict.fromkeys(found))
-
-
-def _references(part: Any) -> Iterator[str]:
-    if isinstance(part, dict):
-        if "$ref" in part:
-            yield part["$ref"].rsplit("/", 1)[1]
-        part = list(part.values())
-    if isinstance(part, list):
-        for item in part:
-            yield from _references(item)
