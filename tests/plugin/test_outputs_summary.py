@@ -53,7 +53,7 @@ def test_nodes_with_the_same_results_share_a_row_and_bad_ones_come_last() -> Non
         add(run, _record(node), "passed", "")
     add(run, _record("gpu02"), "failed", "7, expected 8")
     add(run, _record(""), "passed", "")
-    lines = outputs.node_table(run)
+    lines = outputs.node_table(run, 80)
     assert lines[-1].split() == ["gpu02", "1", "ok,", "1", "FAILED"]
     assert any(line.startswith("gpu[01,03] (cluster)") for line in lines)
 
@@ -63,7 +63,7 @@ def test_a_suite_that_does_not_apply_is_a_line_and_no_column() -> None:
     add(run, _record("gpu01"), "passed", "")
     add(run, {**_record("gpu01"), "suite": "ray"}, "not applicable", "not applicable: no ray")
     add(run, {**_record(""), "suite": "ray"}, "not applicable", "not applicable: no ray")
-    assert [line.split() for line in outputs.node_table(run)] == [
+    assert [line.split() for line in outputs.node_table(run, 80)] == [
         ["nodes", "gpu"], ["-------", "-----"], ["gpu01", "1", "ok"],
         ["not", "applicable", "here:", "ray", "(-v", "says", "why)"],
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_metrics_say_where_their_ends_were_measured() -> None:
             "passed",
             "",
         )
-    row = outputs.metric_table(run)[-1].split()
+    row = outputs.metric_table(run, 80)[-1].split()
     assert row == ["busbw", "GB/s", "3", "27.5", "gpu02", "360", "361.5", "gpu03"]
 
 
@@ -86,7 +86,7 @@ def test_a_single_value_is_printed_once() -> None:
     run = Run()
     metric = {"name": "busbw", "value": 360.0, "unit": "GB/s", "device": ""}
     add(run, _record("gpu01", metrics=[metric]), "passed", "")
-    assert outputs.metric_table(run)[-1].split() == ["busbw", "GB/s", "1", "360", "gpu01"]
+    assert outputs.metric_table(run, 80)[-1].split() == ["busbw", "GB/s", "1", "360", "gpu01"]
 
 
 def test_coverage_counts_what_was_not_judged() -> None:
@@ -138,7 +138,7 @@ def test_tables_of_suites_are_in_the_order_of_their_places_with_each_note_once()
     add(run, _record("gpu02", cells=[_put("b", "z", "4", (1, 2), "late")]), "passed", "")
     add(run, _record("gpu02", cells=[_put("c", "x", "6", (2, 0))]), "passed", "")
     add(run, _record("gpu02", cells=[{**_put("r", "c", "5", (0, 0)), "title": "Latency"}]), "passed", "")
-    assert outputs.suite_tables(run) == [
+    assert outputs.suite_tables(run, 80) == [
         [
             "Bandwidth",
             "    x    y      z",
@@ -180,8 +180,8 @@ def test_the_table_of_metrics() -> None:
         "whole     C       1    4      gpu01",
     ]
     flat = "flat      C       2    1      gpu01 a      1         1      gpu01 b"
-    assert outputs.metric_table(run) == [*head, flat, *rest]
-    assert outputs.metric_table(Run()) == []
+    assert outputs.metric_table(run, 80) == [*head, flat, *rest]
+    assert outputs.metric_table(Run(), 80) == []
 
 
 def _of_every_end() -> Run:
@@ -223,14 +223,14 @@ def test_the_table_of_nodes_has_the_worst_at_its_end_and_a_bound() -> None:
     for place in range(1, 41):
         for _ in range(place):
             add(run, _record(f"gpu{place:02}"), "failed" if place == 7 else "passed", "")
-    lines = outputs.node_table(run)
+    lines = outputs.node_table(run, 80)
     assert len(lines) == 2 + outputs.MAX_ROWS + 1
     assert lines[-2].split() == ["gpu07", "7", "FAILED"]
     assert lines[-1] == "and 25 more kinds of nodes: see report.html"
 
 
 def test_the_table_of_nodes() -> None:
-    assert outputs.node_table(_of_every_end()) == [
+    assert outputs.node_table(_of_every_end(), 80) == [
         "nodes       gpu            os    run",
         "----------  -------------  ----  -------",
         "gpu02       2 ok           -     -",
@@ -243,11 +243,29 @@ def test_the_table_of_nodes() -> None:
         "(cluster)   -              -     1 ERROR",
         "not applicable here: ray (-v says why)",
     ]
-    assert outputs.node_table(Run()) == []
+    assert outputs.node_table(Run(), 80) == []
     run = Run()
     add(run, _record("gpu01", "ray"), "not applicable", "not applicable: y")
     add(run, _record("gpu01", "mpi"), "not applicable", "not applicable: y")
-    assert outputs.node_table(run) == ["not applicable here: mpi, ray (-v says why)"]
+    assert outputs.node_table(run, 80) == ["not applicable here: mpi, ray (-v says why)"]
+
+
+def test_nodes_by_suites_without_room_for_columns() -> None:
+    run = Run()
+    for node in ("gpu01", "gpu02", "gpu03"):
+        for suite in ("gpu", "os", "fabric"):
+            add(run, _record(node, suite), "failed" if (node, suite) == ("gpu02", "os") else "passed", "")
+    add(run, _record("", "nccl"), "passed", "")
+    assert outputs.node_table(run, 34) == [
+        "suite    nodes",
+        "-------  -----------------------",
+        "fabric   3 nodes: 1 ok",
+        "gpu      3 nodes: 1 ok",
+        "nccl     (cluster): 1 ok",
+        "os       2 nodes: 1 ok; gpu02: 1",
+        "         FAILED",
+    ]
+    assert outputs.node_table(run, 40)[2] == "fabric   gpu[01-03]: 1 ok"
 
 
 def test_coverage_of_every_end() -> None:

@@ -99,7 +99,7 @@ def test_what_got_worse_has_a_line_each() -> None:
 
 
 def test_the_table_has_a_row_for_each_metric() -> None:
-    assert COMPARISON.table() == [
+    assert COMPARISON.table(120) == [
         "metric    unit    n    fleet now    fleet before    runs    furthest          now    own before    change",
         "--------  ------  ---  -----------  --------------  ------  ----------------  -----  ------------  --------",
         "alerts    alerts  1    3            -               0       (cluster)         3      1             +200.0%",
@@ -110,17 +110,17 @@ def test_the_table_has_a_row_for_each_metric() -> None:
 
 def test_the_table_counts_what_is_as_it_was() -> None:
     still = replace(COMPARISON, changes=(change("gpu03", "same", value=478.0, distance=0.0), CHANGES[1]))
-    assert len(still.table()) == 4
-    short = still.table(constant=False, more="--all")
+    assert len(still.table(120)) == 4
+    short = still.table(120, constant=False, more="--all")
     assert [line.split()[0] for line in short] == ["metric", "--------", "power", "1"]
     assert short[-1] == "1 more metrics are as they were (--all shows them)"
-    assert replace(still, changes=still.changes[:1]).table(constant=False) == [
+    assert replace(still, changes=still.changes[:1]).table(120, constant=False) == [
         "1 more metrics are as they were (-v shows them)"
     ]
-    assert replace(still, changes=()).table() == []
+    assert replace(still, changes=()).table(120) == []
     new = change(kind="new", level=None, distance=None)
     gone = change(kind="gone", value=math.nan)
-    assert replace(still, changes=(new, gone)).table() == []
+    assert replace(still, changes=(new, gone)).table(120) == []
 
 
 def test_the_page_gets_every_metric_the_worst_first() -> None:
@@ -351,7 +351,7 @@ def test_nought_is_a_value() -> None:
     comparison = replace(
         COMPARISON, changes=(none, replace(none, fleet=FleetHistory(0.0, 2.0, 4))), turned=()
     )
-    assert [line.split() for line in comparison.table()[2:]] == [
+    assert [line.split() for line in comparison.table(120)[2:]] == [
         ["alerts", "2", "0", "1", "4", "gpu01", "0", "0", "-"]
     ]
     assert [row.metric.value for row in comparison.for_html().rows] == [0.0, 0.0]

@@ -228,7 +228,7 @@ def test_a_table_of_a_suite_is_in_its_order_and_has_its_notes_below() -> None:
     for row, column, text, note, place in put:
         cell = {"title": "matrix", "row": row, "column": column, "text": text, "note": note, "place": place}
         run.take({"event": "result", "suite": "matrix", "node": "", "outcome": "passed", "cells": [cell]})
-    (table,) = suite_tables(run)
+    (table,) = suite_tables(run, 200)
     assert [line.split() for line in table] == [
         ["matrix"],
         ["CPU", "MPI"],
@@ -237,7 +237,7 @@ def test_a_table_of_a_suite_is_in_its_order_and_has_its_notes_below() -> None:
         ["mpirun", "fails", "[1]"],
         ["[1]", "no", "PMI"],
     ]
-    assert not suite_tables(read_run([]))
+    assert not suite_tables(read_run([]), 200)
 
 
 # --- on virtual nodes

@@ -11,6 +11,7 @@ import statistics
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import config
@@ -141,7 +142,7 @@ def compare(args: argparse.Namespace) -> int:
         return WORSE if comparison.lines() else 0
     _print(f"A  {_about(earlier)}" if args.a is not None else comparison.head)
     _print(f"B  {_about(later)}")
-    for line in ("", *comparison.table(constant=args.all, more="--all"), ""):
+    for line in ("", *comparison.table(get_terminal_size().columns, constant=args.all, more="--all"), ""):
         _print(line)
     for word, lines in (("", comparison.lines()), ("better: ", [it.text for it in comparison.better])):
         for line in lines:

@@ -26,11 +26,12 @@ from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.last_screen import closing, colour_of
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_folder import runs_in_reasons
+from pytest_gpucluster.report.tables import wrapped
 from pytest_gpucluster.report.waivers import expired
 from pytest_gpucluster.report.words import count
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
     from pytest_gpucluster.plugin.reporting import EqualFailures
     from pytest_gpucluster.plugin.session import ClusterSession
@@ -378,7 +379,10 @@ class Hooks:
         session = self.session
         label = " (SIMULATED)" if session.cluster.simulated else ""
         terminalreporter.section(f"cluster {session.cluster.name}{label}")
-        for line in summary(session, self.log.model, verbose=self.config.get_verbosity() > 0):
+        lines: Iterable[str] = summary(session, self.log.model, verbose=self.config.get_verbosity() > 0)
+        if terminalreporter.isatty:  # a file is searched by whole lines
+            lines = wrapped(lines, get_terminal_size().columns)
+        for line in lines:
             terminalreporter.write_line(clean(line))
         for message in session.messages:
             terminalreporter.write_line(clean(f"ERROR: {message}"), red=True)

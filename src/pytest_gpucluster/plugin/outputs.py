@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import statistics
+import sys
 import threading
 from collections import Counter, defaultdict
 from datetime import date
@@ -18,7 +19,6 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tabulate import tabulate
 
 from pytest_gpucluster import GROUP, __version__
 from pytest_gpucluster.cluster import signals
@@ -42,9 +42,10 @@ from pytest_gpucluster.report.junit import shell_property
 from pytest_gpucluster.report.proof import CLUSTER, NOT_PROVED
 from pytest_gpucluster.report.run_folder import EVENTS, LATEST
 from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.report.tables import table
 from pytest_gpucluster.report.verdict import ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
-from pytest_gpucluster.report.words import folded, number, remark_lines
+from pytest_gpucluster.report.words import folded, number, remark_lines, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -168,6 +169,8 @@ UNJUDGED = ("not checked", "not applicable")
 MAX_NAMES = 4
 MAX_CURVES = 8
 MAX_ROWS = 15  # of nodes by suites
+NODES_SHARE = 4  # names of nodes have this part of the width; more of them are counted
+EMPTY = "-"  # a cell without a result
 NO_EXPECTATION = "the cluster file states "  # as checks say why they do not apply
 MAX_PROBLEMS, MAX_UNJUDGED, MAX_WARNINGS = 10, 20, 20  # lines
 
@@ -186,10 +189,10 @@ def classify(report: pytest.TestReport) -> str | None:
     return "passed" if report.when == "call" else None
 
 
-def node_table(run: Run) -> list[str]:
+def node_table(run: Run, width: int) -> list[str]:
     """Draw nodes by suites; nodes with the same cells share a row. Bad rows come last, nearest to the prompt.
 
-    Suites of which nothing applies share one line below.
+    A table without room has a row for each suite. Suites of which nothing applies share one line below.
     """
     suites = [suite for suite in run.suites if any(_applies(row.get(suite)) for row in run.counts.values())]
     rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
@@ -198,11 +201,26 @@ def node_table(run: Run) -> list[str]:
             rows[tuple(cell(by_suite.get(suite, Counter())) for suite in suites)].append(node)
     ordered = sorted(rows.items(), key=lambda row: any("FAILED" in c or "ERROR" in c for c in row[0]))
     left_out = max(0, len(ordered) - MAX_ROWS)
-    body = [(folded(nodes), *cells) for cells, nodes in ordered[left_out:]]
-    table = tabulate(body, headers=("nodes", *suites), disable_numparse=True).splitlines() if body else []
-    table += [f"and {left_out} more kinds of nodes: see report.html"] if left_out else []
+    body = [(short(nodes, width // NODES_SHARE), *cells) for cells, nodes in ordered[left_out:]]
+    drawn = table(("nodes", *suites), body, sys.maxsize)
+    if drawn and max(map(len, drawn)) > width:
+        left_out, drawn = 0, table(("suite", "nodes"), _by_suite(run, suites, width), width)
+    drawn += [f"and {left_out} more kinds of nodes: see report.html"] if left_out else []
     aside = ", ".join(suite for suite in run.suites if suite not in suites)
-    return [*table, f"not applicable here: {aside} (-v says why)"] if aside else table
+    return [*drawn, f"not applicable here: {aside} (-v says why)"] if aside else drawn
+
+
+def _by_suite(run: Run, suites: Iterable[str], width: int) -> Iterator[tuple[str, str]]:
+    """Yield each suite with its cells and their nodes: 'gpu[01-03]: 31 ok; gpu04: 30 ok, 1 FAILED'."""
+    for suite in suites:
+        alike: dict[str, list[str]] = defaultdict(list)
+        for node, by_suite in run.counts.items():
+            if (found := cell(by_suite.get(suite, Counter()))) != EMPTY:
+                alike[found].append(node)
+        yield (
+            suite,
+            "; ".join(f"{short(nodes, width // NODES_SHARE)}: {found}" for found, nodes in alike.items()),
+        )
 
 
 def _applies(counter: Counter[str] | None) -> bool:
@@ -210,7 +228,7 @@ def _applies(counter: Counter[str] | None) -> bool:
     return counter is not None and counter.total() > counter["not applicable"]
 
 
-def metric_table(run: Run) -> list[str]:
+def metric_table(run: Run, width: int) -> list[str]:
     """Draw one row per metric: how many values, least, median and greatest, and where the ends were measured."""
     found: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
     for result in run.results:
@@ -221,18 +239,18 @@ def metric_table(run: Run) -> list[str]:
     rows = []
     for (name, unit), values in sorted(found.items()):
         low, high = min(values), max(values)
-        spread: tuple[str, ...] = ()  # one value needs no range
+        spread: tuple[str, ...] = ("", "", "")  # one value needs no range
         if len(values) > 1:
             middle = statistics.median(value for value, _ in values)
             spread = (number(middle), number(high[0]), high[1])
         rows.append((name, unit, len(values), number(low[0]), low[1], *spread))
     headers = ("metric", "unit", "n", "min", "at", "median", "max", "at")
-    return tabulate(rows, headers=headers, disable_numparse=True).splitlines() if rows else []
+    return table(headers, rows, width)
 
 
-def suite_tables(run: Run) -> list[list[str]]:
+def suite_tables(run: Run, width: int) -> list[list[str]]:
     """Draw the tables that suites have filled; rows and columns by their place, notes below."""
-    return [[title, *draw_cells(cells)] for title, cells in run.cells.items()]
+    return [[title, *draw_cells(cells, width)] for title, cells in run.cells.items()]
 
 
 def only_reason(run: Run) -> str:
@@ -286,7 +304,7 @@ def coverage(run: Run) -> str:
     return f"coverage: {', '.join(parts)}"
 
 
-def draw_cells(cells: Iterable[dict[str, Any]]) -> list[str]:
+def draw_cells(cells: Iterable[dict[str, Any]], width: int) -> list[str]:
     """Draw one table of cells (row, column, text, note, place), each note once below it."""
     known = list(cells)
     rows = list(dict.fromkeys(put["row"] for put in sorted(known, key=lambda put: put["place"][0])))
@@ -299,8 +317,10 @@ def draw_cells(cells: Iterable[dict[str, Any]]) -> list[str]:
         for put in ordered
     }
     lines = [(row, *(texts.get((row, column), "") for column in columns)) for row in rows]
-    table = tabulate(lines, headers=("", *columns), disable_numparse=True).splitlines()
-    return [*table, *(f"[{number}] {note}" for number, note in enumerate(notes, 1))]
+    return [
+        *table(("", *columns), lines, width),
+        *(f"[{number}] {note}" for number, note in enumerate(notes, 1)),
+    ]
 
 
 def cell(counter: Counter[str]) -> str:
@@ -315,7 +335,8 @@ def cell(counter: Counter[str]) -> str:
         "not tested": "not tested",
     }
     return (
-        ", ".join(f"{counter[outcome]} {word}" for outcome, word in shown.items() if counter[outcome]) or "-"
+        ", ".join(f"{counter[outcome]} {word}" for outcome, word in shown.items() if counter[outcome])
+        or EMPTY
     )
 
 
@@ -339,12 +360,14 @@ def header(session: ClusterSession, without_section: Sequence[str] = ()) -> list
 
 def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str]:
     """Yield nodes by suites, the metrics, what was not covered, and what was not tested."""
-    tables = (node_table(run), metric_table(run) if verbose else [], *suite_tables(run))
-    for table in filter(None, tables):
-        yield from (*table, "")
+    width = get_terminal_size().columns
+    tables = (node_table(run, width), metric_table(run, width) if verbose else [], *suite_tables(run, width))
+    for lines in filter(None, tables):
+        yield from (*lines, "")
     for curve in run.curves[:MAX_CURVES]:
-        width = min(100, get_terminal_size().columns)
-        yield from draw(curve["points"], width=width, title=f"{curve['title']}: bus bandwidth, GB/s")
+        yield from draw(
+            curve["points"], width=min(100, width), title=f"{curve['title']}: bus bandwidth, GB/s"
+        )
         yield ""
     yield from unjudged_lines(run, "not applicable") if verbose else ()
     yield from unjudged_lines(run, "not checked")[:MAX_UNJUDGED]
@@ -430,7 +453,9 @@ class HistoryWriter:
         if found is not None:
             terminalreporter.section("history")
             verbose = terminalreporter.verbosity > 0
-            for line in (found.head, *(["", *found.table(constant=verbose), ""] if found.against else [])):
+            width = get_terminal_size().columns
+            compared = ["", *found.table(width, constant=verbose), ""] if found.against else []
+            for line in (found.head, *compared):
                 write(line)
             for line in found.lines():
                 write(line, yellow=True)

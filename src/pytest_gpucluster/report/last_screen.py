@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.verdict import judge, ordered
-from pytest_gpucluster.report.words import count, counted, folded, for_nodes, to_do
+from pytest_gpucluster.report.words import count, folded, for_nodes, short, to_do
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +101,7 @@ def counts(run: Run) -> str:
 
 def _table(groups: Sequence[FailureGroup], width: int, height: int) -> list[str]:
     """Return the findings below their actions, the hardest first, a line or two for each."""
-    names = [_names(group, width * NODES_SHARE) for group in groups]
+    names = [short(group.nodes, width * NODES_SHARE) for group in groups]
     wide, check = max(map(len, names)), max(len(group.check) for group in groups)
     lines: list[str] = []
     heading = ""
@@ -116,12 +116,6 @@ def _table(groups: Sequence[FailureGroup], width: int, height: int) -> list[str]
         lines += row
         heading = action
     return lines
-
-
-def _names(group: FailureGroup, room: float) -> str:
-    """Name the nodes of a group; count them where their names are longer than the room."""
-    names = folded(group.nodes)
-    return names if len(names) <= room else counted(group.nodes)
 
 
 def _row(begin: str, group: FailureGroup, width: int) -> list[str]:

@@ -12,12 +12,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tabulate import tabulate
-
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.metric_direction import NEITHER, MetricTrend, rule_of
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.run_snapshot import RED, ItemMetric
+from pytest_gpucluster.report.tables import table
 from pytest_gpucluster.report.words import number
 
 if TYPE_CHECKING:
@@ -208,7 +207,7 @@ class Comparison:
         left = f"; {few} vary too much to be judged by so few runs" if few else ""
         return f"history: {judged} metrics could be compared, none got worse{left}" if judged else ""
 
-    def table(self, *, constant: bool = True, more: str = "-v") -> list[str]:
+    def table(self, width: int, *, constant: bool = True, more: str = "-v") -> list[str]:
         """Draw one row a metric: the fleet now and before, and the node that is furthest from its own past.
 
         `constant` False leaves out what is as it was, but for a line that counts it and names the option `more`.
@@ -225,8 +224,8 @@ class Comparison:
             drawn.append(_row(name, unit, changes))
         shown = ["metric", "unit", "n", "fleet now", "fleet before", "runs"]
         shown += ["furthest", "now", "own before", "change"]
-        table = tabulate(drawn, headers=shown, disable_numparse=True).splitlines() if drawn else []
-        return [*table, f"{alike} more metrics are as they were ({more} shows them)"] if alike else table
+        lines = table(shown, drawn, width)
+        return [*lines, f"{alike} more metrics are as they were ({more} shows them)"] if alike else lines
 
     def for_html(self) -> ShownComparison:
         """Return the same for the HTML report: each node beside its own median and the fleet's."""

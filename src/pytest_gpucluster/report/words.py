@@ -12,7 +12,7 @@ from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.report.proof import CLUSTER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pytest_gpucluster.report.run_model import FailureGroup, Run
 
@@ -27,6 +27,12 @@ def folded(nodes: Iterable[str]) -> str:
     real = [name for name in names if name != CLUSTER]
     parts = [hostlist.shown(real)] if real else []
     return " ".join(parts + ([CLUSTER] if len(real) < len(names) else []))
+
+
+def short(nodes: Collection[str], room: float) -> str:
+    """Name nodes; count them where their names are longer than the room."""
+    names = folded(nodes)
+    return names if len(names) <= room or names == CLUSTER else counted(nodes)
 
 
 def for_nodes(text: str, nodes: Iterable[str]) -> str:

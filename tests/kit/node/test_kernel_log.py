@@ -1248,3 +1248,19 @@ def test_what_begins_a_log(first: str, lines: int, *, good: bool) -> None:
 def test_lines_that_almost_are_of_a_kind(text: str, kind: str) -> None:
     found = rule_of(text)
     assert (found.kind if found else "") == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "loaded", "words"),
+    [
+        ("nvrm", "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed!", 900.0, "before the driver was loaded again"),
+        ("mce", "mce: [Hardware Error]: Machine check: Processor context corrupt", None, "of the boot before"),
+    ],
+)
+def test_a_line_that_a_repair_has_ended_says_so(
+    kind: str, text: str, loaded: float | None, words: str
+) -> None:
+    event = Event(kind, 1, 30.0, 30.0, text, 7)
+    verdict = judged(KernelLog("dmesg", 900, 0.0, None, (event,), now=9000.0, loaded=loaded))
+    shown = [it.measured for it in (*verdict.findings, *verdict.advisories)]
+    assert words in shown[0]

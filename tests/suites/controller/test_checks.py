@@ -261,6 +261,16 @@ def test_a_failure_has_the_cause_and_hint_of_its_error() -> None:
     assert undated.measured == "at an unknown time: Can't save state, x"
 
 
+def test_a_warning_of_a_log_says_what_has_happened_since() -> None:
+    prolog = "error: Prolog or job env setup failure on node gpu02, draining the node"
+    log = ControllerLog({"gpu02": errors(prolog, HOUR), "": errors("error: Can't save state, x", HOUR)})
+    (repaired,) = checks.reported(log, "gpu02", IDLE, CONFIG).advisories
+    assert repaired.measured.endswith("; before the last repair: the node is in service again")
+    assert checks.reported(log, "gpu02", DRAINED, CONFIG).findings[0].measured.startswith("1 h ago: Prolog")
+    (ended,) = checks.errors(log, CONFIG).advisories
+    assert ended.measured.endswith("; repeated every 300 s while it lasts, and not since")
+
+
 def test_a_log_that_was_not_read_is_not_checked() -> None:
     log = ControllerLog(problem="slurmctld's log: cannot be read")
     assert checks.errors(log, CONFIG).outcome is Outcome.NOT_CHECKED

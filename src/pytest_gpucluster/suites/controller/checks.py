@@ -303,7 +303,21 @@ def _judged(
             fails = _does_not_run(found[-1], in_service=in_service) or _fails(
                 known, age, run_age, config, in_service=in_service
             )
-            yield (Finding if fails else Advisory)(what, _shown(found, age), "no such line")
+            words = _shown(found, age)
+            yield (
+                Finding(what, words, "no such line")
+                if fails
+                else Advisory(what, f"{words}{_since(known, age)}", "no such line")
+            )
+
+
+def _since(known: KnownError, age: float | None) -> str:
+    """Say what has happened since a line that no longer fails the check; '' where its log does not say."""
+    if known.fails == "drained":  # a node in service was returned to service
+        return "; before the last repair: the node is in service again"
+    if known.fails == "lasting" and age is not None:
+        return f"; repeated every {known.repeats} s while it lasts, and not since"
+    return ""
 
 
 def _telling(errors: Sequence[LogError], *, in_service: bool) -> Iterator[LogError]:

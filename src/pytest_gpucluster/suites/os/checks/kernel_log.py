@@ -132,10 +132,13 @@ def _judged(event: Event, measured: str, log: KernelLog, stalls: Stalls) -> Iter
         return  # gpu.xid judges Xids, and the messages around them
     answer = _ANSWERS[rule.answered_by](event, log) if rule.answered_by else _UNKNOWN
     part = _part(event, log)
-    if answer.confirmed is None and rule.never_healthy and not _of_earlier(event, log):
-        answer = StateAnswer(True, rule.never_healthy)
-    if answer.confirmed is None and rule.gave_up and not _is_used_again(event, log):
-        answer = StateAnswer(True, f"{rule.gave_up}; the present state is not known", Action.MONITOR)
+    if answer.confirmed is None and rule.never_healthy:
+        earlier = _of_earlier(event, log)
+        answer = StateAnswer(None, earlier) if earlier else StateAnswer(True, rule.never_healthy)
+    if answer.confirmed is None and rule.gave_up:
+        again = _is_used_again(event, log)
+        lasting = f"{rule.gave_up}; the present state is not known"
+        answer = StateAnswer(None, again) if again else StateAnswer(True, lasting, Action.MONITOR)
     if answer.confirmed:
         where = stalls.of_server(event.server) if event.kind == STALL else ""
         fault = (
@@ -181,22 +184,29 @@ def _part(event: Event, log: KernelLog) -> str:
 _PCI_FUNCTION = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?"
 
 
-def _of_earlier(event: Event, log: KernelLog) -> bool:
-    """Return whether a line is about what was before: the last boot, or the driver before it was loaded again."""
-    if event.kind == "mce":
-        return event.last is not None and event.last < FIRST_MINUTE
-    return event.kind == "nvrm" and log.reloaded_after(event)
+_RELOADED = "before the driver was loaded again"
 
 
-def _is_used_again(event: Event, log: KernelLog) -> bool:
-    """Return whether a later line says that the driver of GPUs, or a device that the event names, works again."""
-    later = (one for one in log.of(RECOVERED) if one.line > event.line)
-    # pages of memory: a test gave them up, or the driver of GPUs with an Xid, which gpu.xid judges
+def _of_earlier(event: Event, log: KernelLog) -> str:
+    """Say what a line was before: the last boot, or the driver's last start; '' for a line of now."""
     if event.kind == "mce":
-        return bool(log.of(INJECTED)) or any(_together(event, one.event) for one in log.xids)
-    return log.reloaded_after(event) or any(
-        one.device and re.search(rf"\b{re.escape(one.device)}\b", event.text.lower()) for one in later
-    )
+        return "of the boot before" if event.last is not None and event.last < FIRST_MINUTE else ""
+    return _RELOADED if event.kind == "nvrm" and log.reloaded_after(event) else ""
+
+
+def _is_used_again(event: Event, log: KernelLog) -> str:
+    """Say which later line shows that the driver of GPUs, or a device that the event names, works again; '' for none."""
+    if event.kind == "mce":  # pages of memory
+        given_up = any(_together(event, one.event) for one in log.xids)
+        why = "by the driver of GPUs, whose Xid gpu.xid judges" if given_up else "by a test"
+        return f"given up {why}" if given_up or log.of(INJECTED) else ""
+    if log.reloaded_after(event):
+        return _RELOADED
+    for later in log.of(RECOVERED):
+        named = later.device and re.search(rf"\b{re.escape(later.device)}\b", event.text.lower())
+        if later.line > event.line and named:
+            return f"before it worked again: {later.text[:SHOWN]}"
+    return ""
 
 
 TOGETHER = 10.0  # seconds between lines of one event, as of a device that a person takes away and of its slot or dock
