@@ -9,8 +9,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cli import main as cli
-from pytest_gpucluster.cli.watch import progress
-from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,18 +42,6 @@ BEGUN = [
     event("nodes", selected=[f"gpu0{n}" for n in range(1, 9)]),
     event("selection", nodes=[f"gpu0{n}" for n in range(1, 9)], items=8, required=[]),
 ]
-
-
-def test_the_line_has_items_time_left_and_what_failed() -> None:
-    run = read_run([*BEGUN, *(result(f"gpu0{n}") for n in range(1, 6)), result("gpu06", "failed")])
-    assert progress(run, START + 60) == (
-        "20261127T020000-1: 8 nodes, for 1 min, 6 of 8 items (75%), about 20 s left, failed: gpu.count on gpu06"
-    )
-    assert (
-        progress(read_run(BEGUN), START)
-        == "20261127T020000-1: 8 nodes, for 0 s, 0 of 8 items (0%), no failure"
-    )
-    assert progress(read_run(BEGUN[:2]), START).endswith("for 0 s, 0 items, no failure")
 
 
 def test_a_log_that_grows_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

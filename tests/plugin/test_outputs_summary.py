@@ -216,6 +216,9 @@ def test_checks_without_an_expectation_are_named_once() -> None:
     assert outputs.without_expectation(run) == [
         "no expectation in the cluster file: os.mounts, os.uptime (gpucluster init --from-nodes drafts what most nodes have)"
     ]
+    assert outputs.without_expectation(run, {"os"}) == [
+        "no expectation in the cluster file: os.mounts, os.uptime"
+    ]
 
 
 def test_the_table_of_nodes_has_the_worst_at_its_end_and_a_bound() -> None:

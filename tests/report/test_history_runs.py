@@ -65,7 +65,13 @@ def nights(_session_sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) 
             (folder / name).mkdir()
             options = (f"--cluster={cluster}", f"--nodes={THREE}", "-p", "no:cacheprovider")
             runs.append(
-                run_pytest(folder / name, *options, where=(SUITE,), env=sandbox.env, timeout=DEADLINE)
+                run_pytest(
+                    folder / name,
+                    *options,
+                    where=(SUITE,),
+                    env={**sandbox.env, "COLUMNS": "160"},
+                    timeout=DEADLINE,
+                )
             )
             sandbox.fault("slow_node", SLOWER, factor=0.92)
         yield Nights(runs[0], runs[1], history)

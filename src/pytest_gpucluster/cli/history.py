@@ -23,7 +23,7 @@ from pytest_gpucluster.core.text import some
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.regression import fold, share, when
-from pytest_gpucluster.report.words import number
+from pytest_gpucluster.report.words import count, number
 
 if TYPE_CHECKING:
     import argparse
@@ -343,7 +343,7 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
         )
         return
     note = " (SIMULATED)" if simulated else ""
-    _print(f"cluster {cluster}{note}, {args.node}: the last {len(runs)} runs\n")
+    _print(f"cluster {cluster}{note}, {args.node}: the last {count(len(runs), 'run')}\n")
     rows = [
         (
             past.run,
@@ -388,11 +388,11 @@ def _node_metrics(metrics: Sequence[MetricHistory], args: argparse.Namespace) ->
         _print("")
         _table((*columns, "old to new"), lines)
     if alike := len(metrics) - len(shown):
-        _print(f"{alike} more metrics were the same in all these runs (--all shows them)")
+        _print(f"{alike} more metrics did not change in these runs (--all shows them)")
 
 
 def _constant(one: MetricHistory) -> bool:
-    return len(one.values) > 1 and len({value for value, _ in one.values}) == 1
+    return len({value for value, _ in one.values}) == 1
 
 
 def _metric_row(one: MetricHistory) -> tuple[str, ...]:

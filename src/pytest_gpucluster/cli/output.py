@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import GpuClusterError
@@ -46,10 +48,16 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows below their headers."""
+    """Print rows below their headers; on a terminal without room for them, the columns follow one another."""
     from tabulate import tabulate  # slow to import
 
-    print(tabulate(list(rows), headers=headers, tablefmt="plain", disable_numparse=True))
+    from pytest_gpucluster.report.tables import table
+
+    known, columns = list(rows), get_terminal_size().columns
+    text = tabulate(known, headers=headers, tablefmt="plain", disable_numparse=True)
+    if sys.stdout.isatty() and max(map(len, text.splitlines()), default=0) > columns:
+        text = "\n".join(table(headers, known, columns))
+    print(text)
 
 
 def _finite(value: Any) -> Any:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.report.run_model import Run
 
-FIRST = 5  # results before a time left is stated
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpucluster watch`."""
@@ -36,6 +34,7 @@ def watch(args: argparse.Namespace) -> None:
     """Print the progress of a run until it ends, then its verdict."""
     from pytest_gpucluster.report.events import GrowingLog  # the other commands need no reports
     from pytest_gpucluster.report.last_screen import closing
+    from pytest_gpucluster.report.progress import progress
     from pytest_gpucluster.report.run_folder import newest_log
     from pytest_gpucluster.report.run_model import read_run
 
@@ -65,23 +64,3 @@ def _is_running(run: Run, path: Path) -> bool:
     from pytest_gpucluster.report.run_folder import is_written
 
     return is_written(path) if run.start else path.exists()
-
-
-def progress(run: Run, now: float) -> str:
-    """Write how far a run is: its time, its items, what is left at its pace so far, and what has failed."""
-    from pytest_gpucluster.core.units import format_duration
-    from pytest_gpucluster.report.verdict import ordered
-    from pytest_gpucluster.report.words import folded
-
-    done, of = len(run.results), run.items
-    seconds = max(0.0, now - (run.began or now))
-    share = f"{done:,} of {of:,} items ({done / of:.0%})" if of else f"{done:,} items"
-    words = [
-        f"{run.start.get('run', 'run')}: {len(run.selected)} nodes, for {format_duration(round(seconds))}",
-        share,
-    ]
-    if of and FIRST <= done < of:
-        words.append(f"about {format_duration(round(seconds / done * (of - done)))} left")
-    failures = [f"{group.check} on {folded(group.nodes)}" for group in ordered(run)]
-    words.append(f"failed: {'; '.join(failures)}" if failures else "no failure")
-    return ", ".join(words)

@@ -66,6 +66,7 @@ Judgement = Iterator[_Item]
 class Verdict:
     """The result of one check on one node. `action` is the most severe that a finding requires.
 
+    shown_by: the smallest command that shows the failure again, where the check knows one.
     never_healthy: why no healthy node fails with a repair as its action. TypeError if a failure with a repair lacks it.
     """
 
@@ -81,6 +82,7 @@ class Verdict:
     setting: str = ""  # of all findings that name none
     never_healthy: str = ""
     remarks: tuple[Remark, ...] = ()
+    shown_by: str = ""
 
     def __post_init__(self) -> None:
         actions = (self.action, *(finding.action for finding in self.findings))
@@ -100,7 +102,7 @@ class Verdict:
         }
         if not self.remarks:
             del plain["remarks"]
-        del plain["never_healthy"]  # the reference has it
+        del plain["never_healthy"], plain["shown_by"]  # the reference and the annotation have them
         if not self.setting:
             del plain["setting"]
         return plain

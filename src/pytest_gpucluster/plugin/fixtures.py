@@ -67,6 +67,11 @@ class LiveLine:
         self._last: float | None = None
         self._text = ""
 
+    @property
+    def is_recent(self) -> bool:
+        """Whether a line was written within the last minute."""
+        return self._last is not None and self._clock() - self._last < A_MINUTE
+
     def show(self, text: str) -> None:
         """Show how far it is; called as often as one likes."""
         if self._screen is None:
@@ -99,6 +104,9 @@ class LiveLine:
             self._text = ""
 
 
+LIVE: pytest.StashKey[LiveLine] = pytest.StashKey()
+
+
 class RunView:
     """The run: cluster file and inventory."""
 
@@ -118,6 +126,9 @@ class RunView:
     @cached_property
     def live_line(self) -> LiveLine:
         """A progress line, `live_line.show("3 of 7")`: rewritten on a terminal, printed once a minute elsewhere."""
+        return self._config.stash.setdefault(LIVE, self._new_line())
+
+    def _new_line(self) -> LiveLine:
         plugins = self._config.pluginmanager
         reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
         return LiveLine(

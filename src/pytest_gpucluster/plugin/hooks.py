@@ -17,6 +17,7 @@ from pytest_gpucluster.core.errors import GpuClusterError, NotJudged
 from pytest_gpucluster.plugin import reporting, runs_tests
 from pytest_gpucluster.plugin.collection import idle, left_out
 from pytest_gpucluster.plugin.controller import Controller
+from pytest_gpucluster.plugin.fixtures import LIVE
 from pytest_gpucluster.plugin.items import CheckItem, clean, node_of, one_line, record_of
 from pytest_gpucluster.plugin.options import refuse_slips
 from pytest_gpucluster.plugin.outputs import about, classify, header, summary
@@ -24,6 +25,7 @@ from pytest_gpucluster.plugin.run_end import ENDED, Completeness, LateChecks, Ru
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.last_screen import closing, colour_of
+from pytest_gpucluster.report.progress import Reminder, progress_now
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_folder import runs_in_reasons
 from pytest_gpucluster.report.tables import wrapped
@@ -54,6 +56,8 @@ def ends_unjudged(item: pytest.Item) -> Generator[None, None, None]:
         pytest.skip(f"{error.outcome}: {error}")
 
 
+STDOUT = 1
+LEAST_VERBOSE = -1  # -q; with -qq pytest shows no progress
 NO_KEYWORDS: Mapping[str, Literal[1]] = MappingProxyType({})
 
 
@@ -74,6 +78,7 @@ class Hooks:
         self._lost_logged: set[str] = set()
         self._problems_logged = dict(session.plan.problems)
         self._selection_logged = False
+        self._reminder: Reminder | None = None
         self._junit = reports.folder / "junit.xml" if log is not None else None
         if log is not None:
             self._log_start(log)
@@ -159,6 +164,13 @@ class Hooks:
         if self.log is not None:
             self._log_selection(self.log)
             self.reports.publish()
+            if self._reminder is None and self.config.option.verbose >= LEAST_VERBOSE:
+                self._reminder = Reminder(self._how_far, STDOUT)
+
+    def _how_far(self) -> str:
+        """Say how far the run is; '' where a suite with a line of its own has said it."""
+        live = self.config.stash.get(LIVE, None)
+        return "" if self.log is None or (live and live.is_recent) else self.log.seen(progress_now)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -280,6 +292,8 @@ class Hooks:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Nothing is green by absence: no test executed, or a node lost and not reported, is not a success."""
         signals.ignore()
+        if self._reminder is not None:
+            self._reminder.close()
         try:
             self.session.made.end()  # a run that is stopped has no last item
         except Exception as error:  # noqa: BLE001 - by whatever suite; reports are written and nodes released all the same

@@ -48,7 +48,7 @@ from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number, remark_lines, short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import StepResult
@@ -270,14 +270,15 @@ def unjudged_lines(run: Run, outcome: str) -> list[str]:
     return lines
 
 
-def without_expectation(run: Run) -> list[str]:
-    """Name the checks that the cluster file states nothing for, in one line."""
+def without_expectation(run: Run, sections: Collection[str] = ()) -> list[str]:
+    """Name the checks that the cluster file states nothing for, in one line. `sections`: those that the file has."""
     reasons = run.unjudged.get("not applicable", {})
     checks = {check for why, found in reasons.items() if why.startswith(NO_EXPECTATION) for check in found}
     if not checks:
         return []
-    draft = "gpucluster init --from-nodes drafts what most nodes have"
-    return [f"no expectation in the cluster file: {', '.join(sorted(checks))} ({draft})"]
+    drafted = {check.partition(".")[0] for check in checks} <= set(sections)
+    hint = "" if drafted else " (gpucluster init --from-nodes drafts what most nodes have)"
+    return [f"no expectation in the cluster file: {', '.join(sorted(checks))}{hint}"]
 
 
 def advisory_lines(run: Run) -> list[str]:
@@ -371,7 +372,8 @@ def summary(session: ClusterSession, run: Run, *, verbose: bool) -> Iterator[str
         yield ""
     yield from unjudged_lines(run, "not applicable") if verbose else ()
     yield from unjudged_lines(run, "not checked")[:MAX_UNJUDGED]
-    yield from without_expectation(run)
+    stated = {key for key, section in session.cluster.sections().items() if section.model_fields_set}
+    yield from without_expectation(run, stated)
     yield from advisory_lines(run)
     yield from remark_lines(run) if verbose else ()
     yield from (f"warning: {text}" for _, text in shell_property(as_dict(run.start.get("shell"))))

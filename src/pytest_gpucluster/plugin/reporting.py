@@ -378,10 +378,12 @@ def _address(item: pytest.Item) -> str:
 
 def by_hand(record: Record, session: ClusterSession) -> list[str]:
     """Return the commands that repeat the item's measurements from a login node."""
-    if record.commands:
-        return record.commands[-1:]
+    shown_by = [verdict.shown_by for verdict in record.verdicts if verdict.shown_by]
+    if of_steps := shown_by or record.commands[-1:]:
+        conf = shlex.join(slurm_conf(session))
+        return [f"{conf} {command.removeprefix('env ')}" if conf else command for command in of_steps]
+    commands: list[str] = []
     where = srun_words(record.node, session) if session.slurm is not None else []
-    commands = []
     parts = [finding.part for verdict in record.verdicts for finding in verdict.findings]
     shell = [session.facts.rooted(probe, probe.by_hand or probe.command) for probe in record.probes]
     if (about := CHECKS.get(record.check)) and about.show:

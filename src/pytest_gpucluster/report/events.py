@@ -81,6 +81,11 @@ class EventLog:
             self._partial, data = True, data[written:]
         self._partial = False
 
+    def seen(self, look: Callable[[Run], str]) -> str:
+        """Return what a function of the model says, while no other thread writes an event."""
+        with self._lock:
+            return look(self.model)
+
     def close(self) -> None:
         """Close the file; later events are dropped."""
         with self._lock:

@@ -1253,8 +1253,18 @@ def test_lines_that_almost_are_of_a_kind(text: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "loaded", "words"),
     [
-        ("nvrm", "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed!", 900.0, "before the driver was loaded again"),
-        ("mce", "mce: [Hardware Error]: Machine check: Processor context corrupt", None, "of the boot before"),
+        (
+            "nvrm",
+            "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed!",
+            900.0,
+            "before the driver was loaded again",
+        ),
+        (
+            "mce",
+            "mce: [Hardware Error]: Machine check: Processor context corrupt",
+            None,
+            "of the boot before",
+        ),
     ],
 )
 def test_a_line_that_a_repair_has_ended_says_so(
@@ -1262,5 +1272,5 @@ def test_a_line_that_a_repair_has_ended_says_so(
 ) -> None:
     event = Event(kind, 1, 30.0, 30.0, text, 7)
     verdict = judged(KernelLog("dmesg", 900, 0.0, None, (event,), now=9000.0, loaded=loaded))
-    shown = [it.measured for it in (*verdict.findings, *verdict.advisories)]
-    assert words in shown[0]
+    (shown,) = [it.measured for it in verdict.findings] or [it.measured for it in verdict.advisories]
+    assert words in shown

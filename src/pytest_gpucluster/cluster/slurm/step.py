@@ -57,7 +57,8 @@ PIECE = 1024
 MAX_TASK = 1 << 17  # far above any step; a damaged line must not fill the memory
 # bytes stored of a whole step: with many tasks, less than its cap for each
 STEP_CAP, LEAST_CAP = 1 << 29, 1 << 16
-PROFILE = ". /etc/profile"  # in commands for a person, instead of login_lines()
+# in commands for a person, instead of login_lines(): Debian's /etc/profile forgets the PATH of a TaskProlog
+PROFILE = "P=$PATH; . /etc/profile; PATH=$PATH:$P"
 FIND_MODULE = script(__package__, "find_module.sh")
 _LABEL = re.compile(rb" *(\d{1,7}): ")
 _RANKS = re.compile(r"\b(\d{1,7})(?:-(\d{1,7}))?\b")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.pyxis import PyxisOptions
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
-from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
+from pytest_gpucluster.cluster.slurm.step import StepRequest, reproduce_command, run_step
 from pytest_gpucluster.config.models import DEFAULT_ENVIRONMENT
 from pytest_gpucluster.core import hostlist, units
 from pytest_gpucluster.core.errors import (
@@ -278,6 +278,22 @@ class NcclStep:
         if self.runner == "payload":
             request = replace(request, enough=all_sweeps_over(1))
         return self._measure(request, collective)
+
+    def shown_by(self, nodes: Sequence[str], collective: str, size: int) -> str:
+        """Return the smallest command that measures one size (bytes) on these nodes again; '' for the payload and mpirun."""
+        if self.runner == "payload" or self.config.launcher == "mpirun":
+            return ""
+        argv = (self._program(collective), "-b", str(size), "-e", str(size))
+        if len(nodes) == 1:
+            request = self._request(
+                nodes, (*argv, "-g", str(self.gpus), *self.sweep.rest), gpus_per_node=self.gpus
+            )
+            request = replace(request, mpi="none", ntasks_per_node=1)
+        else:
+            request = self._request(
+                nodes, (*argv, "-g", "1", *self.sweep.rest), ntasks_per_node=self.gpus, gpus_per_task=1
+            )
+        return reproduce_command(self._allocation, replace(request, prelude=""))
 
     def _record_hung(self, error: StepTimeout, request: StepRequest, *, apart: bool) -> None:
         """Record the nodes that alone prevented a step from ending: those without a task, or with tasks that did not end.

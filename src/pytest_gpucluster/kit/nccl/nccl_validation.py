@@ -184,7 +184,11 @@ def _failures_of(failures: Sequence[LaunchFailure]) -> Iterator[_Problem]:
     leading = [failure for failure in failures if failure.kind not in ("relayed", "exit code")]
     for failure in leading or failures:
         yield _problem(
-            failure.host or "run", f"{failure.kind}: {failure.text}", "no failure", failure.kind, failure.hint
+            failure.host or "run",
+            f"{failure.kind}: {failure.text.rstrip('.')}",
+            "no failure",
+            failure.kind,
+            failure.hint,
         )
 
 

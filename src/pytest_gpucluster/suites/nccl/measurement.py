@@ -146,6 +146,13 @@ def kind_of(members: Group, leaves: Mapping[str, str]) -> GroupKind:
     return GroupKind.ACROSS if len({leaves.get(host) for host in hosts}) > 1 else GroupKind.WITHIN
 
 
+def slowest_pair(measured: Iterable[Measurement], node: str = "") -> Group:
+    """Return the two nodes with the lowest bandwidth, of which one is `node`; () for none. One that failed has none."""
+    pairs = [it for it in measured if len(it.members) == 2 and ":" not in "".join(it.members)]
+    known = [it for it in pairs if not it.skipped and (not node or node in it.members)]
+    return min(known, key=lambda it: it.busbw or 0.0).members if known else ()
+
+
 def judge(measured: Measurement, bound: Bound | None) -> Status:
     """Compare a measurement with the bound of its kind."""
     if measured.skipped:

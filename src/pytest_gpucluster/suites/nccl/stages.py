@@ -22,6 +22,7 @@ from pytest_gpucluster.kit.nccl.nccl_step import log_of
 from pytest_gpucluster.suites.nccl import alone
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.bandwidth_judge import BandwidthJudge, lowest_bound
+from pytest_gpucluster.suites.nccl.measurement import slowest_pair
 from pytest_gpucluster.suites.nccl.pair_rounds import PairRounds
 from pytest_gpucluster.suites.nccl.stage import (
     ALONE,
@@ -37,6 +38,8 @@ from pytest_gpucluster.suites.nccl.stage import (
 from pytest_gpucluster.suites.nccl.thresholds import PAIR
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.probe import Answer
@@ -95,9 +98,18 @@ class NcclStages:
         spec = validation.RunSpec(self.nodes, self.runner.gpus, collective=ALONE, logged=logged)
         return alone_stage(measured, spec, self.profile, self.lost, self._other_processes)
 
+    def shown(
+        self, verdict: Verdict, nodes: Sequence[str], collective: str = ALONE, size: int = 0
+    ) -> Verdict:
+        """Return a failure with the command that measures these nodes again; `size` in bytes, 0: the largest that is judged."""
+        if verdict.outcome is not Outcome.FAILED or not nodes:
+            return verdict
+        largest = max(self.thresholds.sizes(collective, len(nodes)), default=self.runner.sweep.end)
+        return replace(verdict, shown_by=self.runner.shown_by(nodes, collective, size or largest))
+
     def alone_bandwidth(self, node: str) -> Verdict:
         """Judge the bandwidth of one node at the sizes of its thresholds; add possible causes if it is slow."""
-        verdict = self.judge.alone(self.alone.runs[node], node)
+        verdict = self.shown(self.judge.alone(self.alone.runs[node], node), (node,))
         if verdict.outcome is not Outcome.FAILED:
             return verdict
         log = log_of(tasks_of(self.alone.measured, node))
@@ -164,6 +176,7 @@ class NcclStages:
         verdict = nccl_fleet.pairs(node, found, measured, size, hard)
         if verdict.outcome is Outcome.FAILED:
             verdict = because(with_contention(verdict, self._other_processes(node)), self._settings())
+            verdict = self.shown(verdict, slowest_pair(measured, node), size=size)
         return with_loss(verdict, (node,), self.lost)
 
     def _settings(self) -> str:
@@ -174,8 +187,12 @@ class NcclStages:
 
     def links(self) -> Verdict:
         """Judge the links between the nodes; if one is bad, add the settings that differ between nodes."""
-        verdict = nccl_fleet.links(*self.localised, self.usable)
-        return because(verdict, self._settings()) if verdict.outcome is Outcome.FAILED else verdict
+        found, measured = self.localised
+        verdict = nccl_fleet.links(found, measured, self.usable)
+        if verdict.outcome is not Outcome.FAILED:
+            return verdict
+        ends = found.bad_links[0] if found.bad_links else slowest_pair(measured)
+        return self.shown(because(verdict, self._settings()), ends, size=self.runner.config.pair_size)
 
     def _whole_is_bad(self) -> bool:
         if not self.whole(ALONE).runs:
@@ -227,11 +244,11 @@ class NcclStages:
         verdict = stage.verdicts[""]
         if all(finding.part == validation.TRANSPORT for finding in verdict.findings):
             return verdict  # only the transport is unknown: no part is at fault
-        return verdict if stage.runs else self._with_suspects(verdict)
+        return verdict if stage.runs else self._with_suspects(self.shown(verdict, self.together, collective))
 
     def whole_bandwidth(self, collective: str) -> Verdict:
         """Judge the speed of a valid run over all nodes; if it is slow, add the part that the rounds of pairs found."""
-        return self._with_suspects(self._judge_whole(collective))
+        return self._with_suspects(self.shown(self._judge_whole(collective), self.together, collective))
 
     def _with_suspects(self, verdict: Verdict) -> Verdict:
         if verdict.outcome is not Outcome.FAILED or len(self.usable) < PAIR:

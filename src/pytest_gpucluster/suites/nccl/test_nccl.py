@@ -189,7 +189,7 @@ def test_image_environment(
 
 def test_alone(stages: NcclStages, node: Node) -> Verdict:
     """Within the node: each rank once, on its own device, over NVLink if the node has it, with correct data."""
-    return stages.alone.verdicts[node.name]
+    return stages.shown(stages.alone.verdicts[node.name], (node.name,))
 
 
 def test_alone_bandwidth(valid_several: NcclStages, node: Node, show_floor: Callable[..., None]) -> Verdict:
@@ -203,7 +203,7 @@ def test_outlier(valid_several: NcclStages, node: Node, peers: frozenset[str]) -
     """The node's bandwidth is that of its peers, also if it reaches the threshold."""
     values, what = alone.largest_values(valid_several.alone.runs)
     of_peers = {name: value for name, value in values.items() if name in peers}
-    return checks.outlier(node.name, of_peers, what)
+    return valid_several.shown(checks.outlier(node.name, of_peers, what), (node.name,))
 
 
 def test_pairs(valid_alone: NcclStages, node: Node, nothing_between: str) -> Verdict:

@@ -1,0 +1,82 @@
+"""How far a run is, and the line that says so once a minute."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from pytest_gpucluster.report.progress import Reminder, progress
+from pytest_gpucluster.report.run_model import read_run
+
+START = 1_000.0
+
+
+def event(name: str, **fields: Any) -> dict[str, Any]:
+    return {"time": START, "run": "20261127T020000-1", "event": name, **fields}
+
+
+def result(node: str, outcome: str = "passed") -> dict[str, Any]:
+    finding = {"part": "GPUs", "measured": "7", "expected": "8"}
+    verdict = {
+        "check": "gpu.count",
+        "outcome": "failed",
+        "action": "configure",
+        "findings": [finding],
+        "advisories": [],
+    }
+    return event(
+        "result", nodeid=f"suites/gpu/test_gpu.py::test_count[{node}]", outcome=outcome, phase="call", suite="gpu",
+        check="gpu.count", node=node, verdicts=[verdict] if outcome == "failed" else [],
+    )  # fmt: skip
+
+
+BEGUN = [
+    event("start", cluster="prod"),
+    event("nodes", selected=[f"gpu0{n}" for n in range(1, 9)]),
+    event("selection", nodes=[f"gpu0{n}" for n in range(1, 9)], items=8, required=[]),
+]
+
+
+def test_the_line_has_items_time_left_and_what_failed() -> None:
+    run = read_run([*BEGUN, *(result(f"gpu0{n}") for n in range(1, 6)), result("gpu06", "failed")])
+    assert progress(run, START + 60) == (
+        "20261127T020000-1: 8 nodes, for 1 min, 6 of 8 items (75%), about 20 s left, failed: gpu.count on gpu06"
+    )
+    assert (
+        progress(read_run(BEGUN), START)
+        == "20261127T020000-1: 8 nodes, for 0 s, 0 of 8 items (0%), no failure"
+    )
+    assert progress(read_run(BEGUN[:2]), START).endswith("for 0 s, 0 items, no failure")
+
+
+def test_failures_beyond_the_third_are_counted() -> None:
+    failed = [{**result(f"gpu0{n}", "failed"), "check": f"gpu.check{n}"} for n in range(1, 6)]
+    assert progress(read_run([*BEGUN, *failed]), START).endswith(" and 2 more")
+
+
+def test_the_line_comes_again_and_again_and_an_empty_one_never() -> None:
+    reader, writer = os.pipe()
+    texts = iter(("first", "", "second"))
+    over = threading.Event()
+
+    def line() -> str:
+        text = next(texts, None)
+        if text is None:
+            over.set()
+        return text or ""
+
+    reminder = Reminder(line, writer, every=0.01)
+    os.close(writer)  # its own duplicate is left
+    assert over.wait(30)
+    reminder.close()
+    with os.fdopen(reader) as read:
+        assert read.read() == "\nfirst\n\nsecond\n"
+
+
+def test_a_reader_that_is_gone_ends_it() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    reminder = Reminder(lambda: "text", writer, every=0.01)
+    os.close(writer)
+    reminder.close()
