@@ -5,11 +5,13 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.report import junit
+from pytest_gpucluster.report import html, junit, record
+from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
 FINDING = {"part": "GPU 4 (GPU-c12b, 0000:9d:00.0)", "measured": "17 active links", "expected": "18"}
 
@@ -100,3 +102,59 @@ def junit_tree(events: Iterable[dict[str, Any]]) -> ET.Element:
         if len(element):
             element.text = None
     return root
+
+
+def write_run(folder: Path, *events: dict[str, Any]) -> Path:
+    """Write a run of a few results with all its files, as a run does at its end; return its log."""
+    folder.mkdir()
+    log = EventLog(folder / "events.jsonl", "20261121T020000-1")
+    for one in events or _varied():
+        log.write(one["event"], clean={key: value for key, value in one.items() if key != "event"})
+    log.close()
+    (folder / "steps").mkdir()
+    (folder / "steps" / "1.log").write_text("--- task 0 on gpu01: exit 0\n")
+    html.write(log.model, folder / "report.html")
+    junit.write(log.model, folder / "junit.xml")
+    record.write(log.model, log.path)
+    return log.path
+
+
+def _varied() -> list[dict[str, Any]]:
+    sha256 = "0123456789abcdef" * 4
+    start = {
+        "cluster_file": {"file": "clusters/prod.yaml", "sha256": sha256},
+        "groups": [{"nodes": "gpu[01-03]", "profile": "h200x8", "sha256": sha256}],
+        "versions": {"pytest-gpucluster": "0.2.0", "Python": "3.11.7"},
+        "waivers": [
+            {
+                "at": "clusters/prod.yaml:9",
+                "nodes": "gpu03",
+                "checks": ["gpu.ecc"],
+                "reason": "ordered",
+                "ticket": "OPS-1",
+                "until": "2027-01-01",
+                "expired": False,
+            }
+        ],
+        "user": "ops",
+        "host": "login1",
+        "scope": {"-m": "gpu"},
+        "full": True,
+    }
+    metric = {"name": "bandwidth", "value": 3071.5, "unit": "GB/s", "device": "GPU 4"}
+    failed = {"check": "gpu.nvlink_state", "outcome": "failed", "action": "repair", "findings": [FINDING]}
+    waiver = {"at": ["clusters/prod.yaml:9"], "words": "ordered", "outcome": "failed", "message": "3 errors"}
+    advisory = {"part": "GPU 0", "measured": "1 replay", "expected": "0"}
+    return a_run(
+        [
+            passing("gpu01", check="gpu.bandwidth", metrics=[metric, {**metric, "value": "NaN"}]),
+            passing("gpu02", check="gpu.pcie", verdicts=[{"check": "gpu.pcie", "advisories": [advisory]}]),
+            result("gpu02", "failed", verdicts=[failed], message="17 active links"),
+            result("gpu03", "waived", check="gpu.ecc", waiver=waiver),
+            result("gpu03", "not checked", check="gpu.fan", message="not checked: no sensor"),
+            result("", "passed", check="nccl.whole_bandwidth"),
+        ],
+        nodes=("gpu01", "gpu02", "gpu03"),
+        start=start,
+        finish=1,
+    )

@@ -82,6 +82,19 @@ def test_a_report_that_is_missing_is_no_success(
     assert end.reports.written == {log.path: None}
 
 
+def test_an_event_after_the_reports_is_in_the_reports(log: EventLog) -> None:
+    end, _, written = run_end(log)
+    run: Any = SimpleNamespace(exitstatus=0)
+    end.finish(0, [])
+    end.write(run)
+    end.settle(run)
+    assert written == ["start", "writer"]
+    log.write("error", message="job 7 could not be cancelled")
+    end.settle(run)
+    end.settle(run)
+    assert written == ["start", "writer", "stating"]
+
+
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (1, 2), (5, 2), (2, 2), (4, 4)])
 def test_a_signal_after_the_last_test_ends_the_run_with_2(
     log: EventLog, monkeypatch: pytest.MonkeyPatch, before: int, after: int

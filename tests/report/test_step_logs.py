@@ -15,6 +15,7 @@ from sandbox_helpers import environment, queue, wait_for
 
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cluster.slurm.result import StepResult, TaskResult
+from pytest_gpucluster.report import record_check
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import strict_json
 from pytest_gpucluster.report.step_logs import MAX_STREAM, StepLogs
@@ -68,10 +69,13 @@ def test_a_run_leaves_everything_in_one_folder(
     assert run.rc == 1, run.out + run.err
     reports = tmp_path / "reports" / "latest"
     assert {"events.jsonl", "junit.xml", "report.html", "steps"} <= {path.name for path in reports.iterdir()}
-    files = "events.jsonl, junit.xml, metrics.prom, report.html"
+    files = "events.jsonl, junit.xml, metrics.prom, record.json, report.html"
     assert f"reports: reports/{run.event('start')['run']}: {files}" in run.out
     logs = {path.name: path.read_text() for path in (reports / "steps").iterdir()}
     assert len(logs) == 4
+    outcomes = list(record_check.verify(reports / "events.jsonl"))
+    assert [outcome.text for outcome in outcomes if outcome.failed] == []
+    assert f"{reports}: 7 other files have the hashes of the record" in [outcome.text for outcome in outcomes]
     (echo,) = (text for name, text in logs.items() if "mine.echo" in name and "said on gpu02" in text)
     assert "--- task 0 on gpu02: exit 0\nsaid on gpu02\n--- its stderr\nbeside" in echo
     page = Page((reports / "report.html").read_text())

@@ -23,6 +23,7 @@ from pytest_gpucluster.cli import check as cli_check
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import examples as cli_examples
 from pytest_gpucluster.cli import history as cli_history
+from pytest_gpucluster.cli import record as cli_record
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.cli import watch as cli_watch
 from pytest_gpucluster.cli.completion import add_cluster, complete, completes
@@ -294,7 +295,7 @@ def _schema_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "kind",
         nargs="?",
-        choices=("cluster", "profile"),
+        choices=("cluster", "profile", "record"),
         default="cluster",
         help="what the schema describes (%(default)s)",
     )
@@ -326,11 +327,19 @@ def _schema(args: argparse.Namespace) -> None:
     if args.reference:
         text = cli_reference.reference(_parser())
     else:
-        text = config.reference() if args.markdown else json.dumps(config.schema(args.kind), indent=2) + "\n"
+        text = config.reference() if args.markdown else json.dumps(_schema_of(args.kind), indent=2) + "\n"
     if args.output:
         _write(args.output, text, force=True)
     else:
         print(text.rstrip("\n"))
+
+
+def _schema_of(kind: str) -> dict[str, Any]:
+    if kind == "record":
+        from pytest_gpucluster.report import record  # only here
+
+        return record.schema()
+    return config.schema("profile" if kind == "profile" else "cluster")
 
 
 def _man_arguments(parser: argparse.ArgumentParser) -> None:
@@ -544,6 +553,12 @@ COMMANDS = (
         "write HTML and JUnit again from the event log, also of a killed run",
         cli_report.arguments,
         cli_report.report,
+    ),
+    Command(
+        "record",
+        "sign or verify the acceptance record of a run",
+        cli_record.arguments,
+        cli_record.record,
     ),
     Command("watch", "show how far a running run is", cli_watch.arguments, cli_watch.watch),
     Command("junit", "put several JUnit files into one", _junit_arguments, _junit),

@@ -32,7 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--report-group", metavar="GROUP", help="let this group read the files: mode 0640 instead of 0600"
     )
     parser.add_argument(
-        "--force", action="store_true", help=f"also replace the {JUNIT} of a run that was not killed"
+        "--force",
+        action="store_true",
+        help=f"also replace the {JUNIT} of a run that was not killed, and reports of a signed record",
     )
 
 
@@ -49,16 +51,44 @@ def report(args: argparse.Namespace) -> None:
     folder = args.output or log.parent
     group = group_id(args.report_group)
     page, cases = folder / HTML, folder / JUNIT
+    _refuse_signed(log, folder, force=args.force)
     html.write(run, page, comparison=_comparison(args.history, run, log), group=group)
     print(f"{page}: written")
     if run.finish is not None and cases.exists() and not args.force:
         print(f"{cases}: not changed: the run wrote it at its end; --force replaces it")
-        return
-    junit.write(run, cases, group=group)
-    print(
-        f"{cases}: written"
-        + ("" if run.finish is not None else "; the run did not end, which a testcase reports")
-    )
+    else:
+        junit.write(run, cases, group=group)
+        unended = "" if run.finish is not None else "; the run did not end, which a testcase reports"
+        print(f"{cases}: written{unended}")
+    if folder.resolve() == log.parent.resolve():
+        _record(run, log, group)
+
+
+def _refuse_signed(log: Path, folder: Path, *, force: bool) -> None:
+    """Refuse to write reports that a signed record names."""
+    from pytest_gpucluster.report.run_folder import SIGNATURE
+
+    signed = log.with_name(SIGNATURE)
+    if signed.exists() and folder.resolve() == log.parent.resolve() and not force:
+        raise GpuClusterError(
+            f"{signed}: the record of this run is signed and names its reports: --output=DIR writes them to another "
+            "folder, --force replaces them, and the record must be signed again"
+        )
+
+
+def _record(run: Run, log: Path, group: int | None) -> None:
+    """Write the record of a run that has ended, and whose log is chained."""
+    from pytest_gpucluster.report import chain, record
+    from pytest_gpucluster.report.run_folder import is_written
+
+    path = log.with_name(record.RECORD)
+    if is_written(log):
+        print(f"{path}: not written: the run still writes its log")
+    elif not chain.check(log).is_chained:
+        print(f"{path}: not written: an earlier version of pytest-gpucluster wrote the log, without a chain")
+    else:
+        record.write(run, log, group=group)
+        print(f"{path}: written")
 
 
 def _comparison(history: Path | None, run: Run, log: Path) -> ShownComparison | None:

@@ -130,6 +130,8 @@ def load_cluster(
         groups=tuple(groups),
         hosts=hosts,
         waivers=_waivers(source, written),
+        file=source.label,
+        file_sha256=source.sha256,
         **shared,
     )
     errors += [source.error(loc, problem) for loc, problem in _misplaced(written, cluster)]

@@ -8,6 +8,8 @@ in GB/s. A key that a model does not know is an error.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from datetime import date
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -361,6 +363,13 @@ class Profile(_HardwareAndRows, defer_build=False):
         description="check patterns added to the proofs of their suites: without a result a node is not proved",
     )
 
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of what it expects: of JSON without defaults, with sorted keys and without spaces."""
+        stated = self.model_dump(mode="json", exclude_defaults=True)
+        plain = json.dumps(stated, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(plain.encode()).hexdigest()
+
     def rows(self, model: type[Row]) -> tuple[Row, ...]:
         """Return the rows of a suite, which registers their model as `profile_rows`."""
         found: tuple[Row, ...] = getattr(self, PROFILE_ROWS[model])
@@ -555,6 +564,8 @@ class Cluster(ClusterSettings, defer_build=False):
     hosts: dict[str, HostAddress] = Field({})
     warnings: tuple[str, ...] = Field((), description="one line per value of the file that nothing uses")
     waivers: tuple[Waiver, ...] = Field((), description="deviations that the site accepts")
+    file: str = Field("", description="path of the cluster file")
+    file_sha256: str = Field("", description="hash of its bytes")
 
     def waiver(self, check: str, node: str) -> Waiver | None:
         """Return the waiver that holds today for this check of a node ('': of the cluster as a whole); None without one."""

@@ -7,6 +7,7 @@ Only null (empty, ~, null) is distinguished. Below the keys named as `typed` sca
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,7 @@ class Source:
     lines: dict[Loc, int] = field(default_factory=dict)
     given: dict[Loc, str] = field(default_factory=dict)  # places that options replace -> the option
     is_file: bool = True
+    sha256: str = ""  # of the bytes of the file
 
     def error(self, loc: Loc, problem: str) -> ConfigError:
         """Make the one-line error for a place in the file; the nearest known place gives the line."""
@@ -149,7 +151,8 @@ def quoted(text: str, *, in_flow: bool = False) -> str:
 def read_source(path: Path, *, typed: Collection[str] = ()) -> Source:
     """Read one YAML file that holds a mapping. ConfigError names file and line."""
     source = Source(str(path))
-    text = _decode(source, _read_bytes(path))
+    raw = _read_bytes(path)
+    text, source.sha256 = _decode(source, raw), hashlib.sha256(raw).hexdigest()
     node = _compose(source, text)
     if node is None:
         raise source.error((), "is empty; at least 'nodes' is required")

@@ -81,6 +81,7 @@ def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
     cluster = session.cluster
     return {
         "description": cluster.description,
+        "cluster_file": {"file": cluster.file, "sha256": cluster.file_sha256},
         "versions": versions(),
         "host": platform.node(),
         "system": platform.platform(),
@@ -94,6 +95,7 @@ def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
                 "description": group.profile.description,
                 "source": group.profile.source,
                 "simulated": group.profile.simulated,
+                "sha256": group.profile.sha256,
             }
             for group in cluster.groups
         ],
@@ -499,6 +501,25 @@ class HtmlReport:
         memory = self.config.pluginmanager.get_plugin("gpucluster-history")
         found = getattr(memory, "comparison", None)
         return found.for_html() if found is not None else None
+
+
+class RecordWriter:
+    """Writes the acceptance record, which names the other reports: after them. A log with gaps has none."""
+
+    def __init__(self, log: EventLog, reports: Reports) -> None:
+        self.log, self.reports = log, reports
+
+    def write(self) -> None:
+        """Write record.json and its in-toto statement."""
+        from pytest_gpucluster.report import record  # the start of a run needs no record
+
+        path = self.reports.folder / record.RECORD
+        if self.log.failed:  # it may have been whole when the reports were first written
+            self.reports.written.pop(path, None)
+            record.remove(self.reports.folder)
+            return
+        with self.reports.writing(path):
+            record.write(self.log.model, self.log.path, group=self.reports.group)
 
 
 def _prepare() -> None:

@@ -344,6 +344,7 @@ class RunEnd:
         self.writers: list[Callable[[], None]] = []
         self.stating: list[Callable[[], None]] = []
         self.stated: int | None = None  # the exit status of the last `finish`
+        self._shown = 0  # lines of the log that the reports show
         self._complaints: list[str] = []
         self._known: set[str] = set()  # problems that are reported already
 
@@ -373,9 +374,13 @@ class RunEnd:
 
     def write(self, session: pytest.Session) -> None:
         """Write all reports."""
-        for write in self.writers:
-            write()
+        self._write(self.writers)
         self.settle(session)
+
+    def _write(self, writers: Sequence[Callable[[], None]]) -> None:
+        self._shown = self.log.chain.lines if self.log is not None else 0
+        for write in writers:
+            write()
 
     def settle(self, session: pytest.Session) -> None:
         """Tell what is missing, and let the exit status, and all that states it, be the one that comes of that."""
@@ -389,5 +394,5 @@ class RunEnd:
         self.session.messages.extend(missing)
         if self.stated not in (None, int(session.exitstatus)):
             self.finish(int(session.exitstatus), [*self._complaints, *missing])
-            for write in self.stating:
-                write()
+        if self._shown and self.log is not None and self.log.chain.lines > self._shown:
+            self._write(self.stating)

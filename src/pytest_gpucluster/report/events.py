@@ -2,7 +2,8 @@
 
 Every event has `time` (seconds since the epoch), `run` (id of the run) and `event`. The events: `start`, `nodes`,
 `allocation`, `result` (one item), `lost` (a node), `burnin` (suites/burnin/steps.py), `finish`. Those of drain and
-resume are in docs/drain.md. What a field means stands where it is written.
+resume are in docs/drain.md. What a field means stands where it is written. Every line ends with `sha256_before`
+(report/chain.py), which readers leave out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pytest_gpucluster.core import safe_json as jsontext
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.report.atomic_write import harmless
+from pytest_gpucluster.report.chain import KEY, Chain
 from pytest_gpucluster.report.run_model import Run, read_run
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_CHUNK = 1 << 20
 _ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps makes a new one each time
 
 
@@ -53,8 +56,10 @@ class EventLog:
                 f"cannot write the event log {path}: {error.strerror}: --report-dir=DIR names another folder"
             ) from error
         self.failed = ""
-        self.model = Run()
-        self._partial = False  # the last line is not whole
+        self.chain = Chain()
+        self.model = Run(log=self.chain)
+        for data in iter(lambda: self._file.read(_CHUNK), b""):  # of an earlier writer
+            self.chain.take(data)
 
     def write(self, event: str, *, clean: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Append one event. A full disk is remembered in `failed`, and never ends the run.
@@ -69,17 +74,21 @@ class EventLog:
                 return
             self.model.take(jsontext.loads(line))  # as a reader of the log has it
             try:
-                self._append(line.encode() + b"\n")
+                self._append(line)
             except OSError as error:
                 self.failed = f"{self.path}: {error.strerror}"
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, line: str) -> None:
         """Write a line of its own: what a full disk has cut before stays a line that readers leave out."""
-        data = b"\n" + line if self._partial else line
+        if self.chain.is_cut:
+            self._put(b"\n")
+        self._put(self.chain.seal(line))
+
+    def _put(self, data: bytes) -> None:
         while data:
             written = self._file.write(data) or 0
-            self._partial, data = True, data[written:]
-        self._partial = False
+            self.chain.take(data[:written])
+            data = data[written:]
 
     def seen(self, look: Callable[[Run], str]) -> str:
         """Return what a function of the model says, while no other thread writes an event."""
@@ -103,15 +112,22 @@ def strict_json(data: dict[str, Any]) -> str:
         return json.dumps(json.loads(json.dumps(data), parse_constant=str))
 
 
-def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a log; a last line that was cut by SIGKILL is left out.
+def read_events(path: Path, chain: Chain | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the events of a log; a last line that was cut by SIGKILL is left out. `chain` takes every line.
 
     OSError where it cannot be read, or is a device, which may never end.
     """
     if path.is_char_device():
         raise OSError(errno.EINVAL, "a device is no event log", str(path))
-    with path.open(encoding="utf-8", errors="replace") as file:
-        yield from _events(file)
+    chain = chain or Chain()
+    with path.open("rb") as file:
+        yield from _events(_lines(file, chain))
+
+
+def _lines(file: Iterable[bytes], chain: Chain) -> Iterator[str]:
+    for line in file:
+        chain.take(line)
+        yield line.decode(errors="replace")
 
 
 def _events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -121,6 +137,7 @@ def _events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         except ValueError:
             continue
         if isinstance(event, dict):
+            event.pop(KEY, None)
             yield event
 
 
@@ -143,7 +160,10 @@ class GrowingLog:
 
 def read_log(path: Path, **readers: Callable[[dict[str, Any]], None]) -> Run:
     """Read an event log as read_run() reads its events; OSError where it cannot be opened."""
-    return read_run(read_events(path), **readers)
+    chain = Chain()
+    run = read_run(read_events(path, chain), **readers)
+    run.log = chain
+    return run
 
 
 def run_of(path: Path) -> str:

@@ -180,6 +180,11 @@ def _environment(run: Run) -> list[tuple[str, str]]:
     rows = [("Slurm", _text(start.get("slurm")) or "none")]
     rows += [(_text(name), _text(version)) for name, version in as_dict(start.get("versions")).items()]
     rows += [("system", _text(start.get("system"))), ("started on", _text(start.get("host")))]
+    file = as_dict(start.get("cluster_file"))
+    if file.get("sha256"):
+        rows.append(("cluster file", f"{_text(file.get('file'))}, sha256 {_text(file['sha256'])}"))
+    if run.log is not None:
+        rows.append(("events.jsonl", f"{count(run.log.lines, 'line')}, sha256 {run.log.sha256}"))
     rows += [("in folder", _text(start.get("folder")))]
     rows.append(("arguments", shlex.join(_text(one) for one in as_list(start.get("arguments")))))
     rows += [

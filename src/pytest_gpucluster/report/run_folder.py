@@ -1,8 +1,8 @@
 """The folders of runs below --report-dir: DIR/RUN-ID for each run, and links to the newest ones.
 
 DIR/latest is the newest full run; DIR/latest-rerun the newest other. While there is no full run, DIR/latest is the newest
-other too. Evidence stays: full runs, runs that changed a node in Slurm, and runs that a reason of a node or the history
-names. Of the others only the newest stay. A run that executes no item leaves no folder and moves no link.
+other too. Evidence stays: full runs, runs whose record is signed, runs that changed a node in Slurm, and runs that a reason of a
+node or the history names. Of the others only the newest stay. A run that executes no item leaves no folder and moves no link.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LATEST, RERUN = LINKS = ("latest", "latest-rerun")
 EVENTS = "events.jsonl"
+SIGNATURE = "record.json.sig"
 ENDED = (0, 1)  # pytest's exit status of a run that came to its end
 _RUN_ID = re.compile(r"\d{8}T\d{6}-\d+")
 _CHANGED_A_NODE = (
@@ -181,8 +182,8 @@ def _is_taken(folder: Folder, run: str) -> bool:
 
 
 def _is_evidence(folder: Folder, run: str) -> bool:
-    """Return whether a run is full, or changed a node in Slurm. A log that cannot be read is no evidence."""
-    if _is_full(folder, run):
+    """Return whether a run is full, signed, or changed a node in Slurm. A log that cannot be read is no evidence."""
+    if _is_full(folder, run) or _is_signed(folder, run):
         return True
     with contextlib.suppress(OSError), _log(folder, run) as log:
         before = b""
@@ -190,6 +191,12 @@ def _is_evidence(folder: Folder, run: str) -> bool:
             if _CHANGED_A_NODE in before + data:
                 return True
             before = data[-len(_CHANGED_A_NODE) :]
+    return False
+
+
+def _is_signed(folder: Folder, run: str) -> bool:
+    with contextlib.suppress(OSError), contextlib.closing(folder.folder(run)) as inner:
+        return SIGNATURE in inner.names()
     return False
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 EXACT = 1e15  # below it a float holds every whole number
 _PLACEHOLDER = re.compile(r"\bNODE\b(?! FAILURE)")  # Slurm prints DUE TO NODE FAILURE
+_CLOCK_FORMAT = "%Y-%m-%d %H:%M:%S %z"
+_CLOCK = re.compile(r"\b\d{4}-[01]\d-[0-3]\d [0-2]\d:[0-5]\d:[0-6]\d [+-][01]\d[0-5]\d\b")
 TINY = 1e-300  # below it floats are subnormal: no power of ten is near
 
 
@@ -66,9 +68,21 @@ def clock(time: Any) -> str:
     if not isinstance(time, (int, float)):
         return "not known"
     try:
-        return dt.datetime.fromtimestamp(time, dt.timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+        return dt.datetime.fromtimestamp(time, dt.timezone.utc).astimezone().strftime(_CLOCK_FORMAT)
     except (OverflowError, ValueError, OSError):
         return "not known"
+
+
+def as_utc(text: str) -> str:
+    """Return a text with every time that `clock` has written as seconds since the epoch, so that zones do not matter."""
+    return _CLOCK.sub(_seconds, text)
+
+
+def _seconds(found: re.Match[str]) -> str:
+    try:
+        return str(dt.datetime.strptime(found[0], _CLOCK_FORMAT).timestamp())  # noqa: DTZ007 - with %z
+    except ValueError:  # there is no such day
+        return found[0]
 
 
 def count(number: int, word: str) -> str:
