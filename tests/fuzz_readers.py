@@ -33,7 +33,10 @@ from pytest_gpucluster.kit.mpi import mpi_facts as mpi
 from pytest_gpucluster.kit.nccl import nccl_log, nccl_tests
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
 from pytest_gpucluster.kit.node import kernel_log, node_facts
-from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.report.chain import Chain, Checked
+from pytest_gpucluster.report.record import encode, of_events
+from pytest_gpucluster.report.record_check import parse_record
+from pytest_gpucluster.report.run_model import Run, read_run
 from pytest_gpucluster.suites.accounting import config as accounting_config
 from pytest_gpucluster.suites.accounting import facts as accounting
 from pytest_gpucluster.suites.burnin import dcgm
@@ -303,7 +306,7 @@ def _burnin_totals(data: bytes) -> object:
     return NodeTotals.from_dict(node.as_dict())
 
 
-def _run(data: bytes) -> object:
+def _run(data: bytes) -> Run:
     """Read a log as `gpucluster report` does: lines that are no events are left out by read_events."""
     lines = []
     for line in _text(data).splitlines():
@@ -322,6 +325,23 @@ _SLURM_LOG = (
     b"[Nov  3 15:10:02] error: x\n"
     b'{"log": "error: x", "stream": "stderr", "time": "2026-11-23T15:10:02"}\n',
 )
+
+
+def _record() -> bytes:
+    """Return a record of a run with one result."""
+    figure = {"name": "bandwidth", "value": 1.5, "unit": "GB/s", "device": ""}
+    row = {
+        "line": 3,
+        "sha256": "0" * 64,
+        "node": "gpu01",
+        "check": "gpu.count",
+        "outcome": "passed",
+        "figures": [figure],
+    }
+    made = of_events(_run(_EVENTS[0]), Checked(Chain(), True, "", []))
+    return encode({**made, "files": {"report.html": "0" * 64}, "evidence": [row]})
+
+
 _EVENTS = (
     b'{"event": "start", "run": "r", "time": 1.0, "cluster": "c"}\n{"event": "nodes", "selected": ["gpu01"]}\n'
     b'{"event": "selection", "sets": [["gpu01"]], "required": [["gpu", "gpu.count", 1, 0, false, ""]]}\n'
@@ -414,6 +434,7 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.software.facts.read_packages", _both(software.read_packages), (
             b'[{"name": "numpy", "version": "1.26.4"}]', b'{"message": "No packages match"}')),
         Reader("report.run_model.read_run", _run, _EVENTS),
+        Reader("report.record_check.parse_record", lambda data: parse_record(data, Path("record.json")), (_record(),)),
         Reader("cluster.slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
             b"ReservationName=maint State=ACTIVE Nodes=gpu[01-02] Flags=MAINT,IGNORE_JOBS\n",
             b"No reservations in the system\n"), VALUE),

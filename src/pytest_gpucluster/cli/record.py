@@ -67,7 +67,7 @@ def _sign(args: argparse.Namespace, log: Path) -> int:
     from pytest_gpucluster.report.run_folder import SIGNATURE
 
     path, signed = log.with_name(RECORD), log.with_name(SIGNATURE)
-    data, document = record_check.read(path)
+    data, document = record_check.load(path)
     if signed.exists() and not args.force:
         raise GpuClusterError(f"{signed}: exists already; --force replaces it")
     failed = [outcome for outcome in record_check.verify(log) if outcome.failed]
@@ -95,7 +95,7 @@ def _verify(args: argparse.Namespace, log: Path) -> int:
     if failed:
         print(f"NOT VERIFIED: {failed} of {len(outcomes)} checks failed")
         return 1
-    _, document = record_check.read(log.with_name(RECORD))
+    _, document = record_check.load(log.with_name(RECORD))
     verdict = f"{document['verdict']['title']}, {document['verdict']['nodes']}"
     unchecked = "; ".join(outcome.open for outcome in outcomes if outcome.open)
     print(f"unchanged: {verdict}; but {unchecked}" if unchecked else f"verified: {verdict}")

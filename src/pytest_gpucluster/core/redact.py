@@ -56,8 +56,8 @@ _PROSE = (
     r"gpucluster|has|have|holds|HTTP|in|index|install|is|it|its|judge|key|key_file|killed|load|logs|look|make|"
     r"measured|more|must|name|names|nccl-tests|nccl\.command|needs|neither|node|node_exporter|not|not_applicable|"
     r"nothing|nvidia-smi|one|only|output|partition|printed|PrivateData|Prometheus|raise|Rank|ranks|removed|repair|"
-    r"request|requesting|restarted|row|rows|run|saturated|say|see|set|settings|Slurm|slurmd|srun|stop|stopped|"
-    r"submitit|task|tensorflow|the|there|this|too|torch|tried|UCX|use|what|whether|written"
+    r"request|requesting|restarted|row|rows|run|saturated|say|see|set|settings|shows|signed|Slurm|slurmd|srun|stop|"
+    r"stopped|submitit|task|tensorflow|the|there|this|too|torch|tried|UCX|use|was|what|whether|written"
 )
 # and the system's errors about a path
 _ERRORS = "|".join(sorted({re.escape(os.strerror(number).split()[0]) for number in errno.errorcode}))

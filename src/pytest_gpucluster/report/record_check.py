@@ -62,7 +62,7 @@ def verify(log: Path) -> Iterator[Outcome]:
 
 def _verify(log: Path) -> Iterator[Outcome]:
     path = log.with_name(RECORD)
-    data, document = read(path)
+    data, document = load(path)
     checked = chain.check(log)
     if checked.problem:
         yield Outcome(checked.problem, failed=True)
@@ -76,13 +76,18 @@ def _verify(log: Path) -> Iterator[Outcome]:
     yield from each(lambda: _statement(log.with_name(STATEMENT), document, data, run))
 
 
-def read(path: Path) -> tuple[bytes, dict[str, Any]]:
+def load(path: Path) -> tuple[bytes, dict[str, Any]]:
     """Return the bytes and the content of a record. GpuClusterError where it is none."""
     if not path.is_file():
         raise GpuClusterError(f"{path}: does not exist; `gpucluster report DIR` writes the record of a run")
     data = path.read_bytes()
+    return data, parse_record(data, path)
+
+
+def parse_record(data: bytes, path: Path) -> dict[str, Any]:
+    """Return the content of a record. GpuClusterError where it is none, or is written otherwise than gpucluster does."""
     try:
-        document = safe_json.loads(data)
+        document: dict[str, Any] = safe_json.loads(data)
         record.Record.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
@@ -94,7 +99,7 @@ def read(path: Path) -> tuple[bytes, dict[str, Any]]:
         raise GpuClusterError(f"{path}: is not JSON: {one_line(str(error))}") from None
     if record.encode(document) != data:
         raise GpuClusterError(f"{path}: is not written as gpucluster writes it: its bytes were changed")
-    return data, document
+    return document
 
 
 def each(check: Callable[[], Iterator[Outcome]]) -> Iterator[Outcome]:
