@@ -60,7 +60,7 @@ PLAIN = str.maketrans("", "", "[]")
 # need what a command before them has left, so that collecting alone ends with 4; run elsewhere
 RUN_IN_TURN = {
     "pytest --cluster=prod -m nccl --baseline=prod.baseline.yaml",  # test_the_tutorial_runs_as_it_stands
-    "pytest --cluster=prod -m burnin --burnin-resume=reports/latest-rerun/events.jsonl    # continues that burn-in",
+    "pytest --cluster=prod -m burnin --burnin-resume=reports/latest-rerun/events.jsonl",
 }  # the latter by test_burnin_suite.py
 
 
@@ -361,6 +361,8 @@ from site_parts import *
 
 # --- the pages themselves
 
+# one command to paste, without a comment
+PASTED = ("python3 -m venv ~/gpucluster && ",)
 SUITES = sorted((ROOT / "suites").glob("*/test_*.py"))
 
 
@@ -375,6 +377,18 @@ def test_no_two_headings_of_a_page_have_one_anchor() -> None:
     for page in PAGES:
         headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
         assert len(anchors(page)) == len(headings), name_of(page)
+
+
+def test_code_fits_a_window_of_100_columns() -> None:
+    """What a program printed is left as it is."""
+    kinds = ("sh", "yaml", "python", "toml", "ini")
+    wide = [
+        f"{block.page}: {line}"
+        for block in blocks()
+        for line in block.text.splitlines()
+        if block.language in kinds and len(line) > 100 and not line.startswith(PASTED)
+    ]
+    assert wide == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

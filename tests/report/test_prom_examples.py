@@ -1,0 +1,261 @@
+"""The dashboard and the alerts of examples/ over what prom.py writes, judged by promtool and by a Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import threading
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from paths import ROOT
+from plugin_helpers import on, run_pytest
+from prometheus_helpers import answers, process
+from sandbox_helpers import free_port, wait_for
+
+from pytest_gpucluster.report import prom
+from pytest_gpucluster.report.run_model import read_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+EXAMPLES = ROOT / "src" / "pytest_gpucluster" / "examples"
+RULES = EXAMPLES / "prometheus-alerts.yaml"
+DASHBOARD: dict[str, Any] = json.loads((EXAMPLES / "grafana-dashboard.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+ALERTS = [rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]]
+PAGE = (ROOT / "docs" / "metrics.md").read_text()
+START = 100.0  # seconds, Unix time, of the made up runs
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"\bgpucluster_\w+", text))
+
+
+def result(check: str, outcome: str, node: str, *parts: str) -> dict[str, Any]:
+    verdict = {"check": check, "outcome": outcome, "findings": [{"part": part} for part in parts]}
+    return {
+        "event": "result",
+        "time": START + 5,
+        "nodeid": f"suites/x/test_x.py::test_{check.partition('.')[2]}[{node}]",
+        "suite": check.partition(".")[0],
+        "check": check,
+        "node": node,
+        "outcome": outcome,
+        "verdicts": [verdict] if parts else [],
+        "metrics": [],
+    }
+
+
+def written(*results: dict[str, Any], simulated: bool = False, exit_: int = 0) -> dict[str, str]:
+    """Return {series: value} as prom.py writes them of a run on gpu01 and gpu02."""
+    events = [
+        {"event": "start", "time": START, "cluster": "prod", "simulated": simulated},
+        {"event": "nodes", "time": START, "selected": ["gpu01", "gpu02"]},
+        *(result("gpu.count", "passed", node) for node in ("gpu01", "gpu02")),
+        *results,
+        {"event": "finish", "time": START + 10, "exit": exit_},
+    ]
+    page = prom.render(read_run(events))
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines}
+
+
+def promtool(*words: str | Path) -> str:
+    """Return what promtool prints; the test fails where it refuses the file."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.fail("promtool is missing: make packages (Debian's package prometheus)")
+    done = subprocess.run([tool, *map(str, words)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def fires(
+    folder: Path, series: dict[str, str], hours: int, expected: dict[str, list[dict[str, str]]]
+) -> None:
+    """Let promtool judge the rules over constant series; `expected` has the labels of each alert, the others must not fire."""
+    now = f"{hours}h"
+    tests = [
+        {
+            "eval_time": now,
+            "alertname": alert,
+            "exp_alerts": [{"exp_labels": labels} for labels in expected.get(alert, [])],
+        }
+        for alert in ALERTS
+    ]
+    rules = yaml.safe_load(RULES.read_text())
+    for rule in rules["groups"][0]["rules"]:
+        del rule["annotations"]  # promtool compares the texts too
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
+    inputs = [{"series": name, "values": f"{value}x{hours}"} for name, value in series.items()]
+    case = {"interval": "1h", "input_series": inputs, "alert_rule_test": tests}
+    (folder / "case.yaml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1h", "tests": [case]})
+    )
+    assert "SUCCESS" in promtool("test", "rules", folder / "case.yaml")
+
+
+def test_promtool_takes_the_rules() -> None:
+    assert f"{len(ALERTS)} rules found" in promtool("check", "rules", RULES)
+
+
+def test_a_healthy_cluster_fires_nothing(tmp_path: Path) -> None:
+    fires(tmp_path, written(), 2, {})
+
+
+def test_each_fault_fires_its_alerts_with_node_and_check(tmp_path: Path) -> None:
+    series = written(
+        result("gpu.ecc_volatile", "failed", "gpu02", "GPU 4 (GPU-1, 0:1)", "GPU 6"),
+        result("os.clock", "failed", "gpu02", "clock"),
+        result("nccl.links", "failed", "", "link gpu01 - gpu02"),
+        result("slurm.gres", "error", "gpu01"),
+        exit_=1,
+    )
+    site = {"cluster": "prod"}
+    expected = {
+        "GpuClusterNodeNotFit": [
+            {**site, "node": "gpu01", "severity": "warning"},
+            {**site, "node": "gpu02", "severity": "warning"},
+        ],
+        "GpuClusterHardwareCheckFailed": [
+            {**site, "node": "gpu02", "check": "gpu.ecc_volatile", "severity": "critical"}
+        ],
+        "GpuClusterCheckOfClusterFailed": [
+            {**site, "check": "nccl.links", "severity": "critical"},
+        ],
+        "GpuClusterChecksBroken": [{**site, "outcome": "error", "severity": "warning"}],
+    }
+    fires(tmp_path, series, 2, expected)
+
+
+def test_a_simulated_cluster_wakes_nobody(tmp_path: Path) -> None:
+    fires(tmp_path, written(result("gpu.xid", "failed", "gpu02", "GPU 0"), simulated=True, exit_=1), 2, {})
+
+
+def test_runs_that_stopped_fire_by_their_age(tmp_path: Path) -> None:
+    labels = {"cluster": "prod", "severity": "warning"}
+    fires(tmp_path, written(), 36, {})
+    fires(tmp_path, written(), 37, {"GpuClusterRunIsOld": [labels]})
+    old = {"GpuClusterRunIsOld": [labels], "GpuClusterNotAcceptedForAWeek": [labels]}
+    fires(tmp_path, written(), 7 * 24 + 1, old)
+
+
+def test_metrics_that_vanish_are_an_alert(tmp_path: Path) -> None:
+    series = {name: f"{value}x2 _" for name, value in written().items()}  # x2 _x30: gone after two hours
+    labels = {"cluster": "prod", "simulated": "false", "severity": "warning"}
+    fires(tmp_path, series, 26, {"GpuClusterMetricsGone": [labels]})
+
+
+def test_every_annotation_names_its_cluster() -> None:
+    for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]:
+        assert "{{ $labels.cluster }}" in rule["annotations"]["summary"], rule["alert"]
+
+
+def test_promtool_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    assert len(QUERIES) >= 12
+    rules = [{"record": f"q{number}", "expr": query} for number, query in enumerate(QUERIES)]
+    (tmp_path / "queries.yaml").write_text(yaml.safe_dump({"groups": [{"name": "q", "rules": rules}]}))
+    assert f"{len(QUERIES)} rules found" in promtool("check", "rules", tmp_path / "queries.yaml")
+
+
+def test_dashboard_and_alerts_use_documented_metrics() -> None:
+    used = names(" ".join(QUERIES)) | names(RULES.read_text())
+    verdicts = {name for name in used if not name.startswith("gpucluster_measured_")}
+    assert verdicts <= names(PAGE)
+    assert all(name.startswith("gpucluster_measured_") for name in used - verdicts)
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert all(x < 24 for x, _ in cells), panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+# --- a real run and a real Prometheus
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_args: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path) -> Iterator[str]:
+    """Serve the folder's files and let a Prometheus with the shipped rules scrape metrics.prom; yields its address."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        target = f"127.0.0.1:{server.server_port}"
+        job = {
+            "job_name": "node",
+            "metrics_path": "/metrics.prom",
+            "static_configs": [{"targets": [target]}],
+        }
+        timing = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        settings = {"global": timing, "rule_files": [str(RULES)], "scrape_configs": [job]}
+        (folder / "prometheus.yml").write_text(json.dumps(settings))
+        mine = free_port()
+        argv = (
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{mine}",
+        )
+        try:
+            with process("prometheus", *argv, log=folder / "prometheus.log"):
+                wait_for(lambda: answers(f"http://127.0.0.1:{mine}/-/ready"), "Prometheus is ready")
+                yield f"http://127.0.0.1:{mine}"
+        finally:
+            server.shutdown()
+
+
+def query(address: str, expression: str) -> list[Any]:
+    words = urllib.parse.urlencode({"query": expression})
+    with urllib.request.urlopen(f"{address}/api/v1/query?{words}", timeout=10) as reply:
+        found: list[Any] = json.load(reply)["data"]["result"]
+    return found
+
+
+@pytest.mark.nightly
+def test_every_panel_shows_something_of_a_real_run(sandbox: Sandbox, tmp_path: Path) -> None:
+    options = (on(sandbox), f"--set=reports.metrics={tmp_path}/metrics.prom", "-p", "no:cacheprovider")
+    first = run_pytest(tmp_path, *options, "-m", "gpu", "-k", "test_count", where=())
+    assert first.rc == 0, first.out
+    for fault, node in (("gpu_missing", "gpu02"), ("throttled_once", "gpu03"), ("driver_drift", "gpu04")):
+        sandbox.fault(fault, node)
+    run = run_pytest(tmp_path, *options, "-m", "gpu or os or nccl", where=())
+    assert run.rc == 1, run.out
+    with prometheus(tmp_path) as address:
+        wait_for(lambda: query(address, "gpucluster_run_info"), "the metrics were scraped")
+        empty = [
+            expression
+            for expression in QUERIES
+            # a panel of errors is empty where there are none; its metric must be there
+            if not query(address, expression.removesuffix(" > 0").replace("$cluster", "sandbox"))
+        ]
+        assert empty == [expression for expression in QUERIES if "check_broken" in expression]
+        (old,) = query(address, "time() - gpucluster_run_start_timestamp_seconds < 3600")
+        assert old["metric"]["cluster"] == "sandbox"
+        with urllib.request.urlopen(f"{address}/api/v1/rules", timeout=10) as reply:
+            (group,) = json.load(reply)["data"]["groups"]
+        assert [rule["name"] for rule in group["rules"]] == ALERTS
+        assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
