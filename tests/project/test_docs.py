@@ -22,6 +22,7 @@ from pytest_gpucluster import config
 from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import reference as cli_reference
 from pytest_gpucluster.config.models import ClusterFile
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.plugin.collection import without_section
 from pytest_gpucluster.plugin.start import matters
 
@@ -430,6 +431,18 @@ def test_every_check_is_documented(suite: Path) -> None:
     assert len(re.findall(r"^\| check \|", text, re.MULTILINE)) == 1, "its checks stand in one table"
     assert re.findall(rf"^\| `{name}\.\w+` \|", text, re.MULTILINE) == [], "a row by hand"
     assert re.search(rf"pytest --cluster=\w+ -m \"?{name}\b", text), "how to run it"
+
+
+def test_the_page_of_suites_says_when_each_of_them_runs(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("nodes: gpu01\n")
+    lacking = without_section(config.load_cluster(tmp_path / "c.yaml"))
+    expected = {}
+    for suite in suites():
+        usual = f"with a section `{lacking[suite.name]}`" if suite.name in lacking else "always"
+        expected[suite.name] = "on request" if "on_request" in suite.hooks else usual
+    text = (ROOT / "docs" / "which-suite.md").read_text()
+    rows = dict(re.findall(r"^\| \[`(\w+)`\]\([^)]*\)[^|]* \| ([^|]*) \|", text, re.MULTILINE))
+    assert rows == expected
 
 
 # --- examples
