@@ -882,3 +882,32 @@ def test_a_check_of_no_node_keeps_its_parameters() -> None:
     one = result("", "nccl.whole") | {"nodeid": "suites/nccl/test_nccl.py::test_whole[x]"}
     (item,) = recorded(read_run(log(1, [one]))).items
     assert (item.node, item.check) == ("", "nccl.whole[x]")
+
+
+def test_a_page_over_all_runs_is_written(
+    three_nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "fleet.html"
+    argv = ["history", "--history", str(three_nights), "--html", str(page)]
+    assert cli.main(argv) == 0
+    assert capsys.readouterr().out == f"{page}: written: 3 runs of 3 nodes of cluster prod\n"
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert "3 runs from " in page.read_text(encoding="utf-8")
+    assert cli.main([*argv, "--runs", "2"]) == 0
+    assert "1 older runs are in the history." in page.read_text(encoding="utf-8")
+    assert cli.main([*argv, "gpu01"]) == 4
+    assert "--html shows all nodes" in capsys.readouterr().err
+
+
+def test_a_comparison_has_the_values_of_the_last_runs(three_nights: Path) -> None:
+    with contextlib.closing(History(three_nights)) as kept:
+        last, *before = (kept.find("prod", name) for name in ("night003", "night002"))
+        change = next(it for it in kept.compare(last).changes if it.metric.name.startswith("busbw"))
+        earlier = next(
+            it for it in kept.compare(before[0]).changes if it.item == change.item or it.label == change.label
+        )
+        assert len(change.values) == 3
+        assert change.values[-1] == change.metric.value
+        assert len(earlier.values) == 2  # no value of a later run
+        shown = next(row for row in kept.compare(last).for_html().rows if row.values == change.values)
+        assert shown.metric == change.metric

@@ -229,8 +229,9 @@ def test_a_node_stands_under_its_hardest_action() -> None:
     ]
     work = page_of(a_run(results)).text
     work = work[work.index("What to do") : work.index("Map:")]
-    assert "reboot gpu01 gpu.b , gpu.a" in work
-    assert "monitor" not in work
+    assert "gpu01 reboot gpu.b GPU 4" in work
+    assert "gpu.a (monitor) GPU 4" in work
+    assert work.count("gpu01") == 1
 
 
 def test_a_pass_at_last_does_not_hide_the_first_failure() -> None:

@@ -14,8 +14,10 @@ from paths import DATA
 from report.test_html import hostile_run
 from report_helpers import a_run, failing, passing, unjudged
 
-from pytest_gpucluster.report import html
+from pytest_gpucluster.report import html, html_fleet
 from pytest_gpucluster.report.events import read_log
+from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, Verdict, Worst
+from pytest_gpucluster.report.regression import Past
 from pytest_gpucluster.report.run_model import read_run
 
 if TYPE_CHECKING:
@@ -145,6 +147,7 @@ def test_keys_filter_and_colours(
 
 
 SUITES = ("os", "slurm", "gpu", "fabric", "nccl", "container", "mpi", "ddp", "ray", "burnin")
+PAPER = 695  # CSS pixels of A4 between its margins
 SIZES = [f"{1 << power} B" for power in range(10, 35)]
 # the elements that are seen, in a frame of a given width; media "all" shows what is printed on a screen
 SEEN = """
@@ -164,6 +167,17 @@ frame.addEventListener("load", () => {
   seen.cut = boxes.filter((part) => !hint(part)).map((part) => part.className);
   seen.outside = all.filter((part) => part.getBoundingClientRect().right > wide + 1 && !boxes.some((box) => box.contains(part)))
     .map((part) => part.tagName);
+  // a word of letters and digits whose boxes stand on two lines was cut in its middle
+  const walk = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT), range = page.createRange();
+  seen.split = [];
+  for (let text = walk.nextNode(); text; text = walk.nextNode()) {
+    if (!text.parentElement.checkVisibility() || text.parentElement.closest("svg, script, style, pre, code")) continue;
+    for (const word of text.data.matchAll(/[\\p{L}\\p{N}]{2,39}/gu)) {
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) seen.split.push(word[0]);
+    }
+  }
   seen.stacked = page.querySelector(".fail td") && style(page.querySelector(".fail td")).display;
   document.getElementById("seen").textContent = JSON.stringify(seen);
 });
@@ -268,15 +282,100 @@ def test_six_nodes_with_faults_are_printed_on_four_pages(
     assert pages(tmp_path / "page.pdf", html.render(read_run(faulty())), browse) <= 4
 
 
+def large(nodes: int = 60) -> list[dict[str, Any]]:
+    """Return the events of a run of many nodes with curves, of which six have a fault of their own, and a slow link."""
+    names = [f"gpu{number:03}" for number in range(1, nodes + 1)]
+    stated = {"nodes": "gpu", "profile": "h200", "gpus": 8, "nvlinks": 18, "ports": 8}
+    results = []
+    for place, node in enumerate(names):
+        points = [
+            {
+                "name": "busbw",
+                "value": 20.0 * (step + place / 100),
+                "unit": "GB/s",
+                "device": f"all_reduce {size}",
+            }
+            for step, size in enumerate(SIZES)
+        ]
+        bound = {"name": "bound all_reduce 16 GiB alone", "value": 470, "unit": "GB/s"}
+        judged = {"name": "busbw all_reduce 16 GiB alone", "value": 480.0 + place / 100, "unit": "GB/s"}
+        results.append(passing(node, check="nccl.alone", metrics=[*points, bound, judged]))
+        results += [passing(node, check=f"{suite}.whole") for suite in SUITES]
+    parts = {
+        "gpu.memory": "GPU 3 (GPU-9605b00b-21c8-b553-335b-42e341a8d2c1, 0000:61:00.0)",
+        "gpu.nvlink_errors": "GPU 4 (GPU-3ffeb815-30ae-80ae-02d9-0d7f7a150d5a, 0000:9d:00.0) NVLink 7",
+        "fabric.port_state": "mlx5_2 port 1 (0000:4f:00.0), rail of GPU 2 (0000:52:00.0)",
+        "os.mounts": "/a/path/without/any/end/" + "of_a_name_" * 9,
+    }
+    results += [
+        failing(names[7 * n], check=check, part=part) for n, (check, part) in enumerate(parts.items())
+    ]
+    link = {
+        "part": f"link {names[3]} - {names[40]}",
+        "measured": "111.2 GB/s",
+        "expected": "at least 272 GB/s",
+    }
+    results.append(failing("", check="nccl.links", action="monitor", findings=[link]))
+    curve = {
+        "title": f"all_reduce, {nodes} nodes x 8 GPUs",
+        "points": [[1 << p, 9.0 * p] for p in range(10, 35)],
+    }
+    results.append(passing("", check="nccl.whole", curves=[curve]))
+    events = a_run(results, nodes=names, start={"groups": [stated]}, finish=1)
+    events[1]["places"] = [
+        {"group": "gpu", "switch": f"leaf{n}", "nodes": names[16 * n : 16 * n + 16]} for n in range(4)
+    ]
+    return events
+
+
+def test_sixty_nodes_are_printed_on_four_pages_with_their_curves(
+    tmp_path: Path, browse: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    page = html.render(read_run(large()))
+    assert pages(tmp_path / "page.pdf", page, browse) <= 4
+    # A4 less its margins: what is wider would be cut off
+    shown = seen(
+        page, browse, width=PAPER, printed=True, choices=["#bandwidth svg", ".card svg", "#fabric svg"]
+    )
+    assert shown["outside"] == []
+    assert all(shown[choice] for choice in ("#bandwidth svg", ".card svg", "#fabric svg"))
+
+
+@pytest.mark.parametrize("width", [400, 800, 1300])
+def test_nothing_is_wider_than_the_window(
+    width: int, browse: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    shown = seen(html.render(read_run(large())), browse, width=width)
+    assert (shown["outside"], shown["cut"], shown["split"]) == ([], [], [])
+    assert seen(html.render(read_run(faulty())), browse, width=width)["split"] == []
+
+
+def test_a_word_that_is_split_would_be_noticed(
+    browse: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    page = html.render(read_run(large())).replace(
+        "</style>", "td, p, li { overflow-wrap: anywhere; width: 3rem }</style>"
+    )
+    assert seen(page, browse, width=400)["split"]
+
+
 def test_folded_parts_and_what_is_not_signed_are_not_printed(
     browse: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    left_out = ("#bandwidth", "#numbers tr.unjudged", "#warnings table", "details.log", ".fail .command")
+    left_out = (
+        "#map table",
+        "#failures",
+        "#numbers tr.unjudged",
+        "#warnings table",
+        "details.log",
+        ".fail .command",
+    )
     signed = (
         "#record .sign",
         "#work",
-        "#map table",
-        ".fail td",
+        "#map svg",
+        ".card li",
+        "#bandwidth svg",
         "#numbers td",
         "#warnings summary",
         "#gaps td",
@@ -312,3 +411,33 @@ def test_no_column_is_cut_off_without_a_hint_on_a_narrow_screen(
     assert (shown["cut"], shown["outside"], shown["stacked"]) == ([], [], "block")
     assert shown["scrolled"] > 1
     assert seen(html.render(read_run(faulty())), browse, width=1300)["stacked"] == "table-cell"
+
+
+def a_year() -> str:
+    """Return the page of the history of 60 nodes in 365 runs."""
+    runs = tuple(Past(f"night{n:03}", "prod", False, 1.7e9 + n * 86_400, True, True) for n in range(365))
+    states = {
+        f"gpu{n:03}": ["failed" if night % 97 == n else "passed" for night in range(365)] for n in range(60)
+    }
+    verdicts = {
+        node: {suite: Verdict(1.7e9 + n * 9e4, "passed") for suite in SUITES} for n, node in enumerate(states)
+    }
+    acts = tuple(Act(1.7e9, node, "drained", "ops", "night001", "a reason " * 9) for node in states)
+    worst = (Worst("gpu001", 3, 365, 1.7e9, (("gpu.a_check_with_a_long_name", 3),)),)
+    return html_fleet.render(FleetRuns("prod", False, 1.74e9, runs, 0, states, verdicts, worst, acts))
+
+
+@pytest.mark.parametrize("width", [400, 800, 1300])
+def test_the_page_of_a_history_is_not_wider_than_the_window(
+    width: int, browse: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    shown = seen(a_year(), browse, width=width)
+    assert (shown["outside"], shown["cut"], shown["split"]) == ([], [], [])
+
+
+def test_the_page_of_a_history_makes_no_request_and_is_printed_whole(
+    tmp_path: Path, browse: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    assert "CONSOLE" not in browse(a_year(), "--dump-dom").stderr
+    assert seen(a_year(), browse, width=PAPER, printed=True)["outside"] == []
+    assert pages(tmp_path / "page.pdf", a_year(), browse) <= 8

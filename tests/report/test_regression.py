@@ -372,7 +372,7 @@ def test_nought_is_a_value() -> None:
     ],
 )
 def test_how_far_a_metric_went_the_wrong_way(fields: dict[str, Any], badness: float) -> None:
-    assert trend._badness(change(**fields)) == badness
+    assert trend.badness(change(**fields)) == badness
 
 
 def test_a_link_is_named_once_for_each_check_and_metric() -> None:

@@ -9,7 +9,17 @@ import xml.etree.ElementTree as ET
 import pytest
 from paths import DATA
 
-from pytest_gpucluster.report.svg import SHAPES, STEPS, Curve, curves, histogram, node_map, strip
+from pytest_gpucluster.report.svg import (
+    SHAPES,
+    STEPS,
+    Curve,
+    curves,
+    histogram,
+    node_map,
+    strip,
+    suite_map,
+    trend,
+)
 from pytest_gpucluster.report.words import round_up
 
 GOLDEN = DATA / "svg"
@@ -30,12 +40,18 @@ def pictures() -> dict[str, str]:
     return {
         "map": node_map(list(STATES), STATES.__getitem__, link={"b": "#g1"}.get),  # type: ignore[arg-type] # '' or None
         "curves": curves(shown, title="t<&", bounds=bounds, band=band),
+        "suite-map": suite_map(
+            ["a", "b<", "c"], ["gpu", "os"], lambda node, suite: "failed" if (node, suite) == ("b<", "os") else "passed",
+            link=lambda node, suite: f"#{suite}" if node == "b<" else "",
+        ),
+        "trend": trend([3.0, None, 4.0, 3.5, 1.0], title="v<"),
+        "trend-level": trend([2.0, 2.0, None], title="v"),
         "strip": strip([1.0, 2.0, 3.0, 4.0, 10.0], [10.0, 10.0], [5.0], title="s<"),
         "strip-of-three": strip([1.0, 2.0, 4.0]),
         "strip-of-one": strip([3.0], title="x"),
         "histogram": histogram([1.0, 2.0, 2.0, 3.0, 9.0], [9.0], [4.0], unit="GB/s<", title="h"),
         "histogram-plain": histogram([*[1.0] * 100, 2.5], [], [], unit="W", title="h"),
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(pictures()))
@@ -56,7 +72,7 @@ def test_the_map_has_rows_of_fifty_or_a_hundred(count: int, columns: int) -> Non
     gutter = 10 + 7.5 * 4
     assert picture.startswith(f'<svg viewBox="0 0 {gutter + 12 * columns:.0f} {12 * rows + 2}" ')
     assert re.findall(r">(n\d+)</text>", picture) == nodes[::columns]
-    assert picture.count("m2 2h6v6h-6z") == count
+    assert picture.count("h6v6h-6z") == count
 
 
 def test_the_map_of_no_nodes_is_empty() -> None:
@@ -89,8 +105,12 @@ def test_names_of_curves_stand_apart_or_are_left_out() -> None:
     assert [name for _, name in found] == [f"n{number:02}" for number in range(len(found))]
     assert places[-1] < 278
     assert 5 < len(found) < 30
-    long = curves([Curve("x" * 30, [(KIB, 1.0)])], title="t")
-    assert f">{'x' * 24}</text>" in long
+    for length, shown in ((30, True), (40, True), (41, False)):
+        long = curves([Curve("x" * length, [(KIB, 1.0)])], title="t")
+        assert (f">{'x' * length}</text>" in long) is shown  # whole, or in the tooltip alone
+        wide = int(re.findall(r'width="(\d+)"', long)[0])
+        start = float(re.findall(r'<text x="([\d.]+)" y="\d+" class="t">', long)[-1]) if shown else 0
+        assert start + 6 * length * shown < wide
 
 
 def test_marked_curves_are_drawn_last_and_named_first() -> None:
@@ -145,7 +165,14 @@ def test_each_state_has_a_shape_and_a_class() -> None:
     for state, (kind, path) in expected.items():
         picture = node_map(["n"], {"n": state}.__getitem__, link=lambda _node: "")
         assert f'<path class="{kind}"' in picture
-        assert f"m{path[1:]}" in picture or f'd="{path}"' in picture
+        inside = path.partition("z")[0].lstrip("M0123456789. ")
+        assert inside in picture
+
+
+def test_the_hole_of_a_shape_is_in_its_own_tile() -> None:
+    picture = node_map(["n1", "n2"], lambda _node: "not proved", link=lambda _node: "")
+    begins = re.findall(r"M([\d.]+) ([\d.]+)", picture)
+    assert begins == [("31", "1"), ("31", "3.4"), ("43", "1"), ("43", "3.4")]
 
 
 def test_a_second_row_of_the_map_stands_below_the_first() -> None:
@@ -157,7 +184,7 @@ def test_a_second_row_of_the_map_stands_below_the_first() -> None:
         f'y="10" class="t name end">long</text><text x="{gutter - 8:.0f}" y="22" class="t name end">x<'
         in picture
     )
-    assert 'd="M41 13m2 2h6v6h-6z"/>' in picture
+    assert 'd="M43 15h6v6h-6z"/>' in picture
     assert 'transform="translate(53 13)"' in picture
     assert picture.startswith('<svg viewBox="0 0 640 26" ')
 

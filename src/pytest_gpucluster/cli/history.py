@@ -9,6 +9,7 @@ import contextlib
 import os
 import statistics
 import sys
+import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 from shutil import get_terminal_size
@@ -20,6 +21,7 @@ from pytest_gpucluster.cli.output import add_json, print_json, print_table
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.sanitize import clean
 from pytest_gpucluster.core.text import some
+from pytest_gpucluster.report.fleet_runs import MAX_RUNS, read_fleet
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.regression import fold, share, when
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 WORSE = 3
 VARIABLE = "GPUCLUSTER_HISTORY"
 MAX_RED = 20
+RUNS = 20
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -58,7 +61,10 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _common(parser)
     parser.add_argument(
-        "--runs", type=_positive, default=20, metavar="N", help="number of runs (%(default)s)"
+        "--runs",
+        type=_positive,
+        metavar="N",
+        help=f"number of runs ({RUNS}; of --html: all, at most {MAX_RUNS})",
     )
     parser.add_argument("--metric", metavar="PATTERN", help="only metrics with these names, like 'busbw*'")
     parser.add_argument(
@@ -75,6 +81,12 @@ def history_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="EVENTS",
         help="store runs from their events.jsonl; a killed run is stored as incomplete, and is never a good run",
+    )
+    actions.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write one HTML page over all nodes and runs: states, ages of verdicts, worst nodes, drains and resumes",
     )
     actions.add_argument(
         "--keep", type=_positive, metavar="N", help="delete all but the last N runs of each cluster"
@@ -107,6 +119,8 @@ def history(args: argparse.Namespace) -> None:
             _print(f"{found.path}: {found.keep(args.keep)} runs deleted")
         elif args.accept:
             _accept(found, args)
+        elif args.html:
+            _page(found, _cluster(args, found), args)
         elif args.node is None:
             _runs(found, _cluster(args, found), args)
         else:
@@ -214,6 +228,17 @@ def _import(found: History, logs: Sequence[Path]) -> None:
         _print(f"{path}: run {run.run} of cluster {run.cluster} {there}{note}")
 
 
+def _page(found: History, cluster: str, args: argparse.Namespace) -> None:
+    if args.node is not None:
+        raise ConfigError("--html shows all nodes: leave out NODE, or --html")
+    from pytest_gpucluster.report import html_fleet  # the other commands need no templates
+
+    fleet = read_fleet(found, cluster, now=time.time(), most=args.runs or MAX_RUNS)
+    html_fleet.write(fleet, args.html)
+    runs, nodes = len(fleet.runs), len(fleet.states.keys() - {""})
+    _print(f"{args.html}: written: {count(runs, 'run')} of {count(nodes, 'node')} of cluster {cluster}")
+
+
 def _accept(found: History, args: argparse.Namespace) -> None:
     cluster = _cluster(args, found)
     past = found.find(cluster, args.accept)
@@ -273,7 +298,7 @@ def _metric(item: ItemMetric) -> dict[str, str]:
 
 
 def _runs(found: History, cluster: str, args: argparse.Namespace) -> None:
-    runs = found.runs(cluster, args.runs)
+    runs = found.runs(cluster, args.runs or RUNS)
     if args.json:
         print_json({"cluster": cluster, "runs": [*map(_past, runs)]})
         return
@@ -295,7 +320,7 @@ def _runs(found: History, cluster: str, args: argparse.Namespace) -> None:
 
 def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
     node = _name(args.node)
-    runs = found.node_runs(cluster, node, args.runs)
+    runs = found.node_runs(cluster, node, args.runs or RUNS)
     if not runs:
         raise _unknown(found, cluster, args.node)
     simulated = runs[0][0].simulated
@@ -303,7 +328,7 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
     red = found.node_red(cluster, node, [past.run for past, _ in runs])
     metrics = [
         it
-        for it in found.node_values(cluster, node, simulated=simulated, count=args.runs)
+        for it in found.node_values(cluster, node, simulated=simulated, count=args.runs or RUNS)
         if it.values and (args.metric is None or fnmatchcase(it.item.metric.name, args.metric))
     ]
     acts = found.node_acts(cluster, node, simulated=simulated)

@@ -96,6 +96,10 @@ def about(config: pytest.Config, session: ClusterSession) -> dict[str, Any]:
                 "source": group.profile.source,
                 "simulated": group.profile.simulated,
                 "sha256": group.profile.sha256,
+                # what the picture of a node in report.html draws
+                "gpus": group.profile.gpu.count if group.profile.gpu else 0,
+                "nvlinks": (group.profile.gpu.nvlinks if group.profile.gpu else 0) or 0,
+                "ports": group.profile.fabric.hcas,
             }
             for group in cluster.groups
         ],

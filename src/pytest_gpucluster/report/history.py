@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ConfigError
@@ -18,6 +18,7 @@ from pytest_gpucluster.report.regression import (
     FleetHistory,
     Past,
     Turn,
+    badness,
     changed,
     fleet_key,
     when,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["LAST", "LAST_GOOD", "WINDOW", "History", "MetricHistory"]
 
 WINDOW = 10  # earlier good runs of a node that make its baseline: two weeks of working nights
+MAX_TRENDS = 1_000  # metrics of a comparison whose values of the last runs are read
 LAST, LAST_GOOD = "last", "last-good"
 EVERY_NODE = "*"  # accepted for the whole cluster; no node can be called so
 _OF_RUN = ("metrics", "verdicts", "findings", "fleet", "node_runs", "acts")
@@ -285,6 +287,11 @@ class History(HistoryFile):
         with self._readable_errors():
             return self._past("cluster = ?", (cluster,), count)
 
+    def runs_of_kind(self, cluster: str, *, simulated: bool, count: int) -> tuple[Past, ...]:
+        """Return the last real, or simulated, runs of a cluster, newest first."""
+        with self._readable_errors():
+            return self._past("cluster = ? AND simulated = ?", (cluster, simulated), count)
+
     def ids(self) -> set[str]:
         """Return the ids of the runs of all clusters."""
         with self._readable_errors():
@@ -350,7 +357,7 @@ class History(HistoryFile):
                 past,
                 earlier,
                 last_good,
-                tuple(self._changes(number, past, against)),
+                self._with_values(self._changes(number, past, against), past, number),
                 tuple(self._turned(number, past, against)),
                 str(self.path),
             )
@@ -464,6 +471,21 @@ class History(HistoryFile):
             judged = judge(item.metric.number, known, _rule_of(item))
             yield changed(item, judged, fleet, previous=last.get(series), base=base)
         yield from self._gone(number, past, against, {row[0] for row in rows}, fleet)
+
+    def _with_values(self, changes: Iterable[Change], past: Past, number: int) -> tuple[Change, ...]:
+        """Add the values of the last runs to the changes that a report shows: those that are the furthest."""
+        found = list(changes)
+        order = sorted(range(len(found)), key=lambda place: badness(found[place]), reverse=True)
+        for place in order[:MAX_TRENDS]:
+            item = found[place].item
+            rows = self._db.execute(
+                "SELECT m.value FROM nodes n JOIN series s ON s.node = n.id JOIN metrics m ON m.series = s.id "
+                'WHERE n.cluster = ? AND n.simulated = ? AND n.name = ? AND s."check" = ? AND s.name = ? AND s.unit = ? '
+                "AND s.device = ? AND (m.started, m.run) <= (?, ?) ORDER BY m.started DESC, m.run DESC LIMIT ?",
+                (past.cluster, past.simulated, item.node, *fleet_key(item), past.started, number, WINDOW + 1),
+            ).fetchall()
+            found[place] = replace(found[place], values=tuple(value for (value,) in reversed(rows)))
+        return tuple(found)
 
     def _values(self, number: int) -> dict[int, float | None]:
         return dict(self._db.execute("SELECT series, value FROM metrics WHERE run = ?", (number,)))

@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 BUSY = 60.0  # seconds; a run of 1,000 nodes is written in a few
@@ -109,6 +109,11 @@ class HistoryFile:
         self._db.close()
         if self._folder is not None:
             self._folder.close()
+
+    def query(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
+        """Return the rows of a statement that reads."""
+        with self._readable_errors():
+            return self._db.execute(statement, values).fetchall()
 
     def _check(self) -> None:
         """Refuse files of other programs and newer ones; upgrade older ones."""

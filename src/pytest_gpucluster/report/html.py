@@ -12,33 +12,28 @@ import base64
 import hashlib
 import re
 import shlex
-from collections import Counter, defaultdict
-from functools import lru_cache, partial
-from importlib.resources import files
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pytest_gpucluster.core.safe_json import as_dict, as_list
 from pytest_gpucluster.core.sanitize import printable, shorten
 from pytest_gpucluster.core.units import format_duration
-from pytest_gpucluster.report import svg
+from pytest_gpucluster.report import html_page
 from pytest_gpucluster.report.atomic_write import write_whole
-from pytest_gpucluster.report.html_figures import SMALL_FLEET, bandwidth, numbers
+from pytest_gpucluster.report.html_fabric import fabric
+from pytest_gpucluster.report.html_figures import bandwidth, numbers
+from pytest_gpucluster.report.html_map import fleet_map
+from pytest_gpucluster.report.html_work import trend, work
 from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
-from pytest_gpucluster.report.run_model import ACTIONS, STATES
 from pytest_gpucluster.report.verdict import judge, ordered
 from pytest_gpucluster.report.waivers import all_waivers
 from pytest_gpucluster.report.words import (
     clock,
     count,
-    counted,
     folded,
-    for_nodes,
-    number,
     remark_lines,
-    to_do,
 )
 
 if TYPE_CHECKING:
@@ -57,10 +52,6 @@ OPEN_ROWS = 12  # findings of a section that are seen at once
 MAX_COMPARED = 500
 MAX_ACTS = 1_000
 MAX_NOTE = 4_000  # characters of a text of the history
-MAX_PATTERNS = 80
-_MARK = Markup(
-    '<svg class="mark {}" viewBox="0 0 10 10" aria-hidden="true"><path fill-rule="evenodd" d="{}"/></svg>'
-)
 _SHOWN = ("time", "run", "event", "node", "nodes")  # have columns of their own
 
 
@@ -78,9 +69,9 @@ def write(
 def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
     """Return the report as text."""
     anchors = {id(group): f"g{number}" for number, group in enumerate(ordered(run), 1)}
-    style, script = _resource("report.css"), _resource("report.js")
+    script = html_page.resource("report.js")
     judged = judge(run)
-    page = _template().render(
+    page = html_page.template("report.html.j2").render(
         run=run,
         verdict=judged,
         counts=run.proofs.counts,
@@ -88,8 +79,9 @@ def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
         unfit=run.proofs.of(FAILED),
         unproved=run.proofs.of(NOT_PROVED),
         record=_record(run),
-        work=_work(run, anchors),
-        map=_map(run, anchors),
+        work=work(run, anchors, comparison),
+        fabric=fabric(run, anchors),
+        map=fleet_map(run, anchors),
         **_failures(run, anchors),
         warnings=_warnings(run),
         waivers=all_waivers(run),
@@ -98,9 +90,10 @@ def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
         comparison=_comparison(comparison),
         acts=_acts(run)[:MAX_ACTS],
         gaps=_gaps(run),
+        same_versions=_same_versions(run),
         tables=[_suite_table(title, cells) for title, cells in run.cells.items()],
         environment=_environment(run),
-        style=Markup(style),
+        style=html_page.style(),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -109,37 +102,7 @@ def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
 
 def prepare() -> None:
     """Compile the template, for whoever renders later."""
-    _template()
-
-
-@lru_cache(maxsize=1)
-def _template() -> Any:
-    environment = Environment(
-        loader=PackageLoader("pytest_gpucluster.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "for_nodes": for_nodes,
-        "to_do": to_do,
-        "nodes": folded,
-        "counted": counted,
-        "number": partial(number, none="–"),  # noqa: RUF001 - a dash for people
-        "mark": mark,
-    }
-    return environment.get_template("report.html.j2")
-
-
-def _resource(name: str) -> str:
-    return (files("pytest_gpucluster.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def mark(state: str) -> Markup:
-    """Draw a state's shape; its name is for readers who do not see it."""
-    css_class, shape = svg.SHAPES.get(state, svg.SHAPES[""])
-    return _MARK.format(css_class, shape)
+    html_page.template("report.html.j2")
 
 
 # --- the record
@@ -198,107 +161,6 @@ def _environment(run: Run) -> list[tuple[str, str]]:
         ("exit status", _text(finish.get("exit", "the run did not end"))),
     ]
     return [(name, value) for name, value in rows if value]
-
-
-# --- what to do
-
-
-def _work(run: Run, anchors: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Sort the bad nodes by the hardest action of any of their failures."""
-    hardest: dict[str, str] = {}
-    checks: dict[str, dict[str, str]] = defaultdict(dict)
-    for action in ACTIONS:
-        for group in run.groups.values():
-            if group.outcome == "failed" and (group.action or "monitor") == action:
-                for node in group.nodes:
-                    hardest.setdefault(node, action)
-    for group in ordered(run):
-        if group.outcome == "failed":
-            for action in {hardest[node] for node in group.nodes}:
-                checks[action].setdefault(group.check, anchors[id(group)])
-    rows = [
-        {
-            "action": action,
-            "nodes": [node for node, own in hardest.items() if own == action],
-            "checks": checks[action],
-        }
-        for action in ACTIONS
-        if action in checks
-    ]
-    broken = dict.fromkeys(
-        node for group in run.groups.values() if group.outcome == "error" for node in group.nodes
-    )
-    if broken:
-        errors = {g.check: anchors[id(g)] for g in ordered(run) if g.outcome == "error"}
-        rows.append({"action": "inspect: could not be judged", "nodes": list(broken), "checks": errors})
-    return rows
-
-
-# --- the map
-
-
-def _map(run: Run, anchors: Mapping[int, str]) -> dict[str, Any]:
-    where: dict[tuple[str, str], str] = {}
-    for group in ordered(run):
-        for node in group.nodes:
-            where.setdefault((node, group.suite), f"#{anchors[id(group)]}")
-            where.setdefault((node, ""), f"#{anchors[id(group)]}")
-    small = len(run.selected) <= SMALL_FLEET
-    found: dict[str, Any] = {
-        "small": small,
-        "patterns": _patterns(run, where),
-        "suites": run.suites,
-        "tiles": [],
-    }
-    if not small:
-        for suite in ("", *run.suites):
-            states = {node: run.state(node, suite or None) for node in run.selected}
-            if any(states.values()):
-                found["tiles"].append(
-                    (suite or "all suites", _tally(states), _tiles(run, states, where, suite))
-                )
-    return found
-
-
-def _tiles(run: Run, states: dict[str, str], where: dict[tuple[str, str], str], suite: str) -> Markup:
-    return svg.node_map(run.selected, states.__getitem__, link=lambda node: where.get((node, suite), ""))
-
-
-def _tally(states: Mapping[str, str]) -> list[tuple[str, int]]:
-    counts = Counter(states.values())
-    return [(state, counts[state]) for state in STATES if counts[state]]
-
-
-def _patterns(run: Run, where: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
-    """Return rows of nodes whose suites ended alike: by counts where that makes few rows, else by states."""
-    names = dict.fromkeys((*run.selected, *run.counts))
-    one_each = len(names.keys() - {CLUSTER}) <= SMALL_FLEET
-    exact: dict[Any, list[str]] = defaultdict(list)
-    rough: dict[Any, list[str]] = defaultdict(list)
-    for node in names:
-        row = run.counts.get(node, {})
-        state = run.state(node)  # a lost node may have passed all that it ran
-        key = (state, *(tuple(sorted(row[suite].items())) if suite in row else () for suite in run.suites))
-        exact[(node, key) if one_each else key].append(node)
-        rough[state, tuple(run.state(node, suite) for suite in run.suites)].append(node)
-    chosen = exact if len(exact) <= MAX_PATTERNS else rough
-    rows = [_pattern(run, nodes, where) for nodes in chosen.values()]
-    if not one_each:
-        rows.sort(key=lambda row: STATES.index(row["state"]) if row["state"] in STATES else len(STATES))
-    return rows[:MAX_PATTERNS]
-
-
-def _pattern(run: Run, nodes: list[str], where: Mapping[tuple[str, str], str]) -> dict[str, Any]:
-    cells = []
-    for suite in run.suites:
-        counts: Counter[str] = sum(
-            (run.counts[n][suite] for n in nodes if suite in run.counts.get(n, {})), Counter()
-        )
-        state = run.state(nodes[0], suite)
-        shown = [f"{counts[one]:,} {one}" for one in STATES if counts[one] and one != "not applicable"]
-        link = where.get((nodes[0], suite), "")
-        cells.append({"suite": suite, "state": state, "text": shown, "link": link})
-    return {"nodes": nodes, "cells": cells, "state": run.state(nodes[0])}
 
 
 # --- failures
@@ -387,6 +249,7 @@ def _compared(row: Compared) -> dict[str, Any]:
         "metric": _note(metric.name),
         "unit": _note(metric.unit),
         "note": _note(row.note),
+        "trend": (trend(row) or {}).get("picture", ""),
     }
 
 
@@ -452,6 +315,17 @@ def _suite_table(title: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
         for put in cells
     }
     return {"title": title, "rows": rows, "columns": columns, "texts": texts}
+
+
+def _same_versions(run: Run) -> dict[str, str]:
+    """Return what has one version on all nodes of the run that state one."""
+    fit = {node for found in run.versions.values() for nodes in found.values() for node in nodes}
+    return {
+        what: version
+        for what, found in run.versions.items()
+        for version, nodes in found.items()
+        if len(found) == 1 and set(nodes) == fit
+    }
 
 
 def _text(value: Any) -> str:

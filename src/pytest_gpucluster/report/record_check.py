@@ -39,6 +39,7 @@ _STABLE = (
     "evidence",
 )
 _HISTORY = re.compile(r'<section id="history">.*?</section>', re.DOTALL)
+_TREND = re.compile(r'<p class="trend">.*?</p>', re.DOTALL)  # of a history too, in the cards
 _HISTORY_LINK = re.compile(r'<a href="#history">[^<]*</a>')
 _BLANK = re.compile(r"\n\s*\n")
 
@@ -169,7 +170,7 @@ def _page(path: Path, document: dict[str, Any], run: Run) -> Iterator[Outcome]:
         return
     shown, cut = _HISTORY.subn("", page, count=1)
     if cut:
-        shown = _HISTORY_LINK.sub("", shown, count=1)
+        shown = _TREND.sub("", _HISTORY_LINK.sub("", shown, count=1))
     if _squeezed(shown) != _squeezed(html.render(run)):
         yield Outcome(f"{path}: does not show what the events hold", failed=True)
         return

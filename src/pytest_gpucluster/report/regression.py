@@ -65,7 +65,7 @@ class Change:
     """A metric of one node in this run, judged against the node's own last good runs, beside the fleet's.
 
     `previous`: its value in the complete run before, good or not. `base`: the one run that it is held against, where
-    that was chosen.
+    that was chosen. `values`: those of the last runs, oldest first, this one last; () where they were not read.
     """
 
     item: ItemMetric
@@ -73,6 +73,7 @@ class Change:
     fleet: FleetHistory
     previous: float | None = None
     base: str = ""
+    values: tuple[float | None, ...] = ()
 
     @property
     def metric(self) -> Metric:
@@ -121,7 +122,8 @@ class Compared:
 
     `last_good`: the node's value in its last run without a failure; `previous`: in its last run of any end;
     `fleet`: the median of the cluster's nodes, now or in the last good run, as `ShownComparison.fleet_is` says.
-    `worse`: the change counts as a worsening, even within the threshold; `note` says so in words.
+    `worse`: the change counts as a worsening, even within the threshold; `note` says so in words. `values`: those of
+    the last runs, oldest first, this one last.
     """
 
     node: str
@@ -131,6 +133,7 @@ class Compared:
     fleet: float | None = None
     worse: bool = False
     note: str = ""
+    values: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -230,9 +233,7 @@ class Comparison:
     def for_html(self) -> ShownComparison:
         """Return the same for the HTML report: each node beside its own median and the fleet's."""
         named = {id(it.change): it.text for it in self.worse}
-        shown = sorted(
-            (it for it in self.changes if it.metric.number is not None), key=_badness, reverse=True
-        )
+        shown = sorted((it for it in self.changes if it.metric.number is not None), key=badness, reverse=True)
         rows = tuple(
             Compared(
                 node=it.item.node or CLUSTER,
@@ -243,6 +244,7 @@ class Comparison:
                 # a pair is worse for itself only where neither of its ends explains it
                 worse=id(it) in named or (it.trend == "worse" and not it.item.paired),
                 note=describe(it) if id(it) in named else "",
+                values=it.values,
             )
             for it in shown
         )
@@ -259,7 +261,7 @@ class Comparison:
 
 
 def _row(name: str, unit: str, changes: Sequence[Change]) -> tuple[str, ...]:
-    far = max(changes, key=_badness)
+    far = max(changes, key=badness)
     fleet = [it.fleet.before for it in changes if it.fleet.before is not None]
     return (
         name,
@@ -275,7 +277,7 @@ def _row(name: str, unit: str, changes: Sequence[Change]) -> tuple[str, ...]:
     )
 
 
-def _badness(change: Change) -> float:
+def badness(change: Change) -> float:
     """Return how much worse a metric is; without a direction, how much it changed."""
     distance = change.judged.distance
     if distance is None:
@@ -317,10 +319,10 @@ def worse_of(changes: Iterable[Change], trend: str = "worse") -> tuple[Worse, ..
             named[where, it.item.check, it.metric.name].append(it)
     made = []
     for (where, *_), group in named.items():
-        far = max(group, key=_badness)
+        far = max(group, key=badness)
         link = where.startswith("link ")
         made.append(Worse(where, far, 1 if link else len(group)))
-    return tuple(sorted(made, key=lambda it: (-_badness(it.change), it.where)))
+    return tuple(sorted(made, key=lambda it: (-badness(it.change), it.where)))
 
 
 def describe(change: Change) -> str:

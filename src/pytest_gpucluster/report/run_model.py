@@ -41,6 +41,7 @@ _MAX_TEXT = 8_000  # characters of a failure's log
 _INSTANCE = re.compile(r"(?:(?:GPU|NIC|HCA|port|link|NVLink|device|rank) ?\d|mlx\d|with )", re.IGNORECASE)
 _SIZED = re.compile(r"(?P<collective>[a-z_]+) (?P<size>\S+ ?\w*B)(?: (?P<scope>.+))?")
 _NUMBERS = re.compile(r"\d+")
+_BRACKETS = re.compile(r" \([^()]*\)")
 _NUMBERS_OF_CAUSE = re.compile(r"(?<!GPU )(?<!\d)\d+")  # another GPU is another cause
 _PREFIX = re.compile(r"(?:Skipped: )?(?:not checked|not applicable|not tested|waived): ")
 _ACT = re.compile(r"(?:drain|resume|trial|node)[._]")  # what plugin/drain.py writes
@@ -464,7 +465,8 @@ def example_of(result: Result) -> dict[str, Any]:
 
 
 def _short(part: str) -> str:
-    return part.partition(" (")[0]
+    """Return a part without what differs from node to node: its UUID and addresses, in brackets."""
+    return _BRACKETS.sub("", part)
 
 
 def _logs(event: dict[str, Any]) -> list[str]:

@@ -7,9 +7,10 @@ shown by colour alone: each has its own shape.
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -19,7 +20,7 @@ from pytest_gpucluster.report.words import round_up
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["Curve", "curves", "histogram", "node_map", "strip"]
+__all__ = ["Curve", "curves", "histogram", "node_map", "picture", "strip", "suite_map", "trend"]
 
 _CROSSED = (
     "M0 0h10v10h-10zM2.2 3.4l1.6 1.6l-1.6 1.6l1.2 1.2l1.6-1.6l1.6 1.6l1.2-1.2"
@@ -39,12 +40,14 @@ SHAPES = {
     "accepted": ("ok", "M5 0a5 5 0 1 0 .01 0zM4.3 7.6l-2.3-2.3l1-1l1.3 1.3l2.9-2.9l1 1z"),
     "": ("na", "M4.4 4.4h1.2v1.2h-1.2z"),
 }  # fmt: skip
+_MOVE = re.compile(r"M([\d.]+) ([\d.]+)")  # the begin of each part of a shape
 MANY = 400  # nodes from here on stand 100 in a row
 TILE = 12  # pixels from tile to tile
 _WIDTH, _HEIGHT = 760, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 130, 24, 30
 _BINS = 60
 STEPS = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)  # an axis ends at one of these times a power of ten
+MAX_LABEL = 40  # characters of a name beside its curve; a longer one is in the tooltip alone
 _LABEL_GAP = 13  # pixels between two labels at the end of curves
 
 
@@ -64,18 +67,26 @@ class _Plane:
     first: float
     last: float
     top: float
-    width: int = _WIDTH
-    height: int = _HEIGHT
-    parts: list[str] = field(default_factory=list)
+    right: int = 0  # room for the names of the curves
+
+    @property
+    def width(self) -> int:
+        """The width of the whole picture."""
+        return _WIDTH + self.right
+
+    @property
+    def edge(self) -> int:
+        """Where the axes end."""
+        return _WIDTH - _RIGHT
 
     def x(self, size: float) -> float:
         span = self.last - self.first
         share = (math.log2(size) - self.first) / span if span else 0.5
-        return round(_LEFT + share * (self.width - _LEFT - _RIGHT), 1)
+        return round(_LEFT + share * (self.edge - _LEFT), 1)
 
     def y(self, value: float) -> float:
         share = min(1.0, max(0.0, value / self.top))
-        return round(self.height - _BOTTOM - share * (self.height - _TOP - _BOTTOM), 1)
+        return round(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM), 1)
 
 
 # --- the map
@@ -86,41 +97,82 @@ def node_map(nodes: Sequence[str], state: Callable[[str], str], *, link: Callabl
     columns = 100 if len(nodes) > MANY else 50
     rows = [nodes[at : at + columns] for at in range(0, len(nodes), columns)]
     gutter = 10 + 7.5 * max((len(row[0]) for row in rows), default=0)
-    paths: dict[str, list[str]] = {}
-    named: list[str] = []
-    labels: list[str] = []
-    for line, row in enumerate(rows):
-        labels.append(
-            f'<text x="{gutter - 8:.0f}" y="{line * TILE + 10}" class="t name end">{escape(row[0])}</text>'
-        )
-        for column, node in enumerate(row):
-            outcome = state(node)
-            position = (round(gutter + column * TILE + 1), line * TILE + 1)
-            shape = SHAPES.get(outcome, SHAPES[""])[1]
-            if outcome in ("failed", "error", "not tested"):
-                named.append(_tile(node, outcome, position, link(node)))
-            else:
-                paths.setdefault(outcome, []).append(f"M{position[0]} {position[1]}" + _relative(shape))
-    plain = "".join(
-        f'<path class="{SHAPES.get(state, SHAPES[""])[0]}" d="{"".join(found)}"/>'
-        for state, found in paths.items()
+    labels = [
+        f'<text x="{gutter - 8:.0f}" y="{line * TILE + 10}" class="t name end">{escape(row[0])}</text>'
+        for line, row in enumerate(rows)
+    ]
+    tiles = _tiles(
+        _Tile(node, state(node), (round(gutter + column * TILE + 1), line * TILE + 1), link(node))
+        for line, row in enumerate(rows)
+        for column, node in enumerate(row)
     )
     width = gutter + min(columns, max(1, len(nodes))) * TILE
-    return _svg(width, len(rows) * TILE + 2, f"map of {len(nodes)} nodes", [*labels, plain, *named])
+    return picture(width, len(rows) * TILE + 2, f"map of {len(nodes)} nodes", [*labels, *tiles])
 
 
-def _tile(node: str, state: str, position: tuple[int, int], href: str) -> str:
-    css_class, shape = SHAPES[state]
-    path = (
-        f'<path class="{css_class}" transform="translate({position[0]} {position[1]})" fill-rule="evenodd" d="{shape}">'
-        f"<title>{escape(node)}: {escape(state)}</title></path>"
+def suite_map(
+    nodes: Sequence[str],
+    suites: Sequence[str],
+    state: Callable[[str, str], str],
+    *,
+    link: Callable[[str, str], str],
+) -> Markup:
+    """Draw a line of tiles per suite and a column per node, like the map of nodes; the first and last node are labels."""
+    gutter = 10 + 7.5 * max(map(len, suites), default=0)
+    first, last = nodes[0], nodes[-1]
+    width = gutter + max(len(nodes) * TILE, 7.5 * len(first))
+    labels = [f'<text x="{gutter + 1:.0f}" y="11" class="t name">{escape(first)}</text>']
+    if len(nodes) * TILE > 7.5 * (len(first) + len(last)) + TILE:
+        labels.append(f'<text x="{width:.0f}" y="11" class="t name end">{escape(last)}</text>')
+    labels += [
+        f'<text x="{gutter - 8:.0f}" y="{line * TILE + 14}" class="t name end">{escape(suite)}</text>'
+        for line, suite in enumerate(suites, 1)
+    ]
+    tiles = _tiles(
+        _Tile(
+            f"{node} {suite}",
+            state(node, suite),
+            (round(gutter + column * TILE + 1), line * TILE + 5),
+            link(node, suite),
+        )
+        for line, suite in enumerate(suites, 1)
+        for column, node in enumerate(nodes)
     )
-    return f'<a href="{escape(href)}">{path}</a>' if href else path
+    height = (len(suites) + 1) * TILE + 6
+    return picture(width, height, f"map of {len(nodes)} nodes by {len(suites)} suites", [*labels, *tiles])
 
 
-def _relative(shape: str) -> str:
-    """Begin a shape where the pen is: M2 2h6 -> m2 2h6."""
-    return f"m{shape[1:]}"
+class _Tile(NamedTuple):
+    name: str
+    state: str
+    position: tuple[int, int]
+    href: str
+
+
+def _tiles(tiles: Iterable[_Tile]) -> list[str]:
+    """Draw tiles: one path for all of a state, and one with name and link for each that needs attention."""
+    paths: dict[str, list[str]] = {}
+    named: list[str] = []
+    for tile in tiles:
+        css_class, shape = SHAPES.get(tile.state, SHAPES[""])
+        x, y = tile.position
+        if tile.state not in ("failed", "error", "not tested"):
+            paths.setdefault(css_class, []).append(_moved(shape, x, y))
+            continue
+        path = (
+            f'<path class="{css_class}" transform="translate({x} {y})" fill-rule="evenodd" d="{shape}">'
+            f"<title>{escape(tile.name)}: {escape(tile.state)}</title></path>"
+        )
+        named.append(f'<a href="{escape(tile.href)}">{path}</a>' if tile.href else path)
+    plain = (
+        f'<path class="{css_class}" fill-rule="evenodd" d="{"".join(found)}"/>'
+        for css_class, found in paths.items()
+    )
+    return [*plain, *named]
+
+
+def _moved(shape: str, x: int, y: int) -> str:
+    return _MOVE.sub(lambda at: f"M{x + float(at[1]):g} {y + float(at[2]):g}", shape)
 
 
 # --- curves
@@ -142,7 +194,9 @@ def curves(
     if not sizes:
         return Markup()
     values = [v for one in curves for _, v in one.points] + [high for *_, high in band] + [*bounds.values()]
-    plane = _Plane(math.log2(min(sizes)), math.log2(max(sizes)), round_up(max(values), STEPS))
+    longest = max((len(one.name) for one in curves if len(one.name) <= MAX_LABEL), default=0)
+    right = max(0, round(6.5 * longest) + 10 - _RIGHT)
+    plane = _Plane(math.log2(min(sizes)), math.log2(max(sizes)), round_up(max(values), STEPS), right)
     parts = [*_axes(plane, sorted(set(sizes)))]
     if band:
         edge = [(plane.x(s), plane.y(high)) for s, _, high in band]
@@ -157,7 +211,7 @@ def curves(
                 "</title></path>"
             )
     parts += _names(plane, curves)
-    return _svg(plane.width, plane.height, title, parts)
+    return picture(plane.width, _HEIGHT, title, parts)
 
 
 def _line(plane: _Plane, one: Curve, bounds: Mapping[int, float]) -> Iterable[str]:
@@ -175,10 +229,10 @@ def _line(plane: _Plane, one: Curve, bounds: Mapping[int, float]) -> Iterable[st
 
 def _names(plane: _Plane, curves: Sequence[Curve]) -> Iterable[str]:
     """Name curves at their right end, apart from each other; what finds no room keeps its tooltip."""
-    floor = plane.height - _BOTTOM + 8.0
+    floor = _HEIGHT - _BOTTOM + 8.0
     taken: list[float] = []
     for one in sorted(curves, key=lambda one: (not one.mark, -one.points[-1][1])):
-        if not one.name:
+        if not 0 < len(one.name) <= MAX_LABEL:
             continue
         size, value = one.points[-1]
         y = plane.y(value) + 4
@@ -188,21 +242,21 @@ def _names(plane: _Plane, curves: Sequence[Curve]) -> Iterable[str]:
             continue
         taken.append(y)
         css_class = "t mark" if one.mark else "t"
-        yield f'<text x="{plane.x(size) + 7}" y="{y:.0f}" class="{css_class}">{escape(one.name[:24])}</text>'
+        yield f'<text x="{plane.x(size) + 7}" y="{y:.0f}" class="{css_class}">{escape(one.name)}</text>'
 
 
 def _axes(plane: _Plane, sizes: Sequence[int]) -> Iterable[str]:
     for step in range(5):
         value = plane.top * step / 4
         y = plane.y(value)
-        yield f'<path class="grid" d="M{_LEFT} {y}H{plane.width - _RIGHT}"/>'
+        yield f'<path class="grid" d="M{_LEFT} {y}H{plane.edge}"/>'
         yield f'<text x="{_LEFT - 6}" y="{y + 4}" class="t end">{value:.4g}</text>'
     yield f'<text x="{_LEFT - 6}" y="10" class="t end">GB/s</text>'
     last = -math.inf
     for size in sizes:
         x = plane.x(size)
         if x - last >= 64:  # room for a label
-            yield f'<text x="{x}" y="{plane.height - 10}" class="t mid">{format_size(size)}</text>'
+            yield f'<text x="{x}" y="{_HEIGHT - 10}" class="t mid">{format_size(size)}</text>'
             last = x
 
 
@@ -232,7 +286,34 @@ def strip(
     parts += [f'<path class="bound" d="M{x(bound)} {middle - 8}v16"/>' for bound in bounds]
     positions = dict.fromkeys(x(value) for value in outliers)
     parts += [f'<path class="low" d="M{position - 4} {middle}l4 -4l4 4l-4 4z"/>' for position in positions]
-    return _svg(width, 2 * middle, title, parts)
+    return picture(width, 2 * middle, title, parts)
+
+
+def trend(values: Sequence[float | None], *, title: str) -> Markup:
+    """Draw the values of the last runs, the last as a diamond; dashed: the median of those before it; a gap: no number."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return Markup()
+    low, span = min(known), max(known) - min(known)
+    width, height = 150, 26
+
+    def at(index: int, value: float) -> str:
+        share = (value - low) / span if span else 0.5
+        return f"{6 + index * (width - 12) / (len(values) - 1):.1f} {height - 5 - share * (height - 10):.1f}"
+
+    before = [value for value in values[:-1] if value is not None]
+    level = at(0, statistics.median(before)).partition(" ")[2] if before else ""
+    parts = [f'<path class="grid" stroke-dasharray="3 3" d="M4 {level}H{width - 4}"/>'] if level else []
+    steps = zip(values, (None, *values[:-1]), strict=True)
+    line = "".join(
+        f"{'L' if earlier is not None else 'M'}{at(index, value)}"
+        for index, (value, earlier) in enumerate(steps)
+        if value is not None
+    )
+    parts.append(f'<path class="line" d="{line}"/>')
+    if values[-1] is not None:
+        parts.append(f'<path class="low" d="M{at(len(values) - 1, values[-1])}m-4 0l4 -4l4 4l-4 4z"/>')
+    return picture(width, height, title, parts)
 
 
 @dataclass
@@ -293,7 +374,7 @@ def histogram(
         value = bins.low + (bins.high - bins.low) * share
         shown = f"{value:.4g} {escape(unit)}" if share == 1 else f"{value:.4g}"
         parts.append(f'<text x="{across(value):.0f}" y="{height - 8}" class="t{anchor}">{shown}</text>')
-    return _svg(width, height, title, parts)
+    return picture(width, height, title, parts)
 
 
 def _bar(begin: float, end: float, floor: float, bar: float, *, apart: bool, label: str) -> Iterable[str]:
@@ -304,7 +385,8 @@ def _bar(begin: float, end: float, floor: float, bar: float, *, apart: bool, lab
         yield f'<path class="low" d="M{(begin + end) / 2 - 4:.1f} {floor - bar - 7:.1f}l4 -4l4 4l-4 4z"/>'
 
 
-def _svg(width: float, height: float, title: str, parts: Iterable[str]) -> Markup:
+def picture(width: float, height: float, title: str, parts: Iterable[str]) -> Markup:
+    """Return a picture whose title is read to those who do not see it."""
     head = (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" '
         f'aria-label="{escape(title)}">'

@@ -1,0 +1,158 @@
+"""The HTML page of a history: bounded, whole without JavaScript, and nothing of another user becomes markup."""
+
+from __future__ import annotations
+
+import re
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from report.test_html import HOSTILE, Page
+from report.test_html_whole import in_utc
+
+from pytest_gpucluster.report import html_fleet
+from pytest_gpucluster.report.fleet_runs import Act, FleetRuns, Verdict, Worst
+from pytest_gpucluster.report.regression import Past
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+DAY = 86_400
+FIRST = 1_763_600_000.0
+
+
+def runs(count: int) -> tuple[Past, ...]:
+    return tuple(Past(f"night{n:03}", "prod", False, FIRST + n * DAY, True, True) for n in range(count))
+
+
+def a_fleet(states: dict[str, str], **fields: Any) -> FleetRuns:
+    """Return a fleet whose states are letters: p(assed), f(ailed), e(rror), n(ot proved), t(ested not), - (absent)."""
+    words = {"p": "passed", "f": "failed", "e": "error", "n": "not proved", "t": "not tested", "-": ""}
+    rows = {node: [words[letter] for letter in row] for node, row in states.items()}
+    length = len(next(iter(states.values())))
+    return FleetRuns(**{"cluster": "prod", "simulated": False, "now": FIRST + 30.5 * DAY, "runs": runs(length),
+                        "states": rows, **fields})  # fmt: skip
+
+
+def labels(page: str) -> list[str]:
+    return re.findall(r'class="t name end">([^<]*)<', page)
+
+
+def bars(page: str, css_class: str) -> list[tuple[int, ...]]:
+    """Return (x, y, width) of the bars of a class in the first map."""
+    picture = page[page.index('aria-label="states of') :]
+    paths = re.findall(rf'<path class="{css_class}" d="([^"]*)"', picture[: picture.index("</svg>")])
+    return [tuple(map(int, bar)) for path in paths for bar in re.findall(r"M(\d+) (\d+)h(\d+)", path)]
+
+
+def test_a_row_per_node_the_worst_first_and_equal_neighbours_are_one_bar() -> None:
+    page = html_fleet.render(a_fleet({"gpu01": "ppppp", "gpu02": "ppffp", "gpu03": "-penf", "": "pppft"}))
+    assert labels(page) == ["(cluster)", "gpu02", "gpu03", "gpu01"]
+    assert [width // 14 for *_, width in bars(page, "bad")] == [1, 2, 1]
+    assert [width // 14 for *_, width in bars(page, "ok")] == [3, 2, 1, 1, 5]
+    heights = {state: (top, height) for state, (_, top, height) in html_fleet.BARS.items()}
+    assert len(set(heights.values())) == len(heights)  # no state by its colour alone
+    for picture in re.findall(r"<svg .*?</svg>", page, re.DOTALL):
+        ET.fromstring(picture)
+    assert re.search(r"<title>gpu02: failed, 2025-11-2\d to 2025-11-2\d, 2 runs</title>", page)
+
+
+def test_nodes_of_a_large_fleet_with_equal_states_share_a_row() -> None:
+    states = {f"gpu{n:02}": "ppp" for n in range(50)} | {"gpu07": "pfp", "": "ppp"}
+    page = html_fleet.render(a_fleet(states))
+    assert labels(page) == ["(cluster)", "gpu07", "49 nodes"]
+    assert "49 nodes: gpu[00-06,08-49]" in Page(page).text
+    assert len(labels(html_fleet.render(a_fleet({f"gpu{n:02}": "ppp" for n in range(40)})))) == 40
+
+
+def test_ages_are_whole_days_the_oldest_first() -> None:
+    now = FIRST + 30.5 * DAY
+    verdicts = {
+        node: {"gpu": Verdict(now - days * DAY, "passed"), "os": Verdict(now - 60, "failed")}
+        for node, days in (("gpu01", 2.9), ("gpu02", 2.1), ("gpu03", 40))
+    }
+    del verdicts["gpu03"]["os"]
+    page = Page(html_fleet.render(a_fleet({"gpu01": "p"}, verdicts=verdicts, now=now)))
+    ages = page.text[page.text.index("share a row. nodes gpu os") :]
+    assert ages.startswith("share a row. nodes gpu os gpu03 40 d \N{EN DASH} 2 nodes: gpu[01-02] 2 d < 1 d")
+    later = html_fleet.render(a_fleet({"gpu01": "p"}, verdicts=verdicts, now=now - 9 * DAY))
+    assert "-" not in re.findall(r"(\S+) d</td>", later)  # a clock that went back
+
+
+def test_acts_of_a_run_share_a_row() -> None:
+    acts = [Act(FIRST, node, "drained", "ops", "night001", f"bad {node}") for node in ("gpu01", "gpu02")]
+    acts.append(Act(FIRST, "gpu03", "resumed", "ops", "night001", "repaired"))
+    with in_utc():
+        text = Page(html_fleet.render(a_fleet({"gpu01": "p"}, acts=tuple(acts)))).text
+    assert "2025-11-20 00:53 drained 2 nodes: gpu[01-02] ops night001 bad gpu[01-02]" in text
+    assert "resumed gpu03 ops night001 repaired" in text
+    assert "No run drained or resumed a node." in Page(html_fleet.render(a_fleet({"gpu01": "p"}))).text
+
+
+def test_the_worst_nodes_and_the_newest_runs() -> None:
+    worst = (
+        Worst("", 2, 9, FIRST, (("nccl.links", 2),)),
+        Worst("gpu01", 1, 9, FIRST, (("gpu.a", 1), ("os.b", 1))),
+    )
+    text = Page(html_fleet.render(a_fleet({"gpu01": "p" * 60}, worst=worst, more_runs=3))).text
+    assert "(cluster) 2 9 2025-11-2" in text
+    assert "gpu.a (1), os.b (1)" in text
+    assert "3 older runs are in the history." in text
+    listed = re.findall(r"night\d+", text[text.index("Runs run began") :])
+    assert (len(listed), listed[0], listed[-1]) == (html_fleet.MAX_RUNS, "night059", "night010")
+
+
+def test_an_empty_history_is_a_page() -> None:
+    text = Page(html_fleet.render(FleetRuns("prod", False, FIRST))).text
+    assert "0 runs, 0 nodes." in text
+    assert "No runs." in text
+
+
+def test_rows_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html_fleet, "MAX_ROWS", 3)
+    monkeypatch.setattr(html_fleet, "PART", 2)
+    page = html_fleet.render(a_fleet({f"gpu{n}": "p" for n in range(5)}))
+    assert labels(page) == ["gpu0", "gpu1", "gpu2"]
+    assert page.count('aria-label="states of') == 2
+    assert "2 further nodes are in the history." in Page(page).text
+    monkeypatch.setattr(html_fleet, "MAX_AGES", 1)
+    verdicts = {f"gpu{n}": {"gpu": Verdict(FIRST + n * DAY, "passed")} for n in range(5)}
+    assert (
+        "4 further nodes have younger verdicts."
+        in Page(html_fleet.render(a_fleet({"gpu0": "p"}, verdicts=verdicts))).text
+    )
+
+
+def test_a_thousand_nodes_and_a_year_are_a_small_page_in_seconds() -> None:
+    """Each node fails at another time: the worst case of a fleet that is repaired."""
+    names = [f"gpu{n:04}" for n in range(1000)]
+    states = {node: "p" * (n * 7 % 355) + "fftt" + "p" * (361 - n * 7 % 355) for n, node in enumerate(names)}
+    verdicts = {
+        node: {s: Verdict(FIRST + n * 3600, "passed") for s in "abcdefghij"} for n, node in enumerate(names)
+    }
+    acts = tuple(Act(FIRST, node, "drained", "ops", f"night{n}", "x" * 200) for n, node in enumerate(names))
+    begin = time.process_time()
+    page = html_fleet.render(a_fleet(states, verdicts=verdicts, acts=acts, now=FIRST + 400 * DAY))
+    assert time.process_time() - begin < 5
+    assert len(page) < 1_000_000
+    assert "outside" not in page
+
+
+def test_nothing_of_another_user_becomes_markup(tmp_path: Path) -> None:
+    past = replace(runs(1)[0], run=HOSTILE, cluster=HOSTILE)
+    fleet = FleetRuns(
+        HOSTILE, True, FIRST, (past,), 0, {HOSTILE: ["failed"], "gpu01": ["odd"]},
+        {HOSTILE: {HOSTILE: Verdict(FIRST, HOSTILE)}}, (Worst(HOSTILE, 1, 1, FIRST, ((HOSTILE, 1),)),),
+        (Act(FIRST, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE),),
+    )  # fmt: skip
+    html_fleet.write(fleet, tmp_path / "fleet.html")
+    text = (tmp_path / "fleet.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert not page.of("script")
+    assert not page.of("img")
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert not [char for char in text if not char.isprintable() and char not in "\n\t"]
+    assert page.text.count("alert(1)") >= 10
