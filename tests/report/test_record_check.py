@@ -134,9 +134,14 @@ def test_another_log_with_a_good_chain_is_found(log: Path, tmp_path: Path) -> No
 
 def test_a_page_with_a_comparison_fits_and_the_rest_of_it_is_compared(log: Path) -> None:
     page = log.with_name("report.html")
-    rows = (Compared("gpu01", Metric("busbw", 440, "GB/s"), last_good=478, worse=True),)
+    values = (478.0, 440.0)  # cards have trends of bad nodes
+    rows = tuple(
+        Compared(node, Metric("busbw", 440, "GB/s"), last_good=478, worse=True, values=values)
+        for node in ("gpu01", "gpu02")
+    )
     html.write(read_log(log), page, comparison=ShownComparison("history.db", rows, last_good="5", runs=5))
     assert '<section id="history">' in page.read_text()
+    assert '<p class="trend">' in page.read_text()
     change(log, "files", record.hashes(log.parent))
     assert (
         f"{page}: shows what the events hold; its section on earlier runs comes from a history and is not compared"
