@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.framework.payload_step import command as payload_command
     from pytest_gpucluster.kit.node.peers import Peers
     from pytest_gpucluster.kit.suite_work import LateCheck, Submission
-    from pytest_gpucluster.plugin.facts import ItemView
     from pytest_gpucluster.plugin.fixtures import FleetView, NodeView, RunView
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.facts import ItemView
+    from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suite import (
         Tests,
         fact,

@@ -13,7 +13,7 @@ from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.config.models import Cluster, Group, Profile, SlurmConfig
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.probe import RESPONDS
-from pytest_gpucluster.plugin.session import ClusterSession
+from pytest_gpucluster.run.session import ClusterSession
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.check import CHECKS
 from pytest_gpucluster.core.registry import import_checks
-from pytest_gpucluster.plugin.items import clean, clean_all, is_clean
+from pytest_gpucluster.run.record import clean, clean_all, is_clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable

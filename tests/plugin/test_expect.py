@@ -11,20 +11,10 @@ import pytest
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
-from pytest_gpucluster.plugin.expect import CheckFailed, describe
-from pytest_gpucluster.plugin.facts import ItemView
-from pytest_gpucluster.plugin.items import (
-    CheckItem,
-    Record,
-    check_of,
-    clean,
-    is_clean,
-    matches,
-    node_of,
-    one_line,
-    record_of,
-    suite_of,
-)
+from pytest_gpucluster.plugin.items import CheckItem, check_of, matches, node_of, record_of, suite_of
+from pytest_gpucluster.run.expect import CheckFailed, describe
+from pytest_gpucluster.run.facts import ItemView
+from pytest_gpucluster.run.record import Record, clean, is_clean, one_line
 
 
 def made() -> tuple[ItemView, Record]:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from pytest_gpucluster.plugin import outputs
-from pytest_gpucluster.plugin.items import clean
 from pytest_gpucluster.plugin.outputs import cell, classify
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.proof import NOT_PROVED
 from pytest_gpucluster.report.run_model import Run
 from pytest_gpucluster.report.words import folded, number, remark_lines
+from pytest_gpucluster.run.record import clean
 
 
 def add(run: Run, record: dict[str, Any], outcome: str, message: str) -> None:

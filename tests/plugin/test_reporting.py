@@ -10,8 +10,8 @@ import pytest
 
 from pytest_gpucluster.cluster.plan import Kind, Problem
 from pytest_gpucluster.core.waivers import Waiver
-from pytest_gpucluster.plugin.items import Record
 from pytest_gpucluster.plugin.reporting import unproved, untested, waive, waivers_of_proof
+from pytest_gpucluster.run.record import Record
 
 WAIVER = Waiver(
     nodes="gpu[01-03]",

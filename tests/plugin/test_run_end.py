@@ -17,7 +17,7 @@ from pytest_gpucluster.config.models import ReportsConfig
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.outputs import MetricsFile
 from pytest_gpucluster.plugin.run_end import RunEnd
-from pytest_gpucluster.plugin.session import Worker
+from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog, read_events
 from pytest_gpucluster.report.history import History

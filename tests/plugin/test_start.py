@@ -18,11 +18,11 @@ from pytest_gpucluster.core import secure_tempfile as ownfile
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.plugin import outputs, start
 from pytest_gpucluster.plugin.hooks import Hooks
-from pytest_gpucluster.plugin.items import clean_pair
 from pytest_gpucluster.plugin.outputs import HistoryWriter
 from pytest_gpucluster.report.atomic_write import Reports
 from pytest_gpucluster.report.events import EventLog
 from pytest_gpucluster.report.history import History
+from pytest_gpucluster.run.record import clean_pair
 from pytest_gpucluster.suites.nccl import baseline
 
 

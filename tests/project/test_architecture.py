@@ -32,6 +32,7 @@ PACKAGES = (
     "report",
     "sandbox",
     "suite",
+    "run",
     "plugin",
     "api",
     "cli",

@@ -27,13 +27,13 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, NotJudged
 from pytest_gpucluster.kit.mpi.mpi_errors import with_software_cause
 from pytest_gpucluster.plugin.drain import _hardest
-from pytest_gpucluster.plugin.expect import MAX_SHOWN, describe
-from pytest_gpucluster.plugin.items import Record
 from pytest_gpucluster.plugin.outputs import MAX_WARNINGS, advisory_lines
 from pytest_gpucluster.report import html, junit, prom
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import read_run
 from pytest_gpucluster.report.run_snapshot import recorded
+from pytest_gpucluster.run.expect import MAX_SHOWN, describe
+from pytest_gpucluster.run.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -367,7 +367,7 @@ def test_nothing_waits_by_the_wall_clock() -> None:
         "report/events.py": 1,
         "cli/watch.py": 1,  # how long ago the run began, of whose events it has the time of day
         "cluster/channel/channel.py": 3,
-        "plugin/session.py": 1,  # the run's start, for the age of lines in logs
+        "run/session.py": 1,  # the run's start, for the age of lines in logs
         "suites/burnin/payload_gpu.py": 2,  # bursts begin at the same time of day on all nodes
         "suites/controller/steps.py": 1,
         "suites/controller/test_controller.py": 1,

@@ -29,7 +29,7 @@ from pytest_gpucluster.plugin.items import (
     one_per_test,
     suite_of,
 )
-from pytest_gpucluster.plugin.session import Worker
+from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report.proof import Required, write_required
 from pytest_gpucluster.report.words import count
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.plugin.items import CheckTest
-    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.run.session import ClusterSession
 
 
 ON_REQUEST = ("slow", "intrusive")  # marks of items, and the options that add them to a run

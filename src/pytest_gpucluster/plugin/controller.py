@@ -21,8 +21,8 @@ from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.core.errors import AllocationError, ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.registry import suite_hooks, suites
 from pytest_gpucluster.core.topology import parse_slurm_topology
-from pytest_gpucluster.plugin.items import clean
-from pytest_gpucluster.plugin.session import ClusterSession
+from pytest_gpucluster.run.record import clean
+from pytest_gpucluster.run.session import ClusterSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

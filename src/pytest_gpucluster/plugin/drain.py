@@ -26,8 +26,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.drain import policy
 from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.controller import Controller
-from pytest_gpucluster.plugin.expect import CheckFailed
-from pytest_gpucluster.plugin.items import CheckItem, clean, phases, used_by
+from pytest_gpucluster.plugin.items import CheckItem, phases, used_by
 from pytest_gpucluster.plugin.outputs import classify
 from pytest_gpucluster.plugin.scheduling import LEASE
 from pytest_gpucluster.report.cluster_findings import settle
@@ -35,6 +34,8 @@ from pytest_gpucluster.report.events import logs_below
 from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.words import count
+from pytest_gpucluster.run.expect import CheckFailed
+from pytest_gpucluster.run.record import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import DrainConfig
     from pytest_gpucluster.core.finding import Finding
     from pytest_gpucluster.core.probe import Answer
-    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.events import EventLog
     from pytest_gpucluster.report.result import DeviatingVerdict, Result
     from pytest_gpucluster.report.run_model import Run
+    from pytest_gpucluster.run.session import ClusterSession
 
 
 ANSWER_TIMEOUT, CAP = 30.0, 1 << 20

@@ -18,7 +18,7 @@ from pytest_gpucluster.plugin import reporting, runs_tests
 from pytest_gpucluster.plugin.collection import idle, left_out
 from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.fixtures import LIVE
-from pytest_gpucluster.plugin.items import CheckItem, clean, node_of, one_line, record_of
+from pytest_gpucluster.plugin.items import CheckItem, node_of, record_of
 from pytest_gpucluster.plugin.options import refuse_slips
 from pytest_gpucluster.plugin.outputs import about, classify, header, summary
 from pytest_gpucluster.plugin.run_end import ENDED, Completeness, LateChecks, RunEnd
@@ -31,14 +31,15 @@ from pytest_gpucluster.report.run_folder import runs_in_reasons
 from pytest_gpucluster.report.tables import wrapped
 from pytest_gpucluster.report.waivers import expired
 from pytest_gpucluster.report.words import count
+from pytest_gpucluster.run.record import clean, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
     from pytest_gpucluster.plugin.reporting import EqualFailures
-    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.run.session import ClusterSession
 
 
 def is_waived(report: pytest.TestReport) -> bool:

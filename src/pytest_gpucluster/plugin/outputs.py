@@ -33,7 +33,7 @@ from pytest_gpucluster.core.secure_tempfile import Folder
 from pytest_gpucluster.core.text import some
 from pytest_gpucluster.plugin import runs_tests
 from pytest_gpucluster.plugin.collection import on_request_line
-from pytest_gpucluster.plugin.items import WAIVED, Record, clean, record_of
+from pytest_gpucluster.plugin.items import WAIVED, record_of
 from pytest_gpucluster.report.ascii_plot import draw
 from pytest_gpucluster.report.atomic_write import take_away
 from pytest_gpucluster.report.events import read_log
@@ -46,6 +46,7 @@ from pytest_gpucluster.report.tables import table
 from pytest_gpucluster.report.verdict import ends_of_checks
 from pytest_gpucluster.report.waivers import unused, uses
 from pytest_gpucluster.report.words import folded, number, remark_lines, short
+from pytest_gpucluster.run.record import Record, clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -53,12 +54,12 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.atomic_write import Reports
     from pytest_gpucluster.report.events import EventLog
     from pytest_gpucluster.report.regression import Comparison, ShownComparison
     from pytest_gpucluster.report.run_model import Run
     from pytest_gpucluster.report.step_logs import StepLogs
+    from pytest_gpucluster.run.session import ClusterSession
 
 
 DISTRIBUTIONS = (

@@ -18,24 +18,14 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.waivers import AVAILABLE
 from pytest_gpucluster.plugin.collection import NAME
-from pytest_gpucluster.plugin.expect import CheckFailed, describe
-from pytest_gpucluster.plugin.items import (
-    WAIVED,
-    CheckItem,
-    Record,
-    clean,
-    clean_pair,
-    is_clean,
-    marks_of,
-    needs_nodes,
-    node_of,
-    record_of,
-)
+from pytest_gpucluster.plugin.items import WAIVED, CheckItem, marks_of, needs_nodes, node_of, record_of
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.last_screen import block, findings, where
 from pytest_gpucluster.report.proof import CLUSTER, ENGINE_CHECK, RUN_SUITE
 from pytest_gpucluster.report.result import read_result
 from pytest_gpucluster.report.run_model import failure_key
+from pytest_gpucluster.run.expect import CheckFailed, describe
+from pytest_gpucluster.run.record import Record, clean, clean_pair, is_clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +34,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.check import Verdict
     from pytest_gpucluster.core.waivers import Waiver
-    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.run_model import FailureGroup, Run
+    from pytest_gpucluster.run.session import ClusterSession
 
 
 MAX_TEXT = 20_000  # characters of a failure in the event log

@@ -20,16 +20,15 @@ from pytest_gpucluster.plugin.controller import Controller
 from pytest_gpucluster.plugin.items import (
     CheckItem,
     check_of,
-    clean,
     matches,
     needs_nodes,
     node_of,
-    one_line,
     one_per_test,
     record_of,
     used_by,
 )
-from pytest_gpucluster.plugin.session import Worker
+from pytest_gpucluster.plugin.worker import Worker
+from pytest_gpucluster.run.record import clean, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.kit.suite_work import Contradiction
     from pytest_gpucluster.plugin.collection import Collection
     from pytest_gpucluster.plugin.items import CheckTest
-    from pytest_gpucluster.plugin.session import ClusterSession
     from pytest_gpucluster.report.events import EventLog
+    from pytest_gpucluster.run.session import ClusterSession
 
 
 LEASE: pytest.StashKey[NodeLease] = pytest.StashKey()

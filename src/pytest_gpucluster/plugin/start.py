@@ -42,7 +42,7 @@ from pytest_gpucluster.plugin.drain import (
     retest_reasons,
 )
 from pytest_gpucluster.plugin.hooks import Hooks
-from pytest_gpucluster.plugin.items import ItemProtocol, clean, one_line
+from pytest_gpucluster.plugin.items import ItemProtocol
 from pytest_gpucluster.plugin.options import (
     check_nodes,
     refuse_names,
@@ -61,12 +61,13 @@ from pytest_gpucluster.plugin.outputs import (
 )
 from pytest_gpucluster.plugin.reporting import EqualFailures
 from pytest_gpucluster.plugin.scheduling import NodeAccess, ProfileCheck
-from pytest_gpucluster.plugin.session import Worker
+from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
 from pytest_gpucluster.report.events import EventLog, read_log
 from pytest_gpucluster.report.run_folder import EVENTS, RunFolder
 from pytest_gpucluster.report.step_logs import StepLogs
+from pytest_gpucluster.run.record import clean, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.kit.suite_work import OnRequest
-    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.run.session import ClusterSession
 
 
 # variables that change what a step of a framework, of MPI or of Slurm does

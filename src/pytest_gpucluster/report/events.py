@@ -64,7 +64,7 @@ class EventLog:
     def write(self, event: str, *, clean: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Append one event. A full disk is remembered in `failed`, and never ends the run.
 
-        `clean`: further fields, which hold no secret any more, as those of `Record.as_dict` (plugin/items.py).
+        `clean`: further fields, which hold no secret any more, as those of `Record.as_dict` (run/record.py).
         """
         plain = {**redact.everything(fields, harmless), **(clean or {})}
         whole = {"time": round(time.time(), 3), "run": self.run, "event": event, **plain}

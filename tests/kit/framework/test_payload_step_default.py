@@ -19,9 +19,9 @@ from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 from pytest_gpucluster.kit.framework.framework_step import FrameworkStepRunner
 from pytest_gpucluster.kit.nccl import nccl_step
 from pytest_gpucluster.plugin import fixtures
-from pytest_gpucluster.plugin import session as plugin_session
-from pytest_gpucluster.plugin.facts import ItemView
-from pytest_gpucluster.plugin.items import Record
+from pytest_gpucluster.run import session as plugin_session
+from pytest_gpucluster.run.facts import ItemView
+from pytest_gpucluster.run.record import Record
 from pytest_gpucluster.suites.burnin.steps import Burnin
 from pytest_gpucluster.suites.matrix.config import MatrixConfig
 from pytest_gpucluster.suites.matrix.steps import Matrix

@@ -12,7 +12,7 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.known_lines import KnownLine
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.plugin.session import ClusterSession
+from pytest_gpucluster.run.session import ClusterSession
 from pytest_gpucluster.suites.controller import SUITE, facts, jobs, steps
 from pytest_gpucluster.suites.controller import test_controller as suite
 from pytest_gpucluster.suites.controller.config import ControllerConfig

@@ -11,7 +11,7 @@ from gpu_helpers import devices
 
 from pytest_gpucluster.core.check import Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import ProbeError
-from pytest_gpucluster.plugin.facts import MadeFacts
+from pytest_gpucluster.run.facts import MadeFacts
 from pytest_gpucluster.suites.gpu.known_cause import with_known_cause
 from pytest_gpucluster.suites.gpu.missing_gpus import HINT
 

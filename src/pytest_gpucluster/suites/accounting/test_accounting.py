@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpucluster.cluster.slurm.inventory import PartitionInfo
-    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.run.session import ClusterSession
     from pytest_gpucluster.suites.accounting.config import Access
     from pytest_gpucluster.suites.accounting.facts import Answer, Association, QosInfo, TrialJob
     from pytest_gpucluster.suites.accounting.limit_plan import LimitResult

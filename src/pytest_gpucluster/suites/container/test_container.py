@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.plugin.fixtures import LiveLine
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.container.facts import ContainerFacts
 
 

@@ -20,8 +20,8 @@ from pytest_gpucluster.suites.controller.known_errors import SLURMD, sorted_erro
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.facts import ItemView
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.facts import ItemView
+    from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.controller.checks import ControllerLog, Controllers, Diagnostics
     from pytest_gpucluster.suites.controller.jobs import OrderFacts
     from pytest_gpucluster.suites.controller.known_errors import LogError

@@ -20,7 +20,7 @@ from pytest_gpucluster.suites.ddp.steps import Ddp
 
 if TYPE_CHECKING:
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult
-    from pytest_gpucluster.plugin.session import Node
+    from pytest_gpucluster.run.session import Node
 
 BACKENDS = ("gloo", "nccl")
 config = required_section(DdpConfig)

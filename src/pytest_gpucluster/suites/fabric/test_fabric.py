@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.core.probe import Probe
-    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.run.session import ClusterSession
     from pytest_gpucluster.suites.fabric.facts import Adapters
 
 

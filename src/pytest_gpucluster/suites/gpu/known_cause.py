@@ -21,7 +21,7 @@ from pytest_gpucluster.suites.gpu.missing_gpus import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.run.session import ClusterSession
 
 _WORD = re.compile(r"[\w.-]+")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import Group
     from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus
-    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.run.session import ClusterSession
 
 CHECK = "run.profile"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.config.models import GpuProfile
     from pytest_gpucluster.core.majority import Norm
-    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.run.session import ClusterSession
 
 # every test is not applicable to a node whose profile has no GPUs
 

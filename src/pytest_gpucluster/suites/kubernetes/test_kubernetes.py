@@ -22,7 +22,7 @@ from pytest_gpucluster.suites.kubernetes.steps import Kubectl, query
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.kubernetes.facts import KubeFacts, KubeNode, Pod
     from pytest_gpucluster.suites.kubernetes.jobs import JobFacts
 

@@ -14,7 +14,7 @@ from pytest_gpucluster.suites.monitoring.steps import query_monitoring
 
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Profile
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.monitoring.facts import MonitoringFacts
 
 config = required_section(MonitoringConfig)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.framework.between import Reach
     from pytest_gpucluster.kit.mpi.mpi_facts import InstalledMpi, MpiRun
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.session import ClusterSession, Node
 
 
 pmi_types = probed(PMI_TYPES)

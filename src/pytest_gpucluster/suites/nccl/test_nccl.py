@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import BandwidthThreshold, Cluster
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.session import ClusterSession, Node
 
 FLOORS = "nccl: no threshold, judged by the floor of the links"
 

@@ -16,7 +16,7 @@ from pytest_gpucluster.suites.nccl_examples.steps import NcclExamples
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.session import ClusterSession, Node
 
 
 @fact(once=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Answer, Probe
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.os.facts import Mount
     from pytest_gpucluster.suites.os.network_facts import Network, ReachabilityResult
     from pytest_gpucluster.suites.os.software_facts import CommandOutput

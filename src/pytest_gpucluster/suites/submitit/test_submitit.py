@@ -13,7 +13,7 @@ from pytest_gpucluster.suites.submitit import SUITE, checks
 from pytest_gpucluster.suites.submitit.config import SubmititConfig
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.plugin.session import ClusterSession
+    from pytest_gpucluster.run.session import ClusterSession
     from pytest_gpucluster.suites.submitit.checks import SubmititResult
 
 config = required_section(SubmititConfig)

@@ -19,7 +19,7 @@ from pytest_gpucluster.suites.tensorflow.steps import Tensorflow
 
 if TYPE_CHECKING:
     from pytest_gpucluster.kit.framework.payload_result import PayloadResult
-    from pytest_gpucluster.plugin.session import Node
+    from pytest_gpucluster.run.session import Node
 
 config = required_section(TensorflowConfig)
 runners = framework_runners(Tensorflow)

@@ -16,7 +16,7 @@ from pytest_gpucluster.suites.versions.known import KNOWN
 if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.core.probe import Probe
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.versions.facts import NodeVersions
 
 

@@ -10,15 +10,14 @@ import inspect
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import pytest
-
+from pytest_gpucluster import SuiteError
 from pytest_gpucluster.cluster.channel.batch import batched
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.fact import Fact
 from pytest_gpucluster.core.metric_direction import HIGHER, LOWER
 from pytest_gpucluster.core.probe import Answer, Probe, with_root
-from pytest_gpucluster.plugin.expect import judge
+from pytest_gpucluster.run.expect import judge
 from pytest_gpucluster.suite import probe_for
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.slurm.result import StepResult
     from pytest_gpucluster.config.models import Cluster
-    from pytest_gpucluster.plugin.items import Record
-    from pytest_gpucluster.plugin.session import ClusterSession, Node
+    from pytest_gpucluster.run.record import Record
+    from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suite import AnyProbe
 
 T = TypeVar("T")
@@ -310,7 +309,7 @@ BASES = SESSION, ITEM, CONFIG = "gpucluster_session", "gpucluster_item", "pytest
 def ordered(names: Iterable[str], facts: Mapping[str, Fact], who: str) -> dict[str, Fact]:
     """Return the facts of these names and all that they need, in the order in which they are made.
 
-    CollectError for a name that is no fact, and for a fact of the run that needs one of an item.
+    SuiteError for a name that is no fact, and for a fact of the run that needs one of an item.
     """
     found: dict[str, Fact] = {}
 
@@ -318,12 +317,10 @@ def ordered(names: Iterable[str], facts: Mapping[str, Fact], who: str) -> dict[s
         if name in found or name in BASES:
             return
         if (fact := facts.get(name)) is None:
-            raise pytest.Collector.CollectError(
-                f"{needed_by} needs {name!r}, which is no fact of its suite or of the plugin"
-            )
+            raise SuiteError(f"{needed_by} needs {name!r}, which is no fact of its suite or of the plugin")
         for needed in fact.arguments if fact.values is None else ():
             if fact.once and (needed == ITEM or (needed in facts and not facts[needed].once)):
-                raise pytest.Collector.CollectError(
+                raise SuiteError(
                     f"{who}: the fact {name!r} is made once in a run and needs {needed!r}, which each item has of its own"
                 )
             add(needed, f"{who}: the fact {name!r}")
@@ -334,9 +331,7 @@ def ordered(names: Iterable[str], facts: Mapping[str, Fact], who: str) -> dict[s
     return found
 
 
-def make(
-    steps: Mapping[str, Fact], view: ItemView, config: pytest.Config, known: Mapping[str, Any]
-) -> dict[str, Any]:
+def make(steps: Mapping[str, Fact], view: ItemView, config: Any, known: Mapping[str, Any]) -> dict[str, Any]:
     """Make the facts of an item in their order, but those that are known; return all."""
     __tracebackhide__ = True
     values = {SESSION: view.session, ITEM: view, CONFIG: config, **known}

@@ -16,7 +16,7 @@ from pytest_gpucluster.report.words import for_nodes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpucluster.plugin.facts import ItemView
+    from pytest_gpucluster.run.facts import ItemView
 
 
 def with_known_cause(verdict: Verdict, item: ItemView) -> Verdict:

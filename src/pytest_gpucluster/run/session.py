@@ -6,34 +6,30 @@ data that the controller hands over, and owns nothing.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import pickle
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster.cluster.channel.channel_server import FleetClient
-from pytest_gpucluster.cluster.channel.testinfra_backend import host_of
 from pytest_gpucluster.cluster.plan import Kind, Plan, Problem
-from pytest_gpucluster.cluster.slurm.allocation import Allocation
 from pytest_gpucluster.cluster.slurm.step import StepRequest, run_step
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.common_cause import Place, peer_groups
-from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable, StepError, TransportError
+from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable, StepError
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.plugin.facts import FactsCache, MadeFacts
-from pytest_gpucluster.plugin.items import clean
+from pytest_gpucluster.run.facts import FactsCache, MadeFacts
+from pytest_gpucluster.run.record import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pytest
 
     from pytest_gpucluster.cluster.channel.channel import Channel
     from pytest_gpucluster.cluster.plan import Lanes, NodeLease
+    from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.cluster.slurm.result import StepResult
@@ -204,6 +200,8 @@ class ClusterSession:
 
     def host(self, node: str) -> Any:
         """Return the testinfra Host of a node, made once."""
+        from pytest_gpucluster.cluster.channel.testinfra_backend import host_of  # slow to import
+
         if node not in self._hosts:
             self._hosts[node] = host_of(self.need_channel(), node, sudo=self.cluster.sudo)
         return self._hosts[node]
@@ -272,73 +270,3 @@ class ClusterSession:
 
     def close(self) -> None:
         """Let go of everything that this run holds."""
-
-
-class Worker(ClusterSession):
-    """The view of an xdist worker on the controller's session."""
-
-    relay: FleetClient | None = None
-    in_worker = True
-    orderly = False  # some item loads nodes: who reads them takes turns with it
-    _has: NodeLease | None = None
-
-    def turn(self, place: NodeLease | None) -> contextlib.AbstractContextManager[None]:
-        """Have the nodes of an item while it runs."""
-        return self._turn(place) if place is not None and self.relay is not None else contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def _turn(self, place: NodeLease) -> Iterator[None]:
-        assert self.relay is not None  # turn() has checked
-        self._has, self.turn_problem = place, ""
-        taken = place.load or (self.orderly and bool(place.nodes))
-        try:
-            if taken:
-                self.relay.take(place.nodes, load=place.load)
-        except TransportError as error:
-            self.turn_problem = str(error)
-        try:
-            yield
-        finally:
-            if taken or self._has is not place:
-                with contextlib.suppress(TransportError):  # without a server no item waits for the nodes
-                    self.relay.leave()
-            self._has = None
-
-    def run_step(
-        self, argv: Sequence[str], *, nodes: Sequence[str], environment: str | None, **options: Any
-    ) -> StepResult:
-        """Run a step as Session does; the nodes that it takes beyond those of the item are waited for."""
-        held = self.allocations[0].nodes if self.allocations else ()
-        self._widen(frozenset(nodes or held))
-        return super().run_step(argv, nodes=nodes, environment=environment, **options)
-
-    def _widen(self, nodes: frozenset[str]) -> None:
-        has = self._has
-        mine = has.nodes if has is not None and has.load else frozenset()
-        if has is not None and self.relay is not None and not nodes <= mine:
-            self._has = replace(has, nodes=nodes | mine, load=True)
-            self.relay.take(nodes | mine, load=True)
-
-    def outcome(self, suite: Suite) -> Any:
-        """Return the controller's outcome, which was read before Slurm forgot the jobs."""
-        return self.relay.call("outcome", suite) if self.relay is not None else None
-
-    @classmethod
-    def take_over(cls, text: str, make_slurm: Callable[[Cluster], Slurm | None]) -> Worker:
-        """Make the session from what the controller handed over."""
-        data = pickle.loads(base64.b64decode(text))  # noqa: S301 - the controller wrote it
-        cluster, inventory, plan, held, address, lanes, contradictions = data
-        worker = cls(cluster, inventory, plan, make_slurm(cluster))
-        worker.lanes, worker.contradictions = lanes, contradictions
-        if worker.slurm is not None:
-            worker.allocations = tuple(Allocation.attach(worker.slurm, job, nodes) for job, nodes in held)
-        if address is not None:
-            worker.channel = worker.relay = FleetClient(*address)
-        return worker
-
-    def close(self) -> None:
-        """Leave the controller's channel."""
-        if self.channel is not None:
-            self.channel.close()
-        if self.slurm is not None:
-            self.slurm.transport.close()

@@ -1,0 +1,104 @@
+"""What is recorded of an item, and its texts without secrets and control characters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import redact
+from pytest_gpucluster.report.atomic_write import harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.core.check import Metric, Verdict
+    from pytest_gpucluster.core.probe import Probe
+
+
+@dataclass
+class Record:
+    """Suite, check and node of an item; its metrics; its probes and commands."""
+
+    suite: str
+    check: str
+    node: str
+    verdicts: list[Verdict] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
+    probes: list[Probe[Any]] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    cells: list[dict[str, Any]] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    ended: str = ""  # NotJudged.outcome, where nothing could be judged
+    contradicted: str = ""  # the nodes of the group whose profile is of other hardware, where that is why
+
+    def add(self, verdict: Verdict) -> None:
+        """Keep a verdict and its metrics."""
+        self.verdicts.append(verdict)
+        self.metrics.extend(verdict.metrics)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types without control characters: suite, check, node, verdicts, metrics, curves, cells, logs, and how it ended."""
+        metrics = {id(metric): _clean_flat(metric.as_dict()) for metric in self.metrics}
+        return {
+            "suite": clean(self.suite),
+            "check": clean(self.check),
+            "node": clean(self.node),
+            "verdicts": [_clean_verdict(verdict, metrics) for verdict in self.verdicts],
+            "metrics": [metrics[id(metric)] for metric in self.metrics],
+            "curves": clean_all(self.curves) if self.curves else [],
+            "cells": clean_all(self.cells) if self.cells else [],
+            "logs": clean_all(self.logs) if self.logs else [],
+            **({"versions": clean_all(self.versions)} if self.versions else {}),
+            **({"ended": self.ended} if self.ended else {}),
+            **({"contradicted": self.contradicted} if self.contradicted else {}),
+        }
+
+
+def _clean_verdict(verdict: Verdict, metrics: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """Clean a verdict as clean_all does. `metrics`: the clean metrics of the record, which has those of its verdicts."""
+    plain = verdict.as_dict()
+    lists: dict[str, Any] = {
+        "findings": clean_all(plain["findings"]),
+        "metrics": [metrics[id(metric)] for metric in verdict.metrics],
+        "advisories": clean_all(plain["advisories"]),
+        **({"remarks": clean_all(plain["remarks"])} if verdict.remarks else {}),
+    }
+    return {**_clean_flat({**plain, **dict.fromkeys(lists)}), **lists}
+
+
+def _clean_flat(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Clean plain data without depth; keys that are names of fields are clean."""
+    if all(value.__class__ is not str or is_clean(value) for value in plain.values()):
+        return dict(plain)
+    cleaned: dict[str, Any] = clean_all(dict(plain))
+    return cleaned
+
+
+@lru_cache(1 << 17)  # names, units, devices of many nodes; long texts are rare
+def is_clean(text: str) -> bool:
+    """Return True for a text that `clean` leaves as it is."""
+    return text.isprintable() and not redact.is_suspect(text)
+
+
+def clean(text: str) -> str:
+    """Take out secrets, and control characters: XML cannot hold them, and a terminal would obey them."""
+    return text if is_clean(text) else harmless(text)
+
+
+def clean_pair(name: str, value: str) -> str:
+    """Clean a value that stands under a name of its own: a secret's name takes it out as a whole."""
+    found: str = clean_all({name: value})[clean(name)]
+    return found
+
+
+def clean_all(data: Any) -> Any:
+    """Return plain data with every text in it cleaned."""
+    return redact.everything(data, clean)
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message on one line."""
+    return " ".join(str(error).split())
