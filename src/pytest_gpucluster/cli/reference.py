@@ -142,7 +142,7 @@ def _markers() -> Iterator[str]:
 
 def _fixtures() -> Iterator[str]:
     from pytest_gpucluster.plugin import fixtures  # only the reference needs pytest
-    from pytest_gpucluster.plugin.facts import ItemView
+    from pytest_gpucluster.run.facts import ItemView
 
     yield from ("## Fixtures", "")
     yield "For tests of a site. A test that uses `gpucluster_node`, itself or through a fixture, runs once per node."

@@ -90,10 +90,10 @@ class EventLog:
             self.chain.take(data[:written])
             data = data[written:]
 
-    def seen(self, look: Callable[[Run], str]) -> str:
-        """Return what a function of the model says, while no other thread writes an event."""
+    def read_model(self, read: Callable[[Run], str]) -> str:
+        """Return read(model), while no other thread writes an event."""
         with self._lock:
-            return look(self.model)
+            return read(self.model)
 
     def close(self) -> None:
         """Close the file; later events are dropped."""

@@ -55,7 +55,7 @@ class Reminder:
                 if line := self._line():
                     os.write(self._file, f"\n{line}\n".encode())
             except OSError:
-                return  # nobody reads it any more
+                return  # its reader has ended
 
     def close(self) -> None:
         """End it."""

@@ -205,7 +205,7 @@ def _is_used_again(event: Event, log: KernelLog) -> str:
     for later in log.of(RECOVERED):
         named = later.device and re.search(rf"\b{re.escape(later.device)}\b", event.text.lower())
         if later.line > event.line and named:
-            return f"before it worked again: {later.text[:SHOWN]}"
+            return f"a later line, {later.text[:SHOWN]!r}, shows that it works"
     return ""
 
 
