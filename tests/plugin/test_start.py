@@ -243,7 +243,7 @@ def test_a_history_of_others_has_no_hand_on_the_terminal(capsys: pytest.CaptureF
     history.comparison = SimpleNamespace(
         head="a\x1b[2J",
         against=True,
-        table=lambda *, constant: [f"b\x00{constant}"],
+        table=lambda _width, *, constant: [f"b\x00{constant}"],
         lines=lambda: ["c\x07"],
         verdict=lambda: "d A_TOKEN=hunter2",
     )
