@@ -110,7 +110,7 @@ docs: .cache/docs/.ready
 	@touch $@
 
 release:
-	@./tools/release $(PYTHON)
+	@./tools/release $(PYTHON) $(PYTHONS)
 
 # FUZZ_EXAMPLES: of hypothesis, a reader; FUZZ_SECONDS: of atheris, a reader (0: leave it out); READERS: of atheris, default all
 FUZZ_EXAMPLES ?= 2000
