@@ -398,6 +398,7 @@ class Sandbox:
             addresses = [namespaces.address(number) for number in range(1, len(state.nodes) + 1)]
             daemon_addresses = slurmconf.own_hosts(_short_hostname(), namespaces.LOGIN_ADDRESS, addresses)
         else:
+            _require_loopback(socket.gethostname())
             daemon_addresses = slurmconf.shared_host(
                 self.layout, state.nodes, _short_hostname(), state.first_port
             )
@@ -718,3 +719,16 @@ def _cpus_of_host() -> int:
 
 def _short_hostname() -> str:
     return socket.gethostname().split(".")[0]
+
+
+def _require_loopback(host: str) -> None:
+    """Raise SandboxError if this machine's name is not 127.0.0.1: with NoInAddrAny Slurm listens on the address of that name."""
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        address = "no address"
+    if address != "127.0.0.1":
+        raise SandboxError(
+            f"plain nodes need a host name that is 127.0.0.1, and {host} resolves to {address}: write the line "
+            f"'127.0.0.1 {host}' before others with that name in /etc/hosts, or use --kind namespaced"
+        )
