@@ -3,7 +3,7 @@
 import os
 import sys
 
-PYTHON, MACHINE, TAG = "@PYTHON@", "@MACHINE@", "@TAG@"
+PYTHON, MACHINE, PLATFORM = "@PYTHON@", "@MACHINE@", "@PLATFORM@"
 
 
 def start():
@@ -15,9 +15,9 @@ def start():
                 os.execvp("python" + PYTHON, ["python" + PYTHON] + sys.argv)
             except OSError:
                 pass
-        message = "gpucluster: error: this file is for Python %s on Linux %s (%s), and this is Python %s on %s %s: install "
+        message = "gpucluster: error: this file is for Python %s on Linux %s, and this is Python %s on %s: install "
         message += "python%s, or take the file for this Python (docs/install.md)\n"
-        sys.stderr.write(message % (PYTHON, MACHINE, TAG, here[0], os.uname()[0], here[1], PYTHON))
+        sys.stderr.write(message % (PYTHON, PLATFORM, here[0], here[1], PYTHON))
         sys.exit(4)
     if "PEX_SCRIPT" not in os.environ:
         if sys.argv[1:2] == ["pytest"]:
