@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -414,6 +416,22 @@ def test_missing_packages_are_named(folder: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SandboxError, match=r"apt-get install .*slurm-wlm munge"):
         Sandbox(folder / "s").up(nodes=1)
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", ["127.0.1.1", "10.0.0.5", None])
+def test_a_host_name_that_is_not_127_0_0_1_is_named_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, address: str | None
+) -> None:
+    def lookup(host: str) -> str:
+        if address is None:
+            raise socket.gaierror
+        return address
+
+    monkeypatch.setattr("slurm_sandbox.sandbox.socket.gethostbyname", lookup)
+    line = rf"resolves to {address or 'no address'}: write the line '127.0.0.1 {re.escape(socket.gethostname())}'"
+    with pytest.raises(SandboxError, match=line):
+        Sandbox(folder / "s").up(nodes=1)
+    assert of_folder(folder) == []
 
 
 def test_a_daemon_that_fails_shows_its_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,149 @@
+"""The ways to install: what the recipes of images and for conda name, and how the files for machines without internet start."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+tomllib: Any = pytest.importorskip("tomllib", reason="of Python 3.11 and later")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+HERE = "%d.%d" % sys.version_info[:2]
+
+
+def requirements(texts: list[str]) -> dict[str, str]:
+    """Return {name: its versions}."""
+    return {canonicalize_name(one.name): str(one.specifier) for one in map(Requirement, texts)}
+
+
+def recipe() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "install" / "recipe.yaml").read_text())
+    return found
+
+
+def filled(tmp_path: Path, name: str, python: str, file: str) -> Path:
+    """A script of tools/ as `make release` puts it into a file for this Python."""
+    text = (ROOT / "tools" / name).read_text()
+    machine = subprocess.run(["uname", "-m"], capture_output=True, text=True, check=True).stdout.strip()
+    for word, value in {"PYTHON": python, "MACHINE": machine, "PLATFORM": f"manylinux_{machine}"}.items():
+        text = text.replace(f"@{word}@", value)
+    assert not re.search(r"@[A-Z]+@", text)
+    path = tmp_path / file
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_the_conda_recipe_has_the_requirements_of_the_project() -> None:
+    stated = PROJECT["project"]
+    needs = recipe()["requirements"]
+    own = {**requirements(stated["dependencies"]), "python": stated["requires-python"]}
+    minimum = recipe()["context"]["python_min"]
+    assert requirements([one.replace("${{ python_min }}", minimum) for one in needs["run"]]) == own
+    assert set(PROJECT["build-system"]["requires"]) <= {one.replace(" ", "") for one in needs["host"]}
+
+
+def test_the_conda_recipe_has_the_commands_of_the_project_and_its_license() -> None:
+    scripts = [f"{name} = {place}" for name, place in PROJECT["project"]["scripts"].items()]
+    assert recipe()["build"]["python"]["entry_points"] == scripts
+    assert recipe()["about"]["license"] == PROJECT["project"]["license"]
+    assert PROJECT["project"]["urls"]["Homepage"] == recipe()["about"]["homepage"]
+
+
+def test_what_make_release_writes_into_the_conda_recipe_has_its_place() -> None:
+    words = re.findall(r"@[A-Z0-9]+@", (ROOT / "install" / "recipe.yaml").read_text())
+    assert sorted(words) == ["@SHA256@", "@VERSION@"]
+    release = (ROOT / "tools" / "release").read_text()
+    assert [word for word in words if word not in release] == []
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "gpucluster.def"])
+def test_an_image_has_what_both_builds_read(name: str) -> None:
+    text = (ROOT / "install" / name).read_text()
+    lines = re.findall(r"^(?:COPY|   ) ((?:[\w.-]+ )+)/source/", text, re.MULTILINE)
+    copied = [word for line in lines for word in line.split()]
+    read = {"pyproject.toml", "README.md", "LICENSE", "src", "slurm-sandbox"}
+    assert set(copied) == read
+    assert PROJECT["project"]["readme"] in read
+    assert "pip install --no-cache-dir /source /source/slurm-sandbox" in text
+
+
+def start(script: Path, *words: str, path: str = "/nowhere") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(script), *words], capture_output=True, text=True, check=False, env={"PATH": path}
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "printed"),
+    [
+        ("gpucluster.pyz", ("--version",), "None ['--version']"),
+        ("gpucluster.pyz", ("pytest", "-m", "pytest"), "pytest ['-m', 'pytest']"),
+        ("pytest", ("-m", "gpu"), "pytest ['-m', 'gpu']"),
+    ],
+)
+def test_the_one_file_is_both_commands(
+    tmp_path: Path, file: str, words: tuple[str, ...], printed: str
+) -> None:
+    script = filled(tmp_path, "pyz_start.py", HERE, file)
+    with script.open("a") as text:
+        text.write('print(os.environ.get("PEX_SCRIPT"), sys.argv[1:])\n')
+    done = start(script, *words)
+    assert (done.stdout.strip(), done.stderr) == (printed, "")
+
+
+def test_the_one_file_under_another_python_is_one_sentence(tmp_path: Path) -> None:
+    done = start(filled(tmp_path, "pyz_start.py", "3.99", "gpucluster.pyz"), "--version")
+    (sentence,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "is for Python 3.99 on Linux manylinux_" in sentence
+    assert f"this is Python {HERE}" in sentence
+    assert "install python3.99" in sentence
+
+
+def test_the_one_file_goes_on_under_its_own_python(tmp_path: Path) -> None:
+    other = tmp_path / "python3.99"
+    other.write_text('#!/bin/sh\necho "started: $*"\n')
+    other.chmod(0o755)
+    script = filled(tmp_path, "pyz_start.py", "3.99", "gpucluster.pyz")
+    done = start(script, "pytest", "-m", "gpu", path=f"{tmp_path}:/bin")
+    assert done.stdout == f"started: {script} pytest -m gpu\n"
+
+
+def test_the_archive_of_wheels_under_another_python_is_one_sentence(tmp_path: Path) -> None:
+    script = filled(tmp_path, "wheels_install", "3.99", "install")
+    sums = subprocess.run(["sha256sum", "install"], capture_output=True, check=True, cwd=tmp_path).stdout
+    (tmp_path / "SHA256SUMS").write_bytes(sums)
+    done = subprocess.run(
+        [str(script), "there"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable},
+    )
+    (sentence,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "are for Python 3.99 on Linux manylinux_" in sentence
+    assert f"this machine has Python {HERE}" in sentence
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_damaged_archive_of_wheels_is_not_installed(tmp_path: Path) -> None:
+    script = filled(tmp_path, "wheels_install", HERE, "install")
+    (tmp_path / "one.whl").write_text("changed")
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  one.whl\n")
+    done = subprocess.run([str(script), "there"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 4
+    assert "install: error: the archive was damaged: copy it again" in done.stderr
+    assert not (tmp_path / "there").exists()
