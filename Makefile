@@ -38,7 +38,7 @@ help:
 	@echo "make oldest  the plugin's tests with the lowest releases that pyproject.toml allows (OLDEST=python3.10)"
 	@echo "make lint    ruff, mypy and shellcheck"
 	@echo "make docs    build the documentation site in site/; a broken link or anchor fails"
-	@echo "make release  build sdists and wheels in dist/, check them and run each in a fresh environment; uploads nothing"
+	@echo "make release  build in dist/ sdists, wheels, and files that install without internet; run each; uploads nothing (PYTHONS='python3.12': for it too)"
 	@echo "make fuzz    many random inputs to every reader, half an hour (FUZZ_EXAMPLES, FUZZ_SECONDS, READERS=core.probe.RESPONDS)"
 	@echo "make bench   print the cost ratios (FULL=1: at all sizes; ONLY=controller.py)"
 	@echo "make chaos   kill runs at random moments, look at what they leave (KILLS=300 SEED=1: about half an hour)"
