@@ -42,7 +42,7 @@ NOT_RUN = {
     "/opt/gpucluster/bin/pip install": "as above",
     "pipx install": "installs for the user of the tests",
     "uv tool install": "as above",
-    "mkdir -p ~/bin && cp gpucluster": "of `make release`, which starts the file by such a link",
+    "install -D -t ~/bin gpucluster-": "of `make release`, which starts the file by such a link",
     "ln -s ~/bin/gpucluster": "as above",
     "export PATH=~/bin": "as above",
     "tar xf pytest_gpucluster": "of `make release`, which runs the script in the archive",
