@@ -48,6 +48,7 @@ def marked(picture: str) -> list[str]:
         ("GPUs", {"measured": "6"}, ["2 of the GPUs", "missing"]),
         ("GPUs", {"measured": "7", "cause": "GPU 3 (0000:61:00.0) missing: fell off"}, ["GPU 3", "missing"]),
         ("bank 7 (kernel log: mce)", {"suite": "os"}, ["bank 7"]),
+        ("gpu01", {"suite": "nccl"}, [html_node.NODE]),
         ("GPU 9", {}, ["GPU 9"]),  # the profile states no such GPU: it is among the others
         ("GPU 4 NVLink 18", {}, ["GPU 4"]),
         ("mlx5_2 port 1", {"suite": "fabric", "ports": 0}, ["mlx5_2 port 1"]),

@@ -124,6 +124,7 @@ def test_a_card_has_the_trends_of_what_got_worse_on_its_nodes() -> None:
         replace(row, node="gpu02"),
         replace(row, worse=False),
         replace(row, values=(440.0,)),
+        replace(row, values=(440.0, 440.0)),
         *(replace(row, metric=Metric(f"m{n}", 440, "W")) for n in range(3)),
     )
     (card,) = work([failing("gpu01")], ShownComparison("h.db", rows))["cards"]

@@ -45,7 +45,7 @@ def pictures() -> dict[str, str]:
             link=lambda node, suite: f"#{suite}" if node == "b<" else "",
         ),
         "trend": trend([3.0, None, 4.0, 3.5, 1.0], title="v<"),
-        "trend-level": trend([2.0, 2.0, None], title="v"),
+        "trend-ends-without-a-number": trend([2.0, 1.0, None], title="v"),
         "strip": strip([1.0, 2.0, 3.0, 4.0, 10.0], [10.0, 10.0], [5.0], title="s<"),
         "strip-of-three": strip([1.0, 2.0, 4.0]),
         "strip-of-one": strip([3.0], title="x"),
@@ -260,3 +260,7 @@ def test_no_bar_reaches_over_the_first_bound() -> None:
         "61 W",
     ]
     assert re.findall(r'class="bound" d="([^"]*)"', picture) == ["M342.0 6V106", "M446.3 6V106"]
+
+
+def test_a_level_trend_is_no_picture() -> None:
+    assert trend([2.0, None, 2.0], title="v") == trend([2.0], title="v") == trend([], title="v") == ""

@@ -28,7 +28,8 @@ _Part = TypeVar("_Part")
 MOST = 72  # parts of a kind; no node that is known has more GPUs or links
 IN_ROW = 8
 PITCH, BOX, LEFT = 46, 38, 52  # pixels: column to column, a box, the names of the rows
-ROOM = 56  # characters of the parts that are none of these
+NODE = "the whole node"
+ROOM = 48  # characters of the parts that are none of these
 
 _GPU = re.compile(r"\bGPU (\d{1,3})\b")
 _NVLINK = re.compile(r"\bNVLink (\d{1,3})\b")
@@ -77,7 +78,7 @@ def picture(
         return Markup()
     marks = _Marks()
     for suite, cause, found in failures:
-        _mark(marks, parts, suite, found)
+        _mark(marks, parts, nodes, suite, found)
         if stated := _MISSING.search(cause):
             marks.lost |= {index for one in _GPU.findall(stated[1]) if (index := int(one)) < parts.gpus}
     drawn: list[str] = []
@@ -113,7 +114,9 @@ def _count(value: object) -> int:
     return max(0, min(MOST, int(finite(value) or 0)))
 
 
-def _mark(marks: _Marks, parts: Hardware, suite: str, found: Finding | Advisory) -> None:
+def _mark(
+    marks: _Marks, parts: Hardware, nodes: Sequence[str], suite: str, found: Finding | Advisory
+) -> None:
     part, text = (
         found.part,
         f"{found.part}: {found.measured}" + f", expected {found.expected}" * bool(found.expected),
@@ -141,7 +144,8 @@ def _mark(marks: _Marks, parts: Hardware, suite: str, found: Finding | Advisory)
     elif part == "GPUs" and (left := re.match(r"\d{1,3}\b", found.measured)):
         marks.missing = max(marks.missing, parts.gpus - int(left[0]))
     else:
-        marks.others.setdefault(part.partition(" (")[0] or "node", []).append(text)
+        name = part.partition(" (")[0]
+        marks.others.setdefault(NODE if name in ("", *nodes) else name, []).append(text)
 
 
 def _gpus(columns: Sequence[int], y: int, parts: Hardware, marks: _Marks) -> Iterator[str]:
@@ -193,7 +197,7 @@ def _others(marks: _Marks, y: int) -> Iterator[str]:
     text = next((text for text in texts_of if len(text) <= ROOM), count(len(names), "other part"))
     texts = [text for found in marks.others.values() for text in found]
     yield _label("other", y + 15)
-    width = min(IN_ROW * PITCH - (PITCH - BOX), 24 + 6.4 * len(text))
+    width = min(IN_ROW * PITCH - (PITCH - BOX), 26 + 7.4 * len(text))
     yield (
         f'<g>{_title(texts)}<rect class="part bad" x="{LEFT}" y="{y}" width="{width:.0f}" height="20"/>'
         f'{_cross(LEFT + 6, y + 6)}<text x="{LEFT + 19}" y="{y + 14}" class="t mark">{escape(text)}</text></g>'

@@ -61,8 +61,8 @@ def work(run: Run, anchors: Mapping[int, str], comparison: ShownComparison | Non
 
 
 def trend(one: Compared) -> dict[str, Any] | None:
-    """Return picture and text of a metric over the last runs; None where fewer than two runs have it."""
-    known = [value for value in one.values if value is not None]
+    """Return picture and text of a metric over the last runs; None where it never changed."""
+    known = {value for value in one.values if value is not None}
     if len(known) < 2:
         return None
     metric = one.metric

@@ -292,13 +292,13 @@ def strip(
 def trend(values: Sequence[float | None], *, title: str) -> Markup:
     """Draw the values of the last runs, the last as a diamond; dashed: the median of those before it; a gap: no number."""
     known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return Markup()
+    if len(set(known)) < 2:
+        return Markup()  # a level line says nothing
     low, span = min(known), max(known) - min(known)
     width, height = 150, 26
 
     def at(index: int, value: float) -> str:
-        share = (value - low) / span if span else 0.5
+        share = (value - low) / span
         return f"{6 + index * (width - 12) / (len(values) - 1):.1f} {height - 5 - share * (height - 10):.1f}"
 
     before = [value for value in values[:-1] if value is not None]
