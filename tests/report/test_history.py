@@ -779,7 +779,7 @@ def test_what_never_changed_is_counted_only(path: Path, capsys: pytest.CaptureFi
     output = called(capsys, "history", "gpu01", "--history", path)[1]
     assert "nccl.alone  busbw" in output
     assert "gpu_count" not in output
-    assert output.splitlines()[-1] == "1 more metrics were the same in all these runs (--all shows them)"
+    assert output.splitlines()[-1] == "1 more metrics did not change in these runs (--all shows them)"
     assert "gpu_count" in called(capsys, "history", "gpu01", "--history", path, "--all")[1]
 
 
