@@ -96,7 +96,11 @@ def probed(probe: AnyProbe) -> Any:
     def facts_of_node(node: object, gpucluster_item: Item) -> Any:  # `node` makes an item per node
         return gpucluster_item.facts(probe)
 
-    return Fact(facts_of_node, probes=lambda cluster, _: (probe_for(probe, cluster),))
+    return Fact(facts_of_node, probes=_only(probe))
+
+
+def _only(probe: AnyProbe) -> Probes:
+    return lambda cluster, _: (probe_for(probe, cluster),)
 
 
 def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None = None) -> Any:
@@ -106,7 +110,7 @@ def fleet_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any] | None
         found = fleet_facts(probe)
         return found if reduce is None else reduce(found)
 
-    return Fact(facts_of_fleet, once=True, probes=lambda cluster, _: (probe_for(probe, cluster),))
+    return Fact(facts_of_fleet, once=True, probes=_only(probe), compares=True)
 
 
 def peer_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any:
@@ -115,7 +119,7 @@ def peer_probed(probe: AnyProbe, reduce: Callable[[dict[str, Any]], Any]) -> Any
     def facts_of_peers(gpucluster_item: Item, node: Any) -> Any:
         return gpucluster_item.of_peers(probe, reduce)
 
-    return Fact(facts_of_peers, probes=lambda cluster, _: (probe_for(probe, cluster),))
+    return Fact(facts_of_peers, probes=_only(probe), compares=True)
 
 
 def required_section(model: type[OptionalSection]) -> Any:

@@ -16,7 +16,7 @@ import pytest
 from pytest_gpucluster import __version__, config
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import main as cli
-from pytest_gpucluster.cli import node_survey
+from pytest_gpucluster.cli import node_survey, run_command
 from pytest_gpucluster.cluster.slurm import client
 from pytest_gpucluster.cluster.transport import Completed, LocalTransport
 from pytest_gpucluster.core import hostlist
@@ -364,13 +364,13 @@ def test_without_slurm_sandbox_the_command_says_how_to_install_it(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "slurm_sandbox", None)
     for words in (["up", "--nodes", "2"], ["fault", "--list"]):
-        assert cli.main(["sandbox", *words]) == cli.FAILED
+        assert cli.main(["sandbox", *words]) == run_command.FAILED
         assert "pip install 'pytest-gpucluster[sandbox]'" in capsys.readouterr().err
     with pytest.raises(SystemExit) as caught:
         cli.main(["sandbox", "--help"])
     assert caught.value.code == 0
     assert "pip install 'pytest-gpucluster[sandbox]'" in capsys.readouterr().out
-    assert cli.main(["check", "sandbox"]) == cli.FAILED
+    assert cli.main(["check", "sandbox"]) == run_command.FAILED
     assert "the sandbox is not installed" in capsys.readouterr().err
     assert not cli._of_simulated_sandbox(str(tmp_path / "etc/slurm.conf"))
 
@@ -443,9 +443,9 @@ def test_drains_asks_the_slurm_of_the_cluster_file(
 ) -> None:
     over_ssh = tmp_path / "far.yaml"
     over_ssh.write_text("nodes: gpu01\ntransport: {kind: ssh, host: 127.0.0.1, port: 9}\n")
-    assert cli.main(["drains", "--cluster", str(over_ssh)]) == cli.FAILED
+    assert cli.main(["drains", "--cluster", str(over_ssh)]) == run_command.FAILED
     assert "ssh to 127.0.0.1" in capsys.readouterr().err
-    assert cli.main(["drains", "--cluster", "local"]) == cli.WRONG_CONFIG
+    assert cli.main(["drains", "--cluster", "local"]) == run_command.WRONG_CONFIG
     assert "cluster local has no Slurm" in capsys.readouterr().err
 
 

@@ -33,6 +33,7 @@ PACKAGES = (
     "sandbox",
     "suite",
     "run",
+    "gate",
     "plugin",
     "api",
     "cli",

@@ -20,6 +20,7 @@ from report_helpers import junit_tree
 from sandbox_helpers import environment, wait_for
 
 from pytest_gpucluster.cli import main as cli
+from pytest_gpucluster.cli import run_command
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.events import read_log
@@ -872,7 +873,7 @@ def test_what_cannot_be_merged_is_reported_and_no_file_is_written(
         bad.write_text(text)
     with pytest.raises(GpuClusterError, match=complaint):
         merge([good, bad], tmp_path / "out.xml")
-    assert cli.main(["junit", "merge", str(tmp_path / "out.xml"), str(good), str(bad)]) == cli.FAILED
+    assert cli.main(["junit", "merge", str(tmp_path / "out.xml"), str(good), str(bad)]) == run_command.FAILED
     told = capsys.readouterr().err
     assert told.startswith(f"gpucluster: error: {bad}: ")
     assert told.count("\n") == 1
@@ -883,7 +884,7 @@ def test_the_command_prints_what_it_merged(tmp_path: Path, capsys: pytest.Captur
     one = shard(tmp_path / "1.xml", [result("test_count", "failed", message="7")], began=1)
     two = shard(tmp_path / "2.xml", [result("test_count")], began=2)
     out = tmp_path / "sub" / "out.xml"
-    assert cli.main(["junit", "merge", str(out), str(one), str(two)]) == cli.OK
+    assert cli.main(["junit", "merge", str(out), str(one), str(two)]) == run_command.OK
     assert capsys.readouterr().out == (
         f"{out}: 1 testcases of 2 files: 1 passed (1 of them flaky), 0 failed, 0 errors, 0 skipped\n"
     )
@@ -918,7 +919,7 @@ def test_the_file_of_a_run_is_not_written_over(tmp_path: Path, capsys: pytest.Ca
         (tmp_path / name).write_text("kept")
     assert (
         cli.main(["junit", "merge", str(tmp_path / "junit.xml"), str(tmp_path / "other.xml")])
-        == cli.WRONG_CONFIG
+        == run_command.WRONG_CONFIG
     )
     assert "name the output file before" in capsys.readouterr().err
     assert (tmp_path / "junit.xml").read_text() == "kept"

@@ -22,16 +22,16 @@ from pytest_gpucluster import __version__, config
 from pytest_gpucluster.cli import check as cli_check
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import examples as cli_examples
+from pytest_gpucluster.cli import gate as cli_gate
 from pytest_gpucluster.cli import history as cli_history
 from pytest_gpucluster.cli import record as cli_record
 from pytest_gpucluster.cli import report as cli_report
 from pytest_gpucluster.cli import watch as cli_watch
-from pytest_gpucluster.cli.completion import add_cluster, complete, completes
+from pytest_gpucluster.cli.completion import add_cluster, completes
 from pytest_gpucluster.cli.output import add_json, print_json, print_table
-from pytest_gpucluster.core import redact
+from pytest_gpucluster.cli.run_command import run_command
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.registry import suite_hooks
-from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.core.secure_tempfile import group_id, temporary_folder
 from pytest_gpucluster.report.atomic_write import write_whole
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.survey import Pmi, Survey
 
 _PLAIN = {"power_limit": "watts", "max_temperature": "degrees Celsius"}  # numbers without a unit in profiles
-OK, FAILED, WRONG_CONFIG, INTERRUPTED = 0, 1, 4, 130
 
 
 @dataclass(frozen=True)
@@ -58,30 +57,8 @@ class Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `gpucluster` and return its exit status. Errors are one line on stderr."""
-    try:
-        parser = _parser()
-        complete(parser)
-        args = parser.parse_args(argv)
-        status = args.run(args)
-        sys.stdout.flush()
-    except ConfigError as error:
-        return _complain(error, WRONG_CONFIG)
-    except GpuClusterError as error:
-        return _complain(error, FAILED)
-    except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader, like head, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except OSError as error:
-        return _complain(error, FAILED)
-    return int(status or OK)
-
-
-def _complain(error: object, status: int) -> int:
-    print(f"gpucluster: error: {one_line(redact.text(str(error)), 2000)}", file=sys.stderr)
-    return status
+    """Run `gpucluster` and return its exit status."""
+    return run_command(_parser, argv)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -521,6 +498,12 @@ COMMANDS = (
         "copy the shipped cluster files, CI jobs and suite of a site into a new folder",
         cli_examples.arguments,
         cli_examples.examples,
+    ),
+    Command(
+        "gate",
+        cli_gate.ABOUT,
+        cli_gate.arguments,
+        cli_gate.gate,
     ),
     Command("profiles", "list or show the shipped hardware profiles", _profiles_arguments, _profiles),
     Command(

@@ -420,6 +420,27 @@ class NotifyConfig(Model):
     )
 
 
+class GateConfig(Model):
+    """What `gpucluster gate` judges on a node, and what it shares with the gates of other nodes."""
+
+    checks: tuple[Text, ...] = Field(
+        ("gpu.*", "os.*", "fabric.*"),
+        description="check patterns; without Slurm and other nodes the rest cannot be judged",
+    )
+    budget: Duration = Field(8.0, gt=0, description="time for all commands; what does not fit is not checked")
+    baseline: Text | None = Field(
+        None,
+        description="file that runs write and gates read: what accepted nodes have, for checks that compare nodes",
+    )
+    state: Text | None = Field(
+        None,
+        description="folder that all nodes share, for the circuit breaker; without it a gate takes no node out of service",
+    )
+    max_failing: int = Field(
+        2, ge=1, description="nodes that gates may take out of service for the same check within an hour"
+    )
+
+
 class DrainConfig(Model):
     """What must hold before pytest's --drain drains a node; it has no effect without that option."""
 
@@ -499,6 +520,7 @@ class ClusterSettings(_AccessAndSections):
     notify: NotifyConfig = Field(
         NotifyConfig(), description="who gets a message about a run that changed something"
     )
+    gate: GateConfig = Field(GateConfig(), description="what `gpucluster gate` judges on a node")
     drain: DrainConfig = Field(DrainConfig(), description="what pytest's --drain requires of a failure")
     settings: dict[str, Any] = Field({}, description="keys for a site's own suites")
     suites: tuple[LocalPath, ...] = Field(

@@ -114,6 +114,7 @@ class CheckDescription:
 
     never_healthy: why no healthy node, under any site's configuration, fails the check with a repair as its action.
     setting: what a person has stated and the check compares with: a key of the cluster file, the profile, an image.
+    of_job: a job that runs, or has just ended, can be the cause: `gpucluster gate` takes no node out of service for it.
     show: the smallest command that shows a finding on its node, where that is not what its probes run (core/by_part.py).
     """
 
@@ -124,6 +125,7 @@ class CheckDescription:
     never_healthy: str = ""
     setting: str = ""
     show: str = ""
+    of_job: bool = False
 
 
 def _is_registered(module: str) -> bool:
@@ -243,6 +245,7 @@ def check(
     never_healthy: str = "",
     setting: str = "",
     show: str = "",
+    of_job: bool = False,
     item: bool = True,
     marks: tuple[str, ...] = (),
     each: str = "",
@@ -253,6 +256,7 @@ def check(
     as that of one of its findings. TypeError if `action` is a repair without it, and later if a finding's own action is one.
     setting: what a person has stated and the check compares with, like `os.limits`: if it explains what fails alike on all nodes,
     or on the only one, the finding is one of the cluster (core/common_cause.py).
+    of_job: a job that runs, or has just ended, can be the cause: `gpucluster gate` takes no node out of service for it.
     show: the smallest command that shows a finding on its node, like `nvidia-smi -q -d ECC -i INDEX` (core/by_part.py).
     """
     if action.is_repair:
@@ -261,7 +265,7 @@ def check(
     def decorate(function: Callable[P, Judgement]) -> Check[P]:
         holds = (function.__doc__ or "").strip().partition("\n")[0]
         if _is_registered(function.__module__):
-            CHECKS[name] = CheckDescription(holds, cause, hint, action, never_healthy, setting, show)
+            CHECKS[name] = CheckDescription(holds, cause, hint, action, never_healthy, setting, show, of_job)
 
         @functools.wraps(function)
         def judged(*args: P.args, **kwargs: P.kwargs) -> Verdict:

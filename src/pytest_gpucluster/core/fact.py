@@ -21,6 +21,7 @@ class Fact:
 
     `once`: it is made once in a run, of facts that are too; a generator function yields it and cleans up at the end of the run.
     `probes`: a function (Cluster, names of the nodes under test) of the probes whose commands it needs.
+    `compares`: it is made of the facts of several nodes: the baseline of a gate holds their answers.
     `values`: it has no function; each item has one of these values, by the word in the item's name: a function of the Cluster.
     """
 
@@ -28,6 +29,7 @@ class Fact:
     once: bool = False
     probes: Probes | None = None
     values: Callable[[Any], Mapping[str, Any]] | None = None
+    compares: bool = False
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import pytest
 from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.core import redact
 from pytest_gpucluster.core.errors import GpuClusterError, NotJudged
+from pytest_gpucluster.gate import baseline
 from pytest_gpucluster.plugin import reporting, runs_tests
 from pytest_gpucluster.plugin.collection import idle, left_out
 from pytest_gpucluster.plugin.controller import Controller
@@ -23,6 +24,7 @@ from pytest_gpucluster.plugin.options import refuse_slips
 from pytest_gpucluster.plugin.outputs import about, classify, header, summary
 from pytest_gpucluster.plugin.run_end import ENDED, Completeness, LateChecks, RunEnd
 from pytest_gpucluster.report import junit
+from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.cluster_findings import settle
 from pytest_gpucluster.report.last_screen import closing, colour_of
 from pytest_gpucluster.report.progress import Reminder, progress_now
@@ -299,6 +301,8 @@ class Hooks:
             self.session.made.end()  # a run that is stopped has no last item
         except Exception as error:  # noqa: BLE001 - by whatever suite; reports are written and nodes released all the same
             self.session.messages.append(f"a suite could not clean up: {one_line(error)}")
+        if self.log is not None:
+            self._write_baseline(self.log)
         self.session.forget_answers()  # all is judged, and reports need memory
         stopped = self.session.stopped or (signals.noted() if session.exitstatus in ENDED else "")
         if stopped:
@@ -311,6 +315,19 @@ class Hooks:
             output["gpucluster"] = [(str(path), why) for path, why in self.reports.problems.items()]
         if self.log is not None and runs_tests(session.config.option):
             self._judge_run(session, self.log, distributed=distributed)
+
+    def _write_baseline(self, log: EventLog) -> None:
+        """Write the file that gates compare their nodes with, where accepted nodes were compared."""
+        path, run = self.session.cluster.gate.baseline, log.model
+        if path is None or self.session.channel is None:
+            return
+        try:
+            accepted = [node for node in self.session.under_test() if run.state(node) == "passed"]
+            found = baseline.of_session(self.session, accepted, log.run)
+            if any(found.answers.values()):
+                write_whole(Path(path), baseline.encode(found).encode(), mode=0o644)
+        except (GpuClusterError, OSError) as error:
+            self.session.messages.append(f"gate.baseline: {error}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

@@ -76,6 +76,13 @@ class FactsCache:
         command = self.rooted(probe, probe.command)
         return any(command == sent for sent, _ in self.prefetched)
 
+    def sent_answer(self, node: str, probe: Probe[Any]) -> Answer | None:
+        """Return the answer to a command that was sent before the first test; None for any other."""
+        command = self.rooted(probe, probe.command)
+        together = self._batch.commands if self._batch is not None else ()
+        sent = any(command == known for known, _ in (*self.prefetched, *together))
+        return self.answer(node, probe) if sent else None
+
     def probe(self, source: AnyProbe) -> Probe[Any]:
         """Return a probe, made for this cluster once where it is a function of it."""
         if isinstance(source, Probe):

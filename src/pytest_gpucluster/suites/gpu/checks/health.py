@@ -117,6 +117,7 @@ def throttle(gpus: Gpus, throttle_later: Mapping[str, int] = MappingProxyType({}
     cause="cooling: fans, filters, hot air, a loose heat sink",
     hint="nvidia-smi -q -d TEMPERATURE -i INDEX; ipmitool sdr type fan",
     action=Action.MONITOR,
+    of_job=True,
     never_healthy="no process uses the GPU, and yet it exceeds its own limit of temperature, so that driver or hardware slow it, or 95 C, "
     "which is above the limit of every model",
 )
@@ -165,6 +166,7 @@ def power_limit(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
     cause="application clocks were left low, or a GPU differs from its fleet",
     hint="nvidia-smi -rac; nvidia-smi -rgc; nvidia-smi -q -d CLOCK -i INDEX",
     action=Action.CONFIGURE,
+    of_job=True,
 )
 @of_present_gpus
 def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
@@ -190,6 +192,7 @@ def clocks(gpus: Gpus, clock_majority: ByModel) -> Judgement:
     cause="no process holds this memory of the GPU: a job ended without releasing it",
     hint="reset the GPU while no process uses it (nvidia-smi --gpu-reset -i INDEX), or reboot",
     action=Action.MONITOR,
+    of_job=True,
 )
 @of_present_gpus
 def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], gpu_profile: GpuProfile) -> Judgement:
@@ -217,6 +220,7 @@ def idle_memory(gpus: Gpus, apps: Sequence[GpuProcess], gpu_profile: GpuProfile)
     cause="a process of a former job, or one that was started without Slurm, uses the GPU",
     hint="ps -eo pid,user,lstart,cmd; end the process; check Slurm's epilog",
     action=Action.MONITOR,
+    of_job=True,
 )
 @of_present_gpus
 def stray_processes(gpus: Gpus, apps: Sequence[GpuProcess]) -> Judgement:

@@ -136,6 +136,7 @@ def disk_paths(config: OsConfig) -> tuple[str, ...]:
     cause="job leftovers, container images or logs fill the file system",
     hint="df -h; du -xhd1 in the file system; enroot list; clean up, or extend the file system",
     action=Action.CONFIGURE,
+    of_job=True,
 )
 def free_space(
     disks: Mapping[str, Disk],
@@ -195,6 +196,7 @@ def _space_bounds(config: OsConfig) -> dict[str, tuple[int, float]]:
     cause="very many small files: unpacked containers, caches, core dumps",
     hint="df -i; du --inodes -xd1 in the file system",
     action=Action.CONFIGURE,
+    of_job=True,
 )
 def inodes(disks: Mapping[str, Disk]) -> Judgement:
     """At least 5% of the inodes of /, /tmp and /dev/shm are free, if the file system counts them."""

@@ -27,6 +27,7 @@ HUNG = 120  # seconds: kernel.hung_task_timeout_secs
     cause="a daemon or a job's parent process does not reap its children",
     hint="ps -eo pid,ppid,stat,etimes,comm | awk '$3 ~ /^Z/'; restart the parent process",
     action=Action.MONITOR,
+    of_job=True,
 )
 def zombies(processes: Processes, max_zombies: int) -> Judgement:
     """At most as many processes as stated remain zombies in three samples, one second apart."""
@@ -42,6 +43,7 @@ def zombies(processes: Processes, max_zombies: int) -> Judgement:
     cause="processes wait for a device or a file server that does not answer",
     hint="ps -eo pid,stat,wchan:30,args | grep ' D'; dmesg | grep -i 'blocked for more'; check file servers and disks; reboot",
     action=Action.MONITOR,
+    of_job=True,
 )
 def dstate(processes: Processes) -> Judgement:
     """No process is in the same uninterruptible sleep in three samples, one second apart, two minutes after its start.

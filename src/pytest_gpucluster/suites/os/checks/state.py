@@ -33,6 +33,7 @@ MAX_SILENCE, SILENT_POLLS = 86400.0, 4
     cause="something runs on a node that should be idle: a leftover of a job, a runaway daemon",
     hint="top; loginctl list-sessions; squeue -w NODE; end the leftovers",
     action=Action.MONITOR,
+    of_job=True,
 )
 def load(load: Load, online_cpus: int, max_load: float, uptime_if_known: float | None = None) -> Judgement:
     """The 1-minute load per CPU is that of an idle node."""

@@ -1,0 +1,169 @@
+"""`gpucluster gate`: the checks of the node that it is started on, for Prolog, Epilog, HealthCheckProgram, and inside a job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster import config
+from pytest_gpucluster.cli.completion import add_cluster, completes
+from pytest_gpucluster.cli.output import add_json, print_json
+from pytest_gpucluster.cli.run_command import run_command
+from pytest_gpucluster.core import units
+from pytest_gpucluster.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.gate.baseline import Baseline
+    from pytest_gpucluster.gate.gate import GateResult
+
+CONTEXTS = ("prolog", "epilog", "health", "job")
+OF_SLURM = ("prolog", "epilog", "health")  # an error of ours must not take a node out of service
+FRESH = 60.0  # seconds
+OUT_OF_SERVICE = 1
+
+
+ABOUT = "judge the node that it is started on, for Prolog, HealthCheckProgram and inside a job"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `gpucluster gate` without the other commands, and return its exit status."""
+    return run_command(_parser, argv)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpucluster", description="Cluster files, reports, history and sandbox."
+    )
+    one = parser.add_subparsers(required=True, metavar="COMMAND").add_parser(
+        "gate", help=ABOUT, description=ABOUT
+    )
+    arguments(one)
+    one.set_defaults(run=gate)
+    return parser
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `gpucluster gate`."""
+    add_cluster(parser, "cluster file or its name (default: local, this machine alone)")
+    completes(
+        parser.add_argument(
+            "--profile", metavar="NAME|FILE", help="hardware profile, instead of the cluster file's"
+        ),
+        config.profile_names,
+    )
+    parser.add_argument(
+        "--node",
+        metavar="NAME",
+        help="this machine's name in the cluster file (default: Slurm's, or its hostname)",
+    )
+    parser.add_argument(
+        "--checks",
+        metavar="PATTERNS",
+        help="check patterns by commas, like 'gpu.*,os.mounts' (default: gate.checks)",
+    )
+    parser.add_argument(
+        "--budget", metavar="TIME", help="time for all commands, like 8s (default: gate.budget, 8 s)"
+    )
+    parser.add_argument(
+        "--fresh",
+        metavar="TIME",
+        default="60s",
+        help="share answers of an earlier gate that are younger (%(default)s; 0: none)",
+    )
+    parser.add_argument(
+        "--context", choices=CONTEXTS, help="who starts it: decides what the exit status means (docs/gate.md)"
+    )
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="the baseline (default: gate.baseline)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="where gates of this machine share answers (default: in /run, else in TMPDIR)",
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--nagios", action="store_true", help="one line and the exit status of a Nagios plugin")
+    add_json(how)
+
+
+def gate(args: argparse.Namespace) -> int:
+    """Judge this node; return the exit status."""
+    try:
+        found, open_because = _found(args)
+    except Exception as error:  # of any kind: a status other than 0 would drain the node for a fault of ours
+        if args.context not in OF_SLURM:
+            raise
+        print(f"gpucluster: error: {error}", file=sys.stderr)
+        return 0
+    return _show(args, found, open_because)
+
+
+def _found(args: argparse.Namespace) -> tuple[GateResult, str]:
+    from pytest_gpucluster.cluster.environment import SYSTEM_PATH
+    from pytest_gpucluster.cluster.transport import LocalTransport  # the other commands start nothing
+    from pytest_gpucluster.gate.baseline import read
+    from pytest_gpucluster.gate.breaker import Breaker
+    from pytest_gpucluster.gate.gate import GateRequest, own_node, run_gate
+    from pytest_gpucluster.gate.shared import default_folder
+
+    cluster = config.load_cluster(args.cluster or "local", profile=args.profile)
+    stated = cluster.gate
+    path = args.baseline or (Path(stated.baseline) if stated.baseline else None)
+    baseline = _of_cluster(read(path), cluster) if path else _empty()
+    node = own_node(cluster, baseline, args.node, os.environ)
+    request = GateRequest(
+        checks=args.checks.split(",") if args.checks else stated.checks,
+        budget=_seconds("--budget", args.budget) if args.budget else stated.budget,
+        fresh=_seconds("--fresh", args.fresh),
+        folder=args.folder or default_folder(),
+    )
+    # a Prolog has hardly any PATH
+    transport = LocalTransport({"PATH": f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"})
+    found = run_gate(cluster, node, request, baseline, transport)
+    open_because = ""
+    if found.repairs and args.context in OF_SLURM:
+        breaker = Breaker(stated.state, node, stated.max_failing, transport)
+        open_because = breaker.why_open(found.repairs[0][0].check)
+    return found, open_because
+
+
+def _empty() -> Baseline:
+    from pytest_gpucluster.gate.baseline import Baseline
+
+    return Baseline()
+
+
+def _of_cluster(baseline: Baseline, cluster: Cluster) -> Baseline:
+    if baseline.cluster and baseline.cluster != cluster.name:
+        raise ConfigError(f"the baseline is of cluster {baseline.cluster}, not of {cluster.name}")
+    return baseline
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return float(units.parse_duration(text))
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from error
+
+
+def _show(args: argparse.Namespace, found: GateResult, open_because: str) -> int:
+    from pytest_gpucluster.gate import output
+
+    if args.nagios:
+        text, status = output.nagios(found)
+        print(text)
+        return status
+    if args.json:
+        print_json(output.as_json(found, open_because))
+    else:
+        print(output.first_line(found))
+        if args.context is None or found.failed:
+            print(*output.lines(found), sep="\n", end="\n" if list(output.lines(found)) else "")
+        if open_because:
+            print(f"the node stays in service: {open_because}")
+    return OUT_OF_SERVICE if found.repairs and not open_because else 0

@@ -1,0 +1,1 @@
+"""The checks of one node, on that node, without pytest and without Slurm's clients: `gpucluster gate`."""

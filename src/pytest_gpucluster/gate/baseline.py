@@ -1,0 +1,145 @@
+"""What a gate compares its node with: answers of nodes that a run has accepted, in one small file that the run writes.
+
+JSON: {version, cluster, run, written, nodes: {name: entry of Slurm}, answers: {name: {command: [exit status, stdout, stderr,
+sent, received]}}}. Texts hold the bytes of an answer as Latin-1.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+from pytest_gpucluster.core import safe_json
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.core.registry import suites
+from pytest_gpucluster.run.facts import facts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from pytest_gpucluster.core.probe import Probe
+    from pytest_gpucluster.run.session import ClusterSession
+
+VERSION = 1
+MOST_NODES = (
+    5  # of nodes that are compared with one another: two thirds of them and the own node are a majority
+)
+MAX_ANSWER = 1 << 16  # bytes; a longer answer is left out
+MAX_FILE = 64 << 20  # bytes
+# what does not change while a node works
+STATIC = (
+    "gres",
+    "cpus",
+    "memory",
+    "features",
+    "partitions",
+    "version",
+    "cpus_effective",
+    "hostname",
+    "arch",
+    "system",
+)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Answers of accepted nodes, {node: {command: answer}}, and Slurm's entries of all nodes. `written`: seconds since the epoch."""
+
+    cluster: str = ""
+    run: str = ""
+    written: float = 0.0
+    nodes: Mapping[str, NodeInfo] = field(default_factory=dict)
+    answers: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
+
+
+def encode(baseline: Baseline) -> str:
+    """Return the text of the file; long answers are left out, and those of commands that did not end."""
+    answers = {
+        node: {
+            command: [it.rc, it.stdout.decode("latin-1"), it.stderr.decode("latin-1"), it.sent, it.received]
+            for command, it in known.items()
+            if it.rc is not None and not it.truncated and len(it.stdout) + len(it.stderr) <= MAX_ANSWER
+        }
+        for node, known in baseline.answers.items()
+    }
+    nodes = {name: _entry(info) for name, info in baseline.nodes.items()}
+    head = {"version": VERSION, "cluster": baseline.cluster, "run": baseline.run, "written": baseline.written}
+    return json.dumps({**head, "nodes": nodes, "answers": answers}, separators=(",", ":"))
+
+
+def read(path: Path) -> Baseline:
+    """Return the baseline in a file; ConfigError for one that cannot be read or is none. A missing file is an empty one."""
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise ConfigError(f"{path}: is larger than {MAX_FILE >> 20} MiB, so it is no baseline of a gate")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Baseline()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the baseline {path} cannot be read: {error}") from error
+    try:
+        return _decoded(safe_json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path}: is no baseline of a gate of this version: {error}") from error
+
+
+def _entry(info: NodeInfo) -> dict[str, Any]:
+    plain = {name: getattr(info, name) for name in STATIC}
+    return {name: sorted(it) if isinstance(it, frozenset) else it for name, it in plain.items() if it}
+
+
+def _decoded(data: Mapping[str, Any]) -> Baseline:
+    if data["version"] != VERSION:
+        raise ValueError(f"version {data['version']}")
+    known = {it.name for it in fields(NodeInfo)}
+    nodes = {}
+    for name, plain in data["nodes"].items():
+        entry = {key: value for key, value in plain.items() if key in known}
+        entry["features"] = frozenset(entry.get("features", ()))
+        entry["partitions"] = tuple(entry.get("partitions", ()))
+        nodes[str(name)] = NodeInfo(str(name), "UNKNOWN", **entry)
+    answers = {
+        str(node): {
+            str(command): Answer(
+                str(node), int(rc), out.encode("latin-1"), err.encode("latin-1"), sent=sent, received=received
+            )
+            for command, (rc, out, err, sent, received) in of_node.items()
+        }
+        for node, of_node in data["answers"].items()
+    }
+    return Baseline(str(data["cluster"]), str(data["run"]), float(data["written"]), nodes, answers)
+
+
+def of_session(session: ClusterSession, accepted: Iterable[str], run: str) -> Baseline:
+    """Return the baseline of a run: the answers of some accepted nodes to the commands whose facts are compared."""
+    chosen: dict[str, list[str]] = {}
+    for node in accepted:
+        alike = chosen.setdefault(session.nodes[node].twins.nodes, [])
+        if len(alike) < MOST_NODES:
+            alike.append(node)
+    nodes = tuple(node for alike in chosen.values() for node in alike)
+    probes = {it.command: it for it in _compared(session, nodes)}.values()
+    answers = {
+        node: {
+            session.facts.rooted(probe, probe.command): answer
+            for probe in probes
+            if (answer := session.facts.sent_answer(node, probe)) is not None
+        }
+        for node in nodes
+    }
+    return Baseline(session.cluster.name, run, time.time(), dict(session.inventory), answers)
+
+
+def _compared(session: ClusterSession, nodes: tuple[str, ...]) -> Iterator[Probe[Any]]:
+    """Yield the probes of the suites that are imported, whose facts are those of several nodes."""
+    for suite in suites():
+        module = sys.modules.get(f"{suite.package}.test_{suite.name}")
+        for fact in facts_of(module).values() if module is not None else ():
+            if fact.probes and (fact.compares or "fleet_facts" in fact.arguments):
+                yield from fact.probes(session.cluster, nodes)

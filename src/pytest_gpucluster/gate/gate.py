@@ -1,0 +1,149 @@
+"""One gate: find out which node this is, run the commands within the budget, judge."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.plan import Kind, Plan, Problem
+from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.gate.judge import judge_all, node_checks
+from pytest_gpucluster.gate.local import LocalChannel
+from pytest_gpucluster.gate.shared import SharedAnswers
+from pytest_gpucluster.run.session import ClusterSession
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_gpucluster.cluster.transport.base import Transport
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.finding import Finding
+    from pytest_gpucluster.core.probe import Probe
+    from pytest_gpucluster.gate.baseline import Baseline
+    from pytest_gpucluster.gate.judge import Judged, NodeCheck
+
+IN_BASELINE = Problem(Kind.UNAVAILABLE, "is known from the baseline only")
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What a gate found. `slow`: commands that the budget ended. `notes`: for people."""
+
+    cluster: str
+    node: str
+    results: Sequence[Judged]
+    slow: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    seconds: float = 0.0
+    simulated: bool = False
+    fresh: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, outcome: str) -> list[Judged]:
+        """Return the checks that ended like this."""
+        return [it for it in self.results if it.outcome == outcome]
+
+    @property
+    def failed(self) -> list[Judged]:
+        """The checks that failed."""
+        return self.of(Outcome.FAILED.value)
+
+    @property
+    def repairs(self) -> list[tuple[Judged, Finding]]:
+        """The failures that require a repair of the node, each with its first finding that does."""
+        return [(it, repair) for it in self.failed if (repair := it.repair) is not None]
+
+    @property
+    def judged(self) -> int:
+        """How many checks were judged."""
+        return len(self.failed) + len(self.of(Outcome.PASSED.value)) + len(self.of("waived"))
+
+
+@dataclass(frozen=True)
+class GateRequest:
+    """How a gate runs. `budget`, `fresh`: seconds. `folder`: where gates of this machine share answers."""
+
+    checks: Sequence[str]
+    budget: float
+    fresh: float
+    folder: Path
+
+
+def own_node(cluster: Cluster, baseline: Baseline, given: str | None, environment: Mapping[str, str]) -> str:
+    """Return the name of this machine in the cluster file; ConfigError where it is not there."""
+    names = [name for group in cluster.groups for name in group.names]
+    host = socket.gethostname()
+    of_host = [
+        name for name, info in baseline.nodes.items() if info.hostname in (host, host.partition(".")[0])
+    ]
+    candidates = (
+        [given] if given else [environment.get("SLURMD_NODENAME"), host, host.partition(".")[0], *of_host]
+    )
+    found = next((name for name in candidates if name in names), None)
+    if found is None and not given and cluster.slurm.scheduler == "none" and len(names) == 1:
+        return names[0]
+    if found is None:
+        tried = ", ".join(dict.fromkeys(filter(None, candidates)))
+        raise ConfigError(
+            f"cluster {cluster.name} has no node {tried}: name it with --node, or use --profile alone"
+        )
+    return found
+
+
+def run_gate(
+    cluster: Cluster, node: str, request: GateRequest, baseline: Baseline, transport: Transport
+) -> GateResult:
+    """Run the commands of all checks, and judge them."""
+    begun = time.monotonic()
+    # the entry of a node as it was, never its state: a gate does not query slurmctld
+    named = {name for group in cluster.groups for name in group.names}
+    peers = {name: it for name, it in baseline.answers.items() if name != node and name in named}
+    inventory = {name: baseline.nodes[name] for name in (node, *peers) if name in baseline.nodes}
+    session = ClusterSession(cluster, inventory, Plan((node, *peers)), None)
+    checks = node_checks(request.checks)
+    if not checks:
+        raise ConfigError(f"no check of one node has a name like {', '.join(request.checks)}")
+    shared = SharedAnswers(request.folder, node, request.fresh)
+    with shared.locked(request.budget / 2) as known:
+        channel = LocalChannel(node, peers, transport, budget=request.budget, known=known)
+        session.channel = channel
+        session.plan = replace(session.plan, problems=dict.fromkeys(peers, IN_BASELINE))
+        channel.start(_batches(checks, session, node))
+        results = judge_all(checks, session, node)
+        channel.close()
+        shared.write(channel.answers)
+    return GateResult(
+        cluster=cluster.name,
+        node=node,
+        results=results,
+        slow=channel.slow,
+        notes=[shared.problem] if shared.problem else [],
+        seconds=time.monotonic() - begun,
+        simulated=cluster.simulated,
+        fresh={"known": len(known), "run": len(channel.answers) - len(known)},
+    )
+
+
+def _batches(
+    checks: Sequence[NodeCheck], session: ClusterSession, node: str
+) -> list[list[tuple[str, float]]]:
+    """Return the commands, those of a suite in one shell: a tool that hangs costs no other suite; those alone in their own."""
+    together: dict[str, dict[str, float]] = {}
+    alone: dict[str, float] = {}
+    seen: set[str] = set()
+    for one in checks:
+        for probe in one.probes(session, node):
+            command = session.facts.rooted(probe, probe.command)
+            if command not in seen:
+                seen.add(command)
+                _place_of(probe, one.suite, together, alone)[command] = probe.timeout
+    return [*([it] for it in alone.items()), *(list(it.items()) for it in together.values())]
+
+
+def _place_of(
+    probe: Probe[object], suite: str, together: dict[str, dict[str, float]], alone: dict[str, float]
+) -> dict[str, float]:
+    return alone if probe.alone else together.setdefault(suite, {})

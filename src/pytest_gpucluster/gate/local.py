@@ -1,0 +1,156 @@
+"""The channel of a gate: its own machine runs the commands within one time budget, other nodes answer from the baseline."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.channel.batch import Batch
+from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT
+from pytest_gpucluster.cluster.transport import kill_group
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.core.sanitize import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from subprocess import Popen
+    from typing import IO
+
+    from pytest_gpucluster.cluster.transport.base import RemoteProcess, Transport
+
+SHOWN = 60  # characters of a command that a message quotes
+GRACE = 0.2  # seconds for what a killed shell has printed
+
+
+@dataclass(eq=False)
+class _Job:
+    """Commands in one shell. `end`: the monotonic time at which it is killed."""
+
+    batch: Batch
+    process: Popen[bytes] | RemoteProcess
+    end: float
+    out: bytearray = field(default_factory=bytearray)
+    err: bytearray = field(default_factory=bytearray)
+    cut: bool = False
+    readers: list[threading.Thread] = field(default_factory=list)
+    began: float = field(default_factory=time.time)
+
+    def start(self) -> None:
+        """Begin to read what it prints."""
+        for stream, into in ((self.process.stdout, self.out), (self.process.stderr, self.err)):
+            assert stream is not None  # both are pipes
+            self.readers.append(threading.Thread(target=self._read, args=(stream, into), daemon=True))
+            self.readers[-1].start()
+
+    def _read(self, stream: IO[bytes], into: bytearray) -> None:
+        while data := stream.read(1 << 16):
+            room = CAP - len(into)
+            into += data[:room]
+            self.cut = self.cut or len(data) > room
+
+    def finish(self) -> None:
+        """Wait for its end, or end it."""
+        for reader in self.readers:
+            reader.join(max(0.0, self.end - time.monotonic()))
+        if any(reader.is_alive() for reader in self.readers) or self.process.poll() is None:
+            kill_group(self.process)
+            for reader in self.readers:
+                reader.join(GRACE)
+
+
+class LocalChannel:
+    """Answers of one machine, and of the nodes in a baseline. `end`: the monotonic time at which the budget is spent."""
+
+    disconnected: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        node: str,
+        peers: Mapping[str, Mapping[str, Answer]],
+        transport: Transport,
+        *,
+        budget: float,
+        known: Mapping[str, Answer],
+    ) -> None:
+        self.node, self._peers, self._transport = node, peers, transport
+        self.budget, self.end = budget, time.monotonic() + budget
+        self.answers: dict[str, Answer] = dict(known)
+        self.slow: list[str] = []  # commands that the budget has ended
+        self._jobs: dict[str, _Job] = {}
+        self.nodes = (node, *(name for name in peers if name != node))
+        self.lost: dict[str, str] = {}
+
+    def start(self, batches: Iterable[Sequence[tuple[str, float]]]) -> None:
+        """Start commands with their deadlines in seconds, each batch in a shell of its own; known answers need none."""
+        for commands in batches:
+            needed = {command: timeout for command, timeout in commands if command not in self.answers}
+            needed = {command: timeout for command, timeout in needed.items() if command not in self._jobs}
+            if needed:
+                self._start(needed)
+
+    def _start(self, commands: Mapping[str, float]) -> None:
+        batch = Batch(tuple(commands.items()))
+        process = self._transport.spawn(["sh", "-c", batch.command], env={"LD_PRELOAD": None})
+        job = _Job(batch, process, min(self.end, time.monotonic() + batch.timeout))
+        job.start()
+        self._jobs |= dict.fromkeys(commands, job)
+
+    def ask_node(
+        self, node: str, command: str, *, timeout: float = TIMEOUT, cap: int = CAP, fresh: bool = False
+    ) -> Answer:
+        """Return the answer of this machine, at the latest at the end of the budget, or that of the baseline."""
+        if node != self.node:
+            none = Answer(node, None, problem="the baseline has no answer of it")
+            return self._peers[node].get(command, none)
+        if fresh:
+            self.answers.pop(command, None)
+        if command not in self.answers:
+            if command not in self._jobs:
+                self._start({command: timeout})
+            self._collect(self._jobs[command])
+        return self.answers[command]
+
+    def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
+        """Return the answer of this machine alone: no command is sent to another."""
+        return {self.node: self.ask_node(self.node, command, timeout=timeout)}
+
+    def prefetch(self, commands: Sequence[tuple[str, float]]) -> None:
+        """Start commands, each in a shell of its own."""
+        self.start([one] for one in commands)
+
+    def _collect(self, job: _Job) -> None:
+        job.finish()
+        whole = Answer(self.node, 0, bytes(job.out), bytes(job.err), sent=job.began, received=time.time())
+        done = {} if job.cut else job.batch.split(whole)
+        waiting = [command for command, _ in job.batch.commands if command not in done]
+        for command in waiting:
+            slow = shown(waiting[0])
+            late = f"{slow} did not end within the budget of {self.budget:g} s"
+            problem = late if command == waiting[0] else f"it waited for {late}"
+            if job.cut:
+                problem = "the output of its shell was cut"
+            done[command] = Answer(self.node, None, problem=problem)
+        if waiting and not job.cut:
+            self.slow.append(shown(waiting[0]))
+        for command, answer in done.items():
+            self.answers[command] = answer
+            self._jobs.pop(command, None)
+
+    def close(self) -> None:
+        """End what still runs."""
+        for job in dict.fromkeys(self._jobs.values()):
+            job.end = 0.0
+            job.finish()
+        self._jobs.clear()
+
+
+def shown(command: str) -> str:
+    """Return the start of a command, for a message: its program and first words."""
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError:
+        words = command.split()
+    return one_line(" ".join(words), SHOWN)

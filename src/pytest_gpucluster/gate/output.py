@@ -1,0 +1,106 @@
+"""What a gate prints and its exit status: for people, for Slurm, for Nagios, as JSON. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core.check import CHECKS, Outcome
+from pytest_gpucluster.core.text import some
+from pytest_gpucluster.drain.reason import PREFIX, deviation
+from pytest_gpucluster.report.words import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_gpucluster.core.finding import Finding
+    from pytest_gpucluster.gate.gate import GateResult
+    from pytest_gpucluster.gate.judge import Judged
+
+NAGIOS = {"OK": 0, "WARNING": 1, "CRITICAL": 2, "UNKNOWN": 3}
+MAX_NAMES = 4
+OF_A_JOB = "a job may be the cause"
+
+
+def slurm_line(check: str, finding: Finding) -> str:
+    """Return the line of a failure in the form of a reason: the check comes first, since sinfo -R shows 20 characters."""
+    return f"{PREFIX}{check} {deviation(finding)}"
+
+
+def first_line(found: GateResult) -> str:
+    """Return the one line for a log: the hardest failure, or how many checks passed."""
+    repairs = sorted(found.repairs, key=lambda it: _severity(it[1]), reverse=True)
+    for judged, finding in repairs:
+        others = len(found.failed) - 1
+        return slurm_line(judged.check, finding) + (f" (and {others} more)" if others else "")
+    unchecked = len(found.of(Outcome.NOT_CHECKED.value))
+    words = [f"{count(found.judged, 'check')} judged", *([f"{unchecked} not checked"] if unchecked else [])]
+    if found.failed:
+        names = some([it.check for it in found.failed], MAX_NAMES)
+        words.append(f"no repair is required for {names}")
+    return f"{PREFIX} {'OK' if found.judged else 'nothing was judged'}: {', '.join(words)}"
+
+
+def lines(found: GateResult) -> Iterator[str]:
+    """Yield what a person reads: each failure, what was not checked and why, the slow commands."""
+    for judged in found.failed:
+        for finding in judged.findings:
+            by_job = f"; {OF_A_JOB}" if CHECKS[judged.check].of_job else ""
+            action = finding.action.value if finding.action else "inspect"
+            yield f"{judged.check}: {finding.part}: measured {finding.measured}, expected {finding.expected} ({action}{by_job})"
+    for judged in found.of("waived"):
+        yield f"waived: {judged.check}: {judged.why}"
+    reasons: dict[str, list[str]] = {}
+    for judged in found.of(Outcome.NOT_CHECKED.value):
+        reasons.setdefault(judged.why, []).append(judged.check)
+    yield from (f"not checked: {some(checks, MAX_NAMES)}: {why}" for why, checks in reasons.items())
+    yield from (f"slow: {command}" for command in found.slow)
+    yield from (f"note: {note}" for note in found.notes)
+    if found.simulated:
+        yield "note: SIMULATED hardware (sandbox)"
+
+
+def nagios(found: GateResult) -> tuple[str, int]:
+    """Return the line and the exit status of a Nagios plugin."""
+    word = "OK"
+    if not found.judged:
+        word = "UNKNOWN"
+    elif found.repairs:
+        word = "CRITICAL"
+    elif found.failed or found.of(Outcome.NOT_CHECKED.value):
+        word = "WARNING"
+    text = first_line(found).removeprefix(PREFIX).strip()
+    data = f"judged={found.judged} failed={len(found.failed)} seconds={found.seconds:.2f}s"
+    return f"GPUCLUSTER {word} - {text} | {data}", NAGIOS[word]
+
+
+def as_json(found: GateResult, open_because: str) -> dict[str, Any]:
+    """Return the document of --json. `open_because`: why the breaker keeps the node in service; '' where it does not."""
+    return {
+        "cluster": found.cluster,
+        "node": found.node,
+        "simulated": found.simulated,
+        "seconds": round(found.seconds, 3),
+        "line": first_line(found),
+        "out_of_service": bool(found.repairs) and not open_because,
+        "breaker": open_because,
+        "slow": list(found.slow),
+        "commands": dict(found.fresh),
+        "checks": [_check(it) for it in found.results],
+    }
+
+
+def _check(judged: Judged) -> dict[str, Any]:
+    findings: Sequence[Finding] = judged.findings
+    return {
+        "check": judged.check,
+        "outcome": judged.outcome,
+        "why": judged.why,
+        "of_job": CHECKS[judged.check].of_job,
+        "findings": [it.as_dict() for it in findings],
+        "metrics": [it.as_dict() for it in judged.verdict.metrics] if judged.verdict else [],
+    }
+
+
+def _severity(finding: Finding) -> int:
+    actions = list(type(finding.action)) if finding.action else []
+    return actions.index(finding.action) if finding.action in actions else -1

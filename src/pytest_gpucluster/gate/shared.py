@@ -1,0 +1,96 @@
+"""Answers that gates of one machine share: two gates at once do not run the same command twice."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpucluster.core import safe_json
+from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.core.secure_tempfile import Folder
+from pytest_gpucluster.report.atomic_write import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LOCK, ANSWERS = "lock", "answers.json"
+PAUSE = 0.05  # seconds between two attempts to get the lock
+
+
+def default_folder() -> Path:
+    """Return the folder of this user on this machine."""
+    if os.geteuid() == 0 and Path("/run").is_dir():
+        return Path("/run/gpucluster-gate")
+    return Path(tempfile.gettempdir()) / f"gpucluster-gate-{os.geteuid()}"
+
+
+class SharedAnswers:
+    """The answers of earlier gates that are younger than `fresh` seconds."""
+
+    def __init__(self, folder: Path, node: str, fresh: float) -> None:
+        self._path, self._node, self._fresh = folder, node, fresh
+        self.problem = ""  # why nothing is shared
+
+    @contextlib.contextmanager
+    def locked(self, patience: float) -> Iterator[Mapping[str, Answer]]:
+        """Have the lock, and yield the known answers; without the lock in `patience` seconds, what there is now."""
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(contextlib.closing(Folder(self._path, create=True)))
+                file = stack.enter_context(os.fdopen(folder.open(LOCK), "r+b"))
+                self._lock(file.fileno(), patience)
+                known = self._read()
+            except (OSError, GpuClusterError) as error:
+                self.problem, known = f"answers are not shared: {error}", {}
+            yield known
+
+    def _lock(self, handle: int, patience: float) -> None:
+        end = time.monotonic() + patience
+        while True:
+            try:
+                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    self.problem = "another gate has run all this time"
+                    return None
+                time.sleep(PAUSE)
+
+    def _read(self) -> dict[str, Answer]:
+        try:
+            data = safe_json.loads((self._path / ANSWERS).read_text(encoding="utf-8"))
+            return dict(self._recent(data))
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}  # nobody has written it, or another version
+
+    def _recent(self, data: Mapping[str, Any]) -> Iterator[tuple[str, Answer]]:
+        now = time.time()
+        for command, (rc, out, err, sent, received) in data.items():
+            if 0 <= now - received <= self._fresh:
+                yield (
+                    str(command),
+                    Answer(
+                        self._node,
+                        int(rc),
+                        out.encode("latin-1"),
+                        err.encode("latin-1"),
+                        sent=sent,
+                        received=received,
+                    ),
+                )
+
+    def write(self, answers: Mapping[str, Answer]) -> None:
+        """Store the answers of commands that ended."""
+        data = {
+            command: [it.rc, it.stdout.decode("latin-1"), it.stderr.decode("latin-1"), it.sent, it.received]
+            for command, it in answers.items()
+            if it.rc is not None and not it.truncated
+        }
+        with contextlib.suppress(OSError, GpuClusterError):
+            write_whole(self._path / ANSWERS, json.dumps(data, separators=(",", ":")).encode())
