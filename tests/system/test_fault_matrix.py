@@ -6,14 +6,20 @@ faulty node is held against the same item of a healthy one: also what was not ch
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import forked
 import pytest
+import yaml
 from paths import ROOT
 from sandbox_helpers import sandbox_folder
 
+from pytest_gpucluster.cluster.transport import LocalTransport
+from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.gate.baseline import read
+from pytest_gpucluster.gate.gate import GateRequest, GateResult, run_gate
 from pytest_gpucluster.report.events import read_log
 from pytest_gpucluster.report.run_snapshot import check_of
 from pytest_gpucluster.sandbox import Sandbox
@@ -113,6 +119,8 @@ class Run(NamedTuple):
     healthy: tuple[str, ...]
     text: str
     rc: int
+    sandbox: Sandbox
+    cluster: Path  # its file, with a baseline for gates
 
     @property
     def failed(self) -> dict[str, set[str]]:
@@ -148,12 +156,15 @@ def run() -> Iterator[Run]:
         node_of = dict(zip(kinds, sandbox.nodes, strict=False))
         for kind, node in node_of.items():
             sandbox.fault(kind, node)
-        yield suites(sandbox, folder / "reports", node_of)
+        cluster = folder / "cluster.yaml"
+        gate = {"gate": {"baseline": str(folder / "baseline")}}
+        cluster.write_text(yaml.safe_dump({**yaml.safe_load(sandbox.cluster_file.read_text()), **gate}))
+        yield suites(sandbox, cluster, folder / "reports", node_of)
 
 
-def suites(sandbox: Sandbox, reports: Path, node_of: dict[str, str]) -> Run:
+def suites(sandbox: Sandbox, cluster: Path, reports: Path, node_of: dict[str, str]) -> Run:
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "suites", "-m", MARKED]
-    argv += [f"--cluster={sandbox.cluster_file}", f"--report-dir={reports}"]
+    argv += [f"--cluster={cluster}", f"--report-dir={reports}"]
     done = forked.run(argv, cwd=ROOT, timeout=400)
     ends: dict[str, dict[str, str]] = {}
     actions: dict[str, set[str]] = {}
@@ -166,7 +177,8 @@ def suites(sandbox: Sandbox, reports: Path, node_of: dict[str, str]) -> Run:
         if any(verdict.advisories for verdict in result.verdicts):
             warned.setdefault(node, set()).add(check)
     healthy = tuple(node for node in sandbox.nodes if node not in node_of.values())
-    return Run(ends, actions, warned, node_of, healthy, done.stdout + done.stderr, done.returncode)
+    text = done.stdout + done.stderr
+    return Run(ends, actions, warned, node_of, healthy, text, done.returncode, sandbox, cluster)
 
 
 def test_at_least_twenty_kinds() -> None:
@@ -206,6 +218,45 @@ def test_what_a_second_reading_no_longer_shows_is_a_warning(run: Run, kind: str)
     assert not any(FOUND_BY[kind][0] in run.warned.get(node, set()) for node in run.healthy)
 
 
+# what the node cannot see by itself, with the check that finds it
+FROM_OUTSIDE = {"duplicate_address": "os.addresses"}  # the other owner is none of the nodes of the baseline
+
+
+def gate_on(run: Run, node: str) -> GateResult:
+    """Run a gate as a task on the node does: with its tools and its name."""
+    folder = run.cluster.parent
+    tools, of_node = folder / "s" / "simbin", folder / "s" / "nodes" / node
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "SLURM_SANDBOX_NODE": str(of_node),
+        "SLURMD_NODENAME": node,
+    }
+    cluster = load_cluster(run.cluster)
+    request = GateRequest(cluster.gate.checks, 60.0, 0.0, folder / "gates" / node)
+    return run_gate(
+        cluster, node, request, read(folder / "baseline"), LocalTransport(environment, inherit=True)
+    )
+
+
+def test_a_gate_finds_what_its_node_shows_and_accepts_healthy_ones(run: Run) -> None:
+    """Every fault whose check needs neither Slurm nor another node, by the same check and with the same action."""
+    missed, differ = {}, {}
+    for kind in SHOWN:
+        expected, node = FOUND_BY[kind][0], run.node_of[kind]
+        if not expected.startswith(("gpu.", "os.", "fabric.")):
+            continue
+        found = gate_on(run, node)
+        if expected not in {it.check for it in found.failed}:
+            missed[kind] = expected
+        elif bool(found.repairs) != (kind in REPAIRED):
+            differ[kind] = [it.check for it in found.failed]
+    assert missed == FROM_OUTSIDE
+    assert differ == {}
+    for node in (run.healthy[0], *(run.node_of[kind] for kind in HARMLESS)):
+        found = gate_on(run, node)
+        assert (found.failed, found.judged > 70) == ([], True), node
+
+
 def test_healthy_nodes_are_alike_in_every_outcome(run: Run) -> None:
     assert {node: run.differences(node) for node in run.healthy} == {node: {} for node in run.healthy}
     assert set().union(*run.usual().values()) == {"passed", "not applicable"}
@@ -227,7 +278,7 @@ def test_a_node_that_takes_part_in_nothing_takes_no_other_along(
     sandbox: Sandbox, tmp_path: Path, kind: str
 ) -> None:
     sandbox.fault(kind, "gpu03")
-    run = suites(sandbox, tmp_path, {kind: "gpu03"})
+    run = suites(sandbox, sandbox.cluster_file, tmp_path, {kind: "gpu03"})
     # a batch job may have been sent there: then a check of the whole cluster fails too
     assert {node: checks for node, checks in run.failed.items() if node} == {"gpu03": {FOUND_BY[kind][0]}}
     assert all(run.passed(node) >= 45 for node in run.healthy), run.text[-2000:]
@@ -238,7 +289,7 @@ def test_an_epilog_that_fails_as_the_nodes_are_released_is_in_the_reports(
 ) -> None:
     # the batch jobs of the slurm suite end on the first nodes
     sandbox.fault("epilog_failing", "gpu04")
-    run = suites(sandbox, tmp_path, {"epilog_failing": "gpu04"})
+    run = suites(sandbox, sandbox.cluster_file, tmp_path, {"epilog_failing": "gpu04"})
     assert run.failed == {"gpu04": {"slurm.epilog"}}
     assert "Epilog error" in run.text
     assert run.rc == 1
@@ -247,7 +298,7 @@ def test_an_epilog_that_fails_as_the_nodes_are_released_is_in_the_reports(
 
 def test_an_epilog_that_fails_after_a_batch_job_leaves_a_node_out(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.fault("epilog_failing", "gpu01")
-    run = suites(sandbox, tmp_path, {"epilog_failing": "gpu01"})
+    run = suites(sandbox, sandbox.cluster_file, tmp_path, {"epilog_failing": "gpu01"})
     assert run.failed == {"gpu01": {"slurm.schedulable"}}, run.text[-3000:]
     assert 'not tested: gpu01: DRAINED: "Epilog error"' in run.text
     assert run.rc == 1

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli.completion import add_cluster, completes
@@ -29,6 +29,14 @@ OUT_OF_SERVICE = 1
 
 
 ABOUT = "judge the node that it is started on, for Prolog, HealthCheckProgram and inside a job"
+
+
+class Gated(NamedTuple):
+    """What a gate found, why the breaker keeps the node in service, and what --drain did ('': nothing)."""
+
+    found: GateResult
+    open_because: str
+    done: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,29 +94,42 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where gates of this machine share answers (default: in /run, else in TMPDIR)",
     )
+    parser.add_argument(
+        "--drain",
+        action="store_true",
+        help="with --context health: drain the node for what requires a repair, and resume it once that has passed (off)",
+    )
     how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--collect",
+        action="store_true",
+        help="read the lines of a job's gates from stdin, print --exclude=NODES of the bad ones",
+    )
     how.add_argument("--nagios", action="store_true", help="one line and the exit status of a Nagios plugin")
     add_json(how)
 
 
 def gate(args: argparse.Namespace) -> int:
     """Judge this node; return the exit status."""
+    if args.collect:
+        return _collect()
+    if args.drain and args.context != "health":
+        raise ConfigError("--drain: only with --context health; in a Prolog or Epilog the exit status drains")
     try:
-        found, open_because = _found(args)
+        return _show(args, _found(args))
     except Exception as error:  # of any kind: a status other than 0 would drain the node for a fault of ours
         if args.context not in OF_SLURM:
             raise
         print(f"gpucluster: error: {error}", file=sys.stderr)
         return 0
-    return _show(args, found, open_because)
 
 
-def _found(args: argparse.Namespace) -> tuple[GateResult, str]:
+def _found(args: argparse.Namespace) -> Gated:
     from pytest_gpucluster.cluster.environment import SYSTEM_PATH
     from pytest_gpucluster.cluster.transport import LocalTransport  # the other commands start nothing
     from pytest_gpucluster.gate.baseline import read
     from pytest_gpucluster.gate.breaker import Breaker
-    from pytest_gpucluster.gate.gate import GateRequest, own_node, run_gate
+    from pytest_gpucluster.gate.gate import GateRequest, own_node, run_gate, with_own_gpus
     from pytest_gpucluster.gate.shared import default_folder
 
     cluster = config.load_cluster(args.cluster or "local", profile=args.profile)
@@ -122,14 +143,32 @@ def _found(args: argparse.Namespace) -> tuple[GateResult, str]:
         fresh=_seconds("--fresh", args.fresh),
         folder=args.folder or default_folder(),
     )
-    # a Prolog has hardly any PATH
-    transport = LocalTransport({"PATH": f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"})
+    # a Prolog has hardly any PATH; the rest is that of the task or daemon that the gate runs in
+    search = f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"
+    transport = LocalTransport({"PATH": search, "LC_ALL": "C"}, inherit=True)
+    if args.context not in OF_SLURM:
+        cluster = with_own_gpus(cluster, node, os.environ)
     found = run_gate(cluster, node, request, baseline, transport)
     open_because = ""
     if found.repairs and args.context in OF_SLURM:
         breaker = Breaker(stated.state, node, stated.max_failing, transport)
         open_because = breaker.why_open(found.repairs[0][0].check)
-    return found, open_because
+    done = _drained(cluster, found, open_because, request.folder) if args.drain else ""
+    return Gated(found, open_because, done)
+
+
+def _drained(cluster: Cluster, found: GateResult, open_because: str, folder: Path) -> str:
+    """Drain or resume the own node; return what happened, '' for nothing."""
+    from pytest_gpucluster.cluster.slurm.client import make_slurm
+    from pytest_gpucluster.gate import drain
+
+    if found.repairs and open_because:
+        return ""
+    slurm = make_slurm(cluster)
+    if slurm is None:
+        raise ConfigError(f"--drain: cluster {cluster.name} has no Slurm")
+    slurm.retry_for = 0
+    return drain.drain(found, slurm, folder) if found.repairs else drain.resume(found, slurm, folder)
 
 
 def _empty() -> Baseline:
@@ -151,19 +190,38 @@ def _seconds(option: str, text: str) -> float:
         raise ConfigError(f"{option}: {error}") from error
 
 
-def _show(args: argparse.Namespace, found: GateResult, open_because: str) -> int:
+def _show(args: argparse.Namespace, gated: Gated) -> int:
     from pytest_gpucluster.gate import output
 
+    found = gated.found
     if args.nagios:
         text, status = output.nagios(found)
         print(text)
         return status
     if args.json:
-        print_json(output.as_json(found, open_because))
+        print_json(output.as_json(found, gated.open_because, gated.done))
     else:
-        print(output.first_line(found))
-        if args.context is None or found.failed:
-            print(*output.lines(found), sep="\n", end="\n" if list(output.lines(found)) else "")
-        if open_because:
-            print(f"the node stays in service: {open_because}")
-    return OUT_OF_SERVICE if found.repairs and not open_because else 0
+        of_node = f"{found.node}: " if args.context == "job" else ""  # a job has several
+        print(f"{of_node}{output.first_line(found)}")
+        for line in output.lines(found) if args.context is None or found.failed else ():
+            print(line)
+        if gated.open_because:
+            print(f"the node stays in service: {gated.open_because}")
+        if gated.done:
+            print(gated.done)
+    if args.context == "health":
+        return 0  # slurmd only logs another status, once for each check
+    return OUT_OF_SERVICE if found.repairs and not gated.open_because else 0
+
+
+def _collect() -> int:
+    """Read the lines of a job's gates from stdin; print srun's option without the bad nodes, and why each is bad."""
+    from pytest_gpucluster.core import hostlist
+    from pytest_gpucluster.gate.collect import collect
+
+    named = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
+    found = collect(sys.stdin, hostlist.expand(named) if named else ())
+    for node, why in found.bad.items():
+        print(f"{node}: {why}", file=sys.stderr)
+    print(found.option)
+    return 0 if found.fit else OUT_OF_SERVICE

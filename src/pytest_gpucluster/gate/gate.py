@@ -93,6 +93,16 @@ def own_node(cluster: Cluster, baseline: Baseline, given: str | None, environmen
     return found
 
 
+def with_own_gpus(cluster: Cluster, node: str, environment: Mapping[str, str]) -> Cluster:
+    """Return the cluster without a count of the GPUs where Slurm gave this step fewer, and cgroups may hide the others."""
+    group = next(group for group in cluster.groups if node in group.names)
+    given, gpu = environment.get("SLURM_GPUS_ON_NODE", ""), group.profile.gpu
+    if gpu is None or not given.isdigit() or not 0 < int(given) < gpu.count:
+        return cluster
+    why = {"gpu.count": f"the job has {given} of {gpu.count} GPUs"}
+    return cluster.model_copy(update={"not_applicable": {**cluster.not_applicable, **why}})
+
+
 def run_gate(
     cluster: Cluster, node: str, request: GateRequest, baseline: Baseline, transport: Transport
 ) -> GateResult:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import threading
 import time
@@ -46,10 +48,11 @@ class _Job:
             self.readers[-1].start()
 
     def _read(self, stream: IO[bytes], into: bytearray) -> None:
-        while data := stream.read(1 << 16):
-            room = CAP - len(into)
-            into += data[:room]
-            self.cut = self.cut or len(data) > room
+        with contextlib.suppress(OSError, ValueError):  # closed, since the budget is spent
+            while data := os.read(stream.fileno(), 1 << 16):
+                room = CAP - len(into)
+                into += data[:room]
+                self.cut = self.cut or len(data) > room
 
     def finish(self) -> None:
         """Wait for its end, or end it."""
@@ -59,6 +62,13 @@ class _Job:
             kill_group(self.process)
             for reader in self.readers:
                 reader.join(GRACE)
+        if not any(
+            reader.is_alive() for reader in self.readers
+        ):  # a child may hold them in a session of its own
+            self.process.wait()
+            for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
 class LocalChannel:

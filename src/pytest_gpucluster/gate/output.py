@@ -36,7 +36,7 @@ def first_line(found: GateResult) -> str:
     words = [f"{count(found.judged, 'check')} judged", *([f"{unchecked} not checked"] if unchecked else [])]
     if found.failed:
         names = some([it.check for it in found.failed], MAX_NAMES)
-        words.append(f"no repair is required for {names}")
+        words.append(f"failed without a repair of the node: {names}")
     return f"{PREFIX} {'OK' if found.judged else 'nothing was judged'}: {', '.join(words)}"
 
 
@@ -73,8 +73,8 @@ def nagios(found: GateResult) -> tuple[str, int]:
     return f"GPUCLUSTER {word} - {text} | {data}", NAGIOS[word]
 
 
-def as_json(found: GateResult, open_because: str) -> dict[str, Any]:
-    """Return the document of --json. `open_because`: why the breaker keeps the node in service; '' where it does not."""
+def as_json(found: GateResult, open_because: str, done: str) -> dict[str, Any]:
+    """Return the document of --json. `open_because`: why the breaker keeps the node in service; `done`: what --drain did."""
     return {
         "cluster": found.cluster,
         "node": found.node,
@@ -83,6 +83,7 @@ def as_json(found: GateResult, open_because: str) -> dict[str, Any]:
         "line": first_line(found),
         "out_of_service": bool(found.repairs) and not open_because,
         "breaker": open_because,
+        "drain": done,
         "slow": list(found.slow),
         "commands": dict(found.fresh),
         "checks": [_check(it) for it in found.results],

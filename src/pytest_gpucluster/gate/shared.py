@@ -20,7 +20,6 @@ from pytest_gpucluster.report.atomic_write import write_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-LOCK, ANSWERS = "lock", "answers.json"
 PAUSE = 0.05  # seconds between two attempts to get the lock
 
 
@@ -36,6 +35,7 @@ class SharedAnswers:
 
     def __init__(self, folder: Path, node: str, fresh: float) -> None:
         self._path, self._node, self._fresh = folder, node, fresh
+        self.file = f"{node}.json"  # a machine may have several slurmd
         self.problem = ""  # why nothing is shared
 
     @contextlib.contextmanager
@@ -44,7 +44,7 @@ class SharedAnswers:
         with contextlib.ExitStack() as stack:
             try:
                 folder = stack.enter_context(contextlib.closing(Folder(self._path, create=True)))
-                file = stack.enter_context(os.fdopen(folder.open(LOCK), "r+b"))
+                file = stack.enter_context(os.fdopen(folder.open(f"{self._node}.lock"), "r+b"))
                 self._lock(file.fileno(), patience)
                 known = self._read()
             except (OSError, GpuClusterError) as error:
@@ -64,7 +64,7 @@ class SharedAnswers:
 
     def _read(self) -> dict[str, Answer]:
         try:
-            data = safe_json.loads((self._path / ANSWERS).read_text(encoding="utf-8"))
+            data = safe_json.loads((self._path / self.file).read_text(encoding="utf-8"))
             return dict(self._recent(data))
         except (OSError, ValueError, TypeError, AttributeError):
             return {}  # nobody has written it, or another version
@@ -93,4 +93,4 @@ class SharedAnswers:
             if it.rc is not None and not it.truncated
         }
         with contextlib.suppress(OSError, GpuClusterError):
-            write_whole(self._path / ANSWERS, json.dumps(data, separators=(",", ":")).encode())
+            write_whole(self._path / self.file, json.dumps(data, separators=(",", ":")).encode())

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.values import Model, Text
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast, where libyaml is there
 Entry = TypeVar("Entry", bound=Model)
 
 
@@ -29,7 +30,7 @@ def data_file(name: str, entry: type[Entry], package: str) -> tuple[Entry, ...]:
     """
     path = files(package) / "data" / name
     try:
-        data = yaml.safe_load(path.read_text())
+        data = yaml.load(path.read_text(), _LOADER)  # noqa: S506 - both are safe
         head = _Head.model_validate({key: value for key, value in data.items() if key != "entries"})
         found = TypeAdapter(tuple[entry, ...]).validate_python(data["entries"])  # type: ignore[valid-type]
     except (ValidationError, yaml.YAMLError, AttributeError, KeyError) as error:

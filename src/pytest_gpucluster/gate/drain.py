@@ -1,0 +1,78 @@
+"""Drain and resume of the own node, as HealthCheckProgram may do it: only with --drain, and only what a gate set itself.
+
+What it set is in a file of this machine: a gate that finds the node healthy queries slurmctld only if that file is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
+from pytest_gpucluster.drain.policy import drain_command, undrain_command
+from pytest_gpucluster.drain.reason import read_reason, write_reason
+from pytest_gpucluster.report.atomic_write import take_away, write_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpucluster.cluster.slurm.client import Slurm
+    from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
+    from pytest_gpucluster.gate.gate import GateResult
+
+RUN = "gate-"  # how the run of its reasons begins
+DRAINED = "{}.drained"  # the file of a node
+LONGEST = 1000  # characters of it
+
+
+def drain(found: GateResult, slurm: Slurm, folder: Path) -> str:
+    """Drain the node for what requires a repair; return what happened. A node that is out of service stays as it is."""
+    info = _state(slurm, found.node)
+    if info is None:
+        return f"not drained: Slurm does not know {found.node}"
+    if "DRAIN" in info.flags or info.base_state == "DOWN":
+        return f"not drained: Slurm has it as {info.full_state} already ({info.reason or 'no reason'})"
+    judged, finding = found.repairs[0]
+    checks = [one.check for one, _ in found.repairs]
+    run = f"{RUN}{time.strftime('%Y%m%dT%H%M%S')}"
+    repair = finding.action.value if finding.action else ""
+    reason = write_reason(found.node, [judged.check, *checks], finding, run, repair=repair)
+    write_whole(
+        folder / DRAINED.format(found.node), reason.encode()
+    )  # first: a drain without the file would stay for ever
+    slurm.run(*drain_command(found.node, reason))
+    now = _state(slurm, found.node)
+    if now is None or "DRAIN" not in now.flags or now.reason != reason:
+        shown = f"{now.full_state} ({now.reason})" if now else "unknown"
+        return f"not drained: after scontrol update Slurm has the node as {shown}"
+    return f"drained: {reason}"
+
+
+def resume(found: GateResult, slurm: Slurm, folder: Path) -> str:
+    """Take back the drain of an earlier gate if all its checks passed now; return what happened, '' for nothing."""
+    with contextlib.suppress(OSError):
+        text = (folder / DRAINED.format(found.node)).read_text()[:LONGEST]
+        return _resume(found, slurm, folder, text)
+    return ""
+
+
+def _resume(found: GateResult, slurm: Slurm, folder: Path, text: str) -> str:
+    info = _state(slurm, found.node)
+    ours = read_reason(found.node, info.reason) if info is not None and "DRAIN" in info.flags else None
+    if info is None or ours is None or info.reason != text or not ours.run.startswith(RUN):
+        take_away(folder / DRAINED.format(found.node))  # somebody else has decided since
+        return ""
+    passed = {one.check for one in found.results if one.outcome == "passed"}
+    if missing := [check for check in ours.checks if check not in passed]:
+        return f"stays drained: {', '.join(missing)} did not pass"
+    slurm.run(*undrain_command(found.node))
+    now = _state(slurm, found.node)
+    if now is None or "DRAIN" in now.flags:
+        return f"stays drained: after scontrol update Slurm has the node as {now.full_state if now else 'unknown'}"
+    take_away(folder / DRAINED.format(found.node))
+    return f"resumed: {', '.join(ours.checks)} passed"
+
+
+def _state(slurm: Slurm, node: str) -> NodeInfo | None:
+    return parse_nodes(slurm.run("scontrol", "show", "node", "-o", node)).get(node)

@@ -1,0 +1,223 @@
+"""`gpucluster gate`: exit statuses by context, lines for people, Slurm, Nagios and programs."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.cli import gate as cli
+from pytest_gpucluster.cli import run_command
+from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.core.check import CHECKS, Outcome, Verdict
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.finding import Action, Finding
+from pytest_gpucluster.gate import gate
+from pytest_gpucluster.gate.baseline import Baseline
+from pytest_gpucluster.gate.gate import GateResult, own_node, with_own_gpus
+from pytest_gpucluster.gate.judge import Judged, node_checks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHOSEN = node_checks(["gpu.*", "os.*", "fabric.*"])  # and all checks are registered
+
+
+def failed(check: str, action: Action) -> Judged:
+    finding = Finding("GPUs", "7", "8")
+    verdict = Verdict(
+        check,
+        Outcome.FAILED,
+        (finding,),
+        action=action,
+        never_healthy="made for a test" if action.is_repair else "",
+    )
+    return Judged(check, "failed", verdict)
+
+
+def result(*judged: Judged, **fields: Any) -> GateResult:
+    passed = Judged("os.kernel", "passed", Verdict("os.kernel", Outcome.PASSED))
+    return GateResult(cluster="prod", node="gpu01", results=(passed, *judged), seconds=1.25, **fields)
+
+
+@pytest.fixture
+def prod(tmp_path: Path) -> str:
+    path = tmp_path / "prod.yaml"
+    path.write_text(
+        f"nodes: gpu[01-03]\nprofile: generic\nslurm: {{partition: batch}}\ngate: {{state: {tmp_path}/state}}\n"
+    )
+    return str(path)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, found: GateResult, *words: str) -> int:
+    """Run the command where the gate finds this."""
+    monkeypatch.setattr(gate, "run_gate", lambda *_: found)
+    return cli.main(["gate", "--node", "gpu01", *words])
+
+
+REPAIR = failed("gpu.remapped_rows", Action.VENDOR)
+SETTING = failed("gpu.vbios", Action.CONFIGURE)
+OF_JOB = failed("gpu.idle_memory", Action.DRAIN)
+
+
+@pytest.mark.parametrize(
+    ("judged", "context", "status"),
+    [
+        ((), "prolog", 0),
+        ((REPAIR,), "prolog", 1),
+        ((REPAIR,), "epilog", 1),
+        ((REPAIR,), "job", 1),
+        ((REPAIR,), "health", 0),
+        ((SETTING,), "prolog", 0),
+        ((OF_JOB,), "prolog", 0),
+        ((OF_JOB,), "job", 0),
+        ((SETTING, REPAIR), "prolog", 1),
+    ],
+)
+def test_only_a_repair_that_no_job_caused_takes_the_node_out_of_service(
+    monkeypatch: pytest.MonkeyPatch, prod: str, judged: tuple[Judged, ...], context: str, status: int
+) -> None:
+    assert run(monkeypatch, result(*judged), "--cluster", prod, "--context", context) == status
+
+
+def test_the_third_node_stays_in_service(
+    monkeypatch: pytest.MonkeyPatch, prod: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    statuses = []
+    for node in ("gpu01", "gpu02", "gpu03"):
+        monkeypatch.setattr(gate, "run_gate", lambda *_: result(REPAIR))
+        statuses.append(cli.main(["gate", "--node", node, "--cluster", prod, "--context", "prolog"]))
+    assert statuses == [1, 1, 0]
+    assert (
+        "the node stays in service: 3 nodes fail gpu.remapped_rows within 60 min" in capsys.readouterr().out
+    )
+
+
+def test_an_error_of_ours_ends_a_prolog_with_0_and_a_shell_with_4(
+    monkeypatch: pytest.MonkeyPatch, prod: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any) -> GateResult:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(gate, "run_gate", broken)
+    assert cli.main(["gate", "--node", "gpu01", "--cluster", prod, "--context", "prolog"]) == 0
+    assert "a bug" in capsys.readouterr().err
+    for words in (
+        ["--cluster", "/nowhere.yaml"],
+        ["--cluster", prod, "--node", "gpu09"],
+        ["--cluster", prod, "--budget", "x"],
+    ):
+        assert cli.main(["gate", *words, "--context", "health"]) == 0
+        assert cli.main(["gate", *words]) == run_command.WRONG_CONFIG
+        assert capsys.readouterr().err.count("error: ") == 2
+
+
+def test_drain_needs_the_context_of_a_health_check(prod: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--context", "job"]):
+        assert cli.main(["gate", "--cluster", prod, "--drain", *words]) == run_command.WRONG_CONFIG
+    assert "only with --context health" in capsys.readouterr().err
+
+
+def test_the_first_line_is_the_reason_and_others_say_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, prod: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hung = Judged(
+        "gpu.topology", "not checked", why="topology: nvidia-smi topo -m did not end within the budget of 8 s"
+    )
+    found = result(SETTING, REPAIR, OF_JOB, hung, slow=["nvidia-smi topo -m"])
+    run(monkeypatch, found, "--cluster", prod)
+    assert capsys.readouterr().out.splitlines() == [
+        "gpucluster:gpu.remapped_rows 7<8 GPUs (and 2 more)",
+        "gpu.vbios: GPUs: measured 7, expected 8 (configure)",
+        "gpu.remapped_rows: GPUs: measured 7, expected 8 (return to vendor)",
+        "gpu.idle_memory: GPUs: measured 7, expected 8 (drain; a job may be the cause)",
+        "not checked: gpu.topology: topology: nvidia-smi topo -m did not end within the budget of 8 s",
+        "slow: nvidia-smi topo -m",
+    ]
+    run(monkeypatch, result(SETTING), "--cluster", prod, "--context", "job")
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "gpu01: gpucluster: OK: 2 checks judged, failed without a repair of the node: gpu.vbios"
+
+
+@pytest.mark.parametrize(
+    ("found", "word", "status"),
+    [
+        (result(), "OK", 0),
+        (result(SETTING), "WARNING", 1),
+        (result(Judged("os.kernel", "not checked", why="x")), "WARNING", 1),
+        (result(REPAIR), "CRITICAL", 2),
+        (GateResult("prod", "gpu01", (Judged("os.kernel", "not checked", why="x"),)), "UNKNOWN", 3),
+    ],
+)
+def test_nagios(
+    monkeypatch: pytest.MonkeyPatch,
+    prod: str,
+    capsys: pytest.CaptureFixture[str],
+    found: GateResult,
+    word: str,
+    status: int,
+) -> None:
+    assert run(monkeypatch, found, "--cluster", prod, "--nagios") == status
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"GPUCLUSTER {word} - ")
+    assert f"| judged={found.judged} failed={len(found.failed)} seconds=" in line
+
+
+def test_json_has_every_check(
+    monkeypatch: pytest.MonkeyPatch, prod: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, result(REPAIR, OF_JOB), "--cluster", prod, "--json") == 1
+    data = json.loads(capsys.readouterr().out)
+    assert (data["node"], data["out_of_service"], data["breaker"]) == ("gpu01", True, "")
+    assert [(it["check"], it["outcome"], it["of_job"]) for it in data["checks"]] == [
+        ("os.kernel", "passed", False),
+        ("gpu.remapped_rows", "failed", False),
+        ("gpu.idle_memory", "failed", True),
+    ]
+    assert data["checks"][1]["findings"][0]["action"] == "return to vendor"
+
+
+def test_collect_prints_the_option_and_the_reasons(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[01-03]")
+    monkeypatch.setattr(
+        "sys.stdin",
+        io.StringIO("gpu01: gpucluster: OK: 9 checks judged\ngpu02: gpucluster:gpu.count 7<8 GPUs\n"),
+    )
+    assert cli.main(["gate", "--collect"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "--exclude=gpu[02-03]\n"
+    assert shown.err == "gpu02: gpu.count 7<8 GPUs\ngpu03: its gate printed nothing\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert cli.main(["gate", "--collect"]) == 1
+
+
+def test_checks_of_one_node_need_no_slurm_and_no_step() -> None:
+    names = {one.check.name for one in CHOSEN}
+    assert {"gpu.count", "gpu.vbios", "os.kernel_log", "os.mounts", "fabric.port_state"} <= names
+    assert not any(CHECKS[name].of_job and CHECKS[name].action.is_repair for name in names)
+    assert len(names) > 80
+
+
+def test_this_machine_has_a_name_in_the_cluster_file(monkeypatch: pytest.MonkeyPatch, prod: str) -> None:
+    cluster = load_cluster(prod)
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu02.example.org")
+    assert own_node(cluster, Baseline(), None, {}) == "gpu02"
+    assert own_node(cluster, Baseline(), None, {"SLURMD_NODENAME": "gpu03"}) == "gpu03"
+    assert own_node(cluster, Baseline(), "gpu01", {"SLURMD_NODENAME": "gpu03"}) == "gpu01"
+    monkeypatch.setattr("socket.gethostname", lambda: "login1")
+    with pytest.raises(ConfigError, match="has no node login1: name it with --node"):
+        own_node(cluster, Baseline(), None, {})
+
+
+def test_a_job_with_some_of_the_gpus_is_no_node_without_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "h100.yaml"
+    path.write_text("name: prod\nnodes: gpu01\nprofile: dgx-h100\nslurm: {partition: batch}\n")
+    cluster = load_cluster(path)
+    assert with_own_gpus(cluster, "gpu01", {"SLURM_GPUS_ON_NODE": "8"}) is cluster
+    assert with_own_gpus(cluster, "gpu01", {}) is cluster
+    few = with_own_gpus(cluster, "gpu01", {"SLURM_GPUS_ON_NODE": "4"})
+    assert few.not_applicable == {"gpu.count": "the job has 4 of 8 GPUs"}

@@ -1,0 +1,160 @@
+"""`gpucluster gate` as the Prolog and the HealthCheckProgram of a real Slurm, and inside a job."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
+from pytest_gpucluster.drain.reason import read_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpucluster.sandbox import Sandbox
+
+GATE = Path(sys.executable).with_name("gpucluster")
+PATIENCE = 90.0  # seconds
+BAD, BEFORE = "gpu02", "prolog.before"
+
+
+def slurm(sandbox: Sandbox, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, env=sandbox.env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+def node(sandbox: Sandbox, name: str) -> tuple[frozenset[str], str]:
+    """Return the flags and the reason of a node."""
+    info = parse_nodes(slurm(sandbox, "scontrol", "show", "node", "-o", name).stdout)[name]
+    return info.flags, info.reason
+
+
+def until(happens: object, what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not happens():  # type: ignore[operator]
+        assert time.monotonic() < end, what
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def gated(sandbox: Sandbox, tmp_path: Path) -> Iterator[Path]:
+    """Return a cluster file with a folder for the breaker; sandbox and scripts are as before afterwards."""
+    sandbox.heal()
+    cluster = tmp_path / "prod.yaml"
+    plain = yaml.safe_load(sandbox.cluster_file.read_text())
+    cluster.write_text(yaml.safe_dump({**plain, "gate": {"state": str(tmp_path / "state")}}))
+    prolog = sandbox.cluster_file.parent / "etc" / "prolog"
+    before = prolog.read_text()
+    yield cluster
+    prolog.write_text(before)
+    sandbox.heal()
+    for name in sandbox.nodes:
+        if "DRAIN" in node(sandbox, name)[0]:
+            slurm(sandbox, "scontrol", "update", f"NodeName={name}", "State=UNDRAIN")
+
+
+def gate_line(sandbox: Sandbox, cluster: Path, *words: str) -> str:
+    """Return sh lines that run a gate as a daemon of the node does: with the simulated tools of the node."""
+    root = sandbox.cluster_file.parent
+    return (
+        f"PATH={root}/simbin:$PATH SLURM_SANDBOX_NODE={root}/nodes/$SLURMD_NODENAME "
+        f"{GATE} gate --cluster {cluster} --folder {cluster.parent}/share.$SLURMD_NODENAME {' '.join(words)}"
+    )
+
+
+def test_a_prolog_with_the_gate_drains_the_bad_node_and_the_job_runs_elsewhere(
+    sandbox: Sandbox, gated: Path
+) -> None:
+    prolog = sandbox.cluster_file.parent / "etc" / "prolog"
+    log = gated.parent / "gates"
+    script = gate_line(sandbox, gated, "--context", "prolog", "--budget", "60s")
+    prolog.write_text(
+        prolog.read_text().replace("exit 0\n", f"{{ echo $SLURMD_NODENAME; {script}; }} >>{log} 2>&1\n")
+    )
+    sandbox.fault("remap_failure", BAD)
+    out = gated.parent / "out"
+    submitted = slurm(
+        sandbox,
+        "sbatch",
+        "--parsable",
+        "--requeue",
+        f"--output={out}",
+        "--nodes=1",
+        f"--nodelist={BAD}",
+        "--wrap",
+        "hostname; echo ran",
+    )
+    job = submitted.stdout.strip()
+    until(lambda: "DRAIN" in node(sandbox, BAD)[0], log.read_text() if log.exists() else submitted.stderr)
+    assert "gpucluster:gpu.remapped_rows" in log.read_text()
+    flags, reason = node(sandbox, BAD)
+    assert "Prolog" in reason, (flags, reason)
+    until(
+        lambda: slurm(sandbox, "squeue", "-h", "-j", job, "-o", "%T").stdout.strip() == "PENDING",
+        "it is requeued",
+    )
+    slurm(sandbox, "scontrol", "update", f"JobId={job}", "ReqNodeList=")
+    slurm(sandbox, "scontrol", "release", job)  # Slurm holds it, and has a later StartTime
+    slurm(sandbox, "scontrol", "update", f"JobId={job}", "StartTime=now")
+    until(lambda: out.exists() and "ran" in out.read_text(), log.read_text())
+    assert log.read_text().count("gpucluster: OK: ") >= 1
+
+
+def test_a_health_check_drains_its_node_and_takes_back_what_it_set_itself(
+    sandbox: Sandbox, gated: Path
+) -> None:
+    health = [
+        "sh",
+        "-c",
+        gate_line(sandbox, gated, "--context", "health", "--drain", "--fresh", "0", "--budget", "60s"),
+    ]
+
+    def check(name: str) -> str:
+        done = subprocess.run(
+            health,
+            env={**sandbox.env, "SLURMD_NODENAME": name},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    assert check(BAD).startswith("gpucluster: OK: ")
+    sandbox.fault("remap_failure", BAD)
+    assert "drained: gpucluster:gpu.remapped_rows " in check(BAD)
+    flags, reason = node(sandbox, BAD)
+    found = read_reason(BAD, reason)
+    assert "DRAIN" in flags
+    assert found is not None
+    assert found.run.startswith("gate-")
+    assert "not drained: Slurm has it as IDLE+DRAIN already" in check(BAD)
+    sandbox.heal()
+    assert check(BAD).splitlines()[-1] == "resumed: gpu.remapped_rows passed"
+    assert "DRAIN" not in node(sandbox, BAD)[0]
+    # a person who drains the node, or edits the reason, keeps it
+    sandbox.fault("remap_failure", BAD)
+    check(BAD)
+    slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=DRAIN", "Reason=ticket 7")
+    sandbox.heal()
+    assert "resumed" not in check(BAD)
+    assert node(sandbox, BAD)[1] == "ticket 7"
+
+
+def test_the_gates_of_a_job_name_the_nodes_to_leave_out(sandbox: Sandbox, gated: Path) -> None:
+    sandbox.fault("remap_failure", BAD)
+    words = ["--cluster", str(gated), "--context", "job", "--budget", "60s", f"--folder={gated.parent}/share"]
+    script = f"""
+export SLURM_JOB_NODELIST=gpu[01-03]
+srun -N3 -w gpu[01-03] --ntasks-per-node=1 --gres=gpu:8 --exclusive {GATE} gate {" ".join(words)} | {GATE} gate --collect"""
+    done = slurm(sandbox, "sh", "-c", script)
+    assert done.stdout == f"--exclude={BAD}\n", done.stderr
+    assert f"{BAD}: gpu.remapped_rows " in done.stderr
