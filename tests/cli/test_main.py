@@ -19,6 +19,7 @@ from pytest_gpucluster.cli import main as cli
 from pytest_gpucluster.cli import node_survey, run_command
 from pytest_gpucluster.cluster.slurm import client
 from pytest_gpucluster.cluster.transport import Completed, LocalTransport
+from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.survey import Hardware
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
@@ -223,11 +224,11 @@ def test_init_without_slurm_is_one_line(
 
 def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["schema"]) == 0
-    assert json.loads(capsys.readouterr().out) == config.schema()
+    assert json.loads(capsys.readouterr().out) == json_schema.schema()
     assert cli.main(["schema", "profile", "--output", "p.json"]) == 0
-    assert json.loads(Path("p.json").read_text()) == config.schema("profile")
+    assert json.loads(Path("p.json").read_text()) == json_schema.schema("profile")
     assert cli.main(["schema", "--markdown"]) == 0
-    assert capsys.readouterr().out == config.reference()
+    assert capsys.readouterr().out == json_schema.reference()
 
 
 def test_profiles(capsys: pytest.CaptureFixture[str]) -> None:
@@ -420,7 +421,7 @@ def test_interrupt_has_no_traceback(
     def interrupted() -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(config, "reference", interrupted)
+    monkeypatch.setattr(json_schema, "reference", interrupted)
     assert cli.main(["schema", "--markdown"]) == 130
     assert capsys.readouterr().err == "gpucluster: error: interrupted\n"
 

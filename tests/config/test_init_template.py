@@ -12,6 +12,7 @@ import yaml
 
 from pytest_gpucluster import config
 from pytest_gpucluster.config import init_template as drafts
+from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.config.ansible import read_inventory
 from pytest_gpucluster.config.init_template import DraftNode, Login, draft, from_inventory, proposals
 from pytest_gpucluster.core.errors import ConfigError
@@ -90,7 +91,7 @@ all:
 def loaded(text: str, folder: Path) -> Cluster:
     path = folder / "drafted.yaml"
     path.write_text(text)
-    jsonschema.Draft202012Validator(config.schema()).validate(yaml.safe_load(text))
+    jsonschema.Draft202012Validator(json_schema.schema()).validate(yaml.safe_load(text))
     return config.load_cluster(path)
 
 

@@ -12,6 +12,7 @@ import yaml
 from paths import ROOT
 
 from pytest_gpucluster import config
+from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -376,8 +377,8 @@ def test_there_are_examples() -> None:
 
 
 def validator(kind: Any = "cluster") -> jsonschema.protocols.Validator:
-    jsonschema.Draft202012Validator.check_schema(config.schema(kind))
-    return jsonschema.Draft202012Validator(config.schema(kind))
+    jsonschema.Draft202012Validator.check_schema(json_schema.schema(kind))
+    return jsonschema.Draft202012Validator(json_schema.schema(kind))
 
 
 @pytest.mark.parametrize(

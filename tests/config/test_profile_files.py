@@ -25,7 +25,7 @@ def test_a_profile_says_what_it_is_and_where_its_figures_come_from(name: str) ->
     assert profile.description
     assert profile.source
     assert all(row.source for row in profile.nccl)
-    jsonschema.Draft202012Validator(config.schema("profile")).validate(
+    jsonschema.Draft202012Validator(json_schema.schema("profile")).validate(
         yaml.safe_load((profile_files.PROFILES / f"{name}.yaml").read_text())
     )
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.gate.gate import GateResult
 
 CONTEXTS = ("prolog", "epilog", "health", "job")
-OF_SLURM = ("prolog", "epilog", "health")  # an error of ours must not take a node out of service
+OF_SLURM = ("prolog", "epilog", "health")  # an error of the gate must not take a node out of service
 FRESH = 60.0  # seconds
 OUT_OF_SERVICE = 1
 
@@ -117,7 +117,9 @@ def gate(args: argparse.Namespace) -> int:
         raise ConfigError("--drain: only with --context health; in a Prolog or Epilog the exit status drains")
     try:
         return _show(args, _found(args))
-    except Exception as error:  # of any kind: a status other than 0 would drain the node for a fault of ours
+    except (
+        Exception
+    ) as error:  # of any kind: a status other than 0 would drain the node for a fault of the gate
         if args.context not in OF_SLURM:
             raise
         print(f"gpucluster: error: {error}", file=sys.stderr)

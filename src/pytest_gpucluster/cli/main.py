@@ -30,6 +30,7 @@ from pytest_gpucluster.cli import watch as cli_watch
 from pytest_gpucluster.cli.completion import add_cluster, completes
 from pytest_gpucluster.cli.output import add_json, print_json, print_table
 from pytest_gpucluster.cli.run_command import run_command
+from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SandboxError
 from pytest_gpucluster.core.registry import suite_hooks
 from pytest_gpucluster.core.secure_tempfile import group_id, temporary_folder
@@ -304,7 +305,9 @@ def _schema(args: argparse.Namespace) -> None:
     if args.reference:
         text = cli_reference.reference(_parser())
     else:
-        text = config.reference() if args.markdown else json.dumps(_schema_of(args.kind), indent=2) + "\n"
+        text = (
+            json_schema.reference() if args.markdown else json.dumps(_schema_of(args.kind), indent=2) + "\n"
+        )
     if args.output:
         _write(args.output, text, force=True)
     else:
@@ -316,7 +319,7 @@ def _schema_of(kind: str) -> dict[str, Any]:
         from pytest_gpucluster.report import record  # only here
 
         return record.schema()
-    return config.schema("profile" if kind == "profile" else "cluster")
+    return json_schema.schema("profile" if kind == "profile" else "cluster")
 
 
 def _man_arguments(parser: argparse.ArgumentParser) -> None:

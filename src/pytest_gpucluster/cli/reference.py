@@ -10,7 +10,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpucluster import config
+from pytest_gpucluster.config import json_schema
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.registry import HOOKS, Suite, suites
 from pytest_gpucluster.plugin.items import FIXTURES
@@ -47,7 +47,7 @@ def _parts(parser: argparse.ArgumentParser) -> Mapping[str, Callable[[], str]]:
         "options": lambda: _text(_options(), _markers()),
         "commands": lambda: _text(_commands(parser)),
         "python": lambda: _text(_fixtures(), _facts(), _api(), _suite()),
-        "keys": config.reference,
+        "keys": json_schema.reference,
     }
 
 

@@ -1,6 +1,5 @@
 """YAML files into frozen models: clusters and hardware profiles."""
 
-from pytest_gpucluster.config.json_schema import reference, schema
 from pytest_gpucluster.config.loader import cluster_names, find_cluster, load_cluster, search_path
 from pytest_gpucluster.config.models import Cluster, Group, Profile
 from pytest_gpucluster.config.profile_files import load_profile, match_profile, profile_names
@@ -15,7 +14,5 @@ __all__ = [
     "load_profile",
     "match_profile",
     "profile_names",
-    "reference",
-    "schema",
     "search_path",
 ]

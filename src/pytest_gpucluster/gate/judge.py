@@ -147,7 +147,7 @@ def _judge(one: NodeCheck, session: ClusterSession, node: str) -> Judged:
         return Judged(name, Outcome.NOT_APPLICABLE.value, why=str(error))
     except GpuClusterError as error:  # also an answer that did not come or is not understood
         return Judged(name, Outcome.NOT_CHECKED.value, why=str(error))
-    except Exception as error:  # noqa: BLE001 - a fault of ours is no verdict on a node
+    except Exception as error:  # noqa: BLE001 - a fault of a check is no verdict on a node
         return Judged(name, Outcome.NOT_CHECKED.value, why=f"an error of gpucluster: {one_line(repr(error))}")
     return _concluded(verdict, session, node)
 

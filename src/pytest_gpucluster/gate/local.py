@@ -8,7 +8,7 @@ import shlex
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.channel.batch import Batch
 from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT
@@ -18,10 +18,9 @@ from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from subprocess import Popen
     from typing import IO
 
-    from pytest_gpucluster.cluster.transport.base import RemoteProcess, Transport
+    from pytest_gpucluster.cluster.transport.base import Transport
 
 SHOWN = 60  # characters of a command that a message quotes
 GRACE = 0.2  # seconds for what a killed shell has printed
@@ -32,7 +31,7 @@ class _Job:
     """Commands in one shell. `end`: the monotonic time at which it is killed."""
 
     batch: Batch
-    process: Popen[bytes] | RemoteProcess
+    process: Any  # of Transport.spawn
     end: float
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
