@@ -17,6 +17,7 @@ QUICK: tuple[tuple[str, ...], ...] = (
     ("localisation.py", "100"),
     ("report_scale.py", "--nodes", "100"),
     ("import_cost.py",),
+    ("gate.py",),
 )
 FULL: tuple[tuple[str, ...], ...] = (
     ("rivals.py", "4", "16", "64", "256", "--repeats", "3"),
@@ -28,6 +29,7 @@ FULL: tuple[tuple[str, ...], ...] = (
     ("localisation.py",),
     ("report_scale.py",),
     ("import_cost.py",),
+    ("gate.py",),
 )
 
 
