@@ -99,6 +99,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --context health: drain the node for what requires a repair, and resume it once that has passed (off)",
     )
+    parser.add_argument(
+        "--fabric",
+        metavar="TIME",
+        help="with --context job: also measure pairs of the job's nodes, in about this time",
+    )
+    parser.add_argument(
+        "--python",
+        default="python3",
+        metavar="PATH",
+        help="interpreter with torch, for --fabric (%(default)s)",
+    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--collect",
@@ -115,6 +126,8 @@ def gate(args: argparse.Namespace) -> int:
         return _collect()
     if args.drain and args.context != "health":
         raise ConfigError("--drain: only with --context health; in a Prolog or Epilog the exit status drains")
+    if args.fabric and args.context != "job":
+        raise ConfigError("--fabric: only with --context job, in a step with one task on each node")
     try:
         return _show(args, _found(args))
     except (
@@ -204,16 +217,31 @@ def _show(args: argparse.Namespace, gated: Gated) -> int:
         print_json(output.as_json(found, gated.open_because, gated.done))
     else:
         of_node = f"{found.node}: " if args.context == "job" else ""  # a job has several
-        print(f"{of_node}{output.first_line(found)}")
+        print(f"{of_node}{output.first_line(found)}", flush=True)
         for line in output.lines(found) if args.context is None or found.failed else ():
             print(line)
         if gated.open_because:
             print(f"the node stays in service: {gated.open_because}")
         if gated.done:
             print(gated.done)
+    if args.fabric:
+        _measure_pairs(args, found)
     if args.context == "health":
         return 0  # slurmd only logs another status, once for each check
     return OUT_OF_SERVICE if found.repairs and not gated.open_because else 0
+
+
+def _measure_pairs(args: argparse.Namespace, found: GateResult) -> None:
+    from pytest_gpucluster.cluster.transport import LocalTransport
+    from pytest_gpucluster.core import hostlist
+    from pytest_gpucluster.gate.fabric import measure
+
+    named = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
+    nodes = hostlist.expand(named) if named else ()
+    device = "cpu" if found.simulated else "cuda"
+    seconds = _seconds("--fabric", args.fabric)
+    for line in measure(nodes, seconds, args.python, device, LocalTransport(inherit=True)):
+        print(f"{found.node}: {line}", flush=True)
 
 
 def _collect() -> int:

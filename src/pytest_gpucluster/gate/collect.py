@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.drain.reason import PREFIX
+from pytest_gpucluster.gate.fabric import bad_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +34,9 @@ class Collected:
 
 def collect(lines: Iterable[str], expected: Sequence[str]) -> Collected:
     """Read what gates printed; an expected node without a line is bad. Without expected nodes those with a line are judged."""
-    known = {found["node"]: found["text"] for line in lines if (found := _LINE.fullmatch(line.rstrip("\n")))}
+    read = [line.rstrip("\n") for line in lines]
+    known = {found["node"]: found["text"] for line in read if (found := _LINE.fullmatch(line))}
     nodes = list(dict.fromkeys((*expected, *known)))
     bad = {node: known.get(node, SILENT).strip() for node in nodes if not known.get(node, "").startswith(FIT)}
+    bad = {**bad_nodes(read, nodes), **bad}
     return Collected(bad, [node for node in nodes if node not in bad])
