@@ -34,6 +34,7 @@ PACKAGES = (
     "suite",
     "run",
     "gate",
+    "campaign",
     "plugin",
     "api",
     "cli",

@@ -173,11 +173,12 @@ def compare(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _open(args: argparse.Namespace, *, create: bool = False) -> Iterator[History]:
-    with contextlib.closing(History(_file(args), create=create)) as found:
+    with contextlib.closing(History(history_file(args), create=create)) as found:
         yield found
 
 
-def _file(args: argparse.Namespace) -> Path:
+def history_file(args: argparse.Namespace) -> Path:
+    """Return the file of --history, of the variable, or of the cluster file; ConfigError for none."""
     if args.history is not None:
         return Path(args.history).expanduser()
     if os.environ.get(VARIABLE):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import __version__, config
+from pytest_gpucluster.cli import campaign as cli_campaign
 from pytest_gpucluster.cli import check as cli_check
 from pytest_gpucluster.cli import clean as cli_clean
 from pytest_gpucluster.cli import examples as cli_examples
@@ -527,6 +528,12 @@ COMMANDS = (
         "list the runs that pytest's --history has stored, or the history of one node",
         cli_history.history_arguments,
         cli_history.history,
+    ),
+    Command(
+        "campaign",
+        "show what a campaign (pytest --campaign) has found: nodes tested, waiting and failing, ages of verdicts",
+        cli_campaign.arguments,
+        cli_campaign.campaign,
     ),
     Command(
         "compare",

@@ -67,6 +67,8 @@ HOOKS = {
     "a list of what could not be read",
     "not_applicable": "a function of the cluster; it returns {check: why it does not apply there}",
     "on_request": "a module; the tests of the suite run only if a run selects them",
+    "pair_results": "a function (nodes, pairs) of all pairs of a campaign that the suite has measured, each a PairResult; it "
+    "returns a PairJudgement: bad nodes, bad links, pairs to measure next",
     "simulated_payload": "a function; it returns the program that the sandbox runs on simulated devices instead of the "
     "suite's payload",
     "tried": "a function (suite, section, Software of core/survey.py, GPUs); it returns what the suite would run on a node, "
@@ -87,6 +89,7 @@ class Suite:
     needs: what `gpucluster init` must find on a node before it writes the section: modules of python3, programs, and
     "2 nodes" in each partition; without it the drafted file has a comment that says what is missing.
     stated: what else the section needs, that only its operator can state; the draft is then a comment.
+    partners: the number of other nodes that a campaign tests each node with, in pairs; 0: it tests the node alone.
     proof: whole names of checks (fnmatch), like 'gpu.count', without whose results the suite has proved nothing about a node.
     by_profile: whole names of checks (fnmatch) that judge against the hardware profile without the fact `profile` or one made of
     it, and are not checked where the profile is of other hardware.
@@ -106,6 +109,7 @@ class Suite:
     frameworks: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     stated: str = ""
+    partners: int = 0
     proof: tuple[str, ...] = ()
     by_profile: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

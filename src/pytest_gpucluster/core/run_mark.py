@@ -60,9 +60,14 @@ def digest(*words: str) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
 
 
-def _mark() -> str:
-    machine, pid = _machine(), os.getpid()
+def mark_of(pid: int) -> str:
+    """Return the mark of a process of this machine; '' without a usable /proc. ProcessLookupError: it has ended."""
+    machine = _machine()
     return f"{machine}-{pid}-{_stat(pid)[1]}" if machine else ""
+
+
+def _mark() -> str:
+    return mark_of(os.getpid())
 
 
 def _machine() -> str:

@@ -93,3 +93,23 @@ class LateCheck:
     check: str
     unjudged: str
     judge: Callable[[SuiteContext, NodeInfo], Verdict]
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """What a group of two nodes measured: a `value` by the name of its metric, or why there is none in `problem`."""
+
+    nodes: tuple[str, str]
+    name: str
+    value: float | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class PairJudgement:
+    """What all pairs of a campaign show: the hook `pair_results`. `bad` is {node: why}, `wanted` the pairs to measure next."""
+
+    bad: Mapping[str, str]
+    bad_links: tuple[tuple[str, str], ...] = ()
+    wanted: tuple[tuple[str, str], ...] = ()
+    questions: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from pytest_gpucluster import SuiteError, suite_folders, suites_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    Add = Callable[..., None]
+    Add = Callable[..., object]
 
 MARKERS = (
     "inventory: the test reads Slurm's inventory only; it runs for nodes that cannot be allocated too",
@@ -105,6 +105,7 @@ def _add_all(add: Add) -> None:
     _add_selection(add)
     _add_run(add)
     _add_drain(add)
+    add_campaign(add)
 
 
 def runs_tests(option: Any) -> bool:
@@ -204,6 +205,70 @@ def _add_drain(add: Add) -> None:
         help="resume nodes that gpucluster drained and that pass now; to test them, name their reservation: "
         "--set slurm.reservation=NAME",
     )
+
+
+def add_campaign(add: Add) -> None:
+    """Add the options of a campaign, which its runs do not get."""
+    add(
+        "--campaign",
+        metavar="NAME",
+        help="test the nodes of a busy cluster in many small runs, as they come free, until each has a verdict; the same "
+        "command continues a campaign that was stopped; needs a history",
+    )
+    add(
+        "--campaign-time",
+        metavar="TIME",
+        help="end the campaign after this time (default: when every node in service has a verdict)",
+    )
+    add(
+        "--campaign-window",
+        metavar="HH:MM-HH:MM",
+        help="start runs only within this daily window, local time",
+    )
+    add(
+        "--campaign-nice",
+        metavar="N",
+        type=int,
+        default=1000,
+        help="--nice of the campaign's jobs: they wait behind those of users (%(default)s)",
+    )
+    add("--campaign-poll", metavar="TIME", help="how often to read the state of the nodes from Slurm (30s)")
+    add(
+        "--max-nodes-at-once",
+        metavar="N",
+        type=int,
+        default=8,
+        help="at most so many nodes of the cluster are under test and waited for, by all campaigns together (%(default)s)",
+    )
+    add(
+        "--oldest-first",
+        action="store_true",
+        help="test the nodes first whose last good verdict is the oldest",
+    )
+    add(
+        "--untested-for",
+        metavar="TIME",
+        help="test only nodes of which a selected suite has no good verdict younger than this, like 7d; needs a history",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Run a campaign instead of tests, if --campaign is given."""
+    option = config.option
+    if (
+        option.help
+        or option.version
+        or option.markers
+        or not runs_tests(option)
+        or hasattr(config, "workerinput")
+    ):
+        return None
+    if getattr(option, "campaign", None) is None and getattr(option, "untested_for", None) is None:
+        return None
+    from pytest_gpucluster.plugin import campaign  # only where it is asked for
+
+    return campaign.main(config)
 
 
 @pytest.hookimpl(tryfirst=True)

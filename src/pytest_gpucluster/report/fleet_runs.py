@@ -85,7 +85,7 @@ def read_fleet(history: History, cluster: str, *, now: float, most: int = MAX_RU
         runs,
         total - len(runs),
         states,
-        _verdicts(history, kind),
+        last_verdicts(history, kind),
         _worst(history, kind, runs, states),
         tuple(
             Act(*row)
@@ -118,7 +118,7 @@ def _state(good: int, passed: int, failed: int, error: int) -> str:
     return "passed" if good else NOT_PROVED if passed else NOT_TESTED
 
 
-def _verdicts(history: History, kind: tuple[str, bool]) -> dict[str, dict[str, Verdict]]:
+def last_verdicts(history: History, kind: tuple[str, bool]) -> dict[str, dict[str, Verdict]]:
     """Return the newest verdict of each suite on each node; of several of one run, failed counts."""
     found: dict[str, dict[str, Verdict]] = defaultdict(dict)
     rows = history.query(

@@ -8,6 +8,7 @@ SUITE = Suite(
     markers=("ddp: torch.distributed starts, finds its ranks and trains",),
     section="config:DdpConfig",
     frameworks=("torch",),
+    partners=1,
     proof=("ddp.framework", "ddp.devices", "ddp.transport", "ddp.between"),
     needs=("torch", "2 nodes"),
 )

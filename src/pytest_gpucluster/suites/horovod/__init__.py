@@ -7,6 +7,7 @@ SUITE = Suite(
     order=9,
     markers=("horovod: Horovod starts, finds its ranks and trains", "gloo: runs over the gloo controller"),
     section="config:HorovodConfig",
+    partners=1,
     proof=("horovod.build", "horovod.transport", "horovod.between"),
     frameworks=("horovod",),
     needs=("horovod", "2 nodes"),

@@ -8,6 +8,7 @@ SUITE = Suite(
     markers=("mpi: MPI programs by mpirun and srun",),
     section="pytest_gpucluster.kit.mpi.mpi_config:MpiConfig",
     frameworks=("mpi4py",),
+    partners=1,
     proof=("mpi.installed", "mpi.between"),
     draft="draft:lines",
     hooks={"tried": "draft:tried"},

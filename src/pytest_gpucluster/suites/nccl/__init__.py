@@ -15,8 +15,13 @@ SUITE = Suite(
     },
     by_profile=("nccl.*",),
     # alone, within the node, between nodes: not applicable where the hardware of the run has no such path
+    partners=3,
     proof=("nccl.alone", "nccl.alone_bandwidth", "nccl.pairs", "nccl.whole"),
     settings={"command": "steps:refuse_command"},
     draft="draft:lines",
-    hooks={"tried": "draft:tried", "check_options": "baseline:check_options"},
+    hooks={
+        "tried": "draft:tried",
+        "check_options": "baseline:check_options",
+        "pair_results": "pair_results:judge_pairs",
+    },
 )

@@ -8,6 +8,7 @@ SUITE = Suite(
     markers=("ray: Ray starts on each node and as a cluster",),
     section="config:RayConfig",
     frameworks=("ray",),
+    partners=1,
     proof=("ray.alone", "ray.tasks", "ray.actors", "ray.objects"),
     needs=("ray", "2 nodes"),
 )

@@ -17,6 +17,7 @@ SUITE = Suite(
     markers=("tensorflow: TensorFlow's distribution strategies",),
     section=TensorflowConfig,
     frameworks=("tensorflow",),
+    partners=1,
     proof=("tensorflow.framework", "tensorflow.mirrored", "tensorflow.devices", "tensorflow.between"),
     needs=("tensorflow", "2 nodes"),
 )

@@ -9,6 +9,7 @@ SUITE = Suite(
     section="config:TrainingConfig",
     profile_rows="config:TrainingLimit",
     frameworks=("torch",),
+    partners=1,
     proof=("training.framework", "training.alone", "training.transport", "training.between"),
     hooks={"leftover_folders": "steps:folders"},
     needs=("torch", "2 nodes"),

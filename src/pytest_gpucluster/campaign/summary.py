@@ -1,0 +1,233 @@
+"""What a campaign has found: one verdict over all its groups, for terminal, JSON, HTML and Prometheus."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from pytest_gpucluster.campaign.campaign import judge_pairs
+from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, View
+from pytest_gpucluster.campaign.planner import OPEN, Planner
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.units import format_duration
+from pytest_gpucluster.report import html_page
+from pytest_gpucluster.report.fleet_runs import last_verdicts
+from pytest_gpucluster.report.regression import when
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pytest_gpucluster.campaign.model import Campaign, Group, Result
+    from pytest_gpucluster.campaign.store import CampaignStore
+    from pytest_gpucluster.report.fleet_runs import Verdict
+
+UNDER_TEST, WAITING, OUT = "under test", "waiting", "out of service"
+STATES = (FAILED, NOT_PROVED, OUT, UNDER_TEST, WAITING, FIT)  # worst first
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node: its state, why, with how many partners it was tested, and the last verdict of each suite."""
+
+    node: str
+    state: str
+    why: str
+    partners: int
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A campaign at the time `now`. `problems`: what is about no single node, like a bad link."""
+
+    campaign: Campaign
+    now: float
+    rows: tuple[NodeRow, ...]
+    problems: tuple[str, ...]
+    questions: tuple[str, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether every expected node is fit, and nothing else failed."""
+        return not self.problems and all(row.state == FIT for row in self.rows)
+
+    @property
+    def verdict(self) -> str:
+        """The acceptance in one word."""
+        if self.accepted:
+            return "ACCEPTED"
+        failed = self.problems or any(row.state == FAILED for row in self.rows)
+        return "REJECTED" if failed else "NOT COMPLETE"
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """The suites of the campaign."""
+        return tuple(suite for kind in self.campaign.kinds for suite in kind.suites)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the terminal."""
+        counts = Counter(row.state for row in self.rows)
+        shown = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+        yield f"campaign {self.campaign.name} of {self.campaign.cluster}: {self.verdict}: {len(self.rows)} nodes: {shown}"
+        for state in STATES:
+            if state == FIT:
+                continue
+            for why, nodes in self._by_reason(state).items():
+                yield f"  {state}: {hostlist.fold(nodes)}{f': {why}' if why else ''}"
+        yield from (f"  failed: {problem}" for problem in self.problems)
+        yield from (f"  open: {question}" for question in self.questions)
+        yield f"  groups: {len(self.groups)}, of which {sum(group.ended is None for group in self.groups)} run"
+
+    def _by_reason(self, state: str) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.state == state:
+                found.setdefault(row.why, []).append(row.node)
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the acceptance record over all groups; ages in seconds. The sha256 is of a group's event log."""
+        return {
+            "campaign": self.campaign.name,
+            "cluster": self.campaign.cluster,
+            "simulated": self.campaign.simulated,
+            "began": self.campaign.began,
+            "ended": self.campaign.closed,
+            "verdict": self.verdict,
+            "suites": list(self.suites),
+            "nodes": [
+                {
+                    "node": row.node,
+                    "state": row.state,
+                    "why": row.why,
+                    "partners": row.partners,
+                    "suites": {
+                        suite: {"outcome": it.outcome, "age_seconds": round(self.now - it.started, 1)}
+                        for suite, it in row.verdicts.items()
+                    },
+                }
+                for row in self.rows
+            ],
+            "problems": list(self.problems),
+            "questions": list(self.questions),
+            "groups": [
+                {
+                    "group": group.number,
+                    "suites": group.kind,
+                    "nodes": list(group.nodes),
+                    "run": group.run,
+                    "folder": group.folder,
+                    "began": group.began,
+                    "ended": group.ended,
+                    "sha256": group.sha256,
+                }
+                for group in self.groups
+            ],
+        }
+
+    def html(self) -> str:
+        """Return one page: nodes by state, and the age of the last verdict of each suite."""
+        counts = Counter(row.state for row in self.rows)
+        return html_page.template("campaign.html.j2").render(
+            style=html_page.style(),
+            summary=self,
+            counts=[(state, counts[state]) for state in STATES if counts[state]],
+            now=when(self.now),
+            began=when(self.campaign.began),
+            rows=[
+                {
+                    "node": row.node,
+                    "state": row.state,
+                    "why": row.why,
+                    "partners": row.partners,
+                    "ages": [self._age(row.verdicts.get(suite)) for suite in self.suites],
+                }
+                for row in sorted(self.rows, key=lambda row: STATES.index(row.state))
+            ],
+        )
+
+    def _age(self, verdict: Verdict | None) -> str:
+        return (
+            ""
+            if verdict is None
+            else f"{verdict.outcome}, {format_duration(max(0.0, self.now - verdict.started))}"
+        )
+
+    def metrics(self) -> bytes:
+        """Return the metrics for the textfile collector of node_exporter."""
+        registry = CollectorRegistry()
+        registry.register(_Metrics(self))
+        return generate_latest(registry)
+
+
+class _Metrics(Collector):
+    def __init__(self, summary: Summary) -> None:
+        self._summary = summary
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the age of each verdict, and how many nodes are in each state."""
+        summary = self._summary
+        labels = ["cluster", "node", "suite", "outcome"]
+        age = GaugeMetricFamily(
+            "gpucluster_last_verdict_age_seconds", "Time since the suite last judged the node.", labels=labels
+        )
+        for row in summary.rows:
+            for suite, it in row.verdicts.items():
+                age.add_metric(
+                    [summary.campaign.cluster, row.node, suite, it.outcome], summary.now - it.started
+                )
+        states = GaugeMetricFamily(
+            "gpucluster_campaign_nodes",
+            "Nodes of a campaign by state.",
+            labels=["cluster", "campaign", "state"],
+        )
+        counts = Counter(row.state for row in summary.rows)
+        for state in STATES:
+            states.add_metric([summary.campaign.cluster, summary.campaign.name, state], counts[state])
+        return [age, states]
+
+
+def summarize(store: CampaignStore, campaign: Campaign, *, now: float) -> Summary:
+    """Read a campaign from the history."""
+    results, judged = store.results(campaign), judge_pairs(store, campaign)
+    bad = {node: why for it in judged for node, why in it.bad.items()}
+    seen = store.seen_nodes(campaign)
+    planner = Planner(View(campaign, results, seen, limit=0, bad=bad))
+    claimed = store.claims(campaign.cluster)
+    verdicts = last_verdicts(store, (campaign.cluster, campaign.simulated))
+    names = {suite for kind in campaign.kinds for suite in kind.suites}
+    rows = []
+    for node in campaign.nodes:
+        state = planner.state(node)
+        why = _why(results, node, state, bad)
+        if state == OPEN:
+            state = UNDER_TEST if node in claimed else WAITING if seen[node].in_service else OUT
+            why = seen[node].why or why
+        partners = {it for result in results if result.node == node for it in result.partners}
+        of_node = {
+            suite: it for suite, it in sorted(verdicts.get(node, {}).items()) if not names or suite in names
+        }
+        rows.append(NodeRow(node, state, why, len(partners), of_node))
+    links = [f"link {one} - {other}" for it in judged for one, other in it.bad_links]
+    problems = (*links, *_of_cluster(results))
+    questions = tuple(question for it in judged for question in it.questions)
+    return Summary(campaign, now, tuple(rows), problems, questions, tuple(store.groups(campaign)))
+
+
+def _why(results: Iterable[Result], node: str, state: str, bad: Mapping[str, str]) -> str:
+    if node in bad:
+        return bad[node]
+    messages = [it.message for it in results if it.node == node and it.outcome == state and not it.left]
+    return messages[-1] if messages else ""
+
+
+def _of_cluster(results: Iterable[Result]) -> list[str]:
+    """Return what the newest group of each kind found about the cluster."""
+    newest = {result.kind: result for result in results if not result.node}
+    return [result.message for result in newest.values() if result.outcome == FAILED]
