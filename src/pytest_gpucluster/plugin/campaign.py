@@ -26,7 +26,7 @@ from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.core.secure_tempfile import group_id
 from pytest_gpucluster.core.units import parse_option_time
 from pytest_gpucluster.plugin import add_campaign
-from pytest_gpucluster.plugin.collection import choose, is_named, selects, without_section
+from pytest_gpucluster.plugin.collection import choose, is_collected, is_named, selects, without_section
 from pytest_gpucluster.plugin.options import refuse_words
 from pytest_gpucluster.plugin.outputs import history_path
 from pytest_gpucluster.plugin.start import find_cluster, first_contact, reserved_nodes, with_options
@@ -184,7 +184,8 @@ def kinds_of(config: pytest.Config, cluster: Cluster) -> tuple[Kind, ...]:
     chosen = [
         suite
         for suite in suites()
-        if selects(expression, {re.split(r"[:(]", line, maxsplit=1)[0] for line in suite.markers})
+        if is_collected(suite, config)
+        and selects(expression, {re.split(r"[:(]", line, maxsplit=1)[0] for line in suite.markers})
         and (suite.name not in lacking or is_named(suite, config))
         and ("on_request" not in suite.hooks or is_named(suite, config))
     ]

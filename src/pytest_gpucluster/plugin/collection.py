@@ -74,7 +74,7 @@ def left_out(config: pytest.Config, cluster: Cluster) -> list[str]:
         suite.name
         for suite in suites()
         if suite.name in lacking
-        and _is_collected(suite, config)
+        and is_collected(suite, config)
         and selects(config.option.markexpr, _markers(suite))
         and not is_named(suite, config)
     ]
@@ -85,7 +85,7 @@ def idle(config: pytest.Config, session: ClusterSession) -> dict[str, str]:
     selected = (
         suite
         for suite in suites()
-        if _is_collected(suite, config) and selects(config.option.markexpr, _markers(suite))
+        if is_collected(suite, config) and selects(config.option.markexpr, _markers(suite))
     )
     return {suite.name: why for suite in selected if (why := _why_idle(suite, config, session))}
 
@@ -136,7 +136,7 @@ def _of_package(name: str) -> Path:
     return Path(suites_path()).resolve().parents[1].joinpath(*name.split("."))
 
 
-def _is_collected(suite: Suite, config: pytest.Config) -> bool:
+def is_collected(suite: Suite, config: pytest.Config) -> bool:
     """Return whether a run collects from the folder of a suite, or from one above it."""
     folder = suite_folders()[suite.name]
     return any(folder.is_relative_to(path) for path in _paths(config))

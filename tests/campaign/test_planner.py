@@ -1,0 +1,175 @@
+"""Which nodes a campaign tests next, and when a node has its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from pytest_gpucluster.campaign.model import (
+    FAILED,
+    FIT,
+    NOT_PROVED,
+    NOT_TESTED,
+    Campaign,
+    Kind,
+    NodeView,
+    Result,
+    View,
+)
+from pytest_gpucluster.campaign.planner import OPEN, Planner
+
+ALONE = Kind("alone", "not nccl", ("gpu",))
+PAIRS = Kind("nccl", "nccl", ("nccl",), size=2, partners=3)
+NAMES = tuple(f"n{number}" for number in range(1, 7))
+
+
+def view(
+    results: tuple[Result, ...] = (),
+    *,
+    kinds: tuple[Kind, ...] = (ALONE, PAIRS),
+    names: tuple[str, ...] = NAMES,
+    busy: str = "",
+    out: str = "",
+    limit: int = 8,
+    **more: object,
+) -> View:
+    campaign = Campaign(1, "c", "x", True, names, kinds, 0.0)
+    nodes = {
+        name: NodeView(name not in (*busy.split(), *out.split()), name not in out.split()) for name in names
+    }
+    return View(campaign, results, nodes, limit, **more)  # type: ignore[arg-type]
+
+
+def result(
+    number: int, nodes: str, outcome: str = FIT, kind: Kind = ALONE, **more: object
+) -> tuple[Result, ...]:
+    members = tuple(nodes.split())
+    return tuple(Result(kind.name, node, number, members, float(number), outcome, **more) for node in members)  # type: ignore[arg-type]
+
+
+def test_a_node_is_tested_alone_before_it_is_tested_with_others() -> None:
+    planner = Planner(view())
+    choice = planner.choose({})
+    assert choice is not None
+    assert (choice.kind, choice.nodes, choice.waits) == (ALONE, ("n1",), False)
+    assert planner.verdict("n1", ALONE) == OPEN
+
+
+@pytest.mark.parametrize("limit", [2, 3, 8])
+def test_never_more_nodes_than_the_limit_are_claimed(limit: int) -> None:
+    planner, claimed = Planner(view(busy="n4 n5 n6", limit=limit)), dict[str, bool]()
+    while choice := planner.choose(claimed):
+        claimed |= dict.fromkeys(choice.nodes, choice.waits)
+    assert len(claimed) <= limit
+    # requests that wait leave room for nodes that come free
+    assert sum(claimed.values()) <= max(2, limit - 2)
+
+
+def test_idle_nodes_come_before_busy_ones_and_nodes_out_of_service_never() -> None:
+    planner, claimed, order = Planner(view(busy="n1 n2", out="n3")), dict[str, bool](), []
+    while choice := planner.choose(claimed):
+        claimed |= dict.fromkeys(choice.nodes, choice.waits)
+        order.append((choice.nodes, choice.waits))
+    assert order[:3] == [(("n4",), False), (("n5",), False), (("n6",), False)]
+    assert order[3:] == [(("n1",), True), (("n2",), True)]
+
+
+def test_the_oldest_verdict_comes_first_and_after_it_what_was_tried_least_recently() -> None:
+    ages = {"n1": 50.0, "n2": 20.0, "n3": 0.0, "n4": 40.0, "n5": 30.0, "n6": 10.0}
+    planner, claimed, order = Planner(view(kinds=(ALONE,), ages=ages)), dict[str, bool](), []
+    while choice := planner.choose(claimed):
+        claimed |= dict.fromkeys(choice.nodes, False)
+        order += choice.nodes
+    assert order == ["n3", "n6", "n2", "n5", "n4", "n1"]
+    withdrawn = result(1, "n3", NOT_TESTED)
+    choice = Planner(view(withdrawn, kinds=(ALONE,), ages=ages)).choose({})
+    assert choice is not None
+    assert choice.nodes == ("n6",)
+
+
+def simulate(names: tuple[str, ...], bad: set[str], seed: int) -> tuple[Planner, list[Result]]:
+    """Drive the planner to its end; at each step a random half of the nodes is busy."""
+    dice, results = Random(seed), list[Result]()
+    for number in range(1, 2_000):
+        busy = " ".join(name for name in names if dice.random() < 0.5)
+        planner = Planner(view(tuple(results), names=names, busy=busy))
+        if not planner.unfinished():
+            return planner, results
+        choice = planner.choose({})
+        if choice is not None:
+            outcome = FAILED if set(choice.nodes) & bad and choice.kind is PAIRS else FIT
+            results += result(number, " ".join(choice.nodes), outcome, choice.kind)
+    pytest.fail("the campaign does not end")
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("size", [2, 3, 5, 16, 33])
+def test_each_node_meets_three_partners_and_a_bad_one_fails_alone(size: int, seed: int) -> None:
+    names = tuple(f"n{number}" for number in range(size))
+    bad = {"n1"} if size >= 5 else set()
+    planner, results = simulate(names, bad, seed)
+    for name in names:
+        met = {it for one in results if one.node == name for it in one.partners}
+        assert len(met) >= min(3, size - 1), name
+        assert planner.state(name) == (FAILED if name in bad else FIT), name
+    assert all(one.group < other.group for one, other in pairwise(it for it in results if it.node == "n0"))
+    alone = [one.node for one in results if one.kind == ALONE.name]
+    assert sorted(alone) == sorted(names)  # each once
+
+
+def test_a_node_that_failed_is_no_partner_and_is_tested_no_further() -> None:
+    results = (
+        *result(1, "n1", FAILED),
+        *(it for number, node in enumerate(NAMES[1:], 2) for it in result(number, node)),
+    )
+    planner, claimed = Planner(view(results)), dict[str, bool]()
+    while choice := planner.choose(claimed):
+        claimed |= dict.fromkeys(choice.nodes, False)
+    assert "n1" not in claimed
+    assert (planner.state("n1"), planner.state("n2")) == (FAILED, OPEN)
+
+
+def test_a_repaired_node_is_tested_again() -> None:
+    failed = result(1, "n1", FAILED)
+    assert Planner(view(failed)).state("n1") == FAILED
+    repaired = tuple(replace(it, left=True) for it in failed)
+    planner = Planner(view(repaired, names=("n1",), kinds=(ALONE,)))
+    assert planner.state("n1") == OPEN
+    choice = planner.choose({})
+    assert choice is not None
+    assert choice.nodes == ("n1",)
+
+
+def test_preemption_is_tried_at_any_time_and_a_broken_run_three_times() -> None:
+    taken = tuple(it for number in range(1, 10) for it in result(number, "n1", NOT_TESTED))
+    assert Planner(view(taken, kinds=(ALONE,))).state("n1") == OPEN
+    broken = tuple(it for number in range(1, 4) for it in result(number, "n1", NOT_PROVED))
+    assert Planner(view(broken[:2], kinds=(ALONE,))).state("n1") == OPEN
+    assert Planner(view(broken, kinds=(ALONE,))).state("n1") == NOT_PROVED
+
+
+def test_a_pair_that_decides_a_question_comes_first() -> None:
+    alone = tuple(it for number, node in enumerate(NAMES, 1) for it in result(number, node))
+    choice = Planner(view(alone, wanted=(("n5", "n2"),))).choose({})
+    assert choice is not None
+    assert choice.nodes == ("n5", "n2")
+
+
+def test_a_node_that_the_pairs_name_fails_although_single_pairs_passed() -> None:
+    alone = tuple(it for number, node in enumerate(NAMES, 1) for it in result(number, node))
+    planner = Planner(view(alone, bad={"n3": "slow with n1 and n2"}))
+    assert planner.state("n3") == FAILED
+    assert planner.state("n1") == OPEN
+
+
+def test_without_a_partner_in_service_a_node_stays_open_and_does_not_hold_up_the_campaign() -> None:
+    planner = Planner(view(result(1, "n1"), names=("n1", "n2"), out="n2"))
+    assert planner.state("n1") == OPEN
+    assert planner.unfinished() == []
+    single = Planner(view(result(1, "n1"), names=("n1",)))
+    choice = single.choose({})
+    assert choice is not None
+    assert (choice.kind, choice.nodes) == (PAIRS, ("n1",))  # as in any run of one node

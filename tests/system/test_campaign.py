@@ -1,0 +1,250 @@
+"""Campaigns on a sandbox whose nodes are at work for users."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plugin_helpers import cluster_file, command, out_of_service, run_pytest, write_suites
+from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
+
+from pytest_gpucluster.campaign.model import JUDGED
+from pytest_gpucluster.campaign.store import CampaignStore
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.sandbox import Sandbox
+
+COUNT = """
+def test_count(host):
+    assert host.run("nvidia-smi -L | wc -l").stdout.strip() == "8"
+"""
+SLOW = """
+import time
+
+def test_count(host):
+    assert host.run("nvidia-smi -L | wc -l").stdout.strip() == "8"
+    time.sleep(2)
+"""
+PYTEST_INI = "[pytest]\naddopts = -p no:cacheprovider\n"
+NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
+REFUSED = 4
+# what every campaign of a test has; its tests of the site take a second
+QUICK = ("--history=h.db", "--campaign-poll=2s", "--time=2m")
+
+
+def arguments(sandbox: Sandbox, folder: Path, name: str, *more: str) -> list[str]:
+    # the shipped suites are not what is tested here
+    return [f"--cluster={cluster_file(sandbox, folder)}", f"--campaign={name}", *QUICK, *more]
+
+
+def start(sandbox: Sandbox, folder: Path, name: str, *more: str, tests: str = COUNT) -> subprocess.Popen[str]:
+    """Start a campaign in the background."""
+    write_suites(folder, {"test_site.py": tests, "pytest.ini": PYTEST_INI})
+    argv = command(*arguments(sandbox, folder, name, *more), "test_site.py")
+    with (folder / "out").open("a") as out:
+        return subprocess.Popen(
+            argv, cwd=folder, env=environment(), stdout=out, stderr=subprocess.STDOUT, text=True
+        )
+
+
+def campaign(sandbox: Sandbox, folder: Path, name: str, *more: str, tests: str = COUNT) -> tuple[int, str]:
+    """Run a campaign to its end; return its exit status and output."""
+    run = run_pytest(
+        folder,
+        *arguments(sandbox, folder, name, *more),
+        files={"test_site.py": tests, "pytest.ini": PYTEST_INI},
+        where=("test_site.py",),
+    )
+    return run.rc, run.out + run.err
+
+
+def report(folder: Path, name: str, *more: str) -> dict[str, Any]:
+    argv = (
+        sys.executable,
+        "-m",
+        "pytest_gpucluster",
+        "campaign",
+        "status",
+        name,
+        "--history=h.db",
+        "--json",
+        *more,
+    )
+    done = subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def states(folder: Path, name: str) -> dict[str, str]:
+    return {row["node"]: row["state"] for row in report(folder, name)["nodes"]}
+
+
+def verdicts(folder: Path, name: str) -> Counter[str]:
+    """Return how often each node was judged."""
+    with contextlib.closing(CampaignStore(folder / "h.db")) as store:
+        (cluster,) = {cluster for cluster, known in store.names() if known == name}
+        made = store.campaign(cluster, name)
+        assert made is not None
+        assert store.claims(cluster) == {}
+        return Counter(it.node for it in store.results(made) if it.node and it.outcome in JUDGED)
+
+
+def load(sandbox: Sandbox, jobs: int, seconds: float) -> None:
+    """Submit jobs of users that fill the nodes, one node each."""
+    argv = ("sbatch", f"--array=1-{jobs}", "-N1", "--exclusive", "-o", "/dev/null", "-J", "user", "-t", "1")
+    slurm(sandbox, *argv, f"--wrap=sleep {seconds}")
+
+
+def test_a_full_cluster_is_tested_as_its_nodes_come_free(sandbox: Sandbox, tmp_path: Path) -> None:
+    load(sandbox, 8, 3)
+    wait_for(lambda: sum("RUNNING" in line for line in queue(sandbox)) == len(NODES), "the nodes are full")
+    sandbox.fault("gpu_missing", "gpu02", gpu=1)  # while it runs a job
+    rc, out = campaign(sandbox, tmp_path, "busy", "--max-nodes-at-once=2")
+    assert rc == 1, out
+    assert states(tmp_path, "busy") == {**dict.fromkeys(NODES, "fit"), "gpu02": "failed"}, out
+    assert "REJECTED: 4 nodes: 1 failed, 3 fit" in out
+    assert left_in_queue(sandbox) == []
+    sandbox.heal("gpu02")
+    rc, out = campaign(sandbox, tmp_path, "busy")  # the same command again
+    assert rc == 0, out
+    assert verdicts(tmp_path, "busy") == {**dict.fromkeys(NODES, 1), "gpu02": 2}
+    found = report(tmp_path, "busy", "--html=x.html", "--metrics=x.prom")
+    assert found["verdict"] == "ACCEPTED"
+    assert all(len(group["sha256"]) == 64 for group in found["groups"] if group["run"])
+    assert (
+        'gpucluster_campaign_nodes{campaign="busy",cluster="tiny",state="fit"} 4.0'
+        in (tmp_path / "x.prom").read_text()
+    )
+    assert "gpu02" in (tmp_path / "x.html").read_text()
+
+
+def test_a_node_that_is_repaired_during_the_campaign_is_tested_again(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    sandbox.fault("gpu_missing", "gpu01", gpu=1)
+    with start(sandbox, tmp_path, "repair", "--campaign-time=5m", "--max-nodes-at-once=4") as process:
+        wait_for(
+            lambda: (tmp_path / "h.db").exists() and "failed" in _states_or_none(tmp_path, "repair"),
+            "gpu01 fails",
+        )
+        with out_of_service(sandbox, "gpu01", "DRAIN", "a technician replaces the GPU"):
+            wait_for(lambda: "out of service" in _states_or_none(tmp_path, "repair"), "it is seen")
+            sandbox.heal("gpu01")
+        assert process.wait(DEADLINE) == 0, (tmp_path / "out").read_text()
+    assert verdicts(tmp_path, "repair") == {**dict.fromkeys(NODES, 1), "gpu01": 2}
+
+
+def _states_or_none(folder: Path, name: str) -> str:
+    with contextlib.suppress(subprocess.CalledProcessError):
+        return " ".join(states(folder, name).values())
+    return ""
+
+
+def test_a_job_that_slurm_takes_back_is_no_fault_of_its_node(sandbox: Sandbox, tmp_path: Path) -> None:
+    with start(sandbox, tmp_path, "taken", "--max-nodes-at-once=1", tests=SLOW) as process:
+        job = wait_for(lambda: [line for line in queue(sandbox) if line.endswith("RUNNING")], "a group runs")[
+            0
+        ]
+        slurm(sandbox, "scancel", job.split()[0])
+        assert process.wait(DEADLINE) == 0, (tmp_path / "out").read_text()
+    assert verdicts(tmp_path, "taken") == dict.fromkeys(NODES, 1)
+
+
+def test_ctrl_c_releases_the_nodes_and_the_same_command_continues(sandbox: Sandbox, tmp_path: Path) -> None:
+    with start(sandbox, tmp_path, "stopped", "--max-nodes-at-once=2", tests=SLOW) as process:
+        wait_for(lambda: any(line.endswith("RUNNING") for line in queue(sandbox)), "a group runs")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE) == 2, (tmp_path / "out").read_text()
+    assert left_in_queue(sandbox) == []
+    rc, out = campaign(sandbox, tmp_path, "stopped", tests=SLOW)
+    assert rc == 0, out
+    assert verdicts(tmp_path, "stopped") == dict.fromkeys(NODES, 1)
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.nightly)])
+def test_killed_at_any_moment_it_goes_on_and_tests_no_node_twice(
+    sandbox: Sandbox, tmp_path: Path, kills: int
+) -> None:
+    dice, done, number = Random(20261), 0, 0
+    while done < kills:
+        number += 1
+        done += kill_until_it_ends(sandbox, tmp_path, f"kill{number}", dice, kills - done)
+        assert verdicts(tmp_path, f"kill{number}") == dict.fromkeys(NODES, 1), (tmp_path / "out").read_text()
+        assert left_in_queue(sandbox) == []
+    assert done == kills
+
+
+def kill_until_it_ends(sandbox: Sandbox, folder: Path, name: str, dice: Random, most: int) -> int:
+    """Start a campaign until it has ended well, and kill it up to `most` times; return how often it was killed."""
+    kills = 0
+    while True:
+        with start(sandbox, folder, name, "--max-nodes-at-once=2", tests=SLOW) as process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(dice.uniform(1, 6) if kills < most else DEADLINE)
+                assert status == 0, (folder / "out").read_text()
+                return kills
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+
+
+def test_two_processes_of_one_campaign_share_its_nodes(sandbox: Sandbox, tmp_path: Path) -> None:
+    with (
+        start(sandbox, tmp_path, "both", "--max-nodes-at-once=2", tests=SLOW) as one,
+        start(sandbox, tmp_path, "both", "--max-nodes-at-once=2", tests=SLOW) as other,
+    ):
+        most = 0
+        while one.poll() is None or other.poll() is None:
+            most = max(most, sum(line.endswith(("RUNNING", "PENDING")) for line in queue(sandbox)))
+            time.sleep(0.2)
+        assert (one.wait(), other.wait()) == (0, 0), (tmp_path / "out").read_text()
+    assert 1 <= most <= 2
+    assert verdicts(tmp_path, "both") == dict.fromkeys(NODES, 1)
+
+
+def test_only_nodes_that_were_not_tested_for_a_time_are_tested(sandbox: Sandbox, tmp_path: Path) -> None:
+    files = {"test_site.py": COUNT, "pytest.ini": PYTEST_INI}
+    file = f"--cluster={cluster_file(sandbox, tmp_path)}"
+    first = run_pytest(
+        tmp_path, file, "--history=h.db", "--nodes=gpu[01-02]", files=files, where=("test_site.py",)
+    )
+    assert first.rc == 0, first.out
+    due = run_pytest(tmp_path, file, "--history=h.db", "--untested-for=1h", where=("test_site.py",))
+    assert due.rc == 0, due.out
+    assert {event for event in due.outcomes} == {
+        f"test_site.py::test_count[gpu0{number}]" for number in (3, 4)
+    }
+    none = run_pytest(tmp_path, file, "--history=h.db", "--untested-for=1h", where=("test_site.py",))
+    assert none.rc == 0
+    assert "nothing to do: every selected node has a good verdict" in none.out
+    rc, out = campaign(sandbox, tmp_path, "old", "--untested-for=1h")
+    assert rc == 0
+    assert "nothing to do" in out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--max-nodes-at-once=1", "-m", "nccl"), "must be at least 2"),
+        (("--campaign-window=22-6",), "must be HH:MM-HH:MM"),
+        (("--campaign-time=5",), "has no unit"),
+        (("--junitxml=x.xml",), "a campaign has many runs"),
+        (("--campaign=a/b",), "invalid name"),
+    ],
+)
+def test_wrong_words_are_refused_before_anything_starts(
+    sandbox: Sandbox, tmp_path: Path, more: tuple[str, ...], message: str
+) -> None:
+    rc, out = campaign(sandbox, tmp_path, "wrong", *more)
+    assert rc == REFUSED, out
+    assert message in out
