@@ -69,7 +69,7 @@ def test_never_more_nodes_than_the_limit_are_claimed(limit: int) -> None:
 
 
 def test_idle_nodes_come_before_busy_ones_and_nodes_out_of_service_never() -> None:
-    planner, claimed, order = Planner(view(busy="n1 n2", out="n3")), dict[str, bool](), []
+    planner, claimed, order = Planner(view(busy="n1 n2", out="n3")), dict[str, bool](), list[object]()
     while choice := planner.choose(claimed):
         claimed |= dict.fromkeys(choice.nodes, choice.waits)
         order.append((choice.nodes, choice.waits))
@@ -79,7 +79,7 @@ def test_idle_nodes_come_before_busy_ones_and_nodes_out_of_service_never() -> No
 
 def test_the_oldest_verdict_comes_first_and_after_it_what_was_tried_least_recently() -> None:
     ages = {"n1": 50.0, "n2": 20.0, "n3": 0.0, "n4": 40.0, "n5": 30.0, "n6": 10.0}
-    planner, claimed, order = Planner(view(kinds=(ALONE,), ages=ages)), dict[str, bool](), []
+    planner, claimed, order = Planner(view(kinds=(ALONE,), ages=ages)), dict[str, bool](), list[object]()
     while choice := planner.choose(claimed):
         claimed |= dict.fromkeys(choice.nodes, False)
         order += choice.nodes

@@ -51,7 +51,7 @@ def test_processes_of_one_campaign_test_no_node_twice_and_keep_the_limit(tmp_pat
         campaign = begin(store)
 
     def process(_number: int) -> list[str]:
-        done = []
+        done = list[str]()
         with contextlib.closing(CampaignStore(tmp_path / "h.db", create=True)) as own:
             while len(own.results(campaign)) < len(NAMES):
                 group = take(own, campaign, limit=3)

@@ -30,5 +30,5 @@ def test_seconds_until_the_window_closes(window: str, now: str, left: float) -> 
 
 @pytest.mark.parametrize("text", ["", "22-06", "24:00-06:00", "22:00-22:00", "22:00", "22:60-23:00"])
 def test_refuses_what_is_no_window(text: str) -> None:
-    with pytest.raises(ValueError, match="must be HH:MM-HH:MM|has no length"):
+    with pytest.raises(ValueError, match=r"must be HH:MM-HH:MM|has no length"):
         Window.parse(text)

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.campaign.child import NO_TESTS, USAGE, Child, arguments_of, last_line, read_outcome
+from pytest_gpucluster.campaign.child import USAGE, Child, arguments_of, last_line, read_outcome, was_refused
 from pytest_gpucluster.campaign.model import FAILED, Group, Kind, NodeView, View
 from pytest_gpucluster.campaign.planner import OPEN, Planner
 from pytest_gpucluster.cluster import plan, signals
@@ -247,7 +247,7 @@ class Loop:
     def _collect(self) -> None:
         for group in self._ended():
             child = self.own.pop(group.number, None)
-            if child is not None and child.process.returncode in (USAGE, NO_TESTS):
+            if child is not None and child.process.returncode == USAGE and was_refused(Path(group.folder)):
                 self.store.release(group, read_outcome(group, self.kinds[group.kind], {}))
                 raise ConfigError(
                     f"a run of the campaign was refused: {last_line(Path(group.folder))} ({group.folder})"

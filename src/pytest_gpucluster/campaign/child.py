@@ -15,7 +15,7 @@ from os import kill
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_TESTED
+from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, NOT_TESTED
 from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.registry import suites
@@ -39,8 +39,10 @@ OUTPUT = "output.txt"
 _START = 'read -r go && exec "$@" >>"$0" 2>&1 </dev/null'
 # how Slurm ends a job for others' sake: no fault of its nodes
 _TAKEN_BACK = re.compile(r"\b(PREEMPTED|CANCELLED|REVOKED|REQUEUED)\b")
+_WAITED = re.compile(r"\bno nodes within\b")  # of cluster/slurm/allocation.py
 _MAX_MESSAGE = 500
-NO_TESTS, USAGE = 5, 4  # pytest's exit status
+USAGE = 4  # pytest's exit status: also of a run that Slurm granted no nodes
+STOPPED = (None, 2)  # killed, or ended by a signal
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,11 @@ def arguments_of(
     return [*given, "-m", kind.expression, *own]
 
 
+def was_refused(folder: Path) -> bool:
+    """Return whether a run that ended with USAGE was refused for its options, and not for its nodes."""
+    return "no nodes" not in last_line(folder)
+
+
 def last_line(folder: Path) -> str:
     """Return the last error that a run has printed, else its last line."""
     with suppress(OSError):
@@ -110,11 +117,12 @@ def read_outcome(group: Group, kind: Kind, boots: Mapping[str, str]) -> Outcome:
     except OSError:
         run = None
     if run is None:
-        why = (last_line(folder) if folder else "") or "the run has left no event log"
-        return Outcome(dict.fromkeys(group.nodes, (NOT_TESTED, why)), boots=boots)
+        return Outcome(dict.fromkeys(group.nodes, _without_log(folder)), boots=boots)
     made = Outcome({}, {}, boots, run.run, run.log.sha256 if run.log else "")
     if run.exit not in JUDGED_EXITS:
-        return replace(made, nodes=dict.fromkeys(group.nodes, (NOT_TESTED, "the run was stopped")))
+        stopped = run.exit in STOPPED
+        state = (NOT_TESTED, "the run was stopped") if stopped else _without_log(folder)
+        return replace(made, nodes=dict.fromkeys(group.nodes, state))
     of_cluster = _of_cluster(run)
     found = {node: _of_node(run, node) for node in group.nodes}
     if kind.partners and of_cluster[0] == FAILED:  # what the nodes do together has failed
@@ -125,6 +133,14 @@ def read_outcome(group: Group, kind: Kind, boots: Mapping[str, str]) -> Outcome:
     elif not kind.partners:
         found[""] = of_cluster
     return replace(made, nodes=found, pairs=_pairs(run, group, kind, of_cluster))
+
+
+def _without_log(folder: Path | None) -> tuple[str, str]:
+    """Return the state of the nodes of a run that executed nothing: it was killed, waited in vain, or was refused."""
+    why = last_line(folder) if folder else ""
+    if not why or _WAITED.search(why) or _TAKEN_BACK.search(why):
+        return NOT_TESTED, why or "the run was killed before its first test"
+    return NOT_PROVED, why
 
 
 def _of_node(run: Run, node: str) -> tuple[str, str]:

@@ -208,9 +208,7 @@ def read_rules(option: Any, kinds: Sequence[Kind], arguments: tuple[str, ...]) -
     """Return the rules of the options; ConfigError for a value that is none."""
     limit, largest = option.max_nodes_at_once, max(kind.size for kind in kinds)
     if limit < largest:
-        raise ConfigError(
-            f"--max-nodes-at-once={limit}: must be at least {largest}: these suites test pairs of nodes"
-        )
+        raise ConfigError(f"--max-nodes-at-once={limit}: must be at least {largest}, the nodes of one group")
     if option.campaign_nice < 0:
         raise ConfigError(f"--campaign-nice={option.campaign_nice}: must be 0 or more")
     try:
