@@ -35,7 +35,7 @@ def begin(store: CampaignStore, name: str = "x", **more: float) -> Campaign:
 
 def take(store: CampaignStore, campaign: Campaign, limit: int = len(NAMES)) -> Group | None:
     def choose(now: CampaignStore) -> Choice | None:
-        claimed = now.claims("prod")
+        claimed = now.leases("prod")
         tested = {it.node for it in now.results(campaign)}
         free = [node for node in NAMES if node not in claimed and node not in tested]
         return Choice(ALONE, (free[0],), False) if free and len(claimed) < limit else None
@@ -56,7 +56,7 @@ def test_processes_of_one_campaign_test_no_node_twice_and_keep_the_limit(tmp_pat
             while len(own.results(campaign)) < len(NAMES):
                 group = take(own, campaign, limit=3)
                 if group is not None:
-                    assert len(own.claims("prod")) <= 3
+                    assert len(own.leases("prod")) <= 3
                     done += group.nodes
                     assert own.release(group, Outcome(dict.fromkeys(group.nodes, (FIT, ""))))
         return done
@@ -82,7 +82,7 @@ def test_a_group_is_released_once_with_its_results(store: CampaignStore) -> None
         "gpu.count: 7",
         "2026-01-01T00:00:00",
     )
-    assert store.claims("prod") == {}
+    assert store.leases("prod") == {}
     (stored,) = store.groups(campaign)
     assert (stored.run, stored.sha256, stored.ended is not None) == ("r1", "ab", True)
 
@@ -92,8 +92,8 @@ def test_claims_of_all_campaigns_of_a_cluster_count(store: CampaignStore) -> Non
     one, other = take(store, first), take(store, second)
     assert one is not None
     assert other is not None
-    assert set(store.claims("prod")) == {*one.nodes, *other.nodes} == {"n000", "n001"}
-    assert store.claims("other") == {}
+    assert set(store.leases("prod")) == {*one.nodes, *other.nodes} == {"n000", "n001"}
+    assert store.leases("other") == {}
 
 
 def test_a_campaign_goes_on_where_it_stopped_and_begins_again_after_its_end(store: CampaignStore) -> None:

@@ -534,7 +534,7 @@ def damage(path: Path, how: str) -> None:
         ("text", "damaged, or no SQLite file"),
         ("folder", "unable to open database file"),
         ("foreign", "an SQLite file of another program"),
-        ("newer", "written by a newer pytest-gpucluster (schema 999, this one knows 2)"),
+        ("newer", "written by a newer pytest-gpucluster (schema 999, this one knows 3)"),
         ("pages", "damaged, or no SQLite file"),
     ],
 )
@@ -565,13 +565,13 @@ def test_an_older_file_is_upgraded_with_what_it_holds(path: Path, monkeypatch: p
         assert [past.run for past in kept.runs("prod")] == ["night001"]
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT site FROM runs").fetchall() == [("here",)]
-        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)
         assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
     monkeypatch.setattr(module, "MIGRATIONS", (*module.MIGRATIONS, ("CREATE TABLE runs (id)",)))
     with pytest.raises(GpuClusterError, match="table runs already exists"):
         History(path)
     with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (3,)  # all of an upgrade, or nothing
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)  # all of an upgrade, or nothing
 
 
 def test_the_values_of_a_node_are_found_by_the_index(kept: History) -> None:

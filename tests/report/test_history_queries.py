@@ -491,14 +491,15 @@ def test_the_schema(tmp_path: Path) -> None:
             "SELECT type, name FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type, name"
         )
         assert [*rows] == [
-            ("index", "acts_node"), ("index", "acts_run"), ("index", "findings_run"), ("index", "metrics_run"), ("index", "node_runs_run"), ("index", "runs_started"),
-            ("index", "verdicts_run"), ("table", "accepted"), ("table", "acts"), ("table", "findings"), ("table", "fleet"),
+            ("index", "acts_node"), ("index", "acts_run"), ("index", "campaign_groups_campaign"), ("index", "findings_run"), ("index", "metrics_run"), ("index", "node_runs_run"), ("index", "runs_started"),
+            ("index", "verdicts_run"), ("table", "accepted"), ("table", "acts"), ("table", "campaign_groups"), ("table", "campaign_leases"),
+            ("table", "campaign_nodes"), ("table", "campaign_pairs"), ("table", "campaign_results"), ("table", "campaigns"), ("table", "findings"), ("table", "fleet"),
             ("table", "items"), ("table", "metrics"), ("table", "node_runs"), ("table", "nodes"), ("table", "runs"),
             ("table", "series"), ("table", "verdicts"),
         ]  # fmt: skip
         assert (made._number("application_id"), made._number("user_version")) == (
             int.from_bytes(b"gpuc", "big"),
-            2,
+            3,
         )
 
 
@@ -541,9 +542,9 @@ def test_a_wait_for_another_writer_can_be_ended(kept: History) -> None:
 
 
 def test_a_file_of_the_next_version_is_refused(kept: History) -> None:
-    kept._db.execute("PRAGMA user_version = 3")
+    kept._db.execute("PRAGMA user_version = 4")
     message = (
-        r"written by a newer pytest-gpucluster \(schema 3, this one knows 2\); upgrade, or name another file$"
+        r"written by a newer pytest-gpucluster \(schema 4, this one knows 3\); upgrade, or name another file$"
     )
     with pytest.raises(ConfigError, match=message):
         History(kept.path)

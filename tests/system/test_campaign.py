@@ -97,7 +97,7 @@ def verdicts(folder: Path, name: str) -> Counter[str]:
         (cluster,) = {cluster for cluster, known in store.names() if known == name}
         made = store.campaign(cluster, name)
         assert made is not None
-        assert store.claims(cluster) == {}
+        assert store.leases(cluster) == {}
         return Counter(it.node for it in store.results(made) if it.node and it.outcome in JUDGED)
 
 

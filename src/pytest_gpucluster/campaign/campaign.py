@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.campaign.child import USAGE, Child, arguments_of, last_line, read_outcome, was_refused
+from pytest_gpucluster.campaign.child import USAGE, Child, arguments_of, last_line, outcome_of, was_refused
 from pytest_gpucluster.campaign.model import FAILED, Group, Kind, NodeView, View
 from pytest_gpucluster.campaign.planner import OPEN, Planner
 from pytest_gpucluster.cluster import plan, signals
@@ -182,7 +182,7 @@ class Loop:
                 now = (
                     Planner(self._view()) if store.results(self.campaign) != planner.view.results else planner
                 )
-                return now.choose(store.claims(self.cluster.name))
+                return now.choose(store.leases(self.cluster.name))
 
             group = self.store.claim(self.campaign, choose, self._group)
             if group is None:
@@ -248,14 +248,14 @@ class Loop:
         for group in self._ended():
             child = self.own.pop(group.number, None)
             if child is not None and child.process.returncode == USAGE and was_refused(Path(group.folder)):
-                self.store.release(group, read_outcome(group, self.kinds[group.kind], {}))
+                self.store.release(group, outcome_of(group, self.kinds[group.kind], {}))
                 raise ConfigError(
                     f"a run of the campaign was refused: {last_line(Path(group.folder))} ({group.folder})"
                 )
             if group.campaign == self.campaign.number:
                 self._store(group)
             elif time.time() > group.until:  # of a campaign that nobody continues
-                self.store.release(group, read_outcome(group, self._kind_of_other(group), {}))
+                self.store.release(group, outcome_of(group, self._kind_of_other(group), {}))
 
     @staticmethod
     def _kind_of_other(group: Group) -> Kind:
@@ -264,7 +264,7 @@ class Loop:
     def _store(self, group: Group) -> None:
         boots = {node: self.nodes[node].boot for node in group.nodes if node in self.nodes}
         group = self.store.groups(self.campaign, "id = ?", (group.number,))[0]  # with its folder
-        outcome = read_outcome(group, self.kinds[group.kind], boots)
+        outcome = outcome_of(group, self.kinds[group.kind], boots)
         if self.store.release(group, outcome):
             took = format_duration(time.time() - group.began)
             for node, (state, why) in outcome.nodes.items():

@@ -109,7 +109,7 @@ def last_line(folder: Path) -> str:
     return ""
 
 
-def read_outcome(group: Group, kind: Kind, boots: Mapping[str, str]) -> Outcome:
+def outcome_of(group: Group, kind: Kind, boots: Mapping[str, str]) -> Outcome:
     """Return how the run of a group ended, by its event log."""
     folder = Path(group.folder) if group.folder else None
     try:

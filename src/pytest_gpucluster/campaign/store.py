@@ -1,6 +1,6 @@
 """The state of campaigns, in the file of the history. A node is claimed for one group at a time, in one transaction.
 
-Any number of processes, on any number of machines, may work on one campaign: each sees the claims of the others. What a
+Any number of processes, on any number of machines, may work on one campaign: each sees what the others test. What a
 process that was killed has claimed is released by another one (campaign/campaign.py), with the results of its run if that
 ended well.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.campaign.child import Outcome
     from pytest_gpucluster.campaign.planner import Choice
-_GROUP = "id, campaign, kind, nodes, waits, folder, owner, child, began, until, ended, run, sha256"
+_GROUP = "id, campaign, kind, nodes, waits, folder, owner, child, began, until, ended, run_id, sha256"
 
 
 class CampaignStore(History):
@@ -98,10 +98,10 @@ class CampaignStore(History):
 
     # -- groups
 
-    def claims(self, cluster: str) -> dict[str, bool]:
+    def leases(self, cluster: str) -> dict[str, bool]:
         """Return the nodes under test, of all campaigns of a cluster, with whether their group waits for busy ones."""
         rows = self.query(
-            'SELECT c.node, g.waits FROM campaign_claims c JOIN campaign_groups g ON g.id = c."group" '
+            'SELECT c.node, g.waits FROM campaign_leases c JOIN campaign_groups g ON g.id = c."group" '
             "WHERE c.cluster = ?",
             (cluster,),
         )
@@ -120,7 +120,7 @@ class CampaignStore(History):
                 return None
             made = group(choice)
             number = self._db.execute(
-                "INSERT INTO campaign_groups (campaign, kind, nodes, waits, folder, owner, child, began, until, run, sha256) "
+                "INSERT INTO campaign_groups (campaign, kind, nodes, waits, folder, owner, child, began, until, run_id, sha256) "
                 "VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, '', '')",
                 (
                     *(campaign.number, made.kind, json.dumps(made.nodes), made.waits, made.folder),
@@ -128,7 +128,7 @@ class CampaignStore(History):
                 ),
             ).lastrowid
             self._db.executemany(
-                "INSERT INTO campaign_claims VALUES (?, ?, ?)",
+                "INSERT INTO campaign_leases VALUES (?, ?, ?)",
                 [(campaign.cluster, node, number) for node in made.nodes],
             )
         return self.groups(campaign, "id = ?", (number,))[0]
@@ -143,7 +143,7 @@ class CampaignStore(History):
         """Return the groups, of all campaigns of a cluster, whose nodes are claimed."""
         with self._readable_errors():
             rows = self._db.execute(
-                f'SELECT {_GROUP} FROM campaign_groups WHERE id IN (SELECT "group" FROM campaign_claims WHERE cluster = ?)',
+                f'SELECT {_GROUP} FROM campaign_groups WHERE id IN (SELECT "group" FROM campaign_leases WHERE cluster = ?)',
                 (cluster,),
             ).fetchall()
         return [_group(row) for row in rows]
@@ -160,11 +160,11 @@ class CampaignStore(History):
         """Store how a group ended and release its nodes, in one transaction. False: another process was first."""
         with self._readable_errors(), self._transaction():
             if not self._db.execute(
-                'DELETE FROM campaign_claims WHERE "group" = ?', (group.number,)
+                'DELETE FROM campaign_leases WHERE "group" = ?', (group.number,)
             ).rowcount:
                 return False
             self._db.execute(
-                "UPDATE campaign_groups SET ended = ?, run = ?, sha256 = ? WHERE id = ?",
+                "UPDATE campaign_groups SET ended = ?, run_id = ?, sha256 = ? WHERE id = ?",
                 (time.time(), outcome.run, outcome.sha256, group.number),
             )
             self._db.executemany(

@@ -199,7 +199,7 @@ def summarize(store: CampaignStore, campaign: Campaign, *, now: float) -> Summar
     bad = {node: why for it in judged for node, why in it.bad.items()}
     seen = store.seen_nodes(campaign)
     planner = Planner(View(campaign, results, seen, limit=0, bad=bad))
-    claimed = store.claims(campaign.cluster)
+    claimed = store.leases(campaign.cluster)
     verdicts = last_verdicts(store, (campaign.cluster, campaign.simulated))
     names = {suite for kind in campaign.kinds for suite in kind.suites}
     rows = []

@@ -238,7 +238,7 @@ def add_campaign(add: Add) -> None:
         metavar="N",
         type=int,
         default=8,
-        help="at most so many nodes of the cluster are under test and waited for, by all campaigns together (%(default)s)",
+        help="maximum number of nodes of the cluster that all campaigns together test and wait for (%(default)s)",
     )
     add(
         "--oldest-first",
@@ -266,7 +266,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     if getattr(option, "campaign", None) is None and getattr(option, "untested_for", None) is None:
         return None
-    from pytest_gpucluster.plugin import campaign  # only where it is asked for
+    from pytest_gpucluster.plugin import campaign  # only for a campaign
 
     return campaign.main(config)
 

@@ -43,7 +43,7 @@ POLL = 30.0  # seconds
 
 
 def main(config: pytest.Config) -> int | None:
-    """Run the campaign and return pytest's exit status; None: an ordinary run goes on, without the nodes that are not due."""
+    """Run the campaign and return pytest's exit status; None: an ordinary run follows, without the nodes that are not due."""
     refuse_words(config.option)
     try:
         return _campaign(config) if config.option.campaign is not None else _leave_out_tested(config)
@@ -68,7 +68,7 @@ def _campaign(config: pytest.Config) -> int:
             "--junitxml: a campaign has many runs, each with a junit.xml in its folder; leave it out"
         )
     kinds = kinds_of(config, cluster)
-    rules = read_rules(option, kinds, (*arguments, f"--history={path.absolute()}"))
+    rules = make_rules(option, kinds, (*arguments, f"--history={path.absolute()}"))
     first_contact(cluster, slurm)
     reserved = reserved_nodes(cluster, slurm)
     signals.catch()
@@ -204,7 +204,7 @@ def kinds_of(config: pytest.Config, cluster: Cluster) -> tuple[Kind, ...]:
     return tuple(found)
 
 
-def read_rules(option: Any, kinds: Sequence[Kind], arguments: tuple[str, ...]) -> Rules:
+def make_rules(option: Any, kinds: Sequence[Kind], arguments: tuple[str, ...]) -> Rules:
     """Return the rules of the options; ConfigError for a value that is none."""
     limit, largest = option.max_nodes_at_once, max(kind.size for kind in kinds)
     if limit < largest:

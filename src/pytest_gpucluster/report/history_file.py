@@ -73,14 +73,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # child: mark of the process that tests; until: no job of it lasts longer
         """CREATE TABLE campaign_groups (id INTEGER PRIMARY KEY, campaign INTEGER NOT NULL, kind TEXT NOT NULL,
             nodes TEXT NOT NULL, waits INTEGER NOT NULL, folder TEXT NOT NULL, owner TEXT NOT NULL,
-            child TEXT NOT NULL, began REAL NOT NULL, until REAL NOT NULL, ended REAL, run TEXT NOT NULL,
+            child TEXT NOT NULL, began REAL NOT NULL, until REAL NOT NULL, ended REAL, run_id TEXT NOT NULL,
             sha256 TEXT NOT NULL)""",
         "CREATE INDEX campaign_groups_campaign ON campaign_groups (campaign)",
         # the nodes as a process of the campaign saw them last in Slurm; why '': in service
         """CREATE TABLE campaign_nodes (campaign INTEGER, node TEXT, idle INTEGER NOT NULL, share TEXT NOT NULL,
             why TEXT NOT NULL, boot TEXT NOT NULL, PRIMARY KEY (campaign, node)) WITHOUT ROWID""",
         # a node is under test for one group at a time, whatever the campaign
-        """CREATE TABLE campaign_claims (cluster TEXT, node TEXT, "group" INTEGER NOT NULL,
+        """CREATE TABLE campaign_leases (cluster TEXT, node TEXT, "group" INTEGER NOT NULL,
             PRIMARY KEY (cluster, node)) WITHOUT ROWID""",
         # node '': the cluster; left: the node went out of service, or was booted, after this result
         """CREATE TABLE campaign_results (campaign INTEGER, kind TEXT, node TEXT, "group" INTEGER,
