@@ -23,7 +23,7 @@ from pytest_gpucluster.campaign.window import Window
 )
 def test_seconds_until_the_window_closes(window: str, now: str, left: float) -> None:
     time = datetime.fromisoformat(f"2026-03-01T{now}").replace(tzinfo=timezone.utc)
-    made = Window.parse(window)
+    made = Window.of(window)
     assert made.seconds_left(time) == left
     assert made.contains(time) == bool(left)
 
@@ -31,4 +31,4 @@ def test_seconds_until_the_window_closes(window: str, now: str, left: float) -> 
 @pytest.mark.parametrize("text", ["", "22-06", "24:00-06:00", "22:00-22:00", "22:00", "22:60-23:00"])
 def test_refuses_what_is_no_window(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be HH:MM-HH:MM|has no length"):
-        Window.parse(text)
+        Window.of(text)

@@ -17,10 +17,10 @@ class Window:
     end: time
 
     @classmethod
-    def parse(cls, text: str) -> Window:
+    def of(cls, text: str) -> Window:
         """Read HH:MM-HH:MM; ValueError if it is none, or has no length.
 
-        >>> Window.parse("22:00-06:00")
+        >>> Window.of("22:00-06:00")
         Window(begin=datetime.time(22, 0), end=datetime.time(6, 0))
         """
         match = _WINDOW.fullmatch(text.strip())

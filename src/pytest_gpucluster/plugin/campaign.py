@@ -212,7 +212,7 @@ def make_rules(option: Any, kinds: Sequence[Kind], arguments: tuple[str, ...]) -
     if option.campaign_nice < 0:
         raise ConfigError(f"--campaign-nice={option.campaign_nice}: must be 0 or more")
     try:
-        window = Window.parse(option.campaign_window) if option.campaign_window is not None else None
+        window = Window.of(option.campaign_window) if option.campaign_window is not None else None
     except ValueError as error:
         raise ConfigError(f"--campaign-window: {error}") from error
     ends = None
