@@ -52,6 +52,7 @@ class _Job:
                 room = CAP - len(into)
                 into += data[:room]
                 self.cut = self.cut or len(data) > room
+            self.process.wait()  # at once: os.zombies would find a shell that has ended
 
     def finish(self) -> None:
         """Wait for its end, or end it."""
