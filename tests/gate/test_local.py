@@ -51,6 +51,21 @@ def test_a_child_that_leaves_its_shell_is_ended_with_it(tmp_path: Any) -> None:
     assert not alive.exists()
 
 
+def test_a_command_in_a_group_of_its_own_is_ended_too(tmp_path: Any) -> None:
+    one = channel(budget=1.0)
+    own, alive = "timeout 50 sh -c", tmp_path / "alive"
+    one.start([[(f"{own} 'sleep 3; touch {alive}'", 9.0)]])
+    assert one.ask_node("gpu01", f"{own} 'sleep 3; touch {alive}'").rc is None
+    time.sleep(3.5)
+    assert not alive.exists()
+
+
+def test_a_message_names_a_command_as_its_probe_does() -> None:
+    one = LocalChannel("gpu01", {}, LocalTransport(), budget=0.5, known={}, names={HANGS: "nvidia-smi -q"})
+    one.start([[(HANGS, 9.0)]])
+    assert one.ask_node("gpu01", HANGS).problem == "nvidia-smi -q did not end within the budget of 0.5 s"
+
+
 def test_known_answers_start_nothing() -> None:
     known = {"false": Answer("gpu01", 0, b"known")}
     one = channel(known=known)

@@ -234,23 +234,26 @@ def _show(args: argparse.Namespace, gated: Gated) -> int:
 def _measure_pairs(args: argparse.Namespace, found: GateResult) -> None:
     from pytest_gpucluster.cluster.transport import LocalTransport
     from pytest_gpucluster.core import hostlist
-    from pytest_gpucluster.gate.fabric import measure
+    from pytest_gpucluster.core.registry import suite_hooks
 
     named = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
     nodes = hostlist.expand(named) if named else ()
     device = "cpu" if found.simulated else "cuda"
     seconds = _seconds("--fabric", args.fabric)
-    for line in measure(nodes, seconds, args.python, device, LocalTransport(inherit=True)):
-        print(f"{found.node}: {line}", flush=True)
+    for pairs in suite_hooks("job_pairs"):
+        for line in pairs.measure(nodes, seconds, args.python, device, LocalTransport(inherit=True)):
+            print(f"{found.node}: {line}", flush=True)
 
 
 def _collect() -> int:
     """Read the lines of a job's gates from stdin; print srun's option without the bad nodes, and why each is bad."""
     from pytest_gpucluster.core import hostlist
+    from pytest_gpucluster.core.registry import suite_hooks
     from pytest_gpucluster.gate.collect import collect
 
     named = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
-    found = collect(sys.stdin, hostlist.expand(named) if named else ())
+    together = [pairs.bad_nodes for pairs in suite_hooks("job_pairs")]
+    found = collect(sys.stdin, hostlist.expand(named) if named else (), together)
     for node, why in found.bad.items():
         print(f"{node}: {why}", file=sys.stderr)
     print(found.option)

@@ -54,6 +54,7 @@ HOOKS = {
     "draft_probes": "the probes whose answers the survey has if `gpucluster init` queries the nodes",
     "idle": "a function (slurm, cluster); it returns why a run that does not select the suite by name leaves it out, since "
     "nothing on this cluster is there to be tested; '' otherwise",
+    "job_pairs": "a module; what the gates of a job measure together, and which nodes are bad by it",
     "known_cause": "a function (verdict, session, node or '') of a check of any suite that did not pass; it returns the "
     "verdict with the cause that the facts of this suite give, else the same one",
     "least_limits": "a function of the cluster; it returns {limit of a process: (what nodes must have at least, a function "

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.drain.reason import PREFIX
-from pytest_gpucluster.gate.fabric import bad_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    Together = Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]
 
 # a line may have srun's label before it
 _LINE = re.compile(rf"(?:\s*\d+: )?(?P<node>[A-Za-z0-9_.-]+): {PREFIX}(?P<text>.*)")
@@ -32,11 +33,15 @@ class Collected:
         return f"--exclude={hostlist.fold(self.bad)}" if self.bad else ""
 
 
-def collect(lines: Iterable[str], expected: Sequence[str]) -> Collected:
-    """Read what gates printed; an expected node without a line is bad. Without expected nodes those with a line are judged."""
+def collect(lines: Iterable[str], expected: Sequence[str], together: Iterable[Together] = ()) -> Collected:
+    """Read what gates printed; an expected node without a line is bad. Without expected nodes those with a line are judged.
+
+    `together`: what finds bad nodes by what the gates have measured together.
+    """
     read = [line.rstrip("\n") for line in lines]
     known = {found["node"]: found["text"] for line in read if (found := _LINE.fullmatch(line))}
     nodes = list(dict.fromkeys((*expected, *known)))
     bad = {node: known.get(node, SILENT).strip() for node in nodes if not known.get(node, "").startswith(FIT)}
-    bad = {**bad_nodes(read, nodes), **bad}
+    for bad_nodes in together:
+        bad = {**bad_nodes(read, nodes), **bad}
     return Collected(bad, [node for node in nodes if node not in bad])

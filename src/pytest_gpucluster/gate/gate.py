@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.plan import Kind, Plan, Problem
+from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.gate.judge import judge_all, node_checks
@@ -118,7 +119,8 @@ def run_gate(
         raise ConfigError(f"no check of one node has a name like {', '.join(request.checks)}")
     shared = SharedAnswers(request.folder, node, request.fresh)
     with shared.locked(request.budget / 2) as known:
-        channel = LocalChannel(node, peers, transport, budget=request.budget, known=known)
+        names = _names(checks, session, node)
+        channel = LocalChannel(node, peers, transport, budget=request.budget, known=known, names=names)
         session.channel = channel
         session.plan = replace(session.plan, problems=dict.fromkeys(peers, IN_BASELINE))
         channel.start(_batches(checks, session, node))
@@ -151,6 +153,14 @@ def _batches(
                 seen.add(command)
                 _place_of(probe, one.suite, together, alone)[command] = probe.timeout
     return [*([it] for it in alone.items()), *(list(it.items()) for it in together.values())]
+
+
+def _names(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> dict[str, str]:
+    """Return {command: how a person names it}."""
+    probes = [probe for one in checks for probe in one.probes(session, node)]
+    return {
+        session.facts.rooted(it, it.command): for_parts(it.by_hand, ()) or it.name for it in reversed(probes)
+    }
 
 
 def _place_of(

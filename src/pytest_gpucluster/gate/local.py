@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.channel.batch import Batch
@@ -59,6 +61,7 @@ class _Job:
         for reader in self.readers:
             reader.join(max(0.0, self.end - time.monotonic()))
         if any(reader.is_alive() for reader in self.readers) or self.process.poll() is None:
+            _kill_session(self.process.pid)
             kill_group(self.process)
             for reader in self.readers:
                 reader.join(GRACE)
@@ -72,7 +75,10 @@ class _Job:
 
 
 class LocalChannel:
-    """Answers of one machine, and of the nodes in a baseline. `end`: the monotonic time at which the budget is spent."""
+    """Answers of one machine, and of the nodes in a baseline. `end`: the monotonic time at which the budget is spent.
+
+    `names`: {command: how messages name it}.
+    """
 
     disconnected: frozenset[str] = frozenset()
 
@@ -84,7 +90,9 @@ class LocalChannel:
         *,
         budget: float,
         known: Mapping[str, Answer],
+        names: Mapping[str, str] | None = None,
     ) -> None:
+        self._names = names or {}
         self.node, self._peers, self._transport = node, peers, transport
         self.budget, self.end = budget, time.monotonic() + budget
         self.answers: dict[str, Answer] = dict(known)
@@ -137,17 +145,20 @@ class LocalChannel:
         done = {} if job.cut else job.batch.split(whole)
         waiting = [command for command, _ in job.batch.commands if command not in done]
         for command in waiting:
-            slow = shown(waiting[0])
+            slow = self._name(waiting[0])
             late = f"{slow} did not end within the budget of {self.budget:g} s"
             problem = late if command == waiting[0] else f"it waited for {late}"
             if job.cut:
                 problem = "the output of its shell was cut"
             done[command] = Answer(self.node, None, problem=problem)
         if waiting and not job.cut:
-            self.slow.append(shown(waiting[0]))
+            self.slow.append(self._name(waiting[0]))
         for command, answer in done.items():
             self.answers[command] = answer
             self._jobs.pop(command, None)
+
+    def _name(self, command: str) -> str:
+        return self._names.get(command) or shown(command)
 
     def close(self) -> None:
         """End what still runs."""
@@ -155,6 +166,16 @@ class LocalChannel:
             job.end = 0.0
             job.finish()
         self._jobs.clear()
+
+
+def _kill_session(leader: int) -> None:
+    """Kill the processes of a session: timeout(1) has made groups of their own."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == leader:  # proc(5): session
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def shown(command: str) -> str:

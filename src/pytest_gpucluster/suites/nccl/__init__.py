@@ -22,6 +22,7 @@ SUITE = Suite(
     hooks={
         "tried": "draft:tried",
         "check_options": "baseline:check_options",
+        "job_pairs": "job_pairs",
         "pair_results": "pair_results:judge_pairs",
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from pytest_gpucluster.gate.fabric import bad_nodes, rounds
+from pytest_gpucluster.suites.nccl.job_pairs import bad_nodes, rounds
 
 NODES = [f"gpu0{n}" for n in range(1, 7)]
 
