@@ -142,6 +142,34 @@ def test_the_first_line_is_the_reason_and_others_say_what_to_do(
 
 
 @pytest.mark.parametrize(
+    ("judged", "words", "status"),
+    [
+        (
+            Judged("gpu.count", "not checked", why="x"),
+            "NOT PROVED (gpu.count not checked): 1 check judged",
+            3,
+        ),
+        (failed("gpu.count", Action.CONFIGURE), "NOT PROVED (gpu.count failed): 2 checks judged", 3),
+        (Judged("gpu.count", "not applicable", why="x"), "OK: 1 check judged", 0),
+        (failed("gpu.temperature", Action.MONITOR), "OK: 2 checks judged", 0),  # a job has heated it
+        (Judged("gpu.vbios", "not checked", why="x"), "OK: 1 check judged", 0),
+    ],
+)
+def test_a_node_without_a_proof_is_not_ok(
+    monkeypatch: pytest.MonkeyPatch,
+    prod: str,
+    capsys: pytest.CaptureFixture[str],
+    judged: Judged,
+    words: str,
+    status: int,
+) -> None:
+    found = result(judged, proofs=("gpu.count", "gpu.temperature"))
+    assert run(monkeypatch, found, "--cluster", prod, "--context", "job") == status
+    assert capsys.readouterr().out.startswith(f"gpu01: gpucluster: {words}")
+    assert run(monkeypatch, found, "--cluster", prod, "--context", "prolog") == 0
+
+
+@pytest.mark.parametrize(
     ("found", "word", "status"),
     [
         (result(), "OK", 0),

@@ -37,7 +37,7 @@ def test_what_the_budget_ends_is_named_and_costs_no_other_shell() -> None:
     hung, waited = (one.ask_node("gpu01", command) for command in (HANGS, "echo b"))
     assert (hung.rc, waited.rc) == (None, None)
     assert hung.problem == "sleep 60 did not end within the budget of 1.5 s"
-    assert waited.problem == "it waited for sleep 60 did not end within the budget of 1.5 s"
+    assert waited.problem == "it waited for another command: sleep 60 did not end within the budget of 1.5 s"
     assert one.ask_node("gpu01", "echo c").out == "c\n"
     assert one.slow == ["sleep 60"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpucluster.report.events import EventLog
-from pytest_gpucluster.report.run_folder import RunFolder, log_in, prune, runs_in_reasons
+from pytest_gpucluster.report.run_folder import RunFolder, full_log, log_in, prune, runs_in_reasons
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,3 +169,13 @@ def test_a_log_is_found_by_its_run_its_folder_or_itself(tmp_path: Path) -> None:
     RunFolder(tmp_path, run_id(1), most=9).publish()
     assert log_in(tmp_path) == folder / "events.jsonl"
     assert log_in(folder) == log_in(folder / "events.jsonl") == folder / "events.jsonl"
+
+
+def test_the_newest_full_run_goes_before_a_later_rerun(tmp_path: Path) -> None:
+    for run in ("20261127T020000-1", "20261127T030000-2"):
+        (tmp_path / run).mkdir()
+    (tmp_path / "latest-rerun").symlink_to("20261127T030000-2")
+    assert full_log(tmp_path) == log_in(tmp_path) == tmp_path / "20261127T030000-2" / "events.jsonl"
+    (tmp_path / "latest").symlink_to("20261127T020000-1")
+    assert full_log(tmp_path) == tmp_path / "20261127T020000-1" / "events.jsonl"
+    assert log_in(tmp_path).parent.name == "20261127T030000-2"

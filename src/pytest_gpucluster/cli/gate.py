@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CONTEXTS = ("prolog", "epilog", "health", "job")
 OF_SLURM = ("prolog", "epilog", "health")  # an error of the gate must not take a node out of service
 FRESH = 60.0  # seconds
-OUT_OF_SERVICE = 1
+OUT_OF_SERVICE, UNPROVED = 1, 3
 
 
 ABOUT = "judge the node that it is started on, for Prolog, HealthCheckProgram and inside a job"
@@ -147,7 +147,7 @@ def _found(args: argparse.Namespace) -> Gated:
     from pytest_gpucluster.gate.gate import GateRequest, own_node, run_gate, with_own_gpus
     from pytest_gpucluster.gate.shared import default_folder
 
-    cluster = config.load_cluster(args.cluster or "local", profile=args.profile)
+    cluster = config.load_cluster(_file(args.cluster), profile=args.profile)
     stated = cluster.gate
     path = args.baseline or (Path(stated.baseline) if stated.baseline else None)
     baseline = _of_cluster(read(path), cluster) if path else _empty()
@@ -184,6 +184,15 @@ def _drained(cluster: Cluster, found: GateResult, open_because: str, folder: Pat
         raise ConfigError(f"--drain: cluster {cluster.name} has no Slurm")
     slurm.retry_for = 0
     return drain.drain(found, slurm, folder) if found.repairs else drain.resume(found, slurm, folder)
+
+
+def _file(name: str | None) -> str:
+    """Return the cluster file of a name; the sandbox's lies in its state folder."""
+    if name != "sandbox":
+        return name or "local"
+    from pytest_gpucluster.sandbox import Sandbox  # no node of a real cluster needs it
+
+    return str(Sandbox().cluster_file)
 
 
 def _empty() -> Baseline:
@@ -228,7 +237,10 @@ def _show(args: argparse.Namespace, gated: Gated) -> int:
         _measure_pairs(args, found)
     if args.context == "health":
         return 0  # slurmd only logs another status, once for each check
-    return OUT_OF_SERVICE if found.repairs and not gated.open_because else 0
+    if found.repairs:
+        return 0 if gated.open_because else OUT_OF_SERVICE
+    proved = found.judged and not found.unproved
+    return 0 if proved or args.context in OF_SLURM else UNPROVED
 
 
 def _measure_pairs(args: argparse.Namespace, found: GateResult) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import time
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.plan import Kind, Plan, Problem
 from pytest_gpucluster.core.by_part import for_parts
-from pytest_gpucluster.core.check import Outcome
+from pytest_gpucluster.core.check import CHECKS, Outcome
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.gate.judge import judge_all, node_checks
 from pytest_gpucluster.gate.local import LocalChannel
 from pytest_gpucluster.gate.shared import SharedAnswers
@@ -32,7 +34,10 @@ IN_BASELINE = Problem(Kind.UNAVAILABLE, "is known from the baseline only")
 
 @dataclass(frozen=True)
 class GateResult:
-    """What a gate found. `slow`: commands that the budget ended. `notes`: for people."""
+    """What a gate found. `slow`: commands that the budget ended. `notes`: for people.
+
+    `proofs`: patterns of the checks without which nothing is proved of the node.
+    """
 
     cluster: str
     node: str
@@ -41,6 +46,7 @@ class GateResult:
     notes: Sequence[str] = ()
     seconds: float = 0.0
     simulated: bool = False
+    proofs: Sequence[str] = ()
     fresh: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, outcome: str) -> list[Judged]:
@@ -56,6 +62,15 @@ class GateResult:
     def repairs(self) -> list[tuple[Judged, Finding]]:
         """The failures that require a repair of the node, each with its first finding that does."""
         return [(it, repair) for it in self.failed if (repair := it.repair) is not None]
+
+    @property
+    def unproved(self) -> list[Judged]:
+        """The checks that would prove the node fit and did not pass, though they apply to it."""
+        good = (Outcome.PASSED.value, "waived", Outcome.NOT_APPLICABLE.value)
+        proofs = (it for it in self.results if any(fnmatchcase(it.check, pattern) for pattern in self.proofs))
+        by_job = (it.check for it in self.failed if CHECKS[it.check].of_job)
+        excused = set(by_job)
+        return [it for it in proofs if it.outcome not in good and it.check not in excused]
 
     @property
     def judged(self) -> int:
@@ -135,8 +150,16 @@ def run_gate(
         notes=[shared.problem] if shared.problem else [],
         seconds=time.monotonic() - begun,
         simulated=cluster.simulated,
+        proofs=_proofs(checks, session, node),
         fresh={"known": len(known), "run": len(channel.answers) - len(known)},
     )
+
+
+def _proofs(checks: Sequence[NodeCheck], session: ClusterSession, node: str) -> list[str]:
+    """Return the patterns of the checks that prove something of this node, as in a run."""
+    of_suites = {one.suite for one in checks}
+    stated = (*session.cluster.required, *session.nodes[node].profile.required)
+    return [*(it for suite in suites() if suite.name in of_suites for it in suite.proof), *stated]
 
 
 def _batches(

@@ -147,7 +147,7 @@ class LocalChannel:
         for command in waiting:
             slow = self._name(waiting[0])
             late = f"{slow} did not end within the budget of {self.budget:g} s"
-            problem = late if command == waiting[0] else f"it waited for {late}"
+            problem = late if command == waiting[0] else f"it waited for another command: {late}"
             if job.cut:
                 problem = "the output of its shell was cut"
             done[command] = Answer(self.node, None, problem=problem)

@@ -37,7 +37,16 @@ def first_line(found: GateResult) -> str:
     if found.failed:
         names = some([it.check for it in found.failed], MAX_NAMES)
         words.append(f"failed without a repair of the node: {names}")
-    return f"{PREFIX} {'OK' if found.judged else 'nothing was judged'}: {', '.join(words)}"
+    return f"{PREFIX} {_word(found)}: {', '.join(words)}"
+
+
+def _word(found: GateResult) -> str:
+    if not found.judged:
+        return "nothing was judged"
+    if unproved := found.unproved:
+        ends = dict.fromkeys(f"{it.check} {it.outcome}" for it in unproved)
+        return f"NOT PROVED ({some(ends, MAX_NAMES)})"
+    return "OK"
 
 
 def lines(found: GateResult) -> Iterator[str]:
@@ -68,7 +77,7 @@ def nagios(found: GateResult) -> tuple[str, int]:
         word = "CRITICAL"
     elif found.failed or found.of(Outcome.NOT_CHECKED.value):
         word = "WARNING"
-    text = first_line(found).removeprefix(PREFIX).strip()
+    text = first_line(found).removeprefix(PREFIX).strip().removeprefix("OK: ")
     data = f"judged={found.judged} failed={len(found.failed)} seconds={found.seconds:.2f}s"
     return f"GPUCLUSTER {word} - {text} | {data}", NAGIOS[word]
 
@@ -81,6 +90,7 @@ def as_json(found: GateResult, open_because: str, done: str) -> dict[str, Any]:
         "simulated": found.simulated,
         "seconds": round(found.seconds, 3),
         "line": first_line(found),
+        "proved": bool(found.judged) and not found.unproved,
         "out_of_service": bool(found.repairs) and not open_because,
         "breaker": open_because,
         "drain": done,

@@ -117,6 +117,12 @@ def log_in(path: Path) -> Path:
     return path / max(linked, key=_start_of, default=LATEST) / EVENTS
 
 
+def full_log(path: Path) -> Path:
+    """Return the event log that a path names as `log_in` does; of a --report-dir that of the newest run of all, if there is one."""
+    full = _target(path / LATEST) if path.is_dir() and not (path / EVENTS).exists() else ""
+    return path / full / EVENTS if full else log_in(path)
+
+
 def newest_log(path: Path) -> Path:
     """Return the event log that a path names as `log_in` does; of a --report-dir that of the run that began last, also before its first result."""
     if not path.is_dir() or (path / EVENTS).exists():

@@ -152,7 +152,7 @@ def suspected_parts(found: Localisation, measured: Sequence[Measurement], nodes:
 
 @check(
     "nccl.outlier",
-    cause="the node reaches its threshold but is slower than the other nodes: a part is about to fail or throttles",
+    cause="a part of this node is about to fail, or throttles: it is slower than the other nodes",
     hint="compare clocks, temperature, PCIe width and NVLink errors with a sound node (-m gpu)",
     action=Action.MONITOR,
 )
