@@ -152,6 +152,10 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"ofed MLNX_OFED_LINUX-23.10-0.5.5.0:\ncontainer_toolkit 1.17.8\nnccl 2.27.3\nend\n",
         b"slurm slurm 23.11.4\npackage rpm slurm-slurmd 23.11.4-1.el9 (none)\nenroot \nofed \ncontainer_toolkit \nnccl \nend\n",
     ),
+    "suites.os.device_facts.DEVICES": (
+        b"pci 0000:01:00.0 0108 c0a9:540a 4 8.0\npci 0000:c1:00.0 0680 10de:22a3 - -\n"
+        b"sys/class/nvme/nvme0/model:CT1000P3PSSD8\nsys/class/nvme/nvme0/state:live\nend\n",
+    ),
     "suites.fabric.facts.ADAPTERS": (
         b"uptime 12.5 100\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/fw_ver:28.39.1002\n"
         b"/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed:1\n"

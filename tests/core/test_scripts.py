@@ -111,6 +111,23 @@ zero 0
         "      1       0 Ss    100 root systemd\n     50       1 Z      12 alice sh <defunct>\n     51       1 R   1 alice ps\n",
         "     50       1 Z      12 alice sh <defunct>\nprocesses 3\n",
     ),
+    "suites/os/devices.awk": (
+        """/sys/bus/pci/devices/0000:00:02.1/uevent:PCI_CLASS=60400
+/sys/bus/pci/devices/0000:00:02.1/uevent:PCI_ID=1022:1634
+/sys/bus/pci/devices/0000:01:00.0/uevent:DRIVER=nvme
+/sys/bus/pci/devices/0000:01:00.0/uevent:PCI_CLASS=10802
+/sys/bus/pci/devices/0000:01:00.0/uevent:PCI_ID=C0A9:540A
+/sys/bus/pci/devices/0000:01:00.0/current_link_width:4
+/sys/bus/pci/devices/0000:01:00.0/current_link_speed:8.0 GT/s PCIe
+/sys/bus/pci/devices/0000:c1:00.0/uevent:PCI_CLASS=120000
+/sys/bus/pci/devices/0000:c1:00.0/uevent:PCI_ID=1002:74A1
+/sys/class/nvme/nvme0/model:CT1000P3PSSD8
+""",
+        """pci 0000:01:00.0 0108 c0a9:540a 4 8.0
+sys/class/nvme/nvme0/model:CT1000P3PSSD8
+pci 0000:c1:00.0 1200 1002:74a1 - -
+""",
+    ),
     "suites/fabric/acs.awk": (
         """00:01.0 PCI bridge: Root
 \tCapabilities: [40] Express (v2) Root Port (Slot+)

@@ -19,7 +19,7 @@ from slurm_sandbox.models import healthy_fields
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from slurm_sandbox.hardware import SimulatedGpu, SimulatedHca, SimulatedNode
+    from slurm_sandbox.hardware import SimulatedDrive, SimulatedGpu, SimulatedHca, SimulatedNode
     from slurm_sandbox.models import NodeModel
 
 Options = dict[str, Any]
@@ -582,6 +582,44 @@ def _corrected_memory_errors(node: SimulatedNode, options: Options) -> None:
         f"[1799000.100100] EDAC MC1: {options['count']} CE memory read error on CPU_SrcID#1_MC#0_Chan#1_DIMM#0 "
         "(channel:1 slot:0 page:0x4a0d75 offset:0x0 grain:32 syndrome:0x0 -  OVERFLOW area:DRAM)"
     )
+
+
+def _drive(node: SimulatedNode, options: Options) -> SimulatedDrive:
+    for drive in node.drives:
+        if drive.name == options["drive"]:
+            return drive
+    raise SandboxError(f"{node.name} has no drive {options['drive']}: it has {[d.name for d in node.drives]}")
+
+
+@_fault("a drive does not answer on PCIe", drive="nvme3")
+def _drive_missing(node: SimulatedNode, options: Options) -> None:
+    node.drives.remove(_drive(node, options))
+
+
+@_fault("a drive was replaced by one of another vendor", harmless=True, drive="nvme3")
+def _drive_replaced(node: SimulatedNode, options: Options) -> None:
+    drive = _drive(node, options)
+    drive.kind, drive.model, drive.firmware = "1E0F:0007", "KIOXIA KCD81RUG3T84", "0103"
+
+
+@_fault("a drive has older firmware", drive="nvme2", version="EPK8CB5Q")
+def _drive_firmware(node: SimulatedNode, options: Options) -> None:
+    _drive(node, options).firmware = options["version"]
+
+
+@_fault("the controller of a drive stopped", drive="nvme4")
+def _drive_dead(node: SimulatedNode, options: Options) -> None:
+    _drive(node, options).state = "dead"
+
+
+@_fault("an adapter runs on fewer PCIe lanes", hca="mlx5_1", width=8)
+def _hca_width(node: SimulatedNode, options: Options) -> None:
+    _hca(node, options).width = int(options["width"])
+
+
+@_fault("a drive trained to a slower PCIe generation", drive="nvme1", speed="8.0 GT/s PCIe")
+def _drive_speed(node: SimulatedNode, options: Options) -> None:
+    _drive(node, options).speed = options["speed"]
 
 
 @_fault("a GPU was started at the second attempt", harmless=True, gpu=1)

@@ -64,6 +64,21 @@ class SimulatedHca:
     counters: dict[str, int] = field(default_factory=dict)
     path: str = ""
     bridge: bool = False  # to NVSwitches
+    width: int = 16  # lanes
+
+
+@dataclass
+class SimulatedDrive:
+    """An NVMe drive on PCIe; address, width and speed are those of sysfs."""
+
+    name: str
+    address: str
+    kind: str = "144D:A80A"
+    model: str = "SAMSUNG MZWLJ3T8HBLS-00007"
+    firmware: str = "EPK9CB5Q"
+    state: str = "live"
+    width: int = 4
+    speed: str = "16.0 GT/s PCIe"
 
 
 @dataclass
@@ -161,6 +176,7 @@ class SimulatedNode:
     away: list[str] = field(default_factory=list)  # mounts whose file server does not answer
     slow: dict[str, float] = field(default_factory=dict)  # {mount: seconds until df of it ends}
     failed_disk: str = ""  # of the array md0
+    drives: list[SimulatedDrive] = field(default_factory=list)
     topology: dict[tuple[int, int], str] = field(default_factory=dict)
     uptime: float = 1_903_284.11
     acs: bool = False
@@ -190,6 +206,7 @@ def healthy_node(name: str, number: int, gpus: int, spec: NodeModel, shared: str
         gpus=shown,
         hcas=_hcas(name, number, shown, spec),
         mounts=_mounts(shared),
+        drives=[SimulatedDrive(f"nvme{n}", f"10000:{1 + n:02x}:00.0") for n in range(5)],
         mem_total_kb=spec.memory_mib * 1024,
         device_files=gpus,
         governor=spec.governor,

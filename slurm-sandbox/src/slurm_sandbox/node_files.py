@@ -475,6 +475,47 @@ def _hca_files(node: SimulatedNode) -> dict[str, str]:
     return {path: text + "\n" for path, text in contents.items()}
 
 
+def _pci_files(node: SimulatedNode) -> dict[str, str]:
+    """Return what sysfs has of GPUs, adapters, the interface of the board and NVMe drives."""
+    functions = [
+        *((address, "30200", "10DE:2335", 16, "32.0 GT/s PCIe") for address in _gpu_addresses(node)),
+        *(
+            (
+                hca.path.rpartition("/")[2],
+                _HCA_CLASS[hca.link_layer],
+                "15B3:1021",
+                hca.width,
+                "32.0 GT/s PCIe",
+            )
+            for hca in node.hcas
+        ),
+        ("0000:71:00.0", "20000", "8086:1563", 4, "8.0 GT/s PCIe"),
+        *((drive.address, "10802", drive.kind, drive.width, drive.speed) for drive in node.drives),
+    ]
+    contents = {}
+    for address, pci_class, kind, width, speed in functions:
+        top = f"/sys/bus/pci/devices/{address}"
+        contents[f"{top}/uevent"] = f"PCI_CLASS={pci_class}\nPCI_ID={kind}\nPCI_SLOT_NAME={address}\n"
+        contents |= {f"{top}/current_link_width": f"{width}\n", f"{top}/current_link_speed": f"{speed}\n"}
+    for drive in node.drives:
+        files = {
+            "model": f"{drive.model:<40}",
+            "firmware_rev": drive.firmware,
+            "state": drive.state,
+            "transport": "pcie",
+        }
+        contents |= {f"/sys/class/nvme/{drive.name}/{name}": f"{text}\n" for name, text in files.items()}
+    return contents
+
+
+_HCA_CLASS = {"InfiniBand": "20700", "Ethernet": "20000"}
+
+
+def _gpu_addresses(node: SimulatedNode) -> list[str]:
+    """Return the addresses of the GPUs that the node was built with: one that fell off the bus keeps its entry."""
+    return [address[-12:].lower() for address in node.spec.addresses[: node.device_files]]
+
+
 # -- the operating system ------------------------------------------------------------------------------------
 
 
@@ -657,7 +698,7 @@ def _overlay(node: SimulatedNode) -> dict[str, str]:
         contents[f"/proc/sys/{name.replace('.', '/')}"] = f"{value}\n"
     for module in node.modules:
         contents[f"/sys/module/{module}/initstate"] = "live\n"
-    return contents | _hca_files(node)
+    return contents | _hca_files(node) | _pci_files(node)
 
 
 _NVRM = """\

@@ -91,6 +91,7 @@ class Cpus:
     model: str
     architecture: str
     memory_nodes: int = 0
+    hypervisor: str = ""  # of a virtual machine, as KVM
 
     @property
     def cpu_nodes(self) -> int:
@@ -297,6 +298,7 @@ def read_cpus(text: str) -> Cpus:
         model=values.get("Model name", "unknown"),
         architecture=values.get("Architecture", "unknown"),
         memory_nodes=sum(not value for key, value in values.items() if _NODE_CPUS.fullmatch(key)),
+        hypervisor=values.get("Hypervisor vendor", ""),
     )
 
 

@@ -10,8 +10,8 @@ from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.kit.node.peers import Peers
-from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed
-from pytest_gpucluster.suites.os import checks, limits
+from pytest_gpucluster.suite import Tests, fact, fleet_probed, peer_probed, probed
+from pytest_gpucluster.suites.os import checks, device_facts, limits
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import network_facts as os_names
 from pytest_gpucluster.suites.os import software_facts as os_software
@@ -66,6 +66,9 @@ all_limits = fleet_probed(basics.LIMITS, checks.settings.limits_of_group)
 mounts = probed(basics.MOUNTS)
 all_writable = fleet_probed(basics.MOUNTS, checks.mounts.writable_of_all)
 scratches = fleet_probed(basics.MOUNTS, checks.mounts.ScratchMounts.of_all)
+devices = probed(device_facts.DEVICES)
+usual_devices = peer_probed(device_facts.DEVICES, device_facts.usual_devices)
+is_virtual = fact(lambda cpus: bool(cpus.hypervisor))
 disks = probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))
 all_disks = fleet_probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))
 responses = fact(once=True)(

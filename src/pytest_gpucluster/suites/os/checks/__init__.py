@@ -1,6 +1,7 @@
 """Checks of the operating system. Values that the cluster file does not state are compared within the node's group."""
 
 from pytest_gpucluster.suites.os.checks import (
+    devices,
     disks,
     hardware,
     mounts,
@@ -11,4 +12,4 @@ from pytest_gpucluster.suites.os.checks import (
     system,
 )
 
-MODULES = (system, hardware, settings, mounts, state, disks, software, network)  # the order of items
+MODULES = (system, hardware, devices, settings, mounts, state, disks, software, network)  # the order of items

@@ -1,0 +1,180 @@
+"""Cards, links and drives on PCIe against the other nodes of the group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from counter_examples import (
+    CONFIGURE,
+    MONITOR,
+    NOT_APPLICABLE,
+    PASSED,
+    WARNING,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
+from os_helpers import failed, not_applicable, passed
+
+from pytest_gpucluster.core.check import Action, Outcome, Verdict
+from pytest_gpucluster.suites.os.checks import devices as checks
+from pytest_gpucluster.suites.os.device_facts import Devices, Drive, Link, PciFunction, usual_devices
+
+NIC = PciFunction("0000:18:00.0", "0200", "15b3:1021", Link(16, 32.0))
+SECOND = PciFunction("0000:18:00.1", "0207", "15b3:1021", Link(16, 32.0))
+GPU = PciFunction("0000:1b:00.0", "0302", "10de:2335", Link(16, 32.0))
+SSDS = tuple(PciFunction(f"0000:0{n}:00.0", "0108", "144d:a80a", Link(4, 16.0)) for n in range(4))
+DRIVES = tuple(Drive(f"nvme{n}", "MZWLJ3T8HBLS", "EPK9CB5Q", "live") for n in range(4))
+NODE = Devices((NIC, SECOND, GPU, *SSDS), DRIVES)
+EMPTY = Devices((NIC,))
+
+
+def without(*addresses: str) -> Devices:
+    return replace(NODE, functions=tuple(it for it in NODE.functions if it.address not in addresses))
+
+
+def changed(function: PciFunction) -> Devices:
+    return Devices(tuple(function if it.address == function.address else it for it in NODE.functions), DRIVES)
+
+
+def judge(
+    check: str, mine: Devices, usual: Devices = NODE, others: int = 3, *, virtual: bool = False
+) -> Verdict:
+    """Judge a node beside others that are alike."""
+    fleet = {"n1": mine, **{f"n{n}": usual for n in range(2, 2 + others)}}
+    known = usual_devices(fleet)
+    if check == "os.pci_devices":
+        return checks.pci_devices(mine, known, virtual)
+    return {"os.pci_links": checks.pci_links, "os.nvme": checks.nvme}[check](mine, known)
+
+
+def test_a_node_like_the_others_passes() -> None:
+    for check in ("os.pci_devices", "os.pci_links", "os.nvme"):
+        passed(judge(check, NODE))
+
+
+def test_a_missing_drive_is_named_by_its_slot() -> None:
+    verdict = judge("os.pci_devices", without("0000:02:00.0"))
+    assert failed(verdict, "NVMe drives") == "3 without 0000:02:00 | 4, as on 3 of 4 nodes"
+    assert verdict.action is Action.CONFIGURE
+
+
+def test_the_functions_of_a_card_are_one_card() -> None:
+    passed(judge("os.pci_devices", without("0000:18:00.1")))
+    failed(judge("os.pci_devices", without("0000:18:00.0", "0000:18:00.1")), "network adapters")
+
+
+def test_a_kind_of_card_that_the_node_lacks_altogether_is_missing() -> None:
+    failed(judge("os.pci_devices", without("0000:1b:00.0")), "GPUs")
+
+
+def test_more_cards_or_another_vendor_are_no_fault() -> None:
+    passed(judge("os.pci_devices", NODE, without("0000:02:00.0")))
+    passed(judge("os.pci_devices", changed(replace(SSDS[2], kind="1e0f:0007"))))
+
+
+def test_fewer_cards_of_a_virtual_machine_are_a_warning() -> None:
+    verdict = judge("os.pci_devices", without("0000:02:00.0"), virtual=True)
+    assert verdict.outcome is Outcome.PASSED
+    assert verdict.advisories[0].part == "NVMe drives"
+
+
+def test_a_node_alone_is_compared_with_none() -> None:
+    for check in ("os.pci_devices", "os.pci_links"):
+        not_applicable(judge(check, NODE, others=0))
+    not_applicable(judge("os.nvme", EMPTY))
+    passed(judge("os.nvme", NODE, others=0))
+
+
+def test_fewer_lanes_and_a_slower_link_than_in_the_same_slot_of_the_others_fail() -> None:
+    verdict = judge("os.pci_links", changed(replace(NIC, link=Link(8, 32.0))))
+    assert failed(verdict, "0000:18:00.0") == (
+        "x8 at 32 GT/s (15b3:1021, network adapters) | x16 at 32 GT/s, as on 3 of 4 nodes"
+    )
+    assert verdict.action is Action.MONITOR
+    failed(judge("os.pci_links", changed(replace(SSDS[0], link=Link(4, 8.0)))), "0000:00:00.0")
+    passed(judge("os.pci_links", NODE, changed(replace(NIC, link=Link(8, 32.0)))))
+
+
+def test_links_of_gpus_of_other_kinds_and_of_no_link_are_not_compared() -> None:
+    passed(judge("os.pci_links", changed(replace(GPU, link=Link(16, 2.5)))))
+    passed(judge("os.pci_links", changed(replace(SSDS[0], kind="1e0f:0007", link=Link(2, 8.0)))))
+    passed(judge("os.pci_links", changed(replace(SSDS[0], link=None))))
+
+
+def test_older_firmware_fails_and_newer_is_a_warning() -> None:
+    old = replace(NODE, drives=(replace(DRIVES[0], firmware="EPK8CB5Q"), *DRIVES[1:]))
+    text = failed(judge("os.nvme", old), "nvme0 (MZWLJ3T8HBLS)")
+    assert text == "EPK8CB5Q | EPK9CB5Q, as on 15 of 16 drives of this model"
+    new = judge("os.nvme", replace(NODE, drives=(replace(DRIVES[0], firmware="EPK9DB5Q"), *DRIVES[1:])), NODE)
+    assert new.outcome is Outcome.FAILED  # of another series: which is newer is not known
+    newer = judge("os.nvme", replace(NODE, drives=(replace(DRIVES[0], firmware="EPK10CB5Q"), *DRIVES[1:])))
+    assert (newer.outcome, len(newer.advisories)) == (Outcome.PASSED, 1)
+
+
+def test_a_dead_controller_fails_and_one_that_connects_again_is_a_warning() -> None:
+    dead = judge("os.nvme", replace(NODE, drives=(replace(DRIVES[0], state="dead"), *DRIVES[1:])))
+    assert failed(dead, "nvme0 (MZWLJ3T8HBLS)") == "state dead | live"
+    assert dead.action is Action.MONITOR
+    again = judge("os.nvme", replace(NODE, drives=(replace(DRIVES[0], state="resetting"), *DRIVES[1:])))
+    assert (again.outcome, len(again.advisories)) == (Outcome.PASSED, 1)
+    passed(judge("os.nvme", replace(NODE, drives=(replace(DRIVES[0], state="", firmware=""), *DRIVES[1:]))))
+
+
+# --- machines that were considered, judged by a person first
+
+LENOVO_NVME = PciFunction("0000:01:00.0", "0108", "c0a9:540a", Link(4, 8.0))
+E810 = PciFunction("0000:a2:00.0", "0200", "8086:159b", Link(8, 16.0))
+SAS = PciFunction("0000:03:00.0", "0107", "1000:00ab", Link(8, 8.0))
+EBS = PciFunction("0000:00:1f.0", "0108", "1d0f:8061", None)
+ENA = PciFunction("0000:00:05.0", "0200", "1d0f:ec20", None)
+EXTRA = PciFunction("0000:c5:00.0", "0200", "15b3:1021", Link(16, 32.0))
+PROCFS = "https://github.com/prometheus/procfs testdata/fixtures.ttar"
+AWS = "https://docs.aws.amazon.com/ebs/latest/userguide/nvme-ebs-volumes.html"
+ABI = "Documentation/ABI/testing/sysfs-bus-pci"
+
+
+def only(*functions: PciFunction) -> Devices:
+    return Devices(functions)
+
+
+def firmware(text: str, state: str = "live", model: str = "MZWLJ3T8HBLS") -> Devices:
+    return replace(NODE, drives=(Drive("nvme0", model, text, state), *DRIVES[1:]))
+
+
+HEALTHY = (
+    ("os.pci_devices", "a server of 2023 among its like", PROCFS, PASSED, lambda: judge("os.pci_devices", only(LENOVO_NVME, E810, SAS), only(LENOVO_NVME, E810, SAS))),
+    ("os.pci_devices", "a drive was replaced by one of another vendor", "RMA", PASSED, lambda: judge("os.pci_devices", changed(replace(SSDS[2], kind="1e0f:0007")))),
+    ("os.pci_devices", "a drive moved to another bay", "hot plug", PASSED, lambda: judge("os.pci_devices", replace(without("0000:02:00.0"), functions=(*without("0000:02:00.0").functions, replace(SSDS[2], address="0000:09:00.0"))))),
+    ("os.pci_devices", "a virtual machine without the volume that others have attached", AWS, WARNING, lambda: judge("os.pci_devices", only(ENA), only(ENA, EBS), virtual=True)),
+    ("os.pci_devices", "an additional card", "login and storage in one node", PASSED, lambda: judge("os.pci_devices", replace(NODE, functions=(*NODE.functions, EXTRA)))),
+    ("os.pci_devices", "the only node", "one node", NOT_APPLICABLE, lambda: judge("os.pci_devices", NODE, others=0)),
+    ("os.pci_links", "a Gen 3 drive in a slot of eight lanes", PROCFS, PASSED, lambda: judge("os.pci_links", only(LENOVO_NVME, SAS), only(LENOVO_NVME, SAS))),
+    ("os.pci_links", "an idle GPU at 2.5 GT/s", "https://docs.nvidia.com/deploy/nvidia-smi/ (PCIe generation of an idle GPU)", PASSED, lambda: judge("os.pci_links", changed(replace(GPU, link=Link(16, 2.5))))),
+    ("os.pci_links", "devices of Nitro have no link", AWS, NOT_APPLICABLE, lambda: judge("os.pci_links", only(ENA, EBS), only(ENA, EBS))),
+    ("os.pci_links", "a card with x16 in a slot of x8, as on all nodes", ABI, PASSED, lambda: judge("os.pci_links", changed(replace(NIC, link=Link(8, 32.0))), changed(replace(NIC, link=Link(8, 32.0))))),
+    ("os.pci_links", "a replaced drive of an older PCIe generation", "RMA", PASSED, lambda: judge("os.pci_links", changed(replace(SSDS[2], kind="144d:a808", link=Link(4, 8.0))))),
+    ("os.nvme", "one model, one firmware", PROCFS, PASSED, lambda: judge("os.nvme", firmware("1B2QEXP7", model="Samsung SSD 970 PRO 512GB"))),
+    ("os.nvme", "a replaced drive of another model", "RMA", PASSED, lambda: judge("os.nvme", firmware("0103", model="KIOXIA KCD81RUG3T84"))),
+    ("os.nvme", "newer firmware than the others", "first node of an update", WARNING, lambda: judge("os.nvme", firmware("EPK10CB5Q"))),
+    ("os.nvme", "a kernel without the file state", "Linux before 4.10", PASSED, lambda: judge("os.nvme", firmware("EPK9CB5Q", ""))),
+    ("os.nvme", "a controller that resets itself", "drivers/nvme/host/core.c: NVME_CTRL_RESETTING", WARNING, lambda: judge("os.nvme", firmware("EPK9CB5Q", "resetting"))),
+    ("os.nvme", "diskless", "no /sys/class/nvme", NOT_APPLICABLE, lambda: judge("os.nvme", EMPTY)),
+)  # fmt: skip
+SICK = (
+    ("os.pci_devices", "a drive fell off the bus", "nvme: Device not ready; removing after probe failure", CONFIGURE, lambda: judge("os.pci_devices", without("0000:02:00.0"))),
+    ("os.pci_devices", "an adapter is missing on bare metal", "lspci", CONFIGURE, lambda: judge("os.pci_devices", without("0000:18:00.0", "0000:18:00.1"))),
+    ("os.pci_links", "an adapter on eight of sixteen lanes", "LnkSta: Width x8 (downgraded)", MONITOR, lambda: judge("os.pci_links", changed(replace(NIC, link=Link(8, 32.0))))),
+    ("os.pci_links", "a drive at half its speed", "LnkSta: Speed 8GT/s (downgraded)", MONITOR, lambda: judge("os.pci_links", changed(replace(SSDS[0], link=Link(4, 8.0))))),
+    ("os.nvme", "a node missed the update of the firmware", "nvme fw-log", CONFIGURE, lambda: judge("os.nvme", firmware("EPK8CB5Q"))),
+    ("os.nvme", "a dead controller", "drivers/nvme/host/core.c: NVME_CTRL_DEAD", MONITOR, lambda: judge("os.nvme", firmware("EPK9CB5Q", "dead"))),
+)  # fmt: skip
+COUNTER_EXAMPLES = tuple(
+    CounterExample(*row, sick=sick) for rows, sick in ((HEALTHY, False), (SICK, True)) for row in rows
+)
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_counter_example(example: CounterExample) -> None:
+    assert_as_expected(example)
