@@ -152,6 +152,10 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"ofed MLNX_OFED_LINUX-23.10-0.5.5.0:\ncontainer_toolkit 1.17.8\nnccl 2.27.3\nend\n",
         b"slurm slurm 23.11.4\npackage rpm slurm-slurmd 23.11.4-1.el9 (none)\nenroot \nofed \ncontainer_toolkit \nnccl \nend\n",
     ),
+    "suites.os.memory_facts.MEMORY_USE": (
+        b"memory 1056000000 700000000 0 0\nfile 199999000 ada /dev/shm/x\nprocess  101000 31337 ada      python3\n"
+        b"tmpfs 9000000\nshm 199999000\nend\n",
+    ),
     "suites.os.device_facts.DEVICES": (
         b"pci 0000:01:00.0 0108 c0a9:540a 4 8.0\npci 0000:c1:00.0 0680 10de:22a3 - -\n"
         b"sys/class/nvme/nvme0/model:CT1000P3PSSD8\nsys/class/nvme/nvme0/state:live\nend\n",

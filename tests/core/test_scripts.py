@@ -111,6 +111,20 @@ zero 0
         "      1       0 Ss    100 root systemd\n     50       1 Z      12 alice sh <defunct>\n     51       1 R   1 alice ps\n",
         "     50       1 Z      12 alice sh <defunct>\nprocesses 3\n",
     ),
+    "suites/os/memory_use.awk": (
+        """Filesystem 1024-blocks Used Available Capacity Mounted on
+none 528000000 9000000 519000000 2% /
+tmpfs 528000000 200000000 328000000 38% /dev/shm
+tmpfs 0 0 0 - /run/credentials/systemd-journald.service
+shm 1000 ada /dev/shm/a b
+  9000     1 root     systemd
+""",
+        """file 1000 ada /dev/shm/a b
+process   9000     1 root     systemd
+tmpfs 9000000
+shm 1000
+""",
+    ),
     "suites/os/devices.awk": (
         """/sys/bus/pci/devices/0000:00:02.1/uevent:PCI_CLASS=60400
 /sys/bus/pci/devices/0000:00:02.1/uevent:PCI_ID=1022:1634

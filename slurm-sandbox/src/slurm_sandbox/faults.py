@@ -489,6 +489,17 @@ def _d_state(node: SimulatedNode, options: Options) -> None:
     )
 
 
+@_fault("files of an ended job fill /dev/shm", gib=256, user="alice")
+def _shm_leftover(node: SimulatedNode, options: Options) -> None:
+    file = int(options["gib"]) * GIB_KB // 8
+    node.shm += [(file, str(options["user"]), f"/dev/shm/torch_31337_{number}") for number in range(8)]
+
+
+@_fault("the page cache fills the memory", harmless=True, gib=900)
+def _page_cache(node: SimulatedNode, options: Options) -> None:
+    node.cached_kb += int(options["gib"]) * GIB_KB
+
+
 @_fault("an idle node has a high load", load="259.10 257.32 249.77")
 def _high_load(node: SimulatedNode, options: Options) -> None:
     node.load = options["load"]

@@ -104,6 +104,7 @@ class SimulatedProcess:
     user: str
     comm: str
     args: str = ""
+    rss_kb: int = 9_800
 
 
 @dataclass
@@ -163,6 +164,8 @@ class SimulatedNode:
     offline_cpus: list[int] = field(default_factory=list)
     governor: str = "performance"
     hugepages: int = 0
+    cached_kb: int = 961_876
+    shm: list[tuple[int, str, str]] = field(default_factory=list)  # files of /dev/shm: kB, owner, path
     kernel: str = ""
     os_release: dict[str, str] = field(default_factory=dict)
     sysctls: dict[str, str] = field(default_factory=dict)

@@ -32,6 +32,7 @@ _HOST_TOOLS = (
         "date",
         "df",
         "dpkg-query",
+        "find",
         "getent",
         "grep",
         "head",
@@ -529,9 +530,10 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
             for m in node.mounts
         ),
         "processes": _lines(
-            "\t".join(map(str, (p.pid, p.ppid, p.stat, p.etimes, p.user, p.comm, p.args or p.comm)))
+            "\t".join(map(str, (p.pid, p.ppid, p.stat, p.etimes, p.user, p.comm, p.args or p.comm, p.rss_kb)))
             for p in node.processes
         ),
+        "shm": _lines(f"shm {size} {user} {path}" for size, user, path in node.shm),
         **({} if node.systemd else {"systemd-gone": "\n"}),
         **({"away": _lines(node.away)} if node.away else {}),
         **(
@@ -712,23 +714,26 @@ _NVRM_PROPRIETARY = _NVRM.replace("Open Kernel Module for {machine}", "{machine}
 
 def _meminfo(node: SimulatedNode) -> str:
     total = node.mem_total_kb
+    shm = sum(size for size, _, _ in node.shm)
+    reserved = node.hugepages * 2048
+    used = int(total * 0.03) + shm + reserved
     rows = {
         "MemTotal": total,
-        "MemFree": int(total * 0.96),
-        "MemAvailable": int(total * 0.97),
+        "MemFree": max(0, total - used - node.cached_kb),
+        "MemAvailable": max(0, total - used),
         "Buffers": 12784,
-        "Cached": 961876,
+        "Cached": node.cached_kb + shm,
         "SwapCached": 0,
         "SwapTotal": 0,
         "SwapFree": 0,
         "Dirty": 18544,
-        "Shmem": 7368,
+        "Shmem": 7368 + shm,
         "Slab": 158684,
         "Committed_AS": 315468,
     }
     lines = [f"{name + ':':<16}{kb:>10} kB" for name, kb in rows.items()]
     lines += [f"{name + ':':<16}{node.hugepages:>10}" for name in ("HugePages_Total", "HugePages_Free")]
-    return _lines([*lines, f"{'Hugepagesize:':<16}{2048:>10} kB"])
+    return _lines([*lines, f"{'Hugepagesize:':<16}{2048:>10} kB", f"{'Hugetlb:':<16}{reserved:>10} kB"])
 
 
 def _lines(lines: Iterable[str]) -> str:

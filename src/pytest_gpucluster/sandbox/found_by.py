@@ -55,6 +55,8 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "shared_storage": ("os.shared_storage",),
     "zombie": ("os.zombies",),
     "d_state": ("os.dstate",),
+    "shm_leftover": ("os.memory_in_use",),
+    "page_cache": ("os.memory_in_use",),
     "high_load": ("os.load",),
     "mce": ("os.kernel_log",),
     "file_server_back": ("os.kernel_log",),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import statistics
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Verdict, check, revised
 from pytest_gpucluster.core.errors import NotApplicable
 from pytest_gpucluster.core.fault_rules import Situation, unless_unsettled
 from pytest_gpucluster.core.metric_direction import NEITHER
-from pytest_gpucluster.core.units import format_duration
+from pytest_gpucluster.core.units import format_duration, format_size
 from pytest_gpucluster.kit.node.peers import alike
 from pytest_gpucluster.suites.os.checks import disks
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.core.probe import Answer
     from pytest_gpucluster.suites.os.facts import Load
+    from pytest_gpucluster.suites.os.memory_facts import MemoryUse
     from pytest_gpucluster.suites.os.software_facts import TimeSync
 
 MAX_CLOCK_OFFSET = 1.0  # seconds against the time source
@@ -42,6 +45,47 @@ def load(load: Load, online_cpus: int, max_load: float, uptime_if_known: float |
         measured = f"{load.one:g} over 1 minute on {online_cpus} CPUs"
         found = Finding("load", measured, f"at most {max_load * online_cpus:g}")
         yield from unless_unsettled(Situation(uptime_if_known).why_not_yet(), iter((found,)))
+
+
+USUAL_NODES = 3  # of which most decide what an idle node uses
+# of the memory, beyond what most nodes use: slabs of file systems and daemons differ by less between idle nodes
+MEMORY_SHARE, MEMORY_BYTES = 0.05, 8 << 30
+ALONE_SHARE = 0.25  # a warning where there are no nodes to compare with
+_SHOWN = 3  # users of memory that a finding names
+
+
+@check(
+    "os.memory_in_use",
+    cause="files in /dev/shm or processes are left of ended jobs, or a daemon leaks memory",
+    hint="ls -lR /dev/shm; ps -eo rss,pid,user,args --sort=-rss | head; squeue -w NODE; remove the files, end the processes; smem or "
+    "slabtop if neither explains it",
+    action=Action.MONITOR,
+)
+def memory_in_use(memory_use: MemoryUse, all_used: Mapping[str, int] = MappingProxyType({})) -> Judgement:
+    """An idle node uses at most 5% of its memory (at least 8 GiB) more than the median of its group; alone, 25% is a warning.
+
+    Page cache, reserved huge pages, the cache of ZFS and tmpfs are not in use; files in /dev/shm are. all_used: bytes of each node.
+    """
+    used, total = memory_use.used, memory_use.total
+    yield Metric("memory_in_use", used / 2**30, "GiB")
+    measured = f"{format_size(used)} of {format_size(total)} in use{_users(memory_use)}"
+    if len(all_used) < USUAL_NODES:
+        if used > ALONE_SHARE * total:
+            yield Advisory("memory", measured, f"at most {format_size(ALONE_SHARE * total)} on an idle node")
+        return
+    usual = statistics.median_low(all_used.values())
+    most = usual + max(MEMORY_SHARE * total, MEMORY_BYTES)
+    if used > most:
+        yield Finding(
+            "memory", measured, f"at most {format_size(most)} (median of its group: {format_size(usual)})"
+        )
+
+
+def _users(use: MemoryUse) -> str:
+    """Return what uses the memory, as far as the node could tell."""
+    names = [f"/dev/shm {format_size(use.shm)}"] if use.shm else []
+    names += [f"{format_size(one.size)} {one}" for one in (*use.files[:_SHOWN], *use.processes[:_SHOWN])]
+    return f": {', '.join(names)}" if names else ""
 
 
 # Bits of /proc/sys/kernel/tainted that stand for a fault (Documentation/admin-guide/tainted-kernels.rst). NVIDIA's
