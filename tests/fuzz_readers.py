@@ -152,6 +152,10 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"ofed MLNX_OFED_LINUX-23.10-0.5.5.0:\ncontainer_toolkit 1.17.8\nnccl 2.27.3\nend\n",
         b"slurm slurm 23.11.4\npackage rpm slurm-slurmd 23.11.4-1.el9 (none)\nenroot \nofed \ncontainer_toolkit \nnccl \nend\n",
     ),
+    "suites.os.crash_facts.CRASHES": (
+        b"file 1704708000.25 /sys/fs/pstore/dmesg-efi-1\nreboot   system boot  5.15.0-91-generi Mon Jan  8 10:00:00 2024   still\n"
+        b"reboot   system boot  5.15.0-91-generi Fri Dec  1 09:00:00 2023 - Mon\nend\n",
+    ),
     "suites.os.memory_facts.MEMORY_USE": (
         b"memory 1056000000 700000000 0 0\nfile 199999000 ada /dev/shm/x\nprocess  101000 31337 ada      python3\n"
         b"tmpfs 9000000\nshm 199999000\nend\n",

@@ -212,7 +212,7 @@ def test_what_is_harmless_changes_no_outcome(run: Run, kind: str) -> None:
     assert run.differences(run.node_of[kind]) == {}, run.text[-2000:]
 
 
-@pytest.mark.parametrize("kind", ["throttled_once", "file_server_slow"])
+@pytest.mark.parametrize("kind", ["throttled_once", "file_server_slow", "crashed_once"])
 def test_what_a_second_reading_no_longer_shows_is_a_warning(run: Run, kind: str) -> None:
     assert FOUND_BY[kind][0] in run.warned.get(run.node_of[kind], set()), run.text[-2000:]
     assert not any(FOUND_BY[kind][0] in run.warned.get(node, set()) for node in run.healthy)

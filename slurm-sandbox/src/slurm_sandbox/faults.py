@@ -587,6 +587,20 @@ def _disk_error_over(node: SimulatedNode, options: Options) -> None:
     )
 
 
+@_fault("the kernel crashed five days ago, and the node booted again", harmless=True)
+def _crashed_once(node: SimulatedNode, options: Options) -> None:
+    node.crash_files.append((5 * 86_400, "/var/crash/127.0.0.1-2026-01-09-16:16:49/vmcore"))
+    node.uptime = 5 * 86_400.0 - 300
+    node.clean_shutdown = False
+
+
+@_fault("the kernel crashes every other day")
+def _crashes(node: SimulatedNode, options: Options) -> None:
+    node.crash_files += [
+        (days * 86_400, f"/var/lib/systemd/pstore/{1_767_000_000 - days}/001/dmesg.txt") for days in (1, 3, 5)
+    ]
+
+
 @_fault("a DIMM corrects errors all the time", count=32_767)
 def _corrected_memory_errors(node: SimulatedNode, options: Options) -> None:
     node.kernel_log.append(

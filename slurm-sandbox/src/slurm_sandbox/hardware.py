@@ -166,6 +166,8 @@ class SimulatedNode:
     hugepages: int = 0
     cached_kb: int = 961_876
     shm: list[tuple[int, str, str]] = field(default_factory=list)  # files of /dev/shm: kB, owner, path
+    crash_files: list[tuple[float, str]] = field(default_factory=list)  # seconds before now, path
+    clean_shutdown: bool = True
     kernel: str = ""
     os_release: dict[str, str] = field(default_factory=dict)
     sysctls: dict[str, str] = field(default_factory=dict)

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import stat
 import sys
+import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ _HOST_TOOLS = (
         "head",
         "hostname",
         "ip",
+        "last",
         "ls",
         "lscpu",
         "mount",
@@ -533,6 +535,8 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
             "\t".join(map(str, (p.pid, p.ppid, p.stat, p.etimes, p.user, p.comm, p.args or p.comm, p.rss_kb)))
             for p in node.processes
         ),
+        **({"crashes": _crashes(node)} if node.crash_files else {}),
+        "wtmp": _wtmp(node),
         "shm": _lines(f"shm {size} {user} {path}" for size, user, path in node.shm),
         **({} if node.systemd else {"systemd-gone": "\n"}),
         **({"away": _lines(node.away)} if node.away else {}),
@@ -577,6 +581,27 @@ Last offset     : -0.000001234 seconds
 RMS offset      : 0.000023456 seconds
 Leap status     : Normal
 """
+
+
+def _crashes(node: SimulatedNode) -> str:
+    """Return the files that a crash left, as `find -printf 'file %T@ %p'` lists them."""
+    now = time.time()
+    return _lines(f"file {now - before:.10f} {path}" for before, path in node.crash_files)
+
+
+def _wtmp(node: SimulatedNode) -> str:
+    """Return the boots and shutdowns of `last -x -F`, the newest first; the last boot is as long ago as the uptime."""
+    # a fixed time: all healthy nodes have the same files, and only faults change them
+    booted = int(time.time() - node.uptime) if not node.clean_shutdown else 1_700_000_000
+    layout = "%a %b %e %H:%M:%S %Y"
+    boot = time.strftime(layout, time.gmtime(booted))
+    down, before = (time.strftime(layout, time.gmtime(booted - ago)) for ago in (300, 8_640_000))
+    kernel = node.kernel[:16]
+    rows = [f"reboot   system boot  {kernel:<16} {boot}   still running"]
+    if node.clean_shutdown:
+        rows.append(f"shutdown system down  {kernel:<16} {down} - {boot}  (00:05)")
+    rows.append(f"reboot   system boot  {kernel:<16} {before} - {down} (99+23:55)")
+    return _lines([*rows, "", "wtmp begins Wed Aug 13 10:00:00 2025"])
 
 
 def _lscpu(node: SimulatedNode) -> str:

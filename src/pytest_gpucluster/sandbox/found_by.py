@@ -68,6 +68,8 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "hung_task": ("os.kernel_log", "os.dstate"),
     "array_rebuilt": ("os.kernel_log",),
     "array_degraded": ("os.kernel_log",),
+    "crashed_once": ("os.crashes",),
+    "crashes": ("os.crashes",),
     "drive_missing": ("os.pci_devices",),
     "drive_replaced": ("os.pci_devices",),
     "drive_firmware": ("os.nvme",),

@@ -11,7 +11,7 @@ from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, peer_probed, probed
-from pytest_gpucluster.suites.os import checks, device_facts, limits, memory_facts
+from pytest_gpucluster.suites.os import checks, crash_facts, device_facts, limits, memory_facts
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import network_facts as os_names
 from pytest_gpucluster.suites.os import software_facts as os_software
@@ -66,6 +66,7 @@ all_limits = fleet_probed(basics.LIMITS, checks.settings.limits_of_group)
 mounts = probed(basics.MOUNTS)
 all_writable = fleet_probed(basics.MOUNTS, checks.mounts.writable_of_all)
 scratches = fleet_probed(basics.MOUNTS, checks.mounts.ScratchMounts.of_all)
+crashes = probed(crash_facts.CRASHES)
 memory_use = probed(memory_facts.MEMORY_USE)
 all_used = peer_probed(memory_facts.MEMORY_USE, lambda found: {node: one.used for node, one in found.items()})
 devices = probed(device_facts.DEVICES)

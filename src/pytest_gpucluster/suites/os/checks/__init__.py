@@ -1,6 +1,7 @@
 """Checks of the operating system. Values that the cluster file does not state are compared within the node's group."""
 
 from pytest_gpucluster.suites.os.checks import (
+    crashes,
     devices,
     disks,
     hardware,
@@ -12,4 +13,15 @@ from pytest_gpucluster.suites.os.checks import (
     system,
 )
 
-MODULES = (system, hardware, devices, settings, mounts, state, disks, software, network)  # the order of items
+MODULES = (
+    system,
+    hardware,
+    devices,
+    settings,
+    mounts,
+    state,
+    crashes,
+    disks,
+    software,
+    network,
+)  # the order of items

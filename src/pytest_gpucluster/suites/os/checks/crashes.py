@@ -1,0 +1,49 @@
+"""Crashes of the kernel before the present boot."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, check
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.suites.os.crash_facts import Crashes
+    from pytest_gpucluster.suites.os.facts import Clock
+
+DAY = 86400.0
+SHOWN_DAYS = 30  # older events are history
+REPEATED, WITHIN_DAYS = 3, 7
+
+
+@check(
+    "os.crashes",
+    cause="the kernel crashed (memory, a driver, the power), or the node was reset; each left a record",
+    hint="read the end of the record, or vmcore-dmesg.txt beside it; ipmitool sel list; journalctl -b -1 -n 100; remove records that were read",
+    action=Action.MONITOR,
+)
+def crashes(crashes: Crashes, clock: Clock) -> Judgement:
+    """The kernel left fewer than three records of crashes in 7 days; one in 30 days, or a boot that no shutdown preceded, is a warning.
+
+    Nothing here proves that the node is faulty now: no node is drained for a crash in the past.
+    """
+    recent = [one for one in crashes.records if one.time > clock.time - SHOWN_DAYS * DAY]
+    often = [one for one in recent if one.time > clock.time - WITHIN_DAYS * DAY]
+    if len(often) >= REPEATED:
+        times = ", ".join(_date(one.time) for one in often[-REPEATED:])
+        yield Finding(
+            "kernel",
+            f"{len(often)} records of crashes in {WITHIN_DAYS} days, at {times}: {often[-1].path}",
+            f"fewer than {REPEATED}",
+        )
+    elif recent:
+        measured = f"a record of a crash at {_date(recent[-1].time)}: {recent[-1].path}"
+        yield Advisory("kernel", measured, f"none in {SHOWN_DAYS} days")
+    resets = [one for one in crashes.unclean if one > clock.time - SHOWN_DAYS * DAY]
+    if resets:
+        measured = f"the boot at {_date(resets[-1])} followed no shutdown"
+        yield Advisory("boot", measured, f"a shutdown before each boot in {SHOWN_DAYS} days")
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
