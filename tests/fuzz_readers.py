@@ -141,6 +141,9 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"data 1234 5678 4096 90 99 rw /var/lib/enroot\ncache 99 199 4096 0 0 ro /x\n",
     ),
     "kit.container.enroot.NAMES": (b"pyxis_12_nccl\npyxis_7.0\n",),
+    "kit.gpu.libraries": (
+        b"\tlibcuda.so.1 (libc6,x86-64) => /lib/libcuda.so.1\nbad\n/lib/libcuda.so.1\ngrep: /lib/x.so: Is a directory\nend\n",
+    ),
     "kit.gpu.fabric_manager": (b"state active\nversion Fabric Manager version is : 580.82.07\n",),
     "suites.nccl.environment_facts": (
         b"env NCCL_PROTO=LL\nfile /root/.nccl.conf\n\nfile /etc/nccl.conf\n| # of the image\n| NCCL_DEBUG=INFO\n| export X=1\n\n"

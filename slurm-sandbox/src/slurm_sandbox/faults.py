@@ -354,6 +354,11 @@ def _driver_drift(node: SimulatedNode, options: Options) -> None:
         _set(gpu, driver_version=options["version"])
 
 
+@_fault("a library of the driver is empty", library="libnvidia-ptxjitcompiler.so.1")
+def _library_empty(node: SimulatedNode, options: Options) -> None:
+    node.empty_libraries.append(str(options["library"]))
+
+
 @_fault("nvidia-fabricmanager restarts again and again")
 def _fabric_manager_dead(node: SimulatedNode, options: Options) -> None:
     _require(node.spec.nvswitch, "NVSwitch", node)

@@ -166,6 +166,7 @@ class SimulatedNode:
     hugepages: int = 0
     cached_kb: int = 961_876
     shm: list[tuple[int, str, str]] = field(default_factory=list)  # files of /dev/shm: kB, owner, path
+    empty_libraries: list[str] = field(default_factory=list)  # names of files
     crash_files: list[tuple[float, str]] = field(default_factory=list)  # seconds before now, path
     clean_shutdown: bool = True
     kernel: str = ""

@@ -537,6 +537,12 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
         ),
         **({"crashes": _crashes(node)} if node.crash_files else {}),
         "wtmp": _wtmp(node),
+        "ldconfig-p": _lines(
+            [
+                f"{len(_LIBRARIES)} libs found in cache `/etc/ld.so.cache'",
+                *(f"\t{name} (libc6,x86-64) => {_LIBRARY}/{name}" for name in _LIBRARIES),
+            ]
+        ),
         "shm": _lines(f"shm {size} {user} {path}" for size, user, path in node.shm),
         **({} if node.systemd else {"systemd-gone": "\n"}),
         **({"away": _lines(node.away)} if node.away else {}),
@@ -723,10 +729,21 @@ def _overlay(node: SimulatedNode) -> dict[str, str]:
         contents["/etc/nccl.conf"] = _lines(node.nccl_conf)
     for name, value in node.sysctls.items():
         contents[f"/proc/sys/{name.replace('.', '/')}"] = f"{value}\n"
+    for name in _LIBRARIES:
+        contents[f"{_LIBRARY}/{name}"] = "" if name in node.empty_libraries else "\x7fELF\n"
     for module in node.modules:
         contents[f"/sys/module/{module}/initstate"] = "live\n"
     return contents | _hca_files(node) | _pci_files(node)
 
+
+_LIBRARY = "/usr/lib/x86_64-linux-gnu"
+_LIBRARIES = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libnvidia-ptxjitcompiler.so.1",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-opencl.so.1",
+)
 
 _NVRM = """\
 NVRM version: NVIDIA UNIX Open Kernel Module for {machine}  {driver}  Release Build  (buildd@)

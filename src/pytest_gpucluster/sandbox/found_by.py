@@ -32,6 +32,7 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "duplicate_uuid": ("gpu.uuids",),
     "vbios_drift": ("gpu.vbios",),
     "driver_drift": ("gpu.driver",),
+    "library_empty": ("gpu.libraries",),
     "fabric_manager_dead": ("gpu.fabric_manager",),
     "fabric_manager_elsewhere": ("gpu.fabric_manager",),
     "fabric_state": ("gpu.fabric_state",),

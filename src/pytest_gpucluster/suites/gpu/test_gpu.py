@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.gpu import fabric_manager as fabric_manager_probe
+from pytest_gpucluster.kit.gpu import libraries as gpu_libraries
 from pytest_gpucluster.kit.gpu import nvidia_smi, xid_check
 from pytest_gpucluster.kit.node import kernel_log as kernel_log_probe
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, peer_probed, probed
@@ -28,6 +29,7 @@ nvlink_counters = probed(nvidia_smi.NVLINK_ERRORS)
 connections = probed(nvidia_smi.TOPOLOGY)
 peer_access = probed(nvidia_smi.P2P)
 files = probed(nvidia_smi.DEVICE_FILES)
+libraries = probed(gpu_libraries.LIBRARIES)
 fabric_service = probed(fabric_manager_probe.FABRIC_MANAGER)
 kernel_log = probed(lambda cluster: kernel_log_probe.kernel_log_of(cluster.known))
 info = fact(lambda node: node.info)

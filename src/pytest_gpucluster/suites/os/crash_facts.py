@@ -57,13 +57,13 @@ def read_crashes(answer: Answer) -> Crashes:
 
 def _distinct(found: list[CrashRecord]) -> tuple[CrashRecord, ...]:
     """Return the first record of each crash."""
-    kept: list[CrashRecord] = []
+    distinct: list[CrashRecord] = []
     latest = 0.0
     for record in sorted(found, key=lambda one: one.time):
-        if not kept or record.time - latest > ONE_CRASH:
-            kept.append(record)
+        if not distinct or record.time - latest > ONE_CRASH:
+            distinct.append(record)
         latest = record.time
-    return tuple(kept)
+    return tuple(distinct)
 
 
 def _unclean(ends: list[tuple[str, ...]]) -> tuple[float, ...]:

@@ -11,6 +11,7 @@ from pytest_gpucluster.config.profile_files import MEMORY_TOLERANCE
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import (
     Action,
+    Advisory,
     Finding,
     Judgement,
     Metric,
@@ -22,6 +23,7 @@ from pytest_gpucluster.core.check import (
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, owners
 from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.kit.gpu.libraries import stem_of
 from pytest_gpucluster.kit.gpu.nvidia_smi import HANG, NO_ANSWER, REQUIRES_RESET, Gpu, Gpus
 from pytest_gpucluster.suites.gpu import readings
 from pytest_gpucluster.suites.gpu.missing_gpus import HINT, RESET_HINT
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import GpuProfile
+    from pytest_gpucluster.kit.gpu.libraries import Libraries
 
 # NVIDIA delivers graphics cards with ECC off (nvidia-smi(1), "ECC Mode")
 _GRAPHICS = re.compile(r"\b(GeForce|RTX|Quadro|TITAN)\b")
@@ -383,3 +386,26 @@ def ecc_mode(gpus: Gpus, gpu_profile: GpuProfile) -> Judgement:
         raise NotApplicable("graphics cards are delivered with ECC off, and the profile does not state `ecc`")
     else:
         yield from readings.judge_switch(gpus, "ecc", gpu_profile, what="ECC")
+
+
+# what each program that uses CUDA loads; others serve graphics or video, or are of an earlier driver
+_REQUIRED = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
+
+
+@check(
+    "gpu.libraries",
+    cause="a container runtime or an aborted installation left empty files, or the driver was removed or upgraded in part",
+    hint="ls -lL of the file; reinstall the driver's libraries of the version in /proc/driver/nvidia/version; ldconfig",
+    action=Action.CONFIGURE,
+    show="ls -lL PART; head -c 4 PART",
+)
+def libraries(libraries: Libraries) -> Judgement:
+    """Every library of NVIDIA that the loader's cache names for 64 bits is an ELF file; so is a file of the ones that CUDA requires.
+
+    Other broken files beside them, as an earlier driver leaves them, are a warning.
+    """
+    for path, problem in sorted(libraries.bad.items()):
+        named = libraries.cached.get(path)
+        required = stem_of(path) in _REQUIRED and not libraries.replaced(path)
+        deviation = Finding if named or (named is None and required) else Advisory
+        yield deviation(path, problem, "an ELF file")
