@@ -812,6 +812,11 @@ def _ib_firmware(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).firmware = options["version"]
 
 
+@_fault("an InfiniBand port is not in the partition of the cluster", hca="mlx5_2")
+def _ib_partition(node: SimulatedNode, options: Options) -> None:
+    _hca(node, options).pkeys = ("0x7fff",)
+
+
 @_fault("an InfiniBand port has a smaller MTU", hca="mlx5_0", mtu=2048)
 def _ib_mtu(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).mtu = int(options["mtu"])

@@ -65,6 +65,7 @@ class SimulatedHca:
     path: str = ""
     bridge: bool = False  # to NVSwitches
     width: int = 16  # lanes
+    pkeys: tuple[str, ...] = ("0xffff", "0x8001")
 
 
 @dataclass

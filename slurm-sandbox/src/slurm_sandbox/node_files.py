@@ -471,6 +471,7 @@ def _hca_files(node: SimulatedNode) -> dict[str, str]:
             f"/sys/class/net/{hca.interface}/operstate": "up" if hca.state.endswith("ACTIVE") else "down",
         }
         contents |= {f"{port}/counters/{name}": str(count) for name, count in hca.counters.items()}
+        contents |= {f"{port}/pkeys/{index}": key for index, key in enumerate((*hca.pkeys, "0x0000"))}
         contents |= {f"{top}/device/vpd": "SMDL=SW_MNG"} if hca.bridge else {}
     for gpu in node.gpus:
         path = gpu_path(gpu)

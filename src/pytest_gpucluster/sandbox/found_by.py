@@ -100,6 +100,7 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "ib_errors": ("fabric.counters",),
     "ib_flaps": ("fabric.counters",),
     "ib_firmware": ("fabric.firmware",),
+    "ib_partition": ("fabric.pkeys",),
     "ib_mtu": ("fabric.mtu",),
     "ib_link_layer": ("fabric.link_layer",),
     "acs_on": ("fabric.acs",),

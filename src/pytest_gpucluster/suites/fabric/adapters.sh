@@ -11,7 +11,7 @@ u=
 for g in $(ls $b 2>/dev/null); do
   case $g in *:*) echo gpu $(readlink -f $b/$g); u=known ;; esac
 done
-f='' t=''
+f='' t='' k=''
 for a in $(ls $d 2>/dev/null); do
   l=$(readlink -f $d/$a/device)
   echo path $a $l
@@ -26,6 +26,7 @@ for a in $(ls $d 2>/dev/null); do
     # the adapter is a virtual function of another one of this host
     [ ! -e $d/$a/device/physfn ] || v=virtual
     echo port $a $p $v
+    [ -n "$v" ] || for n in @PKEYS@; do k="$k $d/$a/ports/$p/pkeys/$n"; done
     set --
     for n in @OF_DEVICE@; do set -- "$@" $d/$a/$n; done
     for n in @OF_PORT@; do set -- "$@" $d/$a/ports/$p/$n; done
@@ -36,6 +37,8 @@ for a in $(ls $d 2>/dev/null); do
     done
   done
 done
+# the keys of partitions; $keys is empty in the second reading
+[ -z "$k" ] || [ -z "${keys?}" ] || grep -svH '^0x0000$' $k
 ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:
 [ -z "$f" ] || [ -n "$t" ] && [ -n "$u" ] || { echo topology; timeout -k 5 20 nvidia-smi topo -m 2>/dev/null; }
 echo end

@@ -128,6 +128,24 @@ def rate_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[float]]:
     return {name: norm(pairs) for name, pairs in votes.items()}
 
 
+def pkeys_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[int, ...]]]:
+    """Return {place of a port: norm of its partition keys on the nodes where it is ACTIVE}."""
+    votes: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for node, adapters in facts.items():
+        for port in _with_keys(adapters):
+            votes.setdefault(port.location, []).append((node, port.pkeys))
+    return {name: norm(pairs) for name, pairs in votes.items()}
+
+
+def _with_keys(adapters: Adapters) -> list[Port]:
+    """Return the ports to which a subnet manager has given partition keys; a port that is down has those of its last boot."""
+    return [
+        port
+        for port in usable(adapters)
+        if port.link_layer == "InfiniBand" and port.state == "ACTIVE" and port.pkeys
+    ]
+
+
 # --- adapters and ports ------------------------------------------------------------------------------------------
 
 
@@ -359,6 +377,50 @@ def firmware(
             yield from firmware_majority.get(board, Norm[str]()).judge(
                 f"{device} ({board})", port.firmware, worse=differs
             )
+
+
+@check(
+    "fabric.pkeys",
+    cause="the subnet manager has the port in other partitions than that of the other nodes, or as a limited member",
+    hint="grep . /sys/class/infiniband/*/ports/*/pkeys/* | grep -v 0x0000; smpquery pkeys with the LID; add the port's GUID to "
+    "partitions.conf of opensm, or to the partition in UFM",
+    action=Action.CONFIGURE,
+    setting="fabric.pkeys",
+    show="grep -v 0x0000 /sys/class/infiniband/*/ports/*/pkeys/*",
+)
+@_networked
+def pkeys(
+    network: Profile,
+    adapters: Adapters,
+    fabric_config: FabricConfig,
+    pkeys_majority: Mapping[str, Norm[tuple[int, ...]]],
+) -> Judgement:
+    """An active InfiniBand port has the stated partition keys, or those of the same port on most nodes; more are no fault.
+
+    Full membership (0x8001) includes limited membership (0x0001); two limited members of a partition cannot exchange packets.
+    """
+    ports = _with_keys(adapters)
+    if not ports:
+        raise NotApplicable("no active InfiniBand port has partition keys")
+    stated = tuple(int(key, 16) for key in fabric_config.pkeys)
+    for port in ports:
+        part = f"{port} ({port.address})" if port.address else str(port)
+        if not stated:
+            usual = pkeys_majority.get(port.location, Norm())
+            yield from usual.judge(part, port.pkeys, worse=_lacks, shown=_shown_keys)
+        elif _lacks(port.pkeys, stated):
+            yield Finding(part, _shown_keys(port.pkeys), _shown_keys(stated))
+
+
+FULL_MEMBER = 0x8000
+
+
+def _lacks(mine: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
+    return any(key not in mine and key | FULL_MEMBER not in mine for key in theirs)
+
+
+def _shown_keys(keys: tuple[int, ...]) -> str:
+    return " ".join(f"0x{key:04x}" for key in keys)
 
 
 @check(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,14 @@ _OF_DEVICE = ("fw_ver", "hca_type", "board_id", "sys_image_guid")
 _NETDEV = "gid_attrs/ndevs/0"  # the network interface of the port
 _OF_PORT = ("state", "phys_state", "rate", "link_layer", _NETDEV, *(f"counters/{name}" for name in COUNTERS))
 
-_ADAPTERS = script(__package__, "adapters.sh", OF_DEVICE=" ".join(_OF_DEVICE), OF_PORT=" ".join(_OF_PORT))
+_PKEYS = 32  # entries of the table that are read; a subnet manager fills it from the first on
+_ADAPTERS = script(
+    __package__,
+    "adapters.sh",
+    OF_DEVICE=" ".join(_OF_DEVICE),
+    OF_PORT=" ".join(_OF_PORT),
+    PKEYS=" ".join(map(str, range(_PKEYS))),
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,7 @@ class Port:
     function whose physical adapter is in this host too. `path`: PCI addresses from the root port to the adapter, () if
     unknown. `representor`: it stands for a function of the adapter's own switch (switchdev mode), not for a cable.
     `bridge`: it is wired to NVSwitches. `card`: the system image GUID, which the functions of one card share; None if unknown.
+    `pkeys`: its partition keys with the bit of full membership (0x8000), sorted; () if unknown.
     """
 
     device: str
@@ -71,6 +80,7 @@ class Port:
     representor: bool = False
     bridge: bool = False
     card: str | None = None
+    pkeys: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         """The name of the part: mlx5_0 port 1."""
@@ -127,7 +137,11 @@ def parse_adapters(answer: Answer) -> Adapters:
     bridges = marked | _many_functions(ports)
     gpus = {pci_path(line.split()[1]) for line in lines if re.match(r"gpu \S", line)} - {()}
     in_order = tuple(sorted(gpus, key=lambda path: path[-1]))
-    ports = [replace(port, bridge=port.device in bridges) for port in ports]
+    keys = _keys(answer.out)
+    ports = [
+        replace(port, bridge=port.device in bridges, pkeys=tuple(sorted(keys[port.device, port.number])))
+        for port in ports
+    ]
     if "topology" in lines and (near := _near(answer.out.partition("\ntopology\n")[2])):
         ports = [replace(port, path=near.get(port.device, ())) for port in ports]
         in_order = tuple(path for name, path in near.items() if re.fullmatch(r"GPU\d+", name))
@@ -137,6 +151,16 @@ def parse_adapters(answer: Answer) -> Adapters:
         in_order,
         product[1].strip() if product else "",
     )
+
+
+def _keys(text: str) -> defaultdict[tuple[str, int], set[int]]:
+    """Return {(adapter, port): partition keys}."""
+    found: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    for device, port, key in re.findall(
+        r"infiniband/([^/\s]+)/ports/(\d+)/pkeys/\d+:0x([0-9a-fA-F]{4})$", text, re.MULTILINE
+    ):
+        found[device, int(port)].add(int(key, 16))
+    return found
 
 
 def _near(text: str) -> dict[str, tuple[str, ...]]:
@@ -388,12 +412,14 @@ def parse_acs(answer: Answer) -> Acs:
     )
 
 
-ADAPTERS = Probe("network adapters", _ADAPTERS, parse_adapters, by_hand="ibstat; ls /sys/class/infiniband")
+ADAPTERS = Probe(
+    "network adapters", f"keys=read; {_ADAPTERS}", parse_adapters, by_hand="ibstat; ls /sys/class/infiniband"
+)
 # The same command late in the run; the different text avoids the channel's cache
 ADAPTERS_LATER = replace(
     ADAPTERS,
     name="network adapters, later",
-    command=f"{_ADAPTERS}; : later",
+    command=f"keys=; {_ADAPTERS}; : later",
     by_hand="grep . /sys/class/infiniband/*/ports/*/counters/*",
 )
 PEER_MEMORY = Probe(

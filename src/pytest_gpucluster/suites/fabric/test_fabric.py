@@ -37,6 +37,7 @@ acs_state = probed(infiniband.ACS)
 fabric_service = probed(fabric_manager_probe.FABRIC_MANAGER)
 active_majority = peer_probed(infiniband.ADAPTERS, fabric.active_majority)
 rate_majority = peer_probed(infiniband.ADAPTERS, fabric.rate_majority)
+pkeys_majority = peer_probed(infiniband.ADAPTERS, fabric.pkeys_majority)
 firmware_majority = peer_probed(infiniband.ADAPTERS, fabric.firmware_majority)
 fabric_config = fact(lambda cluster: cluster.fabric)
 
