@@ -25,6 +25,7 @@ from os_helpers import ALONE, CPUS, GIB, NONE, peers
 
 from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.node.kernel_log import KernelLog
 from pytest_gpucluster.kit.node.os_config import MountConfig, OsConfig
 from pytest_gpucluster.kit.node.peers import Peers, norm
 from pytest_gpucluster.suites.os import facts, software_facts
@@ -38,6 +39,7 @@ from pytest_gpucluster.suites.os.checks import (
     state,
     system,
 )
+from pytest_gpucluster.suites.os.checks.kernel_log import kernel_log_start
 from pytest_gpucluster.suites.os.facts import Clock, Cpus, Load, MemoryInfo, read_cpus, read_mounts
 from pytest_gpucluster.suites.os.network_facts import Naming, Network, NetworkInterface, ReachabilityResult
 from pytest_gpucluster.suites.os.software_facts import (
@@ -104,6 +106,10 @@ def memory(
     return hardware.memory(
         info, profile, most, smaller, own, found.of(group, "dimms"), parts.get("cmdline", "")
     )
+
+
+def log_start(since: float | None) -> Verdict:
+    return kernel_log_start(KernelLog("dmesg", 900, since, None))
 
 
 def lscpu(online: str, off: str = "", threads: int = 2, numa: str = "0-111", more: str = "") -> Cpus:
@@ -483,6 +489,10 @@ HEALTHY: tuple[Row, ...] = (
     ("os.drift", "alike", "cluster file", PASSED, lambda: software.drift({"c": CommandOutput("a", 0)}, {"c": peers(CommandOutput("a", 0), CommandOutput("a", 0))})),
     ("os.drift", "no command stated", "cluster file", NOT_APPLICABLE, lambda: software.drift({}, {})),
     ("os.drift", "the only node", "one node", NOT_APPLICABLE, lambda: software.drift({"c": CommandOutput("a", 0)}, {"c": ALONE})),
+    ("os.kernel_log_start", "a log since boot", "dmesg", PASSED, lambda: log_start(0.0)),
+    ("os.kernel_log_start", "a virtual machine whose first line has a later time", "kvm-clock", PASSED, lambda: log_start(2.5)),
+    ("os.kernel_log_start", "up for a year: the ring buffer is full", "CONFIG_LOG_BUF_SHIFT", NOT_CHECKED, lambda: log_start(31_000_000.0)),
+    ("os.kernel_log_start", "a kernel that writes no times", "printk.time=0", NOT_CHECKED, lambda: log_start(None)),
     # --- network
     ("os.name_resolution", "/etc/hosts names its InfiniBand address, DNS its Ethernet", "nsswitch: files dns", PASSED, lambda: named("10.1.0.9", "10.0.0.9", ("10.0.0.9", "10.1.0.9"))),
     ("os.name_resolution", "IPv6 first", "getent hosts", PASSED, lambda: named("2001:db8::9", "10.0.0.9", ("10.0.0.9", "2001:db8::9"))),
@@ -562,6 +572,7 @@ SICK: tuple[Row, ...] = (
     ("os.zombies", "a daemon does not reap", "ps", MONITOR, lambda: zombies("7 3 Z 900 root sh")),
     ("os.dstate", "a process hangs in a dead mount for two hours", "no switch between samples", MONITOR, lambda: ps(*["@40 80 1 D 7200 ada dd"] * 3)),
     ("os.dstate", "its switch count is not readable", "hidepid", MONITOR, lambda: ps(*["81 1 D 7200 ada dd"] * 3)),
+    ("os.kernel_log_start", "a flood of lines hid the boot", "AER", NOT_CHECKED, lambda: log_start(86_400.0)),
     ("os.packages", "not installed", "dpkg", CONFIGURE, lambda: software.packages({"a": ""}, {"a": ""})),
     ("os.services", "inactive, without a socket", "systemctl", CONFIGURE, lambda: services(read_services("inactive", "inactive"))),
     ("os.services", "failed, its socket listens", "systemctl", CONFIGURE, lambda: services(read_services("failed", "active"))),

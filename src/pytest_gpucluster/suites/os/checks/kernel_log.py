@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.known_lines import known
+from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.kit.gpu.xid_check import explains
 from pytest_gpucluster.kit.node.log_rules import INJECTED, LEFT, RECOVERED, STALL
 
@@ -99,6 +100,29 @@ def kernel_log(
             yield from _known(_part(event, kernel_log), measured, entry)
         else:
             yield from _judged(event, measured, kernel_log, stalls)
+
+
+@check(
+    "os.kernel_log_start",
+    cause="the ring buffer of the kernel is full and has lost its first lines, or a person cleared it (dmesg -C)",
+    hint="journalctl -k -b has earlier lines where the journal is persistent; log_buf_len=16M on the kernel command line; look for what "
+    "floods the log",
+    action=Action.MONITOR,
+)
+def kernel_log_start(kernel_log: KernelLog) -> Judgement:
+    """The kernel log begins with the boot; otherwise the lines that it has lost are not checked, which fails no node."""
+    since = kernel_log.since
+    if since is None:
+        raise NotAvailable(
+            "the lines of the kernel log have no times: whether it begins with the boot is not known"
+        )
+    if since > FIRST_MINUTE:
+        lost = format_duration(since)
+        raise NotAvailable(
+            f"the kernel log ({kernel_log.source}) begins {lost} after boot, at {kernel_log.when(since)}: os.kernel_log and gpu.xid "
+            "did not see earlier lines"
+        )
+    yield Metric("kernel_log_since", since, "s after boot", detail=True)
 
 
 def _known(part: str, measured: str, entry: KnownLine) -> Iterator[Finding | Advisory]:

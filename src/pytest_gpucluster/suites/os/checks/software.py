@@ -61,6 +61,7 @@ def dstate(processes: Processes) -> Judgement:
 
 
 kernel_log = kernel_log_check.kernel_log  # its place in the order of items
+kernel_log_start = kernel_log_check.kernel_log_start
 
 _HANGS = (
     "no answer|timed out"  # a bus that refuses is not systemd: it may be restarted, or not be installed here
