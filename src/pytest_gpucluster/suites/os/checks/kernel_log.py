@@ -105,7 +105,7 @@ def kernel_log(
 @check(
     "os.kernel_log_start",
     cause="the ring buffer of the kernel is full and has lost its first lines, or a person cleared it (dmesg -C)",
-    hint="journalctl -k -b has earlier lines where the journal is persistent; log_buf_len=16M on the kernel command line; look for what "
+    hint="journalctl -k -b has earlier lines where the journal is persistent; log_buf_len=16M on the kernel command line; search for what "
     "floods the log",
     action=Action.MONITOR,
 )
@@ -119,8 +119,8 @@ def kernel_log_start(kernel_log: KernelLog) -> Judgement:
     if since > FIRST_MINUTE:
         lost = format_duration(since)
         raise NotAvailable(
-            f"the kernel log ({kernel_log.source}) begins {lost} after boot, at {kernel_log.when(since)}: os.kernel_log and gpu.xid "
-            "did not see earlier lines"
+            f"the kernel log ({kernel_log.source}) begins {lost} after boot ({kernel_log.when(since)}); earlier lines are lost to "
+            "os.kernel_log and gpu.xid"
         )
     yield Metric("kernel_log_since", since, "s after boot", detail=True)
 
