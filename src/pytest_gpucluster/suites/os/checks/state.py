@@ -60,6 +60,7 @@ _SHOWN = 3  # users of memory that a finding names
     hint="ls -lR /dev/shm; ps -eo rss,pid,user,args --sort=-rss | head; squeue -w NODE; remove the files, end the processes; smem or "
     "slabtop if neither explains it",
     action=Action.MONITOR,
+    of_job=True,
 )
 def memory_in_use(memory_use: MemoryUse, all_used: Mapping[str, int] = MappingProxyType({})) -> Judgement:
     """An idle node uses at most 5% of its memory (at least 8 GiB) more than the median of its group; alone, 25% is a warning.
