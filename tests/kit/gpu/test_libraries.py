@@ -96,7 +96,7 @@ NEW = {
     f"{LIB}/libnvidia-ptxjitcompiler.so.1": True,
 }
 EMPTY = "is empty or no ELF file"
-ROWS = (
+ROWS: tuple[tuple[str, str, str, dict[str, bool], dict[str, str], bool], ...] = (
     ("all are good", "ldconfig -p", PASSED, NEW, {}, False),
     ("empty files of an earlier driver beside good ones", EMPTY_140, WARNING, NEW, {f"{LIB}/libcuda.so.418.56": EMPTY, f"{LIB}/libnvidia-ptxjitcompiler.so.418.56": EMPTY}, False),
     ("an empty library that the present driver no longer has", EMPTY_140, WARNING, NEW, {f"{LIB}/libnvidia-fatbinaryloader.so.418.56": EMPTY}, False),
