@@ -359,13 +359,23 @@ NOTHING_OF_THE_KIND = {
     | {
         "acs_on",
         "hca_missing",
+        "hca_width",
         "no_infiniband",
         "no_peermem",
         "other_ports_down",
         "rail_replaced",
         "rails_down",
     }
-    | {"ib_down", "ib_rate", "ib_errors", "ib_flaps", "ib_firmware", "ib_mtu", "ib_link_layer"},
+    | {
+        "ib_down",
+        "ib_rate",
+        "ib_errors",
+        "ib_flaps",
+        "ib_firmware",
+        "ib_mtu",
+        "ib_link_layer",
+        "ib_partition",
+    },
     "v100": NO_ROWS
     | {"ecc_aggregate_sram", "fabric_manager_dead", "fabric_manager_elsewhere", "fabric_registering"}
     | {"fabric_state", "mig_on", "topology"},
