@@ -165,7 +165,8 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     ),
     "suites.os.device_facts.DEVICES": (
         b"pci 0000:01:00.0 0108 c0a9:540a 4 8.0\npci 0000:c1:00.0 0680 10de:22a3 - -\n"
-        b"sys/class/nvme/nvme0/model:CT1000P3PSSD8\nsys/class/nvme/nvme0/state:live\nend\n",
+        b"sys/class/nvme/nvme0/model:CT1000P3PSSD8\nsys/class/nvme/nvme0/state:live\n"
+        b"md md0 : active raid1 sdb1[1](F) sda1[0]\nmd       1046528 blocks super 1.2 [2/1] [U_]\nend\n",
     ),
     "suites.fabric.facts.ADAPTERS": (
         b"uptime 12.5 100\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/fw_ver:28.39.1002\n"

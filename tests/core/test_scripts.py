@@ -126,7 +126,8 @@ shm 1000
 """,
     ),
     "suites/os/devices.awk": (
-        """/sys/bus/pci/devices/0000:00:02.1/uevent:PCI_CLASS=60400
+        """/proc/mdstat:md0 : active raid1 sdb1[1] sda1[0]
+/sys/bus/pci/devices/0000:00:02.1/uevent:PCI_CLASS=60400
 /sys/bus/pci/devices/0000:00:02.1/uevent:PCI_ID=1022:1634
 /sys/bus/pci/devices/0000:01:00.0/uevent:DRIVER=nvme
 /sys/bus/pci/devices/0000:01:00.0/uevent:PCI_CLASS=10802
@@ -137,7 +138,8 @@ shm 1000
 /sys/bus/pci/devices/0000:c1:00.0/uevent:PCI_ID=1002:74A1
 /sys/class/nvme/nvme0/model:CT1000P3PSSD8
 """,
-        """pci 0000:01:00.0 0108 c0a9:540a 4 8.0
+        """md md0 : active raid1 sdb1[1] sda1[0]
+pci 0000:01:00.0 0108 c0a9:540a 4 8.0
 sys/class/nvme/nvme0/model:CT1000P3PSSD8
 pci 0000:c1:00.0 1200 1002:74a1 - -
 """,

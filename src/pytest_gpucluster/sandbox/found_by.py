@@ -68,7 +68,7 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "hung_task_over": ("os.kernel_log",),
     "hung_task": ("os.kernel_log", "os.dstate"),
     "array_rebuilt": ("os.kernel_log",),
-    "array_degraded": ("os.kernel_log",),
+    "array_degraded": ("os.kernel_log", "os.raid"),
     "crashed_once": ("os.crashes",),
     "crashes": ("os.crashes",),
     "drive_missing": ("os.pci_devices",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,10 @@ from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import Norm, decides, norm
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
+from pytest_gpucluster.kit.node.kernel_state import KernelState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 GPUS = ("GPUs", "accelerators")
 # by class, then by base class; an adapter for InfiniBand or Ethernet has another class in the other mode
@@ -79,10 +80,16 @@ class Drive:
 
 @dataclass(frozen=True)
 class Devices:
-    """The cards and drives of a node, without virtual functions."""
+    """The cards and drives of a node, without virtual functions.
+
+    arrays: the names of its md arrays. degraded: {array that lacks a member: its state}; rebuilding: arrays that recover now.
+    """
 
     functions: tuple[PciFunction, ...]
     drives: tuple[Drive, ...] = ()
+    arrays: tuple[str, ...] = ()
+    degraded: Mapping[str, str] = field(default_factory=dict)
+    rebuilding: frozenset[str] = frozenset()
 
     @cached_property
     def cards(self) -> dict[str, str]:
@@ -139,7 +146,25 @@ def read_devices(answer: Answer) -> Devices:
     functions = tuple(_function(line) for line in lines if line.startswith("pci "))
     if not functions:
         raise NotAvailable(f"/sys/bus/pci/devices: no card or drive: {last_line(answer.err) or 'no message'}")
-    return Devices(functions, tuple(_drives(lines)))
+    raid = tuple(line[3:] for line in lines if line.startswith("md "))
+    names = tuple(match[1] for line in raid if (match := re.match(r"(md\S+) : ", line)))
+    return Devices(
+        functions,
+        tuple(_drives(lines)),
+        names,
+        KernelState(lines={"md": raid}).degraded,
+        frozenset(_rebuilding(raid)),
+    )
+
+
+def _rebuilding(raid: Iterable[str]) -> Iterator[str]:
+    """Yield the arrays of /proc/mdstat to which a member is being added."""
+    name = ""
+    for line in raid:
+        if match := re.match(r"(md\S+) : ", line):
+            name = match[1]
+        elif re.search(r"\b(recovery|reshape) *=", line):
+            yield name
 
 
 def _function(line: str) -> PciFunction:

@@ -1,5 +1,6 @@
 # Of `grep -H . FILES`: `pci ADDRESS CLASS ID WIDTH SPEED` of storage, network, display, accelerators and NVSwitches;
 # lines of NVMe controllers from "sys" on (a path may have a prefix). Classes are those of `lspci -n`; the kernel omits a leading 0.
+i = index($0, "proc/mdstat:") { print "md", substr($0, i + 12); next }
 i = index($0, "sys/class/nvme/") { print substr($0, i); next }
 i = index($0, "sys/bus/pci/devices/") {
   split(substr($0, i + 20), part, "/")

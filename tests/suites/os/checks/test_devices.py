@@ -18,8 +18,16 @@ from counter_examples import (
 from os_helpers import failed, not_applicable, passed
 
 from pytest_gpucluster.core.check import Action, Outcome, Verdict
+from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.suites.os.checks import devices as checks
-from pytest_gpucluster.suites.os.device_facts import Devices, Drive, Link, PciFunction, usual_devices
+from pytest_gpucluster.suites.os.device_facts import (
+    Devices,
+    Drive,
+    Link,
+    PciFunction,
+    read_devices,
+    usual_devices,
+)
 
 NIC = PciFunction("0000:18:00.0", "0200", "15b3:1021", Link(16, 32.0))
 SECOND = PciFunction("0000:18:00.1", "0207", "15b3:1021", Link(16, 32.0))
@@ -143,6 +151,14 @@ def firmware(text: str, state: str = "live", model: str = "MZWLJ3T8HBLS") -> Dev
     return replace(NODE, drives=(Drive("nvme0", model, text, state), *DRIVES[1:]))
 
 
+def raid(*lines: str) -> Verdict:
+    """Judge a node with these lines in /proc/mdstat."""
+    text = "".join(f"md {line}\n" for line in ("Personalities : [raid1]", *lines, "unused devices: <none>"))
+    return checks.raid(
+        read_devices(Answer("n1", 0, f"pci 0000:01:00.0 0108 c0a9:540a 4 8.0\n{text}end\n".encode()))
+    )
+
+
 HEALTHY = (
     ("os.pci_devices", "a server of 2023 among its like", PROCFS, PASSED, lambda: judge("os.pci_devices", only(LENOVO_NVME, E810, SAS), only(LENOVO_NVME, E810, SAS))),
     ("os.pci_devices", "a drive was replaced by one of another vendor", "RMA", PASSED, lambda: judge("os.pci_devices", changed(replace(SSDS[2], kind="1e0f:0007")))),
@@ -160,6 +176,11 @@ HEALTHY = (
     ("os.nvme", "newer firmware than the others", "first node of an update", WARNING, lambda: judge("os.nvme", firmware("EPK10CB5Q"))),
     ("os.nvme", "a kernel without the file state", "Linux before 4.10", PASSED, lambda: judge("os.nvme", firmware("EPK9CB5Q", ""))),
     ("os.nvme", "a controller that resets itself", "drivers/nvme/host/core.c: NVME_CTRL_RESETTING", WARNING, lambda: judge("os.nvme", firmware("EPK9CB5Q", "resetting"))),
+    ("os.raid", "four disks in RAID 5", "md(4)", PASSED, lambda: raid("md0 : active raid5 nvme4n1[4] nvme3n1[2] nvme2n1[1] nvme1n1[0]", "  29300000000 blocks super 1.2 level 5, 512k chunk, algorithm 2 [4/4] [UUUU]")),
+    ("os.raid", "RAID 0 of scratch", "md(4)", PASSED, lambda: raid("md127 : active raid0 nvme1n1[1] nvme0n1[0]", "  7501212672 blocks super 1.2 512k chunks")),
+    ("os.raid", "the monthly check", "mdcheck", PASSED, lambda: raid("md1 : active raid1 sdb1[1] sda1[0]", "  1046528 blocks super 1.2 [2/2] [UU]", "  [==>....]  check = 12.6% (37043392/292945152) finish=127.5min speed=33440K/sec")),
+    ("os.raid", "the replaced disk is rebuilt", "https://docs.kernel.org/admin-guide/md.html", WARNING, lambda: raid("md0 : active raid1 sdc1[2] sda1[0]", "  1046528 blocks super 1.2 [2/1] [U_]", "  [=>....]  recovery = 12.6% (37043392/292945152) finish=127.5min speed=33440K/sec")),
+    ("os.raid", "no array", "Personalities :", NOT_APPLICABLE, raid),
     ("os.nvme", "diskless", "no /sys/class/nvme", NOT_APPLICABLE, lambda: judge("os.nvme", EMPTY)),
 )  # fmt: skip
 SICK = (
@@ -168,6 +189,8 @@ SICK = (
     ("os.pci_links", "an adapter on eight of sixteen lanes", "LnkSta: Width x8 (downgraded)", MONITOR, lambda: judge("os.pci_links", changed(replace(NIC, link=Link(8, 32.0))))),
     ("os.pci_links", "a drive at half its speed", "LnkSta: Speed 8GT/s (downgraded)", MONITOR, lambda: judge("os.pci_links", changed(replace(SSDS[0], link=Link(4, 8.0))))),
     ("os.nvme", "a node missed the update of the firmware", "nvme fw-log", CONFIGURE, lambda: judge("os.nvme", firmware("EPK8CB5Q"))),
+    ("os.raid", "a disk failed", "md(4)", MONITOR, lambda: raid("md0 : active raid5 nvme3n1[2](F) nvme2n1[1] nvme1n1[0]", "  29300000000 blocks level 5, 512k chunk, algorithm 2 [3/2] [UU_]")),
+    ("os.raid", "a disk was missing at boot", "mdadm --assemble --run", MONITOR, lambda: raid("md1 : active raid1 sda1[0]", "  1046528 blocks super 1.2 [2/1] [U_]")),
     ("os.nvme", "a dead controller", "drivers/nvme/host/core.c: NVME_CTRL_DEAD", MONITOR, lambda: judge("os.nvme", firmware("EPK9CB5Q", "dead"))),
 )  # fmt: skip
 COUNTER_EXAMPLES = tuple(

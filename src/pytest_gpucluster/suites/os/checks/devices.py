@@ -86,3 +86,19 @@ def nvme(devices: Devices, usual_devices: UsualDevices) -> Judgement:
         if drive.firmware:
             usual = usual_devices.firmware.get(drive.model, Norm())
             yield from usual.judge(part, drive.firmware, worse=older, harmless="newer than on other drives")
+
+
+@check(
+    "os.raid",
+    cause="a disk of a software array failed or was missing at boot",
+    hint="cat /proc/mdstat; mdadm --detail; smartctl -a of the disk; mdadm --manage with --add after its replacement",
+    action=Action.MONITOR,
+    show="cat /proc/mdstat",
+)
+def raid(devices: Devices) -> Judgement:
+    """No md array lacks a member; one that is being rebuilt is a warning."""
+    if not devices.arrays:
+        raise NotApplicable("the node has no md array")
+    for name, state in devices.degraded.items():
+        deviation = Advisory if name in devices.rebuilding else Finding
+        yield deviation(name, state, "all members in use")
