@@ -34,6 +34,11 @@ TEXTS = {
     "--burnin-time": "burnin_time",
     "--burnin-resume": "burnin_resume",
     "--drain-max": "drain_max",
+    "--campaign": "campaign",
+    "--campaign-time": "campaign_time",
+    "--campaign-window": "campaign_window",
+    "--campaign-poll": "campaign_poll",
+    "--untested-for": "untested_for",
 }
 
 

@@ -28,10 +28,9 @@ def session(*covered: tuple[str, str]) -> Any:
     waiver = dict.fromkeys(covered, WAIVER)
     cluster = SimpleNamespace(
         waiver=lambda check, node: waiver.get((check, node)),
-        simulated=False,
         slurm=SimpleNamespace(conf=None),
     )
-    return SimpleNamespace(cluster=cluster, inventory={}, slurm=None)
+    return SimpleNamespace(cluster=cluster, inventory={}, slurm=None, simulated=False)
 
 
 CONFIG: Any = SimpleNamespace(option=SimpleNamespace(cluster="prod", profile=None, set=[]))

@@ -340,6 +340,7 @@ class Sandbox:
             cpus=cpus or spec.cpus.count,
             sockets=1 if cpus else spec.cpus.sockets,
             memory=assignment.memory_mib or spec.memory_mib,
+            simulated=state.gpus == "simulated",
         )
         files = assignment.devices or (
             isolation.prepare(state.nodes, state.gpus_per_node, node_sshd.find_module())

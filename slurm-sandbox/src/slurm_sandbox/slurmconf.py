@@ -39,7 +39,7 @@ SMALL_PARTITION = Partition("debug", max_minutes=30, default_minutes=5, max_node
 
 @dataclass(frozen=True)
 class NodeResources:
-    """The nodes as configured in Slurm. `memory` in MiB."""
+    """The nodes as configured in Slurm. `memory` in MiB. `simulated`: their tools show a model; a feature of the nodes says so."""
 
     nodes: tuple[str, ...]
     gpus_per_node: int
@@ -47,8 +47,10 @@ class NodeResources:
     cpus: int
     sockets: int
     memory: int
+    simulated: bool = False
 
 
+SIMULATED = "simulated_hardware"  # software under test can see that no figure is real
 _NOT_ISOLATED = {
     "ProctrackType": "proctrack/linuxproc",
     "TaskPlugin": "task/none",
@@ -109,6 +111,7 @@ def slurm_conf(
     settings = "".join(f"{key}={value}\n" for key, value in (isolation or _NOT_ISOLATED).items())
     prolog_line = f"TaskProlog={layout.etc}/task_prolog\n" if task_prolog else ""
     names = hostlist.fold(resources.nodes)
+    feature = f" Feature={SIMULATED}" if resources.simulated else ""
     gres = f" Gres=gpu:{resources.gpu_type}:{resources.gpus_per_node}" if resources.gpus_per_node else ""
     return f"""\
 ClusterName=sandbox
@@ -145,7 +148,7 @@ HealthCheckProgram={layout.etc}/health_check
 HealthCheckInterval={HEALTH_CHECK_INTERVAL}
 {prolog_line}NodeName={names} {addresses.nodes} CPUs={resources.cpus} \
 Sockets={resources.sockets} CoresPerSocket={resources.cpus // resources.sockets} ThreadsPerCore=1 \
-RealMemory={resources.memory}{gres} State=UNKNOWN
+RealMemory={resources.memory}{gres}{feature} State=UNKNOWN
 {_partition(PARTITION, " Default=YES")}\
 {_partition(SMALL_PARTITION)}\
 """

@@ -149,7 +149,7 @@ def run_gate(
         slow=channel.slow,
         notes=[shared.problem] if shared.problem else [],
         seconds=time.monotonic() - begun,
-        simulated=cluster.simulated,
+        simulated=session.simulated,
         proofs=_proofs(checks, session, node),
         fresh={"known": len(known), "run": len(channel.answers) - len(known)},
     )

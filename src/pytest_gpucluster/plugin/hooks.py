@@ -91,7 +91,7 @@ class Hooks:
         log.write(
             "start",
             cluster=session.cluster.name,
-            simulated=session.cluster.simulated,
+            simulated=session.simulated,
             arguments=redact.words(map(str, self.config.invocation_params.args)),
             slurm=session.slurm.version if session.slurm else None,
             **about(self.config, session),
@@ -409,7 +409,7 @@ class Hooks:
         if self.log is None or not runs_tests(self.config.option):
             return
         session = self.session
-        label = " (SIMULATED)" if session.cluster.simulated else ""
+        label = " (SIMULATED)" if session.simulated else ""
         terminalreporter.section(f"cluster {session.cluster.name}{label}")
         lines: Iterable[str] = summary(session, self.log.model, verbose=self.config.get_verbosity() > 0)
         if terminalreporter.isatty:  # a file is searched by whole lines

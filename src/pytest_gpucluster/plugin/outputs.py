@@ -352,7 +352,7 @@ def header(session: ClusterSession, without_section: Sequence[str] = ()) -> list
     """Return what is under test, and what is not. `without_section`: suites that the cluster file has no section for."""
     plan = session.plan
     slurm = ", real Slurm" if session.slurm is not None else ""
-    label = f"SIMULATED hardware{slurm}; " if session.cluster.simulated else ""
+    label = f"SIMULATED hardware{slurm}; " if session.simulated else ""
     lines = [
         *session.notes,
         f"cluster: {session.cluster.name}: {label}{len(plan.judged)} of {len(plan.selected)} nodes",

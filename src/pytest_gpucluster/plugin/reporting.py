@@ -356,7 +356,7 @@ def named_from_here(report: pytest.TestReport, config: pytest.Config) -> pytest.
 
 
 def _simulated(session: ClusterSession) -> list[str]:
-    return ["note:         SIMULATED hardware (sandbox)"] if session.cluster.simulated else []
+    return ["note:         SIMULATED hardware (sandbox)"] if session.simulated else []
 
 
 def _address(item: pytest.Item) -> str:
@@ -418,7 +418,7 @@ def properties(plainly: dict[str, Any], session: ClusterSession) -> list[tuple[s
         read_result(plainly),
         state=info.state if info is not None else "",
         reason=info.reason or "" if info is not None else "",
-        simulated=session.cluster.simulated,
+        simulated=session.simulated,
     )
     return [(clean(name), clean(value)) for name, value in found]
 

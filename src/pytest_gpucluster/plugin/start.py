@@ -266,7 +266,7 @@ def of_run(session: ClusterSession, log: EventLog | None) -> list[tuple[str, str
     if log is None:
         return []
     cluster = session.cluster
-    found = junit.run_properties(log.run, cluster.name, session.plan.selected, simulated=cluster.simulated)
+    found = junit.run_properties(log.run, cluster.name, session.plan.selected, simulated=session.simulated)
     found += junit.shell_property(session.shell)
     return [(name, clean(value)) for name, value in found]
 

@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.plan import Kind, Plan, Problem
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.registry import Suite
     from pytest_gpucluster.kit.suite_work import Contradiction
     from pytest_gpucluster.suite import AnyProbe
+
+
+SIMULATED = "simulated_hardware"  # the feature of nodes in slurm-sandbox
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,14 @@ class ClusterSession:
         self.lanes: Lanes = (plan.testable,)
         self.turn_problem = ""  # why the item could not have its nodes
         self.selection: dict[str, Any] | None = None  # the `selection` event, once the items are collected
+
+    @cached_property
+    def simulated(self) -> bool:
+        """Whether any node shows simulated hardware: by its profile, or by the feature that a sandbox gives its nodes."""
+        features = (
+            info.features for node in self.plan.selected if (info := self.inventory.get(node)) is not None
+        )
+        return self.cluster.simulated or any(SIMULATED in found for found in features)
 
     in_worker = False  # of xdist
 
