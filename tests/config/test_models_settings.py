@@ -37,7 +37,9 @@ TEXTS = {
     "--campaign": "campaign",
     "--campaign-time": "campaign_time",
     "--campaign-window": "campaign_window",
+    "--campaign-nice": "campaign_nice",
     "--campaign-poll": "campaign_poll",
+    "--max-nodes-at-once": "max_nodes_at_once",
     "--untested-for": "untested_for",
 }
 
