@@ -1,0 +1,174 @@
+"""When jobs of users start on a full cluster, without and with a campaign that tests its nodes meanwhile.
+
+    python benchmarks/busy_cluster.py 16 --jobs 96 --limit 4
+
+A sandbox gets the same load twice: arrays of jobs of one node and some of several, in waves, more than its nodes can hold. The second time a
+campaign runs beside it. Both schedules are printed, with the delay of each wave; the load counts only if the campaign has judged every node.
+Times are seconds after the first submission. The bound: no job starts later by more than the time limit of one group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stamp import stamp
+from tabulate import tabulate
+
+from pytest_gpucluster.sandbox import Sandbox
+
+TEST = "def test_count(host):\n    assert host.run('nvidia-smi -L | wc -l').stdout.strip() == '8'\n"
+WAVES, PAUSE = 4, 10.0  # seconds between two waves
+SHORTEST, LONGEST = 5.0, 15.0  # seconds of a job
+WIDE = 4  # nodes of a wide job, one in each wave
+GROUP_MINUTES = 2
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of the load: its wave, its nodes and how long it runs."""
+
+    name: str
+    wave: int
+    nodes: int
+    seconds: float
+
+
+def make_load(jobs: int, nodes: int, seed: int) -> list[Job]:
+    """Return the jobs of a load, the same ones for the same seed."""
+    dice = random.Random(seed)
+    made = [
+        Job(f"j{number:03d}", number * WAVES // jobs, 1, dice.uniform(SHORTEST, LONGEST))
+        for number in range(jobs)
+    ]
+    wide = [Job(f"w{wave}", wave, min(WIDE, nodes), SHORTEST) for wave in range(WAVES)]
+    return sorted([*made, *wide], key=lambda job: job.wave)
+
+
+def run_load(sandbox: Sandbox, load: list[Job], folder: Path) -> dict[str, float]:
+    """Submit the load in its waves; return when each job started, in seconds after the first submission."""
+    folder.mkdir()
+    env = {**os.environ, **sandbox.env}
+    begin = time.time()
+    for wave in range(WAVES):
+        time.sleep(max(0.0, begin + wave * PAUSE - time.time()))
+        for job in (job for job in load if job.wave == wave):
+            started = shlex.quote(str(folder / job.name))
+            argv = ("sbatch", f"-N{job.nodes}", "--exclusive", "-t", "1", "-o", "/dev/null", "-J", job.name)
+            wrap = f"--wrap=date +%s.%N >{started}; sleep {job.seconds:.1f}"
+            subprocess.run((*argv, wrap), env=env, check=True, capture_output=True)
+    while len(list(folder.iterdir())) < len(load):
+        time.sleep(0.5)
+    while "j0" in (left := _queue(env)) or "w" in left:
+        time.sleep(0.5)
+    return {path.name: float(path.read_text()) - begin for path in folder.iterdir()}
+
+
+def _queue(env: dict[str, str]) -> str:
+    argv = ("squeue", "-h", "-o", "%j")
+    return subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
+
+
+def start_campaign(sandbox: Sandbox, folder: Path, limit: int) -> subprocess.Popen[bytes]:
+    """Start a campaign over all nodes, with a test of a second."""
+    (folder / "test_site.py").write_text(TEST)
+    options = (f"--cluster={sandbox.cluster_file}", "--campaign=busy", "--history=h.db", "--campaign-poll=5s")
+    more = (
+        f"--max-nodes-at-once={limit}",
+        f"--time={GROUP_MINUTES}m",
+        "--set=slurm.queue_wait=60s",
+        "test_site.py",
+    )
+    with (folder / "campaign.txt").open("wb") as out:
+        return subprocess.Popen((*PYTEST, *options, *more), cwd=folder, stdout=out, stderr=subprocess.STDOUT)
+
+
+def rows(load: list[Job], without: dict[str, float], beside: dict[str, float]) -> list[tuple[object, ...]]:
+    """Return a row for each wave, and one for each wide job."""
+    found: list[tuple[object, ...]] = []
+    for wave in range(WAVES):
+        names = [job.name for job in load if job.wave == wave and job.nodes == 1]
+        found.append((f"wave {wave + 1}, {len(names)} jobs", *_figures(names, without, beside)))
+    wide = [job for job in load if job.nodes > 1]
+    found += [
+        (f"wave {job.wave + 1}, {job.nodes} nodes", *_figures([job.name], without, beside)) for job in wide
+    ]
+    return [*found, ("all", *_figures([job.name for job in load], without, beside))]
+
+
+def _figures(names: list[str], without: dict[str, float], beside: dict[str, float]) -> tuple[float, ...]:
+    delays = [beside[name] - without[name] for name in names]
+    return (
+        *(round(statistics.median(times[name] for name in names), 1) for times in (without, beside)),
+        *(round(max(times[name] for name in names), 1) for times in (without, beside)),
+        round(statistics.median(delays), 1),
+        round(max(delays), 1),
+    )
+
+
+def schedule(title: str, load: list[Job], starts: dict[str, float]) -> None:
+    """Print how many jobs started in each ten seconds."""
+    last = max(starts.values())
+    print(f"{title}: jobs that started in each 10 s")
+    for begin in range(0, int(last) + 1, 10):
+        count = sum(begin <= starts[job.name] < begin + 10 for job in load)
+        print(f"  {begin:4d} s  {count:3d}  {'#' * count}")
+
+
+def main() -> int:
+    """Run the load twice and print both schedules; 1 if a node has no verdict, or the bound does not hold."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("nodes", type=int, nargs="?", default=16)
+    parser.add_argument("--jobs", type=int, default=96, help="jobs of one node (%(default)s)")
+    parser.add_argument("--limit", type=int, default=4, help="--max-nodes-at-once (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    load = make_load(args.jobs, args.nodes, args.seed)
+    with tempfile.TemporaryDirectory(prefix="busy-") as name:
+        folder, sandbox = Path(name), Sandbox(Path(name, "s"))
+        sandbox.up(nodes=args.nodes)
+        try:
+            without = run_load(sandbox, load, folder / "without")
+            with start_campaign(sandbox, folder, args.limit) as campaign:
+                beside = run_load(sandbox, load, folder / "beside")
+                loaded = time.monotonic()
+                status = campaign.wait()
+            after = time.monotonic() - loaded
+            lines = (folder / "campaign.txt").read_text().splitlines()
+        finally:
+            sandbox.down()
+    schedule("without a campaign", load, without)
+    schedule("beside a campaign", load, beside)
+    heads = (
+        "",
+        "median start",
+        "with campaign",
+        "last start",
+        "with campaign",
+        "median delay",
+        "greatest delay",
+    )
+    print(tabulate(rows(load, without, beside), heads, tablefmt="github"))
+    print("\n".join(lines[-3:]))
+    worst = max(beside[job] - without[job] for job in without)
+    print(
+        f"campaign: exit {status}, ended {after:.0f} s after the load; bound of a delay: {60 * GROUP_MINUTES} s"
+    )
+    print(stamp())
+    return int(status != 0 or worst > 60 * GROUP_MINUTES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
