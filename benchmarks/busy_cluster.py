@@ -2,14 +2,15 @@
 
     python benchmarks/busy_cluster.py 16 --jobs 96 --limit 4
 
-A sandbox gets the same load twice: arrays of jobs of one node and some of several, in waves, more than its nodes can hold. The second time a
-campaign runs beside it. Both schedules are printed, with the delay of each wave; the load counts only if the campaign has judged every node.
+A sandbox gets the same load three times: jobs of one node and some of several, in waves, more than its nodes can hold. The second time a
+campaign runs beside it; the third time, without one, shows what differs by chance. The schedules are printed, with the delay of each wave; the load counts only if the campaign has judged every node.
 Times are seconds after the first submission. The bound: no job starts later by more than the time limit of one group.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import shlex
@@ -24,6 +25,7 @@ from pathlib import Path
 from stamp import stamp
 from tabulate import tabulate
 
+from pytest_gpucluster.campaign.store import CampaignStore
 from pytest_gpucluster.sandbox import Sandbox
 
 TEST = "def test_count(host):\n    assert host.run('nvidia-smi -L | wc -l').stdout.strip() == '8'\n"
@@ -93,6 +95,14 @@ def start_campaign(sandbox: Sandbox, folder: Path, limit: int) -> subprocess.Pop
         return subprocess.Popen((*PYTEST, *options, *more), cwd=folder, stdout=out, stderr=subprocess.STDOUT)
 
 
+def tested_by(folder: Path, when: float) -> int:
+    """Return the number of nodes that the campaign had judged at a time."""
+    with contextlib.closing(CampaignStore(folder / "h.db")) as store:
+        (found,) = [store.campaign(*names) for names in store.names()]
+        assert found is not None
+        return len({it.node for it in store.results(found) if it.node and it.ended < when})
+
+
 def rows(load: list[Job], without: dict[str, float], beside: dict[str, float]) -> list[tuple[object, ...]]:
     """Return a row for each wave, and one for each wide job."""
     found: list[tuple[object, ...]] = []
@@ -140,17 +150,24 @@ def main() -> int:
         folder, sandbox = Path(name), Sandbox(Path(name, "s"))
         sandbox.up(nodes=args.nodes)
         try:
+            run_load(
+                sandbox, make_load(args.nodes, args.nodes, args.seed), folder / "warm"
+            )  # the first jobs are slow
             without = run_load(sandbox, load, folder / "without")
             with start_campaign(sandbox, folder, args.limit) as campaign:
+                begin = time.time()
                 beside = run_load(sandbox, load, folder / "beside")
                 loaded = time.monotonic()
                 status = campaign.wait()
             after = time.monotonic() - loaded
             lines = (folder / "campaign.txt").read_text().splitlines()
+            during = tested_by(folder, begin + max(beside.values()))
+            again = run_load(sandbox, load, folder / "again")
         finally:
             sandbox.down()
     schedule("without a campaign", load, without)
     schedule("beside a campaign", load, beside)
+    schedule("without a campaign, again", load, again)
     heads = (
         "",
         "median start",
