@@ -180,9 +180,12 @@ def main() -> int:
     print(tabulate(rows(load, without, beside), heads, tablefmt="github"))
     print("\n".join(lines[-3:]))
     worst = max(beside[job] - without[job] for job in without)
+    by_chance = max(again[job] - without[job] for job in without)
+    print(f"greatest delay of the second load without a campaign: {by_chance:.1f} s")
     print(
-        f"campaign: exit {status}, ended {after:.0f} s after the load; bound of a delay: {60 * GROUP_MINUTES} s"
+        f"campaign: exit {status}; {during} of {args.nodes} nodes were judged before the last job of the load started"
     )
+    print(f"campaign: ended {after:.0f} s after the load; bound of a delay: {60 * GROUP_MINUTES} s")
     print(stamp())
     return int(status != 0 or worst > 60 * GROUP_MINUTES)
 

@@ -57,7 +57,7 @@ def test_a_judged_node_has_its_verdict_and_the_first_failure_as_reason(tmp_path:
         ("n1",),
         item("n1", "error", "gpu.a", "x"),
         item("n1", "failed", "gpu.b", "7"),
-        exit=1,
+        ended=1,
     )
     assert bad.nodes["n1"] == (FAILED, "gpu.b: 7")
 
@@ -101,7 +101,7 @@ def test_what_two_nodes_do_together_fails_both_and_is_a_pair_with_a_problem(tmp_
     (pair,) = found.pairs["nccl"]
     assert (pair.nodes, pair.value, pair.problem) == (both, None, "nccl.whole: rank 3 ended")
     cluster = outcome(
-        tmp_path / "b", ALONE, ("n1",), item("n1", "passed"), item("", "failed", "slurm.ping", "x"), exit=1
+        tmp_path / "b", ALONE, ("n1",), item("n1", "passed"), item("", "failed", "slurm.ping", "x"), ended=1
     )
     assert cluster.nodes == {"n1": (FIT, ""), "": (FAILED, "slurm.ping: x")}
 

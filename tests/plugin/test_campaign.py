@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def config(expression: str, path: str = "") -> Any:
     return SimpleNamespace(
-        option=SimpleNamespace(markexpr=expression, pyargs=False),
+        option=SimpleNamespace(markexpr=expression, pyargs=False, campaign_group=None),
         args=[path or suites_path()],
         invocation_params=SimpleNamespace(dir=Path("/")),
     )

@@ -19,7 +19,7 @@ JUDGED = (FIT, FAILED)
 class Kind:
     """Suites whose groups have the same form. `size` nodes a group; each node with `partners` other nodes, one at a time.
 
-    `expression` is -m of their runs.
+    `expression` is -m of their runs. `larger`: groups of more than two nodes, each node in one that passes.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Kind:
     suites: tuple[str, ...] = ()
     size: int = 1
     partners: int = 0
+    larger: bool = False
 
 
 @dataclass(frozen=True)

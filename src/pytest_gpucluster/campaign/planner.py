@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.campaign.bisection import Bisection, bisect, next_group
 from pytest_gpucluster.campaign.model import FAILED, FIT, JUDGED, NOT_PROVED
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Planner:
         self._last = {result.node: result.ended for result in sorted(view.results, key=lambda it: it.ended)}
         self._place = {node: place for place, node in enumerate(view.campaign.nodes)}
         self._known: dict[tuple[str, str], str] = {}  # node, kind -> verdict
+        self._bisections: dict[str, Bisection] = {}
         self._shares: dict[object, list[str]] = {}
         for node in view.campaign.nodes:
             self._shares.setdefault(view.nodes[node].share, []).append(node)
@@ -59,8 +61,12 @@ class Planner:
         if kind.partners and node in self.view.bad:
             return FAILED
         results = self._by.get((kind.name, node), [])
-        judged = newest_by_partner(results)
         unproved = sum(result.outcome == NOT_PROVED for result in results)
+        if kind.larger:
+            found = self.bisection(kind)
+            state = FAILED if node in found.bad else FIT if node in found.good else OPEN
+            return NOT_PROVED if state == OPEN and unproved >= TRIES else state
+        judged = newest_by_partner(results)
         if not kind.partners:
             return next(iter(judged.values())) if judged else NOT_PROVED if unproved >= TRIES else OPEN
         if len(judged) >= self._needed(node, kind):
@@ -84,7 +90,28 @@ class Planner:
     def _can_go_on(self, node: str) -> bool:
         """Return whether the next kind that is open for a node has a partner for it."""
         kind = next(kind for kind in self.view.campaign.kinds if self.verdict(node, kind) == OPEN)
+        if kind.larger:
+            usable = [node, *self._in_service(node)]
+            return bool(next_group(self.bisection(kind), usable, usable, kind.size))
         return not kind.partners or self._is_single(node) or bool(self._in_service(node))
+
+    def bisection(self, kind: Kind) -> Bisection:
+        """Return what the larger groups of a kind show."""
+        if kind.name not in self._bisections:
+            groups: dict[int, dict[str, Result]] = {}
+            for (name, node), results in self._by.items():
+                for result in results if name == kind.name and node else ():
+                    if result.outcome in JUDGED:
+                        groups.setdefault(result.group, {})[node] = result
+            self._bisections[kind.name] = bisect(
+                [
+                    (first.nodes, frozenset(node for node, it in found.items() if it.outcome == FAILED))
+                    for found in groups.values()
+                    if len(found)
+                    == len((first := next(iter(found.values()))).nodes)  # none was repaired since
+                ]
+            )
+        return self._bisections[kind.name]
 
     def _needed(self, node: str, kind: Kind) -> int:
         """Return with how many others a node must be tested: at least one, as many as there are."""
@@ -143,6 +170,8 @@ class Planner:
             (node for node in usable if self.state(node) != FAILED and self.verdict(node, kind) == OPEN),
             key=self._rank,
         )
+        if kind.larger:
+            return self._larger_group(kind, usable, pending)
         if not kind.partners:
             return tuple(pending[:1])
         for pair in self.view.wanted:
@@ -153,6 +182,19 @@ class Planner:
                 return (node,)
             if partner := self._partner(node, kind, usable, pending):
                 return (node, partner)
+        return ()
+
+    def _larger_group(self, kind: Kind, usable: Sequence[str], pending: Sequence[str]) -> tuple[str, ...]:
+        """Return a larger group of nodes of one share, which all other kinds have acquitted."""
+        pairs = [one for one in self.view.campaign.kinds if not one.larger]
+        for members in self._shares.values():
+            ready = [
+                node
+                for node in members
+                if node in usable and all(self.verdict(node, one) == FIT for one in pairs)
+            ]
+            if found := next_group(self.bisection(kind), ready, pending, kind.size):
+                return found
         return ()
 
     def _partner(self, node: str, kind: Kind, usable: Sequence[str], pending: Sequence[str]) -> str:

@@ -68,7 +68,7 @@ class Summary:
     @property
     def suites(self) -> tuple[str, ...]:
         """The suites of the campaign."""
-        return tuple(suite for kind in self.campaign.kinds for suite in kind.suites)
+        return tuple(suite for kind in self.campaign.kinds for suite in kind.suites if not kind.larger)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the terminal."""
@@ -199,13 +199,20 @@ def summarize(store: CampaignStore, campaign: Campaign, *, now: float) -> Summar
     bad = {node: why for it in judged for node, why in it.bad.items()}
     seen = store.seen_nodes(campaign)
     planner = Planner(View(campaign, results, seen, limit=0, bad=bad))
+    of_larger = {
+        node: why
+        for kind in campaign.kinds
+        if kind.larger
+        for node, why in planner.bisection(kind).bad.items()
+        if why
+    }
     claimed = store.leases(campaign.cluster)
     verdicts = last_verdicts(store, (campaign.cluster, campaign.simulated))
     names = {suite for kind in campaign.kinds for suite in kind.suites}
     rows = []
     for node in campaign.nodes:
         state = planner.state(node)
-        why = _why(results, node, state, bad)
+        why = _why(results, node, state, bad | of_larger)
         if state == OPEN:
             state = UNDER_TEST if node in claimed else WAITING if seen[node].in_service else OUT
             why = seen[node].why or why
@@ -215,7 +222,13 @@ def summarize(store: CampaignStore, campaign: Campaign, *, now: float) -> Summar
         }
         rows.append(NodeRow(node, state, why, len(partners), of_node))
     links = [f"link {one} - {other}" for it in judged for one, other in it.bad_links]
-    problems = (*links, *_of_cluster(results))
+    together = [
+        f"{hostlist.fold(nodes)} fail together, and each of them passes in another group: what they share is at fault"
+        for kind in campaign.kinds
+        if kind.larger
+        for nodes in planner.bisection(kind).together
+    ]
+    problems = (*links, *together, *_of_cluster(results))
     questions = tuple(question for it in judged for question in it.questions)
     return Summary(campaign, now, tuple(rows), problems, questions, tuple(store.groups(campaign)))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.campaign.bisection import LEAST
 from pytest_gpucluster.campaign.campaign import Loop, Rules, oldest_of
 from pytest_gpucluster.campaign.model import Kind
 from pytest_gpucluster.campaign.store import CampaignStore
@@ -201,6 +202,13 @@ def kinds_of(config: pytest.Config, cluster: Cluster) -> tuple[Kind, ...]:
         marks = " or ".join(names)
         both = f"({expression}) and ({marks})" if expression else marks
         found.append(Kind("-".join(names), both, names, size=2, partners=number))
+    if (size := config.option.campaign_group) is not None:
+        if size < LEAST or not of_pairs:
+            why = f"must be at least {LEAST}" if of_pairs else "no suite of this run tests nodes together"
+            raise ConfigError(f"--campaign-group={size}: {why}")
+        pairs = found[-1]  # the suites whose nodes have most partners
+        name = f"{pairs.name} by {size}"
+        found.append(Kind(name, pairs.expression, pairs.suites, size=size, partners=size - 1, larger=True))
     return tuple(found)
 
 

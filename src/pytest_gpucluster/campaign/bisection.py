@@ -1,0 +1,73 @@
+"""Which node of larger groups is at fault, if pairs show nothing: groups of halves with nodes that passed. Pure.
+
+A group that passes acquits its nodes. A group that fails has as candidates its nodes that no group has acquitted; half of them are tested
+next, together with acquitted nodes, until one is left. If none is left, only these nodes together fail: what they share is at
+fault, like a spine switch or the trunk between two NVSwitches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+LEAST = 3  # nodes: two are a pair
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """`good`: acquitted nodes; `bad`: {node: why}; `together`: groups that fail although each node passes in another one.
+
+    `candidates`: for each group that failed and is not explained, the nodes one of which is at fault.
+    """
+
+    good: frozenset[str]
+    bad: dict[str, str]
+    together: tuple[tuple[str, ...], ...]
+    candidates: tuple[tuple[str, ...], ...]
+
+
+def bisect(groups: Sequence[tuple[tuple[str, ...], frozenset[str]]]) -> Bisection:
+    """Return what groups show: of each its nodes, and those of them that failed."""
+    good = frozenset(
+        node for nodes, failed in groups for node in nodes if node not in failed and len(failed) < len(nodes)
+    )
+    bad = {
+        node: "" for nodes, failed in groups if len(failed) < len(nodes) for node in failed
+    }  # the run named it
+    whole = [nodes for nodes, failed in groups if len(failed) == len(nodes)]
+    for nodes in whole:
+        left = [node for node in nodes if node not in good]
+        if len(left) == 1:
+            bad.setdefault(
+                left[0], f"a group of {len(nodes)} nodes fails with it, whose other nodes pass without it"
+            )
+    unexplained = [nodes for nodes in whole if not bad.keys() & set(nodes)]
+    candidates = [tuple(node for node in nodes if node not in good) for nodes in unexplained]
+    return Bisection(
+        good - bad.keys(),
+        bad,
+        tuple(nodes for nodes, left in zip(unexplained, candidates, strict=True) if not left),
+        tuple(sorted((left for left in candidates if left), key=len)),
+    )
+
+
+def next_group(
+    found: Bisection, usable: Sequence[str], pending: Collection[str], size: int
+) -> tuple[str, ...]:
+    """Return the nodes to test together next, at most `size`; () if too few are usable, or nothing is pending."""
+    smaller: set[str] = set()
+    for left in found.candidates:
+        rest = [node for node in left if node not in smaller]  # what the smaller group leaves to be tested
+        chosen = rest[: (len(left) + 1) // 2]
+        half = [node for node in chosen if node in usable]
+        filling = [node for node in usable if node in found.good][: size - len(half)]
+        if half and len(half) + len(filling) >= LEAST and len(half) < len(left):
+            return (*half, *filling)
+        smaller |= set(left)
+    suspected = {node for left in found.candidates for node in left}
+    fresh = [node for node in usable if node in pending and node not in suspected][:size]
+    filling = [node for node in usable if node in found.good][: size - len(fresh)]
+    return (*fresh, *filling) if fresh and len(fresh) + len(filling) >= LEAST else ()
