@@ -10,13 +10,13 @@ NODES = tuple(f"n{number}" for number in range(16))
 Groups = list[tuple[tuple[str, ...], frozenset[str]]]
 
 
-def drive(bad: set[str], size: int, most: int = 40) -> tuple[Bisection, Groups]:
+def drive(bad: set[str], size: int, names: tuple[str, ...] = NODES) -> tuple[Bisection, Groups]:
     """Test groups until nothing is pending; a group fails as a whole if it has a bad node."""
     groups: Groups = []
-    for _ in range(most):
+    for _ in range(60):
         found = bisect(groups)
-        pending = [node for node in NODES if node not in found.good and node not in found.bad]
-        chosen = next_group(found, [node for node in NODES if node not in found.bad], pending, size)
+        pending = [node for node in names if node not in found.good and node not in found.bad]
+        chosen = next_group(found, [node for node in names if node not in found.bad], pending, size)
         if not chosen:
             return found, groups
         assert LEAST <= len(chosen) <= size
@@ -32,6 +32,14 @@ def test_one_bad_node_is_named_and_no_other(bad: str, size: int) -> None:
     assert set(found.bad) == {bad}
     assert found.good == {*NODES} - {bad}
     assert len(groups) <= len(NODES) // size + 7
+
+
+@pytest.mark.parametrize("bad", NODES[:6])
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_few_nodes_are_enough(bad: str, size: int) -> None:
+    found, groups = drive({bad}, size, NODES[:6])
+    assert set(found.bad) == {bad}
+    assert len(groups) <= 8
 
 
 @pytest.mark.parametrize("bad", [{"n0", "n1"}, {"n2", "n9"}, {"n5", "n10", "n15"}])

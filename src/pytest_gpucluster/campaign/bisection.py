@@ -1,7 +1,7 @@
 """Which node of larger groups is at fault, if pairs show nothing: groups of halves with nodes that passed. Pure.
 
 A group that passes acquits its nodes. A group that fails has as candidates its nodes that no group has acquitted; half of them are tested
-next, together with acquitted nodes, until one is left. If none is left, only these nodes together fail: what they share is at
+next, together with acquitted or other nodes, until one is left. If none is left, only these nodes together fail: what they share is at
 fault, like a spine switch or the trunk between two NVSwitches.
 """
 
@@ -27,6 +27,7 @@ class Bisection:
     bad: dict[str, str]
     together: tuple[tuple[str, ...], ...]
     candidates: tuple[tuple[str, ...], ...]
+    tested: frozenset[frozenset[str]]
 
 
 def bisect(groups: Sequence[tuple[tuple[str, ...], frozenset[str]]]) -> Bisection:
@@ -51,6 +52,7 @@ def bisect(groups: Sequence[tuple[tuple[str, ...], frozenset[str]]]) -> Bisectio
         bad,
         tuple(nodes for nodes, left in zip(unexplained, candidates, strict=True) if not left),
         tuple(sorted((left for left in candidates if left), key=len)),
+        frozenset(frozenset(nodes) for nodes, _ in groups),
     )
 
 
@@ -58,16 +60,21 @@ def next_group(
     found: Bisection, usable: Sequence[str], pending: Collection[str], size: int
 ) -> tuple[str, ...]:
     """Return the nodes to test together next, at most `size`; () if too few are usable, or nothing is pending."""
-    smaller: set[str] = set()
     for left in found.candidates:
-        rest = [node for node in left if node not in smaller]  # what the smaller group leaves to be tested
-        chosen = rest[: (len(left) + 1) // 2]
-        half = [node for node in chosen if node in usable]
-        filling = [node for node in usable if node in found.good][: size - len(half)]
-        if half and len(half) + len(filling) >= LEAST and len(half) < len(left):
-            return (*half, *filling)
-        smaller |= set(left)
+        middle = (len(left) + 1) // 2
+        for half in (left[:middle], left[middle:], left[::2], left[1::2]):
+            chosen = _filled([node for node in half if node in usable], found, usable, left, size)
+            if len(left) > 1 and chosen:
+                return chosen
     suspected = {node for left in found.candidates for node in left}
     fresh = [node for node in usable if node in pending and node not in suspected][:size]
-    filling = [node for node in usable if node in found.good][: size - len(fresh)]
-    return (*fresh, *filling) if fresh and len(fresh) + len(filling) >= LEAST else ()
+    return _filled(fresh, found, usable, fresh, size)
+
+
+def _filled(
+    chosen: Sequence[str], found: Bisection, usable: Sequence[str], without: Collection[str], size: int
+) -> tuple[str, ...]:
+    """Return chosen nodes with acquitted ones, else others, up to `size`; () for too few, or a group that was tested."""
+    others = sorted((node for node in usable if node not in without), key=lambda node: node not in found.good)
+    group = (*chosen, *others[: size - len(chosen)])
+    return group if chosen and len(group) >= LEAST and frozenset(group) not in found.tested else ()

@@ -221,6 +221,12 @@ def add_campaign(add: Add) -> None:
         help="end the campaign after this time (default: when every node in service has a verdict)",
     )
     add(
+        "--campaign-group",
+        metavar="N",
+        type=int,
+        help="after their pairs, also test nodes in groups of N, and find the node by which a group fails",
+    )
+    add(
         "--campaign-window",
         metavar="HH:MM-HH:MM",
         help="start runs only within this daily window, local time",
