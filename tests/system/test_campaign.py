@@ -247,3 +247,28 @@ def test_wrong_words_are_refused_before_anything_starts(
     rc, out = campaign(sandbox, tmp_path, "wrong", *more)
     assert rc == REFUSED, out
     assert message in out
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("fault", "more", "why"),
+    [
+        ("slow_node", (), "fine with others"),
+        ("slow_crowd", ("--campaign-group=3",), "whose other nodes pass without it"),
+    ],
+)
+def test_pairs_and_groups_of_several_runs_name_the_slow_node(
+    sandbox: Sandbox, tmp_path: Path, fault: str, more: tuple[str, ...], why: str
+) -> None:
+    sandbox.fault(fault, "gpu03")
+    options = ("--campaign=slow", "--history=h.db", "--campaign-poll=2s", "-m", "nccl", *more)
+    run = run_pytest(tmp_path, f"--cluster={sandbox.cluster_file}", *options, where=(), timeout=3 * DEADLINE)
+    assert run.rc == 1, run.out
+    rows = {row["node"]: row for row in report(tmp_path, "slow")["nodes"]}
+    assert {node: row["state"] for node, row in rows.items()} == {
+        **dict.fromkeys(NODES, "fit"),
+        "gpu03": "failed",
+    }
+    assert why in rows["gpu03"]["why"]
+    assert all(row["partners"] == 3 for node, row in rows.items() if node != "gpu03" or fault == "slow_crowd")
+    assert left_in_queue(sandbox) == []
