@@ -58,14 +58,23 @@ def test_a_node_is_tested_alone_before_it_is_tested_with_others() -> None:
     assert planner.verdict("n1", ALONE) == OPEN
 
 
-@pytest.mark.parametrize("limit", [2, 3, 8])
-def test_never_more_nodes_than_the_limit_are_claimed(limit: int) -> None:
-    planner, claimed = Planner(view(busy="n4 n5 n6", limit=limit)), dict[str, bool]()
-    while choice := planner.choose(claimed):
-        claimed |= dict.fromkeys(choice.nodes, choice.waits)
-    assert len(claimed) <= limit
-    # requests that wait leave room for nodes that come free
-    assert sum(claimed.values()) <= max(2, limit - 2)
+@pytest.mark.parametrize(
+    ("limit", "busy", "claimed", "waiting"),
+    [
+        (2, "", 2, 0),
+        (3, "n4 n5 n6", 3, 0),
+        (8, "n4 n5 n6", 6, 3),
+        (4, "n1 n2 n3 n4 n5 n6", 2, 2),
+        (5, "n1 n2 n3 n4 n5 n6", 3, 3),
+    ],
+)
+def test_never_more_nodes_than_the_limit_and_waiting_leaves_room_for_a_group(
+    limit: int, busy: str, claimed: int, waiting: int
+) -> None:
+    planner, taken = Planner(view(busy=busy, limit=limit)), dict[str, bool]()
+    while choice := planner.choose(taken):
+        taken |= dict.fromkeys(choice.nodes, choice.waits)
+    assert (len(taken), sum(taken.values())) == (claimed, waiting)
 
 
 def test_idle_nodes_come_before_busy_ones_and_nodes_out_of_service_never() -> None:
@@ -116,6 +125,8 @@ def test_each_node_meets_three_partners_and_a_bad_one_fails_alone(size: int, see
         assert len(met) >= min(3, size - 1), name
         assert planner.state(name) == (FAILED if name in bad else FIT), name
     assert all(one.group < other.group for one, other in pairwise(it for it in results if it.node == "n0"))
+    pairs = [one.nodes for one in results if one.kind == PAIRS.name and one.node == one.nodes[0]]
+    assert len({frozenset(pair) for pair in pairs}) == len(pairs)  # none twice
     alone = [one.node for one in results if one.kind == ALONE.name]
     assert sorted(alone) == sorted(names)  # each once
 
