@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.campaign.child import OUTPUT, arguments_of, outcome_of
+from pytest_gpucluster.campaign.child import OUTPUT, Child, arguments_of, outcome_of
 from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, NOT_TESTED, Group, Kind
+from pytest_gpucluster.core.run_mark import is_running
 from pytest_gpucluster.report.events import EventLog
 
 if TYPE_CHECKING:
@@ -117,3 +118,17 @@ def test_the_last_word_of_the_command_line_is_that_of_the_campaign(tmp_path: Pat
         f"--report-dir={tmp_path}",
         "--set=slurm.queue_wait=60s",
     ]
+
+
+def test_a_run_starts_only_after_its_process_is_stored(tmp_path: Path) -> None:
+    """A campaign that is killed before leaves no run that no lease names."""
+    orphan = Child(["--version"], tmp_path / "orphan")
+    assert orphan.mark.split("-")[1] == str(orphan.process.pid)
+    assert is_running(orphan.mark)
+    orphan.process.communicate()  # its stdin closes, as at the death of the campaign
+    assert orphan.process.returncode != 0
+    assert (tmp_path / "orphan" / OUTPUT).read_text() == ""
+    child = Child(["--version"], tmp_path / "child")
+    child.go()
+    assert child.process.wait(60) == 0
+    assert "pytest" in (tmp_path / "child" / OUTPUT).read_text()
