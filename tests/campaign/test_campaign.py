@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
+from typing import Any
+
 import pytest
 import yaml
 
-from pytest_gpucluster.campaign.campaign import quoted, was_booted
+from pytest_gpucluster.campaign.campaign import Loop, Rules, quoted, was_booted
+from pytest_gpucluster.campaign.model import Campaign, Group
+from pytest_gpucluster.core.run_mark import mark_of
 
 
 @pytest.mark.parametrize(
@@ -26,3 +32,30 @@ def test_a_boot_is_more_than_the_jitter_of_slurms_boot_time(before: str, now: st
 @pytest.mark.parametrize("text", ["--nice=1000", "--comment=a 'b' : c", "--x=[1, 2]"])
 def test_options_of_salloc_survive_yaml(text: str) -> None:
     assert yaml.safe_load(f"[{quoted(text)}]") == [text]
+
+
+def loop() -> Loop:
+    none: Any = None
+    campaign = Campaign(1, "prod", "x", True, ("n1",), (), 0.0)
+    return Loop(campaign, none, none, none, Rules(), print)
+
+
+@pytest.mark.parametrize(
+    ("owner", "child", "left", "ended"),
+    [
+        ("", "deadbeef-1-2", 60.0, False),  # of another machine: its job may still run
+        ("", "deadbeef-1-2", -1.0, True),
+        ("self", "", 60.0, False),  # its owner is about to start it
+        ("dead", "", 60.0, True),  # its owner was killed before
+        ("dead", "self", -1.0, False),  # it lives on without its owner
+        ("self", "dead", 60.0, True),
+    ],
+)
+def test_a_group_has_ended_with_its_process_or_when_no_job_of_it_can_run(
+    owner: str, child: str, left: float, ended: bool
+) -> None:
+    own = mark_of(os.getpid())
+    marks = {"self": own, "dead": f"{own.rpartition('-')[0]}-1"}
+    found = [marks.get(mark, mark) for mark in (owner, child)]
+    group = Group(1, 1, "alone", ("n1",), False, "", *found, 0.0, time.time() + left)
+    assert loop()._has_ended(group) == ended
