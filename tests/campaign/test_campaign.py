@@ -56,6 +56,6 @@ def test_a_group_has_ended_with_its_process_or_when_no_job_of_it_can_run(
 ) -> None:
     own = mark_of(os.getpid())
     marks = {"self": own, "dead": f"{own.rpartition('-')[0]}-1"}
-    found = [marks.get(mark, mark) for mark in (owner, child)]
-    group = Group(1, 1, "alone", ("n1",), False, "", *found, 0.0, time.time() + left)
+    by, of = marks.get(owner, owner), marks.get(child, child)
+    group = Group(1, 1, "alone", ("n1",), False, "", by, of, 0.0, time.time() + left)
     assert loop()._has_ended(group) == ended
