@@ -81,12 +81,13 @@ def _queue(env: dict[str, str]) -> str:
     return subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
 
 
-def start_campaign(sandbox: Sandbox, folder: Path, limit: int) -> subprocess.Popen[bytes]:
+def start_campaign(sandbox: Sandbox, folder: Path, limit: int, nice: int) -> subprocess.Popen[bytes]:
     """Start a campaign over all nodes, with a test of a second."""
     (folder / "test_site.py").write_text(TEST)
     options = (f"--cluster={sandbox.cluster_file}", "--campaign=busy", "--history=h.db", "--campaign-poll=5s")
     more = (
         f"--max-nodes-at-once={limit}",
+        f"--campaign-nice={nice}",
         f"--time={GROUP_MINUTES}m",
         "--set=slurm.queue_wait=60s",
         "test_site.py",
@@ -143,6 +144,7 @@ def main() -> int:
     parser.add_argument("nodes", type=int, nargs="?", default=16)
     parser.add_argument("--jobs", type=int, default=96, help="jobs of one node (%(default)s)")
     parser.add_argument("--limit", type=int, default=4, help="--max-nodes-at-once (%(default)s)")
+    parser.add_argument("--nice", type=int, default=1000, help="--campaign-nice (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     load = make_load(args.jobs, args.nodes, args.seed)
@@ -154,7 +156,7 @@ def main() -> int:
                 sandbox, make_load(args.nodes, args.nodes, args.seed), folder / "warm"
             )  # the first jobs are slow
             without = run_load(sandbox, load, folder / "without")
-            with start_campaign(sandbox, folder, args.limit) as campaign:
+            with start_campaign(sandbox, folder, args.limit, args.nice) as campaign:
                 begin = time.time()
                 beside = run_load(sandbox, load, folder / "beside")
                 loaded = time.monotonic()
