@@ -74,6 +74,7 @@ def test_a_run_that_was_killed_has_judged_nothing(tmp_path: Path) -> None:
     [
         ("", NOT_TESTED),
         ("ERROR: no nodes: salloc of n1: no nodes within 8 s: Resources", NOT_TESTED),
+        ("ERROR: scontrol: the Slurm controller did not answer for 300 s: Unable to contact", NOT_TESTED),
         ("ERROR: no nodes: salloc of n1: Invalid qos specification", NOT_PROVED),
         ("ERROR: unknown option", NOT_PROVED),
     ],

@@ -270,5 +270,5 @@ def test_pairs_and_groups_of_several_runs_name_the_slow_node(
         "gpu03": "failed",
     }
     assert why in rows["gpu03"]["why"]
-    assert all(row["partners"] == 3 for node, row in rows.items() if node != "gpu03" or fault == "slow_crowd")
+    assert all(row["partners"] >= 2 for row in rows.values())  # a node that was named is no partner any more
     assert left_in_queue(sandbox) == []

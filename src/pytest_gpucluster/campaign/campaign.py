@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.campaign.child import USAGE, Child, arguments_of, last_line, outcome_of, was_refused
-from pytest_gpucluster.campaign.model import FAILED, Group, Kind, NodeView, View
+from pytest_gpucluster.campaign.model import FAILED, JUDGED, Group, Kind, NodeView, View
 from pytest_gpucluster.campaign.planner import OPEN, Planner
 from pytest_gpucluster.cluster import plan, signals
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside

@@ -39,7 +39,8 @@ OUTPUT = "output.txt"
 _START = 'read -r go && exec "$@" >>"$0" 2>&1 </dev/null'
 # how Slurm ends a job for others' sake: no fault of its nodes
 _TAKEN_BACK = re.compile(r"\b(PREEMPTED|CANCELLED|REVOKED|REQUEUED)\b")
-_WAITED = re.compile(r"\bno nodes within\b")  # of cluster/slurm/allocation.py
+# of cluster/slurm: the wait in the queue is over, or the controller is away
+_WAITED = re.compile(r"\b(no nodes within|did not answer for|not finished after|Unable to contact)\b")
 _MAX_MESSAGE = 500
 USAGE = 4  # pytest's exit status: also of a run that Slurm granted no nodes
 STOPPED = (None, 2)  # killed, or ended by a signal
@@ -92,8 +93,9 @@ def arguments_of(
 
 
 def was_refused(folder: Path) -> bool:
-    """Return whether a run that ended with USAGE was refused for its options, and not for its nodes."""
-    return "no nodes" not in last_line(folder)
+    """Return whether a run that ended with USAGE was refused for its options, not for its nodes or the controller."""
+    line = last_line(folder)
+    return "no nodes" not in line and not _WAITED.search(line)
 
 
 def last_line(folder: Path) -> str:
