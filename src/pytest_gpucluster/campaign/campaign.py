@@ -246,9 +246,12 @@ class Loop:
         return not running
 
     def _collect(self) -> None:
+        judged = any(it.outcome in JUDGED for it in self.store.results(self.campaign))
         for group in self._ended():
             child = self.own.pop(group.number, None)
-            if child is not None and child.process.returncode == USAGE and was_refused(Path(group.folder)):
+            # once a node was judged, the options are right: whatever it is, it may pass
+            refused = child is not None and child.process.returncode == USAGE and not judged
+            if refused and was_refused(Path(group.folder)):
                 self.store.release(group, outcome_of(group, self.kinds[group.kind], {}))
                 raise ConfigError(
                     f"a run of the campaign was refused: {last_line(Path(group.folder))} ({group.folder})"
