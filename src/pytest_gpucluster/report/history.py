@@ -375,13 +375,13 @@ class History(HistoryFile):
         return [(_made(row), dict(zip(keys, row[-len(keys) :], strict=True))) for row in rows]
 
     def node_red(self, cluster: str, node: str, runs: Iterable[str]) -> list[tuple[str, str, str, str]]:
-        """Return (run, check, outcome, message) of what was red on a node in these runs, newest first."""
+        """Return (run, check, outcome, message) of what was red on a node in these runs, or waived with its ticket, newest first."""
         wanted = list(runs)
         with self._readable_errors():
             return self._db.execute(
                 'SELECT r.run, i."check", v.outcome, v.message FROM items i JOIN nodes d ON d.id = i.node '
                 "JOIN verdicts v ON v.item = i.id JOIN runs r ON r.id = v.run WHERE d.cluster = ? AND d.name = ? "
-                f"AND v.outcome IN ('failed', 'error') AND r.run IN ({', '.join('?' * len(wanted))}) "
+                f"AND v.outcome IN ('failed', 'error', 'waived') AND r.run IN ({', '.join('?' * len(wanted))}) "
                 'ORDER BY v.started DESC, i."check"',
                 (cluster, node, *wanted),
             ).fetchall()
