@@ -27,6 +27,7 @@ from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer, Probe
 from pytest_gpucluster.drain.policy import Budget
 from pytest_gpucluster.drain.reason import read_reason
+from pytest_gpucluster.gate import baseline as gate_baseline
 from pytest_gpucluster.kit.framework import payload_result
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.mpi import mpi_facts as mpi
@@ -230,6 +231,11 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     ),
     "suites.os.software_facts.command_output": (b"nofile 1048576\n",),
     "suites.os.software_facts.resolution": (_SECTION % (b"gpu01", b"10.0.0.1 gpu01\n"),),
+    "suites.os.crash_facts": (
+        b"pstore 1795500000 /var/lib/systemd/pstore/1795500000/dmesg.txt\nreboot   system boot  6.8.0 Sat Nov 21 10:00:00 2026\nend\n",
+    ),
+    "suites.os.device_facts": (b"pci 0000:01:00.0 0108 c0a9:540a 4 8.0\nend\n",),
+    "suites.os.memory_facts": (b"memory 1056000000 90000000 0 0\nend\n",),
     "suites.os.storage_facts.WRITES": (
         b"\x1e/tmp\n\x1e=0\n\x1e/dev/shm\nmktemp: Read-only file system\n\x1e=1\n",
     ),
@@ -451,6 +457,9 @@ OTHERS: dict[str, Reader] = {
             b'[{"name": "numpy", "version": "1.26.4"}]', b'{"message": "No packages match"}')),
         Reader("report.run_model.read_run", _run, _EVENTS),
         Reader("report.record_check.parse_record", lambda data: parse_record(data, Path("record.json")), (_record(),)),
+        Reader("gate.baseline.parse", _both(gate_baseline.parse), (
+            b'{"version":1,"cluster":"prod","run":"r","written":1.0,"nodes":{"gpu01":{"cpus":8}},'
+            b'"answers":{"gpu01":{"uname -r":[0,"6.8.0","",1.0,2.0]}}}',)),
         Reader("cluster.slurm.inventory.parse_reservations", _both(inventory.parse_reservations), (
             b"ReservationName=maint State=ACTIVE Nodes=gpu[01-02] Flags=MAINT,IGNORE_JOBS\n",
             b"No reservations in the system\n"), VALUE),
@@ -524,6 +533,8 @@ ELSEWHERE = {
     "suites.os.storage_facts.SharedFiles": "writes a command",
     "report.events.read_events": "a file: tests/system/test_bad_input.py",
     "report.events.read_log": "a file; read_run is fuzzed",
+    "gate.baseline.read": "a file; gate.baseline.parse is fuzzed",
+    "report.fleet_runs.read_fleet": "queries of the history",
     "report.proof.read_required": "read_run calls it",
     "core.finding.": "read_run calls them",
     "report.result.read_result": "read_run calls it",
@@ -539,9 +550,10 @@ ELSEWHERE = {
 # modules of probes: their readers are fuzzed as the probe's parse
 _OF_PROBES = (
     "core.probe", "kit.container.enroot", "kit.gpu.fabric_manager", "kit.node.kernel_log", "kit.node.kernel_state", "kit.node.node_facts", "kit.gpu.node_links",
-    "kit.gpu.nvidia_smi", "suites.fabric.facts",
+    "kit.gpu.libraries", "kit.gpu.nvidia_smi", "suites.fabric.facts",
     "suites.isolation.pam", "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
+    "suites.os.crash_facts", "suites.os.device_facts", "suites.os.memory_facts",
     "suites.versions.facts",
 )  # fmt: skip
 _PROBES = (

@@ -84,9 +84,17 @@ def read(path: Path) -> Baseline:
     except (OSError, ValueError) as error:
         raise ConfigError(f"the baseline {path} cannot be read: {error}") from error
     try:
+        return parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse(text: str) -> Baseline:
+    """Return the baseline of a text; ConfigError for another text."""
+    try:
         return _decoded(safe_json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path}: is no baseline of a gate of this version: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ConfigError(f"is no baseline of a gate of this version: {error}") from error
 
 
 def _entry(info: NodeInfo) -> dict[str, Any]:

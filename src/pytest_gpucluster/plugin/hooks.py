@@ -173,7 +173,7 @@ class Hooks:
     def _how_far(self) -> str:
         """Say how far the run is; '' where a suite has just written a line of its own."""
         live = self.config.stash.get(LIVE, None)
-        return "" if self.log is None or (live and live.is_recent) else self.log.read_model(progress_now)
+        return "" if self.log is None or (live and live.is_recent) else self.log.with_model(progress_now)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:

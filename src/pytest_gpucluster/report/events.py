@@ -90,10 +90,10 @@ class EventLog:
             self.chain.take(data[:written])
             data = data[written:]
 
-    def read_model(self, read: Callable[[Run], str]) -> str:
-        """Return read(model), while no other thread writes an event."""
+    def with_model(self, use: Callable[[Run], str]) -> str:
+        """Return use(model), while no other thread writes an event."""
         with self._lock:
-            return read(self.model)
+            return use(self.model)
 
     def close(self) -> None:
         """Close the file; later events are dropped."""
