@@ -143,7 +143,9 @@ def test_a_junit_file_that_cannot_be_written_costs_no_summary(tmp_path: Path) ->
     assert "junit.xml: cannot be written (Is a directory)" in run.out
     assert "generated xml file" not in run.out
     assert re.search(
-        r"^reports: reports/\d+T\d+-\d+: events.jsonl, metrics.prom, report.html$", run.out, re.MULTILINE
+        r"^reports: reports/\d+T\d+-\d+: events.jsonl, metrics.prom, record.json, report.html$",
+        run.out,
+        re.MULTILINE,
     )
     assert "coverage: 1 of 1 checks judged" in run.out
     assert "Traceback" not in run.out + run.err
@@ -363,7 +365,21 @@ def test_a_stopped_salloc_ends_all_the_same(sandbox: Sandbox) -> None:
 def test_nothing_waits_by_the_wall_clock() -> None:
     """A deadline by time.time() moves when the clock is set; the places that tell the time of day are known."""
     known = {
+        "slurm_sandbox/node_files.py": 2,  # files of a simulated node have times of day
         "slurm_sandbox/sandbox.py": 1,
+        # a campaign lasts for days, over several processes and machines
+        "campaign/campaign.py": 7,
+        "campaign/store.py": 4,
+        "cli/campaign.py": 1,
+        "plugin/campaign.py": 4,
+        # the age of answers that other processes have stored, and of runs
+        "gate/baseline.py": 1,
+        "gate/local.py": 1,
+        "gate/shared.py": 1,
+        "cli/history.py": 1,
+        "report/fleet_runs.py": 1,
+        "report/html_fleet.py": 1,
+        "report/progress.py": 1,
         "report/events.py": 1,
         "cli/watch.py": 1,  # how long ago the run began, of whose events it has the time of day
         "cluster/channel/channel.py": 3,
