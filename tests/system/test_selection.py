@@ -118,7 +118,14 @@ def test_job(gpucluster_allocation, gpucluster, gpucluster_node):
     for words in ("Partition=debug", "Account=ops", "TimeLimit=00:07:00", "NodeList=gpu02"):
         assert words in shown
     written = {path.name for path in (tmp_path / "a" / "b" / "latest").iterdir()}
-    assert written == {"events.jsonl", "junit.xml", "metrics.prom", "report.html"}
+    assert written == {
+        "events.jsonl",
+        "junit.xml",
+        "metrics.prom",
+        "record.intoto.json",
+        "record.json",
+        "report.html",
+    }
     assert not (tmp_path / "reports").exists()
 
 
