@@ -67,6 +67,7 @@ NOT_JUDGED = {
         *REMAPS_ROWS,
         *NO_NVSWITCH,
         "fabric.gpu_nic_affinity",
+        "fabric.pkeys",
         "gpu.pcie_gen",
         "gpu.pcie_width",
     ),
