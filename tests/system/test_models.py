@@ -67,7 +67,6 @@ NOT_JUDGED = {
         *REMAPS_ROWS,
         *NO_NVSWITCH,
         "fabric.gpu_nic_affinity",
-        "fabric.pkeys",
         "gpu.pcie_gen",
         "gpu.pcie_width",
     ),
