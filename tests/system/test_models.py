@@ -42,7 +42,7 @@ NO_ADAPTERS = tuple(
     f"fabric.{name}"
     for name in (
         *("acs", "counters", "firmware", "gpu_nic_affinity", "hca_count", "iommu", "link_layer", "mtu"),
-        *("peer_memory", "port_state", "rate"),
+        *("peer_memory", "pkeys", "port_state", "rate"),
     )
 )
 NO_NVLINKS = ("gpu.nvlink_errors", "gpu.nvlink_state", "gpu.p2p", "gpu.topology")
