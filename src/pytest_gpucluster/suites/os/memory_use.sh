@@ -4,6 +4,7 @@
 # shellcheck disable=SC2086 # words of /proc/meminfo and of arcstats
 export LC_ALL=C
 t=0 a=0 h=-1 n=0 p=0 c=0
+# shellcheck disable=SC2046 # words are wanted
 set -- $(cat /proc/meminfo /proc/spl/kstat/zfs/arcstats 2>/dev/null)
 while [ $# -gt 2 ]; do
   case $1 in
