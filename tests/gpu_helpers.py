@@ -15,6 +15,7 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.gpu import nvidia_smi, xid_check
 from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
 from pytest_gpucluster.kit.gpu.gpu_config import GpuConfig
+from pytest_gpucluster.kit.gpu.libraries import Libraries
 from pytest_gpucluster.kit.node.kernel_log import Event, KernelLog
 from pytest_gpucluster.suites.gpu import checks
 
@@ -82,6 +83,9 @@ class Host:
     topology: Any = field(default_factory=topology)
     p2p: Any = field(default_factory=lambda: nvidia_smi.parse_p2p(survey(p2p=recorded("topo-p2p.txt"))))
     files: Any = frozenset({*(f"nvidia{n}" for n in range(8)), "nvidiactl", "nvidia-uvm"})
+    libraries: Any = field(
+        default_factory=lambda: Libraries({"/lib/x86_64-linux-gnu/libnvidia-ml.so.1": True}, {})
+    )
     service: Any = field(default_factory=lambda: FabricManager("active", "580.159.04"))
     log: Any = field(default_factory=lambda: KernelLog("dmesg", 9, 0.0, None))
     later: Any = None  # NVLink counters of a second reading; those of the first one
@@ -130,6 +134,7 @@ def judge(host: Host, profile: GpuProfile = PROFILE, only: str = "") -> dict[str
         "nvlink_later": {key: replace(one, at=host.uptime_later) for key, one in (host.later or host.errors).items()},
         "throttle_later": host.throttle_later or {gpu.uuid: gpu.throttle or 0 for gpu in host.gpus},
         "known_connections": host.topology, "connections": host.topology, "peer_access": host.p2p, "files": host.files,
+        "libraries": host.libraries,
         "fabric_service": host.service, "kernel_log": host.log,
         "info": host.info, "hosts": host.also,
     }  # fmt: skip

@@ -44,6 +44,19 @@ def test_without_a_folder_nothing_is_taken_out_of_service(tmp_path: Path) -> Non
     assert "cannot be used" in breaker(tmp_path / "file", "gpu01").why_open("os.mounts")
 
 
+def test_a_folder_where_every_user_can_put_a_link_is_not_used(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    open_to_all = tmp_path / "state"
+    (open_to_all / "os.mounts").mkdir(parents=True)
+    (open_to_all / "os.mounts" / "gpu01").symlink_to(victim)
+    open_to_all.chmod(0o777)
+    assert "all users may" in breaker(open_to_all, "gpu01").why_open("os.mounts")
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert "cannot be used: it is a link" in breaker(tmp_path / "link", "gpu01").why_open("os.mounts")
+    assert victim.read_text() == "precious"
+
+
 def test_a_folder_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def away(*_: Any, **__: Any) -> None:
         raise TransportError("no end within 2 s")

@@ -18,9 +18,11 @@ from user_helpers import acting_as
 
 from pytest_gpucluster.cluster.channel.channel_server import FleetServer
 from pytest_gpucluster.cluster.slurm import leftovers
+from pytest_gpucluster.cluster.transport import LocalTransport
 from pytest_gpucluster.core import run_mark
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.secure_tempfile import open_own, temporary_folder
+from pytest_gpucluster.gate.breaker import Breaker
 from pytest_gpucluster.kit.mpi.mpi_step import Mpi
 from pytest_gpucluster.kit.node import kernel_state, own_folder
 from pytest_gpucluster.kit.payloads.own_folder import checked_folder, remove_named
@@ -207,6 +209,11 @@ def compiled(place: Path, patch: pytest.MonkeyPatch) -> None:
         raise PermissionError(reports[0]["error"])
 
 
+def gate_state(place: Path, _: pytest.MonkeyPatch) -> None:
+    if problem := Breaker(str(place), "gpu01", 2, LocalTransport()).why_open(f"gpucluster-{GUESS}"):
+        raise PermissionError(problem)
+
+
 SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     "TMPDIR/gpucluster-MARK-RANDOM/": channel,
     "TMPDIR/gpucluster-UID-JOB-HASH.users": users_file,
@@ -222,6 +229,7 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     "container.scratch/gpucluster-RANDOM/": container,
     "ray.temp/rRANDOM/": ray,
     "TMPDIR/gpucluster-nccl-RANDOM/": compiled,
+    "gate.state/CHECK/NODE": gate_state,
     "nccl.container": lambda *_: None,  # a name of the user's: tests/suites/nccl/test_stages.py
 }
 # they follow no link and leave no name behind, so that another owner of the folder does no harm

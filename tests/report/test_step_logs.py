@@ -83,7 +83,7 @@ def test_a_run_leaves_everything_in_one_folder(
     assert "mine.gpus failed on 2 nodes: gpu[01-02]" in page.text
     assert "the step did not end well" in page.text
     assert "captured words" in page.text
-    assert "NVIDIA driver 580.159.04 2 nodes: gpu[01-02]" in page.text
+    assert "NVIDIA driver 580.159.04 VBIOS" in page.text
     assert "SIMULATED" in page.text
     linked = {one["href"] for one in page.of("a") if one.get("href", "").startswith("steps/")}
     failed = {link for link in linked if "exit 7" in (reports / link).read_text()}

@@ -219,6 +219,8 @@ def _inventory_hosts(source: Source, written: ClusterFile) -> dict[str, HostAddr
     if written.inventory is None:
         return {}
     path = Path(source.label).parent / Path(written.inventory).expanduser()
+    if path.is_dir():
+        raise source.error(("inventory",), f"{clip(path, 200)}: is a directory, not a file")
     try:
         _existing(path)
     except ConfigError as error:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.core.sanitize import one_line
+from pytest_gpucluster.core.scripts import script
+from pytest_gpucluster.kit.node.own_folder import OWN_SH
 
 if TYPE_CHECKING:
     from pytest_gpucluster.cluster.transport.base import Transport
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 MINUTES = 60
 PATIENCE = 2.0  # seconds for a folder that may be on a file server
 # a process of its own: a file server that is away must not hold the gate
-_SCRIPT = 'mkdir -p "$1/$2" && : >"$1/$2/$3" && find "$1/$2" -type f -mmin "-$4" | wc -l'
+_SCRIPT = f'{OWN_SH}{script(__package__, "breaker.sh")}\nbreaker "$@"'
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Breaker:
         """Return why a failure of this check takes no node out of service now; '' where it may."""
         if self.folder is None:
             return "the cluster file names no folder that all nodes share (gate.state)"
-        argv = ["sh", "-c", _SCRIPT, "sh", self.folder, check, self.node, str(MINUTES)]
+        argv = ["sh", "-c", _SCRIPT, "sh", self.folder.rstrip("/"), check, self.node, str(MINUTES)]
         try:
             done = self.transport.run(argv, timeout=PATIENCE)
         except TransportError:

@@ -47,7 +47,7 @@ def test_without_a_driver_one_check_fails_and_none_passes() -> None:
     verdicts = judge(host)
     assert failing(host) == ["gpu.driver"]
     passed = {name for name, verdict in verdicts.items() if verdict.outcome is Outcome.PASSED}
-    assert passed == {"gpu.device_files", "gpu.fabric_manager", "gpu.xid"}
+    assert passed == {"gpu.device_files", "gpu.fabric_manager", "gpu.libraries", "gpu.xid"}
 
 
 # fault of FAULTS: the part ("GPU N": its full name), measured, expected, the finding's own action, the verdict's
