@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+import os
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +23,6 @@ from pytest_gpucluster.gate import gate
 from pytest_gpucluster.gate.baseline import Baseline
 from pytest_gpucluster.gate.gate import GateResult, own_node, with_own_gpus
 from pytest_gpucluster.gate.judge import Judged, node_checks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHOSEN = node_checks(["gpu.*", "os.*", "fabric.*"])  # and all checks are registered
 
@@ -112,6 +114,56 @@ def test_an_error_of_ours_ends_a_prolog_with_0_and_a_shell_with_4(
         assert cli.main(["gate", *words, "--context", "health"]) == 0
         assert cli.main(["gate", *words]) == run_command.WRONG_CONFIG
         assert capsys.readouterr().err.count("error: ") == 2
+
+
+def command(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `gpucluster gate` as Slurm does: a process, whose status drains the node."""
+    argv = [sys.executable, "-m", "pytest_gpucluster", "gate", *words]
+    return subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+
+
+def test_a_wrong_line_in_slurm_conf_or_a_broken_installation_drains_no_node(tmp_path: Path) -> None:
+    (tmp_path / "pydantic.py").write_text("raise ImportError('the file server is away')")
+    broken, prolog = str(tmp_path), {"SLURM_SCRIPT_CONTEXT": "prolog_slurmd"}
+    wrong = ("--context", "prolog", "--chekcs", "x")
+    found = [
+        command(*wrong),
+        command("--context", "prolog", "--fabric", "20s"),
+        command("--context", "prologue", **prolog),
+        command("--context", "epilog", PYTHONPATH=broken),
+    ]
+    assert [done.returncode for done in found] == [0, 0, 0, 0]
+    said = ("--chekcs", "--fabric: only with --context job", "prologue", "the file server is away")
+    assert [words in done.stderr for words, done in zip(said, found, strict=True)] == [True] * 4
+    assert command(*wrong[2:]).returncode == 2, "by hand it is an error"
+
+
+def test_a_full_disk_under_the_log_drains_no_node(prod: str) -> None:
+    words = ["--cluster", prod, "--node", "gpu01", "--checks", "os.kernel", "--context", "prolog"]
+    argv = [sys.executable, "-m", "pytest_gpucluster", "gate", *words]
+    with Path("/dev/full").open("wb") as full:
+        assert subprocess.run(argv, stdout=full, stderr=full, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("echo 'gpucluster:gpu.count 7<8 GPUs'; echo more; exit 1", 1),
+        ("echo 'gpucluster: OK: 9 checks judged'", 0),
+        ("echo 'Traceback: ...' >&2; exit 1", 0),  # Python itself ends so
+        (None, 0),
+    ],
+)
+def test_the_example_of_a_prolog_drains_for_a_finding_alone(
+    tmp_path: Path, program: str | None, status: int
+) -> None:
+    gpucluster, prolog = tmp_path / "gpucluster", tmp_path / "prolog.sh"
+    if program:
+        gpucluster.write_text(f"#!/bin/sh\n{program}\n")
+        gpucluster.chmod(0o755)
+    text = (files("pytest_gpucluster") / "examples/gate/prolog.sh").read_text()
+    prolog.write_text(text.replace("/opt/gpucluster/bin/gpucluster", str(gpucluster)))
+    assert subprocess.run(["sh", prolog], capture_output=True, check=False).returncode == status
 
 
 def test_drain_needs_the_context_of_a_health_check(prod: str, capsys: pytest.CaptureFixture[str]) -> None:

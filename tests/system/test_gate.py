@@ -136,7 +136,7 @@ def test_a_health_check_drains_its_node_and_takes_back_what_it_set_itself(
     assert "DRAIN" in flags
     assert found is not None
     assert found.run.startswith("gate-")
-    assert "not drained: Slurm has it as IDLE+DRAIN already" in check(BAD)
+    assert f"not drained: drained by gpucluster already, in run {found.run}" in check(BAD)
     sandbox.heal()
     assert check(BAD).splitlines()[-1] == "resumed: gpu.remapped_rows passed"
     assert "DRAIN" not in node(sandbox, BAD)[0]
@@ -147,6 +147,14 @@ def test_a_health_check_drains_its_node_and_takes_back_what_it_set_itself(
     sandbox.heal()
     assert "resumed" not in check(BAD)
     assert node(sandbox, BAD)[1] == "ticket 7"
+    # a state that a person set without a drain stays as well
+    slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=UNDRAIN")
+    slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=FAIL", "Reason=ticket 8")
+    sandbox.fault("remap_failure", BAD)
+    assert 'not drained: it has another reason: "ticket 8"' in check(BAD)
+    assert node(sandbox, BAD)[1] == "ticket 8"
+    slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=UNDRAIN")
+    slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=RESUME")
 
 
 def test_the_gates_of_a_job_name_the_nodes_to_leave_out(sandbox: Sandbox, gated: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster import config
 from pytest_gpucluster.cli.completion import add_cluster, completes
+from pytest_gpucluster.cli.errors import OF_SLURM, no_harm, of_slurm
 from pytest_gpucluster.cli.output import add_json, print_json
 from pytest_gpucluster.cli.run_command import run_command
 from pytest_gpucluster.core import units
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.gate.gate import GateResult
 
 CONTEXTS = ("prolog", "epilog", "health", "job")
-OF_SLURM = ("prolog", "epilog", "health")  # an error of the gate must not take a node out of service
 FRESH = 60.0  # seconds
 OUT_OF_SERVICE, UNPROVED = 1, 3
 
@@ -40,8 +40,22 @@ class Gated(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `gpucluster gate` without the other commands, and return its exit status."""
-    return run_command(_parser, argv)
+    """Run `gpucluster gate` without the other commands, and return its exit status.
+
+    Started by Slurm, it ends with a status other than 0 for what it found alone: every error of its own ends with 0.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    if not of_slurm(words):
+        return run_command(_parser, words)
+    try:
+        args = _parser().parse_args(words)
+        status = gate(args)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - of any kind: it must not drain the node
+        return no_harm(error)
+    except SystemExit:  # of --help, or argparse has printed what is wrong
+        return 0
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -128,15 +142,7 @@ def gate(args: argparse.Namespace) -> int:
         raise ConfigError("--drain: only with --context health; in a Prolog or Epilog the exit status drains")
     if args.fabric and args.context != "job":
         raise ConfigError("--fabric: only with --context job, in a step with one task on each node")
-    try:
-        return _show(args, _found(args))
-    except (
-        Exception
-    ) as error:  # of any kind: a status other than 0 would drain the node for a fault of the gate
-        if args.context not in OF_SLURM:
-            raise
-        print(f"gpucluster: error: {error}", file=sys.stderr)
-        return 0
+    return _show(args, _found(args))
 
 
 def _found(args: argparse.Namespace) -> Gated:

@@ -7,9 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cli.completion import complete
-from pytest_gpucluster.core import redact
+from pytest_gpucluster.cli.errors import complain
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
-from pytest_gpucluster.core.sanitize import one_line
 
 if TYPE_CHECKING:
     import argparse
@@ -27,19 +26,14 @@ def run_command(make_parser: Callable[[], argparse.ArgumentParser], argv: Sequen
         status = args.run(args)
         sys.stdout.flush()
     except ConfigError as error:
-        return _complain(error, WRONG_CONFIG)
+        return complain(error, WRONG_CONFIG)
     except GpuClusterError as error:
-        return _complain(error, FAILED)
+        return complain(error, FAILED)
     except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
+        return complain("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader, like head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except OSError as error:
-        return _complain(error, FAILED)
+        return complain(error, FAILED)
     return int(status or OK)
-
-
-def _complain(error: object, status: int) -> int:
-    print(f"gpucluster: error: {one_line(redact.text(str(error)), 2000)}", file=sys.stderr)
-    return status

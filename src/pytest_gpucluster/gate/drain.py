@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
-from pytest_gpucluster.drain.policy import drain_command, undrain_command
+from pytest_gpucluster.drain.policy import drain_command, undrain_command, why_not_drain, why_not_resume
 from pytest_gpucluster.drain.reason import read_reason, write_reason
 from pytest_gpucluster.report.atomic_write import take_away, write_whole
 
@@ -28,11 +28,8 @@ LONGEST = 1000  # characters of it
 
 def drain(found: GateResult, slurm: Slurm, folder: Path) -> str:
     """Drain the node for what requires a repair; return what happened. A node that is out of service stays as it is."""
-    info = _state(slurm, found.node)
-    if info is None:
-        return f"not drained: Slurm does not know {found.node}"
-    if "DRAIN" in info.flags or info.base_state == "DOWN":
-        return f"not drained: Slurm has it as {info.full_state} already ({info.reason or 'no reason'})"
+    if why := why_not_drain(_state(slurm, found.node)):
+        return f"not drained: {why}"
     judged, finding = found.repairs[0]
     checks = [one.check for one, _ in found.repairs]
     run = f"{RUN}{time.strftime('%Y%m%dT%H%M%S')}"
@@ -59,8 +56,8 @@ def resume(found: GateResult, slurm: Slurm, folder: Path) -> str:
 
 def _resume(found: GateResult, slurm: Slurm, folder: Path, text: str) -> str:
     info = _state(slurm, found.node)
-    ours = read_reason(found.node, info.reason) if info is not None and "DRAIN" in info.flags else None
-    if info is None or ours is None or info.reason != text or not ours.run.startswith(RUN):
+    ours = read_reason(found.node, text)
+    if why_not_resume(info, text) or ours is None or not ours.run.startswith(RUN):
         take_away(folder / DRAINED.format(found.node))  # somebody else has decided since
         return ""
     passed = {one.check for one in found.results if one.outcome == "passed"}
