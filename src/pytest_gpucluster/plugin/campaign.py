@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpucluster.campaign.model import Campaign
+    from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Cluster
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}")
@@ -76,7 +77,8 @@ def _campaign(config: pytest.Config) -> int:
     with closing(
         CampaignStore(path, create=True, group=group_id(cluster.reports.group), wait=signals.pause)
     ) as store:
-        campaign = open_campaign(store, cluster, option, kinds, tuple(reserved or ()))
+        simulated = _is_simulated(cluster, slurm)
+        campaign = open_campaign(store, cluster, option, kinds, tuple(reserved or ()), simulated=simulated)
         if campaign is None:
             return pytest.ExitCode.OK
         show(
@@ -96,7 +98,13 @@ def _campaign(config: pytest.Config) -> int:
 
 
 def open_campaign(
-    store: CampaignStore, cluster: Cluster, option: Any, kinds: Sequence[Kind], reserved: Sequence[str]
+    store: CampaignStore,
+    cluster: Cluster,
+    option: Any,
+    kinds: Sequence[Kind],
+    reserved: Sequence[str],
+    *,
+    simulated: bool,
 ) -> Campaign | None:
     """Begin or continue the campaign of --campaign; None if no node is due."""
     known = store.campaign(cluster.name, option.campaign)
@@ -108,12 +116,12 @@ def open_campaign(
             nodes = known.nodes
         else:
             names = {suite for kind in kinds for suite in kind.suites}
-            nodes = due_nodes(store, cluster, names, nodes, newest)
+            nodes = due_nodes(store, cluster.name, names, nodes, newest, simulated=simulated)
     if not nodes:
         show(_nothing_due(option.untested_for))
         return None
     return store.open_campaign(
-        cluster.name, option.campaign, nodes, kinds, simulated=cluster.simulated, newest=newest
+        cluster.name, option.campaign, nodes, kinds, simulated=simulated, newest=newest
     )
 
 
@@ -133,11 +141,24 @@ def selected_nodes(cluster: Cluster, option: Any, reserved: Sequence[str] = ()) 
 
 
 def due_nodes(
-    store: CampaignStore, cluster: Cluster, names: set[str], nodes: Sequence[str], newest: float
+    store: CampaignStore,
+    cluster: str,
+    names: set[str],
+    nodes: Sequence[str],
+    newest: float,
+    *,
+    simulated: bool,
 ) -> tuple[str, ...]:
     """Return the nodes of which a suite has no good verdict since `newest`, oldest first."""
-    ages = oldest_of(store, cluster.name, names, nodes, simulated=cluster.simulated)
+    ages = oldest_of(store, cluster, names, nodes, simulated=simulated)
     return tuple(sorted((node for node in nodes if ages[node] < newest), key=lambda node: ages[node]))
+
+
+def _is_simulated(cluster: Cluster, slurm: Slurm | None) -> bool:
+    """Return whether the verdicts of the cluster's runs are of simulated hardware, as a run finds it."""
+    nodes = slurm.nodes() if slurm is not None else {}
+    found = (nodes.get(name) for group in cluster.groups for name in group.names)
+    return cluster.simulated or any(info.simulated for info in found if info is not None)
 
 
 def _leave_out_tested(config: pytest.Config) -> int | None:
@@ -150,7 +171,8 @@ def _leave_out_tested(config: pytest.Config) -> int | None:
     nodes = selected_nodes(cluster, option)
     newest = time.time() - _duration("--untested-for", option.untested_for)
     with closing(CampaignStore(path)) as store:
-        due = due_nodes(store, cluster, names, nodes, newest)
+        simulated = _is_simulated(cluster, make_slurm(cluster))
+        due = due_nodes(store, cluster.name, names, nodes, newest, simulated=simulated)
     if not due:
         show(_nothing_due(option.untested_for))
         return pytest.ExitCode.OK

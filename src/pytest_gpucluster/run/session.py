@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suite import AnyProbe
 
 
-SIMULATED = "simulated_hardware"  # the feature of nodes in slurm-sandbox
-
-
 @dataclass(frozen=True)
 class Node:
     """One node under test: its name, hardware profile, group of the cluster file, and Slurm's entry (if any).
@@ -95,10 +92,8 @@ class ClusterSession:
     @cached_property
     def simulated(self) -> bool:
         """Whether any node shows simulated hardware: by its profile, or by the feature that a sandbox gives its nodes."""
-        features = (
-            info.features for node in self.plan.selected if (info := self.inventory.get(node)) is not None
-        )
-        return self.cluster.simulated or any(SIMULATED in found for found in features)
+        found = (self.inventory.get(node) for node in self.plan.selected)
+        return self.cluster.simulated or any(info.simulated for info in found if info is not None)
 
     in_worker = False  # of xdist
 

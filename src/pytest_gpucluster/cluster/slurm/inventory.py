@@ -134,6 +134,11 @@ class NodeInfo:
     ending_unseen: bool = False  # COMPLETING, but Slurm hides the job from this user
 
     @property
+    def simulated(self) -> bool:
+        """Whether it is a node of slurm-sandbox, which says so by a feature."""
+        return "simulated_hardware" in self.features
+
+    @property
     def base_state(self) -> str:
         """The state without its flags: IDLE, ALLOCATED, MIXED, DOWN, ..."""
         return self.state
