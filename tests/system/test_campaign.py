@@ -134,15 +134,20 @@ def test_a_node_that_is_repaired_during_the_campaign_is_tested_again(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     sandbox.fault("gpu_missing", "gpu01", gpu=1)
-    with start(sandbox, tmp_path, "repair", "--campaign-time=5m", "--max-nodes-at-once=4") as process:
-        wait_for(
-            lambda: (tmp_path / "h.db").exists() and "failed" in _states_or_none(tmp_path, "repair"),
-            "gpu01 fails",
-        )
-        with out_of_service(sandbox, "gpu01", "DRAIN", "a technician replaces the GPU"):
-            wait_for(lambda: "out of service" in _states_or_none(tmp_path, "repair"), "it is seen")
-            sandbox.heal("gpu01")
-        assert process.wait(DEADLINE) == 0, (tmp_path / "out").read_text()
+    wanted = "--campaign-time=5m", "--max-nodes-at-once=4"
+    with contextlib.ExitStack() as away:
+        # it has time, so it does not end before this node is back
+        away.enter_context(out_of_service(sandbox, "gpu04", "DRAIN", "somebody looks at it"))
+        with start(sandbox, tmp_path, "repair", *wanted) as process:
+            wait_for(
+                lambda: (tmp_path / "h.db").exists() and "failed" in _states_or_none(tmp_path, "repair"),
+                "gpu01 fails",
+            )
+            with out_of_service(sandbox, "gpu01", "DRAIN", "a technician replaces the GPU"):
+                wait_for(lambda: states(tmp_path, "repair")["gpu01"] == "out of service", "it is seen")
+                sandbox.heal("gpu01")
+            away.close()
+            assert process.wait(DEADLINE) == 0, (tmp_path / "out").read_text()
     assert verdicts(tmp_path, "repair") == {**dict.fromkeys(NODES, 1), "gpu01": 2}
 
 
