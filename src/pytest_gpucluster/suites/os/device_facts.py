@@ -21,7 +21,7 @@ from pytest_gpucluster.kit.node.kernel_state import KernelState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-GPUS = ("GPUs", "accelerators")
+GPUS = ("GPUs", "accelerators", "display controllers")  # an RTX card has the class of the last
 # by class, then by base class; an adapter for InfiniBand or Ethernet has another class in the other mode
 _GROUPS = {
     "0108": "NVMe drives",
