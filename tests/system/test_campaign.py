@@ -10,18 +10,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plugin_helpers import cluster_file, command, out_of_service, run_pytest, write_suites
+from plugin_helpers import cluster_file, command, out_of_service, restart_controller, run_pytest, write_suites
 from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
 
 from pytest_gpucluster.campaign.model import JUDGED
 from pytest_gpucluster.campaign.store import CampaignStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from pytest_gpucluster.sandbox import Sandbox
 
@@ -165,6 +166,33 @@ def test_a_job_that_slurm_takes_back_is_no_fault_of_its_node(sandbox: Sandbox, t
         slurm(sandbox, "scancel", job.split()[0])
         assert process.wait(DEADLINE) == 0, (tmp_path / "out").read_text()
     assert verdicts(tmp_path, "taken") == dict.fromkeys(NODES, 1)
+
+
+@pytest.fixture
+def preempting(sandbox: Sandbox) -> Iterator[Sandbox]:
+    """Jobs of the partition `urgent` take the nodes of others away."""
+    conf = Path(sandbox.env["SLURM_CONF"])
+    before = conf.read_text()
+    conf.write_text(
+        before.rstrip("\n") + "\nPreemptType=preempt/partition_prio\nPreemptMode=CANCEL\n"
+        "PartitionName=urgent Nodes=ALL PriorityTier=10\n"
+    )
+    restart_controller(sandbox)
+    yield sandbox
+    conf.write_text(before)
+    restart_controller(sandbox)
+
+
+@pytest.mark.nightly
+def test_a_group_that_gives_way_to_an_urgent_job_is_tried_later(preempting: Sandbox, tmp_path: Path) -> None:
+    with start(preempting, tmp_path, "urgent", "--max-nodes-at-once=1", tests=SLOW) as process:
+        wait_for(lambda: any(line.endswith("RUNNING") for line in queue(preempting)), "a group runs")
+        urgent = ("sbatch", "-p", "urgent", "-N4", "--exclusive", "-o", "/dev/null", "--wrap=sleep 5")
+        slurm(preempting, *urgent)
+        assert process.wait(DEADLINE) == 0, (tmp_path / "out").read_text()
+    assert "preempted" in preempting.layout.log_file("slurmctld").read_text()
+    assert verdicts(tmp_path, "urgent") == dict.fromkeys(NODES, 1)
+    assert "failed" not in (tmp_path / "out").read_text()
 
 
 def test_ctrl_c_releases_the_nodes_and_the_same_command_continues(sandbox: Sandbox, tmp_path: Path) -> None:

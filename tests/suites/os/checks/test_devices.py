@@ -106,7 +106,12 @@ def test_fewer_lanes_and_a_slower_link_than_in_the_same_slot_of_the_others_fail(
 
 
 def test_links_of_gpus_of_other_kinds_and_of_no_link_are_not_compared() -> None:
-    for pci_class in ("0302", "0300", "0b40", "1200"):  # of a data centre card, an RTX card, a Gaudi, an MI300X
+    for pci_class in (
+        "0302",
+        "0300",
+        "0b40",
+        "1200",
+    ):  # of a data centre card, an RTX card, a Gaudi, an MI300X
         idle = replace(GPU, pci_class=pci_class, link=Link(16, 2.5))
         busy = replace(idle, link=Link(16, 32.0))
         passed(judge("os.pci_links", changed(idle), changed(busy)))
