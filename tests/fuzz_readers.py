@@ -160,6 +160,13 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"file 1704708000.25 /sys/fs/pstore/dmesg-efi-1\nreboot   system boot  5.15.0-91-generi Mon Jan  8 10:00:00 2024   still\n"
         b"reboot   system boot  5.15.0-91-generi Fri Dec  1 09:00:00 2023 - Mon\nend\n",
     ),
+    "suites.os.bmc_facts.BMC": (
+        b"user 0\npart time\n11/27/26 12:00:00 UTC\nrc 0\npart events\n   2 | 11/26/2026 | 14:49:30 | Critical Interrupt #0x90 | "
+        b"Bus Fatal Error | Asserted\n   e |  Pre-Init  |0000000093| Memory #0x02 | Uncorrectable ECC (a | b) | Deasserted\nrc 0\n"
+        b"part sensors\nFAN1             | 41h | lcr | 29.1 | 0 RPM\nPS1 Status       | C8h | ok  | 10.1 | Presence detected, "
+        b"Failure detected\nrc 0\npart second\nrc 124\nend\n",
+        b"user 1000\nno device\npart time\nCould not open device at /dev/ipmi0: Permission denied\nrc 1\nend\n",
+    ),
     "suites.os.memory_facts.MEMORY_USE": (
         b"memory 1056000000 700000000 0 0\nfile 199999000 ada /dev/shm/x\nprocess  101000 31337 ada      python3\n"
         b"tmpfs 9000000\nshm 199999000\nend\n",
@@ -553,7 +560,7 @@ _OF_PROBES = (
     "kit.gpu.libraries", "kit.gpu.nvidia_smi", "suites.fabric.facts",
     "suites.isolation.pam", "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
-    "suites.os.crash_facts", "suites.os.device_facts", "suites.os.memory_facts",
+    "suites.os.bmc_facts", "suites.os.crash_facts", "suites.os.device_facts", "suites.os.memory_facts",
     "suites.versions.facts",
 )  # fmt: skip
 _PROBES = (

@@ -245,6 +245,7 @@ def test_nothing_runs_with_sudo_but_what_the_page_names() -> None:
         "suites/fabric/facts.py",
         "suites/isolation/pam.py",
         "suites/isolation/payload.py",
+        "suites/os/bmc_facts.py",
         "suites/os/crash_facts.py",
         "cluster/channel/testinfra_backend.py",
     }

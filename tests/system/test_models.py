@@ -55,7 +55,14 @@ def not_applicable(*checks: str) -> dict[str, str]:
 # ... and what is not judged on this model, beside that.
 NOT_JUDGED = {
     "t4": not_applicable(
-        *RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, *NO_ADAPTERS, *NO_NVLINKS, "os.governor"
+        *RETIRES_PAGES,
+        *NO_NVSWITCH,
+        *NO_FABRIC_STATE,
+        *NO_ADAPTERS,
+        *NO_NVLINKS,
+        "os.bmc_events",
+        "os.bmc_sensors",
+        "os.governor",
     )
     | OLD_DRIVER,
     "v100": not_applicable(*RETIRES_PAGES, *NO_NVSWITCH, *NO_FABRIC_STATE, "gpu.topology") | OLD_DRIVER,

@@ -606,6 +606,43 @@ def _crashes(node: SimulatedNode, options: Options) -> None:
     ]
 
 
+def _supply(node: SimulatedNode, options: Options) -> tuple[str, str]:
+    """Return the number of a power supply, and its sensor as the log of the BMC names it."""
+    name = f"STATUS_PSU{options['supply']}"
+    if name not in node.bmc_sensors:
+        raise SandboxError(f"{node.name} has no power supply {options['supply']}: they are 0 to 5")
+    return str(options["supply"]), f"Power Supply #0x{node.bmc_sensors[name][0].lower()}"
+
+
+@_fault("a power supply failed", supply=2)
+def _power_supply_failed(node: SimulatedNode, options: Options) -> None:
+    number, sensor = _supply(node, options)
+    for name, reading in (
+        (f"STATUS_PSU{number}", "Presence detected, Failure detected"),
+        (f"PWR_PSU{number}", "0 Watts"),
+        ("REDUNDANCY_PSU", "Redundancy Lost"),
+    ):
+        node.bmc_sensors[name] = (*node.bmc_sensors[name][:3], reading)
+    node.bmc_events += [
+        (7200, f"{sensor} | Failure detected | Asserted"),
+        (7199, "Power Supply #0x70 | Redundancy Lost | Asserted"),
+    ]
+
+
+@_fault("a power supply has its input again, of which the BMC made no entry", harmless=True, supply=2)
+def _power_returned(node: SimulatedNode, options: Options) -> None:
+    _, sensor = _supply(node, options)
+    node.bmc_events += [
+        (7200, f"{sensor} | Failure detected | Asserted"),
+        (7198, f"{sensor} | Power Supply AC lost | Asserted"),
+    ]
+
+
+@_fault("the BMC recorded a fatal error of a PCIe device")
+def _bus_fatal_error(node: SimulatedNode, options: Options) -> None:
+    node.bmc_events.append((7200, "Critical Interrupt #0x90 | Bus Fatal Error | Asserted"))
+
+
 @_fault("a DIMM corrects errors all the time", count=32_767)
 def _corrected_memory_errors(node: SimulatedNode, options: Options) -> None:
     node.kernel_log.append(

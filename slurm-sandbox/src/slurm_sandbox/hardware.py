@@ -170,6 +170,12 @@ class SimulatedNode:
     empty_libraries: list[str] = field(default_factory=list)  # names of files
     crash_files: list[tuple[float, str]] = field(default_factory=list)  # seconds before now, path
     clean_shutdown: bool = True
+    bmc_events: list[tuple[float, str]] = field(
+        default_factory=list
+    )  # seconds before now; sensor, event and direction
+    bmc_sensors: dict[str, tuple[str, str, str, str]] = field(
+        default_factory=dict
+    )  # {name: number, status, entity, reading}
     kernel: str = ""
     os_release: dict[str, str] = field(default_factory=dict)
     sysctls: dict[str, str] = field(default_factory=dict)
@@ -213,6 +219,7 @@ def healthy_node(name: str, number: int, gpus: int, spec: NodeModel, shared: str
         gpus=shown,
         hcas=_hcas(name, number, shown, spec),
         mounts=_mounts(shared),
+        bmc_sensors=dict(_BMC_SENSORS),
         drives=[SimulatedDrive(f"nvme{n}", f"10000:{1 + n:02x}:00.0") for n in range(5)],
         mem_total_kb=spec.memory_mib * 1024,
         device_files=gpus,
@@ -440,6 +447,17 @@ _OS_RELEASE = {
     "PRIVACY_POLICY_URL": "https://www.ubuntu.com/legal/terms-and-policies/privacy-policy",
     "UBUNTU_CODENAME": "noble",
     "LOGO": "ubuntu-logo",
+}
+_BMC_SENSORS = {
+    "TEMP_AMBIENT": ("01", "ok", "55.0", "23 degrees C"),
+    **{f"TEMP_CPU{n}": (f"{3 + n:02X}", "ok", f"3.{n}", f"{41 + n} degrees C") for n in range(2)},
+    "TEMP_DIMM_C3": ("0C", "ns", "32.7", "No Reading"),  # an empty slot
+    "VOLT_P12V": ("20", "ok", "7.0", "12.10 Volts"),
+    **{f"SPD_FAN_SYS{n}_F": (f"{48 + n:02X}", "ok", f"29.{n}", f"{9800 + 40 * n} RPM") for n in range(8)},
+    **{f"PWR_PSU{n}": (f"{80 + n:02X}", "ok", f"10.{n}", f"{412 + n} Watts") for n in range(6)},
+    **{f"STATUS_PSU{n}": (f"{96 + n:02X}", "ok", f"10.{n}", "Presence detected") for n in range(6)},
+    "REDUNDANCY_PSU": ("70", "ok", "21.0", "Fully Redundant"),
+    "Watchdog": ("C8", "ns", "7.0", "Disabled"),
 }
 _SYSCTLS = {
     "kernel.core_pattern": "core",

@@ -538,6 +538,8 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
         ),
         **({"crashes": _crashes(node)} if node.crash_files else {}),
         "wtmp": _wtmp(node),
+        "bmc-events": _bmc_events(node),
+        "bmc-sensors": _bmc_sensors(node),
         "ldconfig-p": _lines(
             [
                 f"{len(_LIBRARIES)} libs found in cache `/etc/ld.so.cache'",
@@ -609,6 +611,40 @@ def _wtmp(node: SimulatedNode) -> str:
         rows.append(f"shutdown system down  {kernel:<16} {down} - {boot}  (00:05)")
     rows.append(f"reboot   system boot  {kernel:<16} {before} - {down} (99+23:55)")
     return _lines([*rows, "", "wtmp begins Wed Aug 13 10:00:00 2025"])
+
+
+# entries of a healthy node: of its delivery, of a DIMM that was replaced, and of a power feed that was switched off
+_BMC_EVENTS = (
+    "08/13/25 | 09:58:02 UTC | Event Logging Disabled #0x72 | Log area reset/cleared | Asserted",
+    " Pre-Init  |0000000093| System ACPI Power State #0xd5 | S0/G0: working | Asserted",
+    "08/13/25 | 10:00:41 UTC | Physical Security #0x73 | General Chassis intrusion | Asserted",
+    "09/02/25 | 03:11:05 UTC | Memory #0x87 | Uncorrectable ECC (UnCorrectable ECC |  DIMMB2) | Asserted",
+    "09/03/25 | 13:40:17 UTC | System Boot Initiated #0x08 | Initiated by power up | Asserted",
+    "10/21/25 | 07:02:17 UTC | Power Supply #0x61 | Power Supply AC lost | Asserted",
+    "10/21/25 | 07:02:18 UTC | Power Supply #0x70 | Redundancy Lost | Asserted",
+    "10/21/25 | 09:30:44 UTC | Power Supply #0x61 | Power Supply AC lost | Deasserted",
+    "10/21/25 | 09:30:45 UTC | Power Supply #0x70 | Fully Redundant | Asserted",
+    "11/02/25 | 16:20:09 UTC | System Boot Initiated #0x08 | Initiated by warm reset | Asserted",
+    "11/02/25 | 16:22:31 UTC | OS Boot #0x09 | C: boot completed | Asserted",
+)
+
+
+def _bmc_events(node: SimulatedNode) -> str:
+    """Return the log of the BMC as `sel list` prints it, with the entries of faults at its end."""
+    now = time.time()
+    recent = (
+        f"{time.strftime('%m/%d/%y | %H:%M:%S UTC', time.gmtime(now - before))} | {text}"
+        for before, text in node.bmc_events
+    )
+    return _lines(f"{number:4x} | {text}" for number, text in enumerate((*_BMC_EVENTS, *recent), 1))
+
+
+def _bmc_sensors(node: SimulatedNode) -> str:
+    """Return the sensors as `sdr elist` prints them."""
+    return _lines(
+        f"{name:<16} | {number}h | {status:<3} | {entity:>4} | {reading}"
+        for name, (number, status, entity, reading) in node.bmc_sensors.items()
+    )
 
 
 def _lscpu(node: SimulatedNode) -> str:

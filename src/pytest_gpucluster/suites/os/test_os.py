@@ -11,7 +11,7 @@ from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, peer_probed, probed
-from pytest_gpucluster.suites.os import checks, crash_facts, device_facts, limits, memory_facts
+from pytest_gpucluster.suites.os import bmc_facts, checks, crash_facts, device_facts, limits, memory_facts
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import network_facts as os_names
 from pytest_gpucluster.suites.os import software_facts as os_software
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.core.probe import Answer, Probe
     from pytest_gpucluster.run.session import ClusterSession, Node
+    from pytest_gpucluster.suites.os.bmc_facts import Bmc
     from pytest_gpucluster.suites.os.facts import Mount
     from pytest_gpucluster.suites.os.network_facts import Network, ReachabilityResult
     from pytest_gpucluster.suites.os.software_facts import CommandOutput
@@ -72,6 +73,7 @@ all_used = peer_probed(memory_facts.MEMORY_USE, lambda found: {node: one.used fo
 devices = probed(device_facts.DEVICES)
 usual_devices = peer_probed(device_facts.DEVICES, device_facts.usual_devices)
 is_virtual = fact(lambda cpus: bool(cpus.hypervisor))
+usual_bmc = peer_probed(bmc_facts.BMC, bmc_facts.usual_bmc)
 disks = probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))
 all_disks = fleet_probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))
 responses = fact(once=True)(
@@ -172,6 +174,14 @@ owners = fact(once=True)(os_network.owners)
 common_time = fact(once=True)(
     lambda clocks, cluster: checks.system.CommonTime.of(clocks, cluster.section(OsConfig).max_clock_skew)
 )
+
+
+@fact(probes=lambda _cluster, _nodes: [bmc_facts.BMC])
+def bmc(is_virtual: bool, facts: Callable[[Probe[Bmc]], Bmc]) -> Bmc:
+    """What the BMC of the node knows."""
+    if is_virtual:
+        raise NotApplicable("a virtual machine has no BMC of its own")
+    return facts(bmc_facts.BMC)
 
 
 @fact

@@ -1,6 +1,7 @@
 """Checks of the operating system. Values that the cluster file does not state are compared within the node's group."""
 
 from pytest_gpucluster.suites.os.checks import (
+    bmc,
     crashes,
     devices,
     disks,
@@ -20,6 +21,7 @@ MODULES = (
     settings,
     mounts,
     state,
+    bmc,
     crashes,
     disks,
     software,
