@@ -83,74 +83,7 @@ _BOOTS = re.compile(
     r"System Boot Initiated|OS Boot|System Firmware.*\| system boot initiated|System Event.*\| oem system boot event"
     r"|System ACPI Power State.*\| s0/g0: working"
 )
-_TYPES = (
-    *(
-        "Temperature",
-        "Voltage",
-        "Current",
-        "Fan",
-        "Physical Security",
-        "Platform Security",
-        "Processor",
-        "Power Supply",
-    ),
-    *(
-        "Power Unit",
-        "Cooling Device",
-        "Memory",
-        "Drive Slot / Bay",
-        "Drive Slot",
-        "POST Memory Resize",
-        "System Firmware Progress",
-    ),
-    *(
-        "System Firmware Error",
-        "System Firmwares",
-        "Event Logging Disabled",
-        "Watchdog1",
-        "Watchdog2",
-        "Watchdog 1",
-        "Watchdog 2",
-    ),
-    *(
-        "System Event",
-        "Critical Interrupt",
-        "Button",
-        "Module / Board",
-        "Microcontroller",
-        "Add-in Card",
-        "Chassis",
-        "Chip Set",
-    ),
-    *(
-        "Other FRU",
-        "Cable / Interconnect",
-        "Terminator",
-        "System Boot Initiated",
-        "Boot Error",
-        "OS Boot",
-        "OS Critical Stop",
-    ),
-    *(
-        "Slot / Connector",
-        "System ACPI Power State",
-        "Platform Alert",
-        "Entity Presence",
-        "Monitor ASIC",
-        "LAN",
-    ),
-    *(
-        "Management Subsys Health",
-        "Battery",
-        "Session Audit",
-        "Version Change",
-        "FRU State",
-        "OEM",
-        "Unknown",
-        "Other",
-    ),
-)
-_TYPE = re.compile("(" + "|".join(sorted(map(re.escape, _TYPES), key=len, reverse=True)) + r")\b\s*(.*)")
+_NAMED = re.compile(r"(.*?)\s*(#0x[0-9a-fA-F]+)?")
 
 
 @dataclass(frozen=True)
@@ -425,8 +358,9 @@ def _events(lines: list[str], now: float) -> tuple[Event, ...]:
 
 
 def _named(text: str) -> tuple[str, str]:
-    found = _TYPE.fullmatch(text)
-    return (found[1], found[2]) if found else (text, "")
+    """Return type and sensor of `Power Supply #0x62`; an entry of the firmware has no sensor."""
+    kind, sensor = re.fullmatch(_NAMED, text).groups("")  # type: ignore[union-attr] # it takes any text
+    return kind, sensor
 
 
 def _confirmed(lines: list[str], repeated: tuple[int, list[str]]) -> tuple[Sensor, ...]:
