@@ -166,6 +166,10 @@ def run() -> Iterator[Run]:
 def suites(sandbox: Sandbox, cluster: Path, reports: Path, node_of: dict[str, str]) -> Run:
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "suites", "-m", MARKED]
     argv += [f"--cluster={cluster}", f"--report-dir={reports}"]
+    argv += [
+        "--slow",
+        "--deselect=suites/slurm/test_slurm.py::test_time_limit",
+    ]  # which waits for two minutes
     done = forked.run(argv, cwd=ROOT, timeout=400)
     ends: dict[str, dict[str, str]] = {}
     actions: dict[str, set[str]] = {}
@@ -244,7 +248,7 @@ def test_a_gate_finds_what_its_node_shows_and_accepts_healthy_ones(run: Run) -> 
     missed, differ = {}, {}
     for kind in SHOWN:
         expected, node = FOUND_BY[kind][0], run.node_of[kind]
-        if not expected.startswith(("gpu.", "os.", "fabric.")):
+        if not expected.startswith(("gpu.", "os.", "fabric.")) or "slow" in CHECKS[expected].marks:
             continue
         found = gate_on(run, node)
         if expected not in {it.check for it in found.failed}:

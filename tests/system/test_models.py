@@ -60,8 +60,6 @@ NOT_JUDGED = {
         *NO_FABRIC_STATE,
         *NO_ADAPTERS,
         *NO_NVLINKS,
-        "os.bmc_events",
-        "os.bmc_sensors",
         "os.governor",
     )
     | OLD_DRIVER,

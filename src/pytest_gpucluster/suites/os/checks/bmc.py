@@ -22,6 +22,7 @@ DAY = 86_400.0
     cause="an error of memory, of a processor or of a PCIe device could not be corrected, or a part failed",
     hint="ipmitool sel elist; ipmitool sel get ID for the DIMM or slot; replace the part; ipmitool sel clear afterwards",
     action=Action.MONITOR,
+    marks=("slow",),
     show="ipmitool sel list last 200",
 )
 def bmc_events(bmc: Bmc, uptime: float, usual_bmc: UsualBmc) -> Judgement:
@@ -57,6 +58,7 @@ def bmc_events(bmc: Bmc, uptime: float, usual_bmc: UsualBmc) -> Judgement:
     cause="a power supply, fan or drive failed or has no power, or the node is too hot",
     hint="ipmitool sdr elist; ipmitool sel elist; cables and power feed; replace the part; ipmitool mc reset cold if the BMC shows an old state",
     action=Action.MONITOR,
+    marks=("slow",),
     show="ipmitool sdr elist",
 )
 def bmc_sensors(bmc: Bmc, usual_bmc: UsualBmc) -> Judgement:
