@@ -167,6 +167,13 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"Failure detected\nrc 0\npart second\nrc 124\nend\n",
         b"user 1000\nno device\npart time\nCould not open device at /dev/ipmi0: Permission denied\nrc 1\nend\n",
     ),
+    "suites.os.drive_facts.DRIVES": (
+        b"/sys/class/nvme/nvme0/model:CT1000P3PSSD8\ntools /usr/sbin/smartctl \nfound nvme0\nfound sda\ndrive nvme0\n"
+        b'{"smart_status":{"passed":true},"nvme_smart_health_information_log":{"critical_warning":0,"available_spare":100,'
+        b'"available_spare_threshold":10,"percentage_used":3,"media_errors":0}}\ndrive sda\n{"smart_status":{"passed":false},'
+        b'"ata_smart_attributes":{"table":[{"id":197,"name":"Current_Pending_Sector","value":1,"thresh":5,"when_failed":"now",'
+        b'"flags":{"prefailure":true},"raw":{"value":8}}]}}\nhung sdb\nend\n',
+    ),
     "suites.os.memory_facts.MEMORY_USE": (
         b"memory 1056000000 700000000 0 0\nfile 199999000 ada /dev/shm/x\nprocess  101000 31337 ada      python3\n"
         b"tmpfs 9000000\nshm 199999000\nend\n",
@@ -560,7 +567,7 @@ _OF_PROBES = (
     "kit.gpu.libraries", "kit.gpu.nvidia_smi", "suites.fabric.facts",
     "suites.isolation.pam", "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
-    "suites.os.bmc_facts", "suites.os.crash_facts", "suites.os.device_facts", "suites.os.memory_facts",
+    "suites.os.bmc_facts", "suites.os.crash_facts", "suites.os.device_facts", "suites.os.drive_facts", "suites.os.memory_facts",
     "suites.versions.facts",
 )  # fmt: skip
 _PROBES = (

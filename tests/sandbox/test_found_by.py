@@ -12,7 +12,9 @@ from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
+from pytest_gpucluster.suites.os.checks.drives import drive_health
 from pytest_gpucluster.suites.os.checks.kernel_log import kernel_log
+from pytest_gpucluster.suites.os.drive_facts import DRIVES
 from slurm_sandbox import hardware, models
 from slurm_sandbox import node_files as render
 from slurm_sandbox.api import FAULTS
@@ -37,8 +39,8 @@ RECOVERED = sorted(
 )
 
 
-def judged(folder: Path, kind: str, model: str = "h100") -> Verdict:
-    """Return the verdict on a simulated node with this fault; '' is a healthy one."""
+def answer(folder: Path, kind: str, command: str, model: str = "h100") -> Answer:
+    """Return what the command prints on a simulated node with this fault; '' is a healthy one."""
     layout, spec = Layout(folder), models.MODELS[model]
     render.write_simulated_tools(layout)
     node = hardware.healthy_node("gpu01", 0, spec.gpus, spec, "/state/shared")
@@ -51,10 +53,14 @@ def judged(folder: Path, kind: str, model: str = "h100") -> Verdict:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     env = {"PATH": f"{layout.simbin}:{os.environ['PATH']}", "SLURMD_NODENAME": "gpu01"}
-    done = subprocess.run(
-        ["sh", "-c", kernel_log_of(()).command], env=env, capture_output=True, timeout=60, check=True
-    )
-    return kernel_log(kernel_log_of(()).parse(Answer("gpu01", 0, done.stdout, done.stderr)))
+    done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, timeout=60, check=True)
+    return Answer("gpu01", 0, done.stdout, done.stderr)
+
+
+def judged(folder: Path, kind: str, model: str = "h100") -> Verdict:
+    """Return the verdict of os.kernel_log."""
+    probe = kernel_log_of(())
+    return kernel_log(probe.parse(answer(folder, kind, probe.command, model)))
 
 
 def test_every_lasting_fault_is_judged_here() -> None:
@@ -81,3 +87,25 @@ def test_what_recovered_is_a_warning(tmp_path: Path, kind: str) -> None:
 def test_a_healthy_node_has_no_warning(tmp_path: Path, model: str) -> None:
     verdict = judged(tmp_path, "", model)
     assert (verdict.outcome, verdict.findings, verdict.advisories) == (Outcome.PASSED, (), ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "words"),
+    [
+        ("", Outcome.PASSED, ""),
+        ("drive_missing", Outcome.PASSED, ""),
+        ("drive_hot", Outcome.PASSED, "the temperature is outside the drive's limits"),
+        ("drive_failing", Outcome.FAILED, "4% of the spare blocks left"),
+        ("drive_dead", Outcome.NOT_CHECKED, "nvme4: No such device"),
+    ],
+)
+def test_the_simulated_smartctl_reports_the_drives_of_its_node(
+    tmp_path: Path, kind: str, outcome: Outcome, words: str
+) -> None:
+    verdict = drive_health(DRIVES.parse(answer(tmp_path, kind, DRIVES.command)))
+    assert verdict.outcome is outcome
+    texts = [one.measured for one in verdict.findings] + [one.measured for one in verdict.advisories]
+    assert words in ["", verdict.reason, *(text.removeprefix("critical warning: ") for text in texts)]
+    wear = [it.device for it in verdict.metrics if it.name == "drive_wear"]
+    absent = {"drive_missing": "nvme3", "drive_dead": "nvme4"}.get(kind)
+    assert wear == [name for name in (f"nvme{n}" for n in range(5)) if name != absent]

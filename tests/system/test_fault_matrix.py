@@ -51,6 +51,7 @@ UNJUDGEABLE = {
     "rail_replaced": {"fabric.gpu_nic_affinity": "not checked"},
     # no other node has as few GPUs, so that their numbers mean other slots
     "gpu_missing": {"gpu.numa_affinity": "not applicable"},
+    "drive_dead": {"os.drive_health": "not checked"},  # it cannot be opened
     # systemctl shows services
     "systemd_gone": dict.fromkeys(
         ("fabric.fabric_manager", "gpu.fabric_manager", "os.failed_units", "os.services"), "not checked"
@@ -217,7 +218,7 @@ def test_what_is_harmless_changes_no_outcome(run: Run, kind: str) -> None:
     assert run.differences(run.node_of[kind]) == {}, run.text[-2000:]
 
 
-@pytest.mark.parametrize("kind", ["throttled_once", "file_server_slow", "crashed_once"])
+@pytest.mark.parametrize("kind", ["throttled_once", "file_server_slow", "crashed_once", "drive_hot"])
 def test_what_a_second_reading_no_longer_shows_is_a_warning(run: Run, kind: str) -> None:
     assert FOUND_BY[kind][0] in run.warned.get(run.node_of[kind], set()), run.text[-2000:]
     assert not any(FOUND_BY[kind][0] in run.warned.get(node, set()) for node in run.healthy)

@@ -679,6 +679,17 @@ def _drive_dead(node: SimulatedNode, options: Options) -> None:
     _drive(node, options).state = "dead"
 
 
+@_fault("a drive has used up its spare blocks", drive="nvme2", spare=4)
+def _drive_failing(node: SimulatedNode, options: Options) -> None:
+    drive = _drive(node, options)
+    drive.spare, drive.critical_warning, drive.used = int(options["spare"]), 1, 97
+
+
+@_fault("a drive is hotter than its limit", harmless=True, drive="nvme2")
+def _drive_hot(node: SimulatedNode, options: Options) -> None:
+    _drive(node, options).critical_warning = 2
+
+
 @_fault("an adapter runs on fewer PCIe lanes", hca="mlx5_1", width=8)
 def _hca_width(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).width = int(options["width"])

@@ -70,7 +70,7 @@ class SimulatedHca:
 
 @dataclass
 class SimulatedDrive:
-    """An NVMe drive on PCIe; address, width and speed are those of sysfs."""
+    """An NVMe drive on PCIe; address, width and speed are those of sysfs, the last ones of its SMART log in percent."""
 
     name: str
     address: str
@@ -80,6 +80,9 @@ class SimulatedDrive:
     state: str = "live"
     width: int = 4
     speed: str = "16.0 GT/s PCIe"
+    critical_warning: int = 0  # bits
+    spare: int = 100
+    used: int = 3
 
 
 @dataclass

@@ -22,7 +22,7 @@ from slurm_sandbox.hardware import gpu_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from slurm_sandbox.hardware import SimulatedGpu, SimulatedHca, SimulatedNode
+    from slurm_sandbox.hardware import SimulatedDrive, SimulatedGpu, SimulatedHca, SimulatedNode
     from slurm_sandbox.layout import Layout
 
 # Tools of the host that the simulated ones may call, as variables in upper case
@@ -509,6 +509,7 @@ def _pci_files(node: SimulatedNode) -> dict[str, str]:
             "transport": "pcie",
         }
         contents |= {f"/sys/class/nvme/{drive.name}/{name}": f"{text}\n" for name, text in files.items()}
+        contents[f"/sys/block/{drive.name}n1/removable"] = "0\n"
     return contents
 
 
@@ -540,6 +541,7 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
         "wtmp": _wtmp(node),
         "bmc-events": _bmc_events(node),
         "bmc-sensors": _bmc_sensors(node),
+        **{f"smart-{drive.name}": _smart(drive) for drive in node.drives},
         "ldconfig-p": _lines(
             [
                 f"{len(_LIBRARIES)} libs found in cache `/etc/ld.so.cache'",
@@ -596,6 +598,32 @@ def _crashes(node: SimulatedNode) -> str:
     """Return the files that a crash left, as `find -printf 'file %T@ %p'` lists them."""
     now = time.time()
     return _lines(f"file {now - before:.10f} {path}" for before, path in node.crash_files)
+
+
+def _smart(drive: SimulatedDrive) -> str:
+    """Return what smartctl 7.4 prints with `--json=c -H -A`; of a controller that stopped, that it cannot be opened."""
+    name = f"/dev/{drive.name}"
+    smartctl: dict[str, Any] = {"version": [7, 4], "argv": ["smartctl", "--json=c", "-H", "-A", name]}
+    if drive.state == "dead":
+        error = {"string": f"Smartctl open device: {name} failed: No such device", "severity": "error"}
+        found: dict[str, Any] = {"smartctl": {**smartctl, "messages": [error], "exit_status": 2}}
+    else:
+        warning = drive.critical_warning
+        found = {
+            "smartctl": {**smartctl, "exit_status": 8 if warning else 0},
+            "device": {"name": name, "info_name": name, "type": "nvme", "protocol": "NVMe"},
+            "smart_status": {"passed": not warning, "nvme": {"value": warning}},
+            "nvme_smart_health_information_log": {
+                "critical_warning": warning,
+                "temperature": 82 if warning & 2 else 34,
+                "available_spare": drive.spare,
+                "available_spare_threshold": 10,
+                "percentage_used": drive.used,
+                "media_errors": 0,
+                "num_err_log_entries": 12,
+            },
+        }
+    return json.dumps({"json_format_version": [1, 0], **found}, separators=(",", ":")) + "\n"
 
 
 def _wtmp(node: SimulatedNode) -> str:

@@ -78,6 +78,8 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "drive_replaced": ("os.pci_devices",),
     "drive_firmware": ("os.nvme",),
     "drive_dead": ("os.nvme",),
+    "drive_failing": ("os.drive_health",),
+    "drive_hot": ("os.drive_health",),
     "drive_speed": ("os.pci_links",),
     "hca_width": ("os.pci_links",),
     "disk_error_over": ("os.kernel_log",),

@@ -11,7 +11,15 @@ from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, peer_probed, probed
-from pytest_gpucluster.suites.os import bmc_facts, checks, crash_facts, device_facts, limits, memory_facts
+from pytest_gpucluster.suites.os import (
+    bmc_facts,
+    checks,
+    crash_facts,
+    device_facts,
+    drive_facts,
+    limits,
+    memory_facts,
+)
 from pytest_gpucluster.suites.os import facts as basics
 from pytest_gpucluster.suites.os import network_facts as os_names
 from pytest_gpucluster.suites.os import software_facts as os_software
@@ -72,6 +80,7 @@ memory_use = probed(memory_facts.MEMORY_USE)
 all_used = peer_probed(memory_facts.MEMORY_USE, lambda found: {node: one.used for node, one in found.items()})
 devices = probed(device_facts.DEVICES)
 usual_devices = peer_probed(device_facts.DEVICES, device_facts.usual_devices)
+drives = probed(drive_facts.DRIVES)
 is_virtual = fact(lambda cpus: bool(cpus.hypervisor))
 usual_bmc = peer_probed(bmc_facts.BMC, bmc_facts.usual_bmc)
 disks = probed(lambda cluster: os_storage.disks(checks.disks.disk_paths(cluster.section(OsConfig))))

@@ -1,0 +1,128 @@
+"""What drives report of their own health and wear."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Judgement, Metric, Remark, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.suites.os.drive_facts import DriveHealth
+
+# Bits of the critical warning, NVM Express Base Specification 2.0, 5.16.1.3 (SMART / Health Information)
+SPARE, TEMPERATURE, DEGRADED, READ_ONLY, BACKUP, PMR = (1 << bit for bit in range(6))
+_BITS = {
+    TEMPERATURE: "the temperature is outside the drive's limits",
+    DEGRADED: "reliability is degraded by errors of the media or of the controller",
+    READ_ONLY: "the media is read-only",
+    BACKUP: "the backup of the volatile memory failed",
+    PMR: "the persistent memory region is read-only or unreliable",
+}
+_FAILED = (DEGRADED, READ_ONLY, BACKUP)
+_MOST_SPARE = 100  # percent; same section: 101 to 255 are reserved
+CONSUMED = (
+    100  # percent; same section: the endurance is consumed, which "may not indicate an NVM subsystem failure"
+)
+NEARLY = 90  # time to order a replacement; no specification states it
+
+
+@check(
+    "os.drive_health",
+    cause="a drive is worn out, or predicts its own failure",
+    hint="smartctl -x of the drive, or nvme smart-log; copy what is needed from it; replace it at the next maintenance, or waive the check until then",
+    action=Action.MONITOR,
+    show="smartctl -x /dev/PART",
+)
+def drive_health(drives: tuple[DriveHealth, ...], is_virtual: bool = False) -> Judgement:
+    """No drive reports that it fails, lacks spare blocks or has used up its rated endurance; errors of media and 90% are a warning.
+
+    What fails is the drive's own statement: NVMe's critical warning and its spare blocks against its own threshold, the status of
+    ATA and SCSI, and attributes of ATA that predict a failure. No healthy drive makes it. 100% of the endurance is the vendor's
+    estimate: the drive may work on, so that no node leaves service for it, but its warranty has ended. Some vendors set
+    the bit "degraded" for that alone (smartmontools issue 537): one finding, not two. A temperature, errors that the drive has
+    counted since it was made, and sectors that wait for a write are no prediction. is_virtual: a drive without SMART is the host's.
+    """
+    unread: defaultdict[str, list[str]] = defaultdict(list)
+    known, asleep = 0, [drive.name for drive in drives if drive.asleep]
+    for drive in drives:
+        if drive.problem and (drive.is_forbidden or not is_virtual):
+            allow = ": set sudo: true in the cluster file" if drive.is_forbidden else ""
+            unread[drive.problem + allow].append(drive.name)
+        if drive.problem or drive.asleep:
+            continue
+        known += 1
+        yield from _nvme(drive) if drive.is_nvme else _ata_or_scsi(drive)
+        if drive.used is not None and not _is_reserved(drive):
+            yield Metric("drive_wear", drive.used, "%", drive.name, better="neither")
+    for problem, names in unread.items():
+        yield NotAvailable(f"{', '.join(names)}: {problem}")
+    if asleep:
+        text = f"in standby, and not read: {', '.join(asleep)}"
+        yield Remark(text) if known else NotAvailable(text)
+    if not known and not unread and not asleep:
+        raise NotApplicable("the node has no drive of its own that reports its health")
+
+
+def _part(drive: DriveHealth) -> str:
+    return f"{drive.name} ({drive.model or 'unknown model'})"
+
+
+def _nvme(drive: DriveHealth) -> Judgement:
+    part, critical = _part(drive), drive.critical or 0
+    used = 0 if _is_reserved(drive) else drive.used or 0
+    yield from _spare(drive, below=bool(critical & SPARE))
+    if used >= CONSUMED:
+        yield Finding(part, f"{used:g}% of the rated endurance used", f"less than {CONSUMED}%")
+        critical &= ~DEGRADED
+    elif used >= NEARLY:
+        yield Advisory(part, f"{used:g}% of the rated endurance used", f"less than {NEARLY}%")
+    for bit in (1 << place for place in range(8)):
+        if critical & bit & ~SPARE:
+            deviation = Finding if bit in _FAILED else Advisory
+            yield deviation(part, f"critical warning: {_BITS.get(bit, f'unknown bit {bit:#x}')}", "none")
+    if drive.media_errors is not None:
+        yield Metric("drive_media_errors", drive.media_errors, "errors", drive.name)
+        if drive.media_errors:
+            yield Advisory(part, f"{drive.media_errors:.0f} errors of the media in its life", "0")
+
+
+def _is_reserved(drive: DriveHealth) -> bool:
+    """Return whether the log has values of spare blocks above 100%: firmware that returns them says nothing of the wear either."""
+    return max(drive.spare or 0, drive.spare_threshold or 0) > _MOST_SPARE
+
+
+def _spare(drive: DriveHealth, *, below: bool) -> Judgement:
+    """Judge the spare blocks. below: the drive itself says that they are below the threshold."""
+    part = _part(drive)
+    if drive.spare is None or drive.spare_threshold is None or _is_reserved(drive):
+        if below:
+            yield Finding(part, "the spare blocks are below the threshold", "above it")
+        elif _is_reserved(drive):
+            values = (
+                f"{drive.spare or 0:g}% of the spare blocks left, threshold {drive.spare_threshold or 0:g}%"
+            )
+            yield Advisory(part, f"{values}: reserved values", f"at most {_MOST_SPARE}%")
+    elif below or drive.spare < drive.spare_threshold:
+        least = f"at least {drive.spare_threshold:g}%, the drive's threshold"
+        yield Finding(part, f"{drive.spare:g}% of the spare blocks left", least)
+
+
+def _ata_or_scsi(drive: DriveHealth) -> Judgement:
+    part = _part(drive)
+    attributes = ", ".join(drive.failing)
+    if drive.passed is False and drive.warns:
+        yield Advisory(part, drive.reason or "SMART warning", "SMART status OK")
+    elif drive.passed is False:
+        reason = drive.reason or attributes or "it names no attribute"
+        yield Finding(part, f"SMART status FAILED: {reason}", "PASSED")
+    elif attributes:
+        yield Finding(part, f"FAILING_NOW: {attributes}", "above the thresholds")
+    if drive.low:
+        measured = f"FAILING_NOW, by age or temperature: {', '.join(drive.low)}"
+        yield Advisory(part, measured, "above the thresholds")
+    for name, count in drive.sectors:
+        yield Advisory(part, f"{name} {count:.0f}", "0")
+    if drive.used is not None and drive.used >= NEARLY:
+        yield Advisory(part, f"{drive.used:g}% of the rated endurance used", f"less than {NEARLY}%")
