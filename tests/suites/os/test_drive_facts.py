@@ -360,15 +360,17 @@ def test_each_bit_of_the_critical_warning_has_its_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "findings", "advisories"), [(89, 0, 0), (90, 0, 1), (99, 0, 1), (100, 1, 0)]
+    ("used", "findings", "advisories"), [(89, 0, 0), (90, 0, 1), (99, 0, 1), (100, 0, 1), (255, 0, 1)]
 )
-def test_wear_warns_from_90_and_fails_from_100_percent(used: int, findings: int, advisories: int) -> None:
+def test_wear_alone_is_a_warning_from_90_percent(used: int, findings: int, advisories: int) -> None:
     verdict = judge(log(used))
     assert (len(verdict.findings), len(verdict.advisories)) == (findings, advisories)
 
 
 def test_used_endurance_explains_the_bit_degraded_and_no_other() -> None:
-    assert measured(judge(log(104, critical=4))) == ["104% of the rated endurance used"]
+    assert measured(judge(log(104, critical=4))) == [
+        "104% of the rated endurance used, reliability is degraded by errors of the media or of the controller"
+    ]
     assert len(measured(judge(log(104, critical=4 | 8)))) == 2
     assert len(measured(judge(log(99, critical=4)))) == 2
 

@@ -36,12 +36,12 @@ NEARLY = 90  # time to order a replacement; no specification states it
     show="smartctl -x /dev/PART",
 )
 def drive_health(drives: tuple[DriveHealth, ...], is_virtual: bool = False) -> Judgement:
-    """No drive reports that it fails, lacks spare blocks or has used up its rated endurance; errors of media and 90% are a warning.
+    """No drive reports that it fails or lacks spare blocks; errors of media and 90% of the rated endurance are a warning.
 
     What fails is the drive's own statement: NVMe's critical warning and its spare blocks against its own threshold, the status of
     ATA and SCSI, and attributes of ATA that predict a failure. No healthy drive makes it. 100% of the endurance is the vendor's
-    estimate: the drive may work on, so that no node leaves service for it, but its warranty has ended. Some vendors set
-    the bit "degraded" for that alone (smartmontools issue 537): one finding, not two. A temperature, errors that the drive has
+    estimate, after which a drive may work on for years. Some vendors set the bit "degraded" then (smartmontools issue 537): one
+    finding, not two. A temperature, errors that the drive has
     counted since it was made, and sectors that wait for a write are no prediction. is_virtual: a drive without SMART is the host's.
     """
     unread: defaultdict[str, list[str]] = defaultdict(list)
@@ -73,8 +73,10 @@ def _nvme(drive: DriveHealth) -> Judgement:
     part, critical = _part(drive), drive.critical or 0
     used = 0 if _is_reserved(drive) else drive.used or 0
     yield from _spare(drive, below=bool(critical & SPARE))
-    if used >= CONSUMED:
-        yield Finding(part, f"{used:g}% of the rated endurance used", f"less than {CONSUMED}%")
+    if used >= CONSUMED and critical & DEGRADED:
+        yield Finding(
+            part, f"{used:g}% of the rated endurance used, {_BITS[DEGRADED]}", f"less than {CONSUMED}%"
+        )
         critical &= ~DEGRADED
     elif used >= NEARLY:
         yield Advisory(part, f"{used:g}% of the rated endurance used", f"less than {NEARLY}%")
