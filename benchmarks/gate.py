@@ -1,16 +1,19 @@
 """What `gpucluster gate` costs on a node of a sandbox, beside an empty Python, and beside NHC where its folder is given.
 
-    python benchmarks/gate.py [--repeats 5] [--nhc FOLDER]
+    python benchmarks/gate.py [--repeats 5] [--nhc FOLDER [--faults 30]]
 
 Each runs as a task of the node. CPU: of the program itself, and of the commands that it calls, in seconds; the least of the
 repetitions. Processes: those that were started below it (perf's tracepoints are not needed: /proc/stat counts them on a machine
-that does nothing else). NHC (https://github.com/mej/nhc) has the checks of its own sample file that this machine can answer: its
-checks are others, so that the times are no ranking.
+that does nothing else). NHC (https://github.com/mej/nhc) has the lines that its nhc-genconf writes on the healthy node, of
+which those that fail there are left out, and its check of nvidia-smi: its checks are others, so that the times are no ranking.
+
+--faults: how many of so many faults of a node each finds, chosen by a hash of their names among all that a node can show.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -22,6 +25,8 @@ from stamp import stamp
 from tabulate import tabulate
 
 from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.sandbox.found_by import FOUND_BY
+from slurm_sandbox.api import FAULTS
 
 MEASURED = """
 import json, os, resource, subprocess, sys, time
@@ -45,14 +50,9 @@ finally:
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(f"OWN {used.ru_utime + used.ru_stime:.3f} {used.ru_maxrss / 1024:.0f}", file=sys.stderr)
 """
-NHC_CONF = """
-* || check_fs_mount_rw -f /
-* || check_fs_free / 3%
-* || check_hw_physmem_free 1MB
-* || check_hw_swap_free 0
-* || check_ps_loadavg 1000
-* || check_cmd_status -t 5 -r 0 nvidia-smi -L
-"""
+NHC_NVIDIA = "* || check_nvsmi_healthmon"
+NHC_OPTIONS = ("-l", "-", "DETACHED_MODE=0", "MARK_OFFLINE=0", "FORCE_SETSID=0")
+OF_NODES = ("gpu.", "os.", "fabric.")
 
 
 def as_task(sandbox: Sandbox, argv: list[str]) -> subprocess.CompletedProcess[str]:
@@ -78,19 +78,66 @@ def main() -> int:
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--nhc", type=Path, metavar="FOLDER", help="a checkout of github.com/mej/nhc")
+    parser.add_argument("--faults", type=int, default=0, metavar="N", help="also count the faults found of N")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         sandbox = Sandbox(Path(folder) / "s")
         sandbox.up(nodes=1)
         try:
-            print(measured(sandbox, Path(folder), chosen.repeats, chosen.nhc))
+            nhc = nhc_on(sandbox, Path(folder), chosen.nhc) if chosen.nhc else []
+            print(measured(sandbox, Path(folder), chosen.repeats, nhc))
+            if chosen.faults:
+                print(faults_found(sandbox, Path(folder), chosen.faults, nhc))
         finally:
             sandbox.down()
     print(stamp())
     return 0
 
 
-def measured(sandbox: Sandbox, folder: Path, repeats: int, nhc: Path | None) -> str:
+def nhc_on(sandbox: Sandbox, folder: Path, nhc: Path) -> list[str]:
+    """Configure NHC as its users do, on the healthy node; return its command."""
+    written, conf = folder / "genconf", folder / "nhc.conf"
+    options = ["-D", str(nhc), *NHC_OPTIONS]
+    as_task(sandbox, ["bash", str(nhc / "nhc-genconf"), "-D", str(nhc), "-c", str(written)])
+    lines = [line for line in written.read_text().splitlines() if "||" in line and not line.startswith("#")]
+    kept = []
+    for line in (*lines, NHC_NVIDIA):
+        conf.write_text(f"{line}\n")
+        if as_task(sandbox, ["bash", str(nhc / "nhc"), "-c", str(conf), *options]).returncode == 0:
+            kept.append(line)
+    conf.write_text("\n".join(kept) + "\n")
+    print(f"NHC: {len(kept)} of {len(lines) + 1} lines of nhc-genconf pass on the healthy node")
+    return ["bash", str(nhc / "nhc"), "-c", str(conf), *options]
+
+
+def faults_found(sandbox: Sandbox, folder: Path, number: int, nhc: list[str]) -> str:
+    """Put faults into the node one after the other; return which side found which."""
+    kinds = [
+        kind
+        for kind, fault in FAULTS.items()
+        if fault.change and not fault.harmless and FOUND_BY[kind][0].startswith(OF_NODES)
+    ]
+    chosen = sorted(kinds, key=lambda kind: hashlib.sha256(kind.encode()).digest())[:number]
+    gate = ["gate", "--cluster", str(sandbox.cluster_file), "--budget", "60s", f"--folder={folder}/share"]
+    argv = [sys.executable, "-m", "pytest_gpucluster", *gate, "--fresh", "0", "--json"]
+    found: dict[str, list[str]] = {"gate": [], "nhc": []}
+    for kind in chosen:
+        sandbox.fault(kind, sandbox.nodes[0])
+        checks = json.loads(as_task(sandbox, argv).stdout)["checks"]
+        if FOUND_BY[kind][0] in {one["check"] for one in checks if one["outcome"] == "failed"}:
+            found["gate"].append(kind)
+        if nhc and as_task(sandbox, nhc).returncode != 0:
+            found["nhc"].append(kind)
+        sandbox.heal()
+    lines = [
+        f"faults found of {len(chosen)}: " + ", ".join(f"{side} {len(one)}" for side, one in found.items())
+    ]
+    for side, one in found.items():
+        lines.append(f"  not by {side}: {', '.join(kind for kind in chosen if kind not in one) or 'none'}")
+    return "\n".join(lines)
+
+
+def measured(sandbox: Sandbox, folder: Path, repeats: int, nhc: list[str]) -> str:
     """Return the table."""
     gate = ["gate", "--cluster", str(sandbox.cluster_file), "--budget", "60s", f"--folder={folder}/share"]
     sides = {
@@ -98,21 +145,8 @@ def measured(sandbox: Sandbox, folder: Path, repeats: int, nhc: Path | None) -> 
         "gate": [sys.executable, "-m", "pytest_gpucluster", *gate, "--fresh", "0"],
         "gate, answers of another one": [sys.executable, "-m", "pytest_gpucluster", *gate],
     }
-    if nhc is not None:
-        conf = folder / "nhc.conf"
-        conf.write_text(NHC_CONF)
-        options = [
-            "-D",
-            str(nhc),
-            "-c",
-            str(conf),
-            "-l",
-            "-",
-            "DETACHED_MODE=0",
-            "MARK_OFFLINE=0",
-            "FORCE_SETSID=0",
-        ]
-        sides["nhc, 6 checks"] = ["bash", str(nhc / "nhc"), *options]
+    if nhc:
+        sides["nhc"] = nhc
     rows = []
     for name, argv in sides.items():
         one = best(sandbox, argv, repeats)
