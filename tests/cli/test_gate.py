@@ -202,7 +202,7 @@ def test_the_first_line_is_the_reason_and_others_say_what_to_do(
             3,
         ),
         (failed("gpu.count", Action.CONFIGURE), "NOT PROVED (gpu.count failed): 2 checks judged", 3),
-        (Judged("gpu.count", "not applicable", why="x"), "OK: 1 check judged", 0),
+        (Judged("gpu.count", "not applicable", why="x"), "OK: 1 check judged, nothing of gpu applies", 0),
         (failed("gpu.temperature", Action.MONITOR), "OK: 2 checks judged", 0),  # a job has heated it
         (Judged("gpu.vbios", "not checked", why="x"), "OK: 1 check judged", 0),
     ],

@@ -123,6 +123,13 @@ def test_a_run_that_executed_no_check_accepts_nothing() -> None:
     assert judge(run).sentences[0] == "No check was executed: this run says nothing about the cluster."
 
 
+def test_a_suite_that_applies_nowhere_is_named_where_the_rest_is_accepted() -> None:
+    ends = [passing("gpu01", check="os.kernel"), unjudged("gpu01", "not applicable", check="gpu.count")]
+    run = read_run(a_run(ends, nodes=["gpu01"], finish=0))
+    assert judge(run).outcome == "accepted"
+    assert judge(run).sentences[0] == "All that applies is proved; nothing was judged of gpu."
+
+
 def test_nodes_that_no_selected_item_concerns_do_not_count() -> None:
     events = a_run([passing("gpu02", check="gpu.count")], not_tested={"gpu01": ["unavailable", "DRAINED"]})
     run = read_run([*events[:2], selection([proof("gpu.count", "gpu02")], ["gpu02"]), *events[2:]])

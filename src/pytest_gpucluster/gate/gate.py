@@ -73,6 +73,14 @@ class GateResult:
         return [it for it in proofs if it.outcome not in good and it.check not in excused]
 
     @property
+    def aside(self) -> list[str]:
+        """The suites of which nothing applies to this node."""
+        ends: dict[str, set[str]] = {}
+        for one in self.results:
+            ends.setdefault(one.check.partition(".")[0], set()).add(one.outcome)
+        return [suite for suite, found in ends.items() if found == {Outcome.NOT_APPLICABLE.value}]
+
+    @property
     def judged(self) -> int:
         """How many checks were judged."""
         return len(self.failed) + len(self.of(Outcome.PASSED.value)) + len(self.of("waived"))

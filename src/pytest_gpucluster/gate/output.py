@@ -34,6 +34,8 @@ def first_line(found: GateResult) -> str:
         return slurm_line(judged.check, finding) + (f" (and {others} more)" if others else "")
     unchecked = len(found.of(Outcome.NOT_CHECKED.value))
     words = [f"{count(found.judged, 'check')} judged", *([f"{unchecked} not checked"] if unchecked else [])]
+    if found.aside:
+        words.append(f"nothing of {some(found.aside, MAX_NAMES)} applies")
     if found.failed:
         names = some([it.check for it in found.failed], MAX_NAMES)
         words.append(f"failed without a repair of the node: {names}")

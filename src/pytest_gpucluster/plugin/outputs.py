@@ -201,7 +201,7 @@ def node_table(run: Run, width: int) -> list[str]:
 
     A table without room has a row for each suite. Suites of which nothing applies share one line below.
     """
-    suites = [suite for suite in run.suites if any(_applies(row.get(suite)) for row in run.counts.values())]
+    suites = [suite for suite in run.suites if suite not in run.aside]
     rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for node, by_suite in run.counts.items():
         if any(suite in by_suite for suite in suites):
@@ -213,7 +213,7 @@ def node_table(run: Run, width: int) -> list[str]:
     if drawn and max(map(len, drawn)) > width:
         left_out, drawn = 0, table(("suite", "nodes"), _by_suite(run, suites, width), width)
     drawn += [f"and {left_out} more kinds of nodes: see report.html"] if left_out else []
-    aside = ", ".join(suite for suite in run.suites if suite not in suites)
+    aside = ", ".join(run.aside)
     return [*drawn, f"not applicable here: {aside} (-v says why)"] if aside else drawn
 
 
@@ -228,11 +228,6 @@ def _by_suite(run: Run, suites: Iterable[str], width: int) -> Iterator[tuple[str
             suite,
             "; ".join(f"{short(nodes, width // NODES_SHARE)}: {found}" for found, nodes in alike.items()),
         )
-
-
-def _applies(counter: Counter[str] | None) -> bool:
-    """Whether anything of a suite was more than not applicable."""
-    return counter is not None and counter.total() > counter["not applicable"]
 
 
 def metric_table(run: Run, width: int) -> list[str]:

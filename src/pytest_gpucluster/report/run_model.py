@@ -206,6 +206,15 @@ class Run:
         return sorted({suite for row in self.counts.values() for suite in row})
 
     @property
+    def aside(self) -> list[str]:
+        """The suites of which nothing applied anywhere."""
+        of_suite: dict[str, set[str]] = {}
+        for row in self.counts.values():
+            for suite, ends in row.items():
+                of_suite.setdefault(suite, set()).update(end for end, number in ends.items() if number)
+        return [suite for suite in self.suites if of_suite[suite] <= {"not applicable"}]
+
+    @property
     def simulated(self) -> bool:
         """Whether any hardware was simulated."""
         return bool(self.start.get("simulated"))

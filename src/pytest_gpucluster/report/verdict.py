@@ -106,7 +106,10 @@ def _result(run: Run) -> tuple[str, str]:
         f"The run ended with status {status}: see its errors.": status != 0,
     }
     why = next((text for text, holds in reasons.items() if holds), "")
-    return ("unproved", why) if why else ("accepted", "All that was selected is proved.")
+    if why:
+        return "unproved", why
+    aside = f"All that applies is proved; nothing was judged of {some(run.aside, MAX_NAMES)}."
+    return "accepted", aside if run.aside else "All that was selected is proved."
 
 
 def _more(run: Run) -> Iterable[str]:
