@@ -325,7 +325,7 @@ def test_in_its_own_time_it_ends_green(
 
 def test_without_a_gpu_under_load_nothing_is_proved(sandbox: Sandbox, tmp_path: Path) -> None:
     # the workers themselves, in a python without torch
-    words = arguments(sandbox, tmp_path, "--burnin-time=20s", payload=[])
+    words = arguments(sandbox, tmp_path, "--burnin-time=8s", payload=[])
     run = run_pytest(tmp_path, *words, env=env_of(sandbox), where=[str(SUITE)], timeout=DEADLINE)
     assert run.rc == 1
     assert "NOT PROVED" in run.out
