@@ -17,7 +17,7 @@ MARKS = {
     "inventory exclusive": "slurm.prolog",
     "inventory judges_node": "controller.reported slurm.completing slurm.known slurm.responding slurm.schedulable",
     "judges_node": "os.responds",
-    "slow": "slurm.time_limit",
+    "slow": "os.bmc_events os.bmc_sensors slurm.time_limit",
 }
 EACH = {
     "clusters": "ray.gpus ray.nodes ray.token ray.tune",

@@ -105,7 +105,7 @@ def _spare(drive: DriveHealth, *, below: bool) -> Judgement:
             values = (
                 f"{drive.spare or 0:g}% of the spare blocks left, threshold {drive.spare_threshold or 0:g}%"
             )
-            yield Advisory(part, f"{values}: reserved values", f"at most {_MOST_SPARE}%")
+            yield Advisory(part, f"{values} (reserved values)", f"at most {_MOST_SPARE}%")
     elif below or drive.spare < drive.spare_threshold:
         least = f"at least {drive.spare_threshold:g}%, the drive's threshold"
         yield Finding(part, f"{drive.spare:g}% of the spare blocks left", least)
