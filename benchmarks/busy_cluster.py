@@ -84,10 +84,15 @@ def _queue(env: dict[str, str]) -> str:
 def start_campaign(sandbox: Sandbox, folder: Path, limit: int, nice: int) -> subprocess.Popen[bytes]:
     """Start a campaign over all nodes, with a test of a second."""
     (folder / "test_site.py").write_text(TEST)
-    options = (f"--cluster={sandbox.cluster_file}", "--campaign=busy", "--history=h.db", "--campaign-poll=5s")
+    options = (
+        f"--cluster={sandbox.cluster_file}",
+        "--campaign=busy",
+        "--history=h.db",
+        "--set=campaign.poll=5s",
+    )
     more = (
         f"--max-nodes-at-once={limit}",
-        f"--campaign-nice={nice}",
+        f"--set=campaign.nice={nice}",
         f"--time={GROUP_MINUTES}m",
         "--set=slurm.queue_wait=60s",
         "test_site.py",
@@ -144,7 +149,7 @@ def main() -> int:
     parser.add_argument("nodes", type=int, nargs="?", default=16)
     parser.add_argument("--jobs", type=int, default=96, help="jobs of one node (%(default)s)")
     parser.add_argument("--limit", type=int, default=4, help="--max-nodes-at-once (%(default)s)")
-    parser.add_argument("--nice", type=int, default=1000, help="--campaign-nice (%(default)s)")
+    parser.add_argument("--nice", type=int, default=1000, help="campaign.nice (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     load = make_load(args.jobs, args.nodes, args.seed)

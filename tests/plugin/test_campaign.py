@@ -11,6 +11,7 @@ import pytest
 from pytest_gpucluster import suites_path
 from pytest_gpucluster.campaign.model import Kind
 from pytest_gpucluster.config.loader import load_cluster
+from pytest_gpucluster.config.models import CampaignConfig
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.plugin.campaign import kinds_of, make_rules, selected_nodes, without_campaign
 
@@ -27,7 +28,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def config(expression: str, path: str = "") -> Any:
     return SimpleNamespace(
-        option=SimpleNamespace(markexpr=expression, pyargs=False, campaign_group=None),
+        option=SimpleNamespace(markexpr=expression, pyargs=False),
         args=[path or suites_path()],
         invocation_params=SimpleNamespace(dir=Path("/")),
     )
@@ -85,10 +86,8 @@ def test_the_runs_get_the_command_line_without_the_options_of_the_campaign() -> 
 def option(**changes: Any) -> Any:
     plain = {
         "max_nodes_at_once": 8,
-        "campaign_nice": 0,
         "campaign_window": None,
         "campaign_time": None,
-        "campaign_poll": None,
         "oldest_first": False,
         "untested_for": None,
         "report_dir": "reports",
@@ -105,15 +104,13 @@ PAIRS = (Kind("nccl", "nccl", ("nccl",), size=2, partners=3),)
     ("changes", "message"),
     [
         ({"max_nodes_at_once": 1}, r"--max-nodes-at-once=1: must be at least 2"),
-        ({"campaign_nice": -1}, r"--campaign-nice=-1: must be 0 or more"),
         ({"campaign_window": "22-6"}, r"--campaign-window: '22-6' must be HH:MM-HH:MM"),
         ({"campaign_time": "5"}, r"--campaign-time: '5' has no unit"),
-        ({"campaign_poll": "0s"}, r"--campaign-poll: must be greater than 0"),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_option_that_has_it(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_rules(option(**changes), PAIRS, ())
+        make_rules(option(**changes), CampaignConfig(), PAIRS, ())
 
 
 def test_the_expected_nodes_are_those_of_the_cluster_file_and_the_options(cluster: Cluster) -> None:

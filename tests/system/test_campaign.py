@@ -41,7 +41,7 @@ PYTEST_INI = "[pytest]\naddopts = -p no:cacheprovider\n"
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 REFUSED = 4
 # what every campaign of a test has; its tests of the site take a second
-QUICK = ("--history=h.db", "--campaign-poll=2s", "--time=2m")
+QUICK = ("--history=h.db", "--set=campaign.poll=2s", "--time=2m")
 
 
 def arguments(sandbox: Sandbox, folder: Path, name: str, *more: str) -> list[str]:
@@ -287,14 +287,14 @@ def test_wrong_words_are_refused_before_anything_starts(
     ("fault", "more", "why"),
     [
         ("slow_node", (), "fine with others"),
-        ("slow_crowd", ("--campaign-group=3",), "whose other nodes pass without it"),
+        ("slow_crowd", ("--set=campaign.group=3",), "whose other nodes pass without it"),
     ],
 )
 def test_pairs_and_groups_of_several_runs_name_the_slow_node(
     sandbox: Sandbox, tmp_path: Path, fault: str, more: tuple[str, ...], why: str
 ) -> None:
     sandbox.fault(fault, "gpu03")
-    options = ("--campaign=slow", "--history=h.db", "--campaign-poll=2s", "-m", "nccl", *more)
+    options = ("--campaign=slow", "--history=h.db", "--set=campaign.poll=2s", "-m", "nccl", *more)
     run = run_pytest(tmp_path, f"--cluster={sandbox.cluster_file}", *options, where=(), timeout=3 * DEADLINE)
     assert run.rc == 1, run.out
     rows = {row["node"]: row for row in report(tmp_path, "slow")["nodes"]}

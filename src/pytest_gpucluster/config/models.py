@@ -441,6 +441,20 @@ class GateConfig(Model):
     )
 
 
+class CampaignConfig(Model):
+    """How campaigns behave towards the jobs of users."""
+
+    nice: int = Field(
+        1000, ge=0, description="--nice of the campaign's jobs: they wait behind those of users"
+    )
+    poll: Duration = Field(30.0, gt=0, description="how often to read the state of the nodes from Slurm")
+    group: int | None = Field(
+        None,
+        ge=3,
+        description="after their pairs, also test nodes in groups of so many, and find the node by which a group fails",
+    )
+
+
 class DrainConfig(Model):
     """What must hold before pytest's --drain drains a node; it has no effect without that option."""
 
@@ -520,6 +534,7 @@ class ClusterSettings(_AccessAndSections):
     notify: NotifyConfig = Field(
         NotifyConfig(), description="who gets a message about a run that changed something"
     )
+    campaign: CampaignConfig = Field(CampaignConfig(), description="how campaigns behave")
     gate: GateConfig = Field(GateConfig(), description="what `gpucluster gate` judges on a node")
     drain: DrainConfig = Field(DrainConfig(), description="what pytest's --drain requires of a failure")
     settings: dict[str, Any] = Field({}, description="keys for a site's own suites")

@@ -221,24 +221,10 @@ def add_campaign(add: Add) -> None:
         help="end the campaign after this time (default: when every node in service has a verdict)",
     )
     add(
-        "--campaign-group",
-        metavar="N",
-        type=int,
-        help="after their pairs, also test nodes in groups of N, and find the node by which a group fails",
-    )
-    add(
         "--campaign-window",
         metavar="HH:MM-HH:MM",
         help="start runs only within this daily window, local time",
     )
-    add(
-        "--campaign-nice",
-        metavar="N",
-        type=int,
-        default=1000,
-        help="--nice of the campaign's jobs: they wait behind those of users (%(default)s)",
-    )
-    add("--campaign-poll", metavar="TIME", help="how often to read the state of the nodes from Slurm (30s)")
     add(
         "--max-nodes-at-once",
         metavar="N",

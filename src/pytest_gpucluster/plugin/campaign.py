@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpucluster.campaign.bisection import LEAST
 from pytest_gpucluster.campaign.campaign import Loop, Rules, oldest_of
 from pytest_gpucluster.campaign.model import Kind
 from pytest_gpucluster.campaign.store import CampaignStore
@@ -38,10 +37,9 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.campaign.model import Campaign
     from pytest_gpucluster.cluster.slurm.client import Slurm
-    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.config.models import CampaignConfig, Cluster
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}")
-POLL = 30.0  # seconds
 
 
 def main(config: pytest.Config) -> int | None:
@@ -70,7 +68,7 @@ def _campaign(config: pytest.Config) -> int:
             "--junitxml: a campaign has many runs, each with a junit.xml in its folder; leave it out"
         )
     kinds = kinds_of(config, cluster)
-    rules = make_rules(option, kinds, (*arguments, f"--history={path.absolute()}"))
+    rules = make_rules(option, cluster.campaign, kinds, (*arguments, f"--history={path.absolute()}"))
     first_contact(cluster, slurm)
     reserved = reserved_nodes(cluster, slurm)
     signals.catch()
@@ -224,23 +222,22 @@ def kinds_of(config: pytest.Config, cluster: Cluster) -> tuple[Kind, ...]:
         marks = " or ".join(names)
         both = f"({expression}) and ({marks})" if expression else marks
         found.append(Kind("-".join(names), both, names, size=2, partners=number))
-    if (size := config.option.campaign_group) is not None:
-        if size < LEAST or not of_pairs:
-            why = f"must be at least {LEAST}" if of_pairs else "no suite of this run tests nodes together"
-            raise ConfigError(f"--campaign-group={size}: {why}")
+    if (size := cluster.campaign.group) is not None:
+        if not of_pairs:
+            raise ConfigError(f"campaign.group {size}: no suite of this run tests nodes together")
         pairs = found[-1]  # the suites whose nodes have most partners
         name = f"{pairs.name} by {size}"
         found.append(Kind(name, pairs.expression, pairs.suites, size=size, partners=size - 1, larger=True))
     return tuple(found)
 
 
-def make_rules(option: Any, kinds: Sequence[Kind], arguments: tuple[str, ...]) -> Rules:
-    """Return the rules of the options; ConfigError for a value that is none."""
+def make_rules(
+    option: Any, stated: CampaignConfig, kinds: Sequence[Kind], arguments: tuple[str, ...]
+) -> Rules:
+    """Return the rules of the options and the cluster file; ConfigError for a value that is none."""
     limit, largest = option.max_nodes_at_once, max(kind.size for kind in kinds)
     if limit < largest:
         raise ConfigError(f"--max-nodes-at-once={limit}: must be at least {largest}, the nodes of one group")
-    if option.campaign_nice < 0:
-        raise ConfigError(f"--campaign-nice={option.campaign_nice}: must be 0 or more")
     try:
         window = Window.of(option.campaign_window) if option.campaign_window is not None else None
     except ValueError as error:
@@ -248,13 +245,12 @@ def make_rules(option: Any, kinds: Sequence[Kind], arguments: tuple[str, ...]) -
     ends = None
     if option.campaign_time is not None:
         ends = time.time() + _duration("--campaign-time", option.campaign_time)
-    poll = POLL if option.campaign_poll is None else _duration("--campaign-poll", option.campaign_poll)
     return Rules(
         limit,
         ends,
         window,
-        poll,
-        option.campaign_nice,
+        stated.poll,
+        stated.nice,
         option.oldest_first or option.untested_for is not None,
         Path(option.report_dir),
         arguments,
