@@ -202,7 +202,11 @@ def test_the_first_line_is_the_reason_and_others_say_what_to_do(
             3,
         ),
         (failed("gpu.count", Action.CONFIGURE), "NOT PROVED (gpu.count failed): 2 checks judged", 3),
-        (Judged("gpu.count", "not applicable", why="x"), "OK: 1 check judged, nothing of gpu applies", 0),
+        (
+            Judged("gpu.count", "not applicable", why="x"),
+            "OK: 1 check judged, nothing of gpu applies (profile generic)",
+            0,
+        ),
         (failed("gpu.temperature", Action.MONITOR), "OK: 2 checks judged", 0),  # a job has heated it
         (Judged("gpu.vbios", "not checked", why="x"), "OK: 1 check judged", 0),
     ],
@@ -215,7 +219,7 @@ def test_a_node_without_a_proof_is_not_ok(
     words: str,
     status: int,
 ) -> None:
-    found = result(judged, proofs=("gpu.count", "gpu.temperature"))
+    found = result(judged, proofs=("gpu.count", "gpu.temperature"), profile="generic")
     assert run(monkeypatch, found, "--cluster", prod, "--context", "job") == status
     assert capsys.readouterr().out.startswith(f"gpu01: gpucluster: {words}")
     assert run(monkeypatch, found, "--cluster", prod, "--context", "prolog") == 0
@@ -243,6 +247,18 @@ def test_nagios(
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"GPUCLUSTER {word} - ")
     assert f"| judged={found.judged} failed={len(found.failed)} seconds=" in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--cluster", "/nowhere.yaml"), ("--budget", "abc"), ("--node", "gpu77"), ("--json",), ("--bogus",)],
+)
+def test_nagios_gets_its_line_and_unknown_for_every_error(
+    prod: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert cli.main(["gate", "--cluster", prod, "--nagios", *words]) == 3
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("GPUCLUSTER UNKNOWN - ")
 
 
 def test_json_has_every_check(

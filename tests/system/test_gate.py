@@ -129,6 +129,8 @@ def test_a_health_check_drains_its_node_and_takes_back_what_it_set_itself(
         return done.stdout
 
     assert check(BAD).startswith("gpucluster: OK: ")
+    (shared,) = yaml.safe_load(gated.read_text())["os"]["shared_storage"]
+    assert list(Path(shared).glob(".gpucluster-*")) == [], "the file of os.shared_storage is removed"
     sandbox.fault("remap_failure", BAD)
     assert "drained: gpucluster:gpu.remapped_rows " in check(BAD)
     flags, reason = node(sandbox, BAD)
@@ -155,6 +157,20 @@ def test_a_health_check_drains_its_node_and_takes_back_what_it_set_itself(
     assert node(sandbox, BAD)[1] == "ticket 8"
     slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=UNDRAIN")
     slurm(sandbox, "scontrol", "update", f"NodeName={BAD}", "State=RESUME")
+
+
+def test_a_file_server_that_is_slow_takes_no_node_out_of_service(sandbox: Sandbox, gated: Path) -> None:
+    for fault in ("file_server_slow", "slow_names"):
+        sandbox.fault(fault, BAD)
+        line = gate_line(sandbox, gated, "--context", "prolog", "--fresh", "0", "--budget", "3s")
+        env = {**sandbox.env, "SLURMD_NODENAME": BAD}
+        done = subprocess.run(
+            ["sh", "-c", line], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert done.returncode == 0, done.stdout
+        assert "not checked" in done.stdout
+        assert "failed" not in done.stdout, done.stdout
+        sandbox.heal()
 
 
 def test_the_gates_of_a_job_name_the_nodes_to_leave_out(sandbox: Sandbox, gated: Path) -> None:

@@ -13,8 +13,10 @@ from pytest_gpucluster.cli.completion import add_cluster, completes
 from pytest_gpucluster.cli.errors import OF_SLURM, no_harm, of_slurm
 from pytest_gpucluster.cli.output import add_json, print_json
 from pytest_gpucluster.cli.run_command import run_command
-from pytest_gpucluster.core import units
+from pytest_gpucluster.core import redact, units
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.sanitize import one_line
+from pytest_gpucluster.gate.output import NAGIOS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Started by Slurm, it ends with a status other than 0 for what it found alone: every error of its own ends with 0.
     """
     words = sys.argv[1:] if argv is None else argv
+    if "--nagios" in words:
+        return _for_nagios(words)
     if not of_slurm(words):
         return run_command(_parser, words)
     try:
@@ -56,6 +60,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit:  # of --help, or argparse has printed what is wrong
         return 0
     return status
+
+
+def _for_nagios(words: Sequence[str]) -> int:
+    """Return the status of the plugin; every error is its line on stdout and UNKNOWN."""
+    try:
+        return gate(_parser().parse_args(words))
+    except SystemExit as end:
+        why = "" if end.code == 0 else "wrong options, see stderr"
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - of any kind: another status would alarm
+        why = str(error) or repr(error)
+    if why:
+        print(f"GPUCLUSTER UNKNOWN - {one_line(redact.text(why), 500)}")
+    return NAGIOS["UNKNOWN"] if why else 0
 
 
 def _parser() -> argparse.ArgumentParser:

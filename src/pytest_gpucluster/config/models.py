@@ -451,7 +451,7 @@ class CampaignConfig(Model):
     group: int | None = Field(
         None,
         ge=3,
-        description="after their pairs, also test nodes in groups of so many, and find the node by which a group fails",
+        description="number of nodes of larger groups, tested after the pairs, to find the node by which a group fails",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.cluster.plan import Kind, Plan, Problem
 from pytest_gpucluster.core.by_part import for_parts
 from pytest_gpucluster.core.check import CHECKS, Outcome
-from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.gate.judge import judge_all, node_checks
 from pytest_gpucluster.gate.local import LocalChannel
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.gate.baseline import Baseline
     from pytest_gpucluster.gate.judge import Judged, NodeCheck
 
+NO_BASELINE = "without a baseline of other nodes (gate.baseline) what a setting of the cluster file may explain requires no repair"
+CLEAN_UP = 2.0  # seconds, beyond the budget: a file on shared storage
 IN_BASELINE = Problem(Kind.UNAVAILABLE, "is known from the baseline only")
 
 
@@ -47,6 +50,7 @@ class GateResult:
     seconds: float = 0.0
     simulated: bool = False
     proofs: Sequence[str] = ()
+    profile: str = ""
     fresh: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, outcome: str) -> list[Judged]:
@@ -148,17 +152,22 @@ def run_gate(
         session.plan = replace(session.plan, problems=dict.fromkeys(peers, IN_BASELINE))
         channel.start(_batches(checks, session, node))
         results = judge_all(checks, session, node)
+        channel.end = max(channel.end, time.monotonic() + CLEAN_UP)
+        with contextlib.suppress(GpuClusterError):  # what was judged stands
+            session.made.end()
         channel.close()
         shared.write(channel.answers)
+    failed = any(it.outcome == Outcome.FAILED.value for it in results)
     return GateResult(
         cluster=cluster.name,
         node=node,
         results=results,
         slow=channel.slow,
-        notes=[shared.problem] if shared.problem else [],
+        notes=[*filter(None, [shared.problem]), *([NO_BASELINE] if failed and not peers else [])],
         seconds=time.monotonic() - begun,
         simulated=session.simulated,
         proofs=_proofs(checks, session, node),
+        profile=session.nodes[node].profile.name,
         fresh={"known": len(known), "run": len(channel.answers) - len(known)},
     )
 

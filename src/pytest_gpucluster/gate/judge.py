@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.run.session import ClusterSession
 
-# what a gate does not have: an allocation, a step, other nodes, pytest
-FOREIGN = {"allocation", "srun", "lane_nodes", "host", "event", "live_line", CONFIG}
+# what a gate does not have: an allocation, a step, other nodes, pytest, the user of the run that wrote the baseline
+FOREIGN = {"allocation", "srun", "lane_nodes", "host", "event", "live_line", "usual_user", CONFIG}
 UNASKED = {"slow", "intrusive"}  # marks of checks that run on request only
 PROFILE_FACTS = {"profile", "gpu_profile"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import threading
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.cluster.channel.batch import Batch
 from pytest_gpucluster.cluster.channel.channel import CAP, TIMEOUT
 from pytest_gpucluster.cluster.transport import kill_group
+from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.sanitize import one_line
 
@@ -98,6 +100,7 @@ class LocalChannel:
         self.answers: dict[str, Answer] = dict(known)
         self.slow: list[str] = []  # commands that the budget has ended
         self._jobs: dict[str, _Job] = {}
+        self._ended = set[str]()  # why commands of ours have no answer
         self.nodes = (node, *(name for name in peers if name != node))
         self.lost: dict[str, str] = {}
 
@@ -119,7 +122,10 @@ class LocalChannel:
     def ask_node(
         self, node: str, command: str, *, timeout: float = TIMEOUT, cap: int = CAP, fresh: bool = False
     ) -> Answer:
-        """Return the answer of this machine, at the latest at the end of the budget, or that of the baseline."""
+        """Return the answer of this machine, or that of the baseline; NotAvailable for a command that the budget ended.
+
+        A check may judge an answer without an exit status: what did not fit into the budget is no fault of the node.
+        """
         if node != self.node:
             none = Answer(node, None, problem="the baseline has no answer of it")
             return self._peers[node].get(command, none)
@@ -127,9 +133,14 @@ class LocalChannel:
             self.answers.pop(command, None)
         if command not in self.answers:
             if command not in self._jobs:
+                if time.monotonic() >= self.end:  # it is not to blame
+                    raise NotAvailable(self._late(self.slow[:1]))
                 self._start({command: timeout})
             self._collect(self._jobs[command])
-        return self.answers[command]
+        answer = self.answers[command]
+        if answer.rc is None and answer.problem in self._ended:
+            raise NotAvailable(answer.problem)
+        return answer
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
         """Return the answer of this machine alone: no command is sent to another."""
@@ -145,17 +156,20 @@ class LocalChannel:
         done = {} if job.cut else job.batch.split(whole)
         waiting = [command for command, _ in job.batch.commands if command not in done]
         for command in waiting:
-            slow = self._name(waiting[0])
-            late = f"{slow} did not end within the budget of {self.budget:g} s"
+            late = self._late([self._name(waiting[0])])
             problem = late if command == waiting[0] else f"it waited for another command: {late}"
             if job.cut:
                 problem = "the output of its shell was cut"
+            self._ended.add(problem)
             done[command] = Answer(self.node, None, problem=problem)
         if waiting and not job.cut:
             self.slow.append(self._name(waiting[0]))
         for command, answer in done.items():
             self.answers[command] = answer
             self._jobs.pop(command, None)
+
+    def _late(self, slow: Sequence[str]) -> str:
+        return f"{', '.join(slow) or 'the commands before it'} did not end within the budget of {self.budget:g} s"
 
     def _name(self, command: str) -> str:
         return self._names.get(command) or shown(command)
@@ -179,7 +193,9 @@ def _kill_session(leader: int) -> None:
 
 
 def shown(command: str) -> str:
-    """Return the start of a command, for a message: its program and first words."""
+    """Return the start of a command, for a message: its program and first words; a script has none that says anything."""
+    if re.search(r"[\n={(]", command[:SHOWN]):
+        return "a script of gpucluster"
     try:
         words = shlex.split(command, comments=True)
     except ValueError:

@@ -35,7 +35,7 @@ def first_line(found: GateResult) -> str:
     unchecked = len(found.of(Outcome.NOT_CHECKED.value))
     words = [f"{count(found.judged, 'check')} judged", *([f"{unchecked} not checked"] if unchecked else [])]
     if found.aside:
-        words.append(f"nothing of {some(found.aside, MAX_NAMES)} applies")
+        words.append(f"nothing of {some(found.aside, MAX_NAMES)} applies (profile {found.profile})")
     if found.failed:
         names = some([it.check for it in found.failed], MAX_NAMES)
         words.append(f"failed without a repair of the node: {names}")

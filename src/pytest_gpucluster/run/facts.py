@@ -103,6 +103,8 @@ class FactsCache:
             answer = self.answer(node, probe)
         except (KeyError, ValueError):
             return ProbeError(f"{probe.name}: {node} is not among the nodes of the channel")
+        except NotAvailable as error:  # a gate's budget ended the command
+            return error
         if answer.rc is None:
             return ProbeError(f"{probe.name} on {node}: {answer.problem}")
         try:

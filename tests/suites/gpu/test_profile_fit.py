@@ -12,6 +12,8 @@ from pytest_gpucluster.suites.gpu.profile_fit import Contradiction, contradictio
 
 H200, MIB = "NVIDIA H200", 2**20
 
+OWN = "one that extends generic and states these GPUs"
+
 
 def group(profile: str) -> Group:
     return Group(nodes="gpu[01-02]", profile=load_profile(profile))
@@ -40,7 +42,7 @@ def test_another_model_in_all_nodes_is_one_failure_with_the_profiles_that_fit() 
     assert verdict.findings[0].measured == "8 NVIDIA H200 of 140.4 GiB"
     assert verdict.findings[0].expected == "8 NVIDIA A100-SXM4-80GB (profile dgx-a100)"
     assert "h200-8 or " in verdict.hint
-    assert verdict.hint.endswith(" or generic")
+    assert verdict.hint.endswith(f" or {OWN}")
     assert "see run.profile" in found.reason
 
 
@@ -63,14 +65,29 @@ def test_a_fault_contradicts_no_profile(profile: str, nodes: tuple[Gpus, ...], g
 @pytest.mark.parametrize(
     ("profile", "nodes", "gres", "hint"),
     [
-        ("h100-pcie:1", (gpus("NVIDIA H100 80GB HBM3", memory=81559),), 1, "generic"),
-        ("h200-8", (gpus(H200), gpus(H200)), 1, "h200-vm:1 or generic"),
-        ("dgx-h100", (gpus(*["NVIDIA H100 80GB HBM3"] * 8, memory=40960),), 8, "generic"),
+        (
+            "h100-pcie:1",
+            (gpus("NVIDIA H100 80GB HBM3", memory=81559),),
+            1,
+            OWN,
+        ),
+        (
+            "h200-8",
+            (gpus(H200), gpus(H200)),
+            1,
+            f"h200-vm:1 or {OWN}",
+        ),
+        (
+            "dgx-h100",
+            (gpus(*["NVIDIA H100 80GB HBM3"] * 8, memory=40960),),
+            8,
+            OWN,
+        ),
         (
             "dgx-h100",
             (gpus(*[H200] * 8), gpus("Tesla T4", memory=15360)),
             8,
-            "generic",
+            OWN,
         ),  # two kinds in one group
     ],
 )

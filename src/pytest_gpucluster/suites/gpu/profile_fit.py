@@ -40,7 +40,7 @@ class Contradiction:
 
     def verdict(self) -> Verdict:
         """Return the failure of the cluster."""
-        choice = " or ".join((*self.fitting, "generic"))
+        choice = " or ".join((*self.fitting, "one that extends generic and states these GPUs"))
         return conclude(
             CHECK,
             [Finding(f"GPUs of {self.nodes}", self.found, f"{self.stated} (profile {self.profile})")],

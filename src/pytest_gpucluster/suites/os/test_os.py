@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import NotApplicable, ProbeError
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import RESPONDS
 from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.kit.node.os_config import OsConfig
@@ -273,17 +273,26 @@ def all_outputs(
 
 
 @fact(once=True)
-def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.SharedResult]:
-    """One file per shared folder: written by one node, read by all, removed by its writer."""
+def shared_files(cluster: Cluster, fleet: Channel) -> Iterator[os_storage.SharedResult | NotAvailable]:
+    """One file per shared folder: written by one node, read by all, removed by its writer; or why it was not read."""
     files = os_storage.SharedFiles(cluster.section(OsConfig).shared_storage, secrets.token_hex(8))
     writer, written = os_storage.write(fleet, files)
-    yield os_storage.read(fleet, files, writer, written)
+    found: os_storage.SharedResult | NotAvailable
+    try:
+        found = os_storage.read(fleet, files, writer, written)
+    except NotAvailable as error:  # the file is removed all the same
+        found = error
+    yield found
     os_storage.remove(fleet, files, writer, written)
 
 
 @fact
-def shared_folders(node: Node, shared_files: os_storage.SharedResult) -> dict[str, SharedFolder]:
+def shared_folders(
+    node: Node, shared_files: os_storage.SharedResult | NotAvailable
+) -> dict[str, SharedFolder]:
     """The results of the shared files on this node."""
+    if isinstance(shared_files, NotAvailable):
+        raise shared_files
     return shared_files.on(node.name)
 
 
