@@ -130,12 +130,19 @@ def test_a_wrong_line_in_slurm_conf_or_a_broken_installation_drains_no_node(tmp_
         command(*wrong),
         command("--context", "prolog", "--fabric", "20s"),
         command("--context", "prologue", **prolog),
+        command("--context", "prolog", "--context", "prologue", "--nagios"),
         command("--context", "epilog", PYTHONPATH=broken),
     ]
-    assert [done.returncode for done in found] == [0, 0, 0, 0]
-    said = ("--chekcs", "--fabric: only with --context job", "prologue", "the file server is away")
-    assert [words in done.stderr for words, done in zip(said, found, strict=True)] == [True] * 4
-    assert command(*wrong[2:]).returncode == 2, "by hand it is an error"
+    assert [done.returncode for done in found] == [0] * 5
+    words = (
+        "--chekcs",
+        "--fabric: only with --context job",
+        "prologue",
+        "prologue",
+        "the file server is away",
+    )
+    assert [word in done.stderr for word, done in zip(words, found, strict=True)] == [True] * 5
+    assert command(*wrong[2:]).returncode == 2, "outside of Slurm it is an error"
 
 
 def test_a_full_disk_under_the_log_drains_no_node(prod: str) -> None:

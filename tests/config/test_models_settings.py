@@ -22,7 +22,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PLAIN = Profile(name="plain", description="of a test", source="none")
-TEXTS = dict(text_options())
+TEXTS = {
+    "--nodes": "nodes",
+    "--exclude-nodes": "exclude_nodes",
+    "--min-nodes": "min_nodes",
+    "--profile": "profile",
+    "--time": "time_limit",
+    "--report-dir": "report_dir",
+    "--baseline": "baseline",
+    "--history": "history",
+    "--burnin-time": "burnin_time",
+    "--burnin-resume": "burnin_resume",
+    "--drain-max": "drain_max",
+    "--campaign": "campaign",
+    "--campaign-time": "campaign_time",
+    "--campaign-window": "campaign_window",
+    "--max-nodes-at-once": "max_nodes_at_once",
+    "--untested-for": "untested_for",
+}
 
 
 def options(**changes: Any) -> Any:
@@ -33,6 +50,10 @@ def refused(option: Any) -> str:
     with pytest.raises(pytest.UsageError) as caught:
         refuse_words(option)
     return str(caught.value)
+
+
+def test_every_option_with_a_value_is_looked_at() -> None:
+    assert dict(text_options()) == TEXTS
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -138,7 +138,7 @@ def test_a_node_that_is_repaired_during_the_campaign_is_tested_again(
     wanted = "--campaign-time=5m", "--max-nodes-at-once=4"
     with contextlib.ExitStack() as away:
         # it has time, so it does not end before this node is back
-        away.enter_context(out_of_service(sandbox, "gpu04", "DRAIN", "somebody looks at it"))
+        away.enter_context(out_of_service(sandbox, "gpu04", "DRAIN", "maintenance"))
         with start(sandbox, tmp_path, "repair", *wanted) as process:
             wait_for(
                 lambda: (tmp_path / "h.db").exists() and "failed" in _states_or_none(tmp_path, "repair"),

@@ -167,10 +167,8 @@ def run() -> Iterator[Run]:
 def suites(sandbox: Sandbox, cluster: Path, reports: Path, node_of: dict[str, str]) -> Run:
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "suites", "-m", MARKED]
     argv += [f"--cluster={cluster}", f"--report-dir={reports}"]
-    argv += [
-        "--slow",
-        "--deselect=suites/slurm/test_slurm.py::test_time_limit",
-    ]  # which waits for two minutes
+    # that one waits for two minutes
+    argv += ["--slow", "--deselect=suites/slurm/test_slurm.py::test_time_limit"]
     done = forked.run(argv, cwd=ROOT, timeout=400)
     ends: dict[str, dict[str, str]] = {}
     actions: dict[str, set[str]] = {}

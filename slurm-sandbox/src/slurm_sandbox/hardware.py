@@ -173,12 +173,10 @@ class SimulatedNode:
     empty_libraries: list[str] = field(default_factory=list)  # names of files
     crash_files: list[tuple[float, str]] = field(default_factory=list)  # seconds before now, path
     clean_shutdown: bool = True
-    bmc_events: list[tuple[float, str]] = field(
-        default_factory=list
-    )  # seconds before now; sensor, event and direction
-    bmc_sensors: dict[str, tuple[str, str, str, str]] = field(
-        default_factory=dict
-    )  # {name: number, status, entity, reading}
+    # seconds before now; sensor, event and direction
+    bmc_events: list[tuple[float, str]] = field(default_factory=list)
+    # name: number, status, entity, reading
+    bmc_sensors: dict[str, tuple[str, str, str, str]] = field(default_factory=dict)
     kernel: str = ""
     os_release: dict[str, str] = field(default_factory=dict)
     sysctls: dict[str, str] = field(default_factory=dict)

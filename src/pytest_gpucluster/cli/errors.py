@@ -28,11 +28,13 @@ def complain(error: object, status: int) -> int:
 def of_slurm(words: Sequence[str]) -> bool:
     """Return whether Slurm started the gate, by its options (which may be wrong) or by the environment of a Prolog."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("--context")
-    context = None
+    parser.add_argument("--context", action="append", default=[])
+    stated: list[str] = []
     with contextlib.suppress(argparse.ArgumentError, SystemExit):
-        context = parser.parse_known_args(words)[0].context
-    return context in OF_SLURM or os.environ.get("SLURM_SCRIPT_CONTEXT") in _SCRIPTS
+        stated = parser.parse_known_args(words)[0].context
+    return (
+        any(context in OF_SLURM for context in stated) or os.environ.get("SLURM_SCRIPT_CONTEXT") in _SCRIPTS
+    )
 
 
 def no_harm(error: BaseException) -> int:

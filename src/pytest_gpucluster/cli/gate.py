@@ -19,7 +19,7 @@ from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.gate.output import NAGIOS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.gate.baseline import Baseline
@@ -47,32 +47,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     Started by Slurm, it ends with a status other than 0 for what it found alone: every error of its own ends with 0.
     """
     words = sys.argv[1:] if argv is None else argv
-    if "--nagios" in words:
-        return _for_nagios(words)
-    if not of_slurm(words):
-        return run_command(_parser, words)
+    if of_slurm(words):
+        return _guarded(words, no_harm)
+    return _guarded(words, _unknown) if "--nagios" in words else run_command(_parser, words)
+
+
+def _guarded(words: Sequence[str], failed: Callable[[BaseException], int]) -> int:
+    """Return the status of the gate, or what `failed` returns for an error of any kind: another status would do harm."""
     try:
-        args = _parser().parse_args(words)
-        status = gate(args)
+        status = gate(_parser().parse_args(words))
         sys.stdout.flush()
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - of any kind: it must not drain the node
-        return no_harm(error)
-    except SystemExit:  # of --help, or argparse has printed what is wrong
-        return 0
+    except SystemExit as end:  # of argparse, which has printed why
+        return failed(ConfigError("wrong options: see stderr")) if end.code else 0
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
+        return failed(error)
     return status
 
 
-def _for_nagios(words: Sequence[str]) -> int:
-    """Return the status of the plugin; every error is its line on stdout and UNKNOWN."""
-    try:
-        return gate(_parser().parse_args(words))
-    except SystemExit as end:
-        why = "" if end.code == 0 else "wrong options, see stderr"
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - of any kind: another status would alarm
-        why = str(error) or repr(error)
-    if why:
-        print(f"GPUCLUSTER UNKNOWN - {one_line(redact.text(why), 500)}")
-    return NAGIOS["UNKNOWN"] if why else 0
+def _unknown(error: BaseException) -> int:
+    """Print an error as a plugin of Nagios does; return its status."""
+    print(f"GPUCLUSTER UNKNOWN - {one_line(redact.text(str(error) or repr(error)), 500)}")
+    return NAGIOS["UNKNOWN"]
 
 
 def _parser() -> argparse.ArgumentParser:

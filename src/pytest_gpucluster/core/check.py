@@ -58,6 +58,18 @@ class Outcome(str, enum.Enum):
     NOT_CHECKED = "not checked"
 
 
+def inapplicable(ends: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the suites of which nothing applied, of (suite, outcome) of their checks.
+
+    >>> inapplicable([("gpu", "not applicable"), ("os", "passed"), ("os", "not applicable")])
+    ['gpu']
+    """
+    found: dict[str, set[str]] = {}
+    for suite, outcome in ends:
+        found.setdefault(suite, set()).add(outcome)
+    return [suite for suite, outcomes in found.items() if outcomes == {Outcome.NOT_APPLICABLE.value}]
+
+
 _Item = Finding | Advisory | Remark | Metric | NotJudged
 Judgement = Iterator[_Item]
 

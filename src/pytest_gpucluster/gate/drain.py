@@ -56,19 +56,19 @@ def resume(found: GateResult, slurm: Slurm, folder: Path) -> str:
 
 def _resume(found: GateResult, slurm: Slurm, folder: Path, text: str) -> str:
     info = _state(slurm, found.node)
-    ours = read_reason(found.node, text)
-    if why_not_resume(info, text) or ours is None or not ours.run.startswith(RUN):
+    reason = read_reason(found.node, text)
+    if why_not_resume(info, text) or reason is None or not reason.run.startswith(RUN):
         take_away(folder / DRAINED.format(found.node))  # somebody else has decided since
         return ""
     passed = {one.check for one in found.results if one.outcome == "passed"}
-    if missing := [check for check in ours.checks if check not in passed]:
+    if missing := [check for check in reason.checks if check not in passed]:
         return f"stays drained: {', '.join(missing)} did not pass"
     slurm.run(*undrain_command(found.node))
     now = _state(slurm, found.node)
     if now is None or "DRAIN" in now.flags:
         return f"stays drained: after scontrol update Slurm has the node as {now.full_state if now else 'unknown'}"
     take_away(folder / DRAINED.format(found.node))
-    return f"resumed: {', '.join(ours.checks)} passed"
+    return f"resumed: {', '.join(reason.checks)} passed"
 
 
 def _state(slurm: Slurm, node: str) -> NodeInfo | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.plan import Kind, Plan, Problem
 from pytest_gpucluster.core.by_part import for_parts
-from pytest_gpucluster.core.check import CHECKS, Outcome
+from pytest_gpucluster.core.check import CHECKS, Outcome, inapplicable
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.gate.judge import judge_all, node_checks
@@ -79,10 +79,7 @@ class GateResult:
     @property
     def aside(self) -> list[str]:
         """The suites of which nothing applies to this node."""
-        ends: dict[str, set[str]] = {}
-        for one in self.results:
-            ends.setdefault(one.check.partition(".")[0], set()).add(one.outcome)
-        return [suite for suite, found in ends.items() if found == {Outcome.NOT_APPLICABLE.value}]
+        return inapplicable((one.check.partition(".")[0], one.outcome) for one in self.results)
 
     @property
     def judged(self) -> int:
@@ -158,17 +155,18 @@ def run_gate(
         channel.close()
         shared.write(channel.answers)
     failed = any(it.outcome == Outcome.FAILED.value for it in results)
+    notes = {shared.problem: shared.problem, NO_BASELINE: failed and not peers}
     return GateResult(
         cluster=cluster.name,
         node=node,
         results=results,
         slow=channel.slow,
-        notes=[*filter(None, [shared.problem]), *([NO_BASELINE] if failed and not peers else [])],
+        notes=[note for note, holds in notes.items() if holds],
         seconds=time.monotonic() - begun,
         simulated=session.simulated,
         proofs=_proofs(checks, session, node),
         profile=session.nodes[node].profile.name,
-        fresh={"known": len(known), "run": len(channel.answers) - len(known)},
+        fresh={"known": len(known), "run": len(channel.answers) + len(channel.ended) - len(known)},
     )
 
 

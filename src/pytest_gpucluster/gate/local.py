@@ -100,7 +100,7 @@ class LocalChannel:
         self.answers: dict[str, Answer] = dict(known)
         self.slow: list[str] = []  # commands that the budget has ended
         self._jobs: dict[str, _Job] = {}
-        self._ended = set[str]()  # why commands of ours have no answer
+        self.ended: dict[str, str] = {}  # command -> why it has no answer: the budget, or an output too large
         self.nodes = (node, *(name for name in peers if name != node))
         self.lost: dict[str, str] = {}
 
@@ -131,16 +131,16 @@ class LocalChannel:
             return self._peers[node].get(command, none)
         if fresh:
             self.answers.pop(command, None)
-        if command not in self.answers:
+            self.ended.pop(command, None)
+        if command not in self.answers and command not in self.ended:
             if command not in self._jobs:
                 if time.monotonic() >= self.end:  # it is not to blame
-                    raise NotAvailable(self._late(self.slow[:1]))
+                    raise NotAvailable(self._late(next(iter(self.slow), "the commands before it")))
                 self._start({command: timeout})
             self._collect(self._jobs[command])
-        answer = self.answers[command]
-        if answer.rc is None and answer.problem in self._ended:
-            raise NotAvailable(answer.problem)
-        return answer
+        if command in self.ended:
+            raise NotAvailable(self.ended[command])
+        return self.answers[command]
 
     def ask(self, command: str, *, timeout: float = TIMEOUT, cap: int = CAP) -> dict[str, Answer]:
         """Return the answer of this machine alone: no command is sent to another."""
@@ -156,20 +156,20 @@ class LocalChannel:
         done = {} if job.cut else job.batch.split(whole)
         waiting = [command for command, _ in job.batch.commands if command not in done]
         for command in waiting:
-            late = self._late([self._name(waiting[0])])
+            late = self._late(self._name(waiting[0]))
             problem = late if command == waiting[0] else f"it waited for another command: {late}"
             if job.cut:
                 problem = "the output of its shell was cut"
-            self._ended.add(problem)
-            done[command] = Answer(self.node, None, problem=problem)
+            self.ended[command] = problem
+            self._jobs.pop(command, None)
         if waiting and not job.cut:
             self.slow.append(self._name(waiting[0]))
         for command, answer in done.items():
             self.answers[command] = answer
             self._jobs.pop(command, None)
 
-    def _late(self, slow: Sequence[str]) -> str:
-        return f"{', '.join(slow) or 'the commands before it'} did not end within the budget of {self.budget:g} s"
+    def _late(self, slow: str) -> str:
+        return f"{slow} did not end within the budget of {self.budget:g} s"
 
     def _name(self, command: str) -> str:
         return self._names.get(command) or shown(command)
@@ -193,8 +193,8 @@ def _kill_session(leader: int) -> None:
 
 
 def shown(command: str) -> str:
-    """Return the start of a command, for a message: its program and first words; a script has none that says anything."""
-    if re.search(r"[\n={(]", command[:SHOWN]):
+    """Return the start of a command, for a message: its program and first words; a script begins with no program."""
+    if re.match(r"\s*(?:\w+=|export\b|\w+ ?\(\)|[({])", command):
         return "a script of gpucluster"
     try:
         words = shlex.split(command, comments=True)

@@ -31,6 +31,7 @@ from pytest_gpucluster.plugin.options import refuse_words
 from pytest_gpucluster.plugin.outputs import history_path
 from pytest_gpucluster.plugin.start import find_cluster, first_contact, reserved_nodes, with_options
 from pytest_gpucluster.run.record import clean, one_line
+from pytest_gpucluster.run.session import shows_simulated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,9 +155,8 @@ def due_nodes(
 
 def _is_simulated(cluster: Cluster, slurm: Slurm | None) -> bool:
     """Return whether the verdicts of the cluster's runs are of simulated hardware, as a run finds it."""
-    nodes = slurm.nodes() if slurm is not None else {}
-    found = (nodes.get(name) for group in cluster.groups for name in group.names)
-    return cluster.simulated or any(info.simulated for info in found if info is not None)
+    inventory = slurm.nodes() if slurm is not None else {}
+    return shows_simulated(cluster, inventory, (name for group in cluster.groups for name in group.names))
 
 
 def _leave_out_tested(config: pytest.Config) -> int | None:

@@ -201,7 +201,8 @@ def node_table(run: Run, width: int) -> list[str]:
 
     A table without room has a row for each suite. Suites of which nothing applies share one line below.
     """
-    suites = [suite for suite in run.suites if suite not in run.aside]
+    aside = run.aside
+    suites = [suite for suite in run.suites if suite not in aside]
     rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for node, by_suite in run.counts.items():
         if any(suite in by_suite for suite in suites):
@@ -213,8 +214,7 @@ def node_table(run: Run, width: int) -> list[str]:
     if drawn and max(map(len, drawn)) > width:
         left_out, drawn = 0, table(("suite", "nodes"), _by_suite(run, suites, width), width)
     drawn += [f"and {left_out} more kinds of nodes: see report.html"] if left_out else []
-    aside = ", ".join(run.aside)
-    return [*drawn, f"not applicable here: {aside} (-v says why)"] if aside else drawn
+    return [*drawn, f"not applicable here: {', '.join(aside)} (-v says why)"] if aside else drawn
 
 
 def _by_suite(run: Run, suites: Iterable[str], width: int) -> Iterator[tuple[str, str]]:

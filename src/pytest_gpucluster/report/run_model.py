@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_gpucluster.core import units
+from pytest_gpucluster.core.check import inapplicable
 from pytest_gpucluster.core.common_cause import Place
 from pytest_gpucluster.core.finding import Action, Advisory, Finding
 from pytest_gpucluster.core.safe_json import as_dict, as_dicts, as_list, finite
@@ -208,11 +209,11 @@ class Run:
     @property
     def aside(self) -> list[str]:
         """The suites of which nothing applied anywhere."""
-        of_suite: dict[str, set[str]] = {}
-        for row in self.counts.values():
-            for suite, ends in row.items():
-                of_suite.setdefault(suite, set()).update(end for end, number in ends.items() if number)
-        return [suite for suite in self.suites if of_suite[suite] <= {"not applicable"}]
+        rows = (row.items() for row in self.counts.values())
+        ends = (
+            (suite, end) for row in rows for suite, found in row for end, number in found.items() if number
+        )
+        return sorted(inapplicable(ends))
 
     @property
     def simulated(self) -> bool:

@@ -108,8 +108,9 @@ def _result(run: Run) -> tuple[str, str]:
     why = next((text for text, holds in reasons.items() if holds), "")
     if why:
         return "unproved", why
-    aside = f"All that applies is proved; nothing was judged of {some(run.aside, MAX_NAMES)}."
-    return "accepted", aside if run.aside else "All that was selected is proved."
+    if aside := run.aside:
+        return "accepted", f"All that applies is proved; nothing was judged of {some(aside, MAX_NAMES)}."
+    return "accepted", "All that was selected is proved."
 
 
 def _more(run: Run) -> Iterable[str]:

@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suite import AnyProbe
 
 
+def shows_simulated(cluster: Cluster, inventory: Mapping[str, NodeInfo], nodes: Iterable[str]) -> bool:
+    """Return whether any of these nodes shows simulated hardware, as the profiles or Slurm say."""
+    found = (inventory.get(node) for node in nodes)
+    return cluster.simulated or any(info.simulated for info in found if info is not None)
+
+
 @dataclass(frozen=True)
 class Node:
     """One node under test: its name, hardware profile, group of the cluster file, and Slurm's entry (if any).
@@ -92,8 +98,7 @@ class ClusterSession:
     @cached_property
     def simulated(self) -> bool:
         """Whether any node shows simulated hardware: by its profile, or by the feature that a sandbox gives its nodes."""
-        found = (self.inventory.get(node) for node in self.plan.selected)
-        return self.cluster.simulated or any(info.simulated for info in found if info is not None)
+        return shows_simulated(self.cluster, self.inventory, self.plan.selected)
 
     in_worker = False  # of xdist
 

@@ -215,9 +215,8 @@ class Bmc:
 
     def has_sensor(self, event: Event) -> bool:
         """Return whether the sensor of an entry can be read, so that its present state is known."""
-        return any(
-            one.status != "ns" for one in self._numbers.get(event.sensor.removeprefix("#0x").lower(), ())
-        ) or any(one.status != "ns" for one in self._numbers.get(event.sensor, ()))
+        names = (event.sensor.removeprefix("#0x").lower(), event.sensor)
+        return any(one.status != "ns" for name in names for one in self._numbers.get(name, ()))
 
 
 def _ends(later: Event, event: Event) -> bool:

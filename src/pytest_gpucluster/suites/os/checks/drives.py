@@ -22,9 +22,8 @@ _BITS = {
 }
 _FAILED = (DEGRADED, READ_ONLY, BACKUP)
 _MOST_SPARE = 100  # percent; same section: 101 to 255 are reserved
-CONSUMED = (
-    100  # percent; same section: the endurance is consumed, which "may not indicate an NVM subsystem failure"
-)
+# percent; same section: the endurance is consumed, which "may not indicate an NVM subsystem failure"
+CONSUMED = 100
 NEARLY = 90  # time to order a replacement; no specification states it
 
 
