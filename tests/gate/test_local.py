@@ -90,7 +90,22 @@ def test_other_nodes_answer_from_the_baseline_or_not_at_all() -> None:
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [("nvidia-smi -q  -d 'ECC'", "nvidia-smi -q -d ECC"), ("it's", "it's"), ("a" * 80, f"{'a' * 57}...")],
+    [
+        ("nvidia-smi -q  -d 'ECC'", "nvidia-smi -q -d ECC"),
+        ("it's", "it's"),
+        ("a" * 80, f"{'a' * 57}..."),
+        ("nvidia-smi --query-gpu=index --format=csv", "nvidia-smi --query-gpu=index --format=csv"),
+        *(
+            (text, "a script of gpucluster")
+            for text in (
+                "export LC_ALL=C\ns() { :; }",
+                "o=$(nvidia-smi nvlink -e 2>&1); echo $o",
+                "for n in $(ls /sys); do :; done",
+                "[ ! -e /x ] || { cat /x; }",
+                "keys=; d=/sys",
+            )
+        ),
+    ],
 )
 def test_a_message_quotes_the_start_of_a_command(command: str, words: str) -> None:
     assert shown(command) == words

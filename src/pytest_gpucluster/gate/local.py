@@ -193,8 +193,8 @@ def _kill_session(leader: int) -> None:
 
 
 def shown(command: str) -> str:
-    """Return the start of a command, for a message: its program and first words; a script begins with no program."""
-    if re.match(r"\s*(?:\w+=|export\b|\w+ ?\(\)|[({])", command):
+    """Return the start of a command, for a message: its program and first words, which say nothing of several commands."""
+    if re.search(r"[;\n{}()]", command):
         return "a script of gpucluster"
     try:
         words = shlex.split(command, comments=True)
