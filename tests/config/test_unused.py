@@ -53,6 +53,7 @@ def test_value_without_effect_is_one_warning(tmp_path: Path, text: str, line: st
         "nccl: {}\nray: {}",  # a section without keys enables its suite
         "monitoring: {grafana: null, ignored_alerts: []}",  # replaces a default that is not empty
         "burnin: {storage: null}",
+        "accounting: {qos: {normal: {preempt: []}}}",  # none, where no key states nothing
         "os: {packages: {munge: ''}}",  # any version
         "slurm: {partition: a}\nlimits: {b: {state: UP}}",  # slurm.limits judges every partition that is named
         "environments: {default: {python: /p}}\nnccl: {environment: none}",

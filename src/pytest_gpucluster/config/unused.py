@@ -134,5 +134,6 @@ def _empty(value: Any, at: Loc) -> Iterator[tuple[Loc, str]]:
         default = info.get_default(call_default_factory=True) if info else None
         if at in {(name,) for name in SECTIONS.values()}:
             return  # a section without keys enables its suite
-        if not default or (value == {} and isinstance(default, BaseModel)):
+        stated = value == [] and default is None  # none at all, where no key means: not stated
+        if not stated and (not default or (value == {} and isinstance(default, BaseModel))):
             yield at, "is empty: write a value, or remove the key"

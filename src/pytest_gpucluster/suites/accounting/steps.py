@@ -170,7 +170,9 @@ class Accounting:
 
     def records(self, own: Iterable[int]) -> Records:
         """Return the records of the last time, the runaway jobs, and which of `own` jobs have no record."""
-        jobs = self._sacct("-S", f"now-{max(60, round(self.config.records))}", "-E", "now")
+        # by state: without -s, sacct shows no job whose time_eligible slurmctld never sent, as for a short job before its restart
+        states = ",".join(sorted(facts.ENDED | facts.ALIVE))
+        jobs = self._sacct("-S", f"now-{max(60, round(self.config.records))}", "-E", "now", "-s", states)
         hidden = not self.who.sees_all and "jobs" in self.settings.get("PrivateData", "")
         alive = [
             one
