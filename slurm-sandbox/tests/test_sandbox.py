@@ -280,7 +280,9 @@ def test_a_controller_that_replaced_itself_is_found_and_stopped(folder: Path) ->
         assert not sandbox.status()["running"]  # a backup controller is not the sandbox's slurmctld
         successor = subprocess.Popen([*command, conf], executable=sys.executable)
         try:
-            assert sandbox.running
+            wait_for(
+                lambda: sandbox.running, "the kernel shows the command line"
+            )  # a moment after exec it is empty
             processes.stop([p for p in [processes.identify(other.pid)] if p], patience=5)
             sandbox.down()
             assert successor.wait(timeout=5) == -signal.SIGTERM

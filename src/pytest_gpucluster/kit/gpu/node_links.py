@@ -178,9 +178,11 @@ def read_links(survey: Answer, network: Answer) -> NodeLinks:
     )  # fmt: skip
 
 
+# a shell function that lists the folders of network adapters
+ENTRIES_SH = script(__package__, "entries.sh")
 NETWORK = Probe(
     "adapters and interfaces",
-    script(__package__, "node_links.sh"),
+    f"{ENTRIES_SH}\n{script(__package__, 'node_links.sh')}",
     read_network,
     by_hand="cat /sys/class/infiniband/*/ports/*/rate /sys/class/net/*/speed",
 )

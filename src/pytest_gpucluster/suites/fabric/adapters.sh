@@ -1,42 +1,67 @@
 # shellcheck shell=sh
-# Prints the network adapters of a node, their ports and counters, and the GPUs that they may belong to, from sysfs.
+# Prints the network adapters of a node, their ports and counters, and the GPUs that they may belong to, from sysfs: few
+# processes, whose number does not grow with the adapters. Needs entries.sh.
 # shellcheck disable=SC2045 # names of the kernel; a simulated node has its own ls
 # shellcheck disable=SC2043 # a placeholder is a list
-# shellcheck disable=SC2046,SC2086 # echo joins words by one blank and omits empty ones
-d=/sys/class/infiniband b=/sys/bus/pci/drivers/nvidia
-echo uptime $(cat /proc/uptime)
-echo product $(cat /sys/class/dmi/id/product_name 2>/dev/null)
-# the links show the bridges between the processor and a device
-u=
+# shellcheck disable=SC2046,SC2086 # words of the kernel, without blanks
+d=${d?} b=/sys/bus/pci/drivers/nvidia
+u='' t='' c='' q='' k='' f='' v=''
+set --
 for g in $(ls $b 2>/dev/null); do
-  case $g in *:*) echo gpu $(readlink -f $b/$g); u=known ;; esac
+  case $g in *:*) u=known; set -- "$@" $b/$g ;; esac
 done
-f='' t='' k=''
-for a in $(ls $d 2>/dev/null); do
-  l=$(readlink -f $d/$a/device)
-  echo path $a $l
+# the links show the bridges between the processor and a device
+[ $# = 0 ] || for l in $(readlink -f "$@"); do echo gpu $l; done
+set -- /proc/uptime /sys/class/dmi/id/product_name
+for e in $(entries ports device/net); do
+  a=${e%%/*}
+  case $e in
+    */ports/*)
+      # the adapter is a virtual function of another one of this host
+      w=; [ ! -e $d/$a/device/physfn ] || w=virtual
+      q="$q;port $a ${e##*/} $w"
+      for n in @OF_PORT@; do set -- "$@" $d/$e/$n; done
+      [ -n "$w" ] || for n in @PKEYS@; do k="$k $d/$e/pkeys/$n"; done
+      ;;
+    */net/*)
+      q="$q;net $a ${e##*/}"
+      set -- "$@" $d/$e/mtu $d/$e/phys_port_name
+      ;;
+    *)
+      c="$c $a" f="$f $d/$a/device" v="$v $d/$a/device/vpd"
+      for n in @OF_DEVICE@; do set -- "$@" $d/$a/$n; done
+      ;;
+  esac
+done
+{ echo "$q" | tr ';' '\n'; grep -sH . "$@"; } | awk -v d="$d/" '
+  /^port / { port[++n] = $0; next }
+  /^net / { net[$2] = net[$2] " " $3; next }
+  i = index($0, "/proc/uptime:") { print "uptime " substr($0, i + 13) }
+  i = index($0, "/product_name:") { print "product " substr($0, i + 14) }
+  i = index($0, d) {
+    f = substr($0, i + length(d)); x = substr(f, index(f, ":") + 1); f = substr(f, 1, index(f, ":") - 1); split(f, w, "/")
+    if (w[2] == "device") value[f] = x
+    else { k = w[1] (w[2] == "ports" ? " " w[3] : ""); text[k] = text[k] $0 "\n" }
+  }
+  END {
+    for (i = 1; i <= n; i++) {
+      split(port[i], w, " "); a = w[2]
+      printf "%s\n%s%s", port[i], text[a], text[a " " w[3]]
+      m = split(net[a], y, " ")
+      for (j = 1; j <= m; j++) {
+        f = a "/device/net/" y[j]
+        print "net " y[j] " " value[f "/mtu"] " name " value[f "/phys_port_name"]
+      }
+    }
+  }'
+set -- $c
+[ $# = 0 ] || for l in $(readlink -f $f); do
+  echo path "$1" $l
   case $l in *:*) t=known ;; esac
-  f="$f $d/$a/device/vpd"
+  shift
 done
 # vital product data of a bridge to NVSwitches (Fabric Manager User Guide); only root may read it
-[ -z "$f" ] || grep -al SW_MNG $f 2>/dev/null
-for a in $(ls $d 2>/dev/null); do
-  for p in $(ls $d/$a/ports 2>/dev/null); do
-    v=
-    # the adapter is a virtual function of another one of this host
-    [ ! -e $d/$a/device/physfn ] || v=virtual
-    echo port $a $p $v
-    [ -n "$v" ] || for n in @PKEYS@; do k="$k $d/$a/ports/$p/pkeys/$n"; done
-    set --
-    for n in @OF_DEVICE@; do set -- "$@" $d/$a/$n; done
-    for n in @OF_PORT@; do set -- "$@" $d/$a/ports/$p/$n; done
-    grep -H . "$@" 2>/dev/null
-    for n in $(ls $d/$a/device/net 2>/dev/null); do
-      e=$d/$a/device/net/$n
-      echo net $n $(cat $e/mtu 2>/dev/null) name $(cat $e/phys_port_name 2>/dev/null)
-    done
-  done
-done
+[ -z "$v" ] || grep -al SW_MNG $v 2>/dev/null
 # the keys of partitions; $keys is empty in the second reading
 [ -z "$k" ] || [ -z "${keys?}" ] || grep -svH '^0x0000$' $k
 ibv_devinfo 2>&1 | grep -e hca_id: -e port: -e active_mtu:

@@ -1,7 +1,7 @@
 """The network for GPU traffic: adapters and ports from /sys/class/infiniband, modules, interfaces, IOMMU and ACS.
 
 Formats: Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel, ibv_devinfo(1), lspci(8). Files are read
-with one `grep` per port, which prints `path:content`; a file that is absent, empty or unreadable has no content.
+with one `grep`, which prints `path:content`; a file that is absent, empty or unreadable has no content.
 `nvidia-smi topo -m` is read only if no adapter, or no GPU, has a PCI path.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
+from pytest_gpucluster.kit.gpu.node_links import ENTRIES_SH
 from pytest_gpucluster.kit.gpu.nvidia_smi import topology_of
 from pytest_gpucluster.kit.gpu.pcie import NEAR, REPRESENTOR, bridges, made_up_paths, pci_path
 
@@ -49,6 +50,7 @@ _ADAPTERS = script(
     OF_PORT=" ".join(_OF_PORT),
     PKEYS=" ".join(map(str, range(_PKEYS))),
 )
+_GIDS = script(__package__, "gids.sh")
 
 
 @dataclass(frozen=True)
@@ -341,7 +343,12 @@ def parse_gids(answer: Answer) -> tuple[GidPort, ...]:
             continue
         path, colon, gid_type = line.partition(":")
         index = path.rpartition("/")[2]
-        if not colon or not index.isdecimal() or not found:
+        if (
+            not colon
+            or not index.isdecimal()
+            or not found
+            or f"/{found[-1][0]}/ports/{found[-1][1]}/" not in path
+        ):
             raise ProbeError(f"/sys/class/infiniband/*/ports/*/gid_attrs: unexpected line {line[:80]!r}")
         found[-1][3][int(index)] = gid_type.strip()
     return tuple(GidPort(*port) for port in found)
@@ -413,13 +420,16 @@ def parse_acs(answer: Answer) -> Acs:
 
 
 ADAPTERS = Probe(
-    "network adapters", f"keys=read; {_ADAPTERS}", parse_adapters, by_hand="ibstat; ls /sys/class/infiniband"
+    "network adapters",
+    f"keys=read; {ENTRIES_SH}\n{_ADAPTERS}",
+    parse_adapters,
+    by_hand="ibstat; ls /sys/class/infiniband",
 )
 # The same command late in the run; the different text avoids the channel's cache
 ADAPTERS_LATER = replace(
     ADAPTERS,
     name="network adapters, later",
-    command=f"keys=; {_ADAPTERS}; : later",
+    command=f"keys=; {ENTRIES_SH}\n{_ADAPTERS}; : later",
     by_hand="grep . /sys/class/infiniband/*/ports/*/counters/*",
 )
 PEER_MEMORY = Probe(
@@ -439,9 +449,7 @@ INTERFACES = Probe(
 # reading an unused index is an error of the kernel (EINVAL), which grep ignores
 GIDS = Probe(
     "GID types",
-    "d=/sys/class/infiniband; for a in $(ls $d 2>/dev/null); do for p in $(ls $d/$a/ports 2>/dev/null); do "
-    "echo port $a $p $(cat $d/$a/ports/$p/link_layer 2>/dev/null); "
-    "grep -H . $d/$a/ports/$p/gid_attrs/types/* 2>/dev/null; done; done; echo end",
+    f"{ENTRIES_SH}\n{_GIDS}",
     parse_gids,
     by_hand="grep . /sys/class/infiniband/*/ports/*/gid_attrs/types/*",
 )
