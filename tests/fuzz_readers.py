@@ -23,9 +23,9 @@ from pytest_gpucluster.cluster.slurm import completing, inventory, pyxis, step
 from pytest_gpucluster.config import load_cluster
 from pytest_gpucluster.core import hostlist, topology, units
 from pytest_gpucluster.core import safe_json as jsontext
+from pytest_gpucluster.core.budget import Budget
 from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.probe import Answer, Probe
-from pytest_gpucluster.drain.policy import Budget
 from pytest_gpucluster.drain.reason import read_reason
 from pytest_gpucluster.gate import baseline as gate_baseline
 from pytest_gpucluster.kit.framework import payload_result
@@ -399,7 +399,7 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.nccl.measurement.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
             b'{"members": ["gpu01", "gpu02"], "busbw": 1.5, "collective": "all_reduce", "size": 4, "round": 1}',), DOOR),
         Reader("suites.burnin.results.NodeTotals.from_dict", _burnin_totals, _BURNIN, DOOR),
-        Reader("drain.policy.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),
+        Reader("core.budget.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),
         Reader("drain.reason.read_reason", _both(lambda text: read_reason("gpu01", text)), (
             b"gpucluster:gpu.count 1<2 GPUs run=20261121T010203-42 sum=5a4e2ac0",
             b"gpucluster:gpu.count 1<2 also=os.mounts,gpu.* run=r sum=00000000",

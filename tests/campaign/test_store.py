@@ -113,7 +113,7 @@ def test_a_campaign_goes_on_where_it_stopped_and_begins_again_after_its_end(stor
 
 def test_a_campaign_of_other_suites_needs_another_name(store: CampaignStore) -> None:
     begin(store)
-    with pytest.raises(ConfigError, match="was begun with other suites"):
+    with pytest.raises(ConfigError, match="was begun with gpu, in other groups"):
         store.open_campaign("prod", "x", NAMES, (Kind("alone", "os", ("os",)),), simulated=True)
 
 

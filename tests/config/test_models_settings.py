@@ -25,7 +25,6 @@ PLAIN = Profile(name="plain", description="of a test", source="none")
 TEXTS = {
     "--nodes": "nodes",
     "--exclude-nodes": "exclude_nodes",
-    "--min-nodes": "min_nodes",
     "--profile": "profile",
     "--time": "time_limit",
     "--report-dir": "report_dir",
@@ -33,7 +32,6 @@ TEXTS = {
     "--history": "history",
     "--burnin-time": "burnin_time",
     "--burnin-resume": "burnin_resume",
-    "--drain-max": "drain_max",
     "--campaign": "campaign",
     "--campaign-time": "campaign_time",
     "--campaign-window": "campaign_window",
@@ -85,7 +83,7 @@ def test_every_test_in_every_worker_is_refused() -> None:
 def test_attempts_are_1_to_10(text: str) -> None:
     with pytest.raises(ValidationError):
         DrainConfig.model_validate({"retries": text})
-    given = SimpleNamespace(drain="off", drain_max="10%", resume_passing=None)
+    given = SimpleNamespace(drain="off", resume_passing=None)
     for number in ("1", "10"):
         config = DrainConfig.model_validate({"retries": number})
         assert DrainOptions.read(given, config).retries == int(number)

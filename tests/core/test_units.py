@@ -286,7 +286,7 @@ def test_a_time_of_an_option_needs_its_unit() -> None:
     assert units.parse_option_time("5:00") == 300
     with pytest.raises(ValueError, match="unit") as caught:
         units.parse_option_time(" 5 ")
-    assert str(caught.value) == "' 5 ' has no unit: write 5m or 5s"
+    assert str(caught.value) == "' 5 ' has no unit: write 5s, 5m, 5h or 5d"
     with pytest.raises(ValueError, match="greater") as caught:
         units.parse_option_time("0m")
     assert str(caught.value) == "must be greater than 0, not '0m'"

@@ -418,7 +418,7 @@ def test_the_budget_to_its_edge(budget: str, count: int, allowed: int) -> None:
     if act.over_budget:
         assert log[-1]["why"] == (
             f"the budget is spent: {allowed} of {count} nodes of partition batch are drained by gpucluster, "
-            f"--drain-max={budget} allows {allowed}"
+            f"drain.max={budget} allows {allowed}"
         )
 
 
@@ -437,7 +437,7 @@ def test_limits_count_ours_of_every_partition_of_the_node() -> None:
     both = Limits(Budget(1), {"gpu01": "a,b"})
     wrong = both.reached("gpu01", nodes, [])
     assert wrong == (
-        "the budget is spent: 1 of 3 nodes of partition a,b are drained by gpucluster, --drain-max=1 allows 1"
+        "the budget is spent: 1 of 3 nodes of partition a,b are drained by gpucluster, drain.max=1 allows 1"
     )
     assert Limits(Budget(2), {"gpu01": "a,b"}).reached("gpu01", nodes, ["gpu03", "elsewhere"]) == ""
     assert (
@@ -449,7 +449,7 @@ def test_limits_count_ours_of_every_partition_of_the_node() -> None:
         .startswith("the budget is spent: 2 of 3")
     )
     assert Limits(Budget(0), {}).reached("gpu01", nodes, []) == (
-        "the budget is spent: 0 of 0 nodes of partition (unknown) are drained by gpucluster, --drain-max=0 allows 0"
+        "the budget is spent: 0 of 0 nodes of partition (unknown) are drained by gpucluster, drain.max=0 allows 0"
     )
 
 

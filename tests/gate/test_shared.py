@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
 import threading
 import time
 from typing import TYPE_CHECKING
+
+import pytest
 
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.gate.shared import SharedAnswers
@@ -38,6 +41,23 @@ def test_two_nodes_of_one_machine_share_nothing(tmp_path: Path) -> None:
         one.write({"true": answer()})
         with other.locked(0.1) as known:
             assert (known, other.problem) == ({}, "")
+
+
+@pytest.mark.parametrize("change", ["cluster", "limit"])
+def test_callers_that_may_get_other_answers_share_nothing(tmp_path: Path, change: str) -> None:
+    one = SharedAnswers(tmp_path / "share", "gpu01", fresh=60.0, cluster="a")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - (change == "limit"), hard))
+    try:
+        other = SharedAnswers(
+            tmp_path / "share", "gpu01", fresh=60.0, cluster="b" if change == "cluster" else "a"
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with one.locked(1.0):
+        one.write({"true": answer()})
+    with other.locked(1.0) as known:
+        assert known == {}
 
 
 def test_an_answer_of_the_future_is_none(tmp_path: Path) -> None:

@@ -75,7 +75,6 @@ def test_the_runs_get_the_command_line_without_the_options_of_the_campaign() -> 
         "--campaign-time",
         "3d",
         "--max-nodes-at-once=4",
-        "--oldest-first",
         "--untested-for",
         "7d",
     ]
@@ -88,7 +87,6 @@ def option(**changes: Any) -> Any:
         "max_nodes_at_once": 8,
         "campaign_window": None,
         "campaign_time": None,
-        "oldest_first": False,
         "untested_for": None,
         "report_dir": "reports",
         "nodes": None,

@@ -335,9 +335,7 @@ def test_the_budget_counts_what_goes_back_to_drained(a_run: Any) -> None:
     run._all_grounds = lambda _write: grounds("gpu05")
     act(run)
     assert drained(world_of(run)) == ["gpu03"]
-    assert any(
-        "1 more node failed than --drain-max=10% allows" in message for message in run.session.messages
-    )
+    assert any("1 more node failed than drain.max=10% allows" in message for message in run.session.messages)
 
 
 def test_a_node_on_trial_that_fails_again_keeps_the_reason_that_it_had(a_run: Any) -> None:
@@ -546,7 +544,7 @@ def test_the_page_states_the_defaults_of_the_options() -> None:
     stated = re.findall(
         r"^\| `(--(?:drain|resume)[\w-]*).*?\| ([^| ]*) *(?:<!--.*-->)? *\|$", PAGE, re.MULTILINE
     )
-    assert len(stated) == 3
+    assert len(stated) == 2
     assert {name: default or "off" for name, default in stated} == {
         name: defaults[name] for name, _ in stated
     }

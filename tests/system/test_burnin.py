@@ -366,7 +366,7 @@ def test_without_one_finished_round_it_ends_as_a_stopped_run_does(sandbox: Sandb
     ("words", "what"),
     [
         (("--burnin-time=soon",), "--burnin-time: not a duration"),
-        (("--burnin-time=4",), "--burnin-time: '4' has no unit: write 4m or 4s"),
+        (("--burnin-time=4",), "--burnin-time: '4' has no unit: write 4s, 4m, 4h or 4d"),
         (
             ("--burnin-resume=/nonexistent/events.jsonl",),
             "--burnin-resume: /nonexistent/events.jsonl: No such file",

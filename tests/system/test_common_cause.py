@@ -38,7 +38,7 @@ def test_a_requirement_that_no_node_meets_drains_none_and_the_sick_node_is_found
     sandbox.fault("gpu_missing", "gpu02", gpu=5)
     option = changed(sandbox, tmp_path, os={"packages": {"libnoexec": ""}, "limits": {"nofile": 2**40}})
     chosen = ("-k", "test_packages or test_limits or test_count", "-m", "os or gpu")
-    run = run_pytest(tmp_path, option, *chosen, "--drain=dry-run", "--drain-max=100%", *words, where=())
+    run = run_pytest(tmp_path, option, *chosen, "--drain=dry-run", "--set=drain.max=100%", *words, where=())
     assert run.rc == 1, run.out + run.err
     assert "would be drained: gpu02\n" in run.out
     for check in ("os.packages", "os.limits"):
@@ -54,7 +54,7 @@ def test_a_requirement_that_no_node_meets_drains_none_and_the_sick_node_is_found
 @pytest.mark.parametrize("suites", ["gpu", "nccl", "gpu or os or fabric or slurm"])
 def test_a_profile_of_other_hardware_is_reported_once(sandbox: Sandbox, tmp_path: Path, suites: str) -> None:
     option = changed(sandbox, tmp_path, profile="sandbox-a100")
-    run = run_pytest(tmp_path, option, "-m", suites, "--drain=dry-run", "--drain-max=100%", where=())
+    run = run_pytest(tmp_path, option, "-m", suites, "--drain=dry-run", "--set=drain.max=100%", where=())
     (failed,) = results(run, "failed")
     assert (run.rc, failed["check"], failed["node"]) == (1, "run.profile", ""), run.out
     (finding,) = failed["verdicts"][0]["findings"]

@@ -158,7 +158,7 @@ def test_with_the_controller_down_in_the_middle_nothing_is_drained(
     keys = {"partition": "batch", "conf": sandbox.env["SLURM_CONF"]}
     path = cluster_file(sandbox, tmp_path, nodes=ALL, slurm=keys)
     write_suites(tmp_path, {"test_site.py": SITE + DOWN})
-    argv = command(f"--cluster={path}", "--drain=apply", "--drain-max=5", ".")
+    argv = command(f"--cluster={path}", "--drain=apply", "--set=drain.max=5", ".")
     log = tmp_path / "reports" / "latest" / "events.jsonl"
     with subprocess.Popen(
         argv, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -271,7 +271,7 @@ def gpucluster(folder: Path, *args: str) -> str:
 
 def test_the_same_under_xdist(sandbox: Sandbox, tmp_path: Path) -> None:
     fail(tmp_path, "gpu03", "gpu07.once")
-    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=5", "-n2")
+    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.max=5", "-n2")
     assert list(reasons(sandbox)) == ["gpu03"], run.out
     confirmed = {event["node"]: event["confirmed"] for event in events(run, "drain_confirm")}
     assert confirmed == {"gpu03": True, "gpu07": False}
@@ -298,7 +298,7 @@ def test_forty_percent_failing_drains_ten_percent_and_says_so_loudly(
 
 def test_confirmation_repeats_as_often_as_the_option_states(sandbox: Sandbox, tmp_path: Path) -> None:
     fail(tmp_path, "gpu01", "gpu02.once")
-    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.retries=3", "--drain-max=5")
+    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.retries=3", "--set=drain.max=5")
     assert list(reasons(sandbox)) == ["gpu01"], run.out
     asked = {name: (tmp_path / f"asked.{name}").read_text().count("x") for name in ("gpu01", "gpu02")}
     assert asked["gpu01"] == 4
@@ -343,7 +343,7 @@ def test_errors_asserts_and_milder_classes_drain_nobody(sandbox: Sandbox, tmp_pa
         sandbox,
         tmp_path,
         "--drain=apply",
-        "--drain-max=100%",
+        "--set=drain.max=100%",
         "--set=drain.min_action=drain",
         "-k",
         "not test_fit",
@@ -355,7 +355,7 @@ def test_errors_asserts_and_milder_classes_drain_nobody(sandbox: Sandbox, tmp_pa
     assert reasons(sandbox) == {}
     assert events(run, "node_intent") == []
     run = site(
-        sandbox, tmp_path, "--drain=apply", "--drain-max=9", "-k", "reboot or watched",
+        sandbox, tmp_path, "--drain=apply", "--set=drain.max=9", "-k", "reboot or watched",
         more=MORE,
     )  # fmt: skip
     assert {name: reason.split()[0] for name, reason in reasons(sandbox).items()} == {
@@ -382,7 +382,7 @@ def test_zz_leaves(gpucluster_fleet):
 
 def test_a_node_that_is_lost_is_not_drained(sandbox: Sandbox, tmp_path: Path) -> None:
     fail(tmp_path, "gpu05", "gpu06")
-    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=5", more=LEAVES)
+    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.max=5", more=LEAVES)
     assert list(reasons(sandbox)) == ["gpu06"], run.out
     assert [event["node"] for event in run.events if event["event"] == "lost"] == ["gpu05"], run.out
 
@@ -408,7 +408,7 @@ def test_a_foreign_drain_survives(sandbox: Sandbox, tmp_path: Path) -> None:
     drain_by_hand("gpu06", forged, sandbox)
     fail(tmp_path, "gpu03", "gpu04", "gpu05")
     history = f"--history={tmp_path / 'history.sqlite'}"
-    run = site(sandbox, tmp_path, "--drain=apply", "--drain-max=9", history, more=BOB)
+    run = site(sandbox, tmp_path, "--drain=apply", "--set=drain.max=9", history, more=BOB)
     found = reasons(sandbox)
     assert (found["gpu01"], found["gpu02"]) == (theirs, ours)
     assert (found["gpu03"], found["gpu04"]) == (theirs, theirs), run.out  # drained while we tested
@@ -552,7 +552,7 @@ def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> 
             fail(folder, "gpu01", "gpu02", "gpu06", "gpu07")  # most nodes alike would be no one's fault
             path = cluster_file(sandbox, folder, nodes=ALL)
             write_suites(folder, {"test_site.py": SITE})
-            argv = command(f"--cluster={path}", f"--nodes={nodes}", "--drain=apply", "--drain-max=3", ".")
+            argv = command(f"--cluster={path}", f"--nodes={nodes}", "--drain=apply", "--set=drain.max=3", ".")
             runs.append(
                 stack.enter_context(
                     subprocess.Popen(
@@ -575,7 +575,7 @@ def test_two_runs_at_once_share_one_budget(sandbox: Sandbox, tmp_path: Path) -> 
     ("options", "message"),
     [
         (("--drain=apply", "--set=drain.retries=0"), "drain.retries: must be greater than or equal to 1"),
-        (("--drain=apply", "--drain-max=lots"), "--drain-max must be a number of nodes or percent"),
+        (("--drain=apply", "--set=drain.max=lots"), "drain.max: must be a number of nodes or percent"),
     ],
 )
 def test_wrong_options_start_nothing(

@@ -177,7 +177,7 @@ def test_fewer_nodes_than_min_nodes_are_no_success_and_the_missing_ones_are_name
     assert "3 of 4 nodes were tested" in error.message
     assert run.event("finish")["complaints"] == [run.errors[0].removeprefix("ERROR: ")]
     # the command line goes before the file
-    assert run_pytest(tmp_path, f"--cluster={path}", "--min-nodes=3").rc == 0
+    assert run_pytest(tmp_path, f"--cluster={path}", "--set=min_nodes=3").rc == 0
 
 
 def test_min_nodes_is_reported_beside_failures_and_holds_for_a_selection(
@@ -197,15 +197,15 @@ def test_min_nodes_is_reported_beside_failures_and_holds_for_a_selection(
 @pytest.mark.parametrize(
     ("value", "printed"),
     [
-        ("0", "--min-nodes must be a number from 1, or a percentage like 90%, not '0'"),
-        ("110%", "--min-nodes must be a number from 1, or a percentage like 90%, not '110%'"),
-        ("5", "--min-nodes=5: only 4 nodes are under test: gpu[01-04]"),
+        ("0", "min_nodes: must be a number from 1, or a percentage like 90%, not '0'"),
+        ("110%", "min_nodes: must be a number from 1, or a percentage like 90%, not '110%'"),
+        ("5", "min_nodes: asks for 5 nodes; the cluster has 4"),
     ],
 )
 def test_a_wrong_min_nodes_is_one_line_before_anything_starts(
     sandbox: Sandbox, tmp_path: Path, value: str, printed: str
 ) -> None:
-    run = run_pytest(tmp_path, on(sandbox), f"--min-nodes={value}", files=SUITE)
+    run = run_pytest(tmp_path, on(sandbox), f"--set=min_nodes={value}", files=SUITE)
     assert run.rc == 4
     assert run.errors == [f"ERROR: {printed}"]
 

@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,6 @@ class Rules:
     window: Window | None = None
     poll: float = 30.0
     nice: int = 0
-    oldest_first: bool = False
     reports: Path = Path("reports")
     arguments: tuple[str, ...] = ()
 
@@ -151,18 +151,20 @@ class Loop:
     def _view(self) -> View:
         results = self.store.results(self.campaign)
         judged = self.judge_pairs()
-        ages = {}
-        if self.rules.oldest_first:
-            ages = oldest_verdicts(self.store, self.campaign)
         return View(
             self.campaign,
             results,
             self.nodes,
             self.rules.limit,
-            ages,
+            self._ages,
             {node: why for it in judged for node, why in it.bad.items()},
             tuple(pair for it in judged for pair in it.wanted),
         )
+
+    @cached_property
+    def _ages(self) -> dict[str, float]:
+        """When the nodes were good before: the oldest come first."""
+        return oldest_verdicts(self.store, self.campaign)
 
     def judge_pairs(self) -> list[PairJudgement]:
         """Return what all pairs of the campaign show, by suite."""

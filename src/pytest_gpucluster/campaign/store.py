@@ -65,9 +65,10 @@ class CampaignStore(History):
                 )
             else:
                 if known.kinds != tuple(kinds):
-                    was = " and ".join(kind.expression or "all suites" for kind in known.kinds)
+                    was = ", ".join(dict.fromkeys(suite for kind in known.kinds for suite in kind.suites))
                     raise ConfigError(
-                        f"--campaign={name}: was begun with other suites (-m {was!r}): give this one another name"
+                        f"--campaign={name}: was begun with {was or 'no suite'}, in other groups or with another -m: give this one "
+                        "another name"
                     )
                 if known.closed is not None:
                     self._reopen(known, newest)

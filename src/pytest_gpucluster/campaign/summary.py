@@ -74,7 +74,8 @@ class Summary:
         """Yield the lines of the terminal."""
         counts = Counter(row.state for row in self.rows)
         shown = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-        yield f"campaign {self.campaign.name} of {self.campaign.cluster}: {self.verdict}: {len(self.rows)} nodes: {shown}"
+        of = f"{self.campaign.cluster}{' (SIMULATED)' if self.campaign.simulated else ''}"
+        yield f"campaign {self.campaign.name} of {of}: {self.verdict}: {len(self.rows)} nodes: {shown}"
         for state in STATES:
             if state == FIT:
                 continue

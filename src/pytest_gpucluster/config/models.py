@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from pytest_gpucluster.core import hostlist, units
+from pytest_gpucluster.core.budget import Budget
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.known_lines import KnownLine  # noqa: TC001 - pydantic reads the annotation
 from pytest_gpucluster.core.registry import suites
@@ -467,6 +468,16 @@ class DrainConfig(Model):
     min_action: Literal["reset-gpu", "reboot", "drain", "return-to-vendor"] = Field(
         "reset-gpu", description="the mildest repair for which a node is drained"
     )
+    max: int | str = Field(
+        "10%",
+        description="maximum number or percentage of a partition's nodes that gpucluster may drain at a time",
+    )
+
+    @field_validator("max")
+    @classmethod
+    def _is_budget(cls, value: int | str) -> int | str:
+        Budget.parse(str(value))
+        return value
 
 
 class _Access(Model, defer_build=True):
@@ -508,8 +519,7 @@ class ClusterSettings(_AccessAndSections):
     sudo: bool = Field(default=False, description="probes that need root may use `sudo -n`")
     min_nodes: int | str | None = Field(
         None,
-        description="fail a run unless this number or percentage of the selected nodes was tested, like 90%; "
-        "as pytest's --min-nodes",
+        description="fail a run unless this number or percentage of the selected nodes was tested, like 90%",
     )
     required: tuple[Text, ...] = Field(
         (),

@@ -112,7 +112,7 @@ def parse_option_time(text: str) -> float:
     """Return seconds of a command line's time, which needs a unit: a bare number means minutes to Slurm's commands."""
     bare = text.strip()
     if bare.isascii() and bare.isdecimal():
-        raise ValueError(f"{text!r} has no unit: write {bare}m or {bare}s")
+        raise ValueError(f"{text!r} has no unit: write {bare}s, {bare}m, {bare}h or {bare}d")
     seconds = parse_duration(text)
     if not seconds:
         raise ValueError(f"must be greater than 0, not {text!r}")

@@ -7,9 +7,10 @@
 - `lock`: one drain per user at a time. `table`: rows for `gpucluster drains`.
 """
 
+from pytest_gpucluster.core.budget import Budget
 from pytest_gpucluster.drain.executor import DrainExecutor, Limits, why_no_rights
 from pytest_gpucluster.drain.lock import LockError, lock_path, locked
-from pytest_gpucluster.drain.policy import Budget, Grounds, why_not_resume
+from pytest_gpucluster.drain.policy import Grounds, why_not_resume
 from pytest_gpucluster.drain.reason import PREFIX, Reason, read_reason, write_reason
 from pytest_gpucluster.drain.retest import Retest, fit_for_retest
 from pytest_gpucluster.drain.table import listed

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-    from pytest_gpucluster.drain.policy import Budget, Grounds
+    from pytest_gpucluster.core.budget import Budget
+    from pytest_gpucluster.drain.policy import Grounds
 
     Write = Callable[..., None]
 
@@ -48,7 +49,7 @@ class Limits:
             return ""
         return (
             f"the budget is spent: {len(out)} of {len(present)} nodes of partition {name or '(unknown)'} are "
-            f"drained by gpucluster, --drain-max={self.budget} allows {allowed}"
+            f"drained by gpucluster, drain.max={self.budget} allows {allowed}"
         )
 
 

@@ -141,7 +141,7 @@ def run_gate(
     checks = node_checks(request.checks)
     if not checks:
         raise ConfigError(f"no check of one node has a name like {', '.join(request.checks)}")
-    shared = SharedAnswers(request.folder, node, request.fresh)
+    shared = SharedAnswers(request.folder, node, request.fresh, cluster.name)
     with shared.locked(request.budget / 2) as known:
         names = _names(checks, session, node)
         channel = LocalChannel(node, peers, transport, budget=request.budget, known=known, names=names)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
+import resource
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +22,7 @@ from pytest_gpucluster.report.atomic_write import write_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_LIMITS = 16  # kinds of limits of Linux: RLIM_NLIMITS of <asm-generic/resource.h>
 PAUSE = 0.05  # seconds between two attempts to get the lock
 
 
@@ -31,11 +34,16 @@ def default_folder() -> Path:
 
 
 class SharedAnswers:
-    """The answers of earlier gates that are younger than `fresh` seconds."""
+    """The answers of earlier gates that are younger than `fresh` seconds.
 
-    def __init__(self, folder: Path, node: str, fresh: float) -> None:
+    They are of one node, since a machine may have several slurmd, of one cluster, and of callers with the same limits, on which
+    some answers depend.
+    """
+
+    def __init__(self, folder: Path, node: str, fresh: float, cluster: str = "") -> None:
         self._path, self._node, self._fresh = folder, node, fresh
-        self.file = f"{node}.json"  # a machine may have several slurmd
+        caller = repr((cluster, [resource.getrlimit(number) for number in range(_LIMITS)]))
+        self.file = f"{node}-{hashlib.sha256(caller.encode()).hexdigest()[:8]}.json"
         self.problem = ""  # why nothing is shared
 
     @contextlib.contextmanager

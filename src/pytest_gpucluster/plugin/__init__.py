@@ -134,12 +134,6 @@ def _add_selection(add: Add) -> None:
     add("--nodes", metavar="HOSTLIST", help="test only these nodes, like gpu[01-16]; wait for busy ones")
     add("--exclude-nodes", metavar="HOSTLIST", help="do not test these nodes")
     add(
-        "--min-nodes",
-        metavar="N|P%",
-        help="fail the run unless at least N nodes, or P percent of those selected, were tested "
-        "(cluster file: min_nodes)",
-    )
-    add(
         "--set",
         metavar="KEY=VALUE",
         action="append",
@@ -193,12 +187,6 @@ def _add_drain(add: Add) -> None:
         "prints the commands (off; cluster file: drain)",
     )
     add(
-        "--drain-max",
-        metavar="N|P%",
-        default="10%",
-        help="maximum number or percentage of a partition's nodes that gpucluster may drain at a time (10%%)",
-    )
-    add(
         "--resume-passing",
         action="store_true",
         default=None,
@@ -231,11 +219,6 @@ def add_campaign(add: Add) -> None:
         type=int,
         default=8,
         help="maximum number of nodes of the cluster that all campaigns together test and wait for (%(default)s)",
-    )
-    add(
-        "--oldest-first",
-        action="store_true",
-        help="test the nodes first whose last good verdict is the oldest",
     )
     add(
         "--untested-for",

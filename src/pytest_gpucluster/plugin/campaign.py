@@ -80,8 +80,9 @@ def _campaign(config: pytest.Config) -> int:
         campaign = open_campaign(store, cluster, option, kinds, tuple(reserved or ()), simulated=simulated)
         if campaign is None:
             return pytest.ExitCode.OK
+        of = f"{cluster.name}{' (SIMULATED)' if simulated else ''}"
         show(
-            f"campaign {campaign.name}: {len(campaign.nodes)} nodes, at most {rules.limit} at once; state in {path}"
+            f"campaign {campaign.name} of {of}: {len(campaign.nodes)} nodes, at most {rules.limit} at once; state in {path}"
         )
         loop = Loop(campaign, cluster, slurm, store, rules, show, tuple(reserved or ()))
         try:
@@ -251,7 +252,6 @@ def make_rules(
         window,
         stated.poll,
         stated.nice,
-        option.oldest_first or option.untested_for is not None,
         Path(option.report_dir),
         arguments,
     )

@@ -20,8 +20,9 @@ from pytest_gpucluster import drain
 from pytest_gpucluster.cluster import signals
 from pytest_gpucluster.cluster.slurm.client import Slurm
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.budget import Budget
 from pytest_gpucluster.core.check import Action, Outcome
-from pytest_gpucluster.core.errors import ConfigError, GpuClusterError
+from pytest_gpucluster.core.errors import GpuClusterError
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.drain import policy
 from pytest_gpucluster.plugin import runs_tests
@@ -162,7 +163,7 @@ class DrainOptions:
 
     mode: str
     retries: int
-    budget: policy.Budget
+    budget: Budget
     least: Action
     resume: bool
 
@@ -178,15 +179,11 @@ class DrainOptions:
 
     @classmethod
     def read(cls, option: Any, config: DrainConfig) -> DrainOptions:
-        """Read the options and the section `drain` of the cluster file; ConfigError for wrong values."""
-        try:
-            budget = policy.Budget.parse(option.drain_max)
-        except ValueError as error:
-            raise ConfigError(f"--drain-max {error}") from error
+        """Read the options and the section `drain` of the cluster file; whose values are checked."""
         return cls(
             mode=option.drain or "off",
             retries=config.retries,
-            budget=budget,
+            budget=Budget.parse(str(config.max)),
             least=policy.NAMES[config.min_action],
             resume=bool(option.resume_passing),
         )
@@ -529,8 +526,8 @@ class DrainPlugin:
             self._loud(f"drain: {clean(problem)}")
         if actor.over_budget:
             text = (
-                f"{count(len(actor.over_budget), 'more node')} failed than --drain-max={self.options.budget} allows to drain; "
-                f"left in service: {hostlist.fold(actor.over_budget)}: drain by hand, or raise --drain-max"
+                f"{count(len(actor.over_budget), 'more node')} failed than drain.max={self.options.budget} allows to drain; "
+                f"left in service: {hostlist.fold(actor.over_budget)}: drain by hand, or raise drain.max"
             )
             log.write("drain_over_budget", nodes=actor.over_budget, budget=str(self.options.budget))
             self._loud(text)

@@ -22,12 +22,11 @@ from pytest_gpucluster.cluster.slurm.completing import mark_stuck
 from pytest_gpucluster.cluster.slurm.inventory import seen_from_inside
 from pytest_gpucluster.cluster.slurm.option_check import refuse_options
 from pytest_gpucluster.config import load_cluster
-from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.check import Action
 from pytest_gpucluster.core.errors import ConfigError, GpuClusterError, SlurmError
 from pytest_gpucluster.core.registry import suite_hooks
 from pytest_gpucluster.core.secure_tempfile import Folder, group_id, temporary_folder
-from pytest_gpucluster.core.units import parse_option_time, share_of
+from pytest_gpucluster.core.units import parse_option_time
 from pytest_gpucluster.drain import Retest, lock_path, why_no_rights
 from pytest_gpucluster.drain.policy import own_reason
 from pytest_gpucluster.plugin import fixtures, runs_tests
@@ -70,7 +69,7 @@ from pytest_gpucluster.report.step_logs import StepLogs
 from pytest_gpucluster.run.record import clean, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
@@ -308,7 +307,6 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
         edited = edited_reasons(inventory, cluster.name, history, Path(option.report_dir))
     to_retest = retest_reasons(options, inventory, reserved, edited)
     plan = make_plan(cluster, inventory, selection, reserved=reserved, to_retest=to_retest)
-    check_min_nodes(option.min_nodes, plan.selected)
     run = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
     keep, full = cluster.reports.keep, is_full(config)
     log = open_log(option, run, reports, keep=keep, full=full) if runs_tests(option) else None
@@ -417,8 +415,6 @@ def with_options(cluster: Cluster, option: Any) -> Cluster:
         if option.time_limit is None:  # the allocation must last as long
             given["time"] = max(cluster.slurm.time, seconds, given.get("time", 0))
     update: dict[str, Any] = {"slurm": cluster.slurm.model_copy(update=given)}
-    if option.min_nodes is not None:
-        update["min_nodes"] = option.min_nodes
     of_suites = {
         check: why for found in suite_hooks("not_applicable") for check, why in found(cluster).items()
     }
@@ -453,18 +449,6 @@ def check_rights(options: DrainOptions, slurm: Slurm) -> None:
         raise ConfigError(
             f"{option}: {why}: only Slurm's administrators change nodes: sacctmgr modify user NAME set "
             "AdminLevel=Administrator (Operator is too little), or --drain=dry-run, which prints the commands"
-        )
-
-
-def check_min_nodes(text: str | None, selected: Sequence[str]) -> None:
-    """Raise ConfigError for a --min-nodes that no run of these nodes can reach."""
-    try:
-        least = share_of(text, len(selected)) if text is not None else 0
-    except ValueError as error:
-        raise ConfigError(f"--min-nodes {error}") from error
-    if least > len(selected):
-        raise ConfigError(
-            f"--min-nodes={text}: only {len(selected)} nodes are under test: {hostlist.fold(selected)}"
         )
 
 
