@@ -91,7 +91,8 @@ class Sshd:
         return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
 
     def _config(self) -> str:
-        values = " ".join(f'"{name}={value}"' for name, value in self.set_env.items())
+        # SHLVL: bash reads no ~/.bashrc of this machine for a command
+        values = " ".join(f'"{name}={value}"' for name, value in {"SHLVL": "1", **self.set_env}.items())
         lines = [
             f"Port {self.port}",
             f"ListenAddress {HOST}",
@@ -108,7 +109,7 @@ class Sshd:
             "PrintMotd no",
             "PrintLastLog no",
             "MaxStartups 100",
-            *([f"SetEnv {values}"] if values else []),
+            f"SetEnv {values}",
             *self.options,
         ]
         return "\n".join(lines) + "\n"

@@ -164,7 +164,8 @@ class Namespaces:
             "PREFIX": str(PREFIX),
             "KEEP": (layout.root / "keep").read_text().rstrip("\n"),
             "SSHD": programs["sshd"],
-            "SSH_ENVIRONMENT": f"SLURM_CONF={layout.conf} PATH={layout.simbin}:{self.path}",
+            # SHLVL: bash reads no ~/.bashrc for a command, which is the host's
+            "SSH_ENVIRONMENT": f"SLURM_CONF={layout.conf} PATH={layout.simbin}:{self.path} SHLVL=1",
             "DROP": "" if os.geteuid() == 0 else " ".join(_NO_CAPS),
         }
         command = shlex.join(
