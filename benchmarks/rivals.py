@@ -295,7 +295,7 @@ def sshds(ground: Ground, state: Path) -> Iterator[None]:
     running = []
     try:
         for node, port in ports.items():
-            own = f"PATH={path} SLURMD_NODENAME={node} SLURM_SANDBOX_NODE={state / 'nodes' / node}"
+            own = f"SHLVL=1 PATH={path} SLURMD_NODENAME={node} SLURM_SANDBOX_NODE={state / 'nodes' / node}"
             conf = folder / f"sshd_config.{node}"
             conf.write_text(sshd_config(folder, port, own))
             running.append(start_sshd(program, conf))

@@ -55,7 +55,7 @@ def login_node(folder: Path) -> Iterator[dict[str, Any]]:
         (folder / "config").write_text(
             f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host_key\n"
             f"AuthorizedKeysFile {folder}/key.pub\nAllowUsers {getpass.getuser()}\nStrictModes no\nUsePAM no\n"
-            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nUseDNS no\nPidFile none\n"
+            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nUseDNS no\nPidFile none\nSetEnv SHLVL=1\n"
         )
         argv = [server, "-D", "-f", str(folder / "config"), "-E", str(folder / "log")]
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)

@@ -107,6 +107,7 @@ StrictModes no
 PidFile {self.layout.pid_file(f"sshd-{node}")}
 PrintMotd no
 PrintLastLog no
+SetEnv SHLVL=1
 """
 
     def start(self, nodes: Sequence[str]) -> None:
