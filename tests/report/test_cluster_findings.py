@@ -50,6 +50,7 @@ def test_all_nodes_alike_are_one_block_and_no_node_failed() -> None:
     assert [run.state(node) for node in FOUR] == ["not proved"] * 4
     assert run.totals["failed"] == 4
     assert judge(run).outcome == "rejected"
+    assert "1 finding of the cluster: the nodes fail alike, and none is at fault." in judge(run).sentences
     assert run.proofs.of("failed") == ()
     assert actions(run) == {node: ["configure"] for node in FOUR}
     assert all("action:       configure: a finding of the cluster" in it.text for it in run.results)
@@ -119,3 +120,4 @@ def test_the_only_node_keeps_a_repair_beside_what_its_setting_explains() -> None
     alone["verdicts"][0]["findings"] = [NOEXEC | {"action": "monitor"}]
     run = read_run(events([alone], nodes=("gpu01",)))
     assert (actions(run)["gpu01"], run.state("gpu01")) == (["configure"], "not proved")
+    assert "1 finding of the cluster: a setting explains what the node fails." in judge(run).sentences

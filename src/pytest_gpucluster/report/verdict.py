@@ -122,7 +122,9 @@ def _more(run: Run) -> Iterable[str]:
         if broken := ends_of_checks(run)["error"]:
             yield f"{count(broken, 'check')} could not be judged because something broke."
     if run.common:
-        yield f"{count(len(run.common), 'finding')} of the cluster: the nodes fail alike, and none is at fault."
+        alone = "a setting explains what the node fails"  # of one node nothing is common
+        why = alone if len(run.proofs.nodes) == 1 else "the nodes fail alike, and none is at fault"
+        yield f"{count(len(run.common), 'finding')} of the cluster: {why}."
     if any(act.get("event") == "drain_over_budget" for act in run.acts):
         yield "More nodes failed than the budget allows to drain."
     if run.simulated:
