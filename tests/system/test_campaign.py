@@ -18,6 +18,7 @@ import pytest
 from plugin_helpers import cluster_file, command, out_of_service, restart_controller, run_pytest, write_suites
 from sandbox_helpers import DEADLINE, environment, left_in_queue, queue, slurm, wait_for
 
+from pytest_gpucluster.campaign import record
 from pytest_gpucluster.campaign.model import JUDGED
 from pytest_gpucluster.campaign.store import CampaignStore
 
@@ -129,6 +130,9 @@ def test_a_full_cluster_is_tested_as_its_nodes_come_free(sandbox: Sandbox, tmp_p
         in (tmp_path / "x.prom").read_text()
     )
     assert "gpu02" in (tmp_path / "x.html").read_text()
+    records = sorted((tmp_path / "reports" / "campaign-busy").glob("record-*.json"))
+    assert [record.load(path)[1]["verdict"] for path in records] == ["REJECTED", "ACCEPTED"]
+    assert [outcome.text for path in records for outcome in record.verify(path) if outcome.failed] == []
 
 
 def test_a_node_that_is_repaired_during_the_campaign_is_tested_again(

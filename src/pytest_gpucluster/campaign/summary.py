@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -51,6 +51,7 @@ class Summary:
     problems: tuple[str, ...]
     questions: tuple[str, ...]
     groups: tuple[Group, ...]
+    results: tuple[Result, ...] = ()
 
     @property
     def accepted(self) -> bool:
@@ -93,15 +94,20 @@ class Summary:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the acceptance record over all groups; ages in seconds. The sha256 is of a group's event log."""
+        """Return all that was found; times in seconds since the epoch. The sha256 is of a group's event log."""
+        of_group: dict[int, list[Result]] = {}
+        for result in self.results:
+            of_group.setdefault(result.group, []).append(result)
         return {
             "campaign": self.campaign.name,
             "cluster": self.campaign.cluster,
             "simulated": self.campaign.simulated,
             "began": self.campaign.began,
             "ended": self.campaign.closed,
+            "written": self.now,
             "verdict": self.verdict,
             "suites": list(self.suites),
+            "kinds": [{**asdict(kind), "suites": list(kind.suites)} for kind in self.campaign.kinds],
             "nodes": [
                 {
                     "node": row.node,
@@ -109,7 +115,11 @@ class Summary:
                     "why": row.why,
                     "partners": row.partners,
                     "suites": {
-                        suite: {"outcome": it.outcome, "age_seconds": round(self.now - it.started, 1)}
+                        suite: {
+                            "outcome": it.outcome,
+                            "judged": it.started,
+                            "age_seconds": round(self.now - it.started, 1),
+                        }
                         for suite, it in row.verdicts.items()
                     },
                 }
@@ -127,6 +137,8 @@ class Summary:
                     "began": group.began,
                     "ended": group.ended,
                     "sha256": group.sha256,
+                    "outcomes": {it.node: it.outcome for it in of_group.get(group.number, ())},
+                    "left": [it.node for it in of_group.get(group.number, ()) if it.left],
                 }
                 for group in self.groups
             ],
@@ -231,7 +243,7 @@ def summarize(store: CampaignStore, campaign: Campaign, *, now: float) -> Summar
     ]
     problems = (*links, *together, *_of_cluster(results))
     questions = tuple(question for it in judged for question in it.questions)
-    return Summary(campaign, now, tuple(rows), problems, questions, tuple(store.groups(campaign)))
+    return Summary(campaign, now, tuple(rows), problems, questions, tuple(store.groups(campaign)), results)
 
 
 def _why(results: Iterable[Result], node: str, state: str, bad: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ def add_json(parser: argparse._ActionsContainer, *, default: Any = False) -> Non
     parser.add_argument("--json", action="store_true", default=default, help="print one JSON document")
 
 
-def add_source(parser: argparse._ActionsContainer) -> None:
+def add_source(parser: argparse._ActionsContainer, more: str = "") -> None:
     """Add the argument that names the event log of a run."""
     parser.add_argument(
         "source",
@@ -29,7 +29,7 @@ def add_source(parser: argparse._ActionsContainer) -> None:
         type=Path,
         default=Path("reports"),
         metavar="DIR|FILE",
-        help="the folder of a run, an events.jsonl, or a --report-dir for its newest run (default: reports)",
+        help=f"the folder of a run, an events.jsonl, or a --report-dir for its newest run (default: reports){more}",
     )
 
 

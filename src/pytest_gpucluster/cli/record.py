@@ -1,7 +1,8 @@
-"""`gpucluster record`: sign the acceptance record of a run, and verify it."""
+"""`gpucluster record`: sign the acceptance record of a run or of a campaign, and verify it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from pytest_gpucluster.core.secure_tempfile import group_id
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pytest_gpucluster.report.record_check import Outcome
 
@@ -25,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "verify", help="check record, event log, page and signature; exit status 1 if one is changed"
     )
     for verb in (sign, verify):
-        add_source(verb)
+        add_source(verb, "; or the record-TIME.json of a campaign")
         verb.add_argument(
             "--namespace",
             default=signature.NAMESPACE,
@@ -52,63 +53,100 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--identity", metavar="WHO", help="the only signer that is accepted, like ops@site")
 
 
+@dataclass(frozen=True)
+class _Record:
+    """A record, and what checks it. `subject`: whose it is; `verdict`: in words; both raise GpuClusterError for no record."""
+
+    path: Path
+    verify: Callable[[], Iterator[Outcome]]
+    subject: Callable[[], str]
+    verdict: Callable[[], str]
+
+    @property
+    def signature(self) -> Path:
+        """The file of the signature, beside it."""
+        return self.path.with_name(f"{self.path.name}.sig")
+
+
+def _of_run(log: Path) -> _Record:
+    from pytest_gpucluster.report import record_check  # it needs the template of the page
+    from pytest_gpucluster.report.record import RECORD
+
+    path = log.with_name(RECORD)
+
+    def subject() -> str:
+        document = record_check.load(path)[1]
+        return f"cluster {document['cluster']}, run {document['run']}"
+
+    def verdict() -> str:
+        found = record_check.load(path)[1]["verdict"]
+        return f"{found['title']}, {found['nodes']}"
+
+    return _Record(path, lambda: record_check.verify(log), subject, verdict)
+
+
+def _of_campaign(path: Path) -> _Record:
+    from pytest_gpucluster.campaign import record as campaigns
+
+    def subject() -> str:
+        document = campaigns.load(path)[1]
+        return f"cluster {document['cluster']}, campaign {document['campaign']}"
+
+    return _Record(
+        path, lambda: campaigns.verify(path), subject, lambda: campaigns.title(campaigns.load(path)[1])
+    )
+
+
 def record(args: argparse.Namespace) -> int:
-    """Sign or verify the record of a run."""
+    """Sign or verify the record of a run or of a campaign."""
+    from pytest_gpucluster.campaign import record as campaigns
     from pytest_gpucluster.report.run_folder import full_log
 
-    log = existing(full_log(args.source))  # a rerun of single checks accepts no cluster
-    return _sign(args, log) if args.verb == "sign" else _verify(args, log)
+    if campaigns.is_one(args.source):
+        found = _of_campaign(args.source)
+    else:
+        found = _of_run(existing(full_log(args.source)))  # a rerun of single checks accepts no cluster
+    return _sign(args, found) if args.verb == "sign" else _verify(args, found)
 
 
-def _sign(args: argparse.Namespace, log: Path) -> int:
-    from pytest_gpucluster.report import record_check  # it needs the template of the page
+def _sign(args: argparse.Namespace, found: _Record) -> int:
     from pytest_gpucluster.report.atomic_write import write_whole
-    from pytest_gpucluster.report.record import RECORD
-    from pytest_gpucluster.report.run_folder import SIGNATURE
 
-    path, signed = log.with_name(RECORD), log.with_name(SIGNATURE)
-    data, document = record_check.load(path)
+    subject, signed = found.subject(), found.signature
+    data = found.path.read_bytes()
     if signed.exists() and not args.force:
         raise GpuClusterError(f"{signed}: exists already; --force replaces it")
-    failed = [outcome for outcome in record_check.verify(log) if outcome.failed]
+    failed = [outcome for outcome in found.verify() if outcome.failed]
     if failed:
         _print(failed)
-        raise GpuClusterError(f"{path}: not signed, because it does not fit the files beside it")
+        raise GpuClusterError(f"{found.path}: not signed, because it does not fit the files beside it")
     group = group_id(args.report_group)
     write_whole(signed, signature.sign(data, args.key, args.namespace), group=group)
-    verdict = document["verdict"]
-    print(
-        f"{signed}: signed: cluster {document['cluster']}, run {document['run']}: {verdict['title']}, {verdict['nodes']}"
-    )
+    print(f"{signed}: signed: {subject}: {found.verdict()}")
     return 0
 
 
-def _verify(args: argparse.Namespace, log: Path) -> int:
-    from pytest_gpucluster.report import record_check  # it needs the template of the page
-    from pytest_gpucluster.report.record import RECORD
+def _verify(args: argparse.Namespace, found: _Record) -> int:
+    from pytest_gpucluster.report.record_check import each  # it needs the template of the page
 
     if args.identity and not args.signers:
         raise GpuClusterError("--identity: has no effect without --signers=FILE")
-    outcomes = [*record_check.verify(log), *record_check.each(lambda: _signed(log, args))]
+    outcomes = [*found.verify(), *each(lambda: _signed(found, args))]
     _print(outcomes)
     failed = sum(outcome.failed for outcome in outcomes)
     if failed:
         print(f"NOT VERIFIED: {failed} of {len(outcomes)} checks failed")
         return 1
-    _, document = record_check.load(log.with_name(RECORD))
-    verdict = f"{document['verdict']['title']}, {document['verdict']['nodes']}"
     unchecked = "; ".join(outcome.open for outcome in outcomes if outcome.open)
-    print(f"unchanged: {verdict}; but {unchecked}" if unchecked else f"verified: {verdict}")
+    print(f"unchanged: {found.verdict()}; but {unchecked}" if unchecked else f"verified: {found.verdict()}")
     return 0
 
 
-def _signed(log: Path, args: argparse.Namespace) -> Iterator[Outcome]:
+def _signed(found: _Record, args: argparse.Namespace) -> Iterator[Outcome]:
     """Check the signature of the record, and who signed."""
-    from pytest_gpucluster.report.record import RECORD
     from pytest_gpucluster.report.record_check import Outcome
-    from pytest_gpucluster.report.run_folder import SIGNATURE
 
-    path = log.with_name(SIGNATURE)
+    path = found.signature
     if not path.is_file():
         yield Outcome(
             f"{path}: does not exist: the record is not signed",
@@ -116,7 +154,7 @@ def _signed(log: Path, args: argparse.Namespace) -> Iterator[Outcome]:
             open="the record is not signed, so whoever can write these files can have written others",
         )
         return
-    data = log.with_name(RECORD).read_bytes()
+    data = found.path.read_bytes()
     key = signature.check(data, path, args.namespace)
     text = f"{path}: signed for {args.namespace} with {key}"
     if args.signers is None:

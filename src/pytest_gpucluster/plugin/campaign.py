@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpucluster.campaign import record
 from pytest_gpucluster.campaign.campaign import Loop, Rules, oldest_of
 from pytest_gpucluster.campaign.model import Kind
 from pytest_gpucluster.campaign.store import CampaignStore
@@ -93,6 +94,10 @@ def _campaign(config: pytest.Config) -> int:
         summary = summarize(store, campaign, now=time.time())
     for line in summary.lines():
         write(line)
+    folder = rules.reports / f"campaign-{campaign.name}"
+    if folder.is_dir():  # a group of this campaign has run
+        kept = record.write(summary, folder, group=group_id(cluster.reports.group))
+        write(f"  acceptance record: {kept}")
     write(f"  requests to the controller for the state of the nodes: {slurm.transport.started['scontrol']}")
     return pytest.ExitCode.OK if summary.accepted else pytest.ExitCode.TESTS_FAILED
 

@@ -22,7 +22,7 @@ from pytest_gpucluster.kit.node.own_folder import OWN_SH
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-SECONDS = 5  # for all drives; a healthy one answers within 0.1 s, and a gate has 8 s for all its commands
+SECONDS = 5  # without an answer of any drive: a healthy one answers within 0.1 s, and a gate has 8 s for all its commands
 MOST = 64  # drives that are read
 _SMARTCTL = "smartmontools 7.0 or later"  # the first with --json
 
