@@ -82,6 +82,20 @@ def test_runs_come_newest_first_and_have_a_limit(kept: History) -> None:
     assert kept.clusters() == ("other", "prod")
 
 
+def test_a_node_was_last_good_in_the_last_run_without_a_failure(kept: History) -> None:
+    ends = {1: "passed", 2: "failed", 3: "error"}
+    for number, end in ends.items():
+        results = [
+            result("gpu01", "gpu.a", end),
+            result("gpu02", "gpu.a"),
+            result("gpu03", "gpu.a", "not tested"),
+        ]
+        kept.add(recorded(read_run(log(number, results, end=int(number > 1)))))
+    kept.add(recorded(read_run(log(4, [result("gpu01", "gpu.a")], real=False))))
+    kept.add(recorded(read_run(log(5, [result("gpu01", "gpu.a")], cluster="other"))))
+    assert kept.last_good("prod", simulated=False) == {"gpu01": FIRST + DAY, "gpu02": FIRST + 3 * DAY}
+
+
 def test_a_run_is_found_by_its_id_or_the_beginning_of_it(kept: History) -> None:
     for number in (1, 10, 11, 12, 13):
         events = [event | {"run": f"r{number}"} for event in log(number, night({"gpu01": 1.0}))]

@@ -1,6 +1,6 @@
 """What a gate compares its node with: answers of nodes that a run has accepted, in one small file that the run writes.
 
-JSON: {version, cluster, run, written, nodes: {name: entry of Slurm}, answers: {name: {command: [exit status, stdout, stderr,
+JSON: {version, cluster, run, written, good: hostlist, nodes: {name: entry of Slurm}, answers: {name: {command: [exit status, stdout, stderr,
 sent, received]}}}. Texts hold the bytes of an answer as Latin-1.
 """
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
-from pytest_gpucluster.core import safe_json
+from pytest_gpucluster.core import hostlist, safe_json
 from pytest_gpucluster.core.errors import ConfigError
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.registry import suites
 from pytest_gpucluster.run.facts import facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from pytest_gpucluster.core.probe import Probe
@@ -49,13 +49,17 @@ STATIC = (
 
 @dataclass(frozen=True)
 class Baseline:
-    """Answers of accepted nodes, {node: {command: answer}}, and Slurm's entries of all nodes. `written`: seconds since the epoch."""
+    """Answers of accepted nodes, {node: {command: answer}}, and Slurm's entries of all nodes. `written`: seconds since the epoch.
+
+    `good`: the nodes that the run found good.
+    """
 
     cluster: str = ""
     run: str = ""
     written: float = 0.0
     nodes: Mapping[str, NodeInfo] = field(default_factory=dict)
     answers: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
+    good: Collection[str] = ()
 
 
 def encode(baseline: Baseline) -> str:
@@ -70,7 +74,8 @@ def encode(baseline: Baseline) -> str:
     }
     nodes = {name: _entry(info) for name, info in baseline.nodes.items()}
     head = {"version": VERSION, "cluster": baseline.cluster, "run": baseline.run, "written": baseline.written}
-    return json.dumps({**head, "nodes": nodes, "answers": answers}, separators=(",", ":"))
+    good = hostlist.fold(baseline.good)
+    return json.dumps({**head, "good": good, "nodes": nodes, "answers": answers}, separators=(",", ":"))
 
 
 def read(path: Path) -> Baseline:
@@ -121,10 +126,11 @@ def _decoded(data: Mapping[str, Any]) -> Baseline:
         }
         for node, of_node in data["answers"].items()
     }
-    return Baseline(str(data["cluster"]), str(data["run"]), float(data["written"]), nodes, answers)
+    good = frozenset(hostlist.expand(str(data.get("good", ""))))
+    return Baseline(str(data["cluster"]), str(data["run"]), float(data["written"]), nodes, answers, good)
 
 
-def of_session(session: ClusterSession, accepted: Iterable[str], run: str) -> Baseline:
+def of_session(session: ClusterSession, accepted: Collection[str], run: str) -> Baseline:
     """Return the baseline of a run: the answers of some accepted nodes to the commands whose facts are compared."""
     chosen: dict[str, list[str]] = {}
     for node in accepted:
@@ -141,7 +147,7 @@ def of_session(session: ClusterSession, accepted: Iterable[str], run: str) -> Ba
         }
         for node in nodes
     }
-    return Baseline(session.cluster.name, run, time.time(), dict(session.inventory), answers)
+    return Baseline(session.cluster.name, run, time.time(), dict(session.inventory), answers, accepted)
 
 
 def _compared(session: ClusterSession, nodes: tuple[str, ...]) -> Iterator[Probe[Any]]:

@@ -138,6 +138,7 @@ def run_gate(
     peers = {name: it for name, it in baseline.answers.items() if name != node and name in named}
     inventory = {name: baseline.nodes[name] for name in (node, *peers) if name in baseline.nodes}
     session = ClusterSession(cluster, inventory, Plan((node, *peers)), None)
+    session.last_good = dict.fromkeys(baseline.good, baseline.written)
     checks = node_checks(request.checks)
     if not checks:
         raise ConfigError(f"no check of one node has a name like {', '.join(request.checks)}")

@@ -285,7 +285,7 @@ class Controller(ClusterSession):
             address = self._server.address
         jobs = [(held.job_id, held.nodes) for held in self.allocations]
         data = (
-            self.cluster, dict(self.inventory), self.plan, jobs, address, self.lanes, self.contradictions,
+            self.cluster, dict(self.inventory), self.plan, jobs, address, self.lanes, self.contradictions, self.last_good,
         )  # fmt: skip
         return base64.b64encode(pickle.dumps(data)).decode()
 

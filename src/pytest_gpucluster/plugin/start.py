@@ -64,6 +64,7 @@ from pytest_gpucluster.plugin.worker import Worker
 from pytest_gpucluster.report import junit
 from pytest_gpucluster.report.atomic_write import Reports, is_stream
 from pytest_gpucluster.report.events import EventLog, read_log
+from pytest_gpucluster.report.history import History
 from pytest_gpucluster.report.run_folder import EVENTS, RunFolder
 from pytest_gpucluster.report.step_logs import StepLogs
 from pytest_gpucluster.run.record import clean, one_line
@@ -315,6 +316,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     if slurm is not None:
         session.shell = shell_warning(cluster, slurm.config(), os.environ, own_limits())
     session.reserved = reserved or frozenset()
+    session.last_good = good_before(history_path(option.history, cluster.history), session)
     session.own_drains = {
         node: inventory[node].reason
         for node in plan.selected
@@ -325,6 +327,14 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     if to_retest and slurm is not None and log is not None:
         session.retest = Retest(little_patience(slurm), to_retest, durable(log), lock_of(slurm))
     return session, log
+
+
+def good_before(path: Path | None, session: ClusterSession) -> Mapping[str, float]:
+    """Return {node: when a run last found it good}; {} without a history, or with one that cannot be read, as the end of the run says."""
+    if path is not None and path.exists():
+        with contextlib.suppress(GpuClusterError), contextlib.closing(History(path)) as kept:
+            return kept.last_good(session.cluster.name, simulated=session.simulated)
+    return {}
 
 
 def open_log(option: Any, run: str, reports: Reports, *, keep: int, full: bool) -> EventLog:

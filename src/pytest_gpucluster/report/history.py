@@ -362,6 +362,15 @@ class History(HistoryFile):
                 str(self.path),
             )
 
+    def last_good(self, cluster: str, *, simulated: bool) -> dict[str, float]:
+        """Return {node: start of the last run that found it good}, in seconds since the epoch."""
+        rows = self.query(
+            "SELECT d.name, MAX(r.started) FROM node_runs n JOIN runs r ON r.id = n.run JOIN nodes d ON d.id = n.node "
+            "WHERE r.cluster = ? AND r.simulated = ? AND n.good AND NOT n.failed AND NOT n.error GROUP BY d.name",
+            (cluster, simulated),
+        )
+        return dict(rows)
+
     def node_runs(self, cluster: str, node: str, count: int = 20) -> list[tuple[Past, dict[str, int]]]:
         """Return the last runs with a node, newest first, and how its items ended in each."""
         with self._readable_errors():

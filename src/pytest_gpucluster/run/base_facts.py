@@ -51,6 +51,11 @@ def node_name(node: Node) -> str:
     return node.name
 
 
+def last_good(node: Node, gpucluster_session: ClusterSession) -> float:
+    """When an earlier run last found this item's node good, in seconds since the epoch; 0 where no history knows it."""
+    return gpucluster_session.last_good.get(node.name, 0.0)
+
+
 def peers(node: Node) -> frozenset[str]:
     """The nodes that may be compared with this item's node, itself too: those of its group, partition and architecture."""
     return frozenset(node.peers.names)
@@ -105,7 +110,7 @@ BASE_FACTS: dict[str, Fact] = {
     **{
         it.__name__: Fact(it, once=True) for it in (cluster, inventory, nodes, allocation, fleet, fleet_facts)
     },
-    **{it.__name__: Fact(it) for it in (node, node_name, peers, profile, gpu_profile, facts)},
+    **{it.__name__: Fact(it) for it in (node, node_name, last_good, peers, profile, gpu_profile, facts)},
     "host": Fact(host_of_node),
     **{name: _of_item(name) for name in OF_ITEM},
 }

@@ -83,6 +83,9 @@ class ClusterSession:
         self.messages: list[str] = []
         self.notes: list[str] = []  # what the header says before all else
         self.shell: dict[str, Any] = {}  # the warning of plugin/start.py
+        self.last_good: Mapping[
+            str, float
+        ] = {}  # when an earlier run had a node as good, seconds since the epoch
         self.stopped = self.stopped_by = (
             ""  # why the run was stopped, and the suite that still judges what it has
         )

@@ -92,10 +92,10 @@ def test_the_command_finds_the_files_of_each_distribution(tmp_path: Path) -> Non
 # --- machines that were considered
 
 
-def judge(*records: tuple[float, str], unclean: tuple[float, ...] = ()) -> Verdict:
-    """Judge a node whose records and unclean boots are so many days old."""
+def judge(*records: tuple[float, str], unclean: tuple[float, ...] = (), good: float = 1e4) -> Verdict:
+    """Judge a node whose records, unclean boots and last good run are so many days old."""
     found = tuple(CrashRecord(NOW - days * DAY, path) for days, path in records)
-    return crashes(Crashes(found, tuple(NOW - days * DAY for days in unclean)), Clock(NOW))
+    return crashes(Crashes(found, tuple(NOW - days * DAY for days in unclean)), Clock(NOW), NOW - good * DAY)
 
 
 VMCORE, PSTORE = "/var/crash/127.0.0.1-2024-01-09/vmcore", "/sys/fs/pstore/dmesg-erst-1"
@@ -119,6 +119,17 @@ COUNTER_EXAMPLES = tuple(
 @pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
 def test_counter_example(example: CounterExample) -> None:
     assert_as_expected(example)
+
+
+def test_a_crash_before_the_last_good_run_is_no_news_but_three_in_a_week_are() -> None:
+    assert judge((5, VMCORE), unclean=(5,), good=4).advisories == ()
+    new = judge((5, VMCORE), (3, PSTORE), unclean=(5, 3), good=4)
+    since = "since the last run that found the node good, at 2024-01-07T19:06:40Z"
+    assert [one.expected for one in new.advisories] == [
+        f"none {since}",
+        f"a shutdown before each boot {since}",
+    ]
+    assert len(judge((1, VMCORE), (3, VMCORE), (5, VMCORE), good=0.5).findings) == 1
 
 
 def test_the_last_crash_is_named_with_its_time() -> None:

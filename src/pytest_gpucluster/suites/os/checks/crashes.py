@@ -22,13 +22,17 @@ REPEATED, WITHIN_DAYS = 3, 7
     hint="read the end of the record, or vmcore-dmesg.txt beside it; ipmitool sel list; journalctl -b -1 -n 100; remove records that were read",
     action=Action.MONITOR,
 )
-def crashes(crashes: Crashes, clock: Clock) -> Judgement:
-    """The kernel left fewer than three records of crashes in 7 days; one in 30 days, or a boot that no shutdown preceded, is a warning.
+def crashes(crashes: Crashes, clock: Clock, last_good: float) -> Judgement:
+    """The kernel left fewer than three records of crashes in 7 days.
 
+    A record of 30 days, or a boot that no shutdown preceded, is a warning, if no run has found the node good since.
     Nothing here proves that the node is faulty now: no node is drained for a crash in the past.
     """
-    recent = [one for one in crashes.records if one.time > clock.time - SHOWN_DAYS * DAY]
-    often = [one for one in recent if one.time > clock.time - WITHIN_DAYS * DAY]
+    begin, since = clock.time - SHOWN_DAYS * DAY, f"in {SHOWN_DAYS} days"
+    if last_good > begin:
+        begin, since = last_good, f"since the last run that found the node good, at {_date(last_good)}"
+    recent = [one for one in crashes.records if one.time > begin]
+    often = [one for one in crashes.records if one.time > clock.time - WITHIN_DAYS * DAY]
     if len(often) >= REPEATED:
         times = ", ".join(_date(one.time) for one in often[-REPEATED:])
         yield Finding(
@@ -38,11 +42,11 @@ def crashes(crashes: Crashes, clock: Clock) -> Judgement:
         )
     elif recent:
         measured = f"a record of a crash at {_date(recent[-1].time)}: {recent[-1].path}"
-        yield Advisory("kernel", measured, f"none in {SHOWN_DAYS} days")
-    resets = [one for one in crashes.unclean if one > clock.time - SHOWN_DAYS * DAY]
+        yield Advisory("kernel", measured, f"none {since}")
+    resets = [one for one in crashes.unclean if one > begin]
     if resets:
         measured = f"the boot at {_date(resets[-1])} followed no shutdown"
-        yield Advisory("boot", measured, f"a shutdown before each boot in {SHOWN_DAYS} days")
+        yield Advisory("boot", measured, f"a shutdown before each boot {since}")
 
 
 def _date(seconds: float) -> str:
