@@ -207,7 +207,7 @@ def test_a_wrong_min_nodes_is_one_line_before_anything_starts(
 ) -> None:
     run = run_pytest(tmp_path, on(sandbox), f"--set=min_nodes={value}", files=SUITE)
     assert run.rc == 4
-    assert run.errors == [f"ERROR: {printed}"]
+    assert run.errors == [f"ERROR: --set min_nodes={value}: {printed}"]
 
 
 def test_only_busy_nodes_is_no_success_even_where_the_inventory_is_fine(
