@@ -6,6 +6,7 @@ import ctypes
 import gc
 import json
 import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -78,6 +79,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Some tests import shipped suites, whose markers a run without --cluster does not register."""
     if not config.getoption("collectonly") and not config.getoption("numprocesses", None):
         config.stash[MACHINE] = _hide_profile()
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # in the background of a script: what tests start would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "nightly: `make test` leaves it out, `make nightly` runs it alone")
     for line in marker_lines():
         config.addinivalue_line("markers", line)
