@@ -1,7 +1,8 @@
 """When jobs of users start on a full cluster, without and with a campaign that tests its nodes meanwhile.
 
-    python benchmarks/busy_cluster.py 16 --jobs 96 --limit 4
+    python benchmarks/busy_cluster.py 16 --jobs 96 --limit 4 [--reframe]
 
+With --reframe the load comes a fourth time, beside ReFrame with as many jobs at once and the same --nice (`make reframe` installs it).
 A sandbox gets the same load three times: jobs of one node and some of several, in waves, more than its nodes can hold. The second time a
 campaign runs beside it; the third time, without one, shows what differs by chance. The schedules are printed, with the delay of each wave; the load counts only if the campaign has judged every node.
 Times are seconds after the first submission. The bound: no job starts later by more than the time limit of one group.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import shlex
@@ -19,8 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stamp import stamp
 from tabulate import tabulate
@@ -28,11 +32,16 @@ from tabulate import tabulate
 from pytest_gpucluster.campaign.store import CampaignStore
 from pytest_gpucluster.sandbox import Sandbox
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 TEST = "def test_count(host):\n    assert host.run('nvidia-smi -L | wc -l').stdout.strip() == '8'\n"
 WAVES, PAUSE = 4, 10.0  # seconds between two waves
 SHORTEST, LONGEST = 5.0, 15.0  # seconds of a job
 WIDE = 4  # nodes of a wide job, one in each wave
 GROUP_MINUTES = 2
+SIDES = Path(__file__).parent / "sides"
+REFRAME = Path(__file__).parent.parent / ".cache/reframe/bin/reframe"
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
 
@@ -101,6 +110,38 @@ def start_campaign(sandbox: Sandbox, folder: Path, limit: int, nice: int) -> sub
         return subprocess.Popen((*PYTEST, *options, *more), cwd=folder, stdout=out, stderr=subprocess.STDOUT)
 
 
+def start_reframe(sandbox: Sandbox, folder: Path, limit: int, nice: int) -> subprocess.Popen[bytes]:
+    """Start ReFrame with the same test, one job a node whatever its state."""
+    argv = [
+        str(REFRAME),
+        f"--config-file={SIDES / 'reframe_settings.py'}",
+        "--system=sandbox",
+        f"--checkpath={SIDES / 'reframe_nodes.py'}",
+        "--distribute=all",
+        "--exec-policy=async",
+        *("-J", "exclusive", "-J", f"nice={nice}"),
+        f"--prefix={folder / 'reframe'}",
+        f"--report-file={folder / 'reframe.json'}",
+        "--run",
+    ]
+    env = {**os.environ, **sandbox.env, "JOBS": str(limit)}
+    with (folder / "reframe.txt").open("wb") as out:
+        return subprocess.Popen(argv, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT)
+
+
+def reframe_lines(folder: Path, when: float) -> Iterator[str]:
+    """Yield what ReFrame reports: nodes that passed, those before a time, and why others did not."""
+    report = json.loads((folder / "reframe.json").read_text())
+    cases = [case for run in report["runs"] for case in run["testcases"]]
+    passed = [case for case in cases if case["result"] == "pass"]
+    during = sum((case["job_completion_time_unix"] or when) < when for case in passed)
+    yield f"ReFrame: {len(passed)} of {len(cases)} tests passed, {during} before the last job of the load started"
+    whys = Counter(
+        str(case.get("fail_reason")).strip().splitlines()[0] for case in cases if case not in passed
+    )
+    yield from (f"ReFrame: {count} failed: {why}" for why, count in whys.items())
+
+
 def tested_by(folder: Path, when: float) -> int:
     """Return the number of nodes that the campaign had judged at a time."""
     with contextlib.closing(CampaignStore(folder / "h.db")) as store:
@@ -151,6 +192,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=4, help="--max-nodes-at-once (%(default)s)")
     parser.add_argument("--nice", type=int, default=1000, help="campaign.nice (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--reframe", action="store_true", help="also run the load beside ReFrame")
     args = parser.parse_args()
     load = make_load(args.jobs, args.nodes, args.seed)
     with tempfile.TemporaryDirectory(prefix="busy-") as name:
@@ -170,6 +212,12 @@ def main() -> int:
             lines = (folder / "campaign.txt").read_text().splitlines()
             during = tested_by(folder, begin + max(beside.values()))
             again = run_load(sandbox, load, folder / "again")
+            if args.reframe:
+                with start_reframe(sandbox, folder, args.limit, args.nice) as other:
+                    begin = time.time()
+                    rival = run_load(sandbox, load, folder / "rival")
+                    other.wait()
+                rival_lines = [*reframe_lines(folder, begin + max(rival.values()))]
         finally:
             sandbox.down()
     schedule("without a campaign", load, without)
@@ -188,6 +236,16 @@ def main() -> int:
     print("\n".join(lines[-3:]))
     worst = max(beside[job] - without[job] for job in without)
     by_chance = max(again[job] - without[job] for job in without)
+    if args.reframe:
+        schedule("beside ReFrame", load, rival)
+        print(
+            tabulate(
+                rows(load, without, rival),
+                [it.replace("campaign", "ReFrame") for it in heads],
+                tablefmt="github",
+            )
+        )
+        print("\n".join(rival_lines))
     print(f"greatest delay of the second load without a campaign: {by_chance:.1f} s")
     print(
         f"campaign: exit {status}; {during} of {args.nodes} nodes were judged before the last job of the load started"

@@ -1,7 +1,10 @@
 """ReFrame as fast as it gets here: squeue scheduler, srun launcher, all jobs at once, ten polls a second.
 
 A node with a job that ends is `ReqNodeNotAvail` to Slurm for a moment: ReFrame would cancel the next job there.
+JOBS in the environment: how many jobs wait or run at once.
 """
+
+import os
 
 site_configuration = {
     "systems": [
@@ -14,7 +17,7 @@ site_configuration = {
                     "scheduler": "squeue",
                     "launcher": "srun",
                     "environs": ["builtin"],
-                    "max_jobs": 1000,
+                    "max_jobs": int(os.environ.get("JOBS", "1000")),
                     "sched_options": {"use_nodes_option": False, "ignore_reqnodenotavail": True},
                 }
             ],

@@ -50,10 +50,12 @@ def arguments(sandbox: Sandbox, folder: Path, name: str, *more: str) -> list[str
     return [f"--cluster={cluster_file(sandbox, folder)}", f"--campaign={name}", *QUICK, *more]
 
 
-def start(sandbox: Sandbox, folder: Path, name: str, *more: str, tests: str = COUNT) -> subprocess.Popen[str]:
-    """Start a campaign in the background."""
+def start(
+    sandbox: Sandbox, folder: Path, name: str, *more: str, tests: str = COUNT, within: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
+    """Start a campaign in the background, `within` a command that starts it."""
     write_suites(folder, {"test_site.py": tests, "pytest.ini": PYTEST_INI})
-    argv = command(*arguments(sandbox, folder, name, *more), "test_site.py")
+    argv = [*within, *command(*arguments(sandbox, folder, name, *more), "test_site.py")]
     with (folder / "out").open("a") as out:
         return subprocess.Popen(
             argv, cwd=folder, env=environment(), stdout=out, stderr=subprocess.STDOUT, text=True
@@ -236,10 +238,18 @@ def kill_until_it_ends(sandbox: Sandbox, folder: Path, name: str, dice: Random, 
             kills += 1
 
 
-def test_two_processes_of_one_campaign_share_its_nodes(sandbox: Sandbox, tmp_path: Path) -> None:
+# its processes are in another PID namespace: neither sees whether the other's run, as on two login nodes
+OTHER_LOGIN_NODE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a PID namespace")
+def test_two_processes_of_one_campaign_on_two_login_nodes_share_its_nodes(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    options = ("both", "--max-nodes-at-once=2")
     with (
-        start(sandbox, tmp_path, "both", "--max-nodes-at-once=2", tests=SLOW) as one,
-        start(sandbox, tmp_path, "both", "--max-nodes-at-once=2", tests=SLOW) as other,
+        start(sandbox, tmp_path, *options, tests=SLOW) as one,
+        start(sandbox, tmp_path, *options, tests=SLOW, within=OTHER_LOGIN_NODE) as other,
     ):
         most = 0
         while one.poll() is None or other.poll() is None:
