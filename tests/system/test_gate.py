@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from sandbox_helpers import environment
 
 from pytest_gpucluster.cluster.slurm.inventory import parse_nodes
 from pytest_gpucluster.drain.reason import read_reason
@@ -171,6 +173,26 @@ def test_a_file_server_that_is_slow_takes_no_node_out_of_service(sandbox: Sandbo
         assert "not checked" in done.stdout
         assert "failed" not in done.stdout, done.stdout
         sandbox.heal()
+
+
+def requests(sandbox: Sandbox) -> set[str]:
+    """Return the types of requests that slurmctld has counted since its statistics were reset, without those of its daemons."""
+    table = slurm(sandbox, "sdiag").stdout.partition("by message type")[2].partition("by user")[0]
+    found = set(re.findall(r"^\s+(\w+)\s+\( *\d+\) +count:[1-9]", table, re.MULTILINE))
+    return {name for name in found if name == name.upper()} - {"MESSAGE_NODE_REGISTRATION_STATUS"}
+
+
+def test_gates_send_slurmctld_no_request(sandbox: Sandbox, gated: Path) -> None:
+    slurm(sandbox, "sdiag", "--reset")
+    for name in sandbox.nodes:
+        argv = ["sh", "-c", f"SLURMD_NODENAME={name}; export SLURMD_NODENAME; {gate_line(sandbox, gated)}"]
+        done = subprocess.run(
+            argv, env=environment(**sandbox.env), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert requests(sandbox) <= {"REQUEST_STATS_INFO"}  # of sdiag
+    slurm(sandbox, "sinfo")
+    assert "REQUEST_PARTITION_INFO" in requests(sandbox)  # so requests are counted
 
 
 def test_the_gates_of_a_job_name_the_nodes_to_leave_out(sandbox: Sandbox, gated: Path) -> None:
