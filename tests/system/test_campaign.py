@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -210,6 +211,20 @@ def test_ctrl_c_releases_the_nodes_and_the_same_command_continues(sandbox: Sandb
     rc, out = campaign(sandbox, tmp_path, "stopped", tests=SLOW)
     assert rc == 0, out
     assert verdicts(tmp_path, "stopped") == dict.fromkeys(NODES, 1)
+
+
+def test_outside_of_its_window_a_campaign_starts_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    begin = datetime.now().astimezone() + timedelta(hours=12)
+    window = f"--campaign-window={begin:%H:%M}-{begin + timedelta(hours=1):%H:%M}"
+    with start(sandbox, tmp_path, "night", window, "--set=campaign.poll=1s") as process:
+        said = f"outside of the window {window.partition('=')[2]}: nothing starts before {begin:%H:%M}"
+        wait_for(lambda: said in (tmp_path / "out").read_text(), "the campaign has begun")
+        time.sleep(4)
+        assert left_in_queue(sandbox) == []
+        assert report(tmp_path, "night")["groups"] == []
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE) == 2, (tmp_path / "out").read_text()
+    assert (tmp_path / "out").read_text().count(said) == 1
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.nightly)])

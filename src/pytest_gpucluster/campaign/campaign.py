@@ -68,6 +68,7 @@ class Loop:
     own: dict[int, Child] = field(default_factory=dict)  # group -> its process
     nodes: dict[str, NodeView] = field(default_factory=dict)
     _read: float = 0.0
+    _open: bool = True  # the window
 
     @property
     def kinds(self) -> dict[str, Kind]:
@@ -78,6 +79,7 @@ class Loop:
         """Test until every node in service has a verdict, or time is up."""
         try:
             while not self._is_over():
+                self._say_window()
                 self._start_groups()
                 self._pause()
         except KeyboardInterrupt:
@@ -175,6 +177,13 @@ class Loop:
         if self.rules.ends is not None and now >= self.rules.ends:
             return False
         return self.rules.window is None or self.rules.window.contains(datetime.now().astimezone())
+
+    def _say_window(self) -> None:
+        """Say once that the window has closed."""
+        window, before = self.rules.window, self._open
+        self._open = window is None or window.contains(datetime.now().astimezone())
+        if window is not None and before and not self._open:
+            self.show(f"outside of the window {window}: nothing starts before {window.begin:%H:%M}")
 
     def _start_groups(self) -> None:
         planner = Planner(self._view())

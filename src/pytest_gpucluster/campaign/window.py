@@ -16,6 +16,10 @@ class Window:
     begin: time
     end: time
 
+    def __str__(self) -> str:
+        """As it is written: 22:00-06:00."""
+        return f"{self.begin:%H:%M}-{self.end:%H:%M}"
+
     @classmethod
     def of(cls, text: str) -> Window:
         """Read HH:MM-HH:MM; ValueError if it is none, or has no length.
