@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import paramiko
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -204,6 +205,20 @@ def test_what_login_shells_print_is_no_answer(tmp_path: Path) -> None:
 
 
 def test_a_login_shell_that_runs_nothing_is_named(tmp_path: Path) -> None:
+    closed = pytest.raises(TransportError, match="runs no commands: it printed 'This account is closed'")
+    with sshd(tmp_path / "d", options=("ForceCommand echo This account is closed",)) as server, closed:
+        SshTransport(server.settings()).run(["true"], timeout=LONG)
+
+
+def test_a_login_shell_that_has_ended_before_the_command_is_sent_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(channel: Any, line: bytes) -> None:
+        wait_for(lambda: channel.closed, "the shell has ended")
+        plain(channel, line)
+
+    plain = paramiko.Channel.sendall
+    monkeypatch.setattr(paramiko.Channel, "sendall", late)
     closed = pytest.raises(TransportError, match="runs no commands: it printed 'This account is closed'")
     with sshd(tmp_path / "d", options=("ForceCommand echo This account is closed",)) as server, closed:
         SshTransport(server.settings()).run(["true"], timeout=LONG)

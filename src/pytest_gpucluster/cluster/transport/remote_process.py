@@ -193,7 +193,7 @@ class SshProcess:
         try:
             self._channel.exec_command(BOOT)
             sent = True  # the line may arrive even if sending fails
-            self._channel.sendall(line)
+            self._send(line)
             words = self._skip_to(self.stdout, nonce, numbered=True)  # if merged, also the line of stderr
             if len(words) == 2 and words[1].isdigit():  # nonce and pid
                 if not self._merged:
@@ -214,6 +214,14 @@ class SshProcess:
             raise self._broken(begun=sent) from error
         self.close()
         raise TransportError(_why_not(self.args[0], self.where, words[1:], workdir))
+
+    def _send(self, line: bytes) -> None:
+        """Send the line; a login shell that runs nothing may have ended before, and what it printed says so."""
+        try:
+            self._channel.sendall(line)
+        except OSError as error:
+            if isinstance(error, TimeoutError) or self.lost:
+                raise
 
     def _broken(self, *, begun: bool) -> ConnectionLost:
         what = (
