@@ -96,7 +96,7 @@ def test_a_node_that_is_called_fit_without_proof_is_found(
     written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changed(written, lambda it: it["nodes"][2].update(state=FIT))
-    assert any("calls gpu03 fit, which its groups do not prove" in text for text in verified(written))
+    assert any("its groups do not prove that gpu03 is fit, as it says" in text for text in verified(written))
     assert any("its verdict REJECTED is not that of its nodes" in text for text in verified(written))
     assert cli.main(["record", "sign", str(written), "--key", "x"]) != 0
     assert "not signed, because it does not fit the files beside it" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def _verify(path: Path) -> Iterator[Outcome]:
             f"{path}: {good} of {len(groups)} groups have the logs, records and outcomes that it names"
         )
     for node in wrong:
-        yield Outcome(f"{path}: calls {node} fit, which its groups do not prove", failed=True)
+        yield Outcome(f"{path}: its groups do not prove that {node} is fit, as it says", failed=True)
     accepted = not document["problems"] and all(row["state"] == FIT for row in document["nodes"])
     if accepted != (document["verdict"] == "ACCEPTED"):
         yield Outcome(f"{path}: its verdict {document['verdict']} is not that of its nodes", failed=True)

@@ -96,8 +96,8 @@ def _campaign(config: pytest.Config) -> int:
         write(line)
     folder = rules.reports / f"campaign-{campaign.name}"
     if folder.is_dir():  # a group of this campaign has run
-        kept = record.write(summary, folder, group=group_id(cluster.reports.group))
-        write(f"  acceptance record: {kept}")
+        written = record.write(summary, folder, group=group_id(cluster.reports.group))
+        write(f"  acceptance record: {written}")
     write(f"  requests to the controller for the state of the nodes: {slurm.transport.started['scontrol']}")
     return pytest.ExitCode.OK if summary.accepted else pytest.ExitCode.TESTS_FAILED
 

@@ -332,8 +332,8 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
 def good_before(path: Path | None, session: ClusterSession) -> Mapping[str, float]:
     """Return {node: when a run last found it good}; {} without a history, or with one that cannot be read, as the end of the run says."""
     if path is not None and path.exists():
-        with contextlib.suppress(GpuClusterError), contextlib.closing(History(path)) as kept:
-            return kept.last_good(session.cluster.name, simulated=session.simulated)
+        with contextlib.suppress(GpuClusterError), contextlib.closing(History(path)) as history:
+            return history.last_good(session.cluster.name, simulated=session.simulated)
     return {}
 
 
