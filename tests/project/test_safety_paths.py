@@ -462,4 +462,5 @@ def test_root_removes_nothing_in_the_folder_of_another_user(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
     (project / MARK).mkdir(0o700)  # root's, moved here by its owner
-    assert leftovers.folders(project) == []
+    # a killed run of another test may have left its own in /tmp
+    assert [it.what for it in leftovers.folders(project) if str(project) in it.what] == []
