@@ -75,11 +75,16 @@ class Loop:
         """{name: kind}."""
         return {kind.name: kind for kind in self.campaign.kinds}
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the campaign's groups."""
+        return self.rules.reports / f"campaign-{self.campaign.name}"
+
     def run(self) -> None:
         """Test until every node in service has a verdict, or time is up."""
         try:
             while not self._is_over():
-                self._say_window()
+                self._show_window()
                 self._start_groups()
                 self._pause()
         except KeyboardInterrupt:
@@ -176,12 +181,15 @@ class Loop:
         now = time.time()
         if self.rules.ends is not None and now >= self.rules.ends:
             return False
+        return self._in_window()
+
+    def _in_window(self) -> bool:
         return self.rules.window is None or self.rules.window.contains(datetime.now().astimezone())
 
-    def _say_window(self) -> None:
-        """Say once that the window has closed."""
+    def _show_window(self) -> None:
+        """Print once that the window has closed."""
         window, before = self.rules.window, self._open
-        self._open = window is None or window.contains(datetime.now().astimezone())
+        self._open = self._in_window()
         if window is not None and before and not self._open:
             self.show(f"outside of the window {window}: nothing starts before {window.begin:%H:%M}")
 
@@ -230,7 +238,7 @@ class Loop:
 
     def _start(self, group: Group) -> None:
         kind = self.kinds[group.kind]
-        folder = (self.rules.reports / f"campaign-{self.campaign.name}" / f"{group.number:06d}").absolute()
+        folder = (self.folder / f"{group.number:06d}").absolute()
         settings = [f"slurm.queue_wait={round(self._queue_wait())}s"]
         if self.rules.nice:
             extra = [*self.cluster.slurm.extra_args, f"--nice={self.rules.nice}"]

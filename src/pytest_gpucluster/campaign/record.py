@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster import __version__
 from pytest_gpucluster.campaign.child import outcome_of
-from pytest_gpucluster.campaign.model import FIT, Campaign, Group, Kind, NodeView, Result, View
+from pytest_gpucluster.campaign.model import FAILED, FIT, Campaign, Group, Kind, NodeView, Result, View
 from pytest_gpucluster.campaign.planner import Planner
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import GpuClusterError
@@ -129,8 +129,16 @@ def _of_group(group: Group, kind: Kind, stated: dict[str, str]) -> Iterator[Outc
 
 
 def _not_proved(document: dict[str, Any], kinds: dict[str, Kind]) -> Iterator[str]:
-    """Yield the nodes that the record calls fit, and that are not by the outcomes of its groups."""
+    """Yield the nodes that the record calls fit, and that are not by the outcomes of its groups.
+
+    With how many partners a node must pass depends on those that could be allocated and did not fail.
+    """
     rows = {row["node"]: row["state"] for row in document["nodes"]}
+    views = {
+        row["node"]: NodeView(idle=False, in_service=row["in_service"], share=row["share"])
+        for row in document["nodes"]
+    }
+    failed = {node: "" for node, state in rows.items() if state == FAILED}
     results = [
         Result(
             one["suites"], node, one["group"], tuple(one["nodes"]), one["ended"], outcome, left=node in one["left"]
@@ -141,6 +149,5 @@ def _not_proved(document: dict[str, Any], kinds: dict[str, Kind]) -> Iterator[st
     campaign = Campaign(
         0, document["cluster"], document["campaign"], True, tuple(rows), tuple(kinds.values()), 0.0
     )
-    views = dict.fromkeys(rows, NodeView(idle=True, in_service=True))
-    planner = Planner(View(campaign, tuple(results), views, limit=0))
+    planner = Planner(View(campaign, tuple(results), views, limit=0, bad=failed))
     yield from (node for node, state in rows.items() if state == FIT != planner.state(node))

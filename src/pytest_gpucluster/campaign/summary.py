@@ -11,13 +11,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pytest_gpucluster.campaign.campaign import judge_pairs
-from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, View
+from pytest_gpucluster.campaign.model import FAILED, FIT, NOT_PROVED, NodeView, View
 from pytest_gpucluster.campaign.planner import OPEN, Planner
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.units import format_duration
 from pytest_gpucluster.report import html_page
 from pytest_gpucluster.report.fleet_runs import last_verdicts
 from pytest_gpucluster.report.regression import when
+from pytest_gpucluster.report.words import labelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,6 +40,7 @@ class NodeRow:
     why: str
     partners: int
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    view: NodeView = field(default_factory=lambda: NodeView(idle=False, in_service=True))
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Summary:
         """Yield the lines of the terminal."""
         counts = Counter(row.state for row in self.rows)
         shown = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-        of = f"{self.campaign.cluster}{' (SIMULATED)' if self.campaign.simulated else ''}"
+        of = labelled(self.campaign.cluster, simulated=self.campaign.simulated)
         yield f"campaign {self.campaign.name} of {of}: {self.verdict}: {len(self.rows)} nodes: {shown}"
         for state in STATES:
             if state == FIT:
@@ -114,6 +116,8 @@ class Summary:
                     "state": row.state,
                     "why": row.why,
                     "partners": row.partners,
+                    "in_service": row.view.in_service,
+                    "share": row.view.share,
                     "suites": {
                         suite: {
                             "outcome": it.outcome,
@@ -233,7 +237,7 @@ def summarize(store: CampaignStore, campaign: Campaign, *, now: float) -> Summar
         of_node = {
             suite: it for suite, it in sorted(verdicts.get(node, {}).items()) if not names or suite in names
         }
-        rows.append(NodeRow(node, state, why, len(partners), of_node))
+        rows.append(NodeRow(node, state, why, len(partners), of_node, seen[node]))
     links = [f"link {one} - {other}" for it in judged for one, other in it.bad_links]
     together = [
         f"{hostlist.fold(nodes)} fail together, and each of them passes in another group: what they share is at fault"

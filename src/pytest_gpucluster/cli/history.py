@@ -25,7 +25,7 @@ from pytest_gpucluster.report.fleet_runs import MAX_RUNS, read_fleet
 from pytest_gpucluster.report.history import LAST, LAST_GOOD, History
 from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.regression import fold, share, when
-from pytest_gpucluster.report.words import count, number
+from pytest_gpucluster.report.words import count, labelled, number
 
 if TYPE_CHECKING:
     import argparse
@@ -368,8 +368,9 @@ def _node(found: History, cluster: str, args: argparse.Namespace) -> None:
             }
         )
         return
-    note = " (SIMULATED)" if simulated else ""
-    _print(f"cluster {cluster}{note}, {args.node}: the last {count(len(runs), 'run')}\n")
+    _print(
+        f"cluster {labelled(cluster, simulated=simulated)}, {args.node}: the last {count(len(runs), 'run')}\n"
+    )
     rows = [
         (
             past.run,

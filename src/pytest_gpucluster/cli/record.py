@@ -55,12 +55,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Record:
-    """A record, and what checks it. `subject`: whose it is; `verdict`: in words; both raise GpuClusterError for no record."""
+    """A record, and what checks it. `describe` returns whose it is and its verdict; GpuClusterError for no record."""
 
     path: Path
     verify: Callable[[], Iterator[Outcome]]
-    subject: Callable[[], str]
-    verdict: Callable[[], str]
+    describe: Callable[[], tuple[str, str]]
 
     @property
     def signature(self) -> Path:
@@ -74,27 +73,25 @@ def _of_run(log: Path) -> _Record:
 
     path = log.with_name(RECORD)
 
-    def subject() -> str:
+    def describe() -> tuple[str, str]:
         document = record_check.load(path)[1]
-        return f"cluster {document['cluster']}, run {document['run']}"
+        verdict = document["verdict"]
+        return (
+            f"cluster {document['cluster']}, run {document['run']}",
+            f"{verdict['title']}, {verdict['nodes']}",
+        )
 
-    def verdict() -> str:
-        found = record_check.load(path)[1]["verdict"]
-        return f"{found['title']}, {found['nodes']}"
-
-    return _Record(path, lambda: record_check.verify(log), subject, verdict)
+    return _Record(path, lambda: record_check.verify(log), describe)
 
 
 def _of_campaign(path: Path) -> _Record:
     from pytest_gpucluster.campaign import record as campaigns
 
-    def subject() -> str:
+    def describe() -> tuple[str, str]:
         document = campaigns.load(path)[1]
-        return f"cluster {document['cluster']}, campaign {document['campaign']}"
+        return f"cluster {document['cluster']}, campaign {document['campaign']}", campaigns.title(document)
 
-    return _Record(
-        path, lambda: campaigns.verify(path), subject, lambda: campaigns.title(campaigns.load(path)[1])
-    )
+    return _Record(path, lambda: campaigns.verify(path), describe)
 
 
 def record(args: argparse.Namespace) -> int:
@@ -112,7 +109,7 @@ def record(args: argparse.Namespace) -> int:
 def _sign(args: argparse.Namespace, found: _Record) -> int:
     from pytest_gpucluster.report.atomic_write import write_whole
 
-    subject, signed = found.subject(), found.signature
+    (subject, verdict), signed = found.describe(), found.signature
     data = found.path.read_bytes()
     if signed.exists() and not args.force:
         raise GpuClusterError(f"{signed}: exists already; --force replaces it")
@@ -122,7 +119,7 @@ def _sign(args: argparse.Namespace, found: _Record) -> int:
         raise GpuClusterError(f"{found.path}: not signed, because it does not fit the files beside it")
     group = group_id(args.report_group)
     write_whole(signed, signature.sign(data, args.key, args.namespace), group=group)
-    print(f"{signed}: signed: {subject}: {found.verdict()}")
+    print(f"{signed}: signed: {subject}: {verdict}")
     return 0
 
 
@@ -137,8 +134,9 @@ def _verify(args: argparse.Namespace, found: _Record) -> int:
     if failed:
         print(f"NOT VERIFIED: {failed} of {len(outcomes)} checks failed")
         return 1
+    verdict = found.describe()[1]
     unchecked = "; ".join(outcome.open for outcome in outcomes if outcome.open)
-    print(f"unchanged: {found.verdict()}; but {unchecked}" if unchecked else f"verified: {found.verdict()}")
+    print(f"unchanged: {verdict}; but {unchecked}" if unchecked else f"verified: {verdict}")
     return 0
 
 

@@ -31,6 +31,7 @@ from pytest_gpucluster.plugin.collection import choose, is_collected, is_named, 
 from pytest_gpucluster.plugin.options import refuse_words
 from pytest_gpucluster.plugin.outputs import history_path
 from pytest_gpucluster.plugin.start import find_cluster, first_contact, reserved_nodes, with_options
+from pytest_gpucluster.report.words import labelled
 from pytest_gpucluster.run.record import clean, one_line
 from pytest_gpucluster.run.session import shows_simulated
 
@@ -81,7 +82,7 @@ def _campaign(config: pytest.Config) -> int:
         campaign = open_campaign(store, cluster, option, kinds, tuple(reserved or ()), simulated=simulated)
         if campaign is None:
             return pytest.ExitCode.OK
-        of = f"{cluster.name}{' (SIMULATED)' if simulated else ''}"
+        of = labelled(cluster.name, simulated=simulated)
         show(
             f"campaign {campaign.name} of {of}: {len(campaign.nodes)} nodes, at most {rules.limit} at once; state in {path}"
         )
@@ -94,9 +95,8 @@ def _campaign(config: pytest.Config) -> int:
         summary = summarize(store, campaign, now=time.time())
     for line in summary.lines():
         write(line)
-    folder = rules.reports / f"campaign-{campaign.name}"
-    if folder.is_dir():  # a group of this campaign has run
-        written = record.write(summary, folder, group=group_id(cluster.reports.group))
+    if loop.folder.is_dir():  # a group of this campaign has run
+        written = record.write(summary, loop.folder, group=group_id(cluster.reports.group))
         write(f"  acceptance record: {written}")
     write(f"  requests to the controller for the state of the nodes: {slurm.transport.started['scontrol']}")
     return pytest.ExitCode.OK if summary.accepted else pytest.ExitCode.TESTS_FAILED

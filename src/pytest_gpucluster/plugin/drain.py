@@ -179,7 +179,7 @@ class DrainOptions:
 
     @classmethod
     def read(cls, option: Any, config: DrainConfig) -> DrainOptions:
-        """Read the options and the section `drain` of the cluster file; whose values are checked."""
+        """Read the options and the section `drain` of the cluster file."""
         return cls(
             mode=option.drain or "off",
             retries=config.retries,
@@ -527,7 +527,7 @@ class DrainPlugin:
         if actor.over_budget:
             text = (
                 f"{count(len(actor.over_budget), 'more node')} failed than drain.max={self.options.budget} allows to drain; "
-                f"left in service: {hostlist.fold(actor.over_budget)}: drain by hand, or raise drain.max"
+                f"left in service: {hostlist.fold(actor.over_budget)}: drain them with scontrol, or raise drain.max"
             )
             log.write("drain_over_budget", nodes=actor.over_budget, budget=str(self.options.budget))
             self._loud(text)

@@ -32,7 +32,7 @@ from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_folder import runs_in_reasons
 from pytest_gpucluster.report.tables import wrapped
 from pytest_gpucluster.report.waivers import expired
-from pytest_gpucluster.report.words import count
+from pytest_gpucluster.report.words import count, labelled
 from pytest_gpucluster.run.record import clean, one_line
 
 if TYPE_CHECKING:
@@ -409,8 +409,7 @@ class Hooks:
         if self.log is None or not runs_tests(self.config.option):
             return
         session = self.session
-        label = " (SIMULATED)" if session.simulated else ""
-        terminalreporter.section(f"cluster {session.cluster.name}{label}")
+        terminalreporter.section(f"cluster {labelled(session.cluster.name, simulated=session.simulated)}")
         lines: Iterable[str] = summary(session, self.log.model, verbose=self.config.get_verbosity() > 0)
         if terminalreporter.isatty:  # a file is searched by whole lines
             lines = wrapped(lines, get_terminal_size().columns)

@@ -303,8 +303,8 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     if slurm is not None and runs_tests(option):
         check_rights(options, slurm)
     edited: dict[str, str] = {}
+    history = history_path(option.history, cluster.history)
     if options.resume:
-        history = history_path(option.history, cluster.history)
         edited = edited_reasons(inventory, cluster.name, history, Path(option.report_dir))
     to_retest = retest_reasons(options, inventory, reserved, edited)
     plan = make_plan(cluster, inventory, selection, reserved=reserved, to_retest=to_retest)
@@ -316,7 +316,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
     if slurm is not None:
         session.shell = shell_warning(cluster, slurm.config(), os.environ, own_limits())
     session.reserved = reserved or frozenset()
-    session.last_good = good_before(history_path(option.history, cluster.history), session)
+    session.last_good = good_before(history, session)
     session.own_drains = {
         node: inventory[node].reason
         for node in plan.selected
@@ -330,7 +330,7 @@ def open_session(config: pytest.Config, reports: Reports) -> tuple[ClusterSessio
 
 
 def good_before(path: Path | None, session: ClusterSession) -> Mapping[str, float]:
-    """Return {node: when a run last found it good}; {} without a history, or with one that cannot be read, as the end of the run says."""
+    """Return {node: when a run last found it good}; {} without a history. The end of the run reports one that cannot be read."""
     if path is not None and path.exists():
         with contextlib.suppress(GpuClusterError), contextlib.closing(History(path)) as history:
             return history.last_good(session.cluster.name, simulated=session.simulated)

@@ -11,7 +11,7 @@ from pytest_gpucluster.report.proof import CLUSTER
 from pytest_gpucluster.report.result import RED
 from pytest_gpucluster.report.run_snapshot import node_acts
 from pytest_gpucluster.report.verdict import judge
-from pytest_gpucluster.report.words import folded
+from pytest_gpucluster.report.words import folded, labelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ def notice(run: Run, earlier: Run | None, folder: str) -> dict[str, Any] | None:
     found = {"new": list(_lines(new)), "healed": list(_lines(healed)), "acts": acts}
     found = {name: [shorten(printable(line), MAX_LINE) for line in lines] for name, lines in found.items()}
     cluster, simulated = run.start.get("cluster"), run.start.get("simulated") is not False
-    first = f"{cluster}{' (SIMULATED)' if simulated else ''}: {judged.title}: {judged.nodes}"
+    first = f"{labelled(cluster, simulated=simulated)}: {judged.title}: {judged.nodes}"
     return {
         "cluster": cluster,
         "run": run.start.get("run"),

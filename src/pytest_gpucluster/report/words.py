@@ -23,6 +23,11 @@ _CLOCK = re.compile(r"\b\d{4}-[01]\d-[0-3]\d [0-2]\d:[0-5]\d:[0-6]\d [+-][01]\d[
 TINY = 1e-300  # below it floats are subnormal: no power of ten is near
 
 
+def labelled(cluster: object, *, simulated: bool) -> str:
+    """Return the name of a cluster, marked where its hardware is simulated."""
+    return f"{cluster} (SIMULATED)" if simulated else str(cluster)
+
+
 def folded(nodes: Iterable[str]) -> str:
     """Write node names as Slurm does; what stands for the whole cluster keeps its name."""
     names = list(dict.fromkeys(nodes))

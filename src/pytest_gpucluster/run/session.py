@@ -83,9 +83,8 @@ class ClusterSession:
         self.messages: list[str] = []
         self.notes: list[str] = []  # what the header says before all else
         self.shell: dict[str, Any] = {}  # the warning of plugin/start.py
-        self.last_good: Mapping[
-            str, float
-        ] = {}  # when an earlier run had a node as good, seconds since the epoch
+        # when an earlier run found a node good, in seconds since the epoch
+        self.last_good: Mapping[str, float] = {}
         self.stopped = self.stopped_by = (
             ""  # why the run was stopped, and the suite that still judges what it has
         )

@@ -446,7 +446,6 @@ INTERFACES = Probe(
     parse_interfaces,
     by_hand="ip -o addr; ls /sys/class/infiniband",
 )
-# reading an unused index is an error of the kernel (EINVAL), which grep ignores
 GIDS = Probe(
     "GID types",
     f"{ENTRIES_SH}\n{_GIDS}",

@@ -2,8 +2,8 @@
 # Prints the drives of the node and what they report of their health; needs own_folder.sh. NVMe on PCIe, SATA and SAS: no drive
 # of USB (virtual media of a BMC), iSCSI, Fibre Channel or NVMe over fabrics. smartctl runs without -i, for few commands to the
 # drive, and with -n, so that a disk that sleeps stays asleep. Each runs in the background and writes into a folder, since a
-# process that waits for a drive without an answer cannot be ended. TICKS: tenths of a second without an
-# answer of any drive.
+# process that waits for a drive without an answer cannot be ended. TICKS: tenths of a second without
+# an answer of any drive.
 # shellcheck disable=SC2045 # names of the kernel; a simulated node has its own ls
 export LC_ALL=C PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 n=/sys/class/nvme b=/sys/block most=@MOST@ ticks=@TICKS@
@@ -31,7 +31,8 @@ health() {
 @OWN_FOLDER@
 d=
 [ -z "$all" ] || [ -z "$s$v" ] || for p in /dev/shm /tmp /var/tmp; do [ -n "$d" ] || d=$(own "$p" 2>/dev/null); done
-ended() { set -- "$d"/*.rc; [ -e "$1" ] || shift; [ $# -ge "$i" ]; }
+# answers: counts the drives that have answered in $k
+answers() { set -- "$d"/*.rc; [ -e "$1" ] || shift; k=$#; }
 i=0
 for a in $all; do
   case $f in (*"$n/$a/transport:"[!p]*) continue ;; esac
@@ -40,12 +41,11 @@ for a in $all; do
   i=$((i + 1))
   ( health "$a" </dev/null >"$d/$a" 2>&1; echo >"$d/$a.rc" ) >/dev/null 2>&1 &
 done
-w=0 k=0
-until ended || [ "$w" -ge "$ticks" ]; do
+w=0 before=0
+while answers; [ "$k" -lt "$i" ] && [ "$w" -lt "$ticks" ]; do
+  [ "$k" = "$before" ] || { before=$k w=0; }
   sleep 0.1
   w=$((w + 1))
-  set -- "$d"/*.rc
-  [ $# = "$k" ] || { k=$# w=0; }
 done
 for a in $all; do
   [ ! -e "$d/$a.rc" ] || { echo "drive $a"; cat "$d/$a"; }
