@@ -27,6 +27,11 @@ def framework_python() -> Path:
     return FRAMEWORKS
 
 
+def as_reported(verdict: Verdict) -> tuple[Any, ...]:
+    """Return all that a report has of a verdict."""
+    return verdict.outcome, verdict.reason, verdict.findings, verdict.metrics
+
+
 def deviant_python(folder: Path, cases: str) -> Path:
     """Write an interpreter that does as `cases` says on some nodes: branches of sh's `case "$SLURMD_NODENAME $3"`.
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.core.majority import Norm
 
+from typing import TYPE_CHECKING
+
 IMAGE = ImageImport("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000})
 OUTSIDE = {
     "root": "8:1 /", "release": "debian 12", "uid": "1000", "memlock": "unlimited", "shm": "10 4096",
@@ -490,3 +492,113 @@ def test_what_did_not_start_is_reported_once() -> None:
         assert checks.reuse(good(**{step: StepFacts(problem="no")})).findings == (
             Finding(part, "no", "the step starts"),
         )
+
+
+# -- pure checks ------------------------------------------------------------------------------------------------
+
+
+def healthy(**changes: dict[str, str]) -> ContainerFacts:
+    """Facts of a node where all is well; a change replaces facts of one step."""
+    outside = {
+        "root": "8:1 /",
+        "release": "debian 12",
+        "uid": "1000",
+        "memlock": "unlimited",
+        "shm": "10 4096",
+    }
+    outside |= {"devices": "2", "gpu.GPU-1": "1", "gpu.GPU-2": "1"}
+    inside = {**outside, "root": "8:1 /data/pyxis_x", "release": "ubuntu 24.04", "mark": "yes"}
+    steps = {
+        "outside": outside,
+        "plain": {**inside, "env.GPUCLUSTER_PASSED": PASSED, "image.V": "own", "rc": "yes"},
+        "readonly": {**inside, "writable": "no", "env.V": "own"},
+        "gpus": inside,
+        "turned": {**inside, "uid": "0", "at_home": "yes", "marked": "yes", "env.V": "gpucluster-outside"},
+        "entrypoint": inside,
+        "mounts": {**inside, "token": "t", "wrote": "yes", "ro_writable": "no", "workdir": MOUNTED},
+        "back": inside,
+        "saved": inside,
+    }
+    seen = {name: StepFacts(({**facts, **changes.get(name, {})},)) for name, facts in steps.items()}
+    ranks = [
+        {
+            "env.SLURM_PROCID": str(n),
+            "env.SLURM_LOCALID": str(n),
+            "env.RANK": str(n),
+            "env.LOCAL_RANK": str(n),
+        }
+        for n in range(2)
+    ]
+    seen["ranks"] = StepFacts(tuple({**facts, **changes.get("ranks", {})} for facts in ranks))
+    imports = (ImageImport("/i.sqsh", "n", {"gpu01": 2.0}, {"gpu01": 10_000_000}),)
+    return ContainerFacts(
+        "gpu01", ContainerConfig(), imports, seen, gpus=2, override="V", token="t", token_back=True
+    )
+
+
+PURE = {
+    "container.root": (checks.root, {"readonly": {"writable": "yes"}}),
+    "container.mounts": (checks.mounts, {"mounts": {"token": "other"}}),
+    "container.workdir": (checks.workdir, {"mounts": {"workdir": "/"}}),
+    "container.home": (checks.home, {"plain": {"at_home": "yes"}}),
+    "container.remap_root": (checks.remap_root, {"back": {"uid": "0"}}),
+    "container.environment": (checks.environment, {"readonly": {"env.V": "gpucluster-outside"}}),
+    "container.reuse": (checks.reuse, {"back": {"mark": "no"}}),
+    "container.save": (checks.save, {"saved": {"mark": "no"}}),
+    "container.gpus": (checks.gpus, {"gpus": {"devices": "1"}}),
+    "container.ranks": (checks.ranks, {"ranks": {"env.LOCAL_RANK": "7"}}),
+    "container.memlock": (checks.memlock, {"plain": {"memlock": "64"}}),
+    "container.shm": (checks.shm, {"plain": {"shm": "1 4096"}}),
+}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_check_finds_what_is_wrong(name: str) -> None:
+    function, change = PURE[name]
+    assert function(healthy()).outcome is Outcome.PASSED
+    bad = function(healthy(**change))
+    assert (bad.check, bad.outcome) == (name, Outcome.FAILED)
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_nothing_known_is_never_a_pass(name: str) -> None:
+    unknown = ContainerFacts("gpu01", ContainerConfig(), (ImageImport("/i.sqsh", "n"),), {}, gpus=2)
+    assert PURE[name][0](unknown).outcome is not Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("others", "reported", "expected", "action"),
+    [
+        (("ubuntu 24.04", "ubuntu 24.04"), "debian 12", "ubuntu 24.04, as on 2 of 3 nodes", Action.CONFIGURE),
+        (
+            ("ubuntu 24.04",),
+            "debian 12",
+            "one value on all nodes; no majority: debian 12 on gpu01, ubuntu 24.04 on gpu02",
+            Action.CONFIGURE,
+        ),
+        (("ubuntu 24.04", "ubuntu 24.04"), "", "ubuntu 24.04", Action.CONFIGURE),
+        ((), "", "ID and VERSION_ID", Action.CONFIGURE),
+    ],
+)
+def test_the_release_in_the_container_is_that_of_most_nodes(
+    others: tuple[str, ...], reported: str, expected: str, action: Action
+) -> None:
+    votes = norm((f"gpu{n:02}", value) for n, value in enumerate((reported, *others), 1))
+    verdict = checks.release(healthy(plain={"release": reported}), votes)
+    (found,) = verdict.findings
+    assert (found.part, found.measured, found.expected, verdict.action) == (
+        "os-release",
+        reported or "none in the container",
+        expected,
+        action,
+    )
+    stated = replace(healthy(), config=ContainerConfig(release="ubuntu 22.04"))
+    (found,) = checks.release(stated, norm([("gpu01", "ubuntu 24.04")] * 3)).findings
+    assert (found.measured, found.expected) == ("ubuntu 24.04", "ubuntu 22.04")
+
+
+def test_a_task_outside_is_the_plugin_s_fault() -> None:
+    same = {"root": "8:1 /", "release": "debian 12"}
+    found = healthy(plain=same)
+    assert checks.plugin(found, Pyxis()).outcome is Outcome.FAILED
+    assert checks.imported(found).outcome is Outcome.NOT_CHECKED
