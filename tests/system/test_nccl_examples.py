@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 from framework_helpers import ends, message, run_suite
+from nccl_examples_helpers import toolchain
 from paths import ROOT
 from plugin_helpers import run_pytest
-from suites.nccl_examples.test_checks import toolchain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from pytest_gpucluster.sandbox import Sandbox
 
 SUITE = ROOT / "suites" / "nccl_examples" / "test_nccl_examples.py"
-
-
-# -- the toolchain: stand-ins for nvcc and CMake, which write a script in place of a program -----------------------
-
-PROGRAM = 'echo "{\\"devices\\": 8, \\"wrong\\": ${WRONG:-0}, \\"nccl\\": 22105, \\"runtime\\": 12040}"'
 
 
 def test_a_node_without_its_toolchain_is_found(sandbox: Sandbox, tmp_path: Path) -> None:

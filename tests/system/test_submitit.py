@@ -11,13 +11,10 @@ import pytest
 from paths import ROOT
 from plugin_helpers import Run, cluster_file, command, jobs_so_far, names, run_pytest
 from sandbox_helpers import environment, left_in_queue, queue, sandbox_folder, slurm, wait_for
-from suites.submitit.test_checks import ALL, reported
 
 from pytest_gpucluster.config import load_cluster
-from pytest_gpucluster.core.check import Outcome
 from pytest_gpucluster.kit.node.os_config import OsConfig
 from pytest_gpucluster.sandbox import Sandbox
-from pytest_gpucluster.suites.submitit import checks
 from pytest_gpucluster.suites.submitit import steps as runner
 from slurm_sandbox import slurmconf
 from slurm_sandbox.slurmconf import slurm_conf
@@ -28,14 +25,6 @@ if TYPE_CHECKING:
 SUITE = ROOT / "suites" / "submitit" / "test_submitit.py"
 PATIENCE = 400  # seconds; a run takes a tenth of it on a quiet machine
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"
-
-
-@pytest.mark.parametrize("accounting", [False, True])
-def test_healthy_results_pass(accounting: bool) -> None:  # a table of cases
-    for check in ALL:
-        assert check(reported(accounting=accounting)).outcome is Outcome.PASSED
-    expected = Outcome.PASSED if accounting else Outcome.NOT_CHECKED
-    assert checks.accounting(reported(accounting=accounting)).outcome is expected
 
 
 # -- the real submitit on virtual nodes ---------------------------------------------------------------------------

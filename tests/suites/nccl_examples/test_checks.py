@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from framework_helpers import spelled
+from nccl_examples_helpers import toolchain
 from sandbox_helpers import free_port
 
 from pytest_gpucluster.core.check import Outcome
@@ -233,35 +234,6 @@ EXACT: list[tuple[Callable[[], Verdict], str, str, list[str], list[str]]] = [
         [TWO, "nccl_examples_init 3.5 s"],
     ),
 ]
-
-
-# -- the toolchain: stand-ins for nvcc and CMake, which write a script in place of a program -----------------------
-
-PROGRAM = 'echo "{\\"devices\\": 8, \\"wrong\\": ${WRONG:-0}, \\"nccl\\": 22105, \\"runtime\\": 12040}"'
-NVCC = """#!/bin/sh
-[ "$1" != --version ] || {{ echo "Cuda compilation tools (stand-in)"; exit 0; }}
-{case}
-while [ "$1" != -o ]; do shift; done
-printf '#!/bin/sh\\n%s\\n' '{program}' > "$2"; chmod +x "$2"
-"""
-CMAKE = """#!/bin/sh
-case $1 in
-  -E) for folder; do :; done; grep -q ncclAllReduce "$folder/example.cu" ;;
-  --build) printf '#!/bin/sh\\n%s\\n' '{program}' > "$2/example"; chmod +x "$2/example" ;;
-esac
-"""
-
-
-def toolchain(folder: Path, case: str = "") -> dict[str, str]:
-    """Write stand-ins for nvcc and CMake, and NCCL's header; return the variables that lead to them."""
-    for name, text in (("nvcc", NVCC), ("cmake", CMAKE)):
-        path = folder / "bin" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.format(program=PROGRAM, case=case))
-        path.chmod(0o755)
-    (folder / "include").mkdir()
-    (folder / "include" / "nccl.h").touch()
-    return {"PATH": f"{folder}/bin:/usr/bin:/bin", "NCCL_HOME": str(folder)}
 
 
 def compiled(folder: Path, tools: str = "nvcc,cmake", limit: str = "20", **env: str) -> list[dict[str, Any]]:

@@ -474,3 +474,11 @@ def test_submitit_tells_ranks_and_exceptions_exactly() -> None:
         "Slurm stores no job records, so submitit uses its result files: set AccountingStorageType of slurm.conf, or list "
         "submitit.accounting under `not_applicable`", (), (),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("accounting", [False, True])
+def test_healthy_results_pass(accounting: bool) -> None:  # a table of cases
+    for check in ALL:
+        assert check(reported(accounting=accounting)).outcome is Outcome.PASSED
+    expected = Outcome.PASSED if accounting else Outcome.NOT_CHECKED
+    assert checks.accounting(reported(accounting=accounting)).outcome is expected
