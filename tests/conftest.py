@@ -27,6 +27,8 @@ __all__ = ["own_signals", "sandbox"]  # fixtures
 # {module: seconds}, of those that take more than a few; `make test` writes it anew with RECORD=1
 DURATIONS = Path(__file__).with_name("durations.json")
 WORTH_RECORDING = 5  # seconds
+# what `make test` leaves to `make nightly`: ids of tests, with or without their parameters
+NIGHTLY = Path(__file__).with_name("nightly.txt")
 OWN_FOLDERS, NEW_MOUNTS = 0x200, 0x20000  # CLONE_FS and CLONE_NEWNS of sched.h
 READ_ONLY, RECURSIVE, SLAVE = 1, 0x4000, 1 << 19  # of sys/mount.h
 OUR_MOUNTS = Path("/proc/thread-self/ns/mnt")
@@ -108,8 +110,19 @@ def _module(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
 
+def listed_for_the_night() -> set[str]:
+    """Return the lines of nightly.txt without its comments."""
+    lines = (line.strip() for line in NIGHTLY.read_text().splitlines())
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort: what takes longest goes to the workers first, so that none of it is left for the end."""
+    """Mark what belongs to the night. Sort: what takes longest goes to the workers first, so that none of it is left for the end."""
+    listed = listed_for_the_night()
+    for item in items:
+        if not listed.isdisjoint((_module(item.nodeid), item.nodeid.partition("[")[0], item.nodeid)):
+            item.add_marker(pytest.mark.nightly)
     seconds = json.loads(DURATIONS.read_text())
     items.sort(key=lambda item: -seconds.get(_module(item.nodeid), 0))
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 BY_BOX: list[Site] = sorted(ALL.values(), key=lambda site: site.box)  # a sandbox serves all sites of its box
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("site", BY_BOX, ids=str)
 def test_each_suite_alone(site: Site, boxes: Boxes, folder: Path, checkout: Checkout) -> None:
     alone(site, boxes.of(site, checkout), folder, checkout)

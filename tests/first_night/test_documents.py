@@ -62,7 +62,6 @@ def cluster(checkout: Checkout) -> Iterator[Sandbox]:
         yield Sandbox(folder / "s")
 
 
-@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_readme_and_tutorial_as_an_ordinary_user(cluster: Sandbox, folder: Path) -> None:
     user = pwd.getpwnam(USER)

@@ -146,7 +146,6 @@ def test_the_controller_is_measured_with_recorded_answers() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="counts processes in a PID namespace, which needs root")
 @pytest.mark.skipif(shutil.which("sshd", path="/usr/sbin:/usr/bin") is None, reason="needs sshd: make nodes")
-@pytest.mark.nightly
 def test_every_side_finds_the_fault() -> None:
     sides = ["probes", "stock", "script", "loop", "testinfra"]
     table = run("rivals.py", "2", "--checks", "2", "--workers", "1", "--fault", "--sides", *sides)

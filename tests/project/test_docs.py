@@ -207,7 +207,6 @@ def test_every_named_program_is_there() -> None:
 # --- the tutorial
 
 
-@pytest.mark.nightly  # first_night/test_documents.py types it too; this one, as root on the login node
 def test_the_tutorial_runs_as_it_stands(sandbox: Sandbox, tmp_path: Path) -> None:
     """All of its commands in turn, in one shell, on a login node of the sandbox."""
     env = command_environment(tmp_path, sandbox)

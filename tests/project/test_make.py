@@ -91,7 +91,6 @@ def test_files_that_recipes_name_exist() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("target", CASES)
 def test_target_runs(checkout: Path, tmp_path: Path, target: str) -> None:
     variables, environment, expected = CASES[target]

@@ -74,7 +74,6 @@ def test_a_block_of_output_ends_at_the_next_one() -> None:
     assert list(worked_failures.blocks_of(text, "gpu.count")) == ["___ a ___\ngpu.count on n: x\nmore\n"]
 
 
-@pytest.mark.nightly
 def test_each_failure_is_what_the_page_shows_and_can_be_repaired() -> None:
     made = worked_failures.outputs(FAILURES)
     for check, text in made.items():

@@ -190,7 +190,6 @@ def preempting(sandbox: Sandbox) -> Iterator[Sandbox]:
     restart_controller(sandbox)
 
 
-@pytest.mark.nightly
 def test_a_group_that_gives_way_to_an_urgent_job_is_tried_later(preempting: Sandbox, tmp_path: Path) -> None:
     with start(preempting, tmp_path, "urgent", "--max-nodes-at-once=1", tests=SLOW) as process:
         wait_for(lambda: any(line.endswith("RUNNING") for line in queue(preempting)), "a group runs")
@@ -227,7 +226,7 @@ def test_outside_of_its_window_a_campaign_starts_nothing(sandbox: Sandbox, tmp_p
     assert (tmp_path / "out").read_text().count(said) == 1
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [4, 50])
 def test_killed_at_any_moment_it_goes_on_and_tests_no_node_twice(
     sandbox: Sandbox, tmp_path: Path, kills: int
 ) -> None:
@@ -311,7 +310,6 @@ def test_wrong_words_are_refused_before_anything_starts(
     assert message in out
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "more", "why"),
     [

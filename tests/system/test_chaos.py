@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         ("full", 6),
         ("clock", 7),
         ("kubernetes", 110),  # SIGKILL while the API server fails
-        pytest.param("training", 7, marks=pytest.mark.nightly),  # SIGKILL while a checkpoint is written
+        ("training", 7),  # SIGKILL while a checkpoint is written
         ("intrusive", 11),  # SIGKILL while jobs are submitted
     ],
 )

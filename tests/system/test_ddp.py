@@ -129,7 +129,6 @@ def test_torch_absent_on_one_node(sandbox: Sandbox, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.nightly
 def test_a_killed_rank_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
     # it dies while it imports torch; the others wait for it in vain
     body = 'case "$3" in work) [ "$SLURM_PROCID" = 3 ] && { (sleep 0.3; kill -9 $$) & } ;; esac'

@@ -85,9 +85,9 @@ def accept(sandbox: Sandbox, folder: Path, suite: str, *words: str, **keys: Any)
     ("suite", "item", "claim"),
     [
         ("horovod", "test_build", {"launchers": ["srun"]}),
-        pytest.param("ray", "test_alone", {}, marks=pytest.mark.nightly),
+        ("ray", "test_alone", {}),
         ("ddp", "test_framework", {}),
-        pytest.param("tensorflow", "test_framework", {}, marks=pytest.mark.nightly),
+        ("tensorflow", "test_framework", {}),
     ],
 )
 def test_nodes_of_the_second_partition_are_judged(

@@ -243,7 +243,7 @@ def gate_on(run: Run, node: str) -> GateResult:
     )
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in (1, 2))])
+@pytest.mark.parametrize("part", range(3))
 def test_a_gate_finds_what_its_node_shows_and_accepts_healthy_ones(run: Run, part: int) -> None:
     """Every fault whose check needs neither Slurm nor another node, by the same check and with the same action."""
     missed, differ = {}, {}

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from plugin_helpers import Run
 
 # tests/kit/framework/test_between.py and tests/cluster/slurm/test_task_place.py prove the rules; this, that six suites follow them
-pytestmark = pytest.mark.nightly
 SUITES = ("ddp", "horovod", "mpi", "ray", "tensorflow", "training")
 SECTIONS: dict[str, dict[str, Any]] = {
     "ddp": {"deadline": "90s"},

@@ -44,7 +44,6 @@ def test_horovod_runs_over_two_nodes_of_two_tasks(sandbox: Sandbox, tmp_path: Pa
     assert "needs ssh between nodes; gpu01 to gpu02: ssh: Could not resolve" in run.out
 
 
-@pytest.mark.nightly
 def test_horovod_runs_for_tensorflow(sandbox: Sandbox, tmp_path: Path) -> None:
     if "tensorflow" not in read(built()).frameworks:
         pytest.skip(
@@ -65,7 +64,6 @@ def built() -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.nightly
 def test_horovodrun_over_ssh_and_the_mpi_controller_on_nodes_like_real_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +90,6 @@ def test_horovodrun_over_ssh_and_the_mpi_controller_on_nodes_like_real_ones(
     assert {"test_ranks[pytorch-mpi-horovodrun]", "test_training[pytorch-mpi-localhost]"} <= set(found)
 
 
-@pytest.mark.nightly
 def test_an_mpirun_of_another_mpi_is_found(sandbox: Sandbox, tmp_path: Path) -> None:
     mpirun = tmp_path / "bin" / "mpirun"
     mpirun.parent.mkdir()
@@ -133,7 +130,6 @@ def test_a_node_without_horovod_is_named_and_nobody_waits_for_it(sandbox: Sandbo
     assert found["test_training[pytorch-gloo-srun]"] == "not checked"
 
 
-@pytest.mark.nightly
 def test_a_late_node_and_a_wrong_interface_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:
     python = deviant_python(tmp_path, '"gpu02 --framework"*) exec sleep 60;;')
     claim = {"environment": "frameworks", "operations": ["gloo"], "launchers": ["srun"]}

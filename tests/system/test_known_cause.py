@@ -17,7 +17,7 @@ SUITES = ("slurm", "gpu", "fabric", "nccl")
 
 @pytest.mark.parametrize(
     ("suites", "words"),
-    [(SUITES, ()), pytest.param(SUITES, ("-n", "2"), marks=pytest.mark.nightly), (("nccl",), ())],
+    [(SUITES, ()), (SUITES, ("-n", "2")), (("nccl",), ())],
     ids=["all", "workers", "nccl"],
 )
 def test_every_suite_names_the_missing_gpu(

@@ -255,15 +255,11 @@ def test_figures_reach_junit_and_the_summary(eight: Sandbox, tmp_path: Path) -> 
 
 
 # like another case, with another fault or another pair
-OF_THE_NIGHT = ("no-infiniband", "adapter-missing", "slow-link-that-no-first-round-uses")
 
 
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(case, id=case.name, marks=[pytest.mark.nightly] * (case.name in OF_THE_NIGHT))
-        for case in CASES
-    ],
+    [pytest.param(case, id=case.name) for case in CASES],
 )
 def test_a_fault_leads_to_the_right_verdict_on_the_right_part(
     eight: Sandbox, tmp_path: Path, case: Case
@@ -321,7 +317,7 @@ NcclRunner.{measurement} = hang_and_measure
 
 @pytest.mark.parametrize(
     ("measurement", "check"),
-    [("rounds", "nccl.pairs"), pytest.param("whole", "nccl.whole", marks=pytest.mark.nightly)],
+    [("rounds", "nccl.pairs"), ("whole", "nccl.whole")],
 )
 def test_a_node_that_hangs_meanwhile_costs_itself_alone(
     eight: Sandbox, tmp_path: Path, measurement: str, check: str
@@ -397,7 +393,6 @@ def test_a_bad_baseline_is_reported_in_one_line_before_anything_starts(
 OF_48 = "90s"  # hundreds of tasks start on the cores of this machine
 
 
-@pytest.mark.nightly
 def test_one_slow_node_of_48_is_named(three_leaves: Sandbox, tmp_path: Path) -> None:
     run = accept(three_leaves, tmp_path, faults=(Fault("slow_node", "gpu37"),), deadline=OF_48)
     assert failures(run).keys() == {
@@ -410,7 +405,6 @@ def test_one_slow_node_of_48_is_named(three_leaves: Sandbox, tmp_path: Path) -> 
     assert "the rounds of pairs name gpu37" in reported(failures(run)[WHOLE])
 
 
-@pytest.mark.nightly
 def test_a_slow_leaf_switch_is_named_and_none_of_its_nodes(three_leaves: Sandbox, tmp_path: Path) -> None:
     members = [f"gpu{number}" for number in range(17, 33)]
     leaf = tuple(Fault("slow_leaf", node, {"leaf": "gpu[17-32]"}) for node in members)

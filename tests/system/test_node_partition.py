@@ -228,7 +228,6 @@ def test_reports_and_drain_are_those_of_one_process(sandbox: Sandbox, tmp_path: 
         assert other[2] == alone[2]
 
 
-@pytest.mark.nightly
 def test_framework_suites_measure_once(sandbox: Sandbox, tmp_path: Path) -> None:
     suites = [str(SUITES / name / f"test_{name}.py") for name in ("nccl", "container", "slurm")]
     run = run_pytest(tmp_path, on(sandbox), "-n2", "--nodes=gpu[01-02]", where=suites)

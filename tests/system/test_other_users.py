@@ -125,7 +125,6 @@ def shell_as(name: str, command: str, around: tuple[str, ...] = ()) -> Answer:
 # --- a whole run
 
 
-@pytest.mark.nightly
 def test_two_users_at_once_find_healthy_nodes_fit(sandbox: Sandbox, homes: Mapping[str, Path]) -> None:
     argv = ("pytest", on(sandbox), "-m", "os or slurm or gpu or fabric or container", str(HERE.suites))
     options = {ALICE: ("--nodes=gpu[01-02]", "-n2"), BOB: ("--nodes=gpu[03-04]",)}

@@ -48,7 +48,6 @@ def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: 
     assert not re.search(r"RAY_AUTH_TOKEN=\S", reports)
 
 
-@pytest.mark.nightly
 def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:
     """Of four nodes: one shows its trial all GPUs, one lacks Ray, one starts its worker late, one has a port taken."""
     late = '"gpu03 worker"*) exec sleep 32;;'
@@ -74,7 +73,6 @@ def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_pa
     assert leftovers() == []
 
 
-@pytest.mark.nightly
 def test_a_dead_head_and_what_it_leaves_are_found(sandbox: Sandbox, tmp_path: Path) -> None:
     """The head's task is killed in the middle of its work, so that it cannot tidy up."""
     python = deviant_python(tmp_path, f'"gpu01 head"*) exec timeout -s KILL 9 {deviant(tmp_path)} "$@";;')
@@ -95,7 +93,6 @@ def deviant(folder: Path) -> str:
     return str(deviant_python(inner, "none) ;;"))
 
 
-@pytest.mark.nightly
 def test_a_wrong_interface_has_its_own_verdict(sandbox: Sandbox, tmp_path: Path) -> None:
     claim = {"environment": "frameworks", "cpus": 1, "gpus": 0, "interface": "ib9"}
     run = run_suite(sandbox, tmp_path, "test_ray.py", nodes="gpu[01-02]", ray=claim)

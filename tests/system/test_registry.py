@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["served"]  # a fixture
 
 
-@pytest.mark.nightly
 def test_the_container_suite_imports_it_on_every_node(
     sandbox: Sandbox, served: Served, tmp_path: Path
 ) -> None:

@@ -126,9 +126,7 @@ def run_from_a_strange_shell(box: Sandbox, folder: Path, venv: Path, *words: str
     return Run(done.returncode, done.stdout, done.stderr, folder)
 
 
-@pytest.mark.parametrize(
-    "words", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"]
-)
+@pytest.mark.parametrize("words", [(), ("-n2",)], ids=["alone", "xdist"])
 def test_a_healthy_cluster_is_healthy_from_a_strange_shell(
     box: Sandbox, tmp_path: Path, venv: Path, words: tuple[str, ...]
 ) -> None:

@@ -77,7 +77,7 @@ def test_a_healthy_cluster_passes(sandbox: Sandbox, tmp_path: Path) -> None:
     assert left_in_queue(sandbox) == []
 
 
-@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("workers", ["0", "2"])
 def test_the_jobs_go_before_the_nodes_are_held(sandbox: Sandbox, tmp_path: Path, workers: str) -> None:
     path = claimed(sandbox, tmp_path)
     (tmp_path / "test_held.py").write_text(
@@ -147,7 +147,6 @@ def reconfigure(own: Sandbox, old: str, new: str) -> None:
     wait_for(lambda: new.partition("=")[2] in slurm(own, "scontrol", "show", "config"), "the setting is read")
 
 
-@pytest.mark.nightly
 def test_with_accounting_and_a_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def short_requeue(layout: Layout, *args: Any, **options: Any) -> str:
         socket = f"AuthInfo=socket={layout.munge_socket}"

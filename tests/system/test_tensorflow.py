@@ -79,7 +79,6 @@ def test_tensorflow_absent_on_one_node(sandbox: Sandbox, tmp_path: Path) -> None
     assert "No module named 'tensorflow'" in done.out
 
 
-@pytest.mark.nightly
 def test_a_killed_worker_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
     body = 'case "$3" in workers) [ "$SLURM_PROCID" = 3 ] && { (sleep 0.3; kill -9 $$) & } ;; esac'
     path = claimed(sandbox, tmp_path, python=wrapper(tmp_path, body), deadline="240s")

@@ -770,7 +770,6 @@ def test_a_port_that_is_taken_is_named_with_its_holder(monkeypatch: pytest.Monke
     assert f"(pid {holder.pid})" in str(caught.value)
 
 
-@pytest.mark.nightly
 def test_processes_and_folders_that_are_left_are_found_and_removed(tmp_path: Path) -> None:
     stem = f"{tmp_path}/r4071cc"
     folder = Path(stem + "hgpu01")
