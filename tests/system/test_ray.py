@@ -8,7 +8,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from framework_helpers import deviant_python, ends, message, run_suite
 
 from pytest_gpucluster.suites.ray import payload_node as ray_node
@@ -46,6 +45,15 @@ def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: 
     assert leftovers() == []
     reports = "".join(path.read_text() for path in (tmp_path / "reports").rglob("*") if path.is_file())
     assert not re.search(r"RAY_AUTH_TOKEN=\S", reports)
+
+
+def test_a_node_works_alone(sandbox: Sandbox, tmp_path: Path) -> None:
+    claim = {"environment": "frameworks", "cpus": 1, "gpus": 1, "join": "120s"}
+    run = run_suite(
+        sandbox, tmp_path, "test_ray.py", "-k", "framework or alone", nodes="gpu01", ray=claim
+    )
+    assert set(ends(run).values()) == {"passed"}, run.out[-4000:]
+    assert leftovers() == []
 
 
 def test_faults_of_single_nodes_have_their_own_verdicts(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 import yaml
 from paths import ROOT
 from plugin_helpers import run_pytest
