@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from _pytest.mark import ParameterSet
 
-ALWAYS = ("plain", "one-drained-and-waived")
+ALWAYS = ("plain",)
 PATIENCE = 600  # seconds: a run of all suites, on a machine that others use with all their might
 VERDICTS = (ACCEPTED, WAIVED, REJECTED, UNPROVED)
 
@@ -126,7 +126,7 @@ class Night:
 
 
 def cases(sites: Sequence[Site]) -> list[ParameterSet]:
-    """Return the cases of a test of these sites; `make test` plays one each of the shells and of the states."""
+    """Return the cases of a test of these sites; `make test` plays one of the shells."""
     marks = {site.name: () if site.name in ALWAYS else pytest.mark.nightly for site in sites}
     return [pytest.param(site, id=site.name, marks=marks[site.name]) for site in sites]
 

@@ -14,6 +14,7 @@ from paths import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+NIGHTLY = ROOT / "tests" / "nightly.txt"
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 COLLECT = {
@@ -39,6 +40,14 @@ CASES: dict[str, tuple[str, dict[str, str], str]] = {  # target: (its variables,
     "bench": ("ONLY=import_cost.py", {}, "import_cost.py"),
     "clean": ("", {}, ""),
 }  # fmt: skip
+
+
+def test_each_line_for_the_night_names_a_test() -> None:
+    lines = [line for line in NIGHTLY.read_text().splitlines() if line and not line.startswith("#")]
+    assert len(lines) == len(set(lines)) > 100
+    for line in lines:
+        path, _, name = line.partition("[")[0].partition("::")
+        assert not name or f"def {name}(" in (ROOT / path).read_text(), line
 
 
 @pytest.fixture(scope="module")

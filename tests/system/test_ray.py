@@ -49,9 +49,7 @@ def test_ray_runs_over_two_nodes_and_leaves_nothing(sandbox: Sandbox, tmp_path: 
 
 def test_a_node_works_alone(sandbox: Sandbox, tmp_path: Path) -> None:
     claim = {"environment": "frameworks", "cpus": 1, "gpus": 1, "join": "120s"}
-    run = run_suite(
-        sandbox, tmp_path, "test_ray.py", "-k", "framework or alone", nodes="gpu01", ray=claim
-    )
+    run = run_suite(sandbox, tmp_path, "test_ray.py", "-k", "framework or alone", nodes="gpu01", ray=claim)
     assert set(ends(run).values()) == {"passed"}, run.out[-4000:]
     assert leftovers() == []
 
