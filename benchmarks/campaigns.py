@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from link_model import ACROSS, ALONE, WITHIN, LinkModel
 
-from pytest_gpucluster.suites.nccl.localization import Localiser
+from pytest_gpucluster.kit.nccl.localization import Localiser
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.suites.nccl.measurement import Localisation
+    from pytest_gpucluster.kit.nccl.measurement import Localisation
 
 GPUS = 8
 KINDS = ("network", "gpus", "adapters", "crashes", "hangs")

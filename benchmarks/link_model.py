@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.suites.nccl.measurement import Measurement
+from pytest_gpucluster.kit.nccl.measurement import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -17,10 +17,10 @@ from stamp import stamp
 from tabulate import tabulate
 
 from pytest_gpucluster.kit.nccl import pairing as schedule
-from pytest_gpucluster.suites.nccl.localization import Localiser
+from pytest_gpucluster.kit.nccl.localization import Localiser
 
 if TYPE_CHECKING:
-    from pytest_gpucluster.suites.nccl.measurement import Localisation
+    from pytest_gpucluster.kit.nccl.measurement import Localisation
 
 SIZES = (4, 16, 64, 256, 1024)
 PER_LEAF = 16

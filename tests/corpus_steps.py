@@ -1,4 +1,4 @@
-"""Judge checks that need a step from one recorded output of it: `dcgmi diag -j`, and nccl-tests on all ranks.
+"""Judge checks that need a step from one recorded output of it: `dcgmi diag -j`, nccl-tests on all ranks, perftest of one pair.
 
 The section is that of the command: `>>> dcgmi *`, `>>> all_reduce_perf *`, `>>> mpirun ... alltoall_perf ...`. What the
 run of nccl-tests was to be is the case's `cluster: {settings: {asked: {nodes: ..., gpus: ..., validation: ...}}}`; what
@@ -10,25 +10,39 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import rdma_helpers
+
 from pytest_gpucluster.core.check import Outcome, Verdict
 from pytest_gpucluster.kit.nccl import nccl_tests
 from pytest_gpucluster.kit.nccl import nccl_validation as nccl
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
+from pytest_gpucluster.kit.payloads.perftest_output import error_of, read_perftest
 from pytest_gpucluster.suites.burnin import dcgm
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.results import BurninResult, NodeTotals
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
+from pytest_gpucluster.suites.rdma import checks as rdma
+from pytest_gpucluster.suites.rdma.steps import bound_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from corpus_cases import Section
 
-CHECKS = ("burnin.dcgm", "nccl.alone", "nccl.alone_bandwidth", "nccl.whole", "nccl.whole_bandwidth")
+CHECKS = (
+    "burnin.dcgm",
+    "nccl.alone",
+    "nccl.alone_bandwidth",
+    "nccl.whole",
+    "nccl.whole_bandwidth",
+    "rdma.bandwidth",
+)
 
 
 def judge(check: str, node: str, sections: Iterable[Section], cluster: Any) -> Verdict:
     """Return the verdict of a check on a recorded step; AssertionError where the case holds no such step."""
+    if check == "rdma.bandwidth":
+        return _of_perftest(node, sections, cluster)
     program = "dcgmi" if check == "burnin.dcgm" else "_perf"
     (section,) = [it for it in sections if program in it.what and it.node in ("", node)]
     if check == "burnin.dcgm":
@@ -40,6 +54,19 @@ def judge(check: str, node: str, sections: Iterable[Section], cluster: Any) -> V
             cluster.section(BurninConfig),
         )
     return _of_nccl(check, node, section, cluster)
+
+
+def _of_perftest(node: str, sections: Iterable[Section], cluster: Any) -> Verdict:
+    """Judge one pair's output as that of every pair of three nodes on one rail."""
+    known = [it for it in sections if it.what.startswith("ib_")]
+    found = read_perftest("".join(it.text for it in known if not it.stderr))
+    problem = error_of("".join(it.text for it in known if it.stderr))
+    value = found.get("bandwidth", f"{node}: {problem}")
+    nodes = rdma_helpers.names(3)
+    rails = rdma_helpers.rails_of(nodes, rdma_helpers.RAILS[:1])
+    bound = bound_of(cluster.group_of(node).profile)
+    result = rdma_helpers.measured(nodes, lambda *_: value, bound=bound, rails=rails)
+    return rdma.bandwidth(node, result, rdma_helpers.reach(3))
 
 
 def _of_nccl(check: str, node: str, section: Section, cluster: Any) -> Verdict:

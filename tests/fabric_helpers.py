@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_gpucluster.config.models import FabricProfile, Profile
 from pytest_gpucluster.core.probe import Answer
-from pytest_gpucluster.suites.fabric import facts as infiniband
+from pytest_gpucluster.kit.fabric import facts as infiniband
 
 IB = Profile(
     name="ib",

@@ -32,6 +32,7 @@ from pytest_gpucluster.kit.framework import payload_result
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.mpi import mpi_facts as mpi
 from pytest_gpucluster.kit.nccl import nccl_log, nccl_tests
+from pytest_gpucluster.kit.nccl.measurement import Measurement
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
 from pytest_gpucluster.kit.node import kernel_log, node_facts
 from pytest_gpucluster.report.chain import Chain, Checked
@@ -53,7 +54,6 @@ from pytest_gpucluster.suites.kubernetes import facts as kubernetes
 from pytest_gpucluster.suites.monitoring import facts as monitoring
 from pytest_gpucluster.suites.monitoring import gpu_facts
 from pytest_gpucluster.suites.nccl import steps as nccl
-from pytest_gpucluster.suites.nccl.measurement import Measurement
 from pytest_gpucluster.suites.os import network_facts as os_network
 from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
@@ -183,26 +183,26 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"sys/class/nvme/nvme0/model:CT1000P3PSSD8\nsys/class/nvme/nvme0/state:live\n"
         b"md md0 : active raid1 sdb1[1](F) sda1[0]\nmd       1046528 blocks super 1.2 [2/1] [U_]\nend\n",
     ),
-    "suites.fabric.facts.ADAPTERS": (
+    "kit.fabric.facts.ADAPTERS": (
         b"uptime 12.5 100\nport mlx5_0 1\n/sys/class/infiniband/mlx5_0/fw_ver:28.39.1002\n"
         b"/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed:1\n"
         b"net ib0 2044\nmtus\nhca_id: mlx5_0\nport: 1\nactive_mtu: 4096 (5)\nend\n",
         b"uptime 12.5 100\nmtus\nend\n",
     ),
-    "suites.fabric.facts.ADAPTERS_LATER": (b"uptime 12.5 100\nmtus\nend\n",),
-    "suites.fabric.facts.PEER_MEMORY": (
+    "kit.fabric.facts.ADAPTERS_LATER": (b"uptime 12.5 100\nmtus\nend\n",),
+    "kit.fabric.facts.PEER_MEMORY": (
         b"nvidia 14299136 - - Live 0x0 (O)\nlisted\nkernel 6.8.0\nNVRM version: NVIDIA UNIX Open Kernel Module\n",
     ),
-    "suites.fabric.facts.INTERFACES": (
+    "kit.fabric.facts.INTERFACES": (
         b"net lo\nnet eth0\nhca mlx5_0\n2: eth0 inet 10.0.0.1/24 brd 10.0.0.255\nend\n",
     ),
-    "suites.fabric.facts.GIDS": (
+    "kit.fabric.facts.GIDS": (
         b"port mlx5_0 1 Ethernet\n/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/3:RoCE v2\nend\n",
     ),
-    "suites.fabric.facts.IOMMU": (
+    "kit.fabric.facts.IOMMU": (
         b"BOOT_IMAGE=/vmlinuz iommu=pt\ndmar0\n/sys/class/infiniband/mlx5_0/device/iommu_group/type:DMA-FQ\nend\n",
     ),
-    "suites.fabric.facts.ACS": (b"acs 00:01.0 downstream ACSCtl: SrcValid+ ReqRedir+\nend 20 0\n",),
+    "kit.fabric.facts.ACS": (b"acs 00:01.0 downstream ACSCtl: SrcValid+ ReqRedir+\nend 20 0\n",),
     "suites.isolation.pam": (
         b"pam|sshd:@include common-account\npam|sshd:account required pam_slurm_adopt.so\npam|common-session:session optional "
         b"pam_systemd.so\nsshd|yes\nmodule|/lib64/security/pam_slurm_adopt.so\nusepam|usepam yes\nlogind|active\n",
@@ -396,7 +396,7 @@ OTHERS: dict[str, Reader] = {
         Reader("kit.node.node_facts.read_hardware", _hardware, (SURVEY + b"%%" + _NETWORK + b"%%Architecture: x86_64\n\nQEMU\nend\n",)),
         Reader("core.topology.parse_slurm_topology", _both(topology.parse_slurm_topology), (
             b"SwitchName=s0 Level=0 LinkSpeed=1 Nodes=gpu[01-04]\nSwitchName=s1 Level=1 Switches=s[0-3]\n",), VALUE),
-        Reader("suites.nccl.measurement.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
+        Reader("kit.nccl.measurement.Measurement.from_dict", lambda data: Measurement.from_dict(jsontext.loads(_text(data))), (
             b'{"members": ["gpu01", "gpu02"], "busbw": 1.5, "collective": "all_reduce", "size": 4, "round": 1}',), DOOR),
         Reader("suites.burnin.results.NodeTotals.from_dict", _burnin_totals, _BURNIN, DOOR),
         Reader("core.budget.Budget.parse", _both(Budget.parse), (b"10%", b"3"), VALUE),
@@ -564,7 +564,7 @@ ELSEWHERE = {
 # modules of probes: their readers are fuzzed as the probe's parse
 _OF_PROBES = (
     "core.probe", "kit.container.enroot", "kit.gpu.fabric_manager", "kit.node.kernel_log", "kit.node.kernel_state", "kit.node.node_facts", "kit.gpu.node_links",
-    "kit.gpu.libraries", "kit.gpu.nvidia_smi", "suites.fabric.facts",
+    "kit.gpu.libraries", "kit.gpu.nvidia_smi", "kit.fabric.facts",
     "suites.isolation.pam", "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
     "suites.os.bmc_facts", "suites.os.crash_facts", "suites.os.device_facts", "suites.os.drive_facts", "suites.os.memory_facts",

@@ -144,7 +144,7 @@ sys/class/nvme/nvme0/model:CT1000P3PSSD8
 pci 0000:c1:00.0 1200 1002:74a1 - -
 """,
     ),
-    "suites/fabric/acs.awk": (
+    "kit/fabric/acs.awk": (
         """00:01.0 PCI bridge: Root
 \tCapabilities: [40] Express (v2) Root Port (Slot+)
 \t\tACSCtl: SrcValid+

@@ -64,6 +64,7 @@ def test_an_unknown_action_never_drains(action: str) -> None:
 # Every check that may take a node out of service, with all repairs that it or one of its findings asks for, written by hand. A
 # check that is added here needs `never_healthy`: one sentence why no healthy node under any site's configuration fails so.
 REPAIRS: dict[str, set[str]] = {
+    "rdma.bandwidth": {"drain"},
     "burnin.copies": {"drain"},
     "burnin.corruption": {"return to vendor"},
     "burnin.gpu_memory": {"return to vendor"},

@@ -242,7 +242,7 @@ def test_nothing_runs_with_sudo_but_what_the_page_names() -> None:
         "suites/burnin/payload_counters.py",
         "suites/controller/steps.py",
         "suites/controller/test_controller.py",
-        "suites/fabric/facts.py",
+        "kit/fabric/facts.py",
         "suites/isolation/pam.py",
         "suites/isolation/payload.py",
         "suites/os/bmc_facts.py",

@@ -38,6 +38,7 @@ PROOFS = {
     "isolation": "cpus devices tmp",
     "fabric": "hca_count link_layer port_state rate",
     "versions": "minimum",
+    "rdma": "bandwidth",
     "nccl": "alone alone_bandwidth pairs whole",
     "container": "plugin import release reuse",
     "mpi": "installed between",
@@ -51,7 +52,7 @@ PROOFS = {
     "nccl_examples": "one_process *_device* compiled*",
     "monitoring": "prometheus up",
     "training": "framework alone transport between",
-    "burnin": "survived corruption matmul gpu_memory memory_bandwidth copies peer nccl cpu memory storage",
+    "burnin": "survived corruption matmul gpu_memory memory_bandwidth copies peer nccl cpu memory storage rdma",
     "kubernetes": "api ready gpus",
 }
 

@@ -881,6 +881,21 @@ def _acs_on(node: SimulatedNode, options: Options) -> None:
     node.acs = True
 
 
+@_fault("an adapter moves less data than its link, which is up at full rate", hca="mlx5_1", factor=0.6)
+def _rail_slow(node: SimulatedNode, options: Options) -> None:
+    _hca(node, options).speed = float(options["factor"])
+
+
+@_fault("an adapter answers late", hca="mlx5_1", factor=2.5)
+def _rail_latency(node: SimulatedNode, options: Options) -> None:
+    _hca(node, options).latency = float(options["factor"])
+
+
+@_fault("a port has no GID of the index that the cluster file states", hca="mlx5_0")
+def _gid_missing(node: SimulatedNode, options: Options) -> None:
+    _hca(node, options).gids = 1
+
+
 # -- NCCL ----------------------------------------------------------------------------------------------------
 
 

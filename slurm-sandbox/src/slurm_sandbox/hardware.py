@@ -66,6 +66,9 @@ class SimulatedHca:
     bridge: bool = False  # to NVSwitches
     width: int = 16  # lanes
     pkeys: tuple[str, ...] = ("0xffff", "0x8001")
+    speed: float = 1.0  # factor on its bandwidth in perftest
+    latency: float = 1.0  # factor
+    gids: int = 8  # entries of its GID table
 
 
 @dataclass

@@ -14,7 +14,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from slurm_sandbox import collectives, commands, gpu_load, models
+from slurm_sandbox import collectives, commands, gpu_load, models, perftest
 from slurm_sandbox.daemons import search_path
 from slurm_sandbox.errors import CommandError
 from slurm_sandbox.hardware import gpu_path
@@ -50,6 +50,7 @@ _HOST_TOOLS = (
 )
 # all_reduce_perf under other names
 _NCCL_TESTS = ("all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "broadcast_perf", "sendrecv_perf")
+_PERFTEST = ("ib_send_bw", "ib_read_lat")
 # the option in a script's first line that passes all further options to the script (mawk(1), gawk(1))
 _AWK_SCRIPT = {"mawk": "-We", "gawk": "-E"}
 # the time of an answer: without a further process if awk has strftime
@@ -70,6 +71,8 @@ def write_simulated_tools(layout: Layout) -> None:
     write_tools(layout, {**texts, "nvidia-smi": _nvidia_smi(layout)})
     for name in _NCCL_TESTS:
         (layout.simbin / name).symlink_to("all_reduce_perf")
+    for name in _PERFTEST:
+        (layout.simbin / name).symlink_to("ib_write_bw")
     for source, target in (
         ("nvidia-smi-q.txt", "nvidia-smi-q"),
         ("nvidia-smi-q-x.txt", "nvidia-smi-q-x"),
@@ -77,6 +80,7 @@ def write_simulated_tools(layout: Layout) -> None:
         shutil.copyfile(models.DATA / source, base / target)
     shutil.copyfile(collectives.__file__, base / "collectives.py")
     shutil.copyfile(gpu_load.__file__, base / "gpu_load.py")
+    shutil.copyfile(perftest.__file__, base / "perftest.py")
     (base / "aliases").write_text(
         "".join(
             f"{alias}\t{name}\n"
@@ -349,6 +353,15 @@ def network(node: SimulatedNode) -> dict[str, Any]:
     return vars(node.network) | {"hcas": active}
 
 
+def _rail(hca: SimulatedHca) -> dict[str, Any]:
+    """Return an adapter's fields of perftest.Rail."""
+    return {
+        "rate": float(hca.rate.split()[0]),
+        "state": hca.state.split(": ")[1],
+        **{name: getattr(hca, name) for name in ("link_layer", "mtu", "lid", "speed", "latency", "gids")},
+    }
+
+
 def _network_files(node: SimulatedNode) -> dict[str, str]:
     return {
         "ibstat": "".join(_ibstat(hca) for hca in node.hcas),
@@ -363,6 +376,7 @@ def _network_files(node: SimulatedNode) -> dict[str, str]:
             for n, name, _, mtu in _interfaces(node)
         ),
         "network.json": json.dumps(network(node), sort_keys=True) + "\n",
+        "perftest.json": json.dumps({hca.name: _rail(hca) for hca in node.hcas}) + "\n",
         "burnin.json": json.dumps(vars(node.burn), sort_keys=True) + "\n",
     }
 

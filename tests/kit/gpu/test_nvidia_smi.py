@@ -16,10 +16,10 @@ from paths import TESTS
 
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.fabric import facts as infiniband
 from pytest_gpucluster.kit.gpu import fabric_manager, nvidia_csv, nvidia_smi
 from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
 from pytest_gpucluster.kit.node import kernel_log
-from pytest_gpucluster.suites.fabric import facts as infiniband
 
 if TYPE_CHECKING:
     from pathlib import Path

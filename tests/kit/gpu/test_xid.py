@@ -11,6 +11,7 @@ from kernel_logs import fold
 from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Finding, Outcome
+from pytest_gpucluster.kit.fabric.facts import Interfaces
 from pytest_gpucluster.kit.gpu import xid
 from pytest_gpucluster.kit.gpu import xid_check as xid_checks
 from pytest_gpucluster.kit.gpu.pcie import NEAR
@@ -18,7 +19,6 @@ from pytest_gpucluster.kit.gpu.xid import Advice
 from pytest_gpucluster.kit.node import port_errors
 from pytest_gpucluster.kit.node.kernel_log import KernelLog
 from pytest_gpucluster.suites.fabric import checks as fabric
-from pytest_gpucluster.suites.fabric.facts import Interfaces
 from pytest_gpucluster.suites.slurm import checks as slurm
 from pytest_gpucluster.suites.slurm.diagnostic_step import FORGOTTEN
 

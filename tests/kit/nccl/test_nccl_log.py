@@ -13,13 +13,13 @@ from paths import DATA
 from pytest_gpucluster.config.models import NodeProfile
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.fabric import facts as infiniband
 from pytest_gpucluster.kit.gpu import nvidia_csv, nvidia_smi
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.nccl import nccl_failures, nccl_log, nccl_rows, nccl_tests
 from pytest_gpucluster.kit.nccl.nccl_log import HINTS, NcclConnection, NcclLog, read
 from pytest_gpucluster.kit.node import kernel_log
 from pytest_gpucluster.suites.burnin import dcgm
-from pytest_gpucluster.suites.fabric import facts as infiniband
 from pytest_gpucluster.suites.slurm import checks as slurm
 
 

@@ -13,6 +13,14 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome
 from pytest_gpucluster.kit.mpi import mpi_errors
 from pytest_gpucluster.kit.nccl import nccl_log
 from pytest_gpucluster.kit.nccl import nccl_validation as nccl
+from pytest_gpucluster.kit.nccl.measurement import (
+    Bound,
+    GroupKind,
+    Localisation,
+    Measurement,
+    Status,
+    fleet_bound,
+)
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl.nccl_tests import NcclOutput, NcclRun, RankLine, read
 from pytest_gpucluster.kit.nccl.nccl_validation import (
@@ -23,14 +31,6 @@ from pytest_gpucluster.kit.nccl.nccl_validation import (
     metrics,
     validate_nodes,
     validate_run,
-)
-from pytest_gpucluster.suites.nccl.measurement import (
-    Bound,
-    GroupKind,
-    Localisation,
-    Measurement,
-    Status,
-    fleet_bound,
 )
 
 if TYPE_CHECKING:

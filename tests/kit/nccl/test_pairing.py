@@ -1,4 +1,4 @@
-"""Rounds of pairs, pair by pair; tests/suites/nccl/test_localization.py shows that every pair comes once."""
+"""Rounds of pairs, pair by pair; tests/kit/nccl/test_localization.py shows that every pair comes once."""
 
 from __future__ import annotations
 

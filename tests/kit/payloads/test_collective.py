@@ -18,8 +18,8 @@ from paths import ROOT
 from sandbox_helpers import free_port
 
 from pytest_gpucluster.kit.framework.payload_step import sent
+from pytest_gpucluster.kit.nccl.measurement import Measurement
 from pytest_gpucluster.kit.payloads import collective, collective_data, rendezvous
-from pytest_gpucluster.suites.nccl.measurement import Measurement
 
 PAYLOAD = Path(collective.__file__)
 PYTHON = ROOT / ".cache" / "frameworks" / "bin" / "python"

@@ -223,7 +223,7 @@ def test_every_rate_of_a_burn_in_may_have_a_limit() -> None:
     assert DTYPES == ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
     assert (*DTYPES, "hbm") == GPU_METRICS
     assert HOST_METRICS == (
-        "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs", "cpu", "memory", "storage_write", "storage_read"
+        "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs", "cpu", "memory", "storage_write", "storage_read", "rdma"
     )  # fmt: skip
     for metric in (*GPU_METRICS, *HOST_METRICS):
         assert BurninConfig(expect={metric: 1.0}).expect == {metric: 1.0}

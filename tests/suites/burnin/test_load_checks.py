@@ -29,6 +29,7 @@ from burnin_helpers import (
 from counter_examples import (
     DRAIN,
     MONITOR,
+    NOT_APPLICABLE,
     PASSED,
     VENDOR,
     CounterExample,
@@ -197,6 +198,7 @@ def host(kind: str, **fields: Any) -> dict[str, Any]:
         "cpu": {"rate": 9.0, "key": "cpu/1", "hashes": ["aa"]},
         "memory": {"rate": 9.0},
         "storage": {"write": 1.0, "read": 2.0},
+        "rdma": {"rate": 49.0},
     }
     return {"load": kind, "results": [{"load": kind, "wrong": 0, **known[kind], **fields}]}
 
@@ -982,6 +984,12 @@ COUNTER_EXAMPLES = [
             trouble("storage", "OSError: [Errno 5] Input/output error"), sick=True),
     example(load_checks.storage, "a file that reads otherwise than written", "healthy storage returns it", DRAIN,
             added(host("storage", wrong=1)), sick=True),
+    example(load_checks.rdma, "two nodes with all rails at 49 GB/s", "perftest under the heat of the GPUs", PASSED,
+            added(host("rdma")), added(host("rdma"), node="b")),
+    example(load_checks.rdma, "a site that did not ask for it", "burnin.loads", NOT_APPLICABLE,
+            added(host("cpu")), added(host("cpu"), node="b")),
+    example(load_checks.rdma, "a transfer that loses data under load", "perftest: Completion with error", MONITOR,
+            trouble("rdma", "a: Completion with error at client Failed status 12"), added(host("rdma"), node="b"), sick=True),
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ def test_units_of_rates() -> None:
     units = {it: unit_of(it) for it in (*burnin_told.UNITS, "bf16", "fp64")}
     assert units == {
         **dict.fromkeys(
-            ("hbm", "h2d", "d2h", "peer", "memory", "storage_write", "storage_read", "nccl_alone", "nccl_pairs"), "GB/s"
+            ("hbm", "h2d", "d2h", "peer", "memory", "storage_write", "storage_read", "rdma", "nccl_alone", "nccl_pairs"), "GB/s"
         ),
         "power": "W", "checking": "of the time", "tested": "of the free memory",
         "cpu": "units/s", "bf16": "TFLOP/s", "fp64": "TFLOP/s",
@@ -222,7 +222,7 @@ def test_a_metric_of_each_result() -> None:
     rates = {
         ("matmul", "tflops"): "fp8", ("hbm", "gbs"): "hbm", ("copies", "h2d"): "h2d", ("copies", "d2h"): "d2h",
         ("peer", "gbs"): "peer", ("cpu", "rate"): "cpu", ("memory", "rate"): "memory",
-        ("storage", "write"): "storage_write", ("storage", "read"): "storage_read",
+        ("storage", "write"): "storage_write", ("storage", "read"): "storage_read", ("rdma", "rate"): "rdma",
     }  # fmt: skip
     for (kind, key), metric in rates.items():
         assert list(burnin_told._rates_of(kind, {"dtype": "fp8", "tflops": 1.0, key: 5.0, "other": 1})) == (

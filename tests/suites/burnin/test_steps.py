@@ -26,6 +26,7 @@ from pytest_gpucluster.cluster.slurm.step import StepRequest
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.errors import ConfigError, StepMisplaced
+from pytest_gpucluster.kit.fabric.rails import RailPort
 from pytest_gpucluster.kit.framework.payload_step import command, sent
 from pytest_gpucluster.plugin.fixtures import LiveLine
 from pytest_gpucluster.report.events import read_log
@@ -683,6 +684,27 @@ def test_without_gpus_the_host_is_loaded() -> None:
     burnin = burnin_of(2, gpus=0)
     assert [one["load"] for one in burnin._loads(1)] == ["cpu", "memory", "storage"]
     assert burnin._collectives(1) == []
+
+
+def test_rdma_pairs_change_each_round_and_share_the_rails_that_both_nodes_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    burnin = burnin_of(4, loads=("cpu", "rdma"))
+    burnin.rails = {
+        f"n{i}": {place: RailPort(f"mlx5_{place}", 1, place, 0) for place in "abc"[: 3 - (i == 1)]}
+        for i in range(3)
+    }
+    monkeypatch.setattr("pytest_gpucluster.suites.burnin.steps.gid_index", lambda *_: 3)
+    cpu, rdma = burnin._beside(10, 0, 0)
+    assert (cpu["load"], rdma["load"], rdma["seconds"], rdma["gid"]) == ("cpu", "rdma", 5, 3)
+    met = [one for number in range(3) for one in burnin._rdma_pairs(number)]
+    assert {frozenset(one["members"]) for one in met} == {
+        frozenset(pair) for pair in (("n0", "n1"), ("n0", "n2"), ("n1", "n2"))
+    }
+    common = {tuple(one["members"]): [sorted(node["rails"]) for node in one["nodes"].values()] for one in met}
+    assert all(rails == [["a", "b"]] * 2 for members, rails in common.items() if "n1" in members)
+    assert {node["place"] for one in met for node in one["nodes"].values()} == {0, 1, 2}
+    assert burnin_of(4)._rdma_pairs(0) == [], "the load is not among the default ones"
 
 
 def test_gpus_that_no_load_uses_need_not_work() -> None:

@@ -45,14 +45,14 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, Outc
 from pytest_gpucluster.core.errors import NotAvailable, ProbeError
 from pytest_gpucluster.core.majority import Norm
 from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.kit.fabric import facts as infiniband
+from pytest_gpucluster.kit.fabric.facts import Adapters, Iommu, PeerMemory
+from pytest_gpucluster.kit.fabric.rails import usable
 from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
 from pytest_gpucluster.kit.gpu.nvidia_smi import Gpu, Gpus, Topology
 from pytest_gpucluster.kit.node.port_errors import USUAL
 from pytest_gpucluster.suites.fabric import checks as fabric
-from pytest_gpucluster.suites.fabric import facts as infiniband
 from pytest_gpucluster.suites.fabric.config import Counter, FabricConfig
-from pytest_gpucluster.suites.fabric.facts import Adapters, Iommu, PeerMemory
-from pytest_gpucluster.suites.fabric.rails import usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,9 @@ from counter_examples import CONFIGURE, NOT_APPLICABLE, PASSED, CounterExample, 
 from fabric_helpers import IB, NONE, answer, host, listing
 
 from pytest_gpucluster.core.check import Verdict
+from pytest_gpucluster.kit.fabric.facts import ADAPTERS, ADAPTERS_LATER, Adapters, parse_adapters
 from pytest_gpucluster.suites.fabric import checks as fabric
 from pytest_gpucluster.suites.fabric.config import FabricConfig
-from pytest_gpucluster.suites.fabric.facts import ADAPTERS, ADAPTERS_LATER, Adapters, parse_adapters
 
 FULL, LIMITED, OTHER = 0x8001, 0x0001, 0x8002
 DEFAULT, DEFAULT_LIMITED = 0xFFFF, 0x7FFF

@@ -17,12 +17,12 @@ from counter_examples import (
 
 from pytest_gpucluster.config.models import BandwidthThreshold, FabricProfile, GpuProfile, Profile
 from pytest_gpucluster.core.check import Action, Finding, Metric, Outcome, Verdict
+from pytest_gpucluster.kit.nccl.measurement import Localisation, Measurement, Unresolved
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.bandwidth import Ceiling, NoThresholdError
-from pytest_gpucluster.suites.nccl.measurement import Localisation, Measurement, Unresolved
 
 MIB, GIB = 2**20, 2**30
 AS_FAST = "as fast as each end with its other partners"

@@ -12,11 +12,11 @@ from pytest_gpucluster.config.models import BandwidthThreshold
 from pytest_gpucluster.core.check import Action, Finding, Outcome
 from pytest_gpucluster.core.units import parse_size
 from pytest_gpucluster.kit.nccl import nccl_log
+from pytest_gpucluster.kit.nccl.measurement import Localisation, Measurement, Unresolved
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl.nccl_tests import NcclRun
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.bandwidth import bandwidth
-from pytest_gpucluster.suites.nccl.measurement import Localisation, Measurement, Unresolved
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from paths import ROOT
 
-from pytest_gpucluster.suites.nccl.measurement import Localisation
+from pytest_gpucluster.kit.nccl.measurement import Localisation
 from pytest_gpucluster.suites.nccl.pair_rounds import PairRounds
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -17,7 +17,7 @@ from link_model import LinkModel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpucluster.suites.nccl.measurement import Measurement
+    from pytest_gpucluster.kit.nccl.measurement import Measurement
 
 NODES = tuple(f"gpu{number:02}" for number in range(8))
 

@@ -31,6 +31,7 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.nccl import nccl_log
 from pytest_gpucluster.kit.nccl import nccl_step as runners
 from pytest_gpucluster.kit.nccl import nccl_validation as beliefs
+from pytest_gpucluster.kit.nccl.measurement import Localisation
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl.nccl_rows import Half, NcclRow
 from pytest_gpucluster.kit.nccl.nccl_step import NcclCommand, NcclMeasurement
@@ -41,7 +42,6 @@ from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl import stage as nccl_stage
 from pytest_gpucluster.suites.nccl import stages as proofs
 from pytest_gpucluster.suites.nccl import steps as nccl_steps
-from pytest_gpucluster.suites.nccl.measurement import Localisation
 from pytest_gpucluster.suites.nccl.steps import NcclRunner
 from pytest_gpucluster.suites.nccl.thresholds import Thresholds
 from slurm_sandbox import processes
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpucluster.cluster.slurm.step import StepRequest
+    from pytest_gpucluster.kit.nccl.measurement import Measurement
     from pytest_gpucluster.sandbox import Sandbox
-    from pytest_gpucluster.suites.nccl.measurement import Measurement
 
 NODES = ("gpu01", "gpu02")
 COMMAND = "all_reduce_perf -b 1M -e 1M -f 2 -g 1"

@@ -22,6 +22,7 @@ SUITE = Suite(
         "burnin.cpu",
         "burnin.memory",
         "burnin.storage",
+        "burnin.rdma",
     ),
     options={
         "--burnin-time": {"metavar": "TIME", "help": "run the burnin suite for this time: 30m, 4h"},

@@ -8,12 +8,14 @@ from pydantic import Field
 
 from pytest_gpucluster.core.values import Duration, FolderPath, Model, Section, Size
 
-Load = Literal["dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer", "cpu", "memory", "storage", "nccl"]
+Load = Literal[
+    "dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer", "cpu", "memory", "storage", "rdma", "nccl"
+]
 Shape = Literal["steady", "cycles", "bursts"]
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 Metric = Literal[
     "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "hbm", "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs",
-    "cpu", "memory", "storage_write", "storage_read",
+    "cpu", "memory", "storage_write", "storage_read", "rdma",
 ]  # fmt: skip
 ALL: tuple[Load, ...] = (
     "dcgm", "matmul", "gpu_memory", "hbm", "copies", "peer", "cpu", "memory", "storage", "nccl"
@@ -22,7 +24,7 @@ GPU_LOADS: tuple[Load, ...] = ("matmul", "gpu_memory", "hbm", "copies", "peer", 
 DTYPES: tuple[Dtype, ...] = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 GPU_METRICS: tuple[str, ...] = (*DTYPES, "hbm")
 HOST_METRICS: tuple[str, ...] = (
-    "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs", "cpu", "memory", "storage_write", "storage_read"
+    "h2d", "d2h", "peer", "nccl_alone", "nccl_pairs", "cpu", "memory", "storage_write", "storage_read", "rdma"
 )  # fmt: skip
 
 
@@ -54,7 +56,9 @@ class BurninConfig(Section):
     time: Duration = Field(3600, description="duration; --burnin-time overrides it")
     # duration of one load; shorter if fewer than three rounds would fit into the time
     load: ClassVar[float] = 10
-    loads: tuple[Load, ...] = Field(ALL, min_length=1, description="loads to run")
+    loads: tuple[Load, ...] = Field(
+        ALL, min_length=1, description="loads to run; `rdma` (perftest over all rails) only if it stands here"
+    )
     profile: Shape = Field(
         "steady",
         description="how the GPUs are loaded over time: `steady` heat; `cycles` of heat and "
@@ -89,7 +93,7 @@ class BurninConfig(Section):
     expect: dict[Metric, Annotated[float, Field(gt=0)]] = Field(
         {},
         description="hard limits, instead of those of profile and card; below them a node may be drained: "
-        "bf16: 600 (TFLOP/s), hbm: 3600, h2d: 40, peer, nccl_alone, nccl_pairs, memory, storage_write, storage_read "
+        "bf16: 600 (TFLOP/s), hbm: 3600, h2d: 40, peer, nccl_alone, nccl_pairs, memory, storage_write, storage_read, rdma "
         "(GB/s), cpu (units/s)",
     )
     # a GPU is a straggler if it is an outlier and below the median of all GPUs by this share

@@ -545,3 +545,17 @@ def storage(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judge
             f"what was written ({format_size(config.storage_size)} per round)",
         )
     yield from _host_rates(burnin, node_name, config, "storage_write", "storage_read")
+
+
+@check(
+    "burnin.rdma",
+    cause="a transfer between the adapters of two nodes failed or was slow while their GPUs and processors were loaded",
+    hint="pytest -m rdma --nodes=... finds the node, adapter, link or leaf",
+    action=Action.MONITOR,
+)
+def rdma(burnin: BurninResult, node_name: str, config: BurninConfig) -> Judgement:
+    """Under the load of GPUs and processors, data move over all rails of the node at once, with changing partners."""
+    if len(burnin.nodes) < 2:
+        raise NotApplicable("one node alone has no partner")
+    yield from _problems(burnin, node_name, "rdma", config)
+    yield from _host_rates(burnin, node_name, config, "rdma")

@@ -411,7 +411,7 @@ class Agent:
             self.hottest = max(known, key=lambda dtype: sum(known[dtype]) / len(known[dtype]))
 
     def _workers_of(self, load: str) -> List[WorkerProcess]:
-        if load in ("cpu", "memory", "storage"):
+        if load in ("cpu", "memory", "storage", "rdma"):
             return [self.host] if self.host else []
         return self.workers
 
@@ -421,13 +421,14 @@ class Agent:
         node_load["id"] = command_id
         if load["load"] in ("matmul", "bursts") and self.hottest:
             node_load["hottest"] = self.hottest
-        if load["load"] == "nccl":
+        if load["load"] in ("nccl", "rdma"):
             group = next((group for group in load["groups"] if self.node in group["members"]), None)
             if group is None:
                 return None
             node_load.update(group)
-            position = group["members"].index(self.node)
-            node_load.update(first=sum(group["ranks"][:position]), size=sum(group["ranks"]))
+        if load["load"] == "nccl":
+            position = node_load["members"].index(self.node)
+            node_load.update(first=sum(node_load["ranks"][:position]), size=sum(node_load["ranks"]))
         return node_load
 
     def _dcgm(self, load: Mapping[str, Any]) -> List[Dict[str, Any]]:

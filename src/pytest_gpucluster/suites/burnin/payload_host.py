@@ -1,5 +1,6 @@
 """Burn-in worker of a node's CPUs, memory and storage. Python 3.6 and the standard library only."""
 
+import contextlib
 import hashlib
 import json
 import math
@@ -10,7 +11,10 @@ import time
 import zlib
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
+from pytest_gpucluster.kit.payloads.perftest import PerftestNode, absent_tools
 from pytest_gpucluster.suites.burnin.payload_process import MIB, die_with_parent, reason_of
+
+RDMA_SLACK = 20.0  # seconds beyond the time of a transfer after which it hangs
 
 
 def spread(count: int, function: Callable[[int], Dict[str, Any]]) -> List[Dict[str, Any]]:
@@ -161,8 +165,26 @@ def burn_storage(folder: str, size: int, seconds: float, seed: int) -> Dict[str,
     }  # fmt: skip
 
 
+def burn_rdma(command: Mapping[str, Any], seconds: float) -> Dict[str, Any]:
+    """Send data to the partner over all rails at once, and receive as long; rate in GB/s of the slowest rail that sends."""
+    absent = absent_tools()
+    if absent:
+        return {
+            "lacks": "not installed: %s: install perftest, or leave rdma out of burnin.loads"
+            % ", ".join(absent)
+        }
+    found = []  # type: List[Dict[str, Any]]
+    plan = {"nodes": command["nodes"], "gid": command["gid"], "limit": seconds + RDMA_SLACK}
+    plan["seconds"] = max(1, int(seconds / 2))
+    node = PerftestNode(plan, lambda _, **facts: found.append(facts))
+    with contextlib.closing(node.meeting):
+        node.slot(0, node.rails, ["write", "send"], command["members"])
+    problems = [str(one["problem"]) for one in found if "problem" in one]
+    return {"problem": problems[0]} if problems else {"rate": min(one["bandwidth"] for one in found)}
+
+
 class HostWorker:
-    """The worker of CPUs, memory and storage."""
+    """The worker of CPUs, memory, storage and adapters."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
@@ -197,6 +219,8 @@ class HostWorker:
                 "wrong": sum(it.get("wrong", 0) for it in found), "rate": sum(it.get("rate", 0.0) for it in found),
                 "problem": "; ".join(sorted({it["problem"] for it in found if "problem" in it})),
             }  # fmt: skip
+        elif load == "rdma":
+            yield dict(burn_rdma(command, seconds), load=load)
         elif load == "storage":
             folder, size = self.options.get("storage"), int(self.options.get("storage_bytes") or 0)
             if not folder or not size:

@@ -37,6 +37,7 @@ _RATES = {
     "cpu": {"rate": "cpu"},
     "memory": {"rate": "memory"},
     "storage": {"write": "storage_write", "read": "storage_read"},
+    "rdma": {"rate": "rdma"},
     "matmul": {"checking": "checking"},
     "gpu_memory": {"tested": "tested"},
 }

@@ -19,6 +19,7 @@ from pytest_gpucluster.cluster.slurm.streaming_step import StreamingStep
 from pytest_gpucluster.core import safe_json
 from pytest_gpucluster.core.errors import SlurmError, StepError, StepMisplaced
 from pytest_gpucluster.core.units import format_duration, parse_duration
+from pytest_gpucluster.kit.fabric.perftest_plan import gid_index, node_plan
 from pytest_gpucluster.kit.framework.payload_step import command, environment_named, sent
 from pytest_gpucluster.kit.nccl.pairing import circle
 from pytest_gpucluster.suites.burnin import payload, removal
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.cluster.slurm.inventory import NodeInfo
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.kit.fabric.rails import RailPort
 
 EVENT = "burnin"
 EARLY = "it ended early"
@@ -104,7 +106,9 @@ class Burnin:
         gpus: int,
         seconds: float,
         before: ResumeState | None = None,
+        rails: Mapping[str, Mapping[str, RailPort]] | None = None,
     ) -> None:
+        self.rails = rails or {}  # of the load `rdma`
         self._slurm, self._allocation, self._inventory = slurm, allocation, inventory
         self.config = cluster.section(BurninConfig)
         self.cluster, self.gpus = cluster, gpus
@@ -269,7 +273,7 @@ class Burnin:
         """Return the loads of a round, without the collectives; a hot one never pauses the products."""
         config, seconds, seed = self.config, self.load_seconds, number % SEEDS
         made = []
-        beside = self._beside(4 * seconds, seed)
+        beside = self._beside(4 * seconds, seed, number)
         for load in ("dcgm", "matmul", "bursts", "gpu_memory", "hbm", "copies", "peer"):
             if not self._wanted(load, number, hot):
                 continue
@@ -311,10 +315,39 @@ class Burnin:
             return not hot or self.elapsed <= MEMORY_TESTS
         return not hot or load not in ("hbm", "copies")
 
-    def _beside(self, seconds: float, seed: int) -> list[dict[str, Any]]:
+    def _beside(self, seconds: float, seed: int, number: int = 0) -> list[dict[str, Any]]:
         """Return the loads of the host, one after the other, which run while the GPUs multiply for `seconds`."""
-        chosen = [load for load in ("cpu", "memory", "storage") if load in self.config.loads]
-        return [{"load": load, "seconds": seconds / len(chosen), "seed": seed} for load in chosen]
+        pairs = self._rdma_pairs(number)
+        chosen = [load for load in ("cpu", "memory", "storage") if load in self.config.loads] + [
+            "rdma"
+        ] * bool(pairs)
+        made: list[dict[str, Any]] = [
+            {"load": load, "seconds": seconds / len(chosen), "seed": seed} for load in chosen
+        ]
+        if pairs:
+            made[-1] |= {"groups": pairs, "gid": gid_index(self.cluster, self.environment)}
+        return made
+
+    def _rdma_pairs(self, number: int) -> list[dict[str, Any]]:
+        """Return the pairs of a round with the rails that both nodes have, as kit/payloads/perftest.py takes them."""
+        able = [node for node in self.live if self.rails.get(node)] if "rdma" in self.config.loads else []
+        turns = circle(able) if len(able) > 1 else ()
+        places = {node: place for place, node in enumerate(self.result.nodes)}
+        found = []
+        for pair in turns[number % len(turns)] if turns else ():
+            common = self.rails[pair[0]].keys() & self.rails[pair[1]].keys()
+            nodes = {
+                node: node_plan(
+                    self._address(node), places[node], {it: self.rails[node][it] for it in sorted(common)}
+                )
+                for node in pair
+            }
+            found += [{"members": list(pair), "nodes": nodes}] if common else []
+        return found
+
+    def _address(self, node: str) -> str:
+        info = self._inventory.get(node)
+        return (info.address if info is not None else "") or node
 
     def _collectives(self, number: int, *, hot: bool = False) -> list[dict[str, Any]]:
         if "nccl" not in self.config.loads:
@@ -331,10 +364,9 @@ class Burnin:
         made = []
         for members in groups:
             self._group += 1
-            info = self._inventory.get(members[0])
             made.append({
                 "members": list(members),
-                "address": (info.address if info is not None else "") or members[0],
+                "address": self._address(members[0]),
                 # below 32768, the first ephemeral port of Linux; nodes may share a host
                 "port": 20000 + (self._allocation.job_id * 131 + self._group) % 12000,
                 "ranks": [len(self.result.nodes[node].used) for node in members],

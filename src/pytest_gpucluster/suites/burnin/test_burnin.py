@@ -8,18 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable
+from pytest_gpucluster.kit.fabric.facts import ADAPTERS
+from pytest_gpucluster.kit.fabric.rails import rail_ports, rails_of_all
 from pytest_gpucluster.suite import Tests, fact
 from pytest_gpucluster.suites.burnin import SUITE, dcgm, error_checks, load_checks, stragglers
 from pytest_gpucluster.suites.burnin.config import BurninConfig
 from pytest_gpucluster.suites.burnin.steps import EARLY, EVENT, Burnin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pytest
 
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.kit.fabric.facts import Adapters
+    from pytest_gpucluster.kit.fabric.rails import RailPort
     from pytest_gpucluster.plugin.fixtures import LiveLine
     from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.burnin.results import BurninResult
@@ -34,13 +38,17 @@ def burnin_results(
     gpucluster_session: ClusterSession,
     event: Callable[..., None],
     live_line: LiveLine,
+    fleet_facts: Callable[[object], dict[str, Adapters]],
 ) -> dict[str, BurninResult]:
     """{node: the burn-in of its allocation}; the allocations run one after another."""
     if gpucluster_session.in_worker:
         raise ConfigError("a burn-in loads all nodes at once: run pytest without -n")
     session, found = gpucluster_session, {}
+    loads = session.cluster.section(BurninConfig).loads
+    rails = rails_of_all(fleet_facts(ADAPTERS), session.nodes) if "rdma" in loads else {}
+    ports = {node: rail_ports(of_node) for node, of_node in rails.items()}
     for held in session.allocations:
-        result = _burn(pytestconfig, session, held, event, live_line)
+        result = _burn(pytestconfig, session, held, event, live_line, ports)
         live_line.close()
         seconds = f"{result.seconds:.0f} s"
         live_line.write_line(
@@ -62,6 +70,7 @@ def _burn(
     held: Allocation,
     event: Callable[..., None],
     live_line: LiveLine,
+    rails: Mapping[str, Mapping[str, RailPort]],
 ) -> BurninResult:
     nodes = session.without_problem(held.nodes)
     profile, info = session.nodes[held.nodes[0]].profile, session.inventory.get(held.nodes[0])
@@ -79,6 +88,7 @@ def _burn(
         gpus=gpus,
         seconds=session.cluster.section(BurninConfig).time,
         before=before,
+        rails=rails,
     )
     runner.result.take_limits(profile)
     return runner.run(lambda **fields: event(EVENT, **fields), lambda progress: live_line.show(str(progress)))

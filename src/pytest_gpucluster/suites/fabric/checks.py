@@ -14,21 +14,18 @@ from pytest_gpucluster.core.fault_rules import unless_it_works
 from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.kit.fabric.facts import COUNTERS
+from pytest_gpucluster.kit.fabric.rails import rails_of, role, usable
 from pytest_gpucluster.kit.gpu.pcie import NEAR
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, USUAL, allowed, proves_fault
-from pytest_gpucluster.suites.fabric.facts import COUNTERS
-from pytest_gpucluster.suites.fabric.rails import rails_of, role, usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.config.models import EnvironmentConfig, Profile
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
-    from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus, Topology
-    from pytest_gpucluster.suites.fabric.config import FabricConfig
-    from pytest_gpucluster.suites.fabric.facts import (
+    from pytest_gpucluster.kit.fabric.facts import (
         Acs,
         Adapters,
         GidPort,
@@ -37,7 +34,10 @@ if TYPE_CHECKING:
         PeerMemory,
         Port,
     )
-    from pytest_gpucluster.suites.fabric.rails import Rails
+    from pytest_gpucluster.kit.fabric.rails import Rails
+    from pytest_gpucluster.kit.gpu.fabric_manager import FabricManager
+    from pytest_gpucluster.kit.gpu.nvidia_smi import Gpus, Topology
+    from pytest_gpucluster.suites.fabric.config import FabricConfig
 
 P = ParamSpec("P")
 

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 from pytest_gpucluster.config.models import EnvironmentConfig
 from pytest_gpucluster.core.errors import NotApplicable
+from pytest_gpucluster.kit.fabric import facts as infiniband
+from pytest_gpucluster.kit.fabric import rails
 from pytest_gpucluster.kit.gpu import fabric_manager as fabric_manager_probe
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.suite import Tests, fact, peer_probed, probed
 from pytest_gpucluster.suites.fabric import checks as fabric
-from pytest_gpucluster.suites.fabric import facts as infiniband
-from pytest_gpucluster.suites.fabric import rails
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.core.probe import Probe
+    from pytest_gpucluster.kit.fabric.facts import Adapters
     from pytest_gpucluster.run.session import ClusterSession
-    from pytest_gpucluster.suites.fabric.facts import Adapters
 
 
 gpus = probed(nvidia_smi.GPUS)
@@ -47,16 +47,7 @@ def all_rails(
     fleet_facts: Callable[[object], dict[str, Adapters]], gpucluster_session: ClusterSession
 ) -> dict[str, tuple[rails.Rails, ...]]:
     """Return {node: its rails}, made once for all checks."""
-    found, nodes = fleet_facts(infiniband.ADAPTERS), gpucluster_session.nodes
-    usual = {
-        peers.nodes: rails.rail_majority({name: found[name] for name in peers.names if name in found})
-        for peers in {nodes[name].peers for name in found}
-    }
-    return {
-        name: rails.rails_of(adapters, nodes[name].profile, usual[nodes[name].peers.nodes])
-        for name, adapters in found.items()
-        if nodes[name].profile.fabric.has_adapters
-    }
+    return rails.rails_of_all(fleet_facts(infiniband.ADAPTERS), gpucluster_session.nodes)
 
 
 node_rails = fact(lambda node_name, all_rails: all_rails.get(node_name, ()))

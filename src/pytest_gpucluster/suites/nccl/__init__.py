@@ -23,6 +23,6 @@ SUITE = Suite(
         "tried": "draft:tried",
         "check_options": "baseline:check_options",
         "job_pairs": "job_pairs",
-        "pair_results": "pair_results:judge_pairs",
+        "pair_results": "pytest_gpucluster.kit.nccl.pair_results:judge_pairs",
     },
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.kit.nccl.measurement import Bound
 from pytest_gpucluster.kit.nccl.nccl_floor import Floor, Route
 from pytest_gpucluster.suites.nccl.bandwidth import measured
-from pytest_gpucluster.suites.nccl.measurement import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

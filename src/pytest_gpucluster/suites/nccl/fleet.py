@@ -10,17 +10,15 @@ from pytest_gpucluster.core.check import Action, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.units import format_size
-from pytest_gpucluster.suites.nccl.inference import PARTNERS
+from pytest_gpucluster.kit.nccl.pair_findings import PAIR, all_slow, link_findings, names_all, untried_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpucluster.core.check import Judgement
-    from pytest_gpucluster.suites.nccl.measurement import Localisation, Measurement
+    from pytest_gpucluster.kit.nccl.measurement import Localisation, Measurement
 
 MAX_EVIDENCE = 6
-PAIR = 2
-NO_BOUND = "no bound"  # the reason of a localisation without values to compare with
 OUTLIER_DISTANCE = 0.05  # share of the median; the noise between runs of a sound node is well below it
 
 
@@ -39,49 +37,24 @@ def pairs(
     own = [it for it in measured if node in it.members and len(it.members) > 1]
     if not own:
         raise NotAvailable("the node was measured with no partner")
-    if untried := _untried(own):
+    if untried := untried_pairs(own):
         raise NotAvailable(untried)
     for it in own:
         if it.busbw is not None:
             yield Metric("pair_busbw", it.busbw, "GB/s", f"with {_others(it.members, node)}")
     if node not in found.bad_nodes:
-        if slow := _all_slow(node, measured, size, hard):
+        if slow := all_slow(node, measured, hard, f" at {format_size(size)}"):
             yield slow
         return
     values = [it.busbw for it in own if it.busbw is not None and not it.problem]
     merely_slow = hard is not None and len(values) == len(own) and statistics.median(values) >= hard
     parts = ", ".join(found.bad_parts.get(node, ()))
-    evidence = [line for line in found.evidence if _about(line, node)]
+    evidence = [line for line in found.evidence if names_all(line, node)]
     yield Finding(
         f"{node} {parts}".strip(),
         f"{found.why.get(node, 'bad')} at {format_size(size)}: {'; '.join(evidence[:MAX_EVIDENCE])}",
         "as fast as the fleet with every sound partner",
         Action.MONITOR if merely_slow else None,
-    )
-
-
-def _all_slow(node: str, measured: Sequence[Measurement], size: int, hard: float | None) -> Finding | None:
-    """Return the finding on a node whose best pair is below the hard limit, also if the whole fleet is slow.
-
-    Only the node is at fault if it has two partners and one of them reaches the limit with another node.
-    """
-    pairs = [it for it in measured if len(it.members) == PAIR and it.busbw is not None and not it.problem]
-    best = {
-        name: max(it.busbw or 0 for it in pairs if name in it.members)
-        for name in {name for it in pairs for name in it.members}
-    }
-    if hard is None or best.get(node, hard) >= hard:
-        return None
-    partners = {name for it in pairs if node in it.members for name in it.members} - {node}
-    proved = len(partners) >= PARTNERS and any(best[name] >= hard for name in partners)
-    slow = sum(value < hard for value in best.values())
-    why = "" if proved else "; the node, its partners or the network: no partner is known to be fast"
-    most = f"; {slow} of {len(best)} nodes are below it" if 2 * slow > len(best) else ""
-    return Finding(
-        node,
-        f"{best[node]:.4g} GB/s at {format_size(size)} with the best of {len(partners)} partners{why}{most}",
-        f"at least {hard:.4g} GB/s with one of them (hard limit)",
-        None if proved else Action.MONITOR,
     )
 
 
@@ -93,39 +66,7 @@ def _all_slow(node: str, measured: Sequence[Measurement], size: int, hard: float
 )
 def links(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> Judgement:
     """Judge the links and leaf switches; a part that could not be identified fails with its candidates."""
-    if len(nodes) < PAIR:
-        raise NotApplicable("one node alone has no link to another")
-    if untried := _untried([it for it in measured if len(it.members) > 1]):
-        raise NotAvailable(untried)
-    yield Metric("localisation_rounds", found.rounds, "rounds")
-    yield Metric("localisation_steps", found.steps, "steps")
-    for one, other in found.bad_links:
-        evidence = "; ".join(line for line in found.evidence if _about(line, one, other))
-        yield Finding(
-            f"link {one} - {other}", evidence or "slow", "as fast as each end with its other partners"
-        )
-    for leaf in found.bad_leaves:
-        yield Finding(f"leaf switch {leaf}", found.why.get(leaf, "slow"), "as fast as the other leaves")
-    unbound = [left for left in found.unresolved if left.reason.startswith(NO_BOUND)]
-    few = f"{len(nodes)} nodes are too few to judge their pairs by each other: state nccl.pair_busbw"
-    # a question about leaves has its own reason
-    reasons = (few if {*left.candidates} <= {*nodes} else left.reason for left in unbound)
-    yield from map(NotAvailable, dict.fromkeys(reasons))
-    for left in found.unresolved:
-        if left in unbound:
-            continue
-        # a bad node already explains the measurements with it
-        if not set(left.candidates) <= set(found.bad_nodes):
-            yield Finding(
-                f"one of {hostlist.fold(left.candidates)}",
-                f"undecided: {left.reason}",
-                "every pair as fast as the fleet",
-            )
-
-
-def _untried(measured: Sequence[Measurement]) -> str:
-    """Return why none of these groups was run; '' if one was run or there are no groups."""
-    return measured[0].problem if measured and all(it.skipped for it in measured) else ""
+    yield from link_findings(found, measured, nodes, "state nccl.pair_busbw")
 
 
 def suspected_parts(found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str]) -> str:
@@ -137,7 +78,7 @@ def suspected_parts(found: Localisation, measured: Sequence[Measurement], nodes:
     ]
     if named:
         return f"the rounds of pairs name {', '.join(named)}"
-    if _untried(measured):
+    if untried_pairs(measured):
         return "no pair could be measured"
     if found.unresolved:
         left = "; ".join(f"one of {hostlist.fold(it.candidates)}: {it.reason}" for it in found.unresolved)
@@ -200,8 +141,3 @@ def why_alone(nodes: Sequence[str], most: int | None, usable: Callable[[], Seque
 
 def _others(members: Iterable[str], node: str) -> str:
     return " ".join(member for member in members if member != node)
-
-
-def _about(line: str, *nodes: str) -> bool:
-    """Return whether a line of evidence names all these nodes, or GPUs of them: gpu1 is not gpu10."""
-    return {word.partition(":")[0] for word in line.split()}.issuperset(nodes)

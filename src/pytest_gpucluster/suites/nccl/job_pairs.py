@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pytest_gpucluster.core.errors import TransportError
 from pytest_gpucluster.core.sanitize import one_line
 from pytest_gpucluster.kit.framework.payload_step import COLLECTIVE, command
-from pytest_gpucluster.suites.nccl.localization import Localiser
-from pytest_gpucluster.suites.nccl.measurement import Measurement
+from pytest_gpucluster.kit.nccl.localization import Localiser
+from pytest_gpucluster.kit.nccl.measurement import Measurement
 from pytest_gpucluster.suites.nccl.steps import read_rounds
 
 if TYPE_CHECKING:

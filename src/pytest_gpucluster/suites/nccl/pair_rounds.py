@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_gpucluster.kit.nccl.localization import Localiser
+from pytest_gpucluster.kit.nccl.measurement import Localisation
 from pytest_gpucluster.kit.nccl.pairing import circle
 from pytest_gpucluster.suites.nccl.fleet import OUTLIER_DISTANCE
-from pytest_gpucluster.suites.nccl.localization import Localiser
-from pytest_gpucluster.suites.nccl.measurement import Localisation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpucluster.suites.nccl.measurement import Bound, Measurement
+    from pytest_gpucluster.kit.nccl.measurement import Bound, Measurement
 
 PAIR = 2
 MAX_ROUNDS = 63  # of further pairs: all pairs of 64 nodes; on more nodes some minutes

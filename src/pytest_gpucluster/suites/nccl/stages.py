@@ -17,12 +17,12 @@ from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.kit.gpu import nvidia_smi
 from pytest_gpucluster.kit.gpu.gpu_processes import unexpected_processes
 from pytest_gpucluster.kit.nccl import nccl_validation as validation
+from pytest_gpucluster.kit.nccl.measurement import slowest_pair
 from pytest_gpucluster.kit.nccl.nccl_log import NcclLog
 from pytest_gpucluster.kit.nccl.nccl_step import log_of
 from pytest_gpucluster.suites.nccl import alone
 from pytest_gpucluster.suites.nccl import fleet as nccl_fleet
 from pytest_gpucluster.suites.nccl.bandwidth_judge import BandwidthJudge, lowest_bound
-from pytest_gpucluster.suites.nccl.measurement import slowest_pair
 from pytest_gpucluster.suites.nccl.pair_rounds import PairRounds
 from pytest_gpucluster.suites.nccl.stage import (
     ALONE,
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.cluster.slurm.client import Slurm
     from pytest_gpucluster.config.models import Profile
     from pytest_gpucluster.core.probe import Answer
+    from pytest_gpucluster.kit.nccl.measurement import Bound, Localisation, Measurement
     from pytest_gpucluster.suites.nccl.baseline import Key
-    from pytest_gpucluster.suites.nccl.measurement import Bound, Localisation, Measurement
     from pytest_gpucluster.suites.nccl.steps import NcclRunner
     from pytest_gpucluster.suites.nccl.thresholds import Thresholds
 

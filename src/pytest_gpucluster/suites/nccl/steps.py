@@ -23,10 +23,10 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.scripts import script
 from pytest_gpucluster.kit.framework.payload_step import environment_named
 from pytest_gpucluster.kit.gpu import nvidia_smi
+from pytest_gpucluster.kit.nccl.measurement import Measurement
 from pytest_gpucluster.kit.nccl.nccl_config import NcclConfig
 from pytest_gpucluster.kit.nccl.nccl_step import NcclCommand, NcclMeasurement, NcclStep, all_sweeps_over
 from pytest_gpucluster.suites.nccl.environment_facts import SCRIPT, read_task
-from pytest_gpucluster.suites.nccl.measurement import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

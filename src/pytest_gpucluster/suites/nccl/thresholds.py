@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import GpuClusterError
+from pytest_gpucluster.kit.nccl.measurement import GroupKind
 from pytest_gpucluster.suites.nccl import bandwidth as nccl_bandwidth
 from pytest_gpucluster.suites.nccl.baseline import Key
-from pytest_gpucluster.suites.nccl.measurement import GroupKind
 from pytest_gpucluster.suites.nccl.stage import ALONE
 
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from pytest_gpucluster.kit.nccl.pair_results import PAIR_BUSBW, judge_pairs
 from pytest_gpucluster.kit.suite_work import PairResult
-from pytest_gpucluster.suites.nccl.pair_results import PAIR_METRIC, judge_pairs
 
 NODES = tuple(f"n{number}" for number in range(8))
 
 
 def pair(one: str, other: str, value: float = 100.0) -> PairResult:
-    return PairResult((one, other), PAIR_METRIC, value)
+    return PairResult((one, other), PAIR_BUSBW, value)
 
 
 def test_a_slow_pair_of_monday_and_another_of_tuesday_name_the_node_that_they_share() -> None:

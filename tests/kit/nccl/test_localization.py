@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from paths import ROOT
 
 from pytest_gpucluster.kit.nccl import pairing as schedule
+from pytest_gpucluster.kit.nccl.localization import Localiser
+from pytest_gpucluster.kit.nccl.measurement import Bound, Localisation, Measurement, fleet_bound
 from pytest_gpucluster.suites.nccl import fleet
-from pytest_gpucluster.suites.nccl.localization import Localiser
-from pytest_gpucluster.suites.nccl.measurement import Bound, Localisation, Measurement, fleet_bound
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from collections import Counter
@@ -31,8 +31,8 @@ from collections import Counter
 from campaigns import draw
 from link_model import ACROSS, WITHIN, LinkModel
 
-from pytest_gpucluster.suites.nccl import inference, localization, next_pairs, open_questions
-from pytest_gpucluster.suites.nccl.measurement import (
+from pytest_gpucluster.kit.nccl import inference, localization, next_pairs, open_questions
+from pytest_gpucluster.kit.nccl.measurement import (
     GroupKind,
     Judged,
     Status,

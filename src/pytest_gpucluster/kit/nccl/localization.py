@@ -23,9 +23,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.nccl import pairing
-from pytest_gpucluster.suites.nccl.bad_parts import bad_parts, part_rounds
-from pytest_gpucluster.suites.nccl.inference import Inference, Observations, infer
-from pytest_gpucluster.suites.nccl.measurement import (
+from pytest_gpucluster.kit.nccl.bad_parts import bad_parts, part_rounds
+from pytest_gpucluster.kit.nccl.inference import Inference, Observations, infer
+from pytest_gpucluster.kit.nccl.measurement import (
     EXPECTED,
     MIN_DISTANCE,
     SIGMAS,
@@ -38,8 +38,8 @@ from pytest_gpucluster.suites.nccl.measurement import (
     judge,
     kind_of,
 )
-from pytest_gpucluster.suites.nccl.next_pairs import ALL_PAIRS_UP_TO, wanted_pairs
-from pytest_gpucluster.suites.nccl.open_questions import evidence, unresolved
+from pytest_gpucluster.kit.nccl.next_pairs import ALL_PAIRS_UP_TO, wanted_pairs
+from pytest_gpucluster.kit.nccl.open_questions import evidence, unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.nccl import pairing
-from pytest_gpucluster.suites.nccl.inference import PARTNERS
-from pytest_gpucluster.suites.nccl.measurement import Status, Unresolved
-from pytest_gpucluster.suites.nccl.next_pairs import ALL_PAIRS_UP_TO
+from pytest_gpucluster.kit.nccl.inference import PARTNERS
+from pytest_gpucluster.kit.nccl.measurement import Status, Unresolved
+from pytest_gpucluster.kit.nccl.next_pairs import ALL_PAIRS_UP_TO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from pytest_gpucluster.kit.nccl.inference import Inference
+    from pytest_gpucluster.kit.nccl.measurement import Bound, Judged
     from pytest_gpucluster.kit.nccl.pairing import Group
-    from pytest_gpucluster.suites.nccl.inference import Inference
-    from pytest_gpucluster.suites.nccl.measurement import Bound, Judged
 
 
 def unresolved(found: Inference) -> Iterator[Unresolved]:

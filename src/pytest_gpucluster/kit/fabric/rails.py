@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpucluster.core.majority import Norm, norm
 from pytest_gpucluster.core.values import Model, Text
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpucluster.config.models import Profile
-    from pytest_gpucluster.suites.fabric.facts import Adapters, Port
+    from pytest_gpucluster.kit.fabric.facts import Adapters, Port
 
 # {PCI address of a GPU: the locations of its rails on all nodes}
 NO_PEERS: Mapping[str, Norm[tuple[str, ...]]] = MappingProxyType({})
@@ -72,6 +72,27 @@ class Rails:
         """Name a port by adapter and GPU: 'mlx5_5 port 1 (0000:5e:00.0), rail of GPU 3 (0000:61:00.0)'."""
         where = f" ({port.address})" if port.address not in ("", port.device) else ""
         return f"{port}{where}, rail of {self.owners}" if self.gpus else str(port)
+
+
+@dataclass(frozen=True)
+class RailPort:
+    """A port for the traffic of GPUs: its adapter, number and name as a part; `gpu` is that of nvidia-smi, None if unknown."""
+
+    device: str
+    number: int
+    part: str
+    gpu: int | None = None
+
+
+def rail_ports(rails: Iterable[Rails]) -> dict[str, RailPort]:
+    """Return {location: port} of a node: the same place has the same name on all nodes, also if an adapter is missing."""
+    return {
+        port.location: RailPort(
+            port.device, port.number, one.part(port), one.gpus[0].index if one.gpus else None
+        )
+        for one in rails
+        for port in one.ports
+    }
 
 
 def role(port: Port) -> str:
@@ -119,6 +140,19 @@ def rail_majority(facts: Mapping[str, Adapters]) -> dict[str, Norm[tuple[str, ..
             for gpu in found:
                 votes.setdefault(gpu.address, []).append((node, locations))
     return {address: norm(pairs) for address, pairs in votes.items()}
+
+
+def rails_of_all(found: Mapping[str, Adapters], nodes: Mapping[str, Any]) -> dict[str, tuple[Rails, ...]]:
+    """Return {node: its rails} of the nodes whose profile has adapters. `found`: their adapters; `nodes`: those of the session."""
+    usual = {
+        peers.nodes: rail_majority({name: found[name] for name in peers.names if name in found})
+        for peers in {nodes[name].peers for name in found}
+    }
+    return {
+        name: rails_of(adapters, nodes[name].profile, usual[nodes[name].peers.nodes])
+        for name, adapters in found.items()
+        if nodes[name].profile.fabric.has_adapters
+    }
 
 
 # --- by name -----------------------------------------------------------------------------------------------------
@@ -279,7 +313,7 @@ class _System(Model):
 
 def _system(profile: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the functions of a whole machine of this profile and the numbers of its rails, empty if not known."""
-    systems = data_file("systems.yaml", _System, "pytest_gpucluster.suites.fabric")
+    systems = data_file("systems.yaml", _System, "pytest_gpucluster.kit.fabric")
     return next(((one.functions, one.rails) for one in systems if profile in one.profiles), ((), ()))
 
 

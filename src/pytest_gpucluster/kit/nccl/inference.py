@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.suites.nccl.measurement import EXPECTED, GroupKind, Status
+from pytest_gpucluster.kit.nccl.measurement import EXPECTED, GroupKind, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from pytest_gpucluster.kit.nccl.measurement import Bound, Judged
     from pytest_gpucluster.kit.nccl.pairing import Group
-    from pytest_gpucluster.suites.nccl.measurement import Bound, Judged
 
 LEAF_SHARE = 0.75  # slow share of a leaf's outward pairs that makes the leaf, not its nodes, the fault
 PARTNERS = 2  # acquitted partners that convict a node

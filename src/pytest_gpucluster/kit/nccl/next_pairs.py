@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.suites.nccl.inference import PARTNERS
-from pytest_gpucluster.suites.nccl.measurement import Status
+from pytest_gpucluster.kit.nccl.inference import PARTNERS
+from pytest_gpucluster.kit.nccl.measurement import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
+    from pytest_gpucluster.kit.nccl.inference import Edge, Inference
     from pytest_gpucluster.kit.nccl.pairing import Group
-    from pytest_gpucluster.suites.nccl.inference import Edge, Inference
 
 ALL_PAIRS_UP_TO = 4  # nodes: all their pairs fit into three rounds, and fewer pairs identify no node
 

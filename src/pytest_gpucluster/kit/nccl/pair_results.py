@@ -5,23 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.kit.nccl.localization import Localiser
+from pytest_gpucluster.kit.nccl.measurement import Measurement
+from pytest_gpucluster.kit.nccl.next_pairs import wanted_pairs
 from pytest_gpucluster.kit.suite_work import PairJudgement, PairResult
-from pytest_gpucluster.suites.nccl.localization import Localiser
-from pytest_gpucluster.suites.nccl.measurement import Measurement
-from pytest_gpucluster.suites.nccl.next_pairs import wanted_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-PAIR_METRIC = "pair_busbw"  # of suites/nccl/fleet.py
+PAIR_BUSBW = "pair_busbw"  # the metric of the nccl suite
 
 
-def judge_pairs(nodes: Sequence[str], pairs: Iterable[PairResult]) -> PairJudgement:
-    """Return the bad nodes and links, and the pairs that would decide what is open. The bound is the fleet's."""
+def judge_pairs(nodes: Sequence[str], pairs: Iterable[PairResult], metric: str = PAIR_BUSBW) -> PairJudgement:
+    """Return the bad nodes and links, and the pairs that would decide what is open. The bound is the fleet's.
+
+    `metric`: the name of the metric, in GB/s, with which a suite records a pair.
+    """
     measured = [
         Measurement(pair.nodes, pair.value, pair.problem)
         for pair in pairs
-        if (pair.problem or pair.name == PAIR_METRIC) and set(pair.nodes) <= set(nodes)
+        if (pair.problem or pair.name == metric) and set(pair.nodes) <= set(nodes)
     ]
     if not measured:
         return PairJudgement({})

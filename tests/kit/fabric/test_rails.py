@@ -22,10 +22,10 @@ from fabric_helpers import answer
 
 from pytest_gpucluster.config.models import FabricProfile, GpuProfile, Profile, Rail
 from pytest_gpucluster.core.check import Action, Check, Metric, Outcome
+from pytest_gpucluster.kit.fabric.facts import ADAPTERS, Adapters, GidPort, Port, parse_adapters
+from pytest_gpucluster.kit.fabric.rails import _by_card, _counted, rail_majority, rails_of, role
 from pytest_gpucluster.kit.gpu.nvidia_smi import Topology
 from pytest_gpucluster.suites.fabric import checks as fabric
-from pytest_gpucluster.suites.fabric.facts import ADAPTERS, Adapters, GidPort, Port, parse_adapters
-from pytest_gpucluster.suites.fabric.rails import _by_card, _counted, rail_majority, rails_of, role
 
 if TYPE_CHECKING:
     from pathlib import Path

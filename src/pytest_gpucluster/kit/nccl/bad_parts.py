@@ -6,15 +6,15 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.kit.nccl import pairing
-from pytest_gpucluster.suites.nccl.inference import PARTNERS
-from pytest_gpucluster.suites.nccl.measurement import GroupKind, Status
+from pytest_gpucluster.kit.nccl.inference import PARTNERS
+from pytest_gpucluster.kit.nccl.measurement import GroupKind, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pytest_gpucluster.kit.nccl.inference import Inference
+    from pytest_gpucluster.kit.nccl.measurement import Judged
     from pytest_gpucluster.kit.nccl.pairing import Batch, Group
-    from pytest_gpucluster.suites.nccl.inference import Inference
-    from pytest_gpucluster.suites.nccl.measurement import Judged
 
 
 def part_rounds(found: Inference, gpus: int) -> Batch:

@@ -1,0 +1,1 @@
+"""Adapters, ports and rails of a node."""

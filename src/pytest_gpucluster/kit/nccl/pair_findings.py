@@ -1,0 +1,93 @@
+"""What measurements of pairs say of a node and of the links between nodes: findings for the checks of several suites. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.check import Action, Finding, Metric
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.kit.nccl.inference import PARTNERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.nccl.measurement import Localisation, Measurement
+
+PAIR = 2
+NO_BOUND = "no bound"  # the reason of a localisation without values to compare with
+
+
+def all_slow(
+    node: str, measured: Sequence[Measurement], hard: float | None, where: str = ""
+) -> Finding | None:
+    """Return the finding on a node whose best pair is below the hard limit, also if the whole fleet is slow.
+
+    Only the node is at fault if it has two partners and one of them reaches the limit with another node.
+    """
+    pairs = [it for it in measured if len(it.members) == PAIR and it.busbw is not None and not it.problem]
+    best = {
+        name: max(it.busbw or 0 for it in pairs if name in it.members)
+        for name in {name for it in pairs for name in it.members}
+    }
+    if hard is None or best.get(node, hard) >= hard:
+        return None
+    partners = {name for it in pairs if node in it.members for name in it.members} - {node}
+    proved = len(partners) >= PARTNERS and any(best[name] >= hard for name in partners)
+    slow = sum(value < hard for value in best.values())
+    why = "" if proved else "; the node, its partners or the network: no partner is known to be fast"
+    most = f"; {slow} of {len(best)} nodes are below it" if 2 * slow > len(best) else ""
+    return Finding(
+        node,
+        f"{best[node]:.4g} GB/s{where} with the best of {len(partners)} partners{why}{most}",
+        f"at least {hard:.4g} GB/s with one of them (hard limit)",
+        None if proved else Action.MONITOR,
+    )
+
+
+def link_findings(
+    found: Localisation, measured: Sequence[Measurement], nodes: Sequence[str], otherwise: str
+) -> Judgement:
+    """Yield the bad links and leaf switches, and the candidates for a part that could not be identified.
+
+    `otherwise`: what to do if the nodes are too few to be compared.
+    """
+    if len(nodes) < PAIR:
+        raise NotApplicable("one node alone has no link to another")
+    if untried := untried_pairs([it for it in measured if len(it.members) > 1]):
+        raise NotAvailable(untried)
+    yield Metric("localisation_rounds", found.rounds, "rounds")
+    yield Metric("localisation_steps", found.steps, "steps")
+    for one, other in found.bad_links:
+        evidence = "; ".join(line for line in found.evidence if names_all(line, one, other))
+        yield Finding(
+            f"link {one} - {other}", evidence or "slow", "as fast as each end with its other partners"
+        )
+    for leaf in found.bad_leaves:
+        yield Finding(f"leaf switch {leaf}", found.why.get(leaf, "slow"), "as fast as the other leaves")
+    unbound = [left for left in found.unresolved if left.reason.startswith(NO_BOUND)]
+    few = f"{len(nodes)} nodes are too few to judge their pairs by each other: {otherwise}"
+    # a question about leaves has its own reason
+    reasons = (few if {*left.candidates} <= {*nodes} else left.reason for left in unbound)
+    yield from map(NotAvailable, dict.fromkeys(reasons))
+    for left in found.unresolved:
+        if left in unbound:
+            continue
+        # a bad node already explains the measurements with it
+        if not set(left.candidates) <= set(found.bad_nodes):
+            yield Finding(
+                f"one of {hostlist.fold(left.candidates)}",
+                f"undecided: {left.reason}",
+                "every pair as fast as the fleet",
+            )
+
+
+def untried_pairs(measured: Sequence[Measurement]) -> str:
+    """Return why none of these groups was run; '' if one was run or there are no groups."""
+    return measured[0].problem if measured and all(it.skipped for it in measured) else ""
+
+
+def names_all(line: str, *nodes: str) -> bool:
+    """Return whether a line of evidence names all these nodes, or GPUs of them: gpu1 is not gpu10."""
+    return {word.partition(":")[0] for word in line.split()}.issuperset(nodes)

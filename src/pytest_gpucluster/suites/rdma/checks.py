@@ -1,0 +1,182 @@
+"""The checks of RDMA between adapters: each rail of a node, the links, latency, and all rails at once. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.kit.nccl.pair_findings import (
+    NO_BOUND,
+    all_slow,
+    link_findings,
+    names_all,
+    untried_pairs,
+)
+from pytest_gpucluster.suites.rdma.campaign import SLOWEST_RAIL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.kit.framework.between import Reach
+    from pytest_gpucluster.suites.rdma.results import RdmaResult
+
+OTHERWISE = "state fabric.rate in the profile"
+SHOWN = 4  # lines of evidence
+LATE = 0.25  # of the median latency; figures of sound pairs on one leaf differ by some percent
+LESS = 0.1  # of the median of all rails at once
+# what perftest prints -> what it means (perftest_resources.c, perftest_parameters.c, perftest_communication.c)
+_MEANING = {
+    "state is": "the port is not active: see fabric.port_state",
+    "Unable to set up socket connection": "the port has no GID of this index: see fabric.gid and NCCL_IB_GID_INDEX",
+    "GID types": "the GIDs of the two ports are of different types: see fabric.gid",
+    "Couldn't connect to": "a firewall between the nodes, or the server has ended",
+    "not found": "the adapter is not there: see fabric.hca_count",
+    "to RTR": "the two ports do not reach each other: GID, LID, partition or VLAN",
+    "Failed status 12": "data were lost on the path (retries exceeded): MTU of a switch, or flow control of RoCE",
+    "retry counter exceeded": "data were lost on the path: MTU of a switch, or flow control of RoCE",
+    "no end after": "data were lost on the path: MTU of a switch, or flow control of RoCE",
+}
+
+
+@check(
+    "rdma.bandwidth",
+    cause="a slow or failing adapter or cable of this node, or its PCIe link: its partners are fast with others on the same rail",
+    hint="ibstat and mlxlink of the adapter; its PCIe width (-m os, fabric); exchange the cable with the next rail's and test again",
+    action=Action.DRAIN,
+    never_healthy="two partners reach the port's rate with other nodes on this rail and not with this node, in a step that has the node for itself; "
+    "a tool that fails, and a rate above the limit, take no node out of service",
+)
+def bandwidth(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
+    """Every port for GPU traffic moves data at its rate, in both directions, with two partners."""
+    _require(node_name, rdma, reach)
+    for partner, slowest in rdma.slowest_rails(node_name).items():
+        yield Metric(SLOWEST_RAIL, slowest, "GB/s", f"with {partner}")
+    for location, rail in rdma.rails[node_name].items():
+        own = [it for it in rdma.measured(location) if node_name in it.members]
+        if not own or untried_pairs(own):
+            yield NotAvailable(f"{rail.part}: no other node of the step has an adapter at this place")
+            continue
+        values = [it.busbw for it in own if it.busbw is not None]
+        if values:
+            yield Metric("rdma_bandwidth", statistics.median(values), "GB/s", rail.device)
+        found, hard = rdma.found[location], rdma.bound.value if rdma.bound else None
+        if node_name in found.bad_nodes:
+            slow = len(values) == len(own) and hard is not None and max(values) < hard
+            evidence = [line for line in found.evidence if names_all(line, node_name)][:SHOWN]
+            why = meaning(*(it.problem for it in own))
+            yield Finding(
+                rail.part,
+                "; ".join(filter(None, (f"{found.why.get(node_name, 'slow')}: {'; '.join(evidence)}", why))),
+                "as fast as the same rail of its partners with others",
+                None if slow else Action.MONITOR,
+            )
+        elif not values:
+            yield NotAvailable(f"{rail.part}: {own[0].problem or 'no result'}: see rdma.links")
+        elif slower := all_slow(node_name, rdma.measured(location), hard):
+            yield replace(slower, part=rail.part)
+        elif any(node_name in it.candidates and it.reason.startswith(NO_BOUND) for it in found.unresolved):
+            yield NotAvailable(f"{rail.part}: nothing to compare with: {OTHERWISE}")
+
+
+def _require(node_name: str, rdma: RdmaResult, reach: Reach) -> None:
+    """Raise what keeps a node from being judged."""
+    if obstacle := reach.obstacle(node_name):
+        raise obstacle
+    if why := rdma.absent.get(node_name):
+        raise NotAvailable(why)
+    if len(rdma.rails) < 2:
+        raise NotAvailable(f"no other node runs perftest: {'; '.join(dict.fromkeys(rdma.absent.values()))}")
+
+
+def meaning(*problems: str) -> str:
+    """Return what the messages of perftest mean; '' for unknown ones."""
+    known = (text for words, text in _MEANING.items() if any(words in problem for problem in problems))
+    return next(known, "")
+
+
+@check(
+    "rdma.links",
+    cause="a cable, a switch port or a leaf switch: both ends are fast with other partners on the same rail",
+    hint="ibnetdiscover, iblinkinfo and perfquery for the link; the switch's log and port counters",
+    action=Action.MONITOR,
+)
+def links(results: Sequence[RdmaResult]) -> Judgement:
+    """Every pair of nodes, and every leaf switch, is as fast as the others on each rail."""
+    judged = [(result, location) for result in results for location in result.found]
+    if not judged:
+        raise NotApplicable("fewer than two nodes were measured together: see rdma.bandwidth")
+    rounds = max(result.found[location].rounds for result, location in judged)
+    yield Metric("rdma_rounds", rounds, "rounds")
+    for result, location in judged:
+        nodes = [node for node, rails in result.rails.items() if location in rails]
+        measured = result.measured(location)
+        problem = next((it.problem for it in measured if it.problem), "")
+        for one in link_findings(result.found[location], measured, nodes, OTHERWISE):
+            if isinstance(one, Finding):
+                known = one.measured if "GB/s" in one.measured else f"{one.measured}: {problem}"
+                text = "; ".join(filter(None, (known, meaning(known))))
+                yield replace(one, part=f"rail {location}: {one.part}", measured=text)
+            elif isinstance(one, NotAvailable):
+                yield one
+
+
+@check(
+    "rdma.latency",
+    cause="the adapter answers late: firmware, PCIe power saving (ASPM, C-states), or a path with more switches than the others have",
+    hint="compare firmware and PCIe settings with a sound node; ib_read_lat to two partners",
+    action=Action.MONITOR,
+)
+def latency(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
+    """The typical latency of a read over each rail, with the node's best partner, is that of the other nodes."""
+    _require(node_name, rdma, reach)
+    few = ""
+    for location, rail in rdma.rails[node_name].items():
+        known = rdma.latencies.get(location, {})
+        if node_name not in known:
+            yield NotAvailable(f"{rail.part}: no latency was measured: see rdma.bandwidth")
+            continue
+        usec, share = known[node_name]
+        yield Metric("rdma_read_latency", usec, "us", rail.device)
+        fleet = outliers({node: value for node, (_, value) in known.items()}, min_relative=LATE)
+        few = few or fleet.note
+        if node_name in fleet.high:
+            yield Finding(
+                rail.part,
+                f"{usec:.2f} us, {share - 1:.0%} above the median of such pairs",
+                f"within {LATE:.0%} of {usec / share:.2f} us",
+            )
+    if few:
+        yield NotApplicable(few)
+
+
+@check(
+    "rdma.together",
+    cause="the rails of this node or of its partner share a bottleneck: PCIe, memory bandwidth, or an oversubscribed leaf",
+    hint="compare the PCIe tree with a sound node (-m gpu, fabric); repeat with another partner",
+    action=Action.MONITOR,
+)
+def together(node_name: str, rdma: RdmaResult, reach: Reach) -> Judgement:
+    """All rails of the node at once move as much data as those of the other nodes."""
+    _require(node_name, rdma, reach)
+    if len(rdma.rails[node_name]) < 2:
+        raise NotApplicable("the node has one rail")
+    if node_name not in rdma.together:
+        raise NotAvailable(
+            "not measured: a rail or link of the node is bad: see rdma.bandwidth and rdma.links"
+        )
+    rate, partner = rdma.together[node_name]
+    yield Metric("rdma_all_rails", rate, "GB/s")
+    fleet = outliers({node: value for node, (value, _) in rdma.together.items()}, min_relative=LESS)
+    if node_name in fleet.low:
+        yield Finding(
+            f"all rails, with {partner}",
+            f"{rate:.4g} GB/s, {-fleet.low[node_name]:.0%} below the median",
+            f"within {LESS:.0%} of {fleet.median:.4g} GB/s",
+        )
+    elif fleet.note:
+        yield NotApplicable(fleet.note)
