@@ -19,9 +19,11 @@ BROWSER_PACKAGES := chromium
 SOFTWARE_PACKAGES := environment-modules
 # the shells and awks that nodes have; dash is there
 SHELL_PACKAGES := busybox gawk mawk
+# a fabric in user space with real tools
+IBFABRIC_PACKAGES := ibsim-utils opensm infiniband-diags
 HOROVOD_PACKAGES := cmake g++ libopenmpi-dev
 TEST_PACKAGES := $(CONTAINER_PACKAGES) $(MPI_PACKAGES) $(NODE_PACKAGES) $(ACCOUNTING_PACKAGES) $(MONITORING_PACKAGES) \
-	$(BROWSER_PACKAGES) $(SHELL_PACKAGES) $(HOROVOD_PACKAGES) $(KUBERNETES_PACKAGES) $(SOFTWARE_PACKAGES)
+	$(BROWSER_PACKAGES) $(SHELL_PACKAGES) $(HOROVOD_PACKAGES) $(IBFABRIC_PACKAGES) $(KUBERNETES_PACKAGES) $(SOFTWARE_PACKAGES)
 # The smallest build of torch that the tests have been run with; they need no GPU.
 TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4

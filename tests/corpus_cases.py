@@ -381,6 +381,17 @@ class Bench:
         found = self.fleet_facts(asked)
         return reduce({name: found[name] for name in self.nodes[self.current].peers.names if name in found})
 
+    def run_step(self, argv: tuple[str, ...], *, nodes: tuple[str, ...], **_: Any) -> Any:
+        """Run a command with one task on one node, as far as its tools are recorded."""
+        answer = self.answer(nodes[0], Probe("step", argv[-1], lambda answer: answer))
+        return SimpleNamespace(tasks=(SimpleNamespace(stdout=answer.out, stderr=answer.err),))
+
+    def need_slurm(self) -> Any:
+        """Slurm's client, as far as its commands are recorded."""
+        return SimpleNamespace(run=lambda *words: self.recorded(" ".join(words)))
+
+    record = SimpleNamespace()  # of an item, with the picture that it records
+
     def allocation_of(self, node: str) -> None:
         """No node of a recording is allocated: no step has run there."""
 

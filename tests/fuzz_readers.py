@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ibfabric_helpers
+
 import pytest_gpucluster
 from pytest_gpucluster.cluster.channel import protocol
 from pytest_gpucluster.cluster.channel.batch import Batch
@@ -47,6 +49,8 @@ from pytest_gpucluster.suites.container import facts as container
 from pytest_gpucluster.suites.controller import facts as controller
 from pytest_gpucluster.suites.controller import jobs as controller_jobs
 from pytest_gpucluster.suites.horovod import facts as horovod_build
+from pytest_gpucluster.suites.ibfabric import facts as ib_facts
+from pytest_gpucluster.suites.ibfabric import subnet as ib_subnet
 from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
 from pytest_gpucluster.suites.isolation.logins import read_login
 from pytest_gpucluster.suites.isolation.steps import read_terminal
@@ -203,6 +207,11 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"BOOT_IMAGE=/vmlinuz iommu=pt\ndmar0\n/sys/class/infiniband/mlx5_0/device/iommu_group/type:DMA-FQ\nend\n",
     ),
     "kit.fabric.facts.ACS": (b"acs 00:01.0 downstream ACSCtl: SrcValid+ ReqRedir+\nend 20 0\n",),
+    "suites.ibfabric.facts.NODE_PORTS": (
+        b"tools\n/sys/class/infiniband/mlx5_0/ports/1/link_layer:InfiniBand\n/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n"
+        b"/sys/class/infiniband/mlx5_0/ports/1/gids/0:fe80:0000:0000:0000:a088:c203:00d5:7349\n"
+        b"path mlx5_0 /sys/devices/pci0000:15/0000:15:01.0/0000:18:00.0\nend\n",
+    ),
     "suites.isolation.pam": (
         b"pam|sshd:@include common-account\npam|sshd:account required pam_slurm_adopt.so\npam|common-session:session optional "
         b"pam_systemd.so\nsshd|yes\nmodule|/lib64/security/pam_slurm_adopt.so\nusepam|usepam yes\nlogind|active\n",
@@ -465,6 +474,14 @@ OTHERS: dict[str, Reader] = {
             b"allocation failure: Invalid qos specification\n",)),
         Reader("suites.accounting.config.read_value", _both(lambda text: accounting_config.read_value("tres", text)), (
             b"gres/gpu=3,mem=100G", b"node=-1"), VALUE),
+        Reader("suites.ibfabric.subnet.read_ibnetdiscover", _both(ib_subnet.read_ibnetdiscover), (ibfabric_helpers.NETDISCOVER.encode(),)),
+        Reader("suites.ibfabric.subnet.read_iblinkinfo", _both(ib_subnet.read_iblinkinfo), (ibfabric_helpers.LINKINFO.encode(),)),
+        Reader("suites.ibfabric.facts.read_fabric", _both(lambda text: ib_facts.read_fabric("gpu01", text, text)), (ibfabric_helpers.SHOWN.encode(),)),
+        Reader("suites.ibfabric.facts.read_managers", _both(ib_facts.read_managers), (ibfabric_helpers.MASTER.encode(),)),
+        Reader("suites.ibfabric.facts.read_errors", _both(ib_facts.read_errors), (ibfabric_helpers.ERRORS.encode(),)),
+        Reader("suites.ibfabric.facts.read_firmware", _both(ib_facts.read_firmware), (ibfabric_helpers.DB_CSV.encode(),)),
+        Reader("suites.ibfabric.facts.read_bit_errors", _both(ib_facts.read_bit_errors), (ibfabric_helpers.NET_DUMP.encode(),)),
+        Reader("suites.ibfabric.facts.parse_node_ports", lambda data: ib_facts.parse_node_ports(Answer("gpu01", 0, data)), (b"tools\nend\n",)),
         Reader("suites.software.facts.read_steps", lambda data: software.read_steps(Answer("a", 0, data)), (
             *recorded("software/tcl-5.2.0.txt", "software/lmod-8.6.19.txt", "software/conda-26.7.txt"),)),
         Reader("suites.software.facts.read_packages", _both(software.read_packages), (
@@ -574,6 +591,7 @@ _PROBES = (
     *_OF_PROBES,
     "cluster.slurm.mpi_types",
     "suites.container.facts",
+    "suites.ibfabric.facts",
     "suites.monitoring.facts",
     "suites.horovod.facts",
 )

@@ -37,6 +37,7 @@ PROOFS = {
     "gpu": "count names uuids memory temperature",
     "isolation": "cpus devices tmp",
     "fabric": "hca_count link_layer port_state rate",
+    "ibfabric": "ports cables",
     "versions": "minimum",
     "rdma": "bandwidth",
     "nccl": "alone alone_bandwidth pairs whole",

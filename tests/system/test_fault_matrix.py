@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 SHOWN = sorted(
     name
     for name, fault in FAULTS.items()
-    if fault.change and not fault.harmless and not FOUND_BY[name][0].startswith(("nccl.", "burnin.", "rdma."))
+    if fault.change
+    and not fault.harmless
+    and not FOUND_BY[name][0].startswith(("nccl.", "burnin.", "rdma.", "ibfabric."))
 )
 HARMLESS = sorted(name for name, fault in FAULTS.items() if fault.harmless)
 ACTED = ("drained", "slurmd_dead", "wrong_gres")

@@ -413,3 +413,18 @@ def test_a_slow_leaf_switch_is_named_and_none_of_its_nodes(three_leaves: Sandbox
     assert found.keys() == {(FOUND_BY["slow_leaf"][0], ""), WHOLE}
     assert first_part(found["nccl.links", ""]) == "leaf switch leaf02"
     assert "the rounds of pairs name leaf switch leaf02" in reported(found[WHOLE])
+
+
+@pytest.mark.nightly
+def test_a_slow_leaf_and_a_bad_uplink_of_it_are_one_finding(three_leaves: Sandbox, tmp_path: Path) -> None:
+    members = [f"gpu{number}" for number in range(17, 33)]
+    leaf = tuple(Fault("slow_leaf", node, {"leaf": "gpu[17-32]"}) for node in members)
+    uplink = Fault("uplink_slow", "gpu17", {})
+    ibfabric = SUITE.replace("nccl", "ibfabric")
+    run = accept(three_leaves, tmp_path, ibfabric, faults=(*leaf, uplink), deadline=OF_48)
+    found = failures(run)
+    assert found.keys() == {("nccl.links", ""), ("ibfabric.switch_links", ""), WHOLE}
+    slow, bad = found["nccl.links", ""]["verdicts"][0], found["ibfabric.switch_links", ""]["verdicts"][0]
+    keys = ("check", "cause", "hint", "action")
+    assert [slow[key] for key in keys] == [bad[key] for key in keys]
+    assert bad["findings"][0]["part"] in slow["findings"][0]["measured"]

@@ -919,6 +919,65 @@ def _slow_leaf(node: SimulatedNode, options: Options) -> None:
     node.network.uplink = float(options["factor"])
 
 
+@_fault("the cables of two ports are swapped at the leaf switches", hca="mlx5_0", other="mlx5_1")
+def _cables_swapped(node: SimulatedNode, options: Options) -> None:
+    one, other = _hca(node, options), _hca(node, {"hca": options["other"]})
+    one.leaf, one.leaf_port, other.leaf, other.leaf_port = (
+        other.leaf,
+        other.leaf_port,
+        one.leaf,
+        one.leaf_port,
+    )
+
+
+@_fault("a node is cabled to the leaf switches of other nodes", leaf="leaf02")
+def _wrong_leaf(node: SimulatedNode, options: Options) -> None:
+    _require(node.hcas, "adapters", node)
+    for hca in node.hcas:
+        hca.leaf, hca.leaf_port = f"{options['leaf']}-{hca.leaf.rpartition('-')[2]}", hca.leaf_port + 16
+
+
+@_fault("both ends of a node's cable count symbol errors", hca="mlx5_1", per_second=200)
+def _cable_errors(node: SimulatedNode, options: Options) -> None:
+    _hca(node, options).errors_per_second = int(options["per_second"])
+
+
+@_fault("an adapter has the GUID of the node's first one", hca="mlx5_3")
+def _duplicate_guid(node: SimulatedNode, options: Options) -> None:
+    _hca(node, options).guid = node.hcas[0].guid
+
+
+def _uplink(node: SimulatedNode, options: Options, fault: str) -> None:
+    """Change an uplink of the leaf switch of the node's first adapter."""
+    _require(node.hcas, "adapters", node)
+    node.subnet.append(f"uplink {node.hcas[0].leaf} {options['uplink']} {fault}")
+
+
+@_fault("an uplink of the node's leaf switch is missing", uplink=3)
+def _uplink_missing(node: SimulatedNode, options: Options) -> None:
+    _uplink(node, options, "down")
+
+
+@_fault("an uplink of the node's leaf switch runs at a lower speed", uplink=3, speed="EDR")
+def _uplink_slow(node: SimulatedNode, options: Options) -> None:
+    _uplink(node, options, f"speed {options['speed']}")
+
+
+@_fault("an uplink of the node's leaf switch counts symbol errors", uplink=4, per_second=200)
+def _uplink_errors(node: SimulatedNode, options: Options) -> None:
+    _uplink(node, options, f"errors {options['per_second']}")
+
+
+@_fault("an uplink of the node's leaf switch has a smaller MTU", uplink=5, mtu=2048)
+def _uplink_mtu(node: SimulatedNode, options: Options) -> None:
+    _uplink(node, options, f"mtu {options['mtu']}")
+
+
+@_fault("a second subnet manager is master, on this node", hca="mlx5_0")
+def _second_manager(node: SimulatedNode, options: Options) -> None:
+    node.subnet.append(f"manager {_hca(node, options).guid.replace(':', '')}")
+
+
 @_fault("slow only with more than two nodes: no pair shows it", factor=0.5)
 def _slow_crowd(node: SimulatedNode, options: Options) -> None:
     node.network.crowd = float(options["factor"])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from slurm_sandbox.models import NodeModel
 
 GIB_KB = 2**20  # kB in one GiB
+NODES_PER_LEAF = 16  # of a leaf in Slurm's topology; each of their rails has a leaf switch of its own
 # Rates of the storage ports of a DGX
 _STORAGE = ("100 Gb/sec (4X EDR)", "40 Gb/sec (4X QDR)")
 
@@ -69,6 +70,9 @@ class SimulatedHca:
     speed: float = 1.0  # factor on its bandwidth in perftest
     latency: float = 1.0  # factor
     gids: int = 8  # entries of its GID table
+    leaf: str = ""  # the switch at the other end of its cable, and the port there
+    leaf_port: int = 0
+    errors_per_second: int = 0  # symbol errors that are counted from now on
 
 
 @dataclass
@@ -208,6 +212,9 @@ class SimulatedNode:
     systemd: bool = True
     nccl_conf: list[str] = field(default_factory=list)  # lines of /etc/nccl.conf
     variables: dict[str, str] = field(default_factory=dict)  # of the tasks
+    subnet: list[str] = field(
+        default_factory=list
+    )  # faults of its leaf switches, and a second subnet manager
     network: CollectiveFaults = field(default_factory=CollectiveFaults)
     burn: BurninFaults = field(default_factory=BurninFaults)
 
@@ -331,6 +338,8 @@ def _hcas(node: str, number: int, gpus: list[SimulatedGpu], spec: NodeModel) -> 
             lid=1 + number * len(groups) + index,
             counters=dict.fromkeys(_COUNTERS, 0) | (_BRING_UP if spec.noise else {}),
             path=_adapter_path(spec, near, index),
+            leaf=f"leaf{number // NODES_PER_LEAF + 1:02}-{index + 1}",
+            leaf_port=number % NODES_PER_LEAF + 1,
         )
         if not near:
             _for_storage(hca, index - len(groups) + spec.storage)

@@ -6,6 +6,7 @@ A healthy node without a name is written once, as the base; each node's folder c
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import stat
@@ -51,6 +52,7 @@ _HOST_TOOLS = (
 # all_reduce_perf under other names
 _NCCL_TESTS = ("all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "broadcast_perf", "sendrecv_perf")
 _PERFTEST = ("ib_send_bw", "ib_read_lat")
+_SUBNET_TOOLS = ("iblinkinfo", "ibqueryerrors", "sminfo", "saquery")
 # the option in a script's first line that passes all further options to the script (mawk(1), gawk(1))
 _AWK_SCRIPT = {"mawk": "-We", "gawk": "-E"}
 # the time of an answer: without a further process if awk has strftime
@@ -73,9 +75,13 @@ def write_simulated_tools(layout: Layout) -> None:
         (layout.simbin / name).symlink_to("all_reduce_perf")
     for name in _PERFTEST:
         (layout.simbin / name).symlink_to("ib_write_bw")
+    for name in _SUBNET_TOOLS:
+        (layout.simbin / name).symlink_to("ibnetdiscover")
     for source, target in (
         ("nvidia-smi-q.txt", "nvidia-smi-q"),
         ("nvidia-smi-q-x.txt", "nvidia-smi-q-x"),
+        ("subnet.awk", "subnet.awk"),
+        ("portinfo.txt", "portinfo"),
     ):
         shutil.copyfile(models.DATA / source, base / target)
     shutil.copyfile(collectives.__file__, base / "collectives.py")
@@ -206,6 +212,7 @@ def files(node: SimulatedNode) -> dict[str, str]:
         **_gpu_files(node),
         **_network_files(node),
         **_system_files(node),
+        **({"subnet": _subnet(node)} if node.hcas else {}),
         **{f"root{path}": text for path, text in _overlay(node).items()},
         **({"clock.offset": f"{node.clock_offset:.0f}\n"} if node.clock_offset else {}),
         **(
@@ -461,6 +468,25 @@ def _ibv_devinfo(hca: SimulatedHca) -> str:
 _LINK = ".target"  # what the simulated readlink prints of a folder
 
 
+def _subnet(node: SimulatedNode) -> str:
+    """Return the node's part of the InfiniBand subnet, as data/subnet.awk reads it."""
+    rows = [f"since {time.time():.0f}"]
+    for hca in node.hcas:
+        if hca.link_layer != "InfiniBand" or not hca.near:
+            continue
+        rate = re.search(r"\((\d+)X (\w+)\)", hca.rate)
+        up = hca.state.endswith("ACTIVE") and hca.phys_state.endswith("LinkUp")
+        words = (node.name, hca.name, hca.guid.replace(":", ""), hca.lid, hca.leaf, hca.leaf_port)
+        words += ("Active" if up else "Down", *(rate.groups() if rate else (4, "NDR")), hca.mtu)
+        counts = (
+            hca.counters.get("symbol_error", 0),
+            hca.errors_per_second,
+            hca.counters.get("link_downed", 0),
+        )
+        rows.append(" ".join(map(str, ("hca", *words, *counts))))
+    return _lines([*rows, *node.subnet])
+
+
 def _hca_files(node: SimulatedNode) -> dict[str, str]:
     contents: dict[str, str] = {}
     for hca in node.hcas:
@@ -480,6 +506,7 @@ def _hca_files(node: SimulatedNode) -> dict[str, str]:
             f"{port}/phys_state": hca.phys_state,
             f"{port}/rate": hca.rate,
             f"{port}/link_layer": hca.link_layer,
+            f"{port}/gids/0": f"fe80:0000:0000:0000:{hca.guid}",
             f"{port}/lid": f"0x{hca.lid:x}",
             f"/sys/class/net/{hca.interface}/mtu": str(_ip_mtu(hca)),
             f"/sys/class/net/{hca.interface}/operstate": "up" if hca.state.endswith("ACTIVE") else "down",

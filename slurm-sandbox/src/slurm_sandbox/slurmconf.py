@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slurm_sandbox import hostlist
+from slurm_sandbox.hardware import NODES_PER_LEAF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from slurm_sandbox.layout import Layout
 
-NODES_PER_LEAF = 16
 HEALTH_CHECK_INTERVAL = 43_200  # seconds: at the start of slurmd, and hardly ever again
 CONTROLLER_PORT, NODE_PORT, DBD_PORT = 6817, 6818, 6819  # Slurm's own defaults
 BACKUP_HOST, BACKUP_ADDRESS = "sandbox-backup", "127.0.0.2"

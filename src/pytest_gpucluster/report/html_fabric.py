@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpucluster.report.run_model import FailureGroup, Run
 
-CHECK = "nccl.links"
+CHECKS = ("nccl.links", "ibfabric.")  # a bad uplink explains a slow leaf: both are one finding
 MAX_LINKS = 40
 MAX_LEAVES = 12
 MAX_NODES = 50  # of a leaf that are drawn; the ends of links first
@@ -45,7 +45,7 @@ def fabric(run: Run, anchors: Mapping[int, str]) -> dict[str, Any] | None:
     """Return picture and rows (number, kind, where, measured, anchor) of what is slow between nodes; None if nothing is."""
     bad = _Bad()
     for group in run.groups.values():
-        if group.check == CHECK:
+        if group.check.startswith(CHECKS):
             for row in _read(bad, group):
                 bad.rows.append({**row, "anchor": anchors[id(group)]})
     if not bad.rows:

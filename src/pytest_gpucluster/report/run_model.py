@@ -152,6 +152,9 @@ class Run:
     )  # collective -> node -> size -> GB/s
     bounds: dict[tuple[str, str], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     cells: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    fabric: dict[str, Any] = field(
+        default_factory=dict
+    )  # switches and links, as the suite ibfabric found them
     unjudged: dict[str, dict[str, dict[str, set[str]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
     )  # outcome -> why -> check -> nodes
@@ -397,6 +400,7 @@ def _figures(run: Run, event: dict[str, Any], node: str) -> None:
         )
     for put in as_dicts(event.get("cells")):
         run.cells[one_line(put.get("title"))].append(put)
+    run.fabric = as_dict(event.get("fabric")) or run.fabric
 
 
 # --- failures
@@ -412,6 +416,7 @@ def failure_key(result: Result) -> tuple[str, ...]:
     if first is None:
         return outcome, check, "", _NUMBERS.sub("#", one_line(result.message)), ""
     like = _NUMBERS_OF_CAUSE.sub("#", one_line(first.cause))
+    check = first.check or check  # of the finding that explains this one
     return outcome, check, first.action.value, like, one_line(first.hint)
 
 
@@ -426,7 +431,8 @@ def _red(run: Run, result: Result, event: dict[str, Any], node: str) -> None:
     if group is None:
         outcome, check, action, _, hint = key
         cause = one_line(verdicts[0].cause) if verdicts else ""
-        group = run.groups[key] = FailureGroup(outcome, check, one_line(result.suite), action, cause, hint)
+        suite = one_line(result.suite) if check == one_line(result.check) else check.partition(".")[0]
+        group = run.groups[key] = FailureGroup(outcome, check, suite, action, cause, hint)
         group.example = _example(event, node)
     group.nodes[node] = None
     group.logs |= dict.fromkeys(_logs(event))

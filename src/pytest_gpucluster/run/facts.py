@@ -176,6 +176,10 @@ class MadeFacts:
             raise found.error.with_traceback(found.traceback)
         return found.value
 
+    def known(self, fact: Fact) -> Any:
+        """Return what a fact is, if it was made; else None."""
+        return self._made[fact].value if fact in self._made else None
+
     def end(self) -> None:
         """Let go of the facts of the run; those that clean up do, the last one first. Raise the first error."""
         made, self._made = list(self._made.values()), {}

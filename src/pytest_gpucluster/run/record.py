@@ -29,6 +29,7 @@ class Record:
     commands: list[str] = field(default_factory=list)
     curves: list[dict[str, Any]] = field(default_factory=list)
     cells: list[dict[str, Any]] = field(default_factory=list)
+    fabric: dict[str, Any] = field(default_factory=dict)  # switches and links, for the picture of report.html
     logs: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     ended: str = ""  # NotJudged.outcome, where nothing could be judged
@@ -51,6 +52,7 @@ class Record:
             "curves": clean_all(self.curves) if self.curves else [],
             "cells": clean_all(self.cells) if self.cells else [],
             "logs": clean_all(self.logs) if self.logs else [],
+            **({"fabric": clean_all(self.fabric)} if self.fabric else {}),
             **({"versions": clean_all(self.versions)} if self.versions else {}),
             **({"ended": self.ended} if self.ended else {}),
             **({"contradicted": self.contradicted} if self.contradicted else {}),

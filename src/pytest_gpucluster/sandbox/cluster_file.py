@@ -76,6 +76,7 @@ def text(conf: Path, sandbox: Description) -> str:
             if healthy and healthy.gpus
             else {}
         ),
+        **({"ibfabric": {}} if healthy and any(hca.near for hca in healthy.hcas) else {}),
         **(_container(sandbox.image) if sandbox.image else {}),
         **(_isolation(sandbox.isolation) if sandbox.isolation else {}),
     }

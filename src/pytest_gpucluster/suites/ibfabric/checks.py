@@ -1,0 +1,295 @@
+"""Checks of the subnet as a whole. A finding here is one of the cluster: it takes no node out of service."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.majority import decides, differs, less, norm, owners
+from pytest_gpucluster.core.metric_direction import NEITHER
+from pytest_gpucluster.core.text import listed, some
+from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, USUAL
+from pytest_gpucluster.suites.ibfabric.judge import ACTIVE, Owned, errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pytest_gpucluster.core.check import Judgement
+    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
+    from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePorts
+    from pytest_gpucluster.suites.ibfabric.subnet import Link
+
+MASTER = "SMINFO_MASTER"
+ALIVE = (MASTER, "SMINFO_STANDBY", "SMINFO_DISCOVER")  # sminfo(8)
+
+
+@check(
+    "ibfabric.subnet_manager",
+    cause="no opensm runs, or two run as master: they differ in their sm_key, or a switch and a host both have one",
+    hint="sminfo; saquery -s; systemctl status opensm on the hosts; let one be the master and stop the other, or give both the "
+    "same sm_key and other priorities",
+    action=Action.CONFIGURE,
+)
+def subnet_manager(fabric: FabricFacts) -> Judgement:
+    """One subnet manager is the master; others stand by."""
+    if not fabric.managers and "managers" in fabric.missing:
+        yield Finding("subnet manager", fabric.missing["managers"], "one master")
+        return
+    names = {link.a.guid: link.a.label for link in fabric.subnet.links}
+    masters = [it for it in fabric.managers if it.state == MASTER]
+    yield Metric("subnet_managers", sum(it.state in ALIVE for it in fabric.managers), "managers")
+    if len(masters) != 1:
+        shown = some(f"{names.get(it.guid, it.guid)} (LID {it.lid})" for it in masters)
+        yield Finding("subnet manager", f"{len(masters)} masters: {shown}", "one master, others standby")
+
+
+@check(
+    "ibfabric.size",
+    cause="a switch is off or not cabled, or links between switches are down",
+    hint="ibnetdiscover; iblinkinfo -d shows the ports that are down; correct `ibfabric.switches` and `ibfabric.links` after a change",
+    action=Action.CONFIGURE,
+    setting="ibfabric.switches and ibfabric.links",
+)
+def size(fabric: FabricFacts, config: IbFabricConfig) -> Judgement:
+    """The subnet has the stated numbers of switches and links."""
+    found = {"switches": len(fabric.subnet.switches), "links": len(fabric.subnet.links)}
+    yield Metric("hcas", len(fabric.subnet.hcas), "HCAs", better=NEITHER)
+    for what, number in found.items():
+        yield Metric(what, number, what, better=NEITHER)
+        stated = getattr(config, what)
+        if stated is not None and number != stated:
+            yield Finding(what, f"{number}", f"{stated} (`ibfabric.{what}`)")
+    if config.switches is None and config.links is None:
+        raise NotApplicable(
+            f"no number is stated; the subnet has {found['switches']} switches and {found['links']} links "
+            "(`ibfabric: {switches: N, links: N}`)"
+        )
+
+
+@check(
+    "ibfabric.switch_links",
+    cause="the cable between both switches, or its transceivers",
+    hint="iblinkinfo; mlxlink -m for the module, at the LID of the switch; reseat or replace the cable",
+    action=Action.CONFIGURE,
+)
+def switch_links(drawn: FabricFacts, links: Owned) -> Judgement:
+    """Each link between switches is active and as wide and fast as most of them; cables of other hosts are warnings."""
+    fabric = drawn
+    between = [link for link in fabric.subnet.links if link.between_switches]
+    yield Metric("switch_links", len(between), "links", better=NEITHER)
+    yield from (finding for _, finding in slow_links(between))
+    yield from _below_support(between)
+    for _, it in slow_links(_others(fabric, links)):
+        yield Advisory(it.part, it.measured, it.expected)
+    for port in fabric.ports:
+        if not port.answered:
+            part = f"{port.description} port {port.number}"
+            yield Advisory(
+                part, "the link is up, and no device answers", "a device, or a GUID that no other has"
+            )
+
+
+def _others(fabric: FabricFacts, links: Owned) -> list[Link]:
+    """Return the cables of hosts that are not under test."""
+    known, hosts = links.guids, {device.guid for device in fabric.subnet.hcas}
+    return [it for it in fabric.subnet.links if it.a.node_guid in hosts and it.a.guid not in known]
+
+
+def slow_links(links: Iterable[Link]) -> Iterator[tuple[Link, Finding]]:
+    """Yield the links that are not active, or slower than two thirds of these links."""
+    known = list(links)
+    usual = norm(((link.label, link.gbps) for link in known if link.gbps), "links")
+    for link in known:
+        if link.state not in (ACTIVE, ""):
+            yield link, Finding(link.label, link.state, ACTIVE)
+        elif usual.value and link.gbps and link.gbps < usual.value:
+            more = f"; both ends support {link.could_be}" if link.could_be else ""
+            yield link, Finding(link.label, link.rate + more, f"{usual.value:g} Gb/s, {usual.most}")
+
+
+def _below_support(links: Iterable[Link]) -> Iterator[Advisory]:
+    """Yield a warning where most links are slower than both of their ends support: a cable, or a setting, of all of them."""
+    could_be = [link.could_be for link in links if link.state in (ACTIVE, "")]
+    slower = [text for text in could_be if text]
+    if decides(len(slower), len(could_be)):
+        yield Advisory(
+            f"{len(slower)} of {len(could_be)} links", "slower than both of their ends support", slower[0]
+        )
+
+
+@check(
+    "ibfabric.switch_errors",
+    cause="the cable between both switches, or its transceivers",
+    hint="ibqueryerrors; mlxlink -c at the LID of the switch; clean or replace the cable, then clear the counters (ibqueryerrors -k)",
+    action=Action.CONFIGURE,
+)
+def switch_errors(fabric: FabricFacts, links: Owned) -> Judgement:
+    """No error counter of a link between switches rises faster than that of a healthy link."""
+    seconds = fabric.seconds
+    yield Metric("counted", seconds, "s", detail=True, better=NEITHER)
+    for link in fabric.subnet.links:
+        if link.between_switches:
+            yield from errors(fabric, link)
+    for link in _others(fabric, links):
+        yield from (Advisory(it.part, it.measured, it.expected) for it in errors(fabric, link))
+    yield from _old_errors(fabric)
+
+
+def _old_errors(fabric: FabricFacts) -> Iterator[Advisory]:
+    """Yield the ports whose counters are high and do not rise: when the errors came is not known."""
+    names = {(end.guid, end.number): end.label for link in fabric.subnet.links for end in link.ends}
+    for key, counters in fabric.after.counters.items() if fabric.after else ():
+        risen = fabric.rises(key)
+        for counter, value in counters.items():
+            if value > USUAL[counter] and counter not in risen and counter not in CAUSED_ELSEWHERE:
+                part = f"{counter} at {names.get(key, key[0])}"
+                yield Advisory(part, f"{value} since the counter was cleared", f"<= {USUAL[counter]}")
+
+
+@check(
+    "ibfabric.unique",
+    cause="two devices have one GUID (a cloned or badly flashed adapter), or two ports one LID: two subnet managers, or a stale "
+    "guid2lid of opensm",
+    hint="ibstat on the nodes; mlxfwmanager --query; flint q of the adapter; opensm's log (ERR 0D01); opensm -r assigns new LIDs",
+    action=Action.CONFIGURE,
+)
+def unique(fabric: FabricFacts, all_ports: Mapping[str, NodePorts]) -> Judgement:
+    """No two ports have the same GUID, and no two the same LID."""
+    guids = {node: [port.guid for port in it.ports if port.guid] for node, it in all_ports.items()}
+    for guid, nodes in owners(guids).items():
+        if len(nodes) > 1 and guid.strip("0"):
+            where = listed(dict.fromkeys(nodes))
+            yield Finding(f"GUID {guid}", f"{len(nodes)} ports of {where} have it", "one port")
+    ends = Counter(end.key for link in fabric.subnet.links for end in link.ends)
+    for end in (end for link in fabric.subnet.links for end in link.ends):
+        if ends[end.key] > 1:
+            yield Finding(f"GUID {end.guid}", f"{end.label} is at {ends[end.key]} cables", "one cable")
+    by_lid: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    for port in fabric.ports:
+        if port.lid and port.state == ACTIVE:
+            by_lid[port.lid][port.guid] = port.description
+    for lid, holders in by_lid.items():
+        if len(holders) > 1:
+            yield Finding(f"LID {lid}", f"{some(holders.values())} have it", "one port")
+
+
+@check(
+    "ibfabric.mtu",
+    cause="a port of a switch was given a smaller MTU",
+    hint="saquery PIR; smpquery portinfo of the port (NeighborMTU, MtuCap); the MTU of partitions.conf of opensm",
+    action=Action.CONFIGURE,
+)
+def mtu(fabric: FabricFacts) -> Judgement:
+    """All links between switches have the MTU that most of them have; fabric.mtu judges the ports of nodes."""
+    fabric.need("ports")
+    between = [link for link in fabric.subnet.links if link.between_switches]
+    found = {
+        link: min(one.mtu for one in known)
+        for link in between
+        if (known := [it for end in link.ends if (it := fabric.records.get((end.lid, end.number)))])
+    }
+    usual = norm(((link.label, value) for link, value in found.items()), "links")
+    if usual.clear:
+        for link, value in found.items():
+            yield from usual.judge(link.label, value, worse=less)
+    if len(found) < len(between):
+        yield NotAvailable(
+            f"saquery PIR shows the MTU of {len(found)} of {len(between)} links between switches"
+        )
+
+
+@check(
+    "ibfabric.balance",
+    cause="an uplink of this leaf is down or not cabled: its nodes share what is left",
+    hint="iblinkinfo of the leaf shows its ports that are down; compare them with those of another leaf",
+    action=Action.CONFIGURE,
+)
+def balance(fabric: FabricFacts, links: Owned) -> Judgement:
+    """Each leaf of the nodes has as many uplinks as most of these leaves; one whose uplinks are even may be built so: a warning."""
+    uplinks = uplinks_of_leaves(fabric, links)
+    if len(uplinks) < 2:
+        raise NotApplicable("the nodes are on one leaf switch")
+    names = {device.guid: device.node for device in fabric.subnet.switches}
+    usual: Norm[int] = norm(((leaf, to.total()) for leaf, to in uplinks.items()), "leaves")
+    yield Metric("uplinks_of_a_leaf", usual.votes[0][0], "links", better=NEITHER)
+    if not usual.clear:
+        raise NotApplicable("no two thirds of the leaves have the same number of uplinks")
+    for leaf, to in uplinks.items():
+        if to.total() >= usual.votes[0][0]:
+            continue
+        most = max(to.values(), default=0)
+        fewer = [f"{count} to {names.get(switch, switch)}" for switch, count in to.items() if count < most]
+        uneven = f" ({some(fewer, 4)}, else {most})" if fewer else ", as many to each switch"
+        yield (Finding if fewer else Advisory)(
+            f"leaf {names.get(leaf, leaf)}",
+            f"{to.total()} uplinks{uneven}",
+            f"{usual.votes[0][0]}, {usual.most}",
+        )
+
+
+def uplinks_of_leaves(fabric: FabricFacts, links: Owned) -> dict[str, Counter[str]]:
+    """Return {leaf of a node under test: {switch above: active links}}, with 0 for one that most leaves are connected to."""
+    above: dict[str, Counter[str]] = {
+        it.link.z.node_guid: Counter() for of_node in links.of.values() for it in of_node
+    }
+    for link in fabric.subnet.links:
+        if link.between_switches and link.state in (ACTIVE, ""):
+            for one, other in (link.ends, link.ends[::-1]):
+                if one.node_guid in above and other.node_guid not in above:
+                    above[one.node_guid][other.node_guid] += 1
+    reached = Counter(switch for to in above.values() for switch in to)
+    for switch, leaves in sorted(reached.items()):
+        if decides(leaves, len(above)):
+            for to in above.values():
+                to.setdefault(switch, 0)
+    return above
+
+
+@check(
+    "ibfabric.routing",
+    cause="opensm could not use the engine that was configured, and fell back to another: the fabric does not have the shape that "
+    "it needs",
+    hint="grep -i -e 'tables configured' -e ftree /var/log/opensm.log; root_guid_file and routing_engine of opensm.conf",
+    action=Action.CONFIGURE,
+    setting="ibfabric.routing",
+)
+def routing(fabric: FabricFacts, config: IbFabricConfig) -> Judgement:
+    """The routes were made by the engine that is stated, else by the one that opensm.conf names."""
+    wanted = config.routing or fabric.configured
+    if not fabric.engine:
+        text = f"opensm's log is not on {fabric.host}"
+        raise NotAvailable(text) if config.routing else NotApplicable(text)
+    if not wanted:
+        raise NotApplicable(f"no engine is stated; the routes are of {fabric.engine}")
+    if fabric.engine.lower() != wanted.lower():
+        yield Finding("routing engine", fabric.engine, wanted)
+
+
+@check(
+    "ibfabric.switch_firmware",
+    cause="a switch was left out of an update, or replaced",
+    hint="flint q at the LID of the switch; update the switch (UFM, or mlxfwmanager)",
+    action=Action.CONFIGURE,
+)
+def switch_firmware(fabric: FabricFacts) -> Judgement:
+    """Switches of one board (PSID) have the firmware that most of them have."""
+    known = {
+        device: fabric.firmware[device.guid]
+        for device in fabric.subnet.switches
+        if device.guid in fabric.firmware
+    }
+    if not known:
+        raise NotApplicable(
+            f"{fabric.host} has no output of ibdiagnet of the last day in /var/tmp/ibdiagnet2 (`ibdiagnet --get_phy_info`)"
+        )
+    for board in sorted({board for board, _ in known.values()}):
+        usual = norm(
+            ((device.node, version) for device, (its, version) in known.items() if its == board),
+            f"switches of board {board}",
+        )
+        for device, (its, version) in known.items():
+            if its == board:
+                yield from usual.judge(f"switch {device.node}", version, worse=differs)

@@ -1,0 +1,83 @@
+"""What both the items of nodes and those of the cluster judge a link by: its rate, its errors. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Advisory, Finding
+from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, allowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePort, NodePorts
+    from pytest_gpucluster.suites.ibfabric.subnet import Link, Port
+
+ACTIVE = "Active"
+# The bit error ratio that volume 2 of IBTA allows for a link; ibdiagnet states those after correction, which are lower
+MOST_BIT_ERRORS = 1e-12
+
+
+@dataclass(frozen=True)
+class NodeLink:
+    """A link of a node. port: by sysfs; found: the same port in the subnet."""
+
+    port: NodePort
+    found: Port
+    link: Link
+
+
+@dataclass(frozen=True)
+class Owned:
+    """The links of the nodes under test. of: {node: its links}; guids: of the ports of all of them."""
+
+    of: Mapping[str, tuple[NodeLink, ...]]
+
+    @property
+    def guids(self) -> frozenset[str]:
+        """GUIDs of the ports at the nodes' ends."""
+        return frozenset(it.found.guid for links in self.of.values() for it in links)
+
+
+def owned(facts: FabricFacts, ports: Mapping[str, NodePorts]) -> Owned:
+    """Return which links are those of which node, by the GUIDs of its ports; of two ports with one GUID the first has it."""
+    known = facts.subnet.by_port_guid
+    of: dict[str, tuple[NodeLink, ...]] = {}
+    for node, of_node in ports.items():
+        by_guid = {port.guid: port for port in reversed(of_node.ports) if port.guid in known}
+        of[node] = tuple(NodeLink(port, *known[guid]) for guid, port in reversed(by_guid.items()))
+    return Owned(of)
+
+
+def usual_rates(links: Owned) -> dict[str, Norm[float]]:
+    """Return {place of a port: norm of the rate of its link in Gb/s on the nodes that have it}."""
+    votes: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+    for node, of_node in links.of.items():
+        for it in of_node:
+            if it.link.gbps:
+                votes[it.port.place].append((node, it.link.gbps))
+    return {place: norm(pairs) for place, pairs in votes.items()}
+
+
+def errors(facts: FabricFacts, link: Link) -> Iterator[Finding | Advisory]:
+    """Yield what the counters of both ends, and ibdiagnet's bit error ratios, show of a link."""
+    seconds = facts.seconds
+    for end in link.ends:
+        key, rises = (end.guid, end.number), facts.rises((end.guid, end.number))
+        for counter, rise in rises.items():
+            most = allowed(counter, (link.gbps or 0) / 8, seconds)
+            if rise > most:
+                kind = Advisory if counter in CAUSED_ELSEWHERE else Finding
+                yield kind(
+                    f"{link.label}: {counter} at {end.label}", f"+{rise} in {seconds:.0f} s", f"<= {most:.0f}"
+                )
+        bits = facts.bit_errors.get(key)
+        if bits and bits.errors and max(bits.effective, bits.symbol) > MOST_BIT_ERRORS:
+            yield Finding(
+                f"{link.label}: bit errors at {end.label}",
+                f"{max(bits.effective, bits.symbol):.1e} after {bits.fec or 'no'} correction, {bits.errors} symbol errors",
+                f"<= {MOST_BIT_ERRORS:.0e} (ibdiagnet)",
+            )

@@ -1,0 +1,66 @@
+"""The picture of the InfiniBand subnet in the report: no script, no state by colour alone, nothing of a log breaks it."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+from report.test_html import page_of
+from report_helpers import a_run, passing
+
+from pytest_gpucluster.report.html_subnet import MOST_SWITCHES, subnet
+
+FABRIC = {
+    "switches": [["leaf01", 0, 16, ""], ["leaf<02>", 0, 16, "7 uplinks"], ["spine01", 1, 0, ""]],
+    "links": [[0, 2, 2, ""], [1, 2, 1, "leaf<02> port 33 - spine01 port 3: 4x EDR"]],
+}
+
+
+def events(fabric: Any) -> list[dict[str, Any]]:
+    return a_run([{**passing("gpu01"), "fabric": fabric}, passing("gpu02")], nodes=["gpu01", "gpu02"])
+
+
+def test_leaves_stand_below_and_what_is_wrong_is_marked_and_told() -> None:
+    picture = subnet(FABRIC)
+    ET.fromstring(picture)
+    at = {
+        name: int(y) for y, name in re.findall(r'y="(\d+)" width="14" height="14"><title>([\w&;]+)', picture)
+    }
+    assert at["leaf01"] == at["leaf&lt;02&gt;"] > at["spine01"]
+    assert re.findall(r'class="link"[^>]*><title>([^<]*)', picture) == [
+        "leaf&lt;02&gt; - spine01, 1 links: leaf&lt;02&gt; port 33 - spine01 port 3: 4x EDR"
+    ]
+    assert re.findall(r'class="part bad"[^>]*><title>([^<]*)', picture) == [
+        "leaf&lt;02&gt;, 16 HCAs: 7 uplinks"
+    ]
+    assert "3 switches, 1 of 2 connections with a finding" in picture
+
+
+def test_the_page_has_the_picture_of_the_run_and_none_without_the_suite() -> None:
+    page = page_of(events(FABRIC))
+    titles = [given.get("aria-label", "") for tag, given in page.elements if tag == "svg"]
+    assert any(title.startswith("InfiniBand subnet: 3 switches") for title in titles)
+    assert "InfiniBand subnet" not in page_of(events({})).text
+
+
+@pytest.mark.parametrize(
+    "fabric",
+    [
+        {"switches": "many"},
+        {"switches": [[]], "links": [[]]},
+        {"switches": [["a", 1e308, None, 7]], "links": [[[], {}, "x"], [0, 9, 1, ""], None]},
+        {"switches": [["a", -3, -1, ""]], "links": [[0, 0, 1, "loop"]]},
+    ],
+)
+def test_what_a_log_should_not_hold_is_left_out(fabric: Any) -> None:
+    picture = subnet(fabric)
+    if picture:
+        ET.fromstring(picture)
+
+
+def test_a_level_with_many_switches_has_no_names_but_those_of_bad_ones() -> None:
+    switches = [[f"leaf{n:03}", 0, 4, "bad" * (n == 3)] for n in range(MOST_SWITCHES + 9)]
+    picture = subnet({"switches": switches})
+    assert (picture.count("<rect"), picture.count("<text")) == (MOST_SWITCHES, 1)

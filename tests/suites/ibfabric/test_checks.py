@@ -1,0 +1,240 @@
+"""Checks of the subnet as a whole, on made-up fabrics and on fabrics that were considered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from counter_examples import (
+    CONFIGURE,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    WARNING,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
+from ibfabric_helpers import Topology, fat_tree, rail_optimised
+
+from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.suites.ibfabric import checks
+from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
+from pytest_gpucluster.suites.ibfabric.facts import BitErrors, FabricFacts, Manager, PortRecord, Readings
+from pytest_gpucluster.suites.ibfabric.judge import Owned, owned
+from pytest_gpucluster.suites.ibfabric.subnet import PortState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NOBODY = Owned({})
+MASTER, STANDBY = "SMINFO_MASTER", "SMINFO_STANDBY"
+OPENSM = "opensm(8)"
+
+
+def small() -> Topology:
+    return rail_optimised(nodes=4, hcas=4)
+
+
+def managers(*states: str) -> FabricFacts:
+    found = tuple(Manager(number, f"{number:016x}", state) for number, state in enumerate(states))
+    return replace(small().facts(), managers=found)
+
+
+def rates(*, slow: int, speed: str = "4xEDR", of: Topology | None = None) -> FabricFacts:
+    """Return a fabric of which the first uplinks have another rate."""
+    topology = of or small()
+    ends = [end for end in topology.peers if end[0].startswith("leaf") and end[1] > 32]
+    for end in ends[:slow]:
+        topology.slow(end, speed)
+    return topology.facts()
+
+
+def states(facts: FabricFacts, state: str = "Active", could_be: str = "") -> FabricFacts:
+    """Return a fabric with this state of its first link between switches, and what all could be."""
+    links = list(facts.subnet.links)
+    first = next(number for number, link in enumerate(links) if link.between_switches)
+    links[first] = replace(links[first], state=state)
+    links = [replace(link, could_be=could_be) for link in links]
+    return replace(facts, subnet=replace(facts.subnet, links=tuple(links)))
+
+
+def counted(
+    rise: int, counter: str = "symbol_error", *, before: int = 0, seconds: float = 5.0
+) -> FabricFacts:
+    """Return a fabric of which an uplink of leaf01 has counted."""
+    topology = small()
+    key = topology.guid("leaf01"), 33
+    readings = Readings(0.0, {key: {counter: before}}), Readings(seconds, {key: {counter: before + rise}})
+    return replace(topology.facts(), before=readings[0], after=readings[1])
+
+
+def bits(symbol: float, errors: int) -> FabricFacts:
+    found = counted(0)
+    return replace(found, bit_errors={(small().guid("leaf01"), 33): BitErrors("STD-RS", 0.0, symbol, errors)})
+
+
+def lids(*pairs: tuple[str, int]) -> FabricFacts:
+    ports = tuple(PortState(guid, 1, f"gpu{guid}", lid, "Active", "LinkUp") for guid, lid in pairs)
+    return replace(small().facts(), ports=ports)
+
+
+def mtus(first: int, others: int = 4096, *, unknown: int = 0) -> FabricFacts:
+    found = small().facts()
+    links = [link for link in found.subnet.links if link.between_switches]
+    numbered = [
+        replace(link, a=replace(link.a, lid=at), z=replace(link.z, lid=at))
+        for at, link in enumerate(links, 1)
+    ]
+    records = {(link.a.lid, link.a.number): PortRecord(others, 4096, 1) for link in numbered[unknown:]}
+    records[numbered[-1].a.lid, numbered[-1].a.number] = PortRecord(first, 4096, 1)
+    return replace(found, subnet=replace(found.subnet, links=tuple(numbered)), records=records)
+
+
+def without(*ends: tuple[str, int]) -> Topology:
+    topology = small()
+    for end in ends:
+        topology.cut(end)
+    return topology
+
+
+def balance_of(topology: Topology) -> Verdict:
+    facts = topology.facts()
+    tested = {node: ports for node, ports in topology.ports().items() if node.startswith("gpu")}
+    return checks.balance(facts, owned(facts, tested))
+
+
+def routed(engine: str, configured: str = "") -> FabricFacts:
+    return replace(small().facts(), engine=engine, configured=configured)
+
+
+def versions(*found: str, board: str = "MT_0000000556") -> FabricFacts:
+    facts = small().facts()
+    known = zip((it.guid for it in facts.subnet.switches), found, strict=False)
+    return replace(facts, firmware={guid: (board, version) for guid, version in known})
+
+
+def links_of(facts: FabricFacts) -> Verdict:
+    return checks.switch_links(facts, NOBODY)
+
+
+def errors_of(facts: FabricFacts) -> Verdict:
+    return checks.switch_errors(facts, owned(facts, small().ports()))
+
+
+def two_tier_with_storage() -> Topology:
+    """A leaf for storage with half of the uplinks stands beside eight for GPUs."""
+    topology = rail_optimised(nodes=4, hcas=8)
+    topology.connect(("nas01 mlx5_0", 1), ("leaf99", 1))
+    topology.connect(("leaf99", 40), ("spine01", 60))
+    return topology
+
+
+ROWS = (
+    ("subnet_manager", "a master and a standby", OPENSM, PASSED, lambda: checks.subnet_manager(managers(MASTER, STANDBY)), False),
+    ("subnet_manager", "a manager in a managed switch", "Quantum user manual", PASSED, lambda: checks.subnet_manager(managers(MASTER)), False),
+    ("subnet_manager", "two masters that differ in their sm_key", OPENSM, CONFIGURE, lambda: checks.subnet_manager(managers(MASTER, MASTER)), True),
+    ("subnet_manager", "no manager answers", "sminfo(8)", CONFIGURE, lambda: checks.subnet_manager(replace(managers(), missing={"managers": "sminfo: failed: query"})), True),
+    ("size", "no number is stated", "cluster file", NOT_APPLICABLE, lambda: checks.size(small().facts(), IbFabricConfig()), False),
+    ("size", "the stated numbers", "cluster file", PASSED, lambda: checks.size(small().facts(), IbFabricConfig(switches=8, links=48)), False),
+    ("size", "a link less", "cluster file", CONFIGURE, lambda: checks.size(without(("leaf01", 33)).facts(), IbFabricConfig(links=48)), True),
+    ("switch_links", "all alike", "fat tree", PASSED, lambda: links_of(small().facts()), False),
+    ("switch_links", "uplinks of 2 x NDR200 at half of the width: all of them", "split cables by design", WARNING, lambda: links_of(states(small().facts(), could_be="4X")), False),
+    ("switch_links", "two generations of switches, half of the links each", "an extension", PASSED, lambda: links_of(rates(slow=16)), False),
+    ("switch_links", "a link at half speed", "a bad transceiver", CONFIGURE, lambda: links_of(rates(slow=1)), True),
+    ("switch_links", "a link without lanes", "1x", CONFIGURE, lambda: links_of(rates(slow=1, speed="1xHDR")), True),
+    ("switch_links", "a link that waits for its manager", "Init", CONFIGURE, lambda: links_of(states(small().facts(), "Init")), True),
+    ("switch_errors", "no error", "healthy", PASSED, lambda: errors_of(counted(0)), False),
+    ("switch_errors", "a few symbol errors, as IBTA allows", "volume 2 of IBTA", PASSED, lambda: errors_of(counted(9)), False),
+    ("switch_errors", "errors of last year", "counters were never cleared", WARNING, lambda: errors_of(counted(0, before=900)), False),
+    ("switch_errors", "discards by congestion", "an incast", WARNING, lambda: errors_of(counted(900, "port_xmit_discards")), False),
+    ("switch_errors", "FEC corrects everything", "ibdiagnet", PASSED, lambda: errors_of(bits(1.5e-254, 0)), False),
+    ("switch_errors", "the counters were read once", "a lost host", NOT_CHECKED, lambda: errors_of(replace(counted(0), after=None)), False),
+    ("switch_errors", "symbol errors rise", "a dirty fibre", CONFIGURE, lambda: errors_of(counted(400)), True),
+    ("switch_errors", "the link went down", "a loose cable", CONFIGURE, lambda: errors_of(counted(1, "link_downed")), True),
+    ("switch_errors", "errors after correction", "ibdiagnet", CONFIGURE, lambda: errors_of(bits(3e-11, 812)), True),
+    ("unique", "each its own", "healthy", PASSED, lambda: checks.unique(lids(("1", 1), ("2", 2)), small().ports()), False),
+    ("unique", "ports without a manager have no LID", "opensm does not run", PASSED, lambda: checks.unique(lids(("1", 0), ("2", 0)), {}), False),
+    ("unique", "two ports with one LID", "a stale guid2lid", CONFIGURE, lambda: checks.unique(lids(("1", 7), ("2", 7)), {}), True),
+    ("unique", "two nodes with one GUID", "a cloned adapter", CONFIGURE, lambda: checks.unique(small().facts(), {**small().ports(), "gpu99": small().ports()["gpu01"]}), True),
+    ("mtu", "4096 everywhere", "healthy", PASSED, lambda: checks.mtu(mtus(4096)), False),
+    ("mtu", "2048 everywhere", "opensm's default partition", PASSED, lambda: checks.mtu(mtus(2048, 2048)), False),
+    ("mtu", "the manager shows some of the ports", "an old SA", NOT_CHECKED, lambda: checks.mtu(mtus(4096, unknown=3)), False),
+    ("mtu", "one link with 2048", "partitions.conf", CONFIGURE, lambda: checks.mtu(mtus(2048)), True),
+    ("balance", "all leaves alike", "healthy", PASSED, lambda: balance_of(small()), False),
+    ("balance", "a leaf for storage with one uplink", "DGX SuperPOD", PASSED, lambda: balance_of(two_tier_with_storage()), False),
+    ("balance", "a leaf with half of the uplinks, to each spine alike", "an older switch", WARNING, lambda: balance_of(without(*(("leaf02", port) for port in (33, 35, 37, 39)))), False),
+    ("balance", "one leaf", "a small cluster", NOT_APPLICABLE, lambda: balance_of(rail_optimised(hcas=1, spines=0)), False),
+    ("balance", "two leaves that are connected to each other", "a small cluster", PASSED, lambda: balance_of(rail_optimised(hcas=2, spines=0)), False),
+    ("balance", "an uplink is missing", "a cable that was pulled", CONFIGURE, lambda: balance_of(without(("leaf03", 34))), True),
+    ("routing", "the log is not here", "UFM on another host", NOT_APPLICABLE, lambda: checks.routing(routed(""), IbFabricConfig()), False),
+    ("routing", "as configured", "opensm.conf", PASSED, lambda: checks.routing(routed("ar_updn", "ar_updn"), IbFabricConfig()), False),
+    ("routing", "stated, and no log here", "cluster file", NOT_CHECKED, lambda: checks.routing(routed(""), IbFabricConfig(routing="ftree")), False),
+    ("routing", "ftree fell back to minhop", OPENSM, CONFIGURE, lambda: checks.routing(routed("minhop", "ftree"), IbFabricConfig()), True),
+    ("switch_firmware", "ibdiagnet never ran", "Debian has none", NOT_APPLICABLE, lambda: checks.switch_firmware(small().facts()), False),
+    ("switch_firmware", "alike", "healthy", PASSED, lambda: checks.switch_firmware(versions("31.1", "31.1", "31.1")), False),
+    ("switch_firmware", "one was left out of an update", "UFM", CONFIGURE, lambda: checks.switch_firmware(versions("31.1", "31.0", "31.1")), True),
+)  # fmt: skip
+COUNTER_EXAMPLES = tuple(
+    CounterExample(f"ibfabric.{check}", machine, source, expected, judged, sick=sick)
+    for check, machine, source, expected, judged, sick in ROWS
+)
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_counter_example(example: CounterExample) -> None:
+    assert_as_expected(example)
+
+
+def test_no_finding_of_the_subnet_takes_a_node_out_of_service() -> None:
+    sick = [example.judged() for example in COUNTER_EXAMPLES if example.sick]
+    assert not any(finding.action for verdict in sick for finding in verdict.findings)
+
+
+def named(verdict: Verdict) -> Mapping[str, str]:
+    return {it.part: f"{it.measured}, expected {it.expected}" for it in verdict.findings}
+
+
+def test_a_slow_uplink_is_named_by_both_ends() -> None:
+    assert named(links_of(rates(slow=1))) == {
+        "leaf01 port 33 - spine01 port 1": "4x EDR (100 Gb/s), expected 200 Gb/s, as on 31 of 32 links"
+    }
+
+
+def test_cables_of_hosts_that_are_not_tested_are_warnings() -> None:
+    topology = small()
+    topology.slow(("gpu04 mlx5_1", 1))
+    ports = {node: it for node, it in topology.ports().items() if node != "gpu04"}
+    facts = topology.facts()
+    verdict = checks.switch_links(facts, owned(facts, ports))
+    assert verdict.outcome is Outcome.PASSED
+    assert [it.part for it in verdict.advisories] == ["gpu04 mlx5_1 - leaf02 port 4"]
+    fleet = fat_tree(nodes=16)
+    fleet.slow(("gpu16 mlx5_0", 1))
+    facts = fleet.facts()
+    verdict = checks.switch_links(facts, NOBODY)
+    assert [it.part for it in verdict.advisories] == ["gpu16 mlx5_0 - leaf04 port 4"]
+
+
+def test_the_uplink_that_is_missing_is_told_by_where_the_others_go() -> None:
+    assert named(balance_of(without(("leaf03", 34), ("leaf03", 35)))) == {
+        "leaf leaf03": "6 uplinks (1 to spine01, 1 to spine02, else 2), expected 8, as on 3 of 4 leaves"
+    }
+
+
+def test_two_cables_with_one_guid_are_named() -> None:
+    facts = small().facts()
+    first, second, *others = facts.subnet.links
+    links = (first, replace(second, a=replace(second.a, node_guid=first.a.node_guid)), *others)
+    assert first.a.kind == "HCA"
+    found = checks.unique(replace(facts, subnet=replace(facts.subnet, links=links)), {})
+    assert {it.measured for it in found.findings} == {
+        f"{end.label} is at 2 cables" for end in (first.a, second.a)
+    }
+
+
+def test_the_number_of_devices_is_measured_without_a_stated_one() -> None:
+    verdict = checks.size(small().facts(), IbFabricConfig())
+    assert {it.name: it.value for it in verdict.metrics} == {"hcas": 16, "switches": 8, "links": 48}
+    assert "8 switches and 48 links" in verdict.reason

@@ -1,0 +1,111 @@
+"""What subnet.sh and ports.sh print, and what is said where a tool is absent or may not run."""
+
+from __future__ import annotations
+
+import pytest
+from ibfabric_helpers import ERRORS, LEAF, SPINE, WHOLE, shown
+
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suites.ibfabric.facts import (
+    NODE_PORTS,
+    BitErrors,
+    NodePort,
+    PortRecord,
+    read_bit_errors,
+    read_errors,
+    read_fabric,
+    read_firmware,
+    read_managers,
+)
+
+
+def test_everything_that_the_tools_show() -> None:
+    found = read_fabric("gpu01", shown(**WHOLE), "")
+    assert found.missing == {}
+    assert [(it.lid, it.state) for it in found.managers] == [(647, "SMINFO_MASTER"), (73, "SMINFO_STANDBY")]
+    assert found.records == {(73, 35): PortRecord(2048, 4096, 647), (236, 32): PortRecord(4096, 4096, 647)}
+    assert (found.engine, found.configured) == ("ar_updn", "ar_updn")
+    assert found.firmware == {LEAF: ("MT_0000000556", "31.2012.3810")}
+    assert found.bit_errors[LEAF, 35] == BitErrors("STD-LL-RS", 3e-11, 2e-11, 812)
+    assert (found.seconds, found.rises((LEAF, 35))) == (5.0, {"symbol_error": 73})
+    assert found.rises((SPINE, 32)) == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "stderr", "words"),
+    [
+        (127, "sh: 1: ibnetdiscover: not found\n", "install infiniband-diags there, or name a host"),
+        (1, "ibwarn: [7] mad_rpc_open_port: can't open UMAD port ((null):0)\n", "needs root: `sudo: true`"),
+        (1, "ibpanic: [7] main: Failed to open '(null)' port '0': (Permission denied)\n", "needs root"),
+        (1, "src/query_smp.c:240; umad (DR path ...) bad status 110\n", "bad status 110"),
+    ],
+)
+def test_a_tool_that_may_not_run_is_no_finding_and_says_what_to_do(
+    status: int, stderr: str, words: str
+) -> None:
+    parts = {**WHOLE, "subnet": ("", status)}
+    with pytest.raises(NotAvailable, match="ibnetdiscover") as caught:
+        read_fabric("gpu01", shown(**parts), f"= before\n= subnet\n{stderr}= links\n")
+    assert words in str(caught.value)
+    assert "gpu01" in str(caught.value)
+
+
+def test_a_part_that_is_missing_leaves_the_others() -> None:
+    parts = {**WHOLE, "before": ("time 100\n", 0), "managers": ("", 1)}  # without a subnet manager
+    found = read_fabric("gpu01", shown(**parts), "= managers\nsminfo: iberror: failed: query\n= ports\n")
+    assert found.missing["managers"] == "sminfo on gpu01: sminfo: iberror: failed: query"
+    assert len(found.subnet.links) == 3
+    with pytest.raises(NotAvailable, match="ibqueryerrors on gpu01"):
+        _ = found.seconds
+
+
+def test_an_answer_that_was_cut_names_what_did_not_run() -> None:
+    whole = shown(**WHOLE)
+    found = read_fabric("gpu01", whole[: whole.index("= after")], "")
+    assert found.missing == {
+        "after": "ibqueryerrors did not run on gpu01: the host was lost, or the time is over"
+    }
+
+
+def test_counters_that_were_cleared_meanwhile_have_not_risen() -> None:
+    parts = {**WHOLE, "after": (ERRORS.format(time=105, errors=3, leaf=LEAF), 1)}
+    assert read_fabric("gpu01", shown(**parts), "").rises((LEAF, 35)) == {}
+
+
+def test_errors_without_their_summary_are_not_understood() -> None:
+    with pytest.raises(ProbeError, match="before its summary"):
+        read_errors("Errors for 0x1\n")
+    assert read_managers("nothing") == ()
+    assert (read_firmware("START_NODES_INFO\n"), read_bit_errors("SW : 1\n")) == ({}, {})
+
+
+NODE = """\
+tools
+/sys/class/infiniband/mlx5_0/ports/1/link_layer:InfiniBand
+/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE
+/sys/class/infiniband/mlx5_0/ports/1/gids/0:fe80:0000:0000:0000:a088:c203:00d5:7349
+/sys/class/infiniband/mlx5_8/ports/1/link_layer:Ethernet
+/sys/class/infiniband/mlx5_8/ports/1/state:4: ACTIVE
+/sys/class/infiniband/mlx5_8/ports/1/gids/0:fe80:0000:0000:0000:a288:c2ff:fed5:7349
+/sys/class/infiniband/mlx5_9/ports/1/link_layer:InfiniBand
+path mlx5_0 /sys/devices/pci0000:15/0000:15:01.0/0000:18:00.0
+path mlx5_8
+end
+"""
+
+
+def test_infiniband_ports_of_a_node_with_guid_and_place() -> None:
+    found = NODE_PORTS.parse(Answer("gpu01", 0, NODE.encode()))
+    assert found.tools
+    assert found.ports == (
+        NodePort("mlx5_0", 1, "a088c20300d57349", "ACTIVE", "0000:18:00.0"),
+        NodePort("mlx5_9", 1, "", "", ""),
+    )
+    assert [port.place for port in found.ports] == ["0000:18:00.0 port 1", "mlx5_9 port 1"]
+
+
+def test_a_node_without_adapters_has_no_ports_and_a_cut_answer_is_an_error() -> None:
+    assert NODE_PORTS.parse(Answer("gpu01", 0, b"end\n")).ports == ()
+    with pytest.raises(ProbeError, match="ended early"):
+        NODE_PORTS.parse(Answer("gpu01", 0, b"tools\n"))

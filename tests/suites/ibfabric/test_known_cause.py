@@ -1,0 +1,115 @@
+"""A slow leaf of nccl and a bad uplink of it are one finding, under the check that found the uplink."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ibfabric_helpers import Topology, rail_optimised
+from report_helpers import a_run, passing
+
+from pytest_gpucluster.core.check import CHECKS, Action, Finding, Outcome, Verdict
+from pytest_gpucluster.report.run_model import read_run
+from pytest_gpucluster.suites.ibfabric import checks, test_ibfabric
+from pytest_gpucluster.suites.ibfabric.judge import owned
+from pytest_gpucluster.suites.ibfabric.known_cause import with_known_cause
+
+LEAVES = {f"gpu{n:02}": f"sw{(n - 1) // 4}" for n in range(1, 9)}
+
+
+def two_groups() -> Topology:
+    """Four nodes on leaf01 and leaf02, four on leaf03 and leaf04."""
+    topology = rail_optimised(nodes=4, hcas=4)
+    for node in range(4):
+        for hca in range(2):
+            far = topology.peers[f"gpu{node + 1:02} mlx5_{hca + 2}", 1]
+            topology.cut((f"gpu{node + 1:02} mlx5_{hca + 2}", 1))
+            topology.connect((f"gpu{node + 5:02} mlx5_{hca}", 1), far)
+    return topology
+
+
+def session(topology: Topology | None) -> Any:
+    known = {}
+    if topology is not None:
+        facts = topology.facts()
+        known = {
+            test_ibfabric.fabric: facts,
+            test_ibfabric.links: owned(facts, topology.ports()),
+            test_ibfabric.slurm_leaves: LEAVES,
+        }
+    return SimpleNamespace(made=SimpleNamespace(known=known.get))
+
+
+def slow(*parts: str, check: str = "nccl.links") -> Verdict:
+    findings = tuple(Finding(part, "90 GB/s", "as fast as the others") for part in parts)
+    return Verdict(
+        check, Outcome.FAILED, findings, cause="a link, cable or leaf switch", action=Action.MONITOR
+    )
+
+
+def bad_uplink() -> Topology:
+    topology = two_groups()
+    topology.slow(("leaf03", 33))
+    return topology
+
+
+@pytest.mark.parametrize(
+    "part", ["leaf switch sw1", "leaf switch leaf03", "link gpu02 - gpu07", "one of sw[0-1]"]
+)
+def test_a_bad_uplink_explains_a_slow_leaf_by_slurms_name_or_its_own(part: str) -> None:
+    found = with_known_cause(slow(part), session(bad_uplink()), "")
+    like = CHECKS["ibfabric.switch_links"]
+    assert (found.check, found.cause, found.hint, found.action) == (
+        "ibfabric.switch_links",
+        like.cause,
+        like.hint,
+        like.action,
+    )
+    assert found.findings[0].measured == "90 GB/s; leaf03 port 33 - spine01 port 5: 4x EDR (100 Gb/s)"
+
+
+def test_a_missing_uplink_explains_it_too() -> None:
+    topology = two_groups()
+    topology.cut(("leaf04", 35))
+    found = with_known_cause(slow("leaf switch sw1"), session(topology), "")
+    assert found.check == "ibfabric.balance"
+    assert "leaf leaf04 has 7 uplinks" in found.findings[0].measured
+
+
+@pytest.mark.parametrize(
+    ("verdict", "topology"),
+    [
+        (slow("leaf switch sw0"), bad_uplink()),  # another leaf
+        (slow("leaf switch sw1", "link gpu01 - gpu02"), bad_uplink()),  # it does not explain all
+        (slow("leaf switch sw1"), two_groups()),  # a healthy fabric
+        (slow("leaf switch sw1"), None),  # the suite did not run
+        (slow("leaf switch sw1", check="nccl.pairs"), bad_uplink()),
+        (replace(slow(), outcome=Outcome.NOT_CHECKED), bad_uplink()),
+    ],
+)
+def test_what_the_subnet_does_not_explain_is_left_as_it_is(
+    verdict: Verdict, topology: Topology | None
+) -> None:
+    assert with_known_cause(verdict, session(topology), "") is verdict
+
+
+def test_both_are_one_group_of_the_report() -> None:
+    topology = bad_uplink()
+    facts = topology.facts()
+    uplink = checks.switch_links(facts, owned(facts, topology.ports()))
+    leaf = with_known_cause(slow("leaf switch sw1"), session(topology), "")
+    events = [result("ibfabric.switch_links", "ibfabric", uplink), result("nccl.links", "nccl", leaf)]
+    run = read_run(a_run([passing("gpu01"), *events], nodes=["gpu01"]))
+    (group,) = run.groups.values()
+    assert (group.check, group.suite) == ("ibfabric.switch_links", "ibfabric")
+    assert [row.found.part for row in group.rows.values()] == [
+        "leaf03 port 33 - spine01 port 5",
+        "leaf switch sw1",
+    ]
+
+
+def result(check: str, suite: str, verdict: Verdict) -> dict[str, Any]:
+    event = dict(passing(""))
+    return {**event, "check": check, "suite": suite, "outcome": "failed", "verdicts": [verdict.as_dict()]}

@@ -1,0 +1,187 @@
+"""Checks of a node's own ports and cables, on made-up fabrics and on nodes that were considered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from counter_examples import (
+    CONFIGURE,
+    NOT_APPLICABLE,
+    NOT_CHECKED,
+    PASSED,
+    WARNING,
+    CounterExample,
+    assert_as_expected,
+    name,
+)
+from ibfabric_helpers import Topology, fat_tree, rail_optimised
+
+from pytest_gpucluster.config.models import FabricProfile, Profile
+from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.suites.ibfabric import judge, node_checks
+from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePort, NodePorts, Readings
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.core.check import Verdict
+
+NODE = "gpu02"
+
+
+def profile(hcas: int, rate: float = 25.0) -> Profile:
+    fabric = FabricProfile(hcas=hcas, link_layer="InfiniBand", rate=rate)
+    return Profile(name="hdr", description="", source="", fabric=fabric)
+
+
+def small() -> Topology:
+    return rail_optimised(nodes=4, hcas=4)
+
+
+def with_storage() -> Topology:
+    """Each node has a slower port for storage in the same subnet."""
+    topology = small()
+    for number in range(1, 5):
+        topology.connect((f"gpu{number:02} mlx5_8", 1), ("leaf99", number))
+        topology.slow((f"gpu{number:02} mlx5_8", 1), "4xEDR")
+    topology.connect(("leaf99", 40), ("spine01", 60))
+    return topology
+
+
+def changed(**steps: Any) -> Topology:
+    """Return the small fabric after swap, slow or cut of the node's cables."""
+    topology = steps.pop("of", None) or small()
+    for step, arguments in steps.items():
+        getattr(topology, step)(*arguments)
+    return topology
+
+
+def of(device: int) -> tuple[str, int]:
+    return f"{NODE} mlx5_{device}", 1
+
+
+def ports(
+    topology: Topology, hcas: int = 4, facts: FabricFacts | None = None, own: NodePorts | None = None
+) -> Verdict:
+    facts, known = facts or topology.facts(), small().ports() | with_storage().ports()
+    mine = own or known[NODE]
+    return node_checks.ports(profile(hcas), mine, judge.owned(facts, {NODE: mine}).of[NODE], facts)
+
+
+def cables(topology: Topology, hcas: int = 4, rate: float = 25.0) -> Verdict:
+    links = judge.owned(topology.facts(), topology.ports())
+    return node_checks.cables(profile(hcas, rate), links.of.get(NODE, ()), judge.usual_rates(links))
+
+
+def errors(rise: int, counter: str = "symbol_error", end: str = "gpu02 mlx5_1") -> Verdict:
+    topology = small()
+    guid, port = (topology.port_guid(end), 1) if " " in end else (topology.guid(end), 2)
+    readings = Readings(0.0, {}), Readings(5.0, {(guid, port): {counter: rise}})
+    facts = replace(topology.facts(), before=readings[0], after=readings[1])
+    return node_checks.cable_errors(judge.owned(facts, topology.ports()).of[NODE], facts)
+
+
+def rail(topology: Topology) -> Verdict:
+    links = judge.owned(topology.facts(), topology.ports())
+    return node_checks.rail(NODE, links.of.get(NODE, ()), links)
+
+
+def leaf(topology: Topology, slurm: dict[str, str]) -> Verdict:
+    links = judge.owned(topology.facts(), topology.ports())
+    votes: dict[str, list[tuple[str, tuple[str, ...]]]] = {it: [] for it in slurm.values()}
+    for node, its in slurm.items():
+        votes[its].append((node, node_checks.leaves_of(links.of[node])))
+    return node_checks.leaf(NODE, links.of[NODE], slurm, {it: norm(pairs) for it, pairs in votes.items()})
+
+
+def moved() -> Topology:
+    """The node is cabled to the leaf of others."""
+    topology = fat_tree(nodes=16)
+    topology.cut(("gpu02 mlx5_0", 1))
+    topology.connect(("gpu02 mlx5_0", 1), ("leaf03", 20))
+    return topology
+
+
+def in_slurm(*, same: bool = False) -> dict[str, str]:
+    return {f"gpu{n:02}": "all" if same else f"sw{(n - 1) // 4}" for n in range(1, 17)}
+
+
+def two_pods() -> Topology:
+    """Two groups of nodes, each with leaves of its own for its rails."""
+    topology = Topology()
+    for node in range(8):
+        for hca in range(2):
+            topology.connect((f"gpu{node + 1:02} mlx5_{hca}", 1), (f"leaf{node // 4}-{hca}", node + 1))
+    return topology
+
+
+ABSENT = NodePorts((*small().ports()[NODE].ports[:3], NodePort("mlx5_3", 1, "", "DOWN", "0000:30:00.0")))
+ROWS = (
+    ("ports", "all active", "healthy", PASSED, lambda: ports(small()), False),
+    ("ports", "storage has a subnet of its own", "DGX SuperPOD", PASSED, lambda: ports(small(), own=with_storage().ports()[NODE]), False),
+    ("ports", "iblinkinfo did not run", "rights", PASSED, lambda: ports(small()), False),
+    ("ports", "a port without a cable", "a pulled cable", CONFIGURE, lambda: ports(changed(cut=[of(3)])), True),
+    ("ports", "a port that the node shows as down", "a failed transceiver", CONFIGURE, lambda: ports(changed(cut=[of(3)]), own=ABSENT), True),
+    ("cables", "at the profile's rate", "healthy", PASSED, lambda: cables(small()), False),
+    ("cables", "a slower port for storage on each node", "DGX", PASSED, lambda: cables(with_storage()), False),
+    ("cables", "the profile states a lower rate", "a DGX on HDR switches", PASSED, lambda: cables(small(), rate=12.5), False),
+    ("cables", "no port in the subnet", "see ibfabric.ports", NOT_CHECKED, lambda: cables(fat_tree(nodes=1, leaves=1)), False),
+    ("cables", "half speed", "a bad transceiver", CONFIGURE, lambda: cables(changed(slow=[of(1)])), True),
+    ("cables", "half of the lanes", "a bad cable", CONFIGURE, lambda: cables(changed(slow=[of(1), "2xHDR"])), True),
+    ("cables", "the storage port slower than those of the other nodes", "a bad cable", CONFIGURE, lambda: cables(changed(of=with_storage(), slow=[of(8), "1xEDR"])), True),
+    ("cable_errors", "none", "healthy", PASSED, lambda: errors(0), False),
+    ("cable_errors", "discards under congestion", "an incast", WARNING, lambda: errors(5000, "port_xmit_discards"), False),
+    ("cable_errors", "symbol errors at the node", "a dirty fibre", CONFIGURE, lambda: errors(400), True),
+    ("cable_errors", "symbol errors at the switch", "a dirty fibre", CONFIGURE, lambda: errors(400, end="leaf02"), True),
+    ("rail", "each rail on its leaf", "rail-optimised", PASSED, lambda: rail(small()), False),
+    ("rail", "two groups with leaves of their own", "DGX SuperPOD", PASSED, lambda: rail(two_pods()), False),
+    ("rail", "one HCA for each node", "a fat tree without rails", NOT_APPLICABLE, lambda: rail(fat_tree(nodes=16)), False),
+    ("rail", "all HCAs of a node on one leaf", "top of rack", NOT_APPLICABLE, lambda: rail(rail_optimised(nodes=2, hcas=2)), False),
+    ("rail", "two cables are swapped", "an installation", CONFIGURE, lambda: rail(changed(swap=[of(0), of(1)])), True),
+    ("leaf", "as in Slurm's topology", "topology.conf", PASSED, lambda: leaf(fat_tree(nodes=16), in_slurm()), False),
+    ("leaf", "one flat topology", "topology/default", NOT_APPLICABLE, lambda: leaf(fat_tree(nodes=16), {"gpu01": "sw0", "gpu02": "sw1"}), False),
+    ("leaf", "no topology", "topology/default", NOT_APPLICABLE, lambda: leaf(fat_tree(nodes=16), {"gpu01": "sw0"}), False),
+    ("leaf", "Slurm has one leaf for all", "a first topology.conf", PASSED, lambda: leaf(fat_tree(nodes=16), in_slurm(same=True)), False),
+    ("leaf", "moved to another leaf", "a repair", CONFIGURE, lambda: leaf(moved(), in_slurm()), True),
+)  # fmt: skip
+COUNTER_EXAMPLES = tuple(
+    CounterExample(f"ibfabric.{check}", machine, source, expected, judged, sick=sick)
+    for check, machine, source, expected, judged, sick in ROWS
+)
+
+
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=name)
+def test_counter_example(example: CounterExample) -> None:
+    assert_as_expected(example)
+
+
+def test_no_finding_takes_the_node_out_of_service() -> None:
+    sick = [example.judged() for example in COUNTER_EXAMPLES if example.sick]
+    assert not any(finding.action for verdict in sick for finding in verdict.findings)
+
+
+def test_a_port_that_is_missing_is_named_with_its_state_on_the_node() -> None:
+    (found,) = ports(changed(cut=[of(3)]), own=ABSENT).findings
+    assert (found.part, found.measured, found.expected) == (
+        "mlx5_3 port 1 (0000:30:00.0)",
+        "not in the subnet, DOWN on the node",
+        "active in the subnet that gpu01 sees",
+    )
+
+
+def test_a_slow_cable_is_named_by_both_ends() -> None:
+    (found,) = cables(changed(slow=[of(1)])).findings
+    assert (found.part, found.measured, found.expected) == (
+        "mlx5_1 port 1 (0000:10:00.0): gpu02 mlx5_1 - leaf02 port 2",
+        "4x EDR (100 Gb/s)",
+        "200 Gb/s",
+    )
+
+
+def test_a_swapped_cable_is_named_by_where_it_is_and_where_it_belongs() -> None:
+    one, other = rail(changed(swap=[of(0), of(1)])).findings
+    assert (one.measured, one.expected) == (
+        "at leaf02 port 2, whose other HCAs are 0000:10:00.0 port 1",
+        "at a leaf of its rail: leaf01",
+    )
+    assert other.expected == "at a leaf of its rail: leaf02"

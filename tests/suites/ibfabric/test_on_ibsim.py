@@ -1,0 +1,197 @@
+"""The suite on fabrics that ibsim simulates, with a real opensm and the real tools of infiniband-diags."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from ibfabric_helpers import Ibsim, Topology, fat_tree, needs_ibsim, rail_optimised, simulated
+
+from pytest_gpucluster.config.models import FabricProfile, Profile
+from pytest_gpucluster.core.check import Outcome, Verdict
+from pytest_gpucluster.suites.ibfabric import checks, judge, node_checks
+from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
+from pytest_gpucluster.suites.ibfabric.facts import FabricFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = needs_ibsim
+FIRST, SECOND = "gpu01 mlx5_0", "gpu02 mlx5_0"
+
+
+def profile(hcas: int) -> Profile:
+    fabric = FabricProfile(hcas=hcas, link_layer="InfiniBand", rate=25.0)
+    return Profile(name="hdr", description="", source="", fabric=fabric)
+
+
+def all_verdicts(facts: FabricFacts, topology: Topology) -> dict[str, Verdict]:
+    """Return {check, and node in brackets: verdict} of the cluster and of each node."""
+    ports = topology.ports()
+    links = judge.owned(facts, ports)
+    usual = judge.usual_rates(links)
+    size = {"switches": len(facts.subnet.switches), "links": len(topology.peers) // 2}
+    found = [
+        checks.subnet_manager(facts),
+        checks.size(facts, IbFabricConfig(**size)),
+        checks.switch_links(facts, links),
+        checks.switch_errors(facts, links),
+        checks.unique(facts, ports),
+        checks.mtu(facts),
+        checks.balance(facts, links),
+    ]
+    verdicts = {verdict.check: verdict for verdict in found}
+    for node, of_node in ports.items():
+        its, normal = links.of[node], profile(len(of_node.ports))
+        for verdict in (
+            node_checks.ports(normal, of_node, its, facts),
+            node_checks.cables(normal, its, usual),
+            node_checks.cable_errors(its, facts),
+            node_checks.rail(node, its, links),
+        ):
+            verdicts[f"{verdict.check}[{node}]"] = verdict
+    return verdicts
+
+
+def failed(facts: FabricFacts, topology: Topology) -> dict[str, str]:
+    """Return {check, and node: the part and the measured value of its first finding}."""
+    return {
+        name: f"{verdict.findings[0].part}: {verdict.findings[0].measured}"
+        for name, verdict in all_verdicts(facts, topology).items()
+        if verdict.outcome is Outcome.FAILED
+    }
+
+
+@pytest.fixture(scope="module")
+def rails(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ibsim]:
+    with simulated(tmp_path_factory.mktemp("ibsim"), rail_optimised(), FIRST) as running:
+        yield running
+
+
+def test_healthy_rails_of_16_nodes_pass(rails: Ibsim) -> None:
+    facts = rails.facts(SECOND)
+    verdicts = all_verdicts(facts, rails.topology)
+    assert failed(facts, rails.topology) == {}
+    assert verdicts["ibfabric.rail[gpu05]"].outcome is Outcome.PASSED
+    assert (len(facts.subnet.switches), len(facts.subnet.hcas), len(facts.subnet.leaves)) == (12, 128, 8)
+    assert {link.rate for link in facts.subnet.links} == {"4x HDR (200 Gb/s)"}
+    assert {port.state for port in facts.ports} == {"Active", "Down"}
+
+
+def test_healthy_fat_tree_of_64_nodes_passes_within_ten_seconds(tmp_path: Path) -> None:
+    topology = fat_tree()
+    with simulated(tmp_path, topology, FIRST) as running:
+        began = time.monotonic()
+        facts = running.facts(SECOND, between="sleep 5")
+        assert failed(facts, topology) == {}
+        assert time.monotonic() - began < 10
+    # without rails there is nothing to judge
+    assert all_verdicts(facts, topology)["ibfabric.rail[gpu05]"].outcome is Outcome.NOT_APPLICABLE
+
+
+def test_swapped_cables_are_named_on_their_node_by_both_ends(tmp_path: Path) -> None:
+    topology = rail_optimised(nodes=4, hcas=4)
+    topology.swap(("gpu02 mlx5_0", 1), ("gpu02 mlx5_1", 1))
+    with simulated(tmp_path, topology, FIRST) as running:
+        verdict = all_verdicts(running.facts(SECOND), topology)["ibfabric.rail[gpu02]"]
+        assert set(failed(running.facts(SECOND), topology)) == {"ibfabric.rail[gpu02]"}
+    assert [(it.part, it.measured, it.expected) for it in verdict.findings] == [
+        ("mlx5_0 port 1 (0000:00:00.0) of gpu02", "at leaf02 port 2, whose other HCAs are 0000:10:00.0 port 1", "at a leaf of its rail: leaf01"),
+        ("mlx5_1 port 1 (0000:10:00.0) of gpu02", "at leaf01 port 2, whose other HCAs are 0000:00:00.0 port 1", "at a leaf of its rail: leaf02"),
+    ]  # fmt: skip
+
+
+def test_a_missing_uplink_a_slow_uplink_and_a_slow_cable_are_found_apart(tmp_path: Path) -> None:
+    topology = rail_optimised(nodes=4, hcas=4)
+    whole = len(topology.peers) // 2
+    topology.cut(("leaf03", 34))
+    topology.slow(("leaf02", 33))
+    topology.slow(("gpu03 mlx5_2", 1))
+    with simulated(tmp_path, topology, FIRST) as running:
+        facts = running.facts(SECOND)
+    assert failed(facts, topology) == {
+        "ibfabric.switch_links": "leaf02 port 33 - spine01 port 3: 4x EDR (100 Gb/s); both ends support 53.125 Gbps",
+        "ibfabric.balance": "leaf leaf03: 7 uplinks (1 to spine01, else 2)",
+        "ibfabric.cables[gpu03]": "mlx5_2 port 1 (0000:20:00.0): gpu03 mlx5_2 - leaf03 port 3: 4x EDR (100 Gb/s); both ends support 53.125 Gbps",
+    }
+    size = checks.size(facts, IbFabricConfig(links=whole)).findings
+    assert [(it.part, it.measured) for it in size] == [("links", f"{whole - 1}")]
+
+
+def test_a_link_that_goes_down_is_missing_on_its_node(tmp_path: Path) -> None:
+    topology = rail_optimised(nodes=4, hcas=4)
+    with simulated(tmp_path, topology, FIRST) as running:
+        running.console(f'Unlink "{topology.node_id("gpu04 mlx5_3")}"[1]')
+        found = failed(running.facts(SECOND), topology)
+    assert found.pop("ibfabric.size").startswith("links:")
+    assert found == {
+        "ibfabric.ports[gpu04]": "mlx5_3 port 1 (0000:30:00.0): not in the subnet, ACTIVE on the node"
+    }
+
+
+def counted(facts: FabricFacts) -> set[int]:
+    found = facts.after.counters.values() if facts.after else ()
+    return {value for counters in found for value in counters.values()}
+
+
+def test_counters_that_rise_are_named_at_their_port_and_old_ones_are_a_warning(tmp_path: Path) -> None:
+    topology = rail_optimised(nodes=4, hcas=4)
+    leaf, host = topology.node_id("leaf01"), topology.node_id("gpu03 mlx5_1")
+    with simulated(tmp_path, topology, FIRST) as running:
+        running.console(f'PerformanceSet "{leaf}"[35] PortCounters.SymbolErrorCounter=40')
+        running.console(f'PerformanceSet "{leaf}"[36] PortCounters.LinkDownedCounter=30')
+        before = running.facts_once(SECOND, lambda it: counted(it) == {40, 30})
+        running.console(f'PerformanceSet "{leaf}"[35] PortCounters.SymbolErrorCounter=900')
+        running.console(f'PerformanceSet "{host}"[1] PortCounters.SymbolErrorCounter=500')
+        after = running.facts_once(SECOND, lambda it: counted(it) == {900, 30, 500})
+    facts = replace(after, before=before.after)
+    assert failed(before, topology) == {}
+    assert {name: text.partition(" in ")[0] for name, text in failed(facts, topology).items()} == {
+        "ibfabric.switch_errors": "leaf01 port 35 - spine02 port 1: symbol_error at leaf01 port 35: +860",
+        "ibfabric.cable_errors[gpu03]": "gpu03 mlx5_1 - leaf02 port 3: symbol_error at gpu03 mlx5_1: +500",
+    }
+    old = all_verdicts(facts, topology)["ibfabric.switch_errors"].advisories
+    assert [(it.part, it.measured) for it in old] == [
+        ("link_downed at leaf01 port 36", "30 since the counter was cleared")
+    ]
+
+
+def test_a_second_manager_that_stands_by_is_healthy_and_a_second_master_is_not(tmp_path: Path) -> None:
+    topology = rail_optimised(nodes=4, hcas=2)
+    with simulated(tmp_path, topology, FIRST, "gpu02 mlx5_0") as running:
+        two = checks.subnet_manager(running.facts_once("gpu03 mlx5_0", lambda it: len(it.managers) > 1))
+        running.manager("gpu04 mlx5_0", "-k", "0x1234")  # another sm_key: it does not see the others
+        three = checks.subnet_manager(running.facts_once("gpu03 mlx5_0", lambda it: len(it.managers) > 2))
+    assert (two.outcome, two.metrics[0].value) == (Outcome.PASSED, 2)
+    (finding,) = three.findings
+    assert finding.measured.startswith("2 masters: ")
+    assert {"gpu04 mlx5_0", "gpu01 mlx5_0"} <= {
+        *finding.measured.replace(" (", ": ").replace(", ", ": ").split(": ")
+    }
+
+
+def test_without_a_manager_the_ports_are_not_active_and_the_manager_is_missing(tmp_path: Path) -> None:
+    topology = rail_optimised(nodes=2, hcas=2)
+    with simulated(tmp_path, topology) as running:
+        found = failed(running.facts(SECOND), topology)
+    assert found["ibfabric.subnet_manager"].startswith("subnet manager: ")
+    assert "ibfabric.ports[gpu01]" in found
+
+
+def test_two_ports_with_one_guid_or_one_lid_are_named(tmp_path: Path) -> None:
+    topology = rail_optimised(nodes=4, hcas=2)
+    one, other = topology.node_id("gpu03 mlx5_0"), topology.guid("gpu04 mlx5_0")
+    with simulated(tmp_path, topology, FIRST) as running:
+        lid = next(port.lid for port in running.facts(SECOND).ports if port.description == "gpu02 mlx5_1")
+        running.console(f'Baselid "{topology.node_id("gpu01 mlx5_1")}"[1] {lid}')
+        running.console(f'Guid "{one}" 0x{other}')
+        running.console(f'Guid "{one}"[1] 0x{topology.port_guid("gpu04 mlx5_0")}')
+        facts = running.facts(SECOND)
+    found = checks.unique(facts, topology.ports()).findings
+    assert [it.part for it in found] == [f"LID {lid}"]
+    assert {*found[0].measured.replace(" have it", "").split(", ")} == {"gpu01 mlx5_1", "gpu02 mlx5_1"}
+    silent = checks.switch_links(facts, judge.owned(facts, topology.ports())).advisories
+    assert [it.measured for it in silent] == ["the link is up, and no device answers"]

@@ -1,0 +1,111 @@
+"""Readers of ibnetdiscover and iblinkinfo, on the forms that versions of infiniband-diags print."""
+
+from __future__ import annotations
+
+import pytest
+from ibfabric_helpers import HCA, LEAF, LINKINFO, NETDISCOVER, SPINE
+
+from pytest_gpucluster.core.errors import ProbeError
+from pytest_gpucluster.suites.ibfabric.subnet import (
+    Link,
+    Port,
+    read_iblinkinfo,
+    read_ibnetdiscover,
+    short_name,
+    with_states,
+)
+
+
+def test_devices_and_each_link_once_with_both_ends() -> None:
+    found = read_ibnetdiscover(NETDISCOVER)
+    assert [(it.node, it.ports, it.lid) for it in found.switches] == [("A09-IBLEAF-04", 65, 73), ("A10-IBSPINE-02", 65, 236)]  # fmt: skip
+    assert [it.node for it in found.hcas] == ["dgx-04-c01"]  # the aggregation node is none
+    assert [(link.label, link.width, link.speed) for link in found.links] == [
+        ("dgx-04-c01 mlx5_5 - A09-IBLEAF-04 port 1", "4x", "NDR"),
+        ("A09-IBLEAF-04 port 35 - A10-IBSPINE-02 port 32", "4x", "NDR"),
+        ("Mellanox Technologies Aggregation Node - A09-IBLEAF-04 port 65", "4x", "NDR"),
+    ]
+    assert found.leaves == {LEAF}
+    port, link = found.by_port_guid[HCA]
+    assert (port.lid, link.z.lid, link.between_switches) == (647, 73, False)
+    assert found.peers[LEAF, 35].key == (SPINE, 32)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '[1]	"S-08c0eb0300539a5c"[23]		# "MF0;IB-Leaf-101:MQM8700/U1" lid 383 ',  # without a rate, as in 1.6
+        '[1][ext 5]	"S-08c0eb0300539a5c"[23][ext 2]		# "MF0;IB-Leaf-101:MQM8700/U1" lid 383 4xQDR',  # grouped
+        '[1]	"S-08c0eb0300539a5c"[23]		# "MF0;IB-Leaf-101:MQM8700/U1" lid 383 4xHDR s=4 w=2 v=4',  # --full
+    ],
+)
+def test_lines_of_other_versions_and_options_are_read(line: str) -> None:
+    head = 'switchguid=0x8c0eb03008cc87c(8c0eb03008cc87c)\nSwitch	41 "S-08c0eb03008cc87c"		# "spine" base port 0 lid 3 lmc 0\n'
+    (link,) = read_ibnetdiscover(head + line).links
+    assert {end.node for end in link.ends} == {"IB-Leaf-101", "spine"}
+    assert {end.lid for end in link.ends} == {383, 3}
+
+
+def test_a_link_that_one_end_lists_is_a_link() -> None:
+    text = NETDISCOVER.replace(f'[1]({HCA}) 	"S-{LEAF}"[1]', f'[9]({HCA}) 	"X-{LEAF}"[1]')
+    assert len(read_ibnetdiscover(text).links) == 3
+
+
+def test_an_hca_alone_is_a_subnet_without_links() -> None:
+    text = 'vendid=0x2c9\ncaguid=0xb8e92403009ca838\nCa	1 "H-b8e92403009ca838"		# "dgx-gb200-n01-c1 HCA-1"\n'
+    found = read_ibnetdiscover(text)
+    assert (len(found.hcas), found.links, found.hcas[0].node) == (1, (), "dgx-gb200-n01-c1")
+
+
+@pytest.mark.parametrize("text", ["", "ibwarn: [7] mad_rpc_open_port: can't open UMAD port ((null):0)\n"])
+def test_output_that_names_no_device_is_not_understood(text: str) -> None:
+    with pytest.raises(ProbeError, match="names no switch"):
+        read_ibnetdiscover(text)
+    with pytest.raises(ProbeError, match="names no port"):
+        read_iblinkinfo(text)
+
+
+def test_states_of_all_ports_and_what_they_could_be() -> None:
+    found = {(port.description, port.number): port for port in read_iblinkinfo(LINKINFO)}
+    leaf = "MF0;A09-IBLEAF-04:MQM9701/U1"
+    assert [found[leaf, number].physical for number in (1, 2, 3, 4, 35)] == [
+        "LinkUp",
+        "Polling",
+        "Disabled",
+        "LinkUp",
+        "LinkUp",
+    ]
+    uplink = found[leaf, 35]
+    assert (uplink.state, uplink.width, uplink.speed, uplink.could_be) == (
+        "Init",
+        "2x",
+        "HDR",
+        "4X 106.25 Gbps",
+    )
+    assert [found[leaf, number].answered for number in (1, 2, 4)] == [True, True, False]
+    assert found["dgx-04-c01 mlx5_5", 1].could_be == ""  # no cable has 12 lanes
+
+
+def test_links_have_the_state_of_their_worse_end() -> None:
+    found = with_states(read_ibnetdiscover(NETDISCOVER), read_iblinkinfo(LINKINFO))
+    cable, uplink, sharp = found.links
+    assert (cable.state, cable.rate) == ("Active", "4x NDR (400 Gb/s)")
+    assert (uplink.state, uplink.rate, uplink.could_be) == ("Init", "2x HDR (100 Gb/s)", "4X 106.25 Gbps")
+    assert (sharp.state, sharp.rate) == ("", "4x NDR (400 Gb/s)")  # iblinkinfo did not show it
+
+
+def test_chips_of_a_chassis_have_names_of_their_own() -> None:
+    names = [
+        "MF0;core:MCS8500/S01/U1",
+        "MF0;core:MCS8500/L01/U1",
+        "MF0;leaf.rack-1:MQM9790/U1",
+        "SwitchX -  Mellanox",
+    ]
+    assert [short_name("switch", name) for name in names] == ["core/S01/U1", "core/L01/U1", "leaf.rack-1", "SwitchX -  Mellanox"]  # fmt: skip
+    assert short_name("HCA", "gpu01.cluster.example mlx5_0") == "gpu01"
+
+
+@pytest.mark.parametrize(("width", "speed", "rate"), [("4x", "FDR10", 40.0), ("1x", "SDR", 2.5), ("4x", "???", 0.0), ("", "NDR", 0.0)])  # fmt: skip
+def test_the_rate_is_that_of_sysfs(width: str, speed: str, rate: float) -> None:
+    port = Port("1", "leaf", "switch", "1", 1)
+    assert Link(port, port, width, speed).gbps == rate

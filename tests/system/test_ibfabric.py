@@ -1,0 +1,93 @@
+"""The suite ibfabric in a sandbox: a healthy subnet passes, and each fault is found by its own check, on its own part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plugin_helpers import on, run_pytest
+from sandbox_helpers import sandbox_folder
+
+from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.sandbox.found_by import FOUND_BY
+from slurm_sandbox.api import FAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from plugin_helpers import Run
+
+NODES = 9
+# fault -> the node into which it is put, and other options than its own; faults of one leaf have uplinks of their own
+INJECTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "cables_swapped": ("gpu02", {}),
+    "wrong_leaf": ("gpu03", {}),
+    "cable_errors": ("gpu04", {}),
+    "duplicate_guid": ("gpu05", {}),
+    "second_manager": ("gpu06", {}),
+    "uplink_missing": ("gpu06", {"uplink": 1}),
+    "uplink_slow": ("gpu06", {"uplink": 3}),
+    "uplink_errors": ("gpu06", {}),
+    "uplink_mtu": ("gpu06", {}),
+}
+OF_FABRIC = {"ib_rate": ("gpu07", "ibfabric.cables"), "ib_down": ("gpu08", "ibfabric.ports")}
+OF_NODES = ("cables_swapped", "wrong_leaf", "cable_errors")
+
+
+@pytest.fixture(scope="module")
+def subnet() -> Iterator[Sandbox]:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=NODES)
+        yield sandbox
+
+
+def failures(run: Run) -> dict[tuple[str, str], str]:
+    """Return {(check, node or ''): part and measured value of its findings}."""
+    return {
+        (event["check"], event["node"]): "; ".join(
+            f"{it['part']}: {it['measured']}" for verdict in event["verdicts"] for it in verdict["findings"]
+        )
+        for event in run.events
+        if event["event"] == "result" and event["outcome"] == "failed"
+    }
+
+
+def test_a_healthy_subnet_passes_and_proves_each_node(subnet: Sandbox, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, on(subnet), "-m", "ibfabric", where=())
+    assert (failures(run), run.rc) == ({}, 0), run.out + run.err
+    assert f"ACCEPTED: {NODES} of {NODES} nodes" in run.out
+    (page,) = (tmp_path / "reports").rglob("report.html")
+    assert "InfiniBand subnet: 12 switches, 0 of 32 connections with a finding" in page.read_text()
+
+
+def test_each_fault_is_found_by_its_own_check_on_its_own_part(subnet: Sandbox, tmp_path: Path) -> None:
+    assert {
+        kind for kind in FAULTS if FOUND_BY.get(kind, ("",))[0].startswith("ibfabric.")
+    } == INJECTED.keys()
+    for kind, (node, options) in INJECTED.items():
+        subnet.fault(kind, node, **options)
+    for kind, (node, _) in OF_FABRIC.items():
+        subnet.fault(kind, node)
+    run = run_pytest(tmp_path, on(subnet), "-m", "ibfabric", where=())
+    found = failures(run)
+    expected = {(FOUND_BY[kind][0], INJECTED[kind][0] if kind in OF_NODES else "") for kind in INJECTED}
+    expected |= {(check, node) for node, check in OF_FABRIC.values()} | {("ibfabric.ports", "gpu05")}
+    assert found.keys() == expected, run.out + run.err
+    parts = {check: text for (check, _), text in found.items()}
+    assert (
+        parts["ibfabric.switch_links"]
+        == "leaf01-1 port 35 - spine02 port 1: 4x EDR (100 Gb/s); both ends support 106.25 Gbps"
+    )
+    assert parts["ibfabric.switch_errors"].startswith("leaf01-1 port 36 - spine02 port 2: symbol_error")
+    assert parts["ibfabric.mtu"] == "leaf01-1 port 37 - spine03 port 1: 2048"
+    assert parts["ibfabric.balance"].startswith("leaf leaf01-1: 7 uplinks (1 to spine01")
+    assert "gpu01 mlx5_0" in parts["ibfabric.subnet_manager"]
+    assert "gpu06 mlx5_0" in parts["ibfabric.subnet_manager"]
+    assert found["ibfabric.rail", "gpu02"].count("leaf01-") == 2
+    # no finding takes a node out of service
+    actions = {
+        verdict["action"] for event in run.events if event["event"] == "result" for verdict in event["verdicts"] if verdict["findings"]
+    }  # fmt: skip
+    assert actions == {"configure"}
