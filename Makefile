@@ -20,7 +20,7 @@ SOFTWARE_PACKAGES := environment-modules
 # the shells and awks that nodes have; dash is there
 SHELL_PACKAGES := busybox gawk mawk
 # a fabric in user space with real tools
-IBFABRIC_PACKAGES := ibsim-utils opensm infiniband-diags
+IBFABRIC_PACKAGES := ibsim-utils opensm infiniband-diags lldpd
 HOROVOD_PACKAGES := cmake g++ libopenmpi-dev
 TEST_PACKAGES := $(CONTAINER_PACKAGES) $(MPI_PACKAGES) $(NODE_PACKAGES) $(ACCOUNTING_PACKAGES) $(MONITORING_PACKAGES) \
 	$(BROWSER_PACKAGES) $(SHELL_PACKAGES) $(HOROVOD_PACKAGES) $(IBFABRIC_PACKAGES) $(KUBERNETES_PACKAGES) $(SOFTWARE_PACKAGES)

@@ -51,6 +51,8 @@ from pytest_gpucluster.suites.controller import jobs as controller_jobs
 from pytest_gpucluster.suites.horovod import facts as horovod_build
 from pytest_gpucluster.suites.ibfabric import facts as ib_facts
 from pytest_gpucluster.suites.ibfabric import subnet as ib_subnet
+from pytest_gpucluster.suites.ibfabric.lldp import parse_neighbours
+from pytest_gpucluster.suites.ibfabric.plan import parse_plan
 from pytest_gpucluster.suites.isolation.exemptions import read_exemptions
 from pytest_gpucluster.suites.isolation.logins import read_login
 from pytest_gpucluster.suites.isolation.steps import read_terminal
@@ -207,6 +209,10 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"BOOT_IMAGE=/vmlinuz iommu=pt\ndmar0\n/sys/class/infiniband/mlx5_0/device/iommu_group/type:DMA-FQ\nend\n",
     ),
     "kit.fabric.facts.ACS": (b"acs 00:01.0 downstream ACSCtl: SrcValid+ ReqRedir+\nend 20 0\n",),
+    "suites.ibfabric.lldp.NEIGHBOURS": tuple(
+        b"/sys/class/net/rail0/operstate:up\nrdma mlx5_0 rail0\nlldp\n%brc 0\n" % text
+        for text in _in("ibfabric", "lldp-*")
+    ),
     "suites.ibfabric.facts.NODE_PORTS": (
         b"tools\n/sys/class/infiniband/mlx5_0/ports/1/link_layer:InfiniBand\n/sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE\n"
         b"/sys/class/infiniband/mlx5_0/ports/1/gids/0:fe80:0000:0000:0000:a088:c203:00d5:7349\n"
@@ -486,6 +492,9 @@ OTHERS: dict[str, Reader] = {
             *recorded("software/tcl-5.2.0.txt", "software/lmod-8.6.19.txt", "software/conda-26.7.txt"),)),
         Reader("suites.software.facts.read_packages", _both(software.read_packages), (
             b'[{"name": "numpy", "version": "1.26.4"}]', b'{"message": "No packages match"}')),
+        Reader("suites.ibfabric.plan.parse_plan", _both(lambda text: parse_plan("plan", text)), (
+            *_in("ibfabric", "plan-*", 10), *recorded("ibfabric/ibnetdiscover-ibsim.txt"))),
+        Reader("suites.ibfabric.lldp.parse_neighbours", _both(parse_neighbours), _in("ibfabric", "lldp-*")),
         Reader("report.run_model.read_run", _run, _EVENTS),
         Reader("report.record_check.parse_record", lambda data: parse_record(data, Path("record.json")), (_record(),)),
         Reader("gate.baseline.parse", _both(gate_baseline.parse), (
@@ -562,6 +571,7 @@ ELSEWHERE = {
     "suites.slurm.diagnostic_step.read_jobs": "asks Slurm; parse_squeue reads",
     "suites.os.storage_facts.read": "asks the nodes; read_written and read_seen read",
     "suites.os.storage_facts.SharedFiles": "writes a command",
+    "suites.ibfabric.plan.read_plan": "files; parse_plan reads",
     "report.events.read_events": "a file: tests/system/test_bad_input.py",
     "report.events.read_log": "a file; read_run is fuzzed",
     "gate.baseline.read": "a file; gate.baseline.parse is fuzzed",
@@ -585,6 +595,7 @@ _OF_PROBES = (
     "suites.isolation.pam", "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
     "suites.os.bmc_facts", "suites.os.crash_facts", "suites.os.device_facts", "suites.os.drive_facts", "suites.os.memory_facts",
+    "suites.ibfabric.lldp",
     "suites.versions.facts",
 )  # fmt: skip
 _PROBES = (

@@ -12,6 +12,7 @@ from pytest_gpucluster.core.check import Action, Outcome
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.node.kernel_log import kernel_log_of
 from pytest_gpucluster.sandbox.found_by import FOUND_BY
+from pytest_gpucluster.suites.ibfabric.lldp import NEIGHBOURS, Neighbour
 from pytest_gpucluster.suites.os.checks.drives import drive_health
 from pytest_gpucluster.suites.os.checks.kernel_log import kernel_log
 from pytest_gpucluster.suites.os.drive_facts import DRIVES
@@ -109,3 +110,10 @@ def test_the_simulated_smartctl_reports_the_drives_of_its_node(
     wear = [it.device for it in verdict.metrics if it.name == "drive_wear"]
     absent = {"drive_missing": "nvme3", "drive_dead": "nvme4"}.get(kind)
     assert wear == [name for name in (f"nvme{n}" for n in range(5)) if name != absent]
+
+
+@pytest.mark.parametrize(("kind", "port"), [("", "swp1"), ("ethernet_cable", "swp47")])
+def test_the_simulated_lldpcli_shows_the_neighbour_of_its_node(tmp_path: Path, kind: str, port: str) -> None:
+    found = NEIGHBOURS.parse(answer(tmp_path, kind, NEIGHBOURS.command))
+    assert found.found == (Neighbour("eno1", "eth01", (port,)),)
+    assert (found.states["eno1"], found.rdma["ib0"]) == ("up", "mlx5_0")

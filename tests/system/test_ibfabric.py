@@ -25,6 +25,7 @@ INJECTED: dict[str, tuple[str, dict[str, Any]]] = {
     "wrong_leaf": ("gpu03", {}),
     "cable_errors": ("gpu04", {}),
     "duplicate_guid": ("gpu05", {}),
+    "ethernet_cable": ("gpu09", {}),
     "second_manager": ("gpu06", {}),
     "uplink_missing": ("gpu06", {"uplink": 1}),
     "uplink_slow": ("gpu06", {"uplink": 3}),
@@ -32,7 +33,13 @@ INJECTED: dict[str, tuple[str, dict[str, Any]]] = {
     "uplink_mtu": ("gpu06", {}),
 }
 OF_FABRIC = {"ib_rate": ("gpu07", "ibfabric.cables"), "ib_down": ("gpu08", "ibfabric.ports")}
-OF_NODES = ("cables_swapped", "wrong_leaf", "cable_errors")
+OF_NODES = ("cables_swapped", "wrong_leaf", "cable_errors", "ethernet_cable")
+NOT_AS_PLANNED = (
+    "gpu02",
+    "gpu03",
+    "gpu05",
+    "gpu08",
+)  # swapped, at other leaves, without a GUID of its own, down
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +81,7 @@ def test_each_fault_is_found_by_its_own_check_on_its_own_part(subnet: Sandbox, t
     found = failures(run)
     expected = {(FOUND_BY[kind][0], INJECTED[kind][0] if kind in OF_NODES else "") for kind in INJECTED}
     expected |= {(check, node) for node, check in OF_FABRIC.values()} | {("ibfabric.ports", "gpu05")}
+    expected |= {("ibfabric.cabling", node) for node in NOT_AS_PLANNED}
     assert found.keys() == expected, run.out + run.err
     parts = {check: text for (check, _), text in found.items()}
     assert (
@@ -86,6 +94,12 @@ def test_each_fault_is_found_by_its_own_check_on_its_own_part(subnet: Sandbox, t
     assert "gpu01 mlx5_0" in parts["ibfabric.subnet_manager"]
     assert "gpu06 mlx5_0" in parts["ibfabric.subnet_manager"]
     assert found["ibfabric.rail", "gpu02"].count("leaf01-") == 2
+    assert found["ibfabric.cabling", "gpu02"] == (
+        "gpu02 mlx5_0 - leaf01-1 port 2, gpu02 mlx5_1 - leaf01-2 port 2: swapped: "
+        "gpu02 mlx5_0 is connected to leaf01-2 port 2, gpu02 mlx5_1 is connected to leaf01-1 port 2"
+    )
+    assert found["ibfabric.cabling", "gpu08"] == "gpu08 mlx5_2 - leaf01-3 port 8: neither end has a link"
+    assert parts["ibfabric.neighbours"] == "gpu09 eno1 - eth01 swp9: gpu09 eno1 is connected to eth01 swp47"
     # no finding takes a node out of service
     actions = {
         verdict["action"] for event in run.events if event["event"] == "result" for verdict in event["verdicts"] if verdict["findings"]

@@ -37,7 +37,7 @@ class Description:
     """The properties of a sandbox that stay the same while it runs.
 
     `healthy`: a node as the simulated tools show it, None if the GPUs are those of this machine, of which `gpu_name` is
-    the name. `commands`: the folder of Slurm's commands, None if it is a system folder.
+    the name. `cables`: (node, adapter or interface, switch, port) as built. `commands`: the folder of Slurm's commands, None if it is a system folder.
     """
 
     nodes: tuple[str, ...]
@@ -49,6 +49,7 @@ class Description:
     commands: Path | None
     image: ContainerImage | None
     isolation: JobIsolation | None
+    cables: tuple[tuple[str, str, str, str], ...] = ()
 
     def busbw(self, nodes: int, collective: str, size: int) -> float:
         """Return the bus bandwidth of healthy simulated nodes in GB/s for a message size in bytes."""

@@ -937,6 +937,11 @@ def _wrong_leaf(node: SimulatedNode, options: Options) -> None:
         hca.leaf, hca.leaf_port = f"{options['leaf']}-{hca.leaf.rpartition('-')[2]}", hca.leaf_port + 16
 
 
+@_fault("the Ethernet cable of a node is at another port of its switch", port="swp47")
+def _ethernet_cable(node: SimulatedNode, options: Options) -> None:
+    node.board = node.board[0], str(options["port"])
+
+
 @_fault("both ends of a node's cable count symbol errors", hca="mlx5_1", per_second=200)
 def _cable_errors(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).errors_per_second = int(options["per_second"])

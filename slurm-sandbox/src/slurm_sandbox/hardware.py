@@ -215,8 +215,16 @@ class SimulatedNode:
     subnet: list[str] = field(
         default_factory=list
     )  # faults of its leaf switches, and a second subnet manager
+    board: tuple[str, str] = ("", "")  # switch and port at the cable of eno1
     network: CollectiveFaults = field(default_factory=CollectiveFaults)
     burn: BurninFaults = field(default_factory=BurninFaults)
+
+    @property
+    def cables(self) -> tuple[tuple[str, str, str, str], ...]:
+        """Its cables: (name, adapter or interface, switch, port) of a healthy node."""
+        rails = (hca for hca in self.hcas if hca.link_layer == "InfiniBand" and not hca.bridge)
+        found = tuple((self.name, hca.name, hca.leaf, str(hca.leaf_port)) for hca in rails)
+        return (*found, (self.name, "eno1", *self.board))
 
 
 def healthy_node(name: str, number: int, gpus: int, spec: NodeModel, shared: str) -> SimulatedNode:
@@ -246,6 +254,7 @@ def healthy_node(name: str, number: int, gpus: int, spec: NodeModel, shared: str
         processes=[
             SimulatedProcess(*row) for row in _PROCESSES if spec.nvswitch or row[4] != "nv-fabricmanage"
         ],
+        board=(f"eth{number // NODES_PER_LEAF + 1:02}", f"swp{number % NODES_PER_LEAF + 1}"),
         network=_network(spec),
         burn=BurninFaults(load=asdict(spec.load)),
     )

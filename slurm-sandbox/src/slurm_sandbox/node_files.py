@@ -213,6 +213,7 @@ def files(node: SimulatedNode) -> dict[str, str]:
         **_network_files(node),
         **_system_files(node),
         **({"subnet": _subnet(node)} if node.hcas else {}),
+        "lldp": _lldp(node),
         **{f"root{path}": text for path, text in _overlay(node).items()},
         **({"clock.offset": f"{node.clock_offset:.0f}\n"} if node.clock_offset else {}),
         **(
@@ -485,6 +486,20 @@ def _subnet(node: SimulatedNode) -> str:
         )
         rows.append(" ".join(map(str, ("hca", *words, *counts))))
     return _lines([*rows, *node.subnet])
+
+
+def _lldp(node: SimulatedNode) -> str:
+    """Return what `lldpcli -f json show neighbors` prints: one interface stands there without a list (lldpd 1.0.16)."""
+    switch, port = node.board
+    chassis = {"id": {"type": "mac", "value": "2c:5e:ab:00:00:01"}, "descr": "Cumulus Linux version 5.9.2"}
+    heard = {
+        "via": "LLDP",
+        "rid": "1",
+        "age": "12 days, 04:11:31",
+        "chassis": {switch: chassis},
+        "port": {"id": {"type": "ifname", "value": port}, "descr": port, "ttl": "120"},
+    }
+    return json.dumps({"lldp": {"interface": {"eno1": heard}}}, indent=2) + "\n"
 
 
 def _hca_files(node: SimulatedNode) -> dict[str, str]:

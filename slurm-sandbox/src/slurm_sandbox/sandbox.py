@@ -471,6 +471,12 @@ class Sandbox:
             )
             if state.isolation
             else None,
+            cables=tuple(
+                cable
+                for number, name in enumerate(state.nodes)
+                if simulated
+                for cable in self._healthy_node(name, number, state, spec).cables
+            ),
         )
 
     def _healthy_node(

@@ -41,7 +41,14 @@ _WITH_ISOLATION = {
     "slurm.gpu_binding": "no driver opens the device files of the virtual GPUs, and with ConstrainDevices each task counts "
     "its GPUs from 0",
 }
+CABLES = "cables.csv"  # beside the cluster file
 _HEAD = "# Written by `gpucluster sandbox up`; `gpucluster sandbox down` removes it.\n"
+
+
+def cables(sandbox: Description) -> str:
+    """Return the cabling plan of a sandbox, a sheet of point-to-point links."""
+    rows = (f"{node},Host,{port},{switch},Switch,{at}" for node, port, switch, at in sandbox.cables)
+    return "".join(f"{row}\n" for row in ("A-Node Name,A-Type,A-Port,Z-Node Name,Z-Type,Z-Port", *rows))
 
 
 def text(conf: Path, sandbox: Description) -> str:
@@ -76,7 +83,7 @@ def text(conf: Path, sandbox: Description) -> str:
             if healthy and healthy.gpus
             else {}
         ),
-        **({"ibfabric": {}} if healthy and any(hca.near for hca in healthy.hcas) else {}),
+        **({"ibfabric": {"plan": [CABLES]}} if healthy and any(hca.near for hca in healthy.hcas) else {}),
         **(_container(sandbox.image) if sandbox.image else {}),
         **(_isolation(sandbox.isolation) if sandbox.isolation else {}),
     }

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pytest_gpucluster.core.values import Count, OptionalSection, Text
+from pytest_gpucluster.core.values import Count, LocalPath, OptionalSection, Text
 
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
@@ -27,6 +27,11 @@ class IbFabricConfig(OptionalSection):
     routing: Text | None = Field(
         None,
         description="routing engine that opensm must use, like ftree or updn; judged where its log or file is on `host`",
+    )
+    plan: tuple[LocalPath, ...] = Field(
+        (),
+        description="files of the cabling plan, beside the cluster file: a CSV sheet of NVIDIA's Cable Validation Tool, IBDM's "
+        "`.topo`, a saved output of ibnetdiscover, Slurm's topology.conf or topology.yaml, PTM's `.dot`, and a node name map or HCA mapping",
     )
     # seconds between two readings of the error counters
     counted: ClassVar[int] = 5

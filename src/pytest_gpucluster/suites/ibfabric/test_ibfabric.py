@@ -7,28 +7,36 @@ the limits of every check.
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.core.errors import NotApplicable, ProbeError, SlurmError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed, required_section
-from pytest_gpucluster.suites.ibfabric import checks, judge, node_checks
+from pytest_gpucluster.suites.ibfabric import checks, checks_plan, judge, node_checks
 from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
 from pytest_gpucluster.suites.ibfabric.facts import NODE_PORTS
+from pytest_gpucluster.suites.ibfabric.lldp import NEIGHBOURS, of_neighbours
 from pytest_gpucluster.suites.ibfabric.picture import picture_of
+from pytest_gpucluster.suites.ibfabric.plan import read_plan
 from pytest_gpucluster.suites.ibfabric.steps import query_fabric
+from pytest_gpucluster.suites.ibfabric.wiring import compare, is_ethernet, of_subnet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from pytest_gpucluster.config.models import Profile
+    from pytest_gpucluster.config.models import Cluster, Profile
     from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.core.probe import Probe
     from pytest_gpucluster.run.facts import ItemView
     from pytest_gpucluster.run.session import ClusterSession, Node
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePorts
     from pytest_gpucluster.suites.ibfabric.judge import NodeLink, Owned
+    from pytest_gpucluster.suites.ibfabric.lldp import Neighbours
+    from pytest_gpucluster.suites.ibfabric.plan import Plan
     from pytest_gpucluster.suites.ibfabric.subnet import Subnet
+    from pytest_gpucluster.suites.ibfabric.wiring import Comparison
 
 config = required_section(IbFabricConfig)
 node_ports = probed(NODE_PORTS)
@@ -101,4 +109,56 @@ def node_links(node: Node, network: Profile, links: Owned) -> tuple[NodeLink, ..
     return links.of.get(node.name, ())
 
 
-TESTS = Tests(checks, node_checks, marks=("ibfabric",))
+# --- the cabling plan --------------------------------------------------------------------------------------------
+
+
+@fact(once=True)
+def plan(config: IbFabricConfig, cluster: Cluster) -> Plan:
+    """The planned cables; the files stand beside the cluster file."""
+    if not config.plan:
+        raise NotApplicable("no cabling plan is stated (`ibfabric: {plan: [FILE]}`)")
+    return read_plan(Path(cluster.file).parent / Path(path).expanduser() for path in config.plan)
+
+
+@fact(once=True)
+def planned_cables(plan: Plan, fabric: FabricFacts, links: Owned) -> Comparison:
+    """The planned cables of InfiniBand, compared with the subnet."""
+    own = {it.found.node_guid: f"{node} {it.port.device}" for node in links.of for it in links.of[node]}
+    found = of_subnet(fabric.subnet, {**plan.names, **own}, plan.adapters)
+    return compare((it for it in plan.cables if not is_ethernet(it, usual=False)), found)
+
+
+@fact(once=True)
+def planned_neighbours(
+    plan: Plan, fleet_facts: Callable[[object], dict[str, Neighbours]], gpucluster_session: ClusterSession
+) -> Comparison:
+    """The planned cables of Ethernet, compared with what lldpd has found on the nodes; no command is sent without such a cable."""
+    layers = {node.profile.fabric.link_layer for node in gpucluster_session.nodes.values()}
+    cables = [it for it in plan.cables if is_ethernet(it, usual="InfiniBand" not in layers)]
+    if not cables:
+        raise NotApplicable("the plan has no Ethernet cable")
+    return compare(cables, of_neighbours(fleet_facts(NEIGHBOURS)))
+
+
+@fact
+def node_cables(network: Profile, planned_cables: Comparison) -> Comparison:
+    """The planned cables of InfiniBand, for a node that has it."""
+    return planned_cables
+
+
+@fact
+def node_neighbours(
+    planned_neighbours: Comparison, facts: Callable[[Probe[Neighbours]], Neighbours]
+) -> Comparison:
+    """The planned cables of Ethernet; not checked on a node without lldpd."""
+    facts(NEIGHBOURS)
+    return planned_neighbours
+
+
+@fact(once=True)
+def slurm_nodes(gpucluster_session: ClusterSession) -> frozenset[str]:
+    """The names of all nodes, also of those that are not under test."""
+    return frozenset(gpucluster_session.inventory) | frozenset(gpucluster_session.nodes)
+
+
+TESTS = Tests(checks, node_checks, checks_plan, marks=("ibfabric",))

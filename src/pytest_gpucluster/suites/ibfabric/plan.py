@@ -1,0 +1,360 @@
+"""Cabling plans: which port must be connected to which, read from the forms that sites have. Pure, but for `read_plan`.
+
+The content of a file decides its form:
+
+- a point-to-point sheet as CSV: NVIDIA UFM Cable Validation Tool, "P2P File", 1.4 to 1.6 (`A-Node Name`, `A-Port`, `Z-Node Name`,
+  `Z-Port`; the header names decide) and 1.7 (`A-Node`, `Z-Node`)
+- a topology file of IBDM: ibdm-topo-file(1), and as ibdiagnet 2 writes it, with width and speed in the arrow
+- the output of ibnetdiscover, saved as built: what `ibnetdiscover --diff` compares with
+- Slurm's topology.conf(5) and topology.yaml(5): the leaf of each node, without ports
+- Cumulus' Prescriptive Topology Manager: topology.dot (ptmd(8))
+- a node name map of opensm(8): names for GUIDs, no cables
+- the HCA mapping file of the Cable Validation Tool ("Optional Files", `port,hca-name`): adapters for the numbers of a sheet, no cables
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import yaml
+
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.suites.ibfabric.subnet import read_ibnetdiscover, short_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from pytest_gpucluster.suites.ibfabric.subnet import Kind, Link, Port, Subnet
+
+MAX_BYTES = 2**26  # ibnetdiscover prints 10 MiB of 10,000 hosts
+
+
+class Cable(NamedTuple):
+    """A planned cable by both ends, as the plan writes them; an empty port is any port. where: FILE:LINE."""
+
+    a_node: str
+    a_port: str
+    z_node: str
+    z_port: str
+    where: str = ""
+
+    @property
+    def label(self) -> str:
+        """The cable for people: `gpu01 mlx5_0 - leaf01 1/1`."""
+        return f"{self.a_node} {self.a_port}".rstrip() + " - " + f"{self.z_node} {self.z_port}".rstrip()
+
+
+def _cable(words: Iterable[str], where: str) -> Cable:
+    a_node, a_port, z_node, z_port = words
+    return Cable(a_node, a_port, z_node, z_port, where)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cables, each once, names of devices by GUID (16 hex digits), and adapters of hosts by the number that a sheet has."""
+
+    cables: tuple[Cable, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
+
+
+class _File:
+    """The text of a plan and its name in errors."""
+
+    def __init__(self, label: str, text: str) -> None:
+        self.label, self.text = label, text
+
+    def where(self, line: int) -> str:
+        return f"{self.label}:{line}"
+
+    def error(self, line: int, problem: str) -> ConfigError:
+        return ConfigError(f"{self.where(line)}: {problem}")
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yield number and text of each line that is neither blank nor a comment."""
+        for number, line in enumerate(self.text.splitlines(), 1):
+            if line.strip() and not line.lstrip().startswith(("#", "//")):
+                yield number, line.rstrip()
+
+
+def read_plan(paths: Iterable[Path]) -> Plan:
+    """Read the files of a plan; ConfigError names file and line."""
+    cables: list[Cable] = []
+    names: dict[str, str] = {}
+    adapters: dict[str, str] = {}
+    for path in paths:
+        found = parse_plan(str(path), _text(path))
+        cables += found.cables
+        names |= found.names
+        adapters |= found.adapters
+    return Plan(_each_once(cables), names, adapters)
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file; ibfabric.plan must name the files of a cabling plan")
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"{path}: exceeds the limit of {MAX_BYTES >> 20} MiB")
+    if raw.startswith(b"PK"):
+        raise ConfigError(f"{path}: is a workbook; save the sheet with the cables as CSV")
+    return raw.decode("utf-8-sig", errors="replace")
+
+
+def parse_plan(label: str, text: str) -> Plan:
+    """Return the plan in a text of any form; ConfigError names `label` and the line."""
+    file = _File(label, text)
+    for form, read in _FORMS.items():
+        if re.search(form, text, re.MULTILINE | re.IGNORECASE):
+            found = read(file)
+            if not (found.cables or found.names or found.adapters):
+                raise ConfigError(f"{label}: the plan has no cables")
+            return replace(found, cables=_each_once(found.cables))
+    raise ConfigError(
+        f"{label}: no known form of a cabling plan: a CSV sheet with the columns A-Node Name, A-Port, Z-Node Name, Z-Port; a .topo "
+        "file of IBDM; the output of ibnetdiscover; topology.conf or topology.yaml of Slurm; a .dot file of PTM; a node name map; an HCA mapping"
+    )
+
+
+def _each_once(cables: Iterable[Cable]) -> tuple[Cable, ...]:
+    """Return cables that both ends list once; ConfigError for a port with two cables."""
+    ends: dict[tuple[str, str], tuple[str, str, str]] = {}
+    found = []
+    for cable in cables:
+        a, z = (cable.a_node, cable.a_port), (cable.z_node, cable.z_port)
+        if ends.get(a, ())[:2] == z:
+            continue
+        for one, other in ((a, z), (z, a)):
+            if one in ends and one[1]:
+                raise ConfigError(
+                    f"{cable.where}: port {one[1]} of {one[0]} is already connected to {' '.join(ends[one][:2])} "
+                    f"at {ends[one][2]}; a port has one cable"
+                )
+            ends[one] = (*other, cable.where)
+        found.append(cable)
+    return tuple(found)
+
+
+# --- a point-to-point sheet --------------------------------------------------------------------------------------
+
+_COLUMNS = {
+    "anode": 0, "anodename": 0, "aport": 1, "znode": 2, "znodename": 2, "zport": 3,
+}  # fmt: skip
+
+
+def _sheet(file: _File) -> Plan:
+    """Read CSV separated by comma, semicolon or tab; rows without one end are ports without a cable."""
+    columns: dict[int, int] = {}
+    cables = []
+    head = next((line for _, line in file.lines() if re.search(_SHEET, line, re.IGNORECASE)), "")
+    rows = csv.reader(file.text.splitlines(), delimiter=max(",;\t", key=head.count))
+    try:
+        for row in rows:
+            cells = [" ".join(cell.split()) for cell in row]
+            if len(columns) < 4:
+                names = [re.sub(r"[^a-z]", "", cell.lower()) for cell in cells]
+                columns = {_COLUMNS[name]: at for at, name in enumerate(names) if name in _COLUMNS}
+                continue
+            ends = [cells[columns[at]] if columns[at] < len(cells) else "" for at in range(4)]
+            if not all((ends[0] or ends[1], ends[2] or ends[3])):
+                continue
+            for name, value in zip(("A-Node Name", "A-Port", "Z-Node Name", "Z-Port"), ends, strict=True):
+                if not value:
+                    raise file.error(
+                        rows.line_num, f"{name} is empty; a cable needs node and port of both ends"
+                    )
+            cables.append(_cable(ends, file.where(rows.line_num)))
+    except csv.Error as error:
+        raise file.error(rows.line_num, f"not CSV: {error}") from error
+    if len(columns) < 4:
+        raise ConfigError(
+            f"{file.label}: no row has all of the columns A-Node Name, A-Port, Z-Node Name, Z-Port"
+        )
+    return Plan(tuple(cables))
+
+
+# --- a topology file of IBDM -------------------------------------------------------------------------------------
+
+_ARROW = re.compile(r"\s*(\S+)\s+-(?:\S{1,30}-)?>\s+(\S+)\s+(\S+)\s+(\S+)\s*$")
+_SYSTEM = re.compile(r"(\S+)\s+(\S+)(?:\s+CFG:.*)?$")
+
+
+def _topo(file: _File) -> Plan:
+    cables, system = [], ""
+    for number, line in file.lines():
+        if found := _ARROW.match(line):
+            if not system:
+                raise file.error(
+                    number, "a cable before the first system: SYSTEM-TYPE SYSTEM-NAME must precede it"
+                )
+            cables.append(Cable(system, found[1], found[3], found[4], file.where(number)))
+        elif header := _SYSTEM.match(line):
+            system = header[2]
+        else:
+            raise file.error(
+                number, "neither SYSTEM-TYPE SYSTEM-NAME nor PORT -> TYPE NAME PORT (ibdm-topo-file(1))"
+            )
+    return Plan(tuple(cables))
+
+
+# --- a topology of PTM -------------------------------------------------------------------------------------------
+
+_ID = r'(?:"([^"\n]*)"|([\w.-]+))'
+_EDGE = re.compile(rf"\s*{_ID}\s*:\s*{_ID}\s*--\s*{_ID}\s*:\s*{_ID}\s*(?:\[.*\])?\s*;?\s*(?:(?:#|//).*)?$")
+
+
+def _dot(file: _File) -> Plan:
+    cables = []
+    for number, line in file.lines():
+        if not re.search(r"--(?![^\[]*\])", line):  # a line of attributes
+            continue
+        edge = _EDGE.match(line)
+        if not edge:
+            raise file.error(number, 'must be "NODE":"PORT" -- "NODE":"PORT", one cable per line (ptmd(8))')
+        words = [
+            quoted if quoted is not None else bare
+            for quoted, bare in zip(edge.groups()[::2], edge.groups()[1::2], strict=True)
+        ]
+        cables.append(_cable(words, file.where(number)))
+    return Plan(tuple(cables))
+
+
+# --- others ------------------------------------------------------------------------------------------------------
+
+
+def _as_built(file: _File) -> Plan:
+    """Cables between the devices as the subnet has named them."""
+    subnet = read_ibnetdiscover(file.text)
+    names = device_names(subnet, {})
+    cables = (
+        _cable((word for end in link.ends for word in port_words(names, end)), file.label)
+        for link in subnet.links
+        if not is_internal(link)
+    )
+    return Plan(tuple(cables))
+
+
+def is_internal(link: Link) -> bool:
+    """Return whether a link is no cable: that of a switch to its own aggregation node (SHARP)."""
+    return "Aggregation Node" in link.a.description
+
+
+def device_names(subnet: Subnet, names: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return {GUID: name of the switch or host, adapter or ''} of a subnet; `names` are those of a node name map.
+
+    Devices with one name, as switches without a name of their own, have their GUID as name.
+    """
+    found = {it.guid: _device_name(it.kind, names.get(it.guid, it.description)) for it in subnet.devices}
+    count = Counter(found.values())
+    return {guid: name if count[name] == 1 else (f"0x{guid}", name[1]) for guid, name in found.items()}
+
+
+def _device_name(kind: Kind, description: str) -> tuple[str, str]:
+    adapter = description.split()[1:2] if kind == "HCA" else []
+    return short_name(kind, description), "".join(adapter)
+
+
+def port_words(names: Mapping[str, tuple[str, str]], port: Port) -> tuple[str, str]:
+    """Return node and port of a subnet as a plan writes them: `leaf01`, `7`; `gpu01`, `mlx5_0/P1`."""
+    known = names.get(port.node_guid)  # a device that did not answer has no section of its own
+    node, adapter = known or _device_name(port.kind, port.description)
+    if port.kind != "HCA":
+        return node, str(port.number)
+    return node, f"{adapter or 'mlx5_0'}/P{port.number}"  # a host with one adapter may not name it
+
+
+_FIELD = re.compile(r"(\w{1,40})\s*=\s*(\S+)")
+
+
+def _slurm_conf(file: _File) -> Plan:
+    leaves = []
+    for number, line in file.lines():
+        fields = {name.lower(): value for name, value in _FIELD.findall(line.partition("#")[0])}
+        if "switchname" in fields and "nodes" in fields:
+            leaves.append((number, fields["switchname"], fields["nodes"]))
+    return _leaves(file, leaves)
+
+
+def _slurm_yaml(file: _File) -> Plan:
+    """Read the switches with nodes of each `tree`."""
+    try:
+        root = yaml.compose(file.text, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise file.error(mark.line + 1 if mark else 1, "not YAML") from error
+    leaves = []
+    for topology in _items(root):
+        for switch in _items(_of(_of(topology, "tree"), "switches")):
+            name, nodes = _of(switch, "switch"), _of(switch, "nodes")
+            if isinstance(name, yaml.ScalarNode) and isinstance(nodes, yaml.ScalarNode):
+                leaves.append((nodes.start_mark.line + 1, name.value, nodes.value))
+    return _leaves(file, leaves)
+
+
+def _items(node: yaml.Node | None) -> list[yaml.Node]:
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def _of(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return next((value for name, value in pairs if name.value == key), None)
+
+
+def _leaves(file: _File, leaves: Iterable[tuple[int, str, str]]) -> Plan:
+    cables = []
+    for line, switch, nodes in leaves:
+        try:
+            names = hostlist.expand(nodes)
+        except ValueError as error:
+            raise file.error(line, str(error)) from error
+        cables += [Cable(node, "", switch, "", file.where(line)) for node in names]
+    return Plan(tuple(cables))
+
+
+_NAME = re.compile(r'\s*0x([0-9a-fA-F]{1,16})\s+"([^"]*)"')
+
+
+def _name_map(file: _File) -> Plan:
+    names = {}
+    for number, line in file.lines():
+        found = _NAME.match(line)
+        if not found:
+            raise file.error(number, 'must be 0xGUID "NAME" (opensm(8), node name map)')
+        names[found[1].lower().zfill(16)] = found[2]
+    return Plan((), names)
+
+
+_ADAPTER = re.compile(r"\s*(\d{1,3})\s*,\s*([\w.-]{1,64})\s*$")
+
+
+def _hca_mapping(file: _File) -> Plan:
+    adapters = {}
+    for number, line in list(file.lines())[1:]:
+        found = _ADAPTER.match(line)
+        if not found:
+            raise file.error(number, "must be PORT,HCA-NAME like 2,mlx5_3")
+        adapters[found[1]] = found[2]
+    return Plan(adapters=adapters)
+
+
+_SHEET = r"^(?=.*\ba[ _-]?node)(?=.*\bz[ _-]?node)"
+_FORMS: dict[str, Callable[[_File], Plan]] = {
+    r'^(Switch|Ca|Rt)\s+\d+\s+"[SHR]-': _as_built,
+    r"^[ \t]*(strict[ \t]+)?graph\b[^\n]*\{": _dot,
+    r"^[ \t]*SwitchName[ \t]*=": _slurm_conf,
+    r"^[ \t]*-[ \t]+topology[ \t]*:": _slurm_yaml,
+    r'^[ \t]*0x[0-9a-f]{1,16}[ \t]+"': _name_map,
+    r"^[ \t]*port[ \t]*,[ \t]*hca-name[ \t]*$": _hca_mapping,
+    _SHEET: _sheet,
+    r"^[ \t]*\S+[ \t]+-(\S{1,30}-)?>[ \t]+\S": _topo,
+}

@@ -1,0 +1,330 @@
+"""What is connected to what, as found, and what differs from a cabling plan. Pure.
+
+Names are compared by one rule. Nodes: without case and without domain. Ports of an InfiniBand switch: by number; `1/5` and `IB1/5` of
+MLNX-OS are port 5, and half 2 of cage 31 (`31/2`, `1/31/2`, `IB1/31/2`, `sw31p2`) is port 62. Ports of a host: by the number of the adapter
+(`mlx5_0` is `HCA-1`, and `1` and `P1` as in NVIDIA's Cable Validation Tool); other names as written. Ports of Ethernet: without
+case, and `Ethernet1/1`, `Eth1/1` and `1/1` are one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpucluster.core.text import listed
+from pytest_gpucluster.suites.ibfabric.plan import device_names, is_internal, port_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.suites.ibfabric.plan import Cable
+    from pytest_gpucluster.suites.ibfabric.subnet import Subnet
+
+
+class Plug(NamedTuple):
+    """One end of a link. node: its key. ports: the keys by which a plan may name it. label: for people."""
+
+    node: str
+    ports: frozenset[str]
+    label: str
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Links as found. ethernet: by LLDP. switches, hosts: keys of all devices. down: plugs without a link; empty of InfiniBand.
+
+    guids: {0xGUID of a device: its name, and its adapter if it is one of a host}, for records of devices without a name.
+    adapters: {number of a host's port in the plan: the adapter}; without one, 1 is mlx5_0.
+    """
+
+    links: tuple[tuple[Plug, Plug], ...]
+    switches: frozenset[str]
+    hosts: frozenset[str]
+    ethernet: bool = False
+    down: tuple[Plug, ...] = ()
+    guids: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
+
+
+class Deviation(NamedTuple):
+    """A cable, or two that were swapped, as a Finding names it. nodes: keys of the devices at the planned ends."""
+
+    nodes: frozenset[str]
+    part: str
+    measured: str
+    expected: str
+
+
+@dataclass
+class Comparison:
+    """planned, right: numbers of cables by node, that of all under ''. unknown: {device or port that was not found: its keys of nodes}.
+
+    extra: links between devices of the plan, at ports that it does not have.
+    """
+
+    planned: Counter[str] = field(default_factory=Counter)
+    right: Counter[str] = field(default_factory=Counter)
+    wrong: list[Deviation] = field(default_factory=list)
+    unknown: dict[str, set[str]] = field(default_factory=dict)
+    extra: list[str] = field(default_factory=list)
+
+
+def node_key(name: str) -> str:
+    """Return what names of one node have in common.
+
+    >>> node_key("GPU01.example.com"), node_key("10.0.0.1")
+    ('gpu01', '10.0.0.1')
+    """
+    name = name.lower()
+    return name if re.fullmatch(r"[\d.]+", name) else name.partition(".")[0]
+
+
+def is_ethernet(cable: Cable, *, usual: bool) -> bool:
+    """Return whether a planned cable is one of Ethernet, by the names of its ports; `usual` where they do not show it."""
+    ports = (cable.a_port.lower(), cable.z_port.lower())
+    if any(re.match(r"(swp|eth|et-|xe-)", port) for port in ports):
+        return True
+    return usual and not any(re.match(r"(ib|sw|mlx\d_|hca)", port) for port in ports)
+
+
+def host_port(text: str) -> str:
+    """Return what names of one port of an InfiniBand host have in common.
+
+    >>> host_port("mlx5_3/P1"), host_port("HCA-4"), host_port("4"), host_port("ibp3s0")
+    ('3/1', '3/1', '3/1', 'ibp3s0/1')
+    """
+    found = re.fullmatch(
+        r"(?:mlx\d{1,2}_(\d{1,4})|(?:HCA[-_ ]?|P?)(\d{1,4}))(?:[ /:]P?(\d{1,2}))?", text, re.IGNORECASE
+    )
+    if found:
+        return f"{found[1] or int(found[2]) - 1}/{found[3] or 1}"
+    name, _, number = text.lower().partition("/")
+    return f"{name}/{number.lstrip('p') or 1}"
+
+
+def switch_port(text: str) -> str:
+    """Return the number of a port of an InfiniBand switch; the text if it is none.
+
+    >>> [switch_port(it) for it in ("P7", "IB1/7", "1/7", "IB1/31/2", "1/31/2", "sw31p2", "31/2", "31/7", "2/31/2")]
+    ['7', '7', '7', '62', '62', '62', '62', '31/7', '2/31/2']
+    """
+    found = re.fullmatch(
+        r"(?:ib|sw|p|port)?[ -]?(?:1/(?=\d+/))?(?:(\d{1,3})[/p])?(\d{1,3})", text, re.IGNORECASE
+    )
+    if not found:
+        return text
+    cage, number = int(found[1] or 1), int(found[2])
+    # slot 1 is the switch itself; a cage has two ports
+    return str(2 * (cage - 1) + number) if cage == 1 or number in (1, 2) else text
+
+
+def ethernet_port(text: str) -> str:
+    """Return what names of one Ethernet port have in common.
+
+    >>> ethernet_port("Ethernet1/1"), ethernet_port("1/1"), ethernet_port("swp1s0"), ethernet_port("et-0/0/1")
+    ('1/1', '1/1', 'swp1s0', '0/0/1')
+    """
+    text = "".join(text.split()).lower()
+    numbers = re.fullmatch(r"[a-z]{0,20}-?(\d{1,4}(?:/\d{1,4}){1,3})", text)
+    return numbers[1] if numbers else text
+
+
+def of_subnet(
+    subnet: Subnet, names: Mapping[str, str], adapters: Mapping[str, str] = MappingProxyType({})
+) -> Wiring:
+    """Return the cables of a subnet; `names`: of a node name map, `adapters`: of an HCA mapping."""
+    known = device_names(subnet, names)
+
+    def plug(words: tuple[str, str], kind: str) -> Plug:
+        node, port = words
+        key = host_port(port) if kind == "HCA" else port
+        return Plug(
+            node_key(node),
+            frozenset({key}),
+            f"{node} {port.removesuffix('/P1') if kind == 'HCA' else f'port {port}'}",
+        )
+
+    links = tuple(
+        (plug(port_words(known, link.a), link.a.kind), plug(port_words(known, link.z), link.z.kind))
+        for link in subnet.links
+        if not is_internal(link)
+    )
+    return Wiring(
+        links,
+        frozenset(node_key(known[device.guid][0]) for device in subnet.devices if device.kind != "HCA"),
+        frozenset(node_key(known[device.guid][0]) for device in subnet.hcas),
+        guids={f"0x{guid}": name for guid, name in known.items()},
+        adapters=adapters,
+    )
+
+
+class _End(NamedTuple):
+    node: str
+    port: str
+    name: str
+    label: str
+
+
+class _Planned(NamedTuple):
+    a: _End
+    z: _End
+    where: str
+
+    def other(self, end: _End) -> _End:
+        return self.z if end is self.a else self.a
+
+
+class _Compared:
+    """One comparison: the plan in keys, and the links by their ends."""
+
+    def __init__(self, cables: Iterable[Cable], wiring: Wiring) -> None:
+        self.wiring = wiring
+        self.cables = [
+            _Planned(self._end(it.a_node, it.a_port), self._end(it.z_node, it.z_port), it.where)
+            for it in cables
+        ]
+        self.nodes = {end.node for cable in self.cables for end in (cable.a, cable.z)}
+        self.planned = {
+            (end.node, end.port): (cable, end) for cable in self.cables for end in (cable.a, cable.z)
+        }
+        self.at: dict[tuple[str, str], list[Plug]] = {}  # a switch may pass on the LLDP frames of others
+        self.linked: dict[str, set[str]] = {}
+        for link in wiring.links:
+            for one, other in (link, link[::-1]):
+                self.linked.setdefault(one.node, set()).add(other.node)
+                for port in one.ports:
+                    self.at.setdefault((one.node, port), []).append(other)
+        self.down = {(plug.node, port) for plug in wiring.down for port in plug.ports}
+
+    def _end(self, node: str, port: str) -> _End:
+        if node in self.wiring.guids:
+            node, adapter = self.wiring.guids[node]
+            port = f"{adapter}/{port.rpartition('/')[2]}" if adapter else port
+        key = node_key(node)
+        label = f"{node} port {port}" if port[:1].isdecimal() else f"{node} {port}".strip()
+        return _End(key, self._port(key, port), node, label)
+
+    def _port(self, node: str, port: str) -> str:
+        if not port or self.wiring.ethernet:
+            return ethernet_port(port)
+        if node in self.wiring.switches:
+            return switch_port(port)
+        return host_port(self.wiring.adapters.get(port.lstrip("Pp"), port))
+
+    def found(self, end: _End) -> Plug | None:
+        """Return what is connected to a planned end."""
+        return next(iter(self.at.get((end.node, end.port), ())), None)
+
+    def is_right(self, cable: _Planned) -> bool:
+        if not (cable.a.port and cable.z.port):
+            return cable.z.node in self.linked.get(cable.a.node, ())
+        return any(_is_at(found, cable.z) for found in self.at.get((cable.a.node, cable.a.port), ()))
+
+    def not_known(self, cable: _Planned) -> str:
+        """Return the device or port because of whose name a cable cannot be judged; '' if it can."""
+        known = self.wiring.switches | self.wiring.hosts
+        for end in (cable.a, cable.z):
+            other = cable.other(end)
+            found = self.found(other)
+            if end.node in known:
+                if end.port and not self._understood(end):
+                    return end.label
+            elif found is None:
+                if other.node not in self.wiring.switches and (other.node, other.port) not in self.down:
+                    return end.name
+            elif found.node not in self.nodes:
+                return end.name
+        return ""
+
+    def _understood(self, end: _End) -> bool:
+        if not self.wiring.ethernet:
+            return self.found(end) is not None or re.fullmatch(r"\d+(/\d+)?", end.port) is not None
+        return (
+            end.node not in self.wiring.hosts
+            or (end.node, end.port) in self.down
+            or self.found(end) is not None
+        )
+
+    def swapped_with(self, cable: _Planned) -> _Planned | None:
+        """Return the cable whose ends were swapped with those of this one."""
+        found = self.found(cable.a)
+        if found is None:
+            return None
+        for port in found.ports:
+            if (found.node, port) in self.planned:
+                other, end = self.planned[found.node, port]
+                back = self.found(other.other(end))
+                if other is not cable and back is not None and _is_at(back, cable.z):
+                    return other
+        return None
+
+
+def _is_at(plug: Plug, end: _End) -> bool:
+    return plug.node == end.node and (not end.port or end.port in plug.ports)
+
+
+def compare(cables: Iterable[Cable], wiring: Wiring) -> Comparison:
+    """Compare planned cables with the links that were found. Of Ethernet only cables of hosts whose neighbours are known."""
+    compared, result = _Compared(cables, wiring), Comparison()
+    wrong = []
+    for cable in compared.cables:
+        if wiring.ethernet and not {cable.a.node, cable.z.node} & wiring.hosts:
+            continue
+        nodes = {"", cable.a.node, cable.z.node}
+        result.planned.update(nodes)
+        if compared.is_right(cable):
+            result.right.update(nodes)
+        elif name := compared.not_known(cable):
+            result.unknown.setdefault(name, set()).update(nodes - {""})
+        else:
+            wrong.append(cable)
+    result.wrong = list(_deviations(wrong, compared))
+    result.extra = list(_extra(compared))
+    return result
+
+
+def _deviations(wrong: Iterable[_Planned], compared: _Compared) -> Iterator[Deviation]:
+    """Yield one deviation per wrong cable; two whose ends were swapped are one."""
+    done: set[_Planned] = set()
+    for cable in wrong:
+        if cable in done:
+            continue
+        both = [cable, *filter(None, [compared.swapped_with(cable)])]
+        done.update(both)
+        nodes = frozenset(end.node for one in both for end in (one.a, one.z))
+        part = ", ".join(f"{one.a.label} - {one.z.label}" for one in both)
+        where = ", ".join(one.where for one in both if one.where)
+        yield Deviation(nodes, part, _measured(both, compared), f"connected as planned ({where})")
+
+
+def _measured(cables: Sequence[_Planned], compared: _Compared) -> str:
+    cable = cables[0]
+    if not cable.a.port:
+        found = listed(sorted(compared.linked.get(cable.a.node, ())))
+        return f"{cable.a.label} has links to: {found}"
+    if len(cables) > 1:
+        return "swapped: " + ", ".join(_seen(one.a, compared) for one in cables)
+    if compared.found(cable.a) is compared.found(cable.z) is None:
+        return "no link at this end" if compared.wiring.ethernet else "neither end has a link"
+    # of the other end LLDP on the nodes shows nothing
+    ends = [end for end in (cable.a, cable.z) if compared.found(end) or not compared.wiring.ethernet]
+    return ", ".join(_seen(end, compared) for end in ends)
+
+
+def _seen(end: _End, compared: _Compared) -> str:
+    found = compared.found(end)
+    if found is None:
+        return f"{end.label} has no link"
+    return f"{end.label} is connected to {found.label}"
+
+
+def _extra(compared: _Compared) -> Iterator[str]:
+    """Yield the links between two devices of the plan whose ports are in no planned cable."""
+    whole = {end.node for cable in compared.cables for end in (cable.a, cable.z) if end.port}
+    for link in compared.wiring.links:
+        ends = {(plug.node, port) for plug in link for port in plug.ports}
+        if all(plug.node in whole for plug in link) and not ends & compared.planned.keys():
+            yield " - ".join(plug.label for plug in link)

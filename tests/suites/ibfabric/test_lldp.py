@@ -1,0 +1,90 @@
+"""Neighbours as lldpd prints them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from paths import DATA
+
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suites.ibfabric.lldp import NEIGHBOURS, Neighbour, parse_neighbours
+
+LEAVES = (Neighbour("rail0", "leaf01", ("swp1s0",)), Neighbour("rail1", "leaf02", ("swp1",)))
+
+
+def recorded(name: str) -> str:
+    return (DATA / "ibfabric" / name).read_text()
+
+
+@pytest.mark.parametrize("form", ["json", "json0"])
+def test_both_forms_of_lldpcli_read_alike(form: str) -> None:
+    assert parse_neighbours(recorded(f"lldp-1.0.16-two.{form}")) == LEAVES
+    assert parse_neighbours(recorded(f"lldp-1.0.16-one.{form}")) == (
+        Neighbour("swp1s0", "gpu01.example.com", ("rail0",)),
+    )
+
+
+@pytest.mark.parametrize("text", ['{"lldp": {}}', '{"lldp": [{}]}', '{\n  "lldp": {\n    \n  }\n}\n'])
+def test_node_without_neighbours_has_none(text: str) -> None:
+    assert parse_neighbours(text) == ()
+
+
+def test_switch_without_a_name_has_its_chassis_identifier() -> None:
+    port = {"id": {"type": "ifname", "value": "Eth1/1"}, "descr": "Eth1/1"}
+    body = {
+        "via": "LLDP",
+        "chassis": {"id": {"type": "mac", "value": "aa:bb"}, "capability": []},
+        "port": port,
+    }
+    assert parse_neighbours(json.dumps({"lldp": {"interface": {"rail0": body}}})) == (
+        Neighbour("rail0", "aa:bb", ("Eth1/1",)),
+    )
+
+
+def test_several_neighbours_at_one_interface_are_all_read() -> None:
+    two = [
+        {"rail0": {"chassis": {name: {"id": {}}}, "port": {"id": {"type": "local", "value": "605"}}}}
+        for name in ("a", "b")
+    ]
+    assert [it.node for it in parse_neighbours(json.dumps({"lldp": {"interface": two}}))] == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"lldp": 1}', "{" * 5000])
+def test_other_json_is_not_understood(text: str) -> None:
+    with pytest.raises(ProbeError):
+        parse_neighbours(text)
+
+
+def answer(output: str, rc: int = 0) -> Answer:
+    before = (
+        "/sys/class/net/lo/operstate:unknown\n/sys/class/net/rail0/operstate:up\nrdma mlx5_0 rail0\nlldp\n"
+    )
+    return Answer("gpu01", 0, f"{before}{output}rc {rc}\n".encode())
+
+
+def test_probe_reads_states_and_rdma_devices() -> None:
+    found = NEIGHBOURS.parse(answer(recorded("lldp-1.0.16-two.json")))
+    assert (found.found, found.states, found.rdma) == (
+        LEAVES,
+        {"lo": "unknown", "rail0": "up"},
+        {"rail0": "mlx5_0"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "rc", "reason"),
+    [
+        ("sh: 1: lldpcli: not found\n", 127, "lldpcli is not installed"),
+        (
+            "2026 [WARN/control] unable to connect to socket /run/lldpd.socket: No such file or directory\n",
+            1,
+            "is lldpd running",
+        ),
+        ("-----\nLLDP neighbors:\n", 0, "lldpcli: LLDP neighbors:"),  # built without JSON (before 0.9.7)
+    ],
+)
+def test_node_without_lldpd_is_not_checked(output: str, rc: int, reason: str) -> None:
+    with pytest.raises(NotAvailable, match=reason):
+        NEIGHBOURS.parse(answer(output, rc))

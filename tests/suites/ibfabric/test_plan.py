@@ -1,0 +1,169 @@
+"""Cabling plans in the forms that exist, from the pages that define them."""
+
+from __future__ import annotations
+
+import doctest
+from typing import TYPE_CHECKING
+
+import pytest
+from paths import DATA, ROOT
+
+from pytest_gpucluster.config import load_cluster
+from pytest_gpucluster.core import hostlist
+from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.suites.ibfabric import plan
+from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
+from pytest_gpucluster.suites.ibfabric.plan import Cable, parse_plan, read_plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+EXAMPLES = ROOT / "src/pytest_gpucluster/examples/clusters"
+
+
+def recorded(name: str) -> str:
+    return (DATA / "ibfabric" / name).read_bytes().decode("utf-8-sig")
+
+
+# NVIDIA UFM Cable Validation Tool 1.5, "P2P File": the example for Ethernet, and the one for InfiniBand with its columns named
+ETHERNET = recorded("plan-cvt-1.5.csv")
+# 1.7, sheet "Links": other names of the columns, in any case and order; here as a German Excel writes CSV
+LINKS = recorded("plan-cvt-1.7.csv")
+# ibdm-topo-file(1), and UFM Cable Validation Tool 1.5, "Topo File", as ibdiagnet 2 writes it
+IBDM = recorded("plan-ibdm.topo")
+IBDIAGNET = recorded("plan-ibdiagnet-2.topo")
+# topology.dot.sample of PTM
+DOT = recorded("plan-ptm.dot")
+CONF = recorded("plan-topology.conf")
+# topology.yaml(5) of Slurm 25.05
+YAML = recorded("plan-topology.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "cables"),
+    [
+        (
+            ETHERNET,
+            [
+                "gpu01 rail5 - leaf05 swp1s0",
+                "gpu01 rail6 - leaf06 swp1s1",
+            ],
+        ),
+        (LINKS, ["gpu01 mlx5_0 - leaf01 1/1"]),
+        (IBDM, ["leaf01 P1 - gpu01 P1", "leaf01 P2 - gpu01 P2"]),
+        (IBDIAGNET, ["leaf01 P2 - gpu04 mlx5_0/P1", "leaf01 P40 - spine01 P62"]),
+        (DOT, ["leaf01 swp1 - spine01 swp41", "leaf01 swp2 - spine01 swp42", "leaf01 swp3 - gpu01 rail0"]),
+        (CONF, ["gpu00 - s0", "gpu01 - s0", "gpu02 - s1"]),
+        (YAML, ["gpu01 - leaf01", "gpu02 - leaf01"]),
+    ],
+    ids=["CVT 1.5", "CVT 1.7", "IBDM", "ibdiagnet", "PTM", "topology.conf", "topology.yaml"],
+)
+def test_each_form_is_known_by_its_content(text: str, cables: list[str]) -> None:
+    assert [cable.label for cable in parse_plan("plan", text).cables] == cables
+
+
+def test_record_of_ibnetdiscover_has_each_cable_once() -> None:
+    text = (DATA / "ibfabric/ibnetdiscover-ibsim.txt").read_text()
+    assert sorted(cable.label for cable in parse_plan("net", text).cables) == [
+        "gpu01 mlx5_0/P1 - leaf01 1",
+        "gpu01 mlx5_1/P1 - leaf02 1",
+        "gpu02 mlx5_0/P1 - leaf01 2",
+        "gpu02 mlx5_1/P1 - leaf02 2",
+        "leaf01 33 - spine01 1",
+        "leaf02 33 - spine01 2",
+    ]
+
+
+def test_switches_with_one_name_are_known_by_their_guids() -> None:
+    text = (DATA / "ibfabric/ibnetdiscover-ibsim.txt").read_text()
+    text = text.replace('"leaf01"', '"Quantum Mellanox Technologies"').replace(
+        '"leaf02"', '"Quantum Mellanox Technologies"'
+    )
+    assert {cable.z_node for cable in parse_plan("net", text).cables} == {
+        "0x0000000000200000",
+        "0x0000000000200001",
+        "spine01",
+    }
+
+
+def test_aggregation_node_of_a_switch_is_no_cable() -> None:
+    text = """Switch	65 "S-0000000000200001"		# "MF0;leaf01:MQM9700/U1" enhanced port 0 lid 3 lmc 0
+[1]	"H-0000000000100002"[1](100003) 		# "gpu01 mlx5_1" lid 8 4xNDR
+[65]	"H-0000000000200002"[1](200003) 		# "Mellanox Technologies Aggregation Node" lid 9 4xNDR
+"""
+    assert [cable.label for cable in parse_plan("net", text).cables] == ["gpu01 mlx5_1/P1 - leaf01 1"]
+
+
+def test_node_name_map_has_names_and_no_cables(tmp_path: Path) -> None:
+    (tmp_path / "names").write_text('# comment\n0x200A00 "leaf01"  # rack 1\n0x0000000000200001 "leaf02"\n')
+    (tmp_path / "cables.csv").write_text(ETHERNET)
+    (tmp_path / "hcas.csv").write_text("port,hca-name\n2, mlx5_3\n")
+    found = read_plan([tmp_path / "names", tmp_path / "cables.csv", tmp_path / "hcas.csv"])
+    assert found.adapters == {"2": "mlx5_3"}
+    assert found.names == {"0000000000200a00": "leaf01", "0000000000200001": "leaf02"}
+    assert len(found.cables) == 2
+
+
+def test_cable_knows_its_file_and_line() -> None:
+    assert [cable.where for cable in parse_plan("p2p.csv", ETHERNET).cables] == ["p2p.csv:2", "p2p.csv:3"]
+    assert parse_plan("t.yaml", YAML).cables[0] == Cable("gpu01", "", "leaf01", "", "t.yaml:9")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "plan: no known form of a cabling plan"),
+        ("hello\n", "plan: no known form of a cabling plan"),
+        (ETHERNET.replace("rail6", ""), "plan:3: A-Port is empty"),
+        (ETHERNET.replace("leaf06", ""), "plan:3: Z-Node Name is empty"),
+        (ETHERNET.replace("rail6", "rail5"), "plan:3: port rail5 of gpu01 is already connected to .* at plan:2"),
+        ("A-Node Name,Z-Node Name\n1,2\n", "plan: no row has all of the columns"),
+        ("# A-Node Z-Node\n1 2\n", "plan: no row has all of the columns"),
+        ("A-Node Name,A-Port,Z-Node Name,Z-Port\n", "plan: the plan has no cables"),
+        ('A-Node,A-Port,Z-Node,Z-Port\n"a,1,b,2\n' + "x" * 200_000, "plan:3: not CSV"),
+        (IBDM.replace("MTS2400 leaf01 CFG: leaf3=R,leaf5=R\n", ""), "plan:2: a cable before the first system"),
+        (IBDM + "one two three\n", "plan:8: neither SYSTEM-TYPE"),
+        (DOT.replace('"spine01":"swp42"', '"spine01"'), "plan:7: must be"),
+        (CONF.replace("gpu02", "gpu0[2"), "plan:3: not a hostlist"),
+        (YAML.replace("gpu[01-02]", "gpu[01"), "plan:9: not a hostlist"),
+        (YAML.replace("children: leaf[01-02]", "\tchildren"), "plan:7: not YAML"),
+        ("port,hca-name\n1 mlx5_0\n", "plan:2: must be PORT,HCA-NAME"),
+        ('0x200000 "leaf01"\nleaf02\n', "plan:2: must be 0xGUID"),
+    ],
+)  # fmt: skip
+def test_error_names_file_and_line(text: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        parse_plan("plan", text)
+
+
+def test_file_that_cannot_be_a_plan_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "p2p.xlsx").write_bytes(b"PK\x03\x04")
+    with pytest.raises(ConfigError, match=r"p2p\.xlsx: is a workbook; save the sheet with the cables as CSV"):
+        read_plan([tmp_path / "p2p.xlsx"])
+    with pytest.raises(ConfigError, match=r"absent\.csv: no such file"):
+        read_plan([tmp_path / "absent.csv"])
+    monkeypatch.setattr(plan, "MAX_BYTES", 10)
+    (tmp_path / "big.csv").write_text(ETHERNET)
+    with pytest.raises(ConfigError, match=r"big\.csv: exceeds the limit of"):
+        read_plan([tmp_path / "big.csv"])
+
+
+def test_plan_of_the_example_has_every_rail_of_its_nodes() -> None:
+    cluster = load_cluster(EXAMPLES / "dgx-a100-basepod.yaml")
+    section = cluster.section(IbFabricConfig)
+    assert section is not None
+    found = read_plan(EXAMPLES / path for path in section.plan).cables
+    for node in hostlist.expand("dgx[01-04]"):
+        assert sum(cable.a_node == node and cable.z_node.startswith("ib") for cable in found) == 8
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(plan).failed == 0
+
+
+@pytest.mark.parametrize("again", ["leaf01 P2", "gpu04 mlx5_0/P1"])
+def test_cable_that_stands_twice_is_one(again: str) -> None:
+    row = "gpu04,mlx5_0,leaf01,2" if again.startswith("gpu") else "leaf01,2,gpu04,mlx5_0"
+    text = f"A-Node,A-Port,Z-Node,Z-Port\nleaf01,2,gpu04,mlx5_0\n{row}\n"
+    assert len(parse_plan("p", text).cables) == 1

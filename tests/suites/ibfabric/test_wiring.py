@@ -1,0 +1,267 @@
+"""What differs between a plan and what was found, and how names are compared."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+from paths import DATA
+
+from pytest_gpucluster.suites.ibfabric import wiring
+from pytest_gpucluster.suites.ibfabric.lldp import Neighbour, Neighbours, of_neighbours
+from pytest_gpucluster.suites.ibfabric.plan import Cable, parse_plan
+from pytest_gpucluster.suites.ibfabric.subnet import read_ibnetdiscover
+from pytest_gpucluster.suites.ibfabric.wiring import Comparison, Wiring, compare, is_ethernet, of_subnet
+
+TEXT = (
+    DATA / "ibfabric/ibnetdiscover-ibsim.txt"
+).read_text()  # gpu01, gpu02: mlx5_0 at leaf01, mlx5_1 at leaf02
+FOUND = of_subnet(read_ibnetdiscover(TEXT), {})
+RAILS = (
+    ("gpu01", "mlx5_0", "leaf01", "1"),
+    ("gpu01", "mlx5_1", "leaf02", "1"),
+    ("gpu02", "mlx5_0", "leaf01", "2"),
+    ("gpu02", "mlx5_1", "leaf02", "2"),
+)
+UPLINKS = (("leaf01", "33", "spine01", "1"), ("leaf02", "33", "spine01", "2"))
+
+
+def compared(*cables: tuple[str, str, str, str], found: Wiring = FOUND) -> Comparison:
+    return compare([Cable(*cable, f"p:{line}") for line, cable in enumerate(cables, 2)], found)
+
+
+def test_fabric_as_planned_has_no_deviation() -> None:
+    result = compared(*RAILS, *UPLINKS)
+    assert (result.planned[""], result.right[""], result.wrong, result.unknown, result.extra) == (
+        6,
+        6,
+        [],
+        {},
+        [],
+    )
+    assert (result.planned["gpu01"], result.right["leaf01"]) == (2, 3)
+
+
+def test_fabric_is_as_its_own_record() -> None:
+    assert compare(parse_plan("net", TEXT).cables, FOUND).right[""] == 6
+
+
+@pytest.mark.parametrize(
+    "rail",
+    [
+        ("GPU01.example.com", "HCA-1", "LEAF01", "P1"),
+        ("gpu01", "1", "leaf01", "IB1/1"),
+        ("gpu01", "P1", "leaf01", "1/1"),
+        ("leaf01", "IB1/1/1", "gpu01", "mlx5_0/P1"),
+        ("gpu01", "mlx5_0 P1", "leaf01", "sw1p1"),
+        ("gpu01", "mlx5_0", "leaf01", "1/1/1"),
+    ],
+)
+def test_port_is_known_by_each_of_its_names(rail: tuple[str, str, str, str]) -> None:
+    assert compared(rail).right[""] == 1
+
+
+def test_half_of_a_cage_and_slot_with_port_are_ports() -> None:
+    assert compared(("leaf01", "17/1", "spine01", "1/1")).right[""] == 1  # 2 * 17 - 1 = 33
+    assert compared(("leaf01", "1/33", "spine01", "IB1/1")).right[""] == 1  # MLNX-OS: slot and port
+
+
+def test_adapter_without_a_number_is_known_by_its_name_without_case() -> None:
+    found = of_subnet(
+        read_ibnetdiscover(TEXT.replace("gpu01 mlx5_0", "gpu01 ibp3s0").replace("gpu02 mlx5_0", "gpu02")), {}
+    )
+    assert compared(("gpu01", "IBP3s0", "leaf01", "1"), found=found).right[""] == 1
+    assert compared(("gpu02", "mlx5_0", "leaf01", "2"), found=found).right[""] == 1  # a host with one adapter
+
+
+def test_three_cables_in_a_circle_are_no_swapped_pair() -> None:
+    circle = (
+        ("gpu01", "mlx5_0", "leaf01", "2"),
+        ("gpu02", "mlx5_0", "leaf02", "1"),
+        ("gpu01", "mlx5_1", "leaf01", "1"),
+    )
+    assert [it.part.count(" - ") for it in compared(*circle).wrong] == [1, 1, 1]
+
+
+def test_cable_in_the_port_of_one_that_is_missing_is_no_swapped_pair() -> None:
+    moved, missing = compared(("gpu01", "mlx5_0", "leaf01", "9"), ("gpu03", "mlx5_0", "leaf01", "1")).wrong
+    assert moved.measured == "gpu01 mlx5_0 is connected to leaf01 port 1, leaf01 port 9 has no link"
+    assert missing.measured == "gpu03 mlx5_0 has no link, leaf01 port 1 is connected to gpu01 mlx5_0"
+
+
+def test_swapped_cables_are_one_deviation_named_by_both_ends() -> None:
+    result = compared(("gpu01", "mlx5_0", "leaf01", "2"), ("leaf01", "1", "gpu02", "mlx5_0"), *UPLINKS)
+    (deviation,) = result.wrong
+    assert tuple(deviation) == (
+        {"gpu01", "gpu02", "leaf01"},
+        "gpu01 mlx5_0 - leaf01 port 2, leaf01 port 1 - gpu02 mlx5_0",
+        "swapped: gpu01 mlx5_0 is connected to leaf01 port 1, leaf01 port 1 is connected to gpu01 mlx5_0",
+        "connected as planned (p:2, p:3)",
+    )
+
+
+def test_missing_cable_is_named_by_both_ends() -> None:
+    (deviation,) = compared(("gpu01", "mlx5_2", "leaf01", "3"), *RAILS).wrong
+    assert deviation.part == "gpu01 mlx5_2 - leaf01 port 3"
+    assert deviation.measured == "neither end has a link"
+    assert deviation.nodes == {"gpu01", "leaf01"}
+
+
+def test_host_without_any_link_misses_its_cable() -> None:
+    (deviation,) = compared(("gpu03", "mlx5_0", "leaf01", "3")).wrong
+    assert deviation.measured == "neither end has a link"
+
+
+def test_moved_cable_is_named_with_what_was_found_at_both_ends() -> None:
+    (deviation,) = compared(("gpu01", "mlx5_0", "leaf01", "9")).wrong
+    assert deviation.measured == "gpu01 mlx5_0 is connected to leaf01 port 1, leaf01 port 9 has no link"
+
+
+@pytest.mark.parametrize(
+    ("cable", "name"),
+    [
+        (("gpu01", "mlx5_0", "rack1-sw1", "1"), "rack1-sw1"),  # another name than the subnet has
+        (("node1", "mlx5_0", "leaf01", "1"), "node1"),
+        (("rack1-sw1", "33", "rack2-sw1", "1"), "rack1-sw1"),
+        (("gpu01", "mlx5_7", "leaf09", "1"), "leaf09"),  # a leaf that is off: not the node's fault
+        (("gpu01", "rail5", "leaf01", "3"), "gpu01 rail5"),
+        (("gpu01", "", "s0", ""), "s0"),  # a switch that only Slurm has
+    ],
+)
+def test_name_that_was_not_found_is_no_deviation(cable: tuple[str, str, str, str], name: str) -> None:
+    result = compared(cable)
+    assert (result.wrong, list(result.unknown)) == ([], [name])
+
+
+def test_known_device_at_a_port_of_an_unknown_one_is_a_deviation() -> None:
+    (deviation,) = compared(("gpu01", "mlx5_0", "leaf09", "1"), ("gpu02", "mlx5_0", "leaf01", "2")).wrong
+    assert deviation.measured == "gpu01 mlx5_0 is connected to leaf01 port 1, leaf09 port 1 has no link"
+
+
+def test_leaf_of_slurm_is_one_of_the_switches_of_a_node() -> None:
+    result = compared(("gpu01", "", "leaf02", ""), ("gpu02", "", "spine01", ""), ("gpu03", "", "leaf01", ""))
+    assert result.right[""] == 1
+    assert [it.measured for it in result.wrong] == [
+        "gpu02 has links to: leaf01, leaf02",
+        "gpu03 has links to: none",
+    ]
+
+
+def test_link_that_the_plan_lacks_is_extra_only_between_its_devices() -> None:
+    assert compared(*RAILS, UPLINKS[0]).extra == ["leaf02 port 33 - spine01 port 2"]
+    assert compared(*RAILS).extra == []
+
+
+def test_node_name_map_names_the_devices() -> None:
+    text = TEXT.replace('"leaf01"', '"Quantum Mellanox Technologies"').replace(
+        '"leaf02"', '"Quantum Mellanox Technologies"'
+    )
+    names = {"0000000000200000": "leaf01", "0000000000200001": "leaf02"}
+    assert compared(*RAILS, *UPLINKS, found=of_subnet(read_ibnetdiscover(text), names)).right[""] == 6
+
+
+def test_record_of_adapters_without_a_description_is_compared_by_guid() -> None:
+    nameless = TEXT
+    for name in ("gpu01 mlx5_0", "gpu01 mlx5_1", "gpu02 mlx5_0", "gpu02 mlx5_1"):
+        nameless = nameless.replace(f'"{name}"', '"MT4129 ConnectX7   Mellanox Technologies"')
+    record = parse_plan("net", nameless).cables
+    assert record[0].a_node.startswith("0x")
+    own = {"0000000000100000": "gpu01 mlx5_0", "0000000000100002": "gpu01 mlx5_1"}  # as the nodes show it
+    result = compare(record, of_subnet(read_ibnetdiscover(nameless), own))
+    assert (result.right[""], result.right["gpu01"]) == (6, 2)
+
+
+def test_label_of_an_unknown_kind_is_not_judged() -> None:
+    result = compared(("gpu01", "mlx5_0", "leaf01", "31/2/1"))
+    assert (result.wrong, list(result.unknown)) == ([], ["leaf01 port 31/2/1"])
+
+
+def test_hca_mapping_names_the_adapters_that_a_sheet_numbers() -> None:
+    mapping = parse_plan("m", "port,hca-name\n1, mlx5_1\n2,mlx5_0\n").adapters
+    found = of_subnet(read_ibnetdiscover(TEXT), {}, mapping)
+    assert compared(("gpu01", "1", "leaf02", "1"), ("gpu01", "P2", "leaf01", "1"), found=found).right[""] == 2
+
+
+# --- Ethernet ----------------------------------------------------------------------------------------------------
+
+
+def neighbours(*found: tuple[str, str, tuple[str, ...]], **states: str) -> Neighbours:
+    return Neighbours(tuple(Neighbour(*one) for one in found), states, {"ens1": "mlx5_0"})
+
+
+ETHERNET = of_neighbours(
+    {
+        "gpu01": neighbours(
+            ("ens1", "leaf01.example.com", ("Ethernet1/1", "gpu01")),
+            ("ens2", "leaf02", ("swp1s0",)),
+            ens3="down",
+            ens4="up",
+        ),
+        "gpu02": neighbours(("ens1", "leaf01", ("Eth1/2",)), ("ens1", "dsl-router", ("7",))),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "cable",
+    [
+        ("gpu01", "ens1", "leaf01", "1/1"),
+        ("gpu01", "mlx5_0", "leaf01", "Eth1/1"),
+        ("LEAF02", "SWP1s0", "gpu01", "ens2"),
+        ("gpu02", "ens1", "leaf01", "Ethernet1/2"),
+        ("gpu02", "ens1", "dsl-router", "7"),
+    ],
+)
+def test_neighbour_is_known_by_each_of_its_names(cable: tuple[str, str, str, str]) -> None:
+    assert compared(cable, found=ETHERNET).right[""] == 1
+
+
+def test_swapped_neighbours_are_one_deviation() -> None:
+    (deviation,) = compared(
+        ("gpu01", "ens1", "leaf02", "swp1s0"), ("gpu01", "ens2", "leaf01", "1/1"), found=ETHERNET
+    ).wrong
+    assert (
+        deviation.measured
+        == "swapped: gpu01 ens1 is connected to leaf01.example.com Ethernet1/1, gpu01 ens2 is connected to leaf02 swp1s0"
+    )
+
+
+def test_interface_without_link_misses_its_cable_even_where_no_node_finds_the_switch() -> None:
+    (deviation,) = compared(("gpu01", "ens3", "leaf09", "swp1"), found=ETHERNET).wrong
+    assert deviation.measured == "no link at this end"
+
+
+def test_interface_that_is_up_without_a_neighbour_is_not_judged() -> None:
+    result = compared(("gpu01", "ens4", "leaf01", "1/9"), ("gpu01", "rail9", "leaf01", "1/8"), found=ETHERNET)
+    assert (result.wrong, list(result.unknown)) == ([], ["gpu01 ens4", "gpu01 rail9"])
+
+
+def test_cables_of_which_no_end_was_found_are_not_compared() -> None:
+    assert (
+        compared(
+            ("leaf01", "swp51", "spine01", "swp1"), ("gpu09", "ens1", "leaf01", "1/9"), found=ETHERNET
+        ).planned[""]
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("ports", "usual", "expected"),
+    [
+        (("rail5", "swp1s0"), False, True),
+        (("ens1", "Ethernet1/1"), False, True),
+        (("mlx5_0", "1/1"), False, False),
+        (("mlx5_0", "sw1p1"), True, False),
+        (("mlx5_0", "1/1"), True, False),
+        (("1", "HCA-1"), True, False),
+        (("rail5", "1/1"), True, True),
+    ],
+)
+def test_cable_is_of_the_network_whose_ports_it_names(
+    ports: tuple[str, str], usual: bool, expected: bool
+) -> None:
+    assert is_ethernet(Cable("gpu01", ports[0], "leaf01", ports[1]), usual=usual) is expected
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(wiring).failed == 0
