@@ -175,8 +175,8 @@ _TOOLS = {
 
 def read_fabric(host: str, out: str, err: str) -> FabricFacts:
     """Return what subnet.sh printed; NotAvailable with what to do where ibnetdiscover found nothing."""
-    parts, said = _parts(out), re.split(r"^= (\w+)$", err, flags=re.MULTILINE)
-    errors = dict(zip(said[1::2], said[2::2], strict=False))
+    parts, printed = _parts(out), re.split(r"^= (\w+)$", err, flags=re.MULTILINE)
+    errors = dict(zip(printed[1::2], printed[2::2], strict=False))
     missing = {
         part: _why(tool, host, parts.get(part), errors.get(part, ""))
         for part, tool in _TOOLS.items()
