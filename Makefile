@@ -22,8 +22,10 @@ SHELL_PACKAGES := busybox gawk mawk
 # a fabric in user space with real tools
 IBFABRIC_PACKAGES := ibsim-utils opensm infiniband-diags lldpd
 HOROVOD_PACKAGES := cmake g++ libopenmpi-dev
+# the storage suite measures by fio; faults of storage are a FUSE file system
+STORAGE_PACKAGES := fio fuse3
 TEST_PACKAGES := $(CONTAINER_PACKAGES) $(MPI_PACKAGES) $(NODE_PACKAGES) $(ACCOUNTING_PACKAGES) $(MONITORING_PACKAGES) \
-	$(BROWSER_PACKAGES) $(SHELL_PACKAGES) $(HOROVOD_PACKAGES) $(IBFABRIC_PACKAGES) $(KUBERNETES_PACKAGES) $(SOFTWARE_PACKAGES)
+	$(BROWSER_PACKAGES) $(SHELL_PACKAGES) $(HOROVOD_PACKAGES) $(IBFABRIC_PACKAGES) $(KUBERNETES_PACKAGES) $(SOFTWARE_PACKAGES) $(STORAGE_PACKAGES)
 # The smallest build of torch that the tests have been run with; they need no GPU.
 TORCH ?= torch==2.13.0
 REFRAME ?= ReFrame-HPC==4.10.4

@@ -14,6 +14,7 @@ import signal
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import ibfabric_helpers
@@ -65,6 +66,8 @@ from pytest_gpucluster.suites.os import software_facts as os_software
 from pytest_gpucluster.suites.os import storage_facts as os_storage
 from pytest_gpucluster.suites.slurm import diagnostic_step as diagnostic
 from pytest_gpucluster.suites.software import facts as software
+from pytest_gpucluster.suites.storage import facts as storage_facts
+from pytest_gpucluster.suites.storage.config import StorageConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -268,6 +271,11 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     "suites.os.storage_facts.WRITES": (
         b"\x1e/tmp\n\x1e=0\n\x1e/dev/shm\nmktemp: Read-only file system\n\x1e=1\n",
     ),
+    "suites.storage.facts": (
+        b"10.0.0.1@o2ib:/fs /s lustre rw,flock 0 0\nlfs df /s\n"
+        b"OST0000             : inactive device\nlfs getstripe /s\n4\n",
+    ),
+    "suites.storage.draft": (b"server:/home /home nfs4 rw 0 0\n/dev/md0 /raid ext4 rw 0 0\n",),
     "suites.os.storage_facts.disks": (
         _SECTION
         % (
@@ -277,6 +285,9 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         ),
     ),
 }
+_STORAGE: Any = SimpleNamespace(
+    section=lambda _: StorageConfig.model_validate({"filesystems": [{"path": "/s"}]})
+)
 MADE: dict[str, Callable[[], Probe[Any]]] = {
     "kernel_log_of": lambda: kernel_log.kernel_log_of(()),
     "services": lambda: os_software.services(["slurmd", "munge"]),
@@ -287,6 +298,7 @@ MADE: dict[str, Callable[[], Probe[Any]]] = {
     "naming": lambda: os_network.naming(["gpu02"]),
     "reach": lambda: os_network.reach("gpu02 gpu01 gpu02 gpu01"),
     "disks": lambda: os_storage.disks(["/"]),
+    "mounts": lambda: storage_facts.mounts(_STORAGE),
 }
 _NODES = (
     b"NodeName=gpu01 Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUTot=4 Gres=gpu:h200:8(S:0-1) NodeAddr=127.0.0.1 "
@@ -596,7 +608,7 @@ _OF_PROBES = (
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
     "suites.os.bmc_facts", "suites.os.crash_facts", "suites.os.device_facts", "suites.os.drive_facts", "suites.os.memory_facts",
     "suites.ibfabric.lldp",
-    "suites.versions.facts",
+    "suites.storage.draft", "suites.storage.facts", "suites.versions.facts",
 )  # fmt: skip
 _PROBES = (
     *_OF_PROBES,

@@ -20,6 +20,7 @@ from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.core.survey import Pmi, Survey
 from pytest_gpucluster.plugin import controller
 from pytest_gpucluster.suites.os import draft
+from pytest_gpucluster.suites.storage import draft as storage_draft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +99,7 @@ def test_nodes_are_queried_in_small_allocations(requested: list[AllocationReques
     assert found.groups == (("gpu01",), ("cpu1",))
     assert found.in_step
     assert {command: set(answers) for command, answers in found.answers.items()} == {
-        probe.command: {"gpu01", "cpu1"} for probe in draft.PROBES
+        probe.command: {"gpu01", "cpu1"} for probe in (*draft.PROBES, *storage_draft.PROBES)
     }
     assert [line.partition(":")[0] for line in printed] == ["gpu03 was not checked", "gpu02 was not queried"]
 

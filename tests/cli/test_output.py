@@ -182,7 +182,7 @@ def test_progress_of_an_allocation_is_no_part_of_the_document(
     results = cli_clean._Results(yes=False, json=True)
     slurm: Any = SimpleNamespace()
     with pytest.raises(KeyboardInterrupt):
-        list(cli_clean._containers(slurm, AllocationRequest(count=1), results))
+        list(cli_clean._on_nodes(slurm, AllocationRequest(count=1), results, slurm))
     assert capsys.readouterr() == ("", "waits for nodes\n")
 
 

@@ -114,6 +114,7 @@ REPAIRS: dict[str, set[str]] = {
     "os.systemd": {"reboot"},
     "os.taint": {"reboot"},
     "slurm.responding": {"drain"},
+    "storage.integrity": {"drain"},
     "training.replay": {"drain"},
 }
 

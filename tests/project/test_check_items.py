@@ -25,6 +25,7 @@ EACH = {
     "many_each": "nccl_examples.many_devices",
     "one_each": "nccl_examples.one_device",
     "placements": "ddp.master_port",
+    "results": "storage.aggregate storage.append",
     "runs": "mpi.world",
     "timed": "mpi.bandwidth mpi.latency",
     "torchrun_results": "ddp.torchrun",

@@ -41,6 +41,7 @@ PROOFS = {
     "versions": "minimum",
     "rdma": "bandwidth",
     "nccl": "alone alone_bandwidth pairs whole",
+    "storage": "operations bandwidth latency metadata visibility locks integrity",
     "container": "plugin import release reuse",
     "mpi": "installed between",
     "matrix": "works",
@@ -100,6 +101,7 @@ def without_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             "grafana": None,
         }  # nothing listens there
         settings["software"] = {"modules": {"load": ["cuda"]}, "conda": {"environments": {"base": {}}}}
+        settings["storage"] = {"filesystems": [{"path": str(folder / "absent")}]}
         settings.pop("nccl", None)
         path = folder / "bare.yaml"
         path.write_text(yaml.safe_dump(settings))

@@ -33,6 +33,7 @@ from pytest_gpucluster.suites.nccl_examples import payload_compile
 from pytest_gpucluster.suites.os import storage_facts
 from pytest_gpucluster.suites.ray.payload_node import Daemons
 from pytest_gpucluster.suites.ray.steps import remove_command
+from pytest_gpucluster.suites.storage import payload as storage_payload
 from pytest_gpucluster.suites.submitit.payload import Driver
 from pytest_gpucluster.suites.training.payload import Storage
 
@@ -190,6 +191,19 @@ def container(place: Path, patch: pytest.MonkeyPatch) -> None:
         raise PermissionError("refused")
 
 
+def storage(place: Path, patch: pytest.MonkeyPatch) -> None:
+    patch.setenv(storage_payload.FOLDER, f"gpucluster-{GUESS}")
+    options = {"seconds": 0.1, "engine": "python", "cluster": "", "jobs": []}
+    watch: Any = None
+    group = storage_payload.Group(0, 1, "", 0, 1.0)
+    system = storage_payload.FileSystem({"path": str(place), "kind": "shared"}, options, group, watch)
+    system.check()
+    try:
+        system.make()
+    finally:
+        system.remove()
+
+
 def ray(place: Path, _: pytest.MonkeyPatch) -> None:
     daemons = Daemons({"temp": str(place), "marker": "0123456789ab", "leave": 1}, "head")
     daemons.prefix = "gpucluster-"
@@ -220,6 +234,7 @@ SCENARIOS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     "TMPDIR/tmpRANDOM/": draft,
     "gpucluster-MARK of an ended run": clean,
     "training.checkpoint/gpucluster-training-MARK-RANDOM/": checkpoint,
+    "storage.filesystems/gpucluster-storage-MARK-RANDOM/": storage,
     "submitit.folder/.gpucluster-submitit-MARK-RANDOM/": submitit,
     "os.shared_storage/.gpucluster-RANDOM": shared_file,
     "/tmp/gpucluster.RANDOM": write_trial,

@@ -36,7 +36,7 @@ SHOWN = sorted(
     for name, fault in FAULTS.items()
     if fault.change
     and not fault.harmless
-    and not FOUND_BY[name][0].startswith(("nccl.", "burnin.", "rdma.", "ibfabric."))
+    and not FOUND_BY[name][0].startswith(("nccl.", "burnin.", "rdma.", "ibfabric.", "storage."))
 )
 HARMLESS = sorted(name for name, fault in FAULTS.items() if fault.harmless)
 ACTED = ("drained", "slurmd_dead", "wrong_gres")

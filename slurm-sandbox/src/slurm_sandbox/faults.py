@@ -477,6 +477,13 @@ def _missing_mount(node: SimulatedNode, options: Options) -> None:
     node.mounts = left
 
 
+@_fault("the shared folder is mounted with another version of NFS", version="3")
+def _mount_version(node: SimulatedNode, options: Options) -> None:
+    version = f"vers={options['version']}"
+    for mount in node.mounts[-1:]:
+        mount.options = mount.options.replace("vers=4.2", version)
+
+
 @_fault("files that other nodes write to shared storage are not visible")
 def _shared_storage(node: SimulatedNode, options: Options) -> None:
     node.hidden.append(node.mounts[-1].path)

@@ -36,6 +36,7 @@ from slurm_sandbox import (
     slurmconf,
     slurmdbd,
     spank,
+    storage_faults,
 )
 from slurm_sandbox.description import ContainerImage, Description, JobIsolation
 from slurm_sandbox.errors import SandboxError
@@ -56,6 +57,7 @@ _ACTIONS = {
     **controller_faults.ACTIONS,
     **container_faults.ACTIONS,
     **isolation_faults.ACTIONS,
+    **storage_faults.ACTIONS,
 }
 SLURMD_DEAD = "slurmd_dead"  # the kind of fault
 _UMASK = 0o022  # every user of the machine may use root's sandbox, unless the folder's parents forbid it
@@ -585,6 +587,7 @@ class Sandbox:
                 f"{layout.root} is not the state folder of a sandbox: choose another, or remove it"
             )
         self._stop_processes()
+        storage_faults.unmount(layout)
         Isolation(layout).remove()
         shutil.rmtree(layout.root)
 

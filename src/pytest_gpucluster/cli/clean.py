@@ -145,13 +145,15 @@ def _elsewhere(cluster: Cluster, results: _Results) -> None:
 def _check_nodes(cluster: Cluster, slurm: Slurm, nodes: str, results: _Results) -> None:
     for request in requests(cluster, slurm, nodes, results.problem):
         try:
-            for found in _containers(slurm, request, results):
+            for found in _on_nodes(slurm, request, results, cluster):
                 results.take([found])
         except GpuClusterError as error:
             results.problem(f"{hostlist.fold(request.nodes)} was not checked: {error}")
 
 
-def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> Iterator[Leftover]:
+def _on_nodes(
+    slurm: Slurm, request: AllocationRequest, results: _Results, cluster: Cluster
+) -> Iterator[Leftover]:
     from pytest_gpucluster.cluster.channel.channel import Fleet
     from pytest_gpucluster.cluster.slurm.allocation import Allocation
     from pytest_gpucluster.core.registry import suite_hooks
@@ -163,7 +165,7 @@ def _containers(slurm: Slurm, request: AllocationRequest, results: _Results) -> 
     ):
         problems: list[str] = []
         for read in suite_hooks("node_leftovers"):
-            found, unread = read(slurm, fleet)
+            found, unread = read(slurm, fleet, cluster)
             problems += unread
             yield from found
         for problem in (*problems, *(f"{node} was not checked: {why}" for node, why in fleet.lost.items())):

@@ -425,7 +425,7 @@ class GateConfig(Model):
     """What `gpucluster gate` judges on a node, and what it shares with the gates of other nodes."""
 
     checks: tuple[Text, ...] = Field(
-        ("gpu.*", "os.*", "fabric.*"),
+        ("gpu.*", "os.*", "fabric.*", "storage.*"),
         description="check patterns; without Slurm and other nodes the rest cannot be judged",
     )
     budget: Duration = Field(8.0, gt=0, description="time for all commands; what does not fit is not checked")

@@ -64,7 +64,7 @@ HOOKS = {
     "leftovers": "a function of the cluster; it returns a list of Leftover (cluster/slurm/leftovers.py) with what killed "
     "runs left outside of Slurm and of these folders, or raises GpuClusterError if it could not be read",
     "local_leftovers": "a function; it returns a list of Leftover, files on this machine; every run removes them",
-    "node_leftovers": "a function (slurm, fleet); it returns a list of Leftover on the nodes, of jobs that have ended, and "
+    "node_leftovers": "a function (slurm, fleet, cluster); it returns a list of Leftover on the nodes, of jobs that have ended, and "
     "a list of what could not be read",
     "not_applicable": "a function of the cluster; it returns {check: why it does not apply there}",
     "on_request": "a module; the tests of the suite run only if a run selects them",

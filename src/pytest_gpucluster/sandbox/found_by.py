@@ -173,6 +173,13 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "tmp_shared": ("isolation.tmp",),
     "pam_adopt_missing": ("isolation.pam_slurm_adopt",),
     "pty_missing": ("isolation.pty",),
+    "mount_version": ("storage.mount",),
+    "storage_slow": ("storage.bandwidth", "storage.latency"),
+    "storage_full": ("storage.operations",),
+    "storage_error": ("storage.operations",),
+    "storage_corrupt": ("storage.integrity",),
+    "storage_stale": ("storage.visibility",),
+    "storage_locks": ("storage.locks",),
 }
 # sources of mounts in the container suite
 OPTIONS: dict[str, dict[str, Any]] = {"mount_source_missing": {"path": "*/gpucluster-*"}}

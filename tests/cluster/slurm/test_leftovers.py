@@ -547,14 +547,14 @@ def test_clean_asks_for_little_and_tells_which_nodes_it_did_not_see(
     gone: list[str] = []
     requests: list[AllocationRequest] = []
 
-    def looked(_slurm: Slurm, request: AllocationRequest, _work: object) -> Iterator[Leftover]:
+    def looked(_slurm: Slurm, request: AllocationRequest, *_: object) -> Iterator[Leftover]:
         requests.append(request)
         if request.partition == "fast":
             raise AllocationError("no nodes within 60 s")
         yield Leftover("container a", lambda: gone.append("a"))
 
     monkeypatch.setattr(Slurm, "nodes", lambda _self: parse_nodes(NODES.strip()))
-    monkeypatch.setattr(cli_clean, "_containers", looked)
+    monkeypatch.setattr(cli_clean, "_on_nodes", looked)
     (tmp_path / "c.yaml").write_text(NODES_FILE)
     found["jobs"] = []
     argv = ["clean", "--cluster", str(tmp_path / "c.yaml"), "--nodes", "gpu[01-03]"]
@@ -585,7 +585,8 @@ def test_a_node_that_is_lost_was_not_looked_at(
     work = cli_clean._Results(yes=False)
     request = AllocationRequest(nodes=("gpu01", "gpu02", "gpu03"))
     idle = cast("Slurm", SimpleNamespace(run=lambda *_: ""))
-    found = list(cli_clean._containers(idle, request, work))
+    without: Any = SimpleNamespace(section=lambda _model: None)
+    found = list(cli_clean._on_nodes(idle, request, work, without))
     assert [one.what for one in found] == ["container pyxis_gpucluster-6-a on gpu01, whose job has ended"]
     (unknown, lost) = capsys.readouterr().err.splitlines()
     assert unknown.startswith("gpucluster: error: gpu02 may still have containers named")

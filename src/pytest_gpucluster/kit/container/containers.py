@@ -381,7 +381,9 @@ def remove_found(
     ]
 
 
-def of_ended_jobs(slurm: Slurm, channel: Channel) -> tuple[list[Leftover], list[str]]:
+def of_ended_jobs(
+    slurm: Slurm, channel: Channel, _cluster: object = None
+) -> tuple[list[Leftover], list[str]]:
     """Return the containers of ended jobs of the suites one by one, and messages about unknown nodes."""
     found, problems = containers_of_ended_jobs(slurm, channel, ())
     return as_leftovers(channel, found), problems

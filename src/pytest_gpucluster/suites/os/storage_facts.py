@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_gpucluster.core.errors import ConfigError, NotAvailable, ProbeError
 from pytest_gpucluster.core.probe import Answer, Probe, last_line
 from pytest_gpucluster.core.scripts import script
+from pytest_gpucluster.kit.node.file_systems import NETWORKED
 from pytest_gpucluster.kit.node.own_folder import OWN_SH
 from pytest_gpucluster.suites.os.facts import SECTIONS_SH, CommandSection, sections
 
@@ -20,12 +21,7 @@ if TYPE_CHECKING:
 DISK_SECONDS = 8
 LATER_SECONDS = 30  # of the second reading: longer than a busy server, or a client that connects again, takes
 
-# Mounts of these types are tested in addition to the stated paths: every access hangs if their server is gone
-NETWORKED = (
-    *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "beegfs_nodev", "cifs", "smb3", "ceph", "wekafs", "panfs"),
-    *("fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs"),
-)
-MOST_NETWORKED = 32  # an automounter may have mounted hundreds
+MOST_NETWORKED = 32  # networked mounts beside the stated paths: an automounter may have mounted hundreds
 _FIRST = 0.25  # of the deadline, for the df of all paths together
 _HUNG = 124  # as timeout(1) exits
 

@@ -1,0 +1,494 @@
+"""File systems: errors, rates, latency, metadata, and what nodes see of each other's changes. Pure; the facts are payload.py's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check, revised
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
+from pytest_gpucluster.core.majority import differs
+from pytest_gpucluster.core.outliers import outliers
+from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.suites.storage.measured import (
+    UNMEASURED,
+    Figure,
+    best,
+    latencies,
+    node_of,
+    of_path,
+    one,
+    operations,
+    rates,
+    required,
+    total,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pytest_gpucluster.core.check import Judgement, Verdict
+    from pytest_gpucluster.core.majority import Norm
+    from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult
+    from pytest_gpucluster.suites.storage.config import FileSystem, StorageConfig
+    from pytest_gpucluster.suites.storage.facts import Mount
+
+VISIBLE = 1.0  # s; NVIDIA, N-011: a change of one node is seen by the others within 1 s
+FEW_INODES = 0.01  # share of the inodes
+# errors that settings, rights or full file systems cause
+_OF_SITE = ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "ENOENT", "ENOTDIR", "")
+_ONE_NODE = "the run has one node: it proves nothing between nodes"
+_NO_SHARED = "no file system of the section is shared"
+# open(2): O_APPEND may corrupt files on NFS if several processes append at the same time
+_WITHOUT_APPEND = ("nfs", "nfs4")
+
+
+@check(
+    "storage.mount",
+    cause="the file system is mounted with other options on this node, or not at all",
+    hint="findmnt on the node; /etc/fstab, autofs; mount -o remount",
+    action=Action.CONFIGURE,
+)
+def mount(mounts: Mapping[str, Mount], usual: Mapping[str, Norm[str]], config: StorageConfig) -> Judgement:
+    """Type, version, protocol, connections and options of each mount are as on the other nodes of the group; it is writable."""
+    for path in (it.path for it in config.filesystems):
+        if path not in mounts:
+            yield NotAvailable(f"{path}: no mount of the node holds it")
+            continue
+        found = mounts[path]
+        if "ro" in found.options:
+            yield Finding(path, "mounted read-only", "rw")
+        yield from usual[path].judge(path, found.kind, worse=differs, shown=_mount_text)
+        for name, value in (
+            option.split("=", 1) for option in found.options if option.startswith("nconnect=")
+        ):
+            yield Metric(f"storage_{name}", float(value), "connections", path, better="neither")
+        if found.stripes is not None:
+            yield Metric("storage_stripes", found.stripes, "OSTs", path, better="neither")
+
+
+def _mount_text(kind: str) -> str:
+    return kind or "nothing"
+
+
+@check(
+    "storage.lustre",
+    cause="the node has no connection to a target of Lustre, or the target is down or deactivated",
+    hint="lfs df; lctl dl; lctl get_param osc.*.import on the node; dmesg | grep -i lustre",
+    action=Action.MONITOR,  # a target that recovers is back after minutes
+)
+def lustre(mounts: Mapping[str, Mount]) -> Judgement:
+    """Every metadata and object storage target of Lustre answers the node."""
+    found = {path: it for path, it in mounts.items() if it.fstype == "lustre"}
+    if not found:
+        raise NotApplicable("no path is on Lustre")
+    for path, it in found.items():
+        if not it.present and not it.absent:
+            yield NotAvailable(f"{path}: lfs df printed no targets: is lfs installed on the node?")
+        for target, why in it.absent:
+            yield Finding(f"{path} {target}", why, "answers")
+
+
+@check(
+    "storage.operations",
+    cause="the file system returns errors to this node or hangs there",
+    hint="dmesg on the node; mount; df; the state of the server",
+    action=Action.MONITOR,
+)
+def operations_end(node_name: str, result: PayloadResult) -> Judgement:
+    """Every step of the node ends without an error of the file system."""
+    if not result.tasks:
+        raise NotAvailable(result.failure or "the step has no result")
+    for fact in result.of_node(node_name, "problem"):
+        action = Action.CONFIGURE if fact["code"] in _OF_SITE else None
+        yield Finding(f"{fact['path']}: {fact['step']}", fact["reason"], "ends without an error", action)
+    for fact in result.of_node(node_name, "stuck"):
+        yield Finding(fact["phase"], f"no end after {fact['seconds']:.0f} s", "ends")
+    unconnected = result.of_node(node_name, "unconnected")
+    if unconnected:  # the first node of the step has the reason
+        yield NotAvailable(unconnected[0]["reason"])
+    elif not result.of_node(node_name, "done") and not result.of_node(node_name, "stuck"):
+        yield NotAvailable(result.silence(node_name))
+
+
+@check(
+    "storage.space",
+    cause="the file system is almost full, or a quota of the user is",
+    hint="df; df -i; quota -s; lfs quota of the user",
+    action=Action.CONFIGURE,
+)
+def space(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+    """There is room for the measurement below `storage.max_use`, and inodes are left."""
+    for path in (it.path for it in config.filesystems):
+        fact = one(result, "space", path, node_name)
+        if fact is None:
+            yield NotAvailable(f"{path}: {UNMEASURED}")
+            continue
+        if not fact["room"]:
+            used = 1 - fact["free"] / max(1, fact["size"])
+            yield Finding(
+                path, f"{used:.0%} of {format_size(fact['size'])} used", f"at most {config.max_use:.0%} used"
+            )
+        if fact["inodes"] and fact["inodes_free"] < max(config.files, FEW_INODES * fact["inodes"]):
+            yield Finding(
+                path,
+                f"{fact['inodes_free']} inodes left",
+                f"{FEW_INODES:.0%} of {fact['inodes']}, and {config.files} for this run",
+            )
+        yield Metric("storage_free", fact["free"] / 1e9, "GB", path, better="neither")
+
+
+@check(
+    "storage.bandwidth",
+    cause="the node's mount, adapter, cable or disk is slow; if it is slow only beside the others, the link or leaf that it shares",
+    hint="compare mount options and nconnect; ethtool -S or perfquery of its adapter; the same fio alone on this node",
+    action=Action.MONITOR,
+)
+def bandwidth(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+    """The sequential rates of the node are not below those of the other nodes, while all nodes read or write.
+
+    The fastest and the slowest nodes were measured alone too: a node that is slow there as well fails. So does one that
+    is an outlier in both directions.
+    """
+    for fs in config.filesystems:
+        figures = [rates(result, fs.path, what) for what in ("write", "read")]
+        if not any(node_name in it.values for it in figures):
+            yield NotAvailable(f"{fs.path}: {UNMEASURED}")
+            continue
+        outlying = [it for it in figures if it.slow(node_name, config.min_relative)]
+        for figure in figures:
+            alone = rates(result, fs.path, figure.name.removeprefix("storage_"), "alone")
+            slow_alone = _below(alone.values, node_name, best([alone]), config)
+            if figure in outlying or (slow_alone and _below(figure.values, node_name, figure.median, config)):
+                finding = _slower(fs, figure, node_name, _alone_text(alone, node_name))
+                proved = slow_alone or len(outlying) > 1
+                yield finding if proved else Advisory(finding.part, finding.measured, finding.expected)
+        yield from _floors(fs, figures, node_name)
+        yield from _metrics(fs, figures, node_name)
+
+
+def _below(values: Mapping[str, float], node: str, reference: float, config: StorageConfig) -> bool:
+    """Return whether a node has a rate, with others to compare, that is far below this one."""
+    few = len(values) < 2
+    return not few and values.get(node, reference) < (1 - config.min_relative) * reference
+
+
+def _alone_text(alone: Figure, node: str) -> str:
+    if node not in alone.values:
+        return ""
+    others = max((value for name, value in alone.values.items() if name != node), default=None)
+    return f"; alone {alone.values[node]:.3g}" + (f", the fastest node alone {others:.3g}" if others else "")
+
+
+def _slower(fs: FileSystem, figure: Figure, node: str, more: str = "") -> Finding:
+    word = figure.name.removeprefix("storage_").replace("_", " ")
+    return Finding(
+        f"{fs.path} {word}",
+        f"{figure.values[node]:.3g} {figure.unit} with all nodes{more}",
+        f"about {figure.median:.3g} {figure.unit}, the median of {len(figure.values)} nodes",
+    )
+
+
+def _floors(fs: FileSystem, figures: Iterable[Figure], node: str) -> Iterator[Finding]:
+    """Judge what each node must reach on a local file system."""
+    if fs.kind == "local":
+        for figure in figures:
+            least, source = fs.figures().get(_stated(figure), (0.0, ""))
+            if figure.values.get(node, least) < least:
+                part = f"{fs.path} {figure.name.removeprefix('storage_')}"
+                yield Finding(
+                    part, f"{figure.values[node]:.3g} {figure.unit}", f"at least {least:.3g} ({source})"
+                )
+
+
+def _stated(figure: Figure) -> str:
+    """Return the key of `expect` of a figure."""
+    name = figure.name.removeprefix("storage_")
+    return "creates" if name == "create_files" else name
+
+
+def _metrics(fs: FileSystem, figures: Iterable[Figure], node: str) -> Iterator[Metric]:
+    for figure in figures:
+        if node in figure.values:
+            better = "higher" if figure.less_is_worse else ""
+            yield Metric(figure.name, figure.values[node], figure.unit, fs.path, better=better)
+
+
+@check(
+    "storage.aggregate",
+    each="results",
+    cause="the server, or a link that all nodes share, is saturated; or each client is slow",
+    hint="more nodes than one reach no more: the load of the servers and their links; else nconnect, rsize and wsize, stripes",
+    action=Action.CONFIGURE,
+    setting="storage.filesystems",
+)
+def aggregate(result: PayloadResult, config: StorageConfig) -> Judgement:
+    """All nodes together, and one node alone, reach what `expect` or the preset states of a shared file system."""
+    shared = [fs for fs in config.filesystems if fs.kind == "shared"]
+    if not shared:
+        raise NotApplicable(_NO_SHARED)
+    for fs in shared:
+        together = {what: rates(result, fs.path, what) for what in ("write", "read")}
+        alone = {what: rates(result, fs.path, what, "alone") for what in ("write", "read")}
+        measured = {what: total(figure) for what, figure in together.items() if figure.values}
+        measured |= {f"{what}_alone": best([it]) for what, it in alone.items() if it.values}
+        others = [*latencies(result, fs.path), *operations(result, fs.path)]
+        measured |= {_stated(it): total(it) for it in others if it.less_is_worse and it.values}
+        if not measured:
+            yield NotAvailable(f"{fs.path}: {UNMEASURED}")
+            continue
+        for name, (least, source) in fs.figures().items():
+            if name not in measured:
+                yield NotAvailable(f"{fs.path} {name}: {UNMEASURED}")
+            elif measured[name] < least:
+                why = _limits(name, together, alone)
+                yield Finding(
+                    f"{fs.path} {name}",
+                    f"{measured[name]:.3g} {_unit(name)}{why}",
+                    f"at least {least:.3g} {_unit(name)} ({source})",
+                )
+        for name, value in measured.items():
+            yield Metric(f"storage_all_{name}", value, _unit(name), fs.path, better="higher")
+
+
+def _unit(name: str) -> str:
+    return (
+        "IO/s"
+        if name.endswith("iops")
+        else "files/s"
+        if name not in ("read", "write", "read_alone", "write_alone")
+        else "GB/s"
+    )
+
+
+def _limits(name: str, together: Mapping[str, Figure], alone: Mapping[str, Figure]) -> str:
+    """Return what the rates alone and together show: a saturated server or link, or slow clients."""
+    if name not in together or not alone[name].values or len(together[name].values) < 2:
+        return ""
+    nodes, single = len(together[name].values), best([alone[name]])
+    share = total(together[name]) / (nodes * single) if single else 1.0
+    if share < 0.7:
+        return f" by {nodes} nodes, one alone {single:.3g}: the server or a shared link limits"
+    return f" by {nodes} nodes, one alone {single:.3g}: each client limits"
+
+
+def _slow_in(
+    fs: FileSystem, figures: Sequence[Figure], node: str, config: StorageConfig
+) -> Iterator[Finding | Advisory]:
+    """Judge figures of short operations: a node that is slow in one of them only is a warning."""
+    slow = [it for it in figures if it.slow(node, config.min_relative)]
+    for figure in slow:
+        finding = _slower(fs, figure, node)
+        yield finding if len(slow) > 1 else Advisory(finding.part, finding.measured, finding.expected)
+
+
+@check(
+    "storage.latency",
+    cause="the node's path to the server, or its disk, is slow",
+    hint="ping the server from this node and from another one; iostat -x; nfsiostat",
+    action=Action.MONITOR,
+)
+def latency(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+    """Random accesses of 4 KiB and fsync take as long as on the other nodes."""
+    for fs in config.filesystems:
+        figures = latencies(result, fs.path)
+        if not any(node_name in it.values for it in figures):
+            yield NotAvailable(f"{fs.path}: {UNMEASURED}")
+            continue
+        usual = [
+            it for it in figures if not it.name.endswith("_p99")
+        ]  # the slowest accesses vary on healthy nodes
+        yield from _slow_in(fs, usual, node_name, config)
+        yield from _floors(fs, figures, node_name)
+        yield from _metrics(fs, figures, node_name)
+
+
+@check(
+    "storage.metadata",
+    cause="the node's path to the metadata server is slow, or it lists an old state of a folder",
+    hint="mount options noac, acdirmax and lookupcache; lctl get_param mdc.*.stats",
+    action=Action.MONITOR,
+)
+def metadata(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+    """Small files are created, examined and removed as fast as on the other nodes; a folder lists all files of another node."""
+    for fs in config.filesystems:
+        figures = operations(result, fs.path)
+        if not any(node_name in it.values for it in figures):
+            yield NotAvailable(f"{fs.path}: {UNMEASURED}")
+            continue
+        for fact in of_path(result, "listed", fs.path, node_name):
+            if fact["seen"] != fact["made"]:
+                writer = node_of(result, fact["writer"])
+                yield Finding(
+                    f"{fs.path} list",
+                    f"{fact['seen']} files",
+                    f"{fact['made']}, which {writer} created before",
+                )
+        yield from _slow_in(
+            fs, [it for it in figures if not it.name.startswith("storage_list")], node_name, config
+        )
+        yield from _floors(fs, figures, node_name)
+        yield from _metrics(fs, figures, node_name)
+
+
+def _shared(result: PayloadResult, config: StorageConfig) -> list[str]:
+    """Return the paths on which nodes meet; NotApplicable without any."""
+    if len(result.nodes) < 2:
+        raise NotApplicable(_ONE_NODE)
+    paths = [fs.path for fs in config.filesystems if fs.kind == "shared"]
+    if not paths:
+        raise NotApplicable(_NO_SHARED)
+    return paths
+
+
+@check(
+    "storage.visibility",
+    cause="the node caches names, attributes or data too long",
+    hint="mount options actimeo, acdirmax, lookupcache; the clocks of node and server; lctl get_param ldlm.*",
+    action=Action.CONFIGURE,
+)
+def visibility(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+    """A new file, new content and a new name of another node are seen within 1 s (NVIDIA, N-011)."""
+    for path in _shared(result, config):
+        for fact in required(result, "seen", path, node_name):
+            seconds, writer = fact["seconds"], node_of(result, fact["writer"])
+            expected = f"seen within {VISIBLE:g} s of the end of the change"
+            if seconds is None:
+                yield Finding(
+                    f"{path} {fact['change']}", f"the change of {writer} was not seen within 10 s", expected
+                )
+                continue
+            if seconds > VISIBLE:
+                yield Finding(
+                    f"{path} {fact['change']}",
+                    f"the change of {writer} was seen after {seconds:.1f} s",
+                    expected,
+                )
+            yield Metric(f"storage_seen_{fact['change']}", seconds, "s", path)
+
+
+@check(
+    "storage.locks",
+    cause="locks of this node are not known to the server: they are local to the node, or not supported",
+    hint="mount options local_lock and nolock (NFS), flock and localflock (Lustre); rpc.statd",
+    action=Action.CONFIGURE,
+)
+def locks(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+    """Locks of one node, flock and fcntl, hold against another one, until it releases them."""
+    for path in _shared(result, config):
+        for fact in required(result, "locked", path, node_name):
+            for kind, problem in fact["problems"].items():
+                if problem:
+                    yield Finding(f"{path} {kind}", problem, "the node can lock its own file")
+        deaf = _locks_of_itself(of_path(result, "lock", path))
+        for fact in of_path(result, "lock", path, node_name):
+            holder = node_of(result, fact["holder"])
+            key = (fact["lock"], int(fact["rank"]))
+            if fact["state"] == "held" and fact["problem"] != "held":
+                of_holder = (fact["lock"], fact["holder"]) in deaf and key not in deaf
+                if not of_holder:
+                    yield Finding(
+                        f"{path} {fact['lock']}",
+                        fact["problem"] or f"taken while {holder} holds it",
+                        "refused",
+                    )
+            elif fact["state"] == "released" and fact["problem"]:
+                yield Finding(
+                    f"{path} {fact['lock']}", f"{fact['problem']} after {holder} released it", "taken"
+                )
+
+
+def _locks_of_itself(facts: Iterable[Fact]) -> set[tuple[str, int]]:
+    """Return (kind of lock, rank) of nodes that took a held lock, and whose own one another node took."""
+    taken = {
+        (it["lock"], int(it["rank"]), int(it["holder"]))
+        for it in facts
+        if it["state"] == "held" and not it["problem"]
+    }
+    return {(kind, rank) for kind, rank, _ in taken} & {(kind, holder) for kind, _, holder in taken}
+
+
+@check(
+    "storage.append",
+    each="results",
+    cause="the file system does not append atomically: records of several nodes overwrite one another",
+    hint="write a file per node, or lock the file",
+    action=Action.CONFIGURE,
+)
+def append(result: PayloadResult, config: StorageConfig, types: Mapping[str, str]) -> Judgement:
+    """Records that all nodes append to one file at the same time are all in it."""
+    paths = [path for path in _shared(result, config) if types.get(path) not in _WITHOUT_APPEND]
+    if not paths:
+        raise NotApplicable("NFS does not append atomically (open(2))")
+    for path in paths:
+        found = of_path(result, "appended", path)
+        if not found:
+            yield NotAvailable(f"{path}: {UNMEASURED}")
+        for fact in found:
+            if fact["lost"]:
+                yield Finding(
+                    f"{path} append", f"{fact['lost']} of {fact['records']} records are lost", "every record"
+                )
+
+
+def _only_this_reader(verdict: Verdict, node_name: str, result: PayloadResult, *_facts: object) -> Verdict:
+    """Return the verdict without a drain unless the node read wrong bytes twice where another node read the right ones."""
+    wrong = [it for it in result.of_node(node_name, "verified") if it["wrong"]]
+    right = {
+        (it["path"], it["writer"])
+        for it in result.facts("verified")
+        if not it["wrong"] and it["node"] != node_name
+    }
+    if wrong and all(it["again"] and (it["path"], it["writer"]) in right for it in wrong):
+        return verdict
+    return replace(verdict, action=Action.MONITOR)
+
+
+@revised(_only_this_reader)
+@check(
+    "storage.integrity",
+    cause="memory, the adapter or the disk of the node corrupts data; if several nodes read the same wrong bytes, their writer does",
+    hint="dmesg; the memory and link errors of the node; sha256sum of one file on this node and on another one",
+    action=Action.DRAIN,
+    never_healthy="a healthy node does not read other bytes twice where another node reads, in the same file, the bytes that were written",
+)
+def integrity(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+    """The checksums of files that other nodes wrote are right (local: of the node's own file)."""
+    for path in (fs.path for fs in config.filesystems):
+        for fact in required(result, "verified", path, node_name):
+            if not fact["wrong"]:
+                continue
+            writer, blocks = node_of(result, fact["writer"]), ", ".join(map(str, fact["wrong"]))
+            again = "again at the second reading" if fact["again"] else "right at the second reading"
+            yield Finding(
+                f"{path} checksums",
+                f"MiB {blocks} of {fact['blocks']} that {writer} wrote are wrong, {again}",
+                "what was written",
+            )
+
+
+@check(
+    "storage.imports",
+    cause="the environment is on slow storage, or is not the same on this node",
+    hint="time python3 -c 'import torch' on one node while the others are idle; an image or a local copy of the environment",
+    action=Action.CONFIGURE,
+    setting="storage.imports",
+)
+def imports(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+    """The modules of `storage.imports` are imported on all nodes at once, as fast as on the other nodes."""
+    if not config.imports:
+        raise NotApplicable("storage.imports names no module")
+    times = {str(it["node"]): it["seconds"] for it in result.facts("imported") if not it["problem"]}
+    mine = result.of_node(node_name, "imported")
+    if not mine:
+        raise NotAvailable(f"no result: {result.silence(node_name)}")
+    part = f"import {', '.join(config.imports)}"
+    if mine[0]["problem"]:
+        yield Finding(part, mine[0]["problem"], "imported")
+        return
+    found = outliers(times, min_relative=config.min_relative)
+    if node_name in found.high:
+        yield Advisory(
+            part, f"{times[node_name]:.1f} s", f"about {found.median:.1f} s, the median of {len(times)} nodes"
+        )
+    yield Metric("storage_import", times[node_name], "s")

@@ -1,0 +1,109 @@
+"""The mounts of the tested paths, as /proc/mounts and Lustre's `lfs` show them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_gpucluster.core.majority import norm
+from pytest_gpucluster.core.probe import Answer, Probe, text_of
+from pytest_gpucluster.core.scripts import script
+from pytest_gpucluster.suites.storage.config import StorageConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpucluster.config.models import Cluster
+    from pytest_gpucluster.core.majority import Norm
+
+# differ between nodes with the same mount: addresses and ports of its connection
+_OWN = re.compile(r"(addr|clientaddr|mountaddr|port|mountport)=.*")
+# `lfs df` of Lustre 2.1 to 2.15 (utils/lfs.c: showdf): a target ends with [OST:0] and letters of its state; an absent one has ':'
+# and a reason instead of its numbers
+_TARGET = re.compile(r"\S+ .*\[(?:MDT|OST):\d+\]( \w+)?")
+_ABSENT = re.compile(r"(\S+)\s*: ([A-Za-z].*)")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """The mount that holds a path. options: sorted, without addresses. present: targets of Lustre that answer.
+
+    absent: the others, with the reason. stripes: of a new file on Lustre, -1 for all targets; None elsewhere.
+    """
+
+    point: str
+    fstype: str
+    source: str
+    options: tuple[str, ...]
+    present: int = 0
+    absent: tuple[tuple[str, str], ...] = ()
+    stripes: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """Type and options as one text."""
+        return f"{self.fstype} {','.join(self.options)}"
+
+
+def mounts(cluster: Cluster) -> Probe[dict[str, Mount]]:
+    """Return the probe of {path: its mount} of the paths in the section."""
+    config = cluster.section(StorageConfig)
+    paths = tuple(one.path for one in config.filesystems) if config else ()
+    command = script(__package__, "mounts.sh", PATHS=" ".join(map(shlex.quote, paths)) or "''")
+    return Probe(
+        "mounts of storage",
+        command,
+        lambda answer: read_mounts(answer, paths),
+        by_hand="findmnt; lfs df",
+        alone=True,
+    )
+
+
+def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, Mount]:
+    """Return {path: its mount}, without paths that no line of the output holds."""
+    text, listed = text_of(answer), {}
+    for words in map(str.split, text.splitlines()):
+        if len(words) == 6 and words[1].startswith("/"):  # proc_pid_mounts(5), fstab(5)
+            source, point, fstype, options = map(_unescaped, words[:4])
+            own = sorted(it for it in options.split(",") if not _OWN.fullmatch(it))
+            listed[point] = Mount(point, fstype, source, tuple(own))
+    found_mounts = {}
+    for path in paths:
+        if point := max(
+            (one for one in listed if f"{path}/".startswith(one.rstrip("/") + "/")), key=len, default=""
+        ):
+            found_mounts[path] = _with_lustre(listed[point], path, text)
+    return found_mounts
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(040|011|012|134)", lambda found: chr(int(found[1], 8)), text)
+
+
+def _with_lustre(mount: Mount, path: str, text: str) -> Mount:
+    if mount.fstype != "lustre":
+        return mount
+    table = re.search(rf"^lfs df {re.escape(path)}\n((?:(?!lfs ).*\n)*)", text, re.MULTILINE)
+    rows = [line.strip() for line in (table[1] if table else "").splitlines()]
+    absent = tuple((found[1], found[2]) for row in rows if (found := _ABSENT.fullmatch(row)))
+    stripes = re.search(rf"^lfs getstripe {re.escape(path)}\n(-?\d+)$", text, re.MULTILINE)
+    present = sum(bool(_TARGET.fullmatch(row)) for row in rows)
+    return replace(mount, present=present, absent=absent, stripes=int(stripes[1]) if stripes else None)
+
+
+def usual_mounts(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, Norm[str]]:
+    """Return {path: type and options as on most nodes}."""
+    paths = dict.fromkeys(path for of_node in found.values() for path in of_node)
+    return {
+        path: norm((node, of_node[path].kind) for node, of_node in found.items() if path in of_node)
+        for path in paths
+    }
+
+
+def types_of(found: Mapping[str, Mapping[str, Mount]]) -> dict[str, str]:
+    """Return {path: type of its file system}, of the first node that has it."""
+    return {
+        path: mount.fstype for of_node in reversed(list(found.values())) for path, mount in of_node.items()
+    }

@@ -1,0 +1,46 @@
+"""The section of the cluster file: figures with their source, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pytest_gpucluster.suites.storage.config import GIB, FileSystem, StorageConfig
+
+
+def section(*systems: dict[str, Any], **keys: Any) -> StorageConfig:
+    return StorageConfig.model_validate({"filesystems": list(systems), **keys})
+
+
+def test_without_figures_nothing_must_be_reached() -> None:
+    (system,) = section({"path": "/shared"}).filesystems
+    assert system.kind == "shared"
+    assert system.figures() == {}
+
+
+def test_own_figures_precede_those_of_a_preset_and_each_has_its_source() -> None:
+    figures = FileSystem.model_validate(
+        {"path": "/s", "preset": "together", "expect": {"read": "30 GB/s"}}
+    ).figures()
+    assert figures["read"] == (30.0, "storage.expect.read")
+    assert figures["write"][0] == pytest.approx(5 * GIB)
+    assert "Together AI" in figures["write"][1]
+
+
+@pytest.mark.parametrize(
+    ("systems", "keys"),
+    [
+        ([], {}),
+        ([{"path": "relative"}], {}),
+        ([{"path": "/a"}, {"path": "/a", "kind": "local"}], {}),
+        ([{"path": "/a", "preset": "nobody"}], {}),
+        ([{"path": "/a", "expect": {"reads": 1}}], {}),
+        ([{"path": "/a"}], {"max_use": 1.0}),
+        ([{"path": "/a"}], {"budget": 0}),
+    ],
+)
+def test_what_makes_no_sense_is_refused(systems: list[dict[str, Any]], keys: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        section(*systems, **keys)

@@ -1,0 +1,104 @@
+"""Rates: fio's output of several versions, and the same accesses in Python."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.suites.storage import payload_rates as rates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIDE = {"io_bytes": 0, "runtime": 0, "clat_ns": {"min": 0}, "lat_ns": {"min": 0}}
+PERCENTILES = {"1.000000": 100, "50.000000": 2_000_000, "95.000000": 3_000_000, "99.000000": 4_000_000}
+
+
+def output(**job: Any) -> dict[str, Any]:
+    """What fio 3.7 to 3.38 print of one group; fio 3.33 on a local disk had these keys."""
+    return {
+        "fio version": "fio-3.33",
+        "jobs": [{"jobname": "gpucluster", "error": 0, "read": SIDE, "write": SIDE, **job}],
+    }
+
+
+def wrote(**values: Any) -> dict[str, Any]:
+    return {
+        "io_bytes": 67108864,
+        "bw": 862315,
+        "runtime": 76,
+        "clat_ns": {"N": 64, "percentile": PERCENTILES},
+        **values,
+    }
+
+
+def test_the_direction_that_moved_bytes_is_read_after_notes_before_the_json() -> None:
+    text = "note: both iodepth >= 1 and synchronous I/O engine are selected\n" + json.dumps(
+        output(write=wrote())
+    )
+    assert rates.read_fio(text) == {
+        "bytes": 67108864,
+        "seconds": 0.076,
+        "latency": {"50": 2.0, "95": 3.0, "99": 4.0},
+    }
+
+
+def test_total_latencies_and_the_jobs_of_a_server_are_read_too() -> None:
+    side = wrote(clat_ns={"N": 64, "bins": {"100": 1}}, lat_ns={"percentile": PERCENTILES})
+    tree = output(read=side)
+    tree["client_stats"] = tree.pop("jobs")
+    assert rates.read_fio(json.dumps(tree))["latency"]["99"] == 4.0
+
+
+def test_an_error_of_a_job_is_that_of_the_file_system() -> None:
+    errors = (
+        "fio: io_u error on file /shared/f: No space left on device: write offset=8388608, buflen=1048576\n"
+    )
+    with pytest.raises(OSError, match=re.escape("No space left on device (write offset=8388608)")) as raised:
+        rates.read_fio(json.dumps(output(error=28)), errors)
+    assert raised.value.errno == 28
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fio: unknown option\n", "{", '{"jobs": []}', '{"jobs": {}}', "[]", '{"other": 1}']
+)
+def test_other_output_is_no_rate(text: str) -> None:
+    with pytest.raises(ValueError, match="fio: "):
+        rates.read_fio(text, "fio: bad option rw=sideways\n")
+
+
+@pytest.mark.parametrize("engine", ["python", "fio"])
+def test_both_engines_move_what_is_requested_and_agree_on_sizes(engine: str, tmp_path: Path) -> None:
+    if engine == "fio" and shutil.which("fio") is None:
+        pytest.skip("fio is not installed")
+    stem, part = str(tmp_path / "rate-0"), 2 << 20
+    written = rates.sequential_rate(engine, "write", stem, part, 5.0)
+    assert written["bytes"] == rates.JOBS * part == sum(path.stat().st_size for path in tmp_path.iterdir())
+    read = rates.sequential_rate(engine, "read", stem, 0, 5.0)
+    assert read["bytes"] == rates.JOBS * part
+    assert min(written["rate"], read["rate"]) > 0
+    for what in ("read", "write"):
+        found = rates.random_rate(engine, what, stem, 0.05)
+        assert found["iops"] > 0
+        assert found["latency"]["50"] <= found["latency"]["99"]
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == rates.JOBS * part
+
+
+def test_a_file_that_is_not_there_and_one_that_cannot_be_written_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        rates.sequential_rate("python", "read", str(tmp_path / "absent"), 0, 1.0)
+    for job in range(rates.JOBS):
+        (tmp_path / f"empty.{job}").touch()
+    assert rates.smallest(str(tmp_path / "empty")) == 0
+    with pytest.raises(OSError, match="directory"):
+        rates.in_threads("write", [str(tmp_path)] * 2, 1 << 20, 1.0)
+
+
+def test_fsync_is_measured_at_least_once(tmp_path: Path) -> None:
+    found = rates.fsyncs(str(tmp_path / "f"), 0.0)
+    assert found["count"] == 1
+    assert found["latency"]["50"] > 0

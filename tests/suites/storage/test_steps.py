@@ -1,0 +1,82 @@
+"""The step: what it passes to the payload, and the folders of a step that could not remove them itself."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpucluster.core import run_mark
+from pytest_gpucluster.core.errors import StepError
+from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
+from pytest_gpucluster.suites.storage.config import StorageConfig
+from pytest_gpucluster.suites.storage.payload import FOLDER, TOKEN
+from pytest_gpucluster.suites.storage.steps import Storage
+
+if TYPE_CHECKING:
+    from pytest_gpucluster.cluster.slurm.step import StepRequest
+
+NODES = ("gpu01", "gpu02")
+CONFIG = StorageConfig.model_validate({"filesystems": [{"path": "/shared"}]})
+
+
+class Recorded(Storage):
+    """A runner whose steps end with these facts."""
+
+    __module__ = Storage.__module__  # its payload is beside it
+
+    def __init__(self, kinds: dict[str, dict[str, object]] | None) -> None:
+        slurm: Any = SimpleNamespace(run=lambda *_: "7\n8_1\n", config=lambda: {"ClusterName": "lab"})
+        allocation: Any = SimpleNamespace(slurm=slurm)
+        cluster: Any = SimpleNamespace(environment=lambda *_: None)
+        super().__init__(allocation, cluster, {}, CONFIG, NODES)
+        self.kinds, self.requests = kinds, list["StepRequest"]()
+
+    def run(self, request: StepRequest) -> PayloadResult:
+        self.requests.append(request)
+        if self.kinds is None:
+            raise StepError("stopped")
+        tasks = tuple(
+            PayloadTask(
+                rank,
+                node,
+                0,
+                None,
+                tuple(
+                    {"storage": kind, "rank": rank, "node": node, **more} for kind, more in self.kinds.items()
+                ),
+            )
+            for rank, node in enumerate(NODES)
+        )
+        return PayloadResult("storage", NODES, 2, tasks)
+
+
+ENDED: dict[str, dict[str, object]] = {"end": {"removed": True}, "done": {}}
+
+
+def test_a_step_that_removed_its_folders_needs_no_other() -> None:
+    runner = Recorded(ENDED)
+    assert len(runner.result.facts("done")) == 2
+    (request,) = runner.requests
+    assert run_mark.mark_in(request.env[FOLDER])
+    assert request.env[TOKEN] not in " ".join(request.argv)
+    options = json.loads(request.argv[4])
+    assert options["jobs"] == [7]
+    assert (options["cluster"], options["phase"], options["address"]) == ("lab", 45.0, "gpu01")
+
+
+@pytest.mark.parametrize("kinds", [{"end": {"removed": False}, "done": {}}, {"end": {"removed": True}}, {}])
+def test_a_step_that_left_folders_is_followed_by_their_removal(kinds: dict[str, dict[str, object]]) -> None:
+    runner = Recorded(kinds)
+    assert runner.result.ntasks == 2
+    assert [request.argv[3] for request in runner.requests] == ["run", "remove"]
+    assert runner.requests[0].env == runner.requests[1].env
+
+
+def test_a_step_that_is_stopped_is_followed_by_their_removal_too() -> None:
+    runner = Recorded(None)
+    with pytest.raises(StepError):
+        _ = runner.result
+    assert [request.argv[3] for request in runner.requests] == ["run", "remove"]

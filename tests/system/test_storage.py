@@ -1,0 +1,91 @@
+"""The storage suite on virtual nodes: a real file system, healthy and with the real faults of a FUSE file system."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from framework_helpers import ends, message, run_suite
+from plugin_helpers import names
+from sandbox_helpers import sandbox_folder
+
+from pytest_gpucluster.sandbox import Sandbox
+from pytest_gpucluster.sandbox.found_by import FOUND_BY
+from slurm_sandbox.storage_faults import why_no_fuse
+
+if TYPE_CHECKING:
+    from plugin_helpers import Run
+
+QUICK = {"storage": {"seconds": 0.3, "min_relative": 0.6}}
+FAULTS = (
+    "mount_version",
+    "storage_full",
+    "storage_error",
+    "storage_corrupt",
+    "storage_stale",
+    "storage_locks",
+)
+HEALTHY = 3
+
+
+def run_storage(sandbox: Sandbox, folder: Path, nodes: str, *words: str, **section: Any) -> Run:
+    return run_suite(
+        sandbox, folder, "test_storage.py", *words, nodes=nodes, storage=section, python=Path(sys.executable),
+        constants=QUICK,
+    )  # fmt: skip
+
+
+def test_healthy_nodes_pass_and_leave_no_folder(sandbox: Sandbox, tmp_path: Path) -> None:
+    shared, local = tmp_path / "shared", tmp_path / "local"
+    for folder in (shared, local):
+        folder.mkdir()
+    systems = [{"path": str(shared)}, {"path": str(local), "kind": "local"}]
+    run = run_storage(
+        sandbox, tmp_path, "gpu[01-02]", filesystems=systems, budget="64M", files=200, imports=["json"]
+    )
+    assert names(run.outcomes, "failed") == names(run.outcomes, "error") == [], run.out
+    assert {name for name, end in ends(run).items() if end == "not applicable"} == {
+        "test_lustre[gpu01]", "test_lustre[gpu02]",
+    }  # fmt: skip
+    assert set(ends(run).values()) == {"passed", "not applicable"}
+    assert list(shared.iterdir()) == list(local.iterdir()) == []
+
+
+@pytest.mark.skipif(why_no_fuse() != "", reason=why_no_fuse() or "FUSE works here")
+def test_each_fault_is_found_by_its_own_check_on_its_own_node(tmp_path: Path) -> None:
+    with sandbox_folder() as folder:
+        sandbox = Sandbox(folder / "s")
+        sandbox.up(nodes=len(FAULTS) + HEALTHY)
+        node_of = dict(zip(FAULTS, sandbox.nodes, strict=False))
+        for kind, node in node_of.items():
+            sandbox.fault(kind, node)
+        systems = [{"path": str(sandbox.layout.shared), "expect": {"write": "500 GB/s"}}]
+        run = run_storage(
+            sandbox, tmp_path, f"gpu[01-{len(sandbox.nodes):02}]", filesystems=systems, budget="1G", files=400
+        )
+        sandbox.heal()
+        failed = {name for name, end in ends(run).items() if end == "failed"}
+        expected = {
+            f"test_{check.partition('.')[2]}[{node}]"
+            for kind, node in node_of.items()
+            for check in FOUND_BY[kind]
+        }
+        assert failed == {*expected, "test_aggregate"}, run.out
+
+
+@pytest.mark.skipif(why_no_fuse() != "", reason=why_no_fuse() or "FUSE works here")
+def test_a_slow_node_is_found_by_its_rates_together_and_alone(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.fault("storage_slow", "gpu02")
+    try:
+        systems = [{"path": str(sandbox.layout.shared)}]
+        words = ("-k", "bandwidth or latency or operations")
+        run = run_storage(
+            sandbox, tmp_path, "gpu[01-04]", *words, filesystems=systems, budget="512M", files=40
+        )
+    finally:
+        sandbox.heal()
+    failed = {name for name, end in ends(run).items() if end == "failed"}
+    assert failed == {f"test_{check.partition('.')[2]}[gpu02]" for check in FOUND_BY["storage_slow"]}, run.out
+    assert "; alone " in message(run, "test_bandwidth[gpu02]")
