@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_sandbox import container_faults, controller_faults, isolation
+from slurm_sandbox import container_faults, controller_faults, isolation, storage_faults
 from slurm_sandbox.api import Sandbox
 from slurm_sandbox.errors import SandboxError
 from slurm_sandbox.faults import FAULTS
@@ -85,4 +85,5 @@ def test_every_fault_has_its_action_and_is_listed() -> None:
         *ACTIONS,
         *controller_faults.ACTIONS,
         *container_faults.ACTIONS,
+        *storage_faults.ACTIONS,
     }

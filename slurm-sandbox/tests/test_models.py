@@ -375,6 +375,20 @@ NOTHING_OF_THE_KIND = {
         "ib_mtu",
         "ib_link_layer",
         "ib_partition",
+    }
+    | {
+        "cable_errors",
+        "cables_swapped",
+        "duplicate_guid",
+        "gid_missing",
+        "rail_latency",
+        "rail_slow",
+        "second_manager",
+        "uplink_errors",
+        "uplink_missing",
+        "uplink_mtu",
+        "uplink_slow",
+        "wrong_leaf",
     },
     "v100": NO_ROWS
     | {"ecc_aggregate_sram", "fabric_manager_dead", "fabric_manager_elsewhere", "fabric_registering"}

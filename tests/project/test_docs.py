@@ -59,7 +59,10 @@ NOT_RUN = {
     "python benchmarks/": "as above",
 }
 STAND_IN = {"NAME": "prod", "gpu[01-16]": "gpu[01-02]", "gpu[07,12]": "gpu[01,02]", "gpu07": "gpu01"}
-SECTIONS = {"software": "{conda: {environments: {base: {}}}}"}  # those that may not be empty
+SECTIONS = {  # those that may not be empty
+    "software": "{conda: {environments: {base: {}}}}",
+    "storage": "{filesystems: [{path: /tmp}]}",
+}
 PLAIN = str.maketrans("", "", "[]")
 
 # need what a command before them has left, so that collecting alone ends with 4; run elsewhere

@@ -192,7 +192,7 @@ def test_every_unit_of_our_checks_is_thought_of() -> None:
         "of 5",
         "B",
     }
-    none |= {"records", "rules", "controllers", "messages", "accounts", "threads"}
+    none |= {"records", "rules", "controllers", "messages", "accounts", "threads", "managers"}
     none |= {"cards", "rounds", "steps", "s after boot", "products", "counters", "tests", "cells"}
     found = set()
     for file in sorted((SOURCE / "pytest_gpucluster" / "suites").rglob("*.py")):

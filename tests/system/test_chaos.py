@@ -365,7 +365,7 @@ def test_a_stopped_salloc_ends_all_the_same(sandbox: Sandbox) -> None:
 def test_nothing_waits_by_the_wall_clock() -> None:
     """A deadline by time.time() moves when the clock is set; the places that tell the time of day are known."""
     known = {
-        "slurm_sandbox/node_files.py": 3,  # files of a simulated node have times of day
+        "slurm_sandbox/node_files.py": 4,  # files of a simulated node have times of day
         "slurm_sandbox/sandbox.py": 1,
         # a campaign lasts for days, over several processes and machines
         "campaign/campaign.py": 7,

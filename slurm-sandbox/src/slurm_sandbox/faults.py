@@ -956,7 +956,8 @@ def _cable_errors(node: SimulatedNode, options: Options) -> None:
 
 @_fault("an adapter has the GUID of the node's first one", hca="mlx5_3")
 def _duplicate_guid(node: SimulatedNode, options: Options) -> None:
-    _hca(node, options).guid = node.hcas[0].guid
+    copy = _hca(node, options)
+    copy.guid = node.hcas[0].guid
 
 
 def _uplink(node: SimulatedNode, options: Options, fault: str) -> None:

@@ -126,11 +126,15 @@ class Storage:
         """Whether a node with stale caches does not see yet that another one has replaced a file."""
         node, found = self.fault()
         when, who = self.changed.get(path, (0.0, node))
-        return found.get("kind") == "storage_stale" and who != node and time.time() < when + found["seconds"]
+        return (
+            found.get("kind") == "storage_stale"
+            and who != node
+            and time.monotonic() < when + found["seconds"]
+        )
 
     def replaced(self, path: bytes) -> None:
         """Remember who has replaced a file."""
-        self.changed[path] = (time.time(), self.fault()[0])
+        self.changed[path] = (time.monotonic(), self.fault()[0])
 
     def getattr(self, path: bytes, stat: int, _info: int) -> int:
         """Return the attributes of a file."""

@@ -80,6 +80,7 @@ class Verdict:
 
     shown_by: the smallest command that shows the failure again, where the check knows one.
     never_healthy: why no healthy node fails with a repair as its action. TypeError if a failure with a repair lacks it.
+    explained_by: the check of another suite whose finding explains this failure (hook known_cause): both are one finding.
     """
 
     check: str
@@ -95,6 +96,7 @@ class Verdict:
     never_healthy: str = ""
     remarks: tuple[Remark, ...] = ()
     shown_by: str = ""
+    explained_by: str = ""
 
     def __post_init__(self) -> None:
         actions = (self.action, *(finding.action for finding in self.findings))
@@ -115,8 +117,9 @@ class Verdict:
         if not self.remarks:
             del plain["remarks"]
         del plain["never_healthy"], plain["shown_by"]  # the reference and the annotation have them
-        if not self.setting:
-            del plain["setting"]
+        for name in ("setting", "explained_by"):
+            if not plain[name]:
+                del plain[name]
         return plain
 
 

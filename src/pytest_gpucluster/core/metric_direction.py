@@ -46,7 +46,7 @@ _PARTS = ComparisonRule(HIGHER, 0.0, fewest=1, counted=True)
 _ERRORS = ComparisonRule(LOWER, 0.0, fewest=1, counted=True)
 RULES: dict[str, ComparisonRule] = {
     **dict.fromkeys(("GB/s", "TFLOP/s"), _BANDWIDTH),
-    **dict.fromkeys(("MB/s", "units/s", "CPUs/task"), ComparisonRule(HIGHER)),
+    **dict.fromkeys(("MB/s", "Gb/s", "units/s", "CPUs/task"), ComparisonRule(HIGHER)),
     **dict.fromkeys(("s", "ms", "us"), ComparisonRule(LOWER)),
     **dict.fromkeys(("GPUs", "CPUs", "ports", "links", "lanes", "generation", "targets", "nodes"), _PARTS),
     **dict.fromkeys(("errors", "events", "rows", "alerts", "restarts"), _ERRORS),

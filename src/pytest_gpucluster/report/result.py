@@ -17,10 +17,7 @@ RED = ("failed", "error")
 
 @dataclass(frozen=True, slots=True)
 class DeviatingVerdict:
-    """A verdict that deviates, as the log holds it. `setting`: of all findings that name none.
-
-    check: of the check that judged, or of the one whose finding explains this one (hook known_cause).
-    """
+    """A verdict that deviates, as the log holds it. `setting`: of all findings that name none."""
 
     outcome: str
     action: Action
@@ -30,7 +27,7 @@ class DeviatingVerdict:
     advisories: tuple[Advisory, ...] = ()
     setting: str = ""
     remarks: tuple[Remark, ...] = ()
-    check: str = ""
+    explained_by: str = ""
 
 
 class Waived(NamedTuple):
@@ -114,7 +111,7 @@ def _verdict(verdict: dict[str, Any]) -> DeviatingVerdict:
         tuple(map(Advisory.from_dict, as_dicts(verdict.get("advisories")))),
         setting,
         tuple(map(Remark.from_dict, as_dicts(verdict.get("remarks")))),
-        shared_text(verdict.get("check")),
+        shared_text(verdict.get("explained_by")),
     )
 
 

@@ -416,8 +416,7 @@ def failure_key(result: Result) -> tuple[str, ...]:
     if first is None:
         return outcome, check, "", _NUMBERS.sub("#", one_line(result.message)), ""
     like = _NUMBERS_OF_CAUSE.sub("#", one_line(first.cause))
-    check = first.check or check  # of the finding that explains this one
-    return outcome, check, first.action.value, like, one_line(first.hint)
+    return outcome, one_line(first.explained_by) or check, first.action.value, like, one_line(first.hint)
 
 
 def _failed_verdicts(result: Result) -> list[DeviatingVerdict]:

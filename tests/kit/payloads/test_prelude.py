@@ -39,6 +39,8 @@ WITHOUT_PRELUDE = {
     C_LIBRARY,
     PRELUDE.with_name("own_folder.py"),
     PRELUDE.with_name("tensor_bits.py"),
+    PRELUDE.with_name("perftest_output.py"),
+    SOURCE / "suites" / "storage" / "payload_rates.py",
     SOURCE / "suites" / "training" / "payload_model.py",
 }
 

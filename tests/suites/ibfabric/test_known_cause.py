@@ -61,7 +61,7 @@ def bad_uplink() -> Topology:
 def test_a_bad_uplink_explains_a_slow_leaf_by_slurms_name_or_its_own(part: str) -> None:
     found = with_known_cause(slow(part), session(bad_uplink()), "")
     like = CHECKS["ibfabric.switch_links"]
-    assert (found.check, found.cause, found.hint, found.action) == (
+    assert (found.explained_by, found.cause, found.hint, found.action) == (
         "ibfabric.switch_links",
         like.cause,
         like.hint,
@@ -74,7 +74,7 @@ def test_a_missing_uplink_explains_it_too() -> None:
     topology = two_groups()
     topology.cut(("leaf04", 35))
     found = with_known_cause(slow("leaf switch sw1"), session(topology), "")
-    assert found.check == "ibfabric.balance"
+    assert found.explained_by == "ibfabric.balance"
     assert "leaf leaf04 has 7 uplinks" in found.findings[0].measured
 
 

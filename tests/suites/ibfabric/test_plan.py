@@ -117,7 +117,7 @@ def test_cable_knows_its_file_and_line() -> None:
         ("hello\n", "plan: no known form of a cabling plan"),
         (ETHERNET.replace("rail6", ""), "plan:3: A-Port is empty"),
         (ETHERNET.replace("leaf06", ""), "plan:3: Z-Node Name is empty"),
-        (ETHERNET.replace("rail6", "rail5"), "plan:3: port rail5 of gpu01 is already connected to .* at plan:2"),
+        (ETHERNET.replace("rail6", "rail5"), "plan:3: the port rail5 of gpu01 is already connected to .* at plan:2"),
         ("A-Node Name,Z-Node Name\n1,2\n", "plan: no row has all of the columns"),
         ("# A-Node Z-Node\n1 2\n", "plan: no row has all of the columns"),
         ("A-Node Name,A-Port,Z-Node Name,Z-Port\n", "plan: the plan has no cables"),
@@ -145,7 +145,7 @@ def test_file_that_cannot_be_a_plan_is_named(tmp_path: Path, monkeypatch: pytest
         read_plan([tmp_path / "absent.csv"])
     monkeypatch.setattr(plan, "MAX_BYTES", 10)
     (tmp_path / "big.csv").write_text(ETHERNET)
-    with pytest.raises(ConfigError, match=r"big\.csv: exceeds the limit of"):
+    with pytest.raises(ConfigError, match=r"big\.csv: the file exceeds the limit of"):
         read_plan([tmp_path / "big.csv"])
 
 

@@ -62,7 +62,12 @@ def explained(
     like = CHECKS[check]
     findings = tuple(replace(it, measured=f"{it.measured}; {text}", action=None) for it in verdict.findings)
     return replace(
-        verdict, check=check, findings=findings, cause=like.cause, hint=like.hint, action=like.action
+        verdict,
+        findings=findings,
+        cause=like.cause,
+        hint=like.hint,
+        action=like.action,
+        explained_by=check,
     )
 
 

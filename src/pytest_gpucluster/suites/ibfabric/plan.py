@@ -105,7 +105,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from error
     if len(raw) > MAX_BYTES:
-        raise ConfigError(f"{path}: exceeds the limit of {MAX_BYTES >> 20} MiB")
+        raise ConfigError(f"{path}: the file exceeds the limit of {MAX_BYTES >> 20} MiB")
     if raw.startswith(b"PK"):
         raise ConfigError(f"{path}: is a workbook; save the sheet with the cables as CSV")
     return raw.decode("utf-8-sig", errors="replace")
@@ -137,7 +137,7 @@ def _each_once(cables: Iterable[Cable]) -> tuple[Cable, ...]:
         for one, other in ((a, z), (z, a)):
             if one in ends and one[1]:
                 raise ConfigError(
-                    f"{cable.where}: port {one[1]} of {one[0]} is already connected to {' '.join(ends[one][:2])} "
+                    f"{cable.where}: the port {one[1]} of {one[0]} is already connected to {' '.join(ends[one][:2])} "
                     f"at {ends[one][2]}; a port has one cable"
                 )
             ends[one] = (*other, cable.where)
