@@ -31,7 +31,7 @@ needs_ibsim = pytest.mark.skipif(
     any(shutil.which(name, path=SEARCH) is None for name in PROGRAMS),
     reason="apt-get install ibsim-utils opensm infiniband-diags",
 )
-PATIENCE = 30.0  # seconds until opensm has brought up the subnet
+PATIENCE = 120.0  # seconds until opensm has brought up the subnet
 PORTS = 64
 LEAF, SPINE, HCA = "2c5eab0300b87b40", "2c5eab0300c26280", "e09d7303007a4bd8"
 # a managed leaf of Quantum-2, as NVIDIA/topograph has it among its test outputs, with its SHARP aggregation node
