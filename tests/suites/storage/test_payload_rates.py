@@ -71,6 +71,18 @@ def test_other_output_is_no_rate(text: str) -> None:
         rates.read_fio(text, "fio: bad option rw=sideways\n")
 
 
+@pytest.mark.parametrize(("text", "runs"), [("exit 0", True), ("exit 127", False), (None, False)])
+def test_a_fio_that_cannot_run_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, *, runs: bool
+) -> None:
+    """Seen on a host whose fio lacked libaio.so.1: the rates of the file system are then taken without it."""
+    if text is not None:
+        (tmp_path / "fio").write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "fio").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert rates.fio_runs() is runs
+
+
 @pytest.mark.parametrize("engine", ["python", "fio"])
 def test_both_engines_move_what_is_requested_and_agree_on_sizes(engine: str, tmp_path: Path) -> None:
     if engine == "fio" and shutil.which("fio") is None:

@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import stat
@@ -41,6 +40,7 @@ from pytest_gpucluster.kit.payloads.prelude import (
 from pytest_gpucluster.suites.storage.payload_rates import (
     JOBS,
     MIB,
+    fio_runs,
     fsyncs,
     random_rate,
     sequential_rate,
@@ -616,7 +616,7 @@ def work(options: Dict[str, Any], watch: Watch) -> int:
     watch.enter("connect to the first node", 2 * options["phase"])
     group = Group(rank, size, options["address"], own_port(os.environ), options["phase"])
     watch.enter("exchange", 3 * options["phase"])
-    options["engine"] = "fio" if all(group.exchange(shutil.which("fio") is not None)) else "python"
+    options["engine"] = "fio" if all(group.exchange(fio_runs())) else "python"
     if options["imports"]:
         watch.enter("import %s" % " ".join(options["imports"]), 3 * IMPORT)
         import_modules(options["imports"])

@@ -72,6 +72,16 @@ def shares_of(times: List[float]) -> Dict[str, float]:
 # -- fio ----------------------------------------------------------------------------------------------------------
 
 
+def fio_runs() -> bool:
+    """Return whether fio can run here: one that lacks a library says nothing about a file system."""
+    try:
+        return (
+            subprocess.call(["fio", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+        )
+    except OSError:
+        return False
+
+
 def fio(what: str, paths: Sequence[str], size: int, seconds: float) -> Dict[str, Any]:
     """Run fio with a thread per path on `size` bytes of it. OSError if it fails."""
     direct, scattered = has_direct(paths[0]), what.startswith("rand")
