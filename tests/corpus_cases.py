@@ -38,6 +38,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -355,7 +356,21 @@ class Bench:
         """The plan of a run on all nodes."""
         return SimpleNamespace(selected=self.case.nodes)
 
+    def begin(self, suite: Any) -> Future[Any]:
+        """Do the work of a suite before its first test."""
+        future = Future[Any]()
+        known = {name: getattr(self, name) for name in ("cluster", "nodes", "slurm", "run_step")}
+        try:
+            work = suite.load(suite.before_first_test.part)
+            future.set_result(
+                work(SimpleNamespace(**known, facts=SimpleNamespace(of_fleet=self.fleet_facts)))
+            )
+        except GpuClusterError as error:
+            future.set_exception(error)
+        return future
+
     inventory: ClassVar[dict[str, Any]] = {}
+    accepted: ClassVar[dict[tuple[str, str], float]] = {}  # no run came before
 
     @cached_property
     def nodes(self) -> dict[str, Any]:

@@ -221,6 +221,11 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
         b"/sys/class/infiniband/mlx5_0/ports/1/gids/0:fe80:0000:0000:0000:a088:c203:00d5:7349\n"
         b"path mlx5_0 /sys/devices/pci0000:15/0000:15:01.0/0000:18:00.0\nend\n",
     ),
+    "suites.ibfabric.optics.OPTICS": (
+        b'= mlx5_0\n{"result": {"output": {"Module Info": {"Vendor Name": "X", "Temperature [C]": "48 [-5..75]", '
+        b'"Rx Power Current [dBm]": "0,2,-9,0 [-8..6]"}}}, "status": {"code": 0, "message": "success"}}\n= exit 0\n'
+        b"= mlx5_1\n-E- Failed to open device\n= exit 1\nuser 0\nend\n",
+    ),
     "suites.isolation.pam": (
         b"pam|sshd:@include common-account\npam|sshd:account required pam_slurm_adopt.so\npam|common-session:session optional "
         b"pam_systemd.so\nsshd|yes\nmodule|/lib64/security/pam_slurm_adopt.so\nusepam|usepam yes\nlogind|active\n",

@@ -124,7 +124,8 @@ WHOLE = {
     "subnet": (NETDISCOVER, 0),
     "links": (LINKINFO, 0),
     "managers": (MASTER + STANDBY + MASTER, 0),
-    "ports": ("73 35 Active 2048 4096 647\n236 32 Active 4096 4096 647\nnoise\n", 0),
+    "ports": ("73 35 Active 2048 4096 647 1\n236 32 Active 4096 4096 647 0\nnoise\n", 0),
+    "pkeys": ("73 35 0xffff 0x8001\n73 35 0x0002\n647 1 0xffff\nnoise\n", 0),
     "routing": (
         "routing_engine ar_updn,minhop\n"
         "Jun 21 13:03:06 813474 [BE3ED6C0] 0x02 -> osm_ucast_mgr_process: minhop tables configured on all switches\n"
@@ -304,9 +305,9 @@ class Ibsim:
             check=False,
         )
 
-    def facts(self, host: str, *, between: str = ":") -> FabricFacts:
-        """Run subnet.sh, which does not wait between both readings of the counters, but runs `between`."""
-        done = self.run(SUBNET_SH.replace("sleep 5 &", f"{between} &"), host)
+    def facts(self, host: str, *, between: str = ":", before: str = "") -> FabricFacts:
+        """Run subnet.sh, which does not wait between both readings of the counters, but runs `between`; first `before`."""
+        done = self.run(before + SUBNET_SH.replace("sleep 5 &", f"{between} &"), host)
         return read_fabric(host, done.stdout, done.stderr)
 
     def facts_once(self, host: str, true: Callable[[FabricFacts], bool]) -> FabricFacts:

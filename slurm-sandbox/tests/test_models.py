@@ -380,6 +380,8 @@ NOTHING_OF_THE_KIND = {
         "cable_errors",
         "cables_swapped",
         "duplicate_guid",
+        "optics_weak",
+        "partition_dropped",
         "gid_missing",
         "rail_latency",
         "rail_slow",

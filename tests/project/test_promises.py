@@ -244,6 +244,7 @@ def test_nothing_runs_with_sudo_but_what_the_page_names() -> None:
         "suites/controller/test_controller.py",
         "kit/fabric/facts.py",
         "suites/ibfabric/lldp.py",
+        "suites/ibfabric/optics.py",
         "suites/ibfabric/steps.py",
         "suites/isolation/pam.py",
         "suites/isolation/payload.py",

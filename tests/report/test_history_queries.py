@@ -96,6 +96,23 @@ def test_a_node_was_last_good_in_the_last_run_without_a_failure(kept: History) -
     assert kept.last_good("prod", simulated=False) == {"gpu01": FIRST + DAY, "gpu02": FIRST + 3 * DAY}
 
 
+def test_values_of_the_cluster_are_those_of_the_last_good_run_that_has_them(kept: History) -> None:
+    def of_cluster(switches: int, end: str = "passed") -> list[dict[str, Any]]:
+        return [
+            result("", "ibfabric.size", end, metrics=[metric("switches", switches, "switches")]),
+            *night({"gpu01": 1.0}),
+        ]
+
+    kept.add(recorded(read_run(log(1, of_cluster(11)))))
+    kept.add(recorded(read_run(log(2, of_cluster(12)))))
+    kept.add(recorded(read_run(log(3, of_cluster(10, "failed"), end=1))))
+    kept.add(recorded(read_run(log(4, night({"gpu01": 1.0})))))  # another suite
+    kept.add(recorded(read_run(log(5, of_cluster(9), cluster="other"))))
+    kept.add(recorded(read_run(log(6, of_cluster(8), real=False))))
+    assert kept.accepted("prod", simulated=False) == {("ibfabric.size", "switches"): 12.0}
+    assert kept.accepted("new", simulated=False) == {}
+
+
 def test_a_run_is_found_by_its_id_or_the_beginning_of_it(kept: History) -> None:
     for number in (1, 10, 11, 12, 13):
         events = [event | {"run": f"r{number}"} for event in log(number, night({"gpu01": 1.0}))]

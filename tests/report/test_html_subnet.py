@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from importlib.resources import files
 from typing import Any
 
 import pytest
 from report.test_html import page_of
 from report_helpers import a_run, passing
 
-from pytest_gpucluster.report.html_subnet import MOST_SWITCHES, subnet
+from pytest_gpucluster.report.html_subnet import KINDS, MOST_SWITCHES, legend, subnet
 
 FABRIC = {
-    "switches": [["leaf01", 0, 16, ""], ["leaf<02>", 0, 16, "7 uplinks"], ["spine01", 1, 0, ""]],
-    "links": [[0, 2, 2, ""], [1, 2, 1, "leaf<02> port 33 - spine01 port 3: 4x EDR"]],
+    "switches": [
+        ["leaf01", 0, 16, "", ""],
+        ["leaf<02>", 0, 16, "7 uplinks", "bad"],
+        ["spine01", 1, 0, "", ""],
+    ],
+    "links": [[0, 2, 2, "", ""], [1, 2, 1, "leaf<02> port 33 - spine01 port 3: 4x EDR", "bad"]],
 }
 
 
@@ -29,13 +34,35 @@ def test_leaves_stand_below_and_what_is_wrong_is_marked_and_told() -> None:
         name: int(y) for y, name in re.findall(r'y="(\d+)" width="14" height="14"><title>([\w&;]+)', picture)
     }
     assert at["leaf01"] == at["leaf&lt;02&gt;"] > at["spine01"]
-    assert re.findall(r'class="link"[^>]*><title>([^<]*)', picture) == [
+    assert re.findall(r'class="link bad"[^>]*><title>([^<]*)', picture) == [
         "leaf&lt;02&gt; - spine01, 1 links: leaf&lt;02&gt; port 33 - spine01 port 3: 4x EDR"
     ]
     assert re.findall(r'class="part bad"[^>]*><title>([^<]*)', picture) == [
         "leaf&lt;02&gt;, 16 HCAs: 7 uplinks"
     ]
     assert "3 switches, 1 of 2 connections with a finding" in picture
+
+
+def test_the_legend_explains_the_kinds_that_are_drawn_each_with_a_dash_of_its_own() -> None:
+    links = [[0, 2, 1, "x", kind] for kind in ("swapped", "missing", "misplaced", "'><b>")]
+    fabric = {"switches": FABRIC["switches"], "links": links}
+    assert re.findall(r'class="link (\w+)"', subnet(fabric)) == ["bad", "misplaced", "missing", "swapped"]
+    explained = legend(fabric)
+    ET.fromstring(explained)
+    assert [words for words in KINDS.values() if words in explained] == [*KINDS.values()]
+    assert [words for words in KINDS.values() if words in legend(FABRIC)] == [KINDS["bad"]]
+    assert legend({"switches": FABRIC["switches"][:1]}) == ""
+    css = (files("pytest_gpucluster.report") / "templates" / "report.css").read_text()
+    dashes = [
+        re.findall(rf"\.link{kind} {{[^}}]*stroke-dasharray: ([^;]+);", css)
+        for kind in ("", ".swapped", ".missing", ".misplaced")
+    ]
+    assert len({tuple(found) for found in dashes if found}) == len(KINDS)
+
+
+def test_a_log_of_an_earlier_version_has_no_kinds() -> None:
+    old = {part: [row[:-1] for row in rows] for part, rows in FABRIC.items()}
+    assert subnet(old) == subnet(FABRIC)
 
 
 def test_the_page_has_the_picture_of_the_run_and_none_without_the_suite() -> None:

@@ -26,14 +26,27 @@ INJECTED: dict[str, tuple[str, dict[str, Any]]] = {
     "cable_errors": ("gpu04", {}),
     "duplicate_guid": ("gpu05", {}),
     "ethernet_cable": ("gpu09", {}),
+    "partition_dropped": ("gpu04", {}),
+    "optics_weak": ("gpu02", {}),
     "second_manager": ("gpu06", {}),
     "uplink_missing": ("gpu06", {"uplink": 1}),
     "uplink_slow": ("gpu06", {"uplink": 3}),
     "uplink_errors": ("gpu06", {}),
     "uplink_mtu": ("gpu06", {}),
 }
-OF_FABRIC = {"ib_rate": ("gpu07", "ibfabric.cables"), "ib_down": ("gpu08", "ibfabric.ports")}
-OF_NODES = ("cables_swapped", "wrong_leaf", "cable_errors", "ethernet_cable")
+OF_FABRIC = {
+    "ib_rate": ("gpu07", "ibfabric.cables"),
+    "ib_down": ("gpu08", "ibfabric.ports"),
+    "ib_partition": ("gpu01", "ibfabric.pkeys"),
+}
+OF_NODES = (
+    "cables_swapped",
+    "wrong_leaf",
+    "cable_errors",
+    "ethernet_cable",
+    "partition_dropped",
+    "optics_weak",
+)
 NOT_AS_PLANNED = (
     "gpu02",
     "gpu03",
@@ -100,8 +113,13 @@ def test_each_fault_is_found_by_its_own_check_on_its_own_part(subnet: Sandbox, t
     )
     assert found["ibfabric.cabling", "gpu08"] == "gpu08 mlx5_2 - leaf01-3 port 8: neither end has a link"
     assert parts["ibfabric.neighbours"] == "gpu09 eno1 - eth01 swp9: gpu09 eno1 is connected to eth01 swp47"
+    assert found["ibfabric.pkeys", "gpu01"] == "mlx5_2 port 1 (0000:4f:00.0): 0x7fff"
+    assert found["ibfabric.pkeys", "gpu04"] == "leaf01-3 port 4 at mlx5_2 port 1 (0000:4f:00.0): drops 0x8001"
+    assert (
+        found["ibfabric.optics", "gpu02"] == "rx_power of lane 1 at mlx5_3 port 1 (0000:5e:00.0): -12.2 dBm"
+    )
     # no finding takes a node out of service
     actions = {
         verdict["action"] for event in run.events if event["event"] == "result" for verdict in event["verdicts"] if verdict["findings"]
     }  # fmt: skip
-    assert actions == {"configure"}
+    assert actions == {"configure", "monitor"}

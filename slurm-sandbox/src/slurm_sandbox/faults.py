@@ -954,6 +954,19 @@ def _cable_errors(node: SimulatedNode, options: Options) -> None:
     _hca(node, options).errors_per_second = int(options["per_second"])
 
 
+@_fault(
+    "the port of the switch at the node's cable drops a partition of the node", hca="mlx5_2", key="0x8001"
+)
+def _partition_dropped(node: SimulatedNode, options: Options) -> None:
+    _hca(node, options).dropped = (str(options["key"]),)
+
+
+@_fault("a module receives too little light", hca="mlx5_3", dbm=-12.2)
+def _optics_weak(node: SimulatedNode, options: Options) -> None:
+    hca = _hca(node, options)
+    hca.light = float(options["dbm"]), hca.light[1]
+
+
 @_fault("an adapter has the GUID of the node's first one", hca="mlx5_3")
 def _duplicate_guid(node: SimulatedNode, options: Options) -> None:
     copy = _hca(node, options)

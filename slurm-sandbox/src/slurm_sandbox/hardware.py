@@ -73,6 +73,9 @@ class SimulatedHca:
     leaf: str = ""  # the switch at the other end of its cable, and the port there
     leaf_port: int = 0
     errors_per_second: int = 0  # symbol errors that are counted from now on
+    dropped: tuple[str, ...] = ()  # partition keys that the port of the switch lacks, which filters
+    celsius: int = 48  # of its module
+    light: tuple[float, float] = (1.4, 1.6)  # that the module receives and sends, in dBm
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_sandbox import collectives, commands, gpu_load, models, perftest
 from slurm_sandbox.daemons import search_path
 from slurm_sandbox.errors import CommandError
-from slurm_sandbox.hardware import gpu_path
+from slurm_sandbox.hardware import digest, gpu_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -82,6 +82,7 @@ def write_simulated_tools(layout: Layout) -> None:
         ("nvidia-smi-q-x.txt", "nvidia-smi-q-x"),
         ("subnet.awk", "subnet.awk"),
         ("portinfo.txt", "portinfo"),
+        ("mlxlink.json", "mlxlink"),
     ):
         shutil.copyfile(models.DATA / source, base / target)
     shutil.copyfile(collectives.__file__, base / "collectives.py")
@@ -212,7 +213,7 @@ def files(node: SimulatedNode) -> dict[str, str]:
         **_gpu_files(node),
         **_network_files(node),
         **_system_files(node),
-        **({"subnet": _subnet(node)} if node.hcas else {}),
+        **({"subnet": _subnet(node), "modules": _modules(node)} if node.hcas else {}),
         "lldp": _lldp(node),
         **{f"root{path}": text for path, text in _overlay(node).items()},
         **({"clock.offset": f"{node.clock_offset:.0f}\n"} if node.clock_offset else {}),
@@ -484,8 +485,19 @@ def _subnet(node: SimulatedNode) -> str:
             hca.errors_per_second,
             hca.counters.get("link_downed", 0),
         )
-        rows.append(" ".join(map(str, ("hca", *words, *counts))))
+        keys = (",".join(hca.pkeys), ",".join(hca.dropped) or "-")
+        rows.append(" ".join(map(str, ("hca", *words, *counts, *keys))))
     return _lines([*rows, *node.subnet])
+
+
+def _modules(node: SimulatedNode) -> str:
+    """Return the module at each adapter, as the simulated mlxlink reads them: adapter, speed, temperature, light, serial number, state."""
+    return _lines(
+        f"{hca.name} {hca.rate.rstrip(')').split()[-1]} {hca.celsius} {hca.light[0]} {hca.light[1]} "
+        f"MT{digest(node.name, 'module', hca.name)[:8].upper()} "
+        + ("Active LinkUp" if hca.state.endswith("ACTIVE") else "Polling Polling")
+        for hca in node.hcas
+    )
 
 
 def _lldp(node: SimulatedNode) -> str:

@@ -26,7 +26,7 @@ class Work:
 
     `needs_nodes`: a test with the fixture makes the run allocate nodes. Otherwise, in a run without nodes, the fixture
     starts the work. `option`: an option of pytest (its attribute); without it the work is not done. `first`: before the
-    jobs of the other suites, which would run on the nodes.
+    jobs of the other suites, which would run on the nodes; work before the first test then does not wait for the nodes' answers.
     """
 
     fixture: str

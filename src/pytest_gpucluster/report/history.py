@@ -371,6 +371,17 @@ class History(HistoryFile):
         )
         return dict(rows)
 
+    def accepted(self, cluster: str, *, simulated: bool) -> dict[tuple[str, str], float]:
+        """Return {(check, metric): value} of the cluster's own items, each from the last good run that has it."""
+        rows = self.query(
+            'SELECT s."check", s.name, m.value, MAX(m.started) FROM metrics m JOIN series s ON s.id = m.series '
+            "JOIN nodes n ON n.id = s.node JOIN runs r ON r.id = m.run "
+            "WHERE n.cluster = ? AND n.simulated = ? AND n.name = '' AND r.good AND m.value IS NOT NULL AND NOT s.detail "
+            "GROUP BY s.id",
+            (cluster, simulated),
+        )
+        return {(check, name): value for check, name, value, _ in rows}
+
     def node_runs(self, cluster: str, node: str, count: int = 20) -> list[tuple[Past, dict[str, int]]]:
         """Return the last runs with a node, newest first, and how its items ended in each."""
         with self._readable_errors():

@@ -25,7 +25,7 @@ from pytest_gpucluster.report.atomic_write import write_whole
 from pytest_gpucluster.report.html_fabric import fabric
 from pytest_gpucluster.report.html_figures import bandwidth, numbers
 from pytest_gpucluster.report.html_map import fleet_map
-from pytest_gpucluster.report.html_subnet import subnet
+from pytest_gpucluster.report.html_subnet import legend, subnet
 from pytest_gpucluster.report.html_work import trend, work
 from pytest_gpucluster.report.proof import CLUSTER, FAILED, FIT, NOT_PROVED
 from pytest_gpucluster.report.verdict import judge, ordered
@@ -83,6 +83,7 @@ def render(run: Run, *, comparison: ShownComparison | None = None) -> str:
         work=work(run, anchors, comparison),
         fabric=fabric(run, anchors),
         subnet=subnet(run.fabric),
+        subnet_legend=legend(run.fabric),
         map=fleet_map(run, anchors),
         **_failures(run, anchors),
         warnings=_warnings(run),

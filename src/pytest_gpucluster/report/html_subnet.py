@@ -21,13 +21,26 @@ PITCH, LEVEL, SIDE, LEFT, TOP = 44, 110, 14, 60, 26  # pixels
 NAMED, MOST_NAME = 16, 14  # switches of a level whose names fit, and characters of a name
 
 
+# kind of what is wrong -> what the legend says of it; each has a dash of its own in report.css
+KINDS = {
+    "bad": "fault of a link, or uplinks missing",
+    "swapped": "cables swapped",
+    "missing": "planned cable is not there",
+    "misplaced": "cable at another port, or at another rail",
+}
+LEGEND, LEGEND_WIDTH = 18, 364  # pixels: height and width of a line
+
+_NO_LINK = (None, None, None, "", "")
+
+
 class _Switch(NamedTuple):
-    """A switch. hosts: HCAs at it; wrong: '' for nothing."""
+    """A switch. hosts: HCAs at it; wrong: '' for nothing; kind: one of KINDS."""
 
     name: str
     level: int
     hosts: int
     wrong: str
+    kind: str
 
 
 def subnet(found: Mapping[str, Any]) -> Markup:
@@ -57,9 +70,33 @@ def subnet(found: Mapping[str, Any]) -> Markup:
     return svg.picture(width, TOP + LEVEL * (len(rows) - 1) + 3 * SIDE + 18, title, parts)
 
 
+def legend(found: Mapping[str, Any]) -> Markup:
+    """Explain the kinds of findings that the picture has, apart from it: it may be wider than the screen."""
+    rows = [_switch(row) for row in as_list(found.get("switches"))[:MOST_SWITCHES]]
+    lines = [_filled(row, _NO_LINK) for row in as_list(found.get("links"))[:MOST_LINKS]]
+    drawn = {row.kind for row in rows if row.wrong} | {_kind(row[4]) for row in lines if row[3]}
+    kinds = [kind for kind in KINDS if kind in drawn]
+    parts = [part for number, kind in enumerate(kinds) for part in _explained(kind, LEGEND * number + 14)]
+    return (
+        svg.picture(LEGEND_WIDTH, LEGEND * len(kinds) + 4, "what the lines mean", parts)
+        if kinds
+        else Markup()
+    )
+
+
 def _switch(row: Any) -> _Switch:
-    name, level, hosts, wrong = (*as_list(row), "", 0, 0, "")[:4]
-    return _Switch(text(name), min(9, max(0, _number(level))), _number(hosts), text(wrong))
+    name, level, hosts, wrong, kind = _filled(row, ("", 0, 0, "", ""))
+    return _Switch(text(name), min(9, max(0, _number(level))), _number(hosts), text(wrong), _kind(kind))
+
+
+def _filled(row: Any, otherwise: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a row, those that it lacks as `otherwise`: an earlier version wrote no kind."""
+    known = as_list(row)[: len(otherwise)]
+    return (*known, *otherwise[len(known) :])
+
+
+def _kind(value: Any) -> str:
+    return value if isinstance(value, str) and value in KINDS else "bad"
 
 
 def _number(value: Any) -> int:
@@ -72,21 +109,21 @@ def _lines(
 ) -> Iterator[tuple[bool, str]]:
     """Yield whether a connection is bad, and its line; links between the same two switches are one."""
     for row in links:
-        *numbers, wrong = (*as_list(row), None, None, None, "")[:4]
+        *numbers, wrong, kind = _filled(row, _NO_LINK)
         one, other, count = map(_number, numbers)
         if one not in at or other not in at:
             continue
         (x, y), (to_x, to_y) = at[one], at[other]
-        words = f"{switches[one].name} - {switches[other].name}, {count} links"
+        words = f"{switches[one].name} - {switches[other].name}, {max(0, count)} links"
         title = escape(f"{words}: {text(wrong)}" if wrong else words)
-        kind = "link" if wrong else "grid"
-        yield bool(wrong), f'<path class="{kind}" d="M{x} {y}L{to_x} {to_y}"><title>{title}</title></path>'
+        drawn = f"link {_kind(kind)}" if wrong else "grid"
+        yield bool(wrong), f'<path class="{drawn}" d="M{x} {y}L{to_x} {to_y}"><title>{title}</title></path>'
 
 
 def _drawn(switch: _Switch, at: tuple[int, int], below: int, *, named: bool) -> Iterator[str]:
     """Draw a switch with its name `below` it, in pixels."""
     (x, y), half = at, SIDE // 2
-    kind = "part bad" if switch.wrong else "part"
+    kind = f"part {switch.kind}" if switch.wrong else "part"
     words = f"{switch.name}, {switch.hosts} HCAs" if switch.hosts > 0 else switch.name
     title = escape(f"{words}: {switch.wrong}" if switch.wrong else words)
     size = f'width="{SIDE}" height="{SIDE}"'
@@ -94,3 +131,10 @@ def _drawn(switch: _Switch, at: tuple[int, int], below: int, *, named: bool) -> 
     if named or switch.wrong:
         mark = " mark" if switch.wrong else ""
         yield f'<text x="{x}" y="{y + below}" class="t mid{mark}">{escape(switch.name[:MOST_NAME])}</text>'
+
+
+def _explained(kind: str, y: int) -> Iterator[str]:
+    """Draw a line of the legend."""
+    yield f'<path class="link {kind}" d="M2 {y - 4}h40"/>'
+    yield f'<rect class="part {kind}" x="52" y="{y - 11}" width="{SIDE}" height="{SIDE}"/>'
+    yield f'<text x="76" y="{y}" class="t">{KINDS[kind]}</text>'

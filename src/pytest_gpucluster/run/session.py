@@ -85,6 +85,8 @@ class ClusterSession:
         self.shell: dict[str, Any] = {}  # the warning of plugin/start.py
         # when an earlier run found a node good, in seconds since the epoch
         self.last_good: Mapping[str, float] = {}
+        # (check, metric) -> value of the cluster's own items in the last good run
+        self.accepted: Mapping[tuple[str, str], float] = {}
         self.stopped = self.stopped_by = (
             ""  # why the run was stopped, and the suite that still judges what it has
         )
@@ -206,7 +208,8 @@ class ClusterSession:
     def _work(self, suite: Suite, future: Future[Any]) -> None:
         assert suite.before_first_test is not None  # begin() is for those that have some
         try:
-            for command, timeout in self.facts.prefetched:  # first: the work is judged last
+            # others wait for the answers of the nodes, which are judged before the work
+            for command, timeout in () if suite.before_first_test.first else self.facts.prefetched:
                 self.need_channel().ask(command, timeout=timeout)
             future.set_result(suite.load(suite.before_first_test.part)(self))
         except BaseException as error:  # noqa: BLE001 - raised in the test that asks for the result

@@ -47,6 +47,8 @@ FOUND_BY: dict[str, tuple[str, ...]] = {
     "uplink_slow": ("ibfabric.switch_links",),
     "uplink_errors": ("ibfabric.switch_errors",),
     "uplink_mtu": ("ibfabric.mtu",),
+    "partition_dropped": ("ibfabric.pkeys",),
+    "optics_weak": ("ibfabric.optics",),
     "second_manager": ("ibfabric.subnet_manager",),
     "os_drift": ("os.release",),
     "kernel_drift": ("os.kernel",),

@@ -115,6 +115,12 @@ def versions(*found: str, board: str = "MT_0000000556") -> FabricFacts:
     return replace(facts, firmware={guid: (board, version) for guid, version in known})
 
 
+def size_of(topology: Topology, before: Topology | None = None, **stated: int) -> Verdict:
+    """Judge a fabric; `before`: that of the last accepted run."""
+    earlier = checks.size(before.facts(), IbFabricConfig(), {}).metrics if before else ()
+    return checks.size(topology.facts(), IbFabricConfig(**stated), {it.name: it.value for it in earlier})
+
+
 def links_of(facts: FabricFacts) -> Verdict:
     return checks.switch_links(facts, NOBODY)
 
@@ -136,9 +142,15 @@ ROWS = (
     ("subnet_manager", "a manager in a managed switch", "Quantum user manual", PASSED, lambda: checks.subnet_manager(managers(MASTER)), False),
     ("subnet_manager", "two masters that differ in their sm_key", OPENSM, CONFIGURE, lambda: checks.subnet_manager(managers(MASTER, MASTER)), True),
     ("subnet_manager", "no manager answers", "sminfo(8)", CONFIGURE, lambda: checks.subnet_manager(replace(managers(), missing={"managers": "sminfo: failed: query"})), True),
-    ("size", "no number is stated", "cluster file", NOT_APPLICABLE, lambda: checks.size(small().facts(), IbFabricConfig()), False),
-    ("size", "the stated numbers", "cluster file", PASSED, lambda: checks.size(small().facts(), IbFabricConfig(switches=8, links=48)), False),
-    ("size", "a link less", "cluster file", CONFIGURE, lambda: checks.size(without(("leaf01", 33)).facts(), IbFabricConfig(links=48)), True),
+    ("size", "no number is stated", "cluster file", NOT_APPLICABLE, lambda: size_of(small()), False),
+    ("size", "the stated numbers", "cluster file", PASSED, lambda: size_of(small(), switches=8, links=48), False),
+    ("size", "a link less", "cluster file", CONFIGURE, lambda: size_of(without(("leaf01", 33)), links=48), True),
+    ("size", "as in the last accepted run", "history", PASSED, lambda: size_of(small(), before=small()), False),
+    ("size", "more than in the last accepted run", "an extension", PASSED, lambda: size_of(two_tier_with_storage(), before=rail_optimised(nodes=4, hcas=8)), False),
+    ("size", "a host is off", "a repair", PASSED, lambda: size_of(without(("gpu01 mlx5_0", 1)), before=small()), False),
+    ("size", "numbers were stated after a change", "cluster file", PASSED, lambda: size_of(without(("leaf01", 33)), before=small(), switches=8, links=47), False),
+    ("size", "a link less than in the last accepted run", "history", CONFIGURE, lambda: size_of(without(("leaf01", 33)), before=small()), True),
+    ("size", "a switch less than in the last accepted run", "history", CONFIGURE, lambda: size_of(rail_optimised(nodes=4, hcas=4, spines=3), before=small()), True),
     ("switch_links", "all alike", "fat tree", PASSED, lambda: links_of(small().facts()), False),
     ("switch_links", "uplinks of 2 x NDR200 at half of the width: all of them", "split cables by design", WARNING, lambda: links_of(states(small().facts(), could_be="4X")), False),
     ("switch_links", "two generations of switches, half of the links each", "an extension", PASSED, lambda: links_of(rates(slow=16)), False),
@@ -235,6 +247,11 @@ def test_two_cables_with_one_guid_are_named() -> None:
 
 
 def test_the_number_of_devices_is_measured_without_a_stated_one() -> None:
-    verdict = checks.size(small().facts(), IbFabricConfig())
-    assert {it.name: it.value for it in verdict.metrics} == {"hcas": 16, "switches": 8, "links": 48}
+    verdict = size_of(small())
+    assert {it.name: it.value for it in verdict.metrics} == {
+        "hcas": 16,
+        "switches": 8,
+        "links": 48,
+        "links_between_switches": 32,
+    }
     assert "8 switches and 48 links" in verdict.reason

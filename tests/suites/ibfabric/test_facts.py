@@ -24,7 +24,11 @@ def test_everything_that_the_tools_show() -> None:
     found = read_fabric("gpu01", shown(**WHOLE), "")
     assert found.missing == {}
     assert [(it.lid, it.state) for it in found.managers] == [(647, "SMINFO_MASTER"), (73, "SMINFO_STANDBY")]
-    assert found.records == {(73, 35): PortRecord(2048, 4096, 647), (236, 32): PortRecord(4096, 4096, 647)}
+    assert found.records == {
+        (73, 35): PortRecord(2048, 4096, 647, filters=True),
+        (236, 32): PortRecord(4096, 4096, 647),
+    }
+    assert found.pkeys == {(73, 35): (0x2, 0x8001, 0xFFFF), (647, 1): (0xFFFF,)}
     assert (found.engine, found.configured) == ("ar_updn", "ar_updn")
     assert found.firmware == {LEAF: ("MT_0000000556", "31.2012.3810")}
     assert found.bit_errors[LEAF, 35] == BitErrors("STD-LL-RS", 3e-11, 2e-11, 812)

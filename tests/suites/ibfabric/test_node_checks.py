@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from counter_examples import (
     CONFIGURE,
+    MONITOR,
     NOT_APPLICABLE,
     NOT_CHECKED,
     PASSED,
@@ -21,7 +22,8 @@ from ibfabric_helpers import Topology, fat_tree, rail_optimised
 from pytest_gpucluster.config.models import FabricProfile, Profile
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.suites.ibfabric import judge, node_checks
-from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePort, NodePorts, Readings
+from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePort, NodePorts, PortRecord, Readings
+from pytest_gpucluster.suites.ibfabric.optics import Module, Optics, Reading
 
 if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Verdict
@@ -83,7 +85,54 @@ def errors(rise: int, counter: str = "symbol_error", end: str = "gpu02 mlx5_1") 
 
 def rail(topology: Topology) -> Verdict:
     links = judge.owned(topology.facts(), topology.ports())
-    return node_checks.rail(NODE, links.of.get(NODE, ()), links)
+    return node_checks.rail(NODE, links.of.get(NODE, ()), judge.rails_of_leaves(links))
+
+
+FULL, LIMITED, JOB = 0xFFFF, 0x7FFF, 0x8001
+
+
+def pkeys(
+    mine: tuple[int, ...] = (JOB, FULL),
+    *,
+    passed: tuple[int, ...] = (JOB, FULL),
+    filters: bool = True,
+    known: bool = True,
+) -> Verdict:
+    """Judge a fabric in which a port of the node, or its port of the switch, has these partition keys."""
+    facts = small().facts()
+    cables = tuple(
+        replace(link, a=replace(link.a, lid=at), z=replace(link.z, lid=1000 + at))
+        for at, link in enumerate(facts.subnet.links, 1)
+    )
+    facts = replace(facts, subnet=replace(facts.subnet, links=cables))
+    links = judge.owned(facts, small().ports())
+    keys = {it.key: (JOB, FULL) for of_node in links.of.values() for it in of_node}
+    own = links.of[NODE][1]
+    far = own.link.z.lid, own.link.z.number
+    facts = replace(
+        facts,
+        pkeys={**keys, own.key: mine, far: passed} if known else {},
+        records={far: PortRecord(4096, 4096, 1, filters)},
+        missing={} if known else {"pkeys": "saquery PKTR: Query SA failed"},
+    )
+    return node_checks.pkeys(links.of[NODE], facts, judge.usual_keys(facts, links))
+
+
+def optics(*readings: Reading, state: str = "ACTIVE", problem: str = "") -> Verdict:
+    ports = NodePorts((NodePort("mlx5_0", 1, "1", state), NodePort("mlx5_1", 1, "2", "ACTIVE")))
+    good = Module("NVIDIA MMS4X00", (WARM, Reading("rx_power", "dBm", (1.8, 1.9), -10.41, 6.0)))
+    modules = {"mlx5_0": Module("NVIDIA MMS4X00", readings), "mlx5_1": good if readings else COPPER}
+    if problem:
+        del modules["mlx5_0"]
+    return node_checks.optics(profile(2), ports, Optics(modules, {"mlx5_0": problem}))
+
+
+COPPER = Module("NVIDIA MCP4Y10 Passive copper cable", ())
+WARM = Reading("module_temperature", "C", (54.0,), -5.0, 75.0)
+
+
+def light(*values: float) -> Reading:
+    return Reading("rx_power", "dBm", values, -10.41, 6.0)
 
 
 def leaf(topology: Topology, slurm: dict[str, str]) -> Verdict:
@@ -133,6 +182,20 @@ ROWS = (
     ("cable_errors", "discards under congestion", "an incast", WARNING, lambda: errors(5000, "port_xmit_discards"), False),
     ("cable_errors", "symbol errors at the node", "a dirty fibre", CONFIGURE, lambda: errors(400), True),
     ("cable_errors", "symbol errors at the switch", "a dirty fibre", CONFIGURE, lambda: errors(400, end="leaf02"), True),
+    ("pkeys", "as on the other nodes", "opensm with one partition", PASSED, lambda: pkeys(), False),
+    ("pkeys", "a further partition", "a node that runs the manager", PASSED, lambda: pkeys((0x8002, JOB, FULL), passed=(0x8002, JOB, FULL)), False),
+    ("pkeys", "a limited entry of the switch", "opensm", PASSED, lambda: pkeys(passed=(0x0001, LIMITED)), False),
+    ("pkeys", "the switch does not filter", "part_enforce off", PASSED, lambda: pkeys(passed=(), filters=False), False),
+    ("pkeys", "the manager does not show the tables", "another sa_key", NOT_CHECKED, lambda: pkeys(known=False), False),
+    ("pkeys", "a partition is missing", "partitions.conf without its GUID", CONFIGURE, lambda: pkeys((FULL,)), True),
+    ("pkeys", "a limited member", "partitions.conf", CONFIGURE, lambda: pkeys((JOB, LIMITED)), True),
+    ("pkeys", "the switch drops a partition", "a cable moved after the last sweep", CONFIGURE, lambda: pkeys(passed=(FULL,)), True),
+    ("optics", "within the limits", "400GBASE-DR4", PASSED, lambda: optics(WARM, light(1.886, 1.989)), False),
+    ("optics", "copper cables", "twinax", NOT_APPLICABLE, lambda: optics(), False),
+    ("optics", "no light at a port that is down", "an unused port", WARNING, lambda: optics(light(-40.0, -40.0), state="DOWN"), False),
+    ("optics", "mlxlink cannot read a module", "firmware", NOT_CHECKED, lambda: optics(WARM, problem="ICMD error 0x4"), False),
+    ("optics", "a lane with little light", "a dirty fibre", MONITOR, lambda: optics(light(1.8, -12.4)), True),
+    ("optics", "a hot module", "a fan", MONITOR, lambda: optics(replace(WARM, values=(77.0,))), True),
     ("rail", "each rail on its leaf", "rail-optimised", PASSED, lambda: rail(small()), False),
     ("rail", "two groups with leaves of their own", "DGX SuperPOD", PASSED, lambda: rail(two_pods()), False),
     ("rail", "one HCA for each node", "a fat tree without rails", NOT_APPLICABLE, lambda: rail(fat_tree(nodes=16)), False),
@@ -158,6 +221,24 @@ def test_counter_example(example: CounterExample) -> None:
 def test_no_finding_takes_the_node_out_of_service() -> None:
     sick = [example.judged() for example in COUNTER_EXAMPLES if example.sick]
     assert not any(finding.action for verdict in sick for finding in verdict.findings)
+
+
+def test_a_dropped_partition_is_named_at_the_port_of_the_switch() -> None:
+    (found,) = pkeys(passed=(FULL,)).findings
+    assert (found.part, found.measured, found.expected) == (
+        "leaf02 port 2 at mlx5_1 port 1 (0000:10:00.0)",
+        "drops 0x8001",
+        "passes 0x8001 0xffff",
+    )
+
+
+def test_a_weak_lane_is_named_with_the_limits_of_its_module() -> None:
+    (found,) = optics(WARM, light(1.8, -12.4)).findings
+    assert (found.part, found.measured, found.expected) == (
+        "rx_power of lane 2 at mlx5_0 port 1",
+        "-12.4 dBm",
+        "-10.41 to 6 dBm (NVIDIA MMS4X00)",
+    )
 
 
 def test_a_port_that_is_missing_is_named_with_its_state_on_the_node() -> None:

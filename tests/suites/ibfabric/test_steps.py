@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from ibfabric_helpers import NETDISCOVER
 
-from pytest_gpucluster.core.errors import NotAvailable, StepError, TransportError
+from pytest_gpucluster.core.errors import NotApplicable, NotAvailable, StepError, TransportError
 from pytest_gpucluster.core.probe import with_root
 from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
 from pytest_gpucluster.suites.ibfabric.facts import SUBNET_SH, NodePort, NodePorts
-from pytest_gpucluster.suites.ibfabric.steps import query_fabric
+from pytest_gpucluster.suites.ibfabric.steps import begin, query_fabric
 
 OUT = f"= subnet\n{NETDISCOVER}= exit 0\n"
+SECTION = IbFabricConfig()
 PORT = (NodePort("mlx5_0", 1, "1", "ACTIVE"),)
 NODES = {"gpu01": NodePorts(PORT), "gpu02": NodePorts((), tools=True), "gpu03": NodePorts(PORT, tools=True)}
 
@@ -22,9 +23,20 @@ NODES = {"gpu01": NodePorts(PORT), "gpu02": NodePorts((), tools=True), "gpu03": 
 class Session:
     """A session that notes where it ran what."""
 
-    def __init__(self, out: str = OUT, error: Exception | None = None) -> None:
+    def __init__(
+        self,
+        out: str = OUT,
+        error: Exception | None = None,
+        *,
+        layer: str = "InfiniBand",
+        section: Any = SECTION,
+    ) -> None:
         self.out, self.error, self.ran = out, error, []  # type: ignore[var-annotated]
-        self.cluster = SimpleNamespace(sudo=True)
+        self.cluster = SimpleNamespace(sudo=True, section=lambda _model: section)
+        self.nodes = {
+            "gpu01": SimpleNamespace(profile=SimpleNamespace(fabric=SimpleNamespace(link_layer=layer)))
+        }
+        self.facts = SimpleNamespace(of_fleet=lambda _probe: NODES)
         self.slurm = SimpleNamespace(transport=SimpleNamespace(run=self.run))
 
     def run_step(self, argv: tuple[str, ...], *, nodes: tuple[str, ...], **options: Any) -> Any:
@@ -47,6 +59,19 @@ def test_one_task_on_the_first_node_with_tools_and_ports() -> None:
     session = Session()
     assert query(session, NODES).host == "gpu03"
     assert session.ran == [(("gpu03",), ("sh", "-c", with_root(SUBNET_SH)), 1)]
+
+
+def test_the_work_before_the_first_test_reads_the_subnet_once() -> None:
+    session: Any = Session()
+    assert begin(session).host == "gpu03"
+    assert len(session.ran) == 1
+
+
+@pytest.mark.parametrize("session", [Session(layer="Ethernet"), Session(section=None)])
+def test_nothing_runs_without_infiniband_or_without_a_section(session: Any) -> None:
+    with pytest.raises(NotApplicable):
+        begin(session)
+    assert session.ran == []
 
 
 def test_a_management_host_is_reached_over_ssh() -> None:

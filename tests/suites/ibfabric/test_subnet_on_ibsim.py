@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from ibfabric_helpers import Ibsim, Topology, fat_tree, needs_ibsim, rail_optimised, simulated
+from paths import ROOT
 
 from pytest_gpucluster.config.models import FabricProfile, Profile
 from pytest_gpucluster.core.check import Outcome, Verdict
@@ -17,7 +19,6 @@ from pytest_gpucluster.suites.ibfabric.facts import FabricFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = needs_ibsim
 FIRST, SECOND = "gpu01 mlx5_0", "gpu02 mlx5_0"
@@ -36,7 +37,7 @@ def all_verdicts(facts: FabricFacts, topology: Topology) -> dict[str, Verdict]:
     size = {"switches": len(facts.subnet.switches), "links": len(topology.peers) // 2}
     found = [
         checks.subnet_manager(facts),
-        checks.size(facts, IbFabricConfig(**size)),
+        checks.size(facts, IbFabricConfig(**size), {}),
         checks.switch_links(facts, links),
         checks.switch_errors(facts, links),
         checks.unique(facts, ports),
@@ -50,7 +51,8 @@ def all_verdicts(facts: FabricFacts, topology: Topology) -> dict[str, Verdict]:
             node_checks.ports(normal, of_node, its, facts),
             node_checks.cables(normal, its, usual),
             node_checks.cable_errors(its, facts),
-            node_checks.rail(node, its, links),
+            node_checks.rail(node, its, judge.rails_of_leaves(links)),
+            node_checks.pkeys(its, facts, judge.usual_keys(facts, links)),
         ):
             verdicts[f"{verdict.check}[{node}]"] = verdict
     return verdicts
@@ -79,6 +81,13 @@ def test_healthy_rails_of_16_nodes_pass(rails: Ibsim) -> None:
     assert (len(facts.subnet.switches), len(facts.subnet.hcas), len(facts.subnet.leaves)) == (12, 128, 8)
     assert {link.rate for link in facts.subnet.links} == {"4x HDR (200 Gb/s)"}
     assert {port.state for port in facts.ports} == {"Active", "Down"}
+
+
+def test_a_client_of_ibsim_has_its_folder_in_that_of_the_test(rails: Ibsim) -> None:
+    """Each has a folder sys-PID in its current one while it runs; one that is killed leaves it there."""
+    assert len([*rails.folder.glob("opensm-0/sys-*")]) == 1
+    rails.run("ibnetdiscover", SECOND)
+    assert [it for folder in (ROOT, Path.cwd()) for it in folder.glob("sys-*")] == []
 
 
 def test_healthy_fat_tree_of_64_nodes_passes_within_ten_seconds(tmp_path: Path) -> None:
@@ -117,7 +126,7 @@ def test_a_missing_uplink_a_slow_uplink_and_a_slow_cable_are_found_apart(tmp_pat
         "ibfabric.balance": "leaf leaf03: 7 uplinks (1 to spine01, else 2)",
         "ibfabric.cables[gpu03]": "mlx5_2 port 1 (0000:20:00.0): gpu03 mlx5_2 - leaf03 port 3: 4x EDR (100 Gb/s); both ends support 53.125 Gbps",
     }
-    size = checks.size(facts, IbFabricConfig(links=whole)).findings
+    size = checks.size(facts, IbFabricConfig(links=whole), {}).findings
     assert [(it.part, it.measured) for it in size] == [("links", f"{whole - 1}")]
 
 
@@ -179,6 +188,41 @@ def test_without_a_manager_the_ports_are_not_active_and_the_manager_is_missing(t
         found = failed(running.facts(SECOND), topology)
     assert found["ibfabric.subnet_manager"].startswith("subnet manager: ")
     assert "ibfabric.ports[gpu01]" in found
+
+
+# ibsim passes only the first segment of an answer of the SA, about two records: a query per port stands for the one of all ports
+PORT_BY_PORT = """
+saquery() {
+  case $* in
+    *PKTR | *PIR) for port in PORTS; do command saquery "$@" $port; done ;;
+    *) command saquery "$@" ;;
+  esac
+}
+"""
+
+
+def test_partitions_of_opensm_are_compared_between_nodes_and_with_the_ports_of_switches(
+    tmp_path: Path,
+) -> None:
+    topology = rail_optimised(nodes=4, hcas=1, spines=2, each=1)
+    members = ", ".join(f"0x{topology.port_guid(f'gpu{node:02} mlx5_0')}=full" for node in (1, 2, 3))
+    (tmp_path / "partitions").write_text(f"Default=0x7fff : ALL=full, SELF=full;\njob=0x0001 : {members};\n")
+    with simulated(tmp_path, topology) as running:
+        running.manager(FIRST, "-P", str(tmp_path / "partitions"))
+        ports = " ".join(
+            f"{it.lid}/{it.number}" for it in running.facts(SECOND).ports if it.state == "Active"
+        )
+        facts = running.facts(SECOND, before=PORT_BY_PORT.replace("PORTS", ports))
+    assert facts.missing == {}
+    assert failed(facts, topology) == {"ibfabric.pkeys[gpu04]": "mlx5_0 port 1 (0000:00:00.0): 0xffff"}
+    # ibsim does not set the filter; opensm has given each port of the leaf the keys of the host at its cable
+    filtering = replace(facts, records={key: replace(it, filters=True) for key, it in facts.records.items()})
+    assert len(facts.records) == len(ports.split())
+    assert failed(filtering, topology) == failed(facts, topology)
+    link = judge.owned(facts, topology.ports()).of["gpu02"][0].link
+    moved = {**facts.pkeys, (link.z.lid, link.z.number): (0xFFFF,)}
+    found = failed(replace(filtering, pkeys=moved), topology)
+    assert found["ibfabric.pkeys[gpu02]"] == "leaf01 port 2 at mlx5_0 port 1 (0000:00:00.0): drops 0x8001"
 
 
 def test_two_ports_with_one_guid_or_one_lid_are_named(tmp_path: Path) -> None:

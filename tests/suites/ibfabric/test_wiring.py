@@ -92,12 +92,13 @@ def test_cable_in_the_port_of_one_that_is_missing_is_no_swapped_pair() -> None:
 def test_swapped_cables_are_one_deviation_named_by_both_ends() -> None:
     result = compared(("gpu01", "mlx5_0", "leaf01", "2"), ("leaf01", "1", "gpu02", "mlx5_0"), *UPLINKS)
     (deviation,) = result.wrong
-    assert tuple(deviation) == (
-        {"gpu01", "gpu02", "leaf01"},
+    assert deviation.nodes == {"gpu01", "gpu02", "leaf01"}
+    assert (deviation.part, deviation.measured, deviation.expected) == (
         "gpu01 mlx5_0 - leaf01 port 2, leaf01 port 1 - gpu02 mlx5_0",
         "swapped: gpu01 mlx5_0 is connected to leaf01 port 1, leaf01 port 1 is connected to gpu01 mlx5_0",
         "connected as planned (p:2, p:3)",
     )
+    assert (deviation.kind, deviation.planned) == ("swapped", (("gpu01", "leaf01"), ("leaf01", "gpu02")))
 
 
 def test_missing_cable_is_named_by_both_ends() -> None:
@@ -105,6 +106,7 @@ def test_missing_cable_is_named_by_both_ends() -> None:
     assert deviation.part == "gpu01 mlx5_2 - leaf01 port 3"
     assert deviation.measured == "neither end has a link"
     assert deviation.nodes == {"gpu01", "leaf01"}
+    assert (deviation.kind, deviation.planned, deviation.found) == ("missing", (("gpu01", "leaf01"),), ())
 
 
 def test_host_without_any_link_misses_its_cable() -> None:
@@ -115,6 +117,7 @@ def test_host_without_any_link_misses_its_cable() -> None:
 def test_moved_cable_is_named_with_what_was_found_at_both_ends() -> None:
     (deviation,) = compared(("gpu01", "mlx5_0", "leaf01", "9")).wrong
     assert deviation.measured == "gpu01 mlx5_0 is connected to leaf01 port 1, leaf01 port 9 has no link"
+    assert (deviation.kind, deviation.found) == ("misplaced", (("gpu01", "leaf01"),))
 
 
 @pytest.mark.parametrize(

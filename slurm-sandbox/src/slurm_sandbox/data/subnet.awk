@@ -1,7 +1,7 @@
 # Simulates infiniband-diags (rdma-core) on the InfiniBand subnet of a sandbox: rails of 16 nodes, each with leaf switches of its
 # own, below four spines. Input: the file `subnet` of the node that asks, then those of all nodes, itself too:
 #   since SECONDS
-#   hca NODE DEVICE GUID LID LEAF PORT STATE WIDTH SPEED MTU SYMBOL_ERRORS PER_SECOND LINK_DOWNED
+#   hca NODE DEVICE GUID LID LEAF PORT STATE WIDTH SPEED MTU SYMBOL_ERRORS PER_SECOND LINK_DOWNED KEY,... KEY_THAT_THE_SWITCH_DROPS,...|-
 #   uplink LEAF NUMBER down | speed NAME | errors PER_SECOND | mtu BYTES
 #   manager GUID
 # `tool`, `arguments`: what was called; `records`: a PortInfoRecord of saquery.
@@ -22,6 +22,7 @@ END {
   else if (tool == "iblinkinfo") linkinfo()
   else if (tool == "ibqueryerrors") query_errors()
   else if (tool == "sminfo") manager(arguments)
+  else if (arguments ~ /PKTR/) key_tables()
   else if (arguments ~ /-s/) managers()
   else port_records()
 }
@@ -38,6 +39,7 @@ function hca() {
   if (index(lane[$10], ".") && (best == "" || lane[$10] + 0 > lane[best] + 0)) best = $10
   join_ports($4, 1, guid_of[$6], $7, "Active", $9, $10, $11)
   symbol[$4, 1] = $12 + $13 * (now - since); downed[$4, 1] = $14
+  keys[$4, 1] = $15; keys[guid_of[$6], $7] = without($15, $16)
 }
 function leaf(of) {
   if (of in guid_of) return
@@ -109,17 +111,24 @@ function linkinfo(  i, g, p, rate, of) {
     }
   }
 }
-function query_errors(  i, g, p, text, rows, ports, bad, bad_ports) {
+# counted(SYMBOLS, DOWNS): the counters that are not 0; they have 16 and 8 bits
+function counted(symbols, downs) {
+  return (symbols > 0 ? " [SymbolErrorCounter == " int(symbols < 65535 ? symbols : 65535) "]" : "") (downs > 0 ? " [LinkDownedCounter == " (downs < 255 ? downs : 255) "]" : "")
+}
+function query_errors(  i, g, p, text, rows, ports, bad, bad_ports, symbols, downs) {
   for (i = 1; i <= count; i++) {
-    g = devices[i]; rows = ""; ports += size[g] + (kind[g] == "S")
+    g = devices[i]; rows = ""; symbols = downs = 0; ports += size[g]
     for (p = 1; p <= size[g]; p++) {
-      text = (symbol[g, p] > 0 ? " [SymbolErrorCounter == " int(symbol[g, p]) "]" : "") (downed[g, p] > 0 ? " [LinkDownedCounter == " downed[g, p] "]" : "")
+      text = counted(symbol[g, p] + 0, downed[g, p] + 0)
       if (text == "") continue
+      symbols += symbol[g, p]; downs += downed[g, p]
       bad_ports++
       rows = rows sprintf("   GUID 0x%s port %d:%s\n", g, p, text)
     }
     if (rows == "") continue
     bad++
+    # it asks a switch for the sum of all ports first, and then port 0 too
+    if (kind[g] == "S") { rows = sprintf("   GUID 0x%s port ALL:%s\n", g, counted(symbols, downs)) rows; ports++ }
     printf kind[g] == "S" ? "Errors for 0x%s \"%s\"\n" : "%sErrors for \"%s\"\n", kind[g] == "S" ? g : "", name[g]
     printf "%s", rows
   }
@@ -145,15 +154,35 @@ function managers(  i, all, guid) {
   }
   print "\nIsSMdisabled ports"
 }
+# without(LIST, DROPPED): the keys of LIST that are not among DROPPED
+function without(list, dropped,  i, n, all, left) {
+  n = split(list, all, ",")
+  for (i = 1; i <= n; i++) if (index("," dropped ",", "," all[i] ",") == 0) left = left (left == "" ? "" : ",") all[i]
+  return left
+}
+function key_tables(  i, g, p) {
+  for (i = 1; i <= count; i++) {
+    g = devices[i]
+    for (p = 1; p <= size[g]; p++) if ((g, p) in keys) key_table(lid[g], p, keys[g, p])
+  }
+}
+function key_table(at, port, list,  i, all) {
+  split(list, all, ",")
+  printf "PKeyTableRecord dump:\n\t\tLID........................%d\n\t\tPort.......................%d\n", at, port
+  printf "\t\tBlock......................0\n\t\tPKey Table:\n"
+  for (i = 1; i <= 32; i++) printf "%s%s%s", i % 8 == 1 ? "\t\t" : " ", i in all ? all[i] : "0x0000", i % 8 ? "" : "\n"
+  print ""
+}
 function port_records(  i, g, p, text, line) {
   while ((getline line < records) > 0) text = text line "\n"
   for (i = 1; i <= count; i++) {
     g = devices[i]
-    for (p = 1; p <= size[g]; p++) if ((g, p) in peer) printf "%s", record(text, lid[g], p, mtus[g, p], widths[g, p])
+    for (p = 1; p <= size[g]; p++) if ((g, p) in peer) printf "%s", record(text, lid[g], p, mtus[g, p], widths[g, p], kind[g] == "S" && kind[peer[g, p]] == "H")
   }
 }
-function record(text, at, port, mtu, width) {
-  gsub(/@LID@/, at, text); gsub(/@PORT@/, port, text); gsub(/@MTU@/, mtu, text)
+# filters: as opensm sets a switch port at a host (part_enforce both, its default)
+function record(text, at, port, mtu, width, filters) {
+  gsub(/@FILTERS@/, filters, text); gsub(/@LID@/, at, text); gsub(/@PORT@/, port, text); gsub(/@MTU@/, mtu, text)
   gsub(/@WIDTH@/, width, text); gsub(/@SM@/, lid[master], text)
   return text
 }

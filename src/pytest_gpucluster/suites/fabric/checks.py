@@ -15,6 +15,7 @@ from pytest_gpucluster.core.majority import Norm, decides, differs, norm
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.kit.fabric.facts import COUNTERS
+from pytest_gpucluster.kit.fabric.partition_keys import lacks, shown_keys
 from pytest_gpucluster.kit.fabric.rails import rails_of, role, usable
 from pytest_gpucluster.kit.gpu.pcie import NEAR
 from pytest_gpucluster.kit.nccl.nccl_names import NameFilter
@@ -407,20 +408,9 @@ def pkeys(
         part = f"{port} ({port.address})" if port.address else str(port)
         if not stated:
             usual = pkeys_majority.get(port.location, Norm())
-            yield from usual.judge(part, port.pkeys, worse=_lacks, shown=_shown_keys)
-        elif _lacks(port.pkeys, stated):
-            yield Finding(part, _shown_keys(port.pkeys), _shown_keys(stated))
-
-
-FULL_MEMBER = 0x8000
-
-
-def _lacks(mine: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
-    return any(key not in mine and key | FULL_MEMBER not in mine for key in theirs)
-
-
-def _shown_keys(keys: tuple[int, ...]) -> str:
-    return " ".join(f"0x{key:04x}" for key in keys)
+            yield from usual.judge(part, port.pkeys, worse=lacks, shown=shown_keys)
+        elif lacks(port.pkeys, stated):
+            yield Finding(part, shown_keys(port.pkeys), shown_keys(stated))
 
 
 @check(

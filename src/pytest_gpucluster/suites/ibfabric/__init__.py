@@ -1,6 +1,6 @@
 """The InfiniBand subnet as a whole: its manager, switches, links between switches, cables to nodes."""
 
-from pytest_gpucluster.core.registry import Suite
+from pytest_gpucluster.core.registry import Suite, Work
 
 SUITE = Suite(
     __name__,
@@ -8,6 +8,9 @@ SUITE = Suite(
     markers=("ibfabric: the InfiniBand subnet as a whole, from one host",),
     section="config:IbFabricConfig",
     needs=("ibnetdiscover",),
+    # two readings of the error counters, some seconds apart: they pass while the nodes answer and other tests run
+    before_first_test=Work("fabric", "steps:begin", first=True),
+    settings={"plan": "plan:plan_of"},
     proof=("ibfabric.ports", "ibfabric.cables"),
     hooks={"known_cause": "known_cause:with_known_cause"},
 )

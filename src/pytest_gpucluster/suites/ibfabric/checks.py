@@ -49,23 +49,37 @@ def subnet_manager(fabric: FabricFacts) -> Judgement:
 @check(
     "ibfabric.size",
     cause="a switch is off or not cabled, or links between switches are down",
-    hint="ibnetdiscover; iblinkinfo -d shows the ports that are down; correct `ibfabric.switches` and `ibfabric.links` after a change",
+    hint="ibnetdiscover; iblinkinfo -d shows the ports that are down; after a change state `ibfabric.switches` and `ibfabric.links`",
     action=Action.CONFIGURE,
     setting="ibfabric.switches and ibfabric.links",
 )
-def size(fabric: FabricFacts, config: IbFabricConfig) -> Judgement:
-    """The subnet has the stated numbers of switches and links."""
-    found = {"switches": len(fabric.subnet.switches), "links": len(fabric.subnet.links)}
+def size(fabric: FabricFacts, config: IbFabricConfig, accepted: Mapping[str, float]) -> Judgement:
+    """The subnet has the stated numbers of switches and links; else no fewer than in the last accepted run.
+
+    Links to hosts are compared with a stated number only: a host that is off has none.
+    """
+    links = fabric.subnet.links
+    found = {"switches": len(fabric.subnet.switches), "links": len(links)}
+    between = sum(link.between_switches for link in links)
     yield Metric("hcas", len(fabric.subnet.hcas), "HCAs", better=NEITHER)
     for what, number in found.items():
         yield Metric(what, number, what, better=NEITHER)
         stated = getattr(config, what)
         if stated is not None and number != stated:
             yield Finding(what, f"{number}", f"{stated} (`ibfabric.{what}`)")
-    if config.switches is None and config.links is None:
+    yield Metric("links_between_switches", between, "links", better=NEITHER)
+    unstated = {"switches": config.switches, "links_between_switches": config.links}
+    compared = {
+        what: accepted[what] for what, stated in unstated.items() if stated is None and what in accepted
+    }
+    for what, before in compared.items():
+        number = found.get(what, between)
+        if number < before:
+            yield Finding(what.replace("_", " "), f"{number}", f"{before:g}, as in the last accepted run")
+    if not compared and config.switches is None and config.links is None:
         raise NotApplicable(
-            f"no number is stated; the subnet has {found['switches']} switches and {found['links']} links "
-            "(`ibfabric: {switches: N, links: N}`)"
+            f"no number is stated, and no accepted run is in the history; the subnet has {found['switches']} switches and "
+            f"{found['links']} links (`ibfabric: {{switches: N, links: N}}`)"
         )
 
 

@@ -22,8 +22,14 @@ class IbFabricConfig(OptionalSection):
         description="management host with infiniband-diags, reached by `ssh -o BatchMode=yes HOST` from where Slurm's commands "
         "run; default: the first node that has them",
     )
-    switches: Count | None = Field(None, description="number of switches that the subnet must have")
-    links: Count | None = Field(None, description="number of links that the subnet must have")
+    switches: Count | None = Field(
+        None,
+        description="number of switches that the subnet must have; default: no fewer than in the last accepted run",
+    )
+    links: Count | None = Field(
+        None,
+        description="number of links that the subnet must have; default: no fewer between switches than in the last accepted run",
+    )
     routing: Text | None = Field(
         None,
         description="routing engine that opensm must use, like ftree or updn; judged where its log or file is on `host`",

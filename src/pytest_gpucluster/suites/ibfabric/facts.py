@@ -60,11 +60,15 @@ class Manager:
 
 @dataclass(frozen=True)
 class PortRecord:
-    """What the subnet manager has of a port. mtu: in use; max_mtu: what the port is able to; manager: LID of its master."""
+    """What the subnet manager has of a port. mtu: in use; max_mtu: what the port is able to; manager: LID of its master.
+
+    filters: it drops packets of partitions that are not in its own table (PartEnforceInb, PartEnforceOutb).
+    """
 
     mtu: int
     max_mtu: int
     manager: int
+    filters: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class NodePorts:
 class FabricFacts:
     """All that the tools show. `missing`: {part of subnet.sh: why it shows nothing}.
 
-    records: by LID and number of the port. firmware: {GUID of a switch: (PSID, version)}. engine: what routes are made by, as
+    records, pkeys: by LID and number of the port; pkeys: its partition keys, sorted. firmware: {GUID of a switch: (PSID, version)}. engine: what routes are made by, as
     the log of opensm on this host has it; configured: the first engine of its options; '' where they are not on this host.
     """
 
@@ -126,6 +130,7 @@ class FabricFacts:
     ports: tuple[PortState, ...] = ()
     managers: tuple[Manager, ...] = ()
     records: Mapping[tuple[int, int], PortRecord] = field(default_factory=dict)
+    pkeys: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     before: Readings | None = None
     after: Readings | None = None
     engine: str = ""
@@ -169,6 +174,7 @@ _TOOLS = {
     "links": "iblinkinfo",
     "managers": "sminfo",
     "ports": "saquery",
+    "pkeys": "saquery PKTR",
     "after": "ibqueryerrors",
 }
 
@@ -195,6 +201,7 @@ def read_fabric(host: str, out: str, err: str) -> FabricFacts:
         ports,
         read_managers(text.get("managers", "")),
         dict(_records(text.get("ports", ""))),
+        read_pkeys(text.get("pkeys", "")),
         read_errors(text.get("before", "")) if "before" not in missing else None,
         read_errors(text.get("after", "")) if "after" not in missing else None,
         engines[-1] if engines else "",
@@ -241,14 +248,20 @@ def read_managers(text: str) -> tuple[Manager, ...]:
 
 
 def _records(text: str) -> Iterator[tuple[tuple[int, int], PortRecord]]:
-    """Yield the ports that subnet.sh takes out of `saquery PIR`: LID, port, state, MTU, highest MTU, LID of the manager."""
+    """Yield the ports that subnet.sh takes out of `saquery PIR`: LID, port, state, MTU, highest MTU, LID of the manager, filter."""
     for line in text.splitlines():
         words = line.split()
-        if len(words) == 6 and all(_COUNT.fullmatch(word) for word in (*words[:2], *words[3:])):
-            yield (
-                (int(words[0]), int(words[1])),
-                PortRecord(int(words[3]), int(words[4]), int(words[5])),
-            )
+        if len(words) == 7 and all(_COUNT.fullmatch(word) for word in (*words[:2], *words[3:])):
+            mtu, most, manager, filters = map(int, words[3:])
+            yield (int(words[0]), int(words[1])), PortRecord(mtu, most, manager, bool(filters))
+
+
+def read_pkeys(text: str) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Return {LID and number of a port: its partition keys} of what subnet.sh takes out of `saquery PKTR`, a line per 8 keys."""
+    found: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+    for lid, port, keys in re.findall(r"^(\d{1,6}) (\d{1,3})((?: 0x[0-9a-f]{4})+)$", text, re.MULTILINE):
+        found[int(lid), int(port)].update(int(key, 16) for key in keys.split())
+    return {port: tuple(sorted(keys)) for port, keys in found.items()}
 
 
 def read_errors(text: str) -> Readings:
@@ -352,4 +365,5 @@ NODE_PORTS = Probe(
     f"{ENTRIES_SH}\n{script(__package__, 'ports.sh')}",
     parse_node_ports,
     by_hand="grep . /sys/class/infiniband/*/ports/*/gids/0; command -v ibnetdiscover",
+    alone=True,  # its answer starts the reading of the subnet
 )

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_gpucluster.core.check import Advisory, Finding
-from pytest_gpucluster.core.majority import Norm, norm
+from pytest_gpucluster.core.majority import Norm, decides, norm
 from pytest_gpucluster.kit.node.port_errors import CAUSED_ELSEWHERE, allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePort, NodePorts
     from pytest_gpucluster.suites.ibfabric.subnet import Link, Port
 
+T = TypeVar("T")
 ACTIVE = "Active"
+FEWEST = 3  # HCAs on a leaf from which on most of them show what it is for
 # The bit error ratio that volume 2 of IBTA allows for a link; ibdiagnet states those after correction, which are lower
 MOST_BIT_ERRORS = 1e-12
 
@@ -28,6 +30,11 @@ class NodeLink:
     port: NodePort
     found: Port
     link: Link
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """LID and number, by which the subnet manager knows the port."""
+        return self.found.lid, self.found.number
 
 
 @dataclass(frozen=True)
@@ -54,12 +61,46 @@ def owned(facts: FabricFacts, ports: Mapping[str, NodePorts]) -> Owned:
 
 def usual_rates(links: Owned) -> dict[str, Norm[float]]:
     """Return {place of a port: norm of the rate of its link in Gb/s on the nodes that have it}."""
-    votes: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+    return _usual(links, lambda it: it.link.gbps)
+
+
+def usual_keys(fabric: FabricFacts, links: Owned) -> dict[str, Norm[tuple[int, ...]]]:
+    """Return {place of a port: norm of its partition keys on the nodes where it is active}."""
+    return _usual(links, lambda it: fabric.pkeys.get(it.key) if it.link.state in (ACTIVE, "") else None)
+
+
+def _usual(links: Owned, value: Callable[[NodeLink], T | None]) -> dict[str, Norm[T]]:
+    votes: defaultdict[str, list[tuple[str, T]]] = defaultdict(list)
     for node, of_node in links.of.items():
         for it in of_node:
-            if it.link.gbps:
-                votes[it.port.place].append((node, it.link.gbps))
+            if found := value(it):
+                votes[it.port.place].append((node, found))
     return {place: norm(pairs) for place, pairs in votes.items()}
+
+
+def rails_of_leaves(links: Owned) -> dict[str, tuple[str, str]]:
+    """Return {GUID of a leaf: (its name, the place that most of its HCAs have)}, without leaves of HCAs of all places."""
+    of_leaf: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for of_node in links.of.values():
+        for it in of_node:
+            of_leaf[it.link.z.node_guid, it.link.z.node][it.port.place] += 1
+    return {
+        guid: (name, counts.most_common(1)[0][0])
+        for (guid, name), counts in of_leaf.items()
+        if counts.total() >= FEWEST and decides(max(counts.values()), counts.total())
+    }
+
+
+def off_rail(of_node: Iterable[NodeLink], rails: Mapping[str, tuple[str, str]]) -> list[NodeLink]:
+    """Return the links at a leaf of another rail; an adapter that no other node has, as one for storage, has no rail."""
+    places = {place for _, place in rails.values()}
+    return [
+        it
+        for it in of_node
+        if len(places) > 1
+        and it.port.place in places
+        and rails.get(it.link.z.node_guid, ("", it.port.place))[1] != it.port.place
+    ]
 
 
 def errors(facts: FabricFacts, link: Link) -> Iterator[Finding | Advisory]:
@@ -77,7 +118,7 @@ def errors(facts: FabricFacts, link: Link) -> Iterator[Finding | Advisory]:
         bits = facts.bit_errors.get(key)
         if bits and bits.errors and max(bits.effective, bits.symbol) > MOST_BIT_ERRORS:
             yield Finding(
-                f"{link.label}: bit errors at {end.label}",
+                f"{link.label}, bit errors at {end.label}",
                 f"{max(bits.effective, bits.symbol):.1e} after {bits.fec or 'no'} correction, {bits.errors} symbol errors",
                 f"<= {MOST_BIT_ERRORS:.0e} (ibdiagnet)",
             )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.check import Action, Finding, Metric, check
+from pytest_gpucluster.core.check import Action, Advisory, Finding, Metric, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
-from pytest_gpucluster.core.majority import decides, less
+from pytest_gpucluster.core.majority import less
 from pytest_gpucluster.core.metric_direction import NEITHER
 from pytest_gpucluster.core.text import listed, some
-from pytest_gpucluster.suites.ibfabric.judge import ACTIVE, Owned, errors
+from pytest_gpucluster.kit.fabric.partition_keys import FULL_MEMBER, lacks, shown_keys
+from pytest_gpucluster.suites.ibfabric.judge import ACTIVE, errors, off_rail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts, NodePorts
     from pytest_gpucluster.suites.ibfabric.judge import NodeLink
+    from pytest_gpucluster.suites.ibfabric.optics import Optics
 
-FEWEST = 3  # HCAs on a leaf from which on most of them show what it is for
 NO_LINK = "no port of the node is in the subnet (see ibfabric.ports)"
 
 
@@ -95,41 +95,93 @@ def cable_errors(node_links: tuple[NodeLink, ...], fabric: FabricFacts) -> Judge
 
 
 @check(
+    "ibfabric.pkeys",
+    cause="the subnet manager has the port in other partitions than those of the other nodes, or has not given the port of the switch "
+    "at its cable the same ones: that port drops the packets",
+    hint="saquery --smkey 1 PKTR shows the tables; partitions.conf of opensm, or the partitions in UFM; after a change of cables a new sweep "
+    "(pkill -HUP opensm) sets the ports of switches",
+    action=Action.CONFIGURE,
+)
+def pkeys(
+    node_links: tuple[NodeLink, ...],
+    fabric: FabricFacts,
+    usual_keys: Mapping[str, Norm[tuple[int, ...]]],
+) -> Judgement:
+    """Each active port has the partition keys of the same port on most nodes, and its port of the switch drops none of them."""
+    if not node_links:
+        raise NotAvailable(NO_LINK)
+    fabric.need("pkeys")
+    for it in node_links:
+        if it.link.state not in (ACTIVE, ""):
+            continue  # it has the keys of its last boot
+        keys = fabric.pkeys.get(it.key)
+        if keys is None:
+            yield NotAvailable(f"saquery PKTR shows no partition keys of {it.port}")
+            continue
+        yield from usual_keys[it.port.place].judge(str(it.port), keys, worse=lacks, shown=shown_keys)
+        far = (it.link.z.lid, it.link.z.number)
+        record, passed = fabric.records.get(far), {key | FULL_MEMBER for key in fabric.pkeys.get(far, ())}
+        dropped = [key for key in keys if key | FULL_MEMBER not in passed]
+        if record and record.filters and dropped:
+            yield Finding(
+                f"{it.link.z.label} at {it.port}",
+                f"drops {shown_keys(dropped)}",
+                f"passes {shown_keys(keys)}",
+            )
+
+
+@check(
+    "ibfabric.optics",
+    cause="a dirty or damaged fibre, a module that ages or overheats, or the module at the other end sends too little light",
+    hint="mlxlink -d ADAPTER -m; clean both ends of the fibre and reseat the module; then exchange the module, or its fibre, with the next "
+    "port's and check which of them the values follow; temperature: airflow",
+    action=Action.MONITOR,
+)
+def optics(network: Profile, node_ports: NodePorts, optics: Optics) -> Judgement:
+    """Temperature and optical power of each module are within the limits that the module states; of a port that is down: a warning."""
+    ports = [port for port in node_ports.ports if port.device in optics.modules]
+    if ports and not any(optics.modules[port.device].readings for port in ports):
+        raise NotApplicable("no module states limits, as copper cables")
+    for port in ports:
+        module = optics.modules[port.device]
+        kind = Finding if port.state == "ACTIVE" else Advisory
+        for it in module.readings:
+            worst = max(it.values, key=lambda value: max(value - it.high, it.low - value))
+            yield Metric(it.name, worst, it.unit, port.device, detail=True, better=NEITHER)
+            if not it.low <= worst <= it.high:
+                lane = f" of lane {it.values.index(worst) + 1}" if len(it.values) > 1 else ""
+                yield kind(
+                    f"{it.name}{lane} at {port}",
+                    f"{worst:g} {it.unit}",
+                    f"{it.low:g} to {it.high:g} {it.unit} ({module.kind})",
+                )
+    for port in node_ports.ports:
+        if port.device not in optics.modules:
+            yield NotAvailable(f"mlxlink -d {port.device}: {optics.problems.get(port.device, 'not read')}")
+
+
+@check(
     "ibfabric.rail",
     cause="two cables of the node are swapped, or one is in the switch of another rail",
     hint="compare the ends that ibnetdiscover shows with the cabling plan; move the cable",
     action=Action.CONFIGURE,
 )
-def rail(node_name: str, node_links: tuple[NodeLink, ...], links: Owned) -> Judgement:
+def rail(node_name: str, node_links: tuple[NodeLink, ...], rails: Mapping[str, tuple[str, str]]) -> Judgement:
     """Each HCA is on a leaf where most HCAs have the same PCI address: the rule of `ibdiagnet --rail_validation`.
 
     Not applicable where the leaves have HCAs of all addresses, as in a fat tree without rails.
     """
     if not node_links:
         raise NotAvailable(NO_LINK)
-    of_leaf: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    leaf_of: dict[str, str] = {}
-    for of_node in links.of.values():
-        for it in of_node:
-            of_leaf[it.link.z.node_guid][it.port.place] += 1
-            leaf_of[it.link.z.node_guid] = it.link.z.node
-    rails = {leaf: counts.most_common(1)[0][0] for leaf, counts in of_leaf.items() if _decided(counts)}
-    if not rails or len(set(rails.values())) == 1:
+    if len({place for _, place in rails.values()}) < 2:
         raise NotApplicable("no leaf has HCAs of mostly one PCI address: the fabric has no rails")
-    for it in node_links:
-        own = rails.get(it.link.z.node_guid, it.port.place)
-        # an adapter that no other node has, as one for storage, has no rail
-        if own != it.port.place and it.port.place in rails.values():
-            right = some(sorted(leaf_of[leaf] for leaf, place in rails.items() if place == it.port.place), 4)
-            yield Finding(
-                f"{it.port} of {node_name}",
-                f"at {it.link.z.label}, whose other HCAs are {own}",
-                f"at a leaf of its rail: {right}",
-            )
-
-
-def _decided(counts: Counter[str]) -> bool:
-    return counts.total() >= FEWEST and decides(max(counts.values()), counts.total())
+    for it in off_rail(node_links, rails):
+        right = some(sorted(leaf for leaf, place in rails.values() if place == it.port.place), 4)
+        yield Finding(
+            f"{it.port} of {node_name}",
+            f"at {it.link.z.label}, whose other HCAs are {rails[it.link.z.node_guid][1]}",
+            f"at a leaf of its rail: {right}",
+        )
 
 
 @check(

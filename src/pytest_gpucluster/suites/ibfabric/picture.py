@@ -1,4 +1,4 @@
-"""What is wrong with each link between switches, and what report.html draws of them. Pure."""
+"""What is wrong with each link between switches and with cables, and what report.html draws of them. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpucluster.core.check import Finding
 from pytest_gpucluster.core.errors import NotJudged
 from pytest_gpucluster.suites.ibfabric import checks
-from pytest_gpucluster.suites.ibfabric.judge import errors
+from pytest_gpucluster.suites.ibfabric.judge import errors, off_rail
+from pytest_gpucluster.suites.ibfabric.wiring import node_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpucluster.suites.ibfabric.facts import FabricFacts
     from pytest_gpucluster.suites.ibfabric.judge import Owned
     from pytest_gpucluster.suites.ibfabric.subnet import Link
+    from pytest_gpucluster.suites.ibfabric.wiring import Deviation
 
 MOST_SWITCHES = 64
 
@@ -34,36 +36,76 @@ def bad_links(fabric: FabricFacts) -> Iterator[tuple[str, Link, Finding]]:
             yield "ibfabric.switch_errors", link, finding
 
 
-def picture_of(fabric: FabricFacts, links: Owned) -> dict[str, Any]:
-    """Return plain data: switches [name, level, HCAs, what is wrong], links [index, index, how many, what is wrong].
+def picture_of(
+    fabric: FabricFacts,
+    links: Owned,
+    rails: Mapping[str, tuple[str, str]],
+    deviations: Iterable[Deviation] = (),
+) -> dict[str, Any]:
+    """Return plain data: switches [name, level, HCAs, what is wrong, kind], links [index, index, how many, what is wrong, kind].
 
-    Level 0 are the leaves; a switch stands one above the lowest that it is connected to. {} for more than MOST_SWITCHES.
+    kind: `bad`, or of a cable that is not where the plan (`deviations`) or its rail has it: swapped, missing, misplaced; '' for
+    nothing. A cable of a host is a remark at its leaf. Level 0 are the leaves; a switch stands one above the lowest that it is
+    connected to. {} for more than MOST_SWITCHES.
     """
     switches = fabric.subnet.switches
     if not 1 < len(switches) <= MOST_SWITCHES:
         return {}
     levels, index = _levels(fabric), {device.guid: number for number, device in enumerate(switches)}
-    wrong: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for _, link, finding in bad_links(fabric):
-        wrong[link.a.node_guid, link.z.node_guid].append(f"{finding.part}: {finding.measured}")
+    names = {node_key(device.node): number for number, device in enumerate(switches)}
     # a switch that did not answer is known by its links alone
-    counts = Counter(
-        (link.a.node_guid, link.z.node_guid)
+    counts: Counter[tuple[int, ...]] = Counter(
+        tuple(sorted((index[link.a.node_guid], index[link.z.node_guid])))
         for link in fabric.subnet.links
         if link.a.node_guid in index and link.z.node_guid in index
     )
-    few = {it.part.removeprefix("leaf "): it.measured for it in checks.balance(fabric, links).findings}
+    remarks: defaultdict[tuple[int, ...], list[tuple[str, str]]] = defaultdict(list)
+    for _, link, finding in bad_links(fabric):
+        ends = tuple(sorted(index[end.node_guid] for end in link.ends if end.node_guid in index))
+        remarks[ends].append(("bad", f"{finding.part}: {finding.measured}"))
+    for it in checks.balance(fabric, links).findings:
+        if (leaf := names.get(node_key(it.part.removeprefix("leaf ")))) is not None:
+            remarks[leaf,].append(("bad", it.measured))
+    for ends, kind, text in _cables(links, rails, deviations, index, names):
+        remarks[tuple(sorted(ends))].append((kind, text))
     hosts = Counter(link.z.node_guid for link in fabric.subnet.links if not link.between_switches)
+    pairs = dict.fromkeys((*counts, *(ends for ends in remarks if len(ends) > 1)))
     return {
         "switches": [
-            [device.node, levels.get(device.guid, 0), hosts[device.guid], few.get(device.node, "")]
-            for device in switches
+            [device.node, levels.get(device.guid, 0), hosts[device.guid], *_joined(remarks[number,])]
+            for number, device in enumerate(switches)
         ],
-        "links": [
-            [index[one], index[other], count, "; ".join(wrong[one, other])]
-            for (one, other), count in counts.items()
-        ],
+        "links": [[*pair, counts[pair], *_joined(remarks[pair])] for pair in pairs],
     }
+
+
+def _joined(remarks: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """Return what is wrong, and the kind that most of it is; a fault of a link before a cable at another port."""
+    kinds = Counter(kind for kind, _ in remarks)
+    return "; ".join(text for _, text in remarks), max(
+        kinds, key=lambda kind: (kind == "bad", kinds[kind]), default=""
+    )
+
+
+def _cables(
+    links: Owned,
+    rails: Mapping[str, tuple[str, str]],
+    deviations: Iterable[Deviation],
+    index: Mapping[str, int],
+    names: Mapping[str, int],
+) -> Iterator[tuple[tuple[int, ...], str, str]]:
+    """Yield (indices of one switch or two, kind, what is wrong) of cables that are not where the plan, else their rail, has them."""
+    planned = list(deviations)
+    for it in planned:
+        text = f"{it.part}: {it.measured}"
+        kinds = dict.fromkeys(it.planned, "swapped" if it.kind == "swapped" else "missing")
+        for pair, kind in {**kinds, **dict.fromkeys(it.found, it.kind)}.items():
+            if ends := tuple(names[node] for node in pair if node in names):
+                yield ends, kind, text
+    for node, of_node in links.of.items() if not planned else ():
+        for wrong in off_rail(of_node, rails):
+            if wrong.link.z.node_guid in index:
+                yield (index[wrong.link.z.node_guid],), "misplaced", f"{node} {wrong.port} is of another rail"
 
 
 def _levels(fabric: FabricFacts) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Cabling plans: which port must be connected to which, read from the forms that sites have. Pure, but for `read_plan`.
+"""Cabling plans: which port must be connected to which, read from the forms that sites have. Pure, but for `plan_of`.
 
 The content of a file decides its form:
 
@@ -18,18 +18,20 @@ import csv
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
 from pytest_gpucluster.core import hostlist
 from pytest_gpucluster.core.errors import ConfigError
+from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
 from pytest_gpucluster.suites.ibfabric.subnet import read_ibnetdiscover, short_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
+    from pytest_gpucluster.config.models import Cluster
     from pytest_gpucluster.suites.ibfabric.subnet import Kind, Link, Port, Subnet
 
 MAX_BYTES = 2**26  # ibnetdiscover prints 10 MiB of 10,000 hosts
@@ -81,6 +83,13 @@ class _File:
         for number, line in enumerate(self.text.splitlines(), 1):
             if line.strip() and not line.lstrip().startswith(("#", "//")):
                 yield number, line.rstrip()
+
+
+def plan_of(cluster: Cluster) -> Plan:
+    """Return the planned cables; the files stand beside the cluster file. ConfigError names file and line."""
+    section = cluster.section(IbFabricConfig)
+    stated = section.plan if section is not None else ()
+    return read_plan(Path(cluster.file).parent / Path(path).expanduser() for path in stated)
 
 
 def read_plan(paths: Iterable[Path]) -> Plan:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpucluster.cluster.transport import LocalTransport
-from pytest_gpucluster.core.errors import GpuClusterError, NotAvailable
+from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable, NotAvailable
 from pytest_gpucluster.core.probe import with_root
 from pytest_gpucluster.core.sanitize import one_line
-from pytest_gpucluster.suites.ibfabric.facts import NOT_INSTALLED, SUBNET_SH, FabricFacts, read_fabric
+from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
+from pytest_gpucluster.suites.ibfabric.facts import (
+    NODE_PORTS,
+    NOT_INSTALLED,
+    SUBNET_SH,
+    FabricFacts,
+    read_fabric,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpucluster.run.session import ClusterSession
-    from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
     from pytest_gpucluster.suites.ibfabric.facts import NodePorts
 
 MOST_OUTPUT = 64 << 20  # bytes; ibdiagnet's table of 10,000 ports has about 30 MB
@@ -23,6 +29,16 @@ NO_PORT = (
     "`ibfabric: {host: HOST}`, or correct the profile"
 )
 _SSH = ("ssh", "-T", "-a", "-x", "-oBatchMode=yes", "-oConnectTimeout=10")
+
+
+def begin(session: ClusterSession) -> FabricFacts:
+    """Return what the tools show; NotApplicable where no profile has InfiniBand, or the cluster file has no section."""
+    config = session.cluster.section(IbFabricConfig)
+    if config is None or not any(
+        node.profile.fabric.link_layer == "InfiniBand" for node in session.nodes.values()
+    ):
+        raise NotApplicable("no profile of the nodes has InfiniBand (`fabric: {link_layer: InfiniBand}`)")
+    return query_fabric(config, session, session.facts.of_fleet(NODE_PORTS))
 
 
 def query_fabric(

@@ -13,7 +13,8 @@ counters() {
   date '+time %s'
   ibqueryerrors --threshold-file /dev/null
 }
-# the fields that are judged, of each port that the subnet manager has: LID, port, state, MTU, highest MTU, LID of its manager
+# the fields that are judged, of each port that the subnet manager has: LID, port, state, MTU, highest MTU, LID of its manager,
+# whether it filters by partition
 ports() {
   saquery PIR | awk '
     { text = $0; sub(/^[^.:]*[.:]+/, "", text) }
@@ -22,7 +23,22 @@ ports() {
     /SMLid:/ { manager = text }
     /^[ \t]*LinkState:/ { state = text }
     /NeighborMTU:/ { mtu = text }
-    /MtuCap:/ { print lid, port, state, mtu, text, manager }'
+    /MtuCap:/ { most = text }
+    /PartEnforceInb:/ { filters = text }
+    /PartEnforceOutb:/ { print lid, port, state, mtu, most, manager, (filters + text > 0) }'
+}
+# the partition keys of each port. opensm provides them to trusted requests only: to those with its sa_key, by default 1; ibdiag.conf
+# may have another one
+pkeys() {
+  { saquery --smkey 1 PKTR || saquery PKTR; } | awk '
+    { text = $0; sub(/^[^.]*[.]+/, "", text) }
+    /LID[.]/ { lid = text }
+    /Port[.]/ { port = text }
+    $1 ~ /^0x/ {
+      keys = ""
+      for (i = 1; i <= NF; i++) if ($i !~ /^0x[08]000$/) keys = keys " " $i
+      if (keys != "") print lid, port keys
+    }'
 }
 managers() {
   sminfo || return
@@ -52,6 +68,7 @@ part subnet ibnetdiscover
 part links iblinkinfo --line
 part managers managers
 part ports ports
+part pkeys pkeys
 part routing routing
 part ibdiagnet ibdiagnet_files
 wait

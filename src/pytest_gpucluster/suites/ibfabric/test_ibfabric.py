@@ -7,20 +7,19 @@ the limits of every check.
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpucluster.core.errors import NotApplicable, ProbeError, SlurmError
+from pytest_gpucluster.core.errors import GpuClusterError, NotApplicable, ProbeError, SlurmError
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.topology import parse_slurm_topology
 from pytest_gpucluster.suite import Tests, fact, fleet_probed, probed, required_section
-from pytest_gpucluster.suites.ibfabric import checks, checks_plan, judge, node_checks
+from pytest_gpucluster.suites.ibfabric import SUITE, checks, checks_plan, judge, node_checks
 from pytest_gpucluster.suites.ibfabric.config import IbFabricConfig
 from pytest_gpucluster.suites.ibfabric.facts import NODE_PORTS
 from pytest_gpucluster.suites.ibfabric.lldp import NEIGHBOURS, of_neighbours
+from pytest_gpucluster.suites.ibfabric.optics import OPTICS
 from pytest_gpucluster.suites.ibfabric.picture import picture_of
-from pytest_gpucluster.suites.ibfabric.plan import read_plan
-from pytest_gpucluster.suites.ibfabric.steps import query_fabric
+from pytest_gpucluster.suites.ibfabric.plan import plan_of
 from pytest_gpucluster.suites.ibfabric.wiring import compare, is_ethernet, of_subnet
 
 if TYPE_CHECKING:
@@ -36,22 +35,21 @@ if TYPE_CHECKING:
     from pytest_gpucluster.suites.ibfabric.lldp import Neighbours
     from pytest_gpucluster.suites.ibfabric.plan import Plan
     from pytest_gpucluster.suites.ibfabric.subnet import Subnet
-    from pytest_gpucluster.suites.ibfabric.wiring import Comparison
+    from pytest_gpucluster.suites.ibfabric.wiring import Comparison, Deviation
 
 config = required_section(IbFabricConfig)
 node_ports = probed(NODE_PORTS)
 all_ports = fleet_probed(NODE_PORTS)
+optics = probed(OPTICS)
 
 
 @fact(once=True)
 def fabric(
     config: IbFabricConfig, all_ports: Mapping[str, NodePorts], gpucluster_session: ClusterSession
 ) -> FabricFacts:
-    """What the tools show of the subnet; not applicable where no profile has InfiniBand."""
-    nodes = gpucluster_session.nodes.values()
-    if not any(node.profile.fabric.link_layer == "InfiniBand" for node in nodes):
-        raise NotApplicable("no profile of the nodes has InfiniBand (`fabric: {link_layer: InfiniBand}`)")
-    return query_fabric(config, gpucluster_session, all_ports)
+    """What the tools show of the subnet; read from the begin of the run on, beside the tests of other suites."""
+    found: FabricFacts = gpucluster_session.begin(SUITE).result()
+    return found
 
 
 @fact(once=True)
@@ -60,11 +58,11 @@ def subnet(fabric: FabricFacts) -> Subnet:
     return fabric.subnet
 
 
-@fact
-def drawn(fabric: FabricFacts, links: Owned, gpucluster_item: ItemView) -> FabricFacts:
-    """The same; report.html has the picture that the item records."""
-    gpucluster_item.record.fabric = picture_of(fabric, links)
-    return fabric
+@fact(once=True)
+def accepted(gpucluster_session: ClusterSession) -> dict[str, float]:
+    """{what: number} that ibfabric.size measured in the last accepted run of the history; {} without one."""
+    known = gpucluster_session.accepted
+    return {name: value for (check, name), value in known.items() if check == "ibfabric.size"}
 
 
 @fact(once=True)
@@ -73,7 +71,22 @@ def links(fabric: FabricFacts, all_ports: Mapping[str, NodePorts]) -> Owned:
     return judge.owned(fabric, all_ports)
 
 
+@fact
+def drawn(
+    fabric: FabricFacts,
+    links: Owned,
+    rails: Mapping[str, tuple[str, str]],
+    deviations: tuple[Deviation, ...],
+    gpucluster_item: ItemView,
+) -> FabricFacts:
+    """The same; report.html has the picture that the item records."""
+    gpucluster_item.record.fabric = picture_of(fabric, links, rails, deviations)
+    return fabric
+
+
 usual_rates = fact(once=True)(judge.usual_rates)
+rails = fact(once=True)(judge.rails_of_leaves)
+usual_keys = fact(once=True)(judge.usual_keys)
 
 
 @fact(once=True)
@@ -117,12 +130,31 @@ def plan(config: IbFabricConfig, cluster: Cluster) -> Plan:
     """The planned cables; the files stand beside the cluster file."""
     if not config.plan:
         raise NotApplicable("no cabling plan is stated (`ibfabric: {plan: [FILE]}`)")
-    return read_plan(Path(cluster.file).parent / Path(path).expanduser() for path in config.plan)
+    return _read(config, cluster)
+
+
+@fact(once=True)
+def deviations(
+    config: IbFabricConfig, cluster: Cluster, fabric: FabricFacts, links: Owned
+) -> tuple[Deviation, ...]:
+    """What differs from the plan, for the picture; () without one that can be read."""
+    try:
+        return tuple(_compared(_read(config, cluster), fabric, links).wrong) if config.plan else ()
+    except GpuClusterError:
+        return ()  # the checks of the plan report it
 
 
 @fact(once=True)
 def planned_cables(plan: Plan, fabric: FabricFacts, links: Owned) -> Comparison:
     """The planned cables of InfiniBand, compared with the subnet."""
+    return _compared(plan, fabric, links)
+
+
+def _read(config: IbFabricConfig, cluster: Cluster) -> Plan:
+    return plan_of(cluster)
+
+
+def _compared(plan: Plan, fabric: FabricFacts, links: Owned) -> Comparison:
     own = {it.found.node_guid: f"{node} {it.port.device}" for node in links.of for it in links.of[node]}
     found = of_subnet(fabric.subnet, {**plan.names, **own}, plan.adapters)
     return compare((it for it in plan.cables if not is_ethernet(it, usual=False)), found)

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pytest_gpucluster.core.text import listed
 from pytest_gpucluster.suites.ibfabric.plan import device_names, is_internal, port_words
@@ -50,12 +50,18 @@ class Wiring:
 
 
 class Deviation(NamedTuple):
-    """A cable, or two that were swapped, as a Finding names it. nodes: keys of the devices at the planned ends."""
+    """A cable, or two that were swapped, as a Finding names it. nodes: keys of the devices at the planned ends.
+
+    planned, found: pairs of the keys of both devices, planned and as found.
+    """
 
     nodes: frozenset[str]
     part: str
     measured: str
     expected: str
+    kind: Literal["swapped", "missing", "misplaced"] = "misplaced"
+    planned: tuple[tuple[str, str], ...] = ()
+    found: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -297,7 +303,18 @@ def _deviations(wrong: Iterable[_Planned], compared: _Compared) -> Iterator[Devi
         nodes = frozenset(end.node for one in both for end in (one.a, one.z))
         part = ", ".join(f"{one.a.label} - {one.z.label}" for one in both)
         where = ", ".join(one.where for one in both if one.where)
-        yield Deviation(nodes, part, _measured(both, compared), f"connected as planned ({where})")
+        found = [
+            (end.node, plug.node) for one in both for end in (one.a, one.z) if (plug := compared.found(end))
+        ]
+        yield Deviation(
+            nodes,
+            part,
+            _measured(both, compared),
+            f"connected as planned ({where})",
+            "swapped" if len(both) > 1 else "misplaced" if found or not cable.a.port else "missing",
+            tuple((one.a.node, one.z.node) for one in both),
+            tuple(dict.fromkeys(found)),
+        )
 
 
 def _measured(cables: Sequence[_Planned], compared: _Compared) -> str:

@@ -1,0 +1,93 @@
+"""What mlxlink shows of modules, and what is said where it is absent, may not run or cannot read one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_gpucluster.core.errors import NotAvailable, ProbeError
+from pytest_gpucluster.core.probe import Answer
+from pytest_gpucluster.suites.ibfabric.optics import OPTICS, Module, Optics, Reading, read_module
+
+# of an OSFP module with MFT 4.3x, one lane with little light
+OSFP = {
+    "Cable Type": "Optical Module (separated)",
+    "Rx Power Current [dBm]": "0,2,-9,0 [-8..6]",
+    "Temperature [C]": "48 [-5..75]",
+    "Tx Power Current [dBm]": "2.281,2.1,2,2 [-8.508..5]",
+    "Vendor Name": "ACCELINK",
+    "Vendor Part Number": "RTXM600-2401        ",
+    "Voltage [mV]": "3273.6 [2970..3630]",
+}
+LIGHT = dict.fromkeys(("Rx Power Current [dBm]", "Tx Power Current [dBm]"), "0,0,0,0 [0..0]")
+# copper: MFT 4.35 with diagnostics that state nothing, and 4.30 without
+DAC = {**OSFP, **LIGHT, "Temperature [C]": "0 [0..0]", "Cable Type": "Passive copper cable", "Vendor Part Number": "OSFPFL-400G-PC01"}  # fmt: skip
+NONE = dict.fromkeys(OSFP, "N/A") | {"Cable Type": "Passive copper cable"}
+ICMD = "\x1b[31m\n-E- Checking valid firmware raised the following exception: Failed to send access register: ICMD error 0x4\n\n\x1b[0m\n"
+
+
+def shown(info: dict[str, str]) -> str:
+    found = {"result": {"output": {"Module Info": info}}, "status": {"code": 0, "message": "success"}}
+    return json.dumps(found, indent="\t") + "\n"
+
+
+def printed(user: int = 0, **modules: str) -> bytes:
+    parts = (f"= {name}\n{text}\n= exit {int('-E-' in text)}\n" for name, text in modules.items())
+    return f"{''.join(parts)}user {user}\nend\n".encode()
+
+
+def read(out: bytes, rc: int = 0, err: bytes = b"") -> Optics:
+    return OPTICS.parse(Answer("gpu01", rc, out, err))
+
+
+def test_lanes_and_limits_of_an_optical_module() -> None:
+    found = read(printed(mlx5_0=shown(OSFP), mlx5_1=ICMD))
+    assert found.modules["mlx5_0"] == Module(
+        "ACCELINK RTXM600-2401 Optical Module (separated)",
+        (
+            Reading("module_temperature", "C", (48.0,), -5.0, 75.0),
+            Reading("rx_power", "dBm", (0.0, 2.0, -9.0, 0.0), -8.0, 6.0),
+            Reading("tx_power", "dBm", (2.281, 2.1, 2.0, 2.0), -8.508, 5.0),
+        ),
+    )
+    assert found.problems == {
+        "mlx5_1": "Checking valid firmware raised the following exception: Failed to send access register: ICMD error 0x4"
+    }
+
+
+@pytest.mark.parametrize("info", [DAC, NONE])
+def test_copper_states_no_limits(info: dict[str, str]) -> None:
+    module = read_module("-W- a warning of stderr\n" + shown(info))
+    assert isinstance(module, Module)
+    assert module.readings == ()
+    assert module.kind.endswith("Passive copper cable")
+
+
+def test_the_status_says_why_there_is_no_module() -> None:
+    failed = json.dumps({"status": {"code": 1, "message": 'Failed to open device: "mlx5_0"'}})
+    assert read_module(failed) == 'Failed to open device: "mlx5_0"'
+    assert read(printed(mlx5_0="{ cut")).problems == {"mlx5_0": "{ cut"}
+
+
+@pytest.mark.parametrize(
+    ("out", "rc", "err", "words"),
+    [
+        (b"absent\nuser 0\nend\n", 0, b"", "mlxlink is not installed: install NVIDIA's MFT, or mstflint"),
+        (printed(1000, mlx5_0="-E- Failed to open device\n"), 0, b"", "needs root: set sudo: true"),
+        (b"", 1, b"sudo: a password is required\n", "a password is required"),
+    ],
+)
+def test_where_mlxlink_cannot_run_it_is_not_checked(out: bytes, rc: int, err: bytes, words: str) -> None:
+    with pytest.raises(NotAvailable) as caught:
+        read(out, rc, err)
+    assert words in str(caught.value)
+
+
+def test_a_node_without_infiniband_has_no_modules() -> None:
+    assert read(printed(1000)) == Optics()
+
+
+def test_a_cut_answer_is_not_understood() -> None:
+    with pytest.raises(ProbeError, match="ended early"):
+        read(printed(mlx5_0=shown(OSFP))[:-4])
