@@ -278,7 +278,8 @@ PROBE_SEEDS: dict[str, tuple[bytes, ...]] = {
     ),
     "suites.storage.facts": (
         b"10.0.0.1@o2ib:/fs /s lustre rw,flock 0 0\nlfs df /s\n"
-        b"OST0000             : inactive device\nlfs getstripe /s\n4\n",
+        b"OST0000             : inactive device\nlfs quota /s\n /s 4* 0 9 6d1h 1 0 0 -\nlfs getstripe /s\n4\n",
+        b"fs:/e /s nfs rw 0 0\n     Filesystem  blocks\n          fs:/e       4*      0       9       0       1       0       0       0\n",
     ),
     "suites.storage.draft": (b"server:/home /home nfs4 rw 0 0\n/dev/md0 /raid ext4 rw 0 0\n",),
     "suites.os.storage_facts.disks": (
@@ -304,6 +305,7 @@ MADE: dict[str, Callable[[], Probe[Any]]] = {
     "reach": lambda: os_network.reach("gpu02 gpu01 gpu02 gpu01"),
     "disks": lambda: os_storage.disks(["/"]),
     "mounts": lambda: storage_facts.mounts(_STORAGE),
+    "quotas": lambda: storage_facts.quotas(_STORAGE),
 }
 _NODES = (
     b"NodeName=gpu01 Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUTot=4 Gres=gpu:h200:8(S:0-1) NodeAddr=127.0.0.1 "

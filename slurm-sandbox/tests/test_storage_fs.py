@@ -140,6 +140,29 @@ def test_a_slow_node_waits_for_each_access(layout: Layout, faulty: Callable[...,
     assert (python("gpu01", layout, timed), python("gpu02", layout, timed)) == ("True", "False")
 
 
+@pytest.mark.parametrize(
+    ("kind", "least"), [("storage_server_slow", 0.8), ("storage_client_slow", 0.4)], ids=["server", "client"]
+)
+def test_nodes_share_the_rate_of_a_slow_server_and_each_slow_client_has_its_own(
+    kind: str, least: float, layout: Layout
+) -> None:
+    fault = json.dumps({"kind": kind, "mb_s": 10})
+    for node in ("gpu01", "gpu02"):
+        (layout.node(node) / FAULT_FILE).write_text(fault)
+    code = "import time; t = time.monotonic(); open('NAME', 'wb', 0).write(bytes(4 << 20)); print(time.monotonic() - t)"
+    tasks = []
+    for node in ("gpu01", "gpu02"):
+        command = (sys.executable, "-c", code.replace("NAME", f"of-{node}"))
+        environment = {**os.environ, "SLURMD_NODENAME": node}
+        tasks.append(
+            subprocess.Popen(command, env=environment, cwd=layout.shared, stdout=subprocess.PIPE, text=True)
+        )
+    slowest = max(float(task.communicate()[0]) for task in tasks)
+    for node in ("gpu01", "gpu02"):
+        (layout.node(node) / FAULT_FILE).unlink()
+    assert least < slowest < least + 0.35
+
+
 def test_the_server_ends_with_the_mount(tmp_path: Path) -> None:
     made = Layout(tmp_path)
     for folder in (made.shared, made.log, made.nodes):

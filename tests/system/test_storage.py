@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 QUICK = {"storage": {"seconds": 0.3, "min_relative": 0.6}}
 FAULTS = (
     "mount_version",
+    "quota_used",
     "storage_full",
     "storage_error",
     "storage_corrupt",
@@ -41,7 +42,11 @@ def test_healthy_nodes_pass_and_leave_no_folder(sandbox: Sandbox, tmp_path: Path
     shared, local = tmp_path / "shared", tmp_path / "local"
     for folder in (shared, local):
         folder.mkdir()
-    systems = [{"path": str(shared)}, {"path": str(local), "kind": "local"}]
+    reached = {"read": "1 MB/s", "write": "1 MB/s", "read_iops": 1, "creates": 1}
+    systems = [
+        {"path": str(shared), "expect": reached},
+        {"path": str(local), "kind": "local", "expect": reached},
+    ]
     run = run_storage(
         sandbox, tmp_path, "gpu[01-02]", filesystems=systems, budget="64M", files=200, imports=["json"]
     )
@@ -89,3 +94,27 @@ def test_a_slow_node_is_found_by_its_rates_together_and_alone(sandbox: Sandbox, 
     failed = {name for name, end in ends(run).items() if end == "failed"}
     assert failed == {f"test_{check.partition('.')[2]}[gpu02]" for check in FOUND_BY["storage_slow"]}, run.out
     assert "; alone " in message(run, "test_bandwidth[gpu02]")
+
+
+@pytest.mark.skipif(why_no_fuse() != "", reason=why_no_fuse() or "FUSE works here")
+@pytest.mark.parametrize(
+    ("kind", "limits"),
+    [
+        ("storage_server_slow", "the server or a shared link limits"),
+        ("storage_client_slow", "each client limits"),
+    ],
+)
+def test_what_is_slow_on_all_nodes_is_found_by_the_sum_alone_and_server_and_clients_are_told_apart(
+    kind: str, limits: str, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    sandbox.fault(kind, "gpu[01-04]")
+    try:
+        rates = {"read": "400 MB/s", "write": "400 MB/s"}
+        systems = [{"path": str(sandbox.layout.shared), "expect": rates}]
+        run = run_storage(sandbox, tmp_path, "gpu[01-04]", filesystems=systems, budget="512M", files=40)
+    finally:
+        sandbox.heal()
+    failed = {name for name, end in ends(run).items() if end == "failed"}
+    assert {f"storage.{name.removeprefix('test_')}" for name in failed} == set(FOUND_BY[kind]), run.out
+    shown = message(run, "test_aggregate")
+    assert shown.count(limits) == 2, shown

@@ -484,6 +484,11 @@ def _mount_version(node: SimulatedNode, options: Options) -> None:
         mount.options = mount.options.replace("vers=4.2", version)
 
 
+@_fault("the quota of the user leaves this many KiB in the shared folder", left_kib=1024)
+def _quota_used(node: SimulatedNode, options: Options) -> None:
+    node.quota_left_kb = int(options["left_kib"])
+
+
 @_fault("files that other nodes write to shared storage are not visible")
 def _shared_storage(node: SimulatedNode, options: Options) -> None:
     node.hidden.append(node.mounts[-1].path)

@@ -197,6 +197,7 @@ class SimulatedNode:
     kernel_log: list[str] = field(default_factory=list)
     processes: list[SimulatedProcess] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
+    quota_left_kb: int = 7 << 30  # of the user, in the shared folder
     away: list[str] = field(default_factory=list)  # mounts whose file server does not answer
     slow: dict[str, float] = field(default_factory=dict)  # {mount: seconds until df of it ends}
     failed_disk: str = ""  # of the array md0

@@ -592,6 +592,18 @@ def _gpu_addresses(node: SimulatedNode) -> list[str]:
 # -- the operating system ------------------------------------------------------------------------------------
 
 
+def _quota(node: SimulatedNode) -> str:
+    """Return what `quota -u -v -w -p` of linuxquota 4 prints: a quota of 10 TiB and 5 million files in the shared folder."""
+    limit, mount = 10 << 30, node.mounts[-1]
+    return _lines(
+        [
+            "Disk quotas for user operator (uid 1000): ",
+            "     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace",
+            f"{mount.source:>15} {limit - node.quota_left_kb:>7}  {limit:>6} {limit:>7} {0:>7} {90210:>7}  {0:>6} {5000000:>7} {0:>7}",
+        ]
+    )
+
+
 def _system_files(node: SimulatedNode) -> dict[str, str]:
     sync = node.time_synchronised
     build = node.kernel.split("-")[1] if "-" in node.kernel else "1"
@@ -601,6 +613,7 @@ def _system_files(node: SimulatedNode) -> dict[str, str]:
             "\t".join(map(str, (m.path, m.source, m.fstype, m.options, m.size_kb, m.used_kb)))
             for m in node.mounts
         ),
+        "quota": _quota(node),
         "processes": _lines(
             "\t".join(map(str, (p.pid, p.ppid, p.stat, p.etimes, p.user, p.comm, p.args or p.comm, p.rss_kb)))
             for p in node.processes

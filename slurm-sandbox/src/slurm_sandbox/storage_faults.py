@@ -14,7 +14,7 @@ from slurm_sandbox import processes
 from slurm_sandbox.errors import SandboxError
 from slurm_sandbox.faults import slurm_fault
 from slurm_sandbox.slurm_faults import FaultAction
-from slurm_sandbox.storage_fs import FAULT_FILE
+from slurm_sandbox.storage_fs import CLIENT_SLOW, FAULT_FILE, SERVER_SLOW
 
 if TYPE_CHECKING:
     from slurm_sandbox.faults import InjectedFault
@@ -81,6 +81,16 @@ def _add(name: str, description: str, **options: float) -> None:
 
 
 _add("storage_slow", "each read and write of the node in the shared folder is delayed", ms=200)
+_add(
+    SERVER_SLOW,
+    "the server of the shared folder reads and writes at this rate for all nodes together; inject it into every node",
+    mb_s=40,
+)
+_add(
+    CLIENT_SLOW,
+    "the node reads and writes in the shared folder at this rate; inject it into every node",
+    mb_s=20,
+)
 _add("storage_full", "the shared folder has no more space for the node after the first MiB of a file", mib=1)
 _add("storage_error", "fsync in the shared folder fails on the node with EIO")
 _add("storage_corrupt", "the node reads another byte than was written to the shared folder")

@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 FAULT_FILE = "fault.storage"
 CORRUPT_MIB = 3  # of each file
+SERVER_SLOW, CLIENT_SLOW = "storage_server_slow", "storage_client_slow"
 _OFD_SETLK = 37  # fcntl(2): the lock of an open file, so that a fork that closes it releases it too
 _PID_OF_LOCK = 24  # offset of l_pid in struct flock, 0 for such a lock
 _DIRECT_IO = 2  # bit of struct fuse_file_info
@@ -97,6 +99,8 @@ class Storage:
         self.root = b"/proc/self/fd/%d" % folder
         self.faults: dict[int, tuple[float, str, dict[str, Any]]] = {}
         self.changed: dict[bytes, tuple[float, str]] = {}  # path -> when and by which node it was replaced
+        self.busy: dict[str, float] = {}  # node, or '' for the server -> when it is free for the next access
+        self.busy_lock = threading.Lock()
 
     def fault(self) -> tuple[str, dict[str, Any]]:
         """Return the node of the calling process, and its fault, {} without one."""
@@ -115,11 +119,17 @@ class Storage:
         except (OSError, ValueError):
             return "", {}
 
-    def delay(self) -> dict[str, Any]:
-        """Return the fault of the calling process; wait where it is slow."""
-        _, found = self.fault()
-        if found.get("kind") == "storage_slow":
+    def delay(self, size: int = 0) -> dict[str, Any]:
+        """Return the fault of the calling process; wait where an access of this many bytes is slow."""
+        node, found = self.fault()
+        kind = found.get("kind")
+        if kind == "storage_slow":
             time.sleep(found["ms"] / 1e3)
+        elif kind in (SERVER_SLOW, CLIENT_SLOW):
+            with self.busy_lock:
+                whose, now = "" if kind == SERVER_SLOW else node, time.monotonic()
+                end = self.busy[whose] = max(now, self.busy.get(whose, 0.0)) + size / found["mb_s"] / 1e6
+            time.sleep(end - now)
         return found
 
     def hidden(self, path: bytes) -> bool:
@@ -185,7 +195,7 @@ class Storage:
 
     def read(self, _path: bytes, buffer: int, size: int, offset: int, info: Any) -> int:
         """Read; a corrupt node gets one wrong byte."""
-        fault = self.delay()
+        fault = self.delay(size)
         count: int = libc.pread(info.contents.handle, buffer, size, offset)
         bad = CORRUPT_MIB * MIB - offset
         if fault.get("kind") == "storage_corrupt" and 0 <= bad < count:
@@ -194,7 +204,7 @@ class Storage:
 
     def write(self, _path: bytes, buffer: int, size: int, offset: int, info: Any) -> int:
         """Write; a full file system takes the first part of a file."""
-        fault = self.delay()
+        fault = self.delay(size)
         if fault.get("kind") == "storage_full" and offset >= fault["mib"] * MIB:
             return -errno.ENOSPC
         return result(libc.pwrite(info.contents.handle, buffer, size, offset))

@@ -22,8 +22,8 @@ from pytest_gpucluster.core.common_cause import Place, common_findings
 from pytest_gpucluster.core.probe import Answer
 from pytest_gpucluster.kit.framework.payload_result import PayloadResult, PayloadTask
 from pytest_gpucluster.suites.storage import checks
-from pytest_gpucluster.suites.storage.config import StorageConfig
-from pytest_gpucluster.suites.storage.facts import read_mounts, usual_mounts
+from pytest_gpucluster.suites.storage.config import LocalLimit, StorageConfig
+from pytest_gpucluster.suites.storage.facts import Quota, read_mounts, read_quotas, usual_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ def facts_of(rank: int) -> Facts:
         {"storage": "fsync", "latency": LATENCY},
         *({"storage": "metadata", "what": what, "count": 100, "seconds": 0.5 / vary} for what in ("create", "stat", "list", "remove")),
         {"storage": "listed", "writer": after, "seen": 100, "made": 100},
-        *({"storage": "verified", "writer": writer, "blocks": 8, "wrong": [], "again": []} for writer in (after, second)),
+        *({"storage": "verified", "writer": writer, "blocks": 8, "wrong": [], "again": [], "other": []} for writer in (after, second)),
         *({"storage": "seen", "change": change, "writer": after, "seconds": 0.01} for change in ("create", "overwrite", "rename")),
         {"storage": "locked", "problems": {"flock": "", "fcntl": ""}},
         *(
@@ -112,6 +112,22 @@ def with_fact(rank: int, **values: Any) -> PayloadResult:
     return PayloadResult("storage", NODES, SIZE, tuple(tasks))
 
 
+NFS = "server:/export /shared nfs4 rw,relatime,vers=4.2,nconnect=16,proto=tcp,{more} 0 0\n"
+LUSTRE = (
+    "10.0.0.1@o2ib:/fs /shared lustre rw,flock,lazystatfs 0 0\nlfs df /shared\n{df}lfs getstripe /shared\n4\n"
+)
+DF = "UUID                   1K-blocks        Used   Available Use% Mounted on\nfs-MDT0000_UUID   9174328  1020024  8154304  11% /shared[MDT:0]\n"
+OST = "fs-OST0000_UUID  94181368 56330708 37850660  59% /shared[OST:0]\n"
+
+
+def mounted(text: str) -> Any:
+    return read_mounts(Answer("gpu01", 0, text.encode()), (PATH,))
+
+
+def quotas(text: str) -> Any:
+    return read_quotas(Answer("gpu01", 0, text.encode()), (PATH,))
+
+
 def found(verdict: Verdict) -> list[str]:
     return [f"{it.part}: {it.measured}" for it in verdict.findings]
 
@@ -123,7 +139,8 @@ OF_NODES = (
 
 
 def judged(check: Any, node: str, result: PayloadResult) -> Verdict:
-    verdict: Verdict = check(node, result) if check is checks.operations_end else check(node, result, CONFIG)
+    given: dict[Any, tuple[Any, ...]] = {checks.operations_end: (), checks.space: (CONFIG, {})}
+    verdict: Verdict = check(node, result, *given.get(check, (CONFIG,)))
     return verdict
 
 
@@ -167,6 +184,14 @@ def test_a_node_that_is_slow_only_beside_the_others_fails_in_both_directions_and
     assert failures(once) == {}
     (warning,) = checks.bandwidth("gpu01", once, CONFIG).advisories
     assert warning.measured.startswith("0.2 GB/s with all nodes; alone 7, ")
+
+
+def test_a_local_disk_that_is_slow_in_one_direction_fails() -> None:
+    local = StorageConfig.model_validate({"filesystems": [{"path": PATH, "kind": "local"}]})
+    slow = of(0, "write", rate=0.2, where={"how": "together"})
+    on_disk = step(both(lambda _rank, fact: None if fact.get("how") == "alone" else fact, slow))
+    assert found(checks.bandwidth("gpu01", on_disk, local)) == ["/shared write: 0.2 GB/s with all nodes"]
+    assert checks.bandwidth("gpu02", on_disk, local).outcome is Outcome.PASSED
 
 
 def test_a_rate_that_the_spread_hides_fails_if_the_node_is_slow_alone_too() -> None:
@@ -213,6 +238,22 @@ def test_each_node_must_reach_the_figures_of_a_local_file_system() -> None:
     assert checks.aggregate(whole, stated).outcome is Outcome.NOT_APPLICABLE
 
 
+def test_each_node_must_reach_the_figures_of_its_profile_on_a_local_file_system() -> None:
+    local = StorageConfig.model_validate({"filesystems": [{"path": PATH, "kind": "local"}]})
+    row = {"path": PATH, "write": "2.01 GB/s", "write_iops": 9001, "creates": 201, "source": "lab"}
+    rows = (LocalLimit.model_validate(row),)
+    whole = step()
+    source = "the profile's row of storage: lab"
+    for check, expected in (
+        (checks.bandwidth, f"at least 2.01 ({source})"),
+        (checks.latency, f"at least 9e+03 ({source})"),
+        (checks.metadata, f"at least 201 ({source})"),
+    ):
+        assert [it.expected for it in check("gpu01", whole, local, rows).findings] == [expected]
+        assert check("gpu02", whole, local, rows).outcome is Outcome.PASSED
+        assert check("gpu01", whole, CONFIG, rows).outcome is Outcome.PASSED  # shared
+
+
 @pytest.mark.parametrize(
     ("code", "action"),
     [("ENOSPC", CONFIGURE), ("EDQUOT", CONFIGURE), ("EIO", MONITOR), ("ESTALE", MONITOR), ("", CONFIGURE)],
@@ -245,11 +286,59 @@ def test_what_was_not_measured_never_passes() -> None:
 
 def test_a_full_file_system_and_one_without_inodes_fail() -> None:
     full = step(of(0, "space", room=0, free=5 * 10**11))
-    assert found(checks.space("gpu01", full, CONFIG)) == ["/shared: 95% of 9.095 TiB used"]
+    assert found(judged(checks.space, "gpu01", full)) == ["/shared: 95% of 9.095 TiB used"]
     few = step(of(0, "space", inodes_free=10**6))
-    assert found(checks.space("gpu01", few, CONFIG)) == ["/shared: 1000000 inodes left"]
+    assert found(judged(checks.space, "gpu01", few)) == ["/shared: 1000000 inodes left"]
     uncounted = step(of(0, "space", inodes=0, inodes_free=0))
-    assert checks.space("gpu01", uncounted, CONFIG).outcome is Outcome.PASSED
+    assert judged(checks.space, "gpu01", uncounted).outcome is Outcome.PASSED
+
+
+# rows as quota.c of linuxquota 4 prints them, and lfs.c of Lustre 2.1 to 2.15: a name of more than 15 letters has a line of its own
+ROWS = "Disk quotas for user ops (uid 1000): \n     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace\n{source} {row}\n"
+LFS = "lfs quota /scratch\n/scratch 7 0 8 - 1 0 9 -\nlfs quota /shared\n{row}\n"
+LIMITED = "20971520   10485760 31457280       0  90000        0  100000       0"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (NFS + ROWS.format(source="server:/export", row=LIMITED), ["10 GiB left", "10000 files left"]),
+        (NFS + ROWS.format(source="server:/export2", row=LIMITED), []),
+        (NFS + ROWS.format(source="server:/export", row="0  0 0  0  0  0  0  0"), []),
+        (NFS + ROWS.format(source="server:/export", row="9* 8 0 1764322000 3* 1 2 0"), ["0 B left", "0 files left"]),
+        (NFS + "Disk quotas for user ops (uid 1000): none\n", []),
+        (NFS, []),
+        ("fs /shared lustre rw 0 0\n" + LFS.format(row="/shared 20971520  10485760 31457280       -  90000        0  100000       -"), ["10 GiB left", "10000 files left"]),
+        ("fs /shared lustre rw 0 0\n" + LFS.format(row="/shared/a/long/path\n   5  0 6  6d23h59m 1 0 3 -"), ["1 KiB left", "2 files left"]),
+        ("fs /shared lustre rw 0 0\n" + LFS.format(row="/shared [5]  0 [6]  - 1 0 3 -"), []),
+        ("fs /shared lustre rw 0 0\n" + LFS.format(row=""), []),
+    ],
+)  # fmt: skip
+def test_a_quota_that_leaves_less_than_the_run_needs_fails_and_without_one_nothing_is_stated(
+    text: str, left: list[str]
+) -> None:
+    stated = StorageConfig.model_validate(
+        {"filesystems": [{"path": PATH}], "budget": "11 GiB", "files": 10001}
+    )
+    verdict = checks.space("gpu01", step(), stated, quotas(text))
+    assert found(verdict) == [f"/shared quota: {it}" for it in left]
+    recorded = [it.name for it in verdict.metrics if "quota" in it.name]
+    assert recorded == (["storage_quota_left", "storage_quota_files_left"] if left else [])
+    assert verdict.action.value == CONFIGURE
+
+
+def test_a_quota_that_leaves_enough_is_recorded() -> None:
+    text = NFS + ROWS.format(source="server:/export", row=LIMITED)
+    stated = StorageConfig.model_validate(
+        {"filesystems": [{"path": PATH}], "budget": "10 GiB", "files": 10000}
+    )
+    verdict = checks.space("gpu01", step(), stated, quotas(text))
+    assert verdict.outcome is Outcome.PASSED
+    values = {it.name: it.value for it in verdict.metrics}
+    assert (values["storage_quota_left"], values["storage_quota_files_left"]) == (10.73741824, 10000)
+    full = step(of(0, "space", room=2**30))  # the run writes half of what is free
+    much = StorageConfig.model_validate({"filesystems": [{"path": PATH}]})
+    assert checks.space("gpu01", full, much, quotas(text)).outcome is Outcome.PASSED
 
 
 def test_a_node_that_is_slow_in_one_figure_of_short_operations_is_a_warning() -> None:
@@ -313,15 +402,28 @@ def test_lost_records_are_a_finding_of_the_cluster_except_on_nfs() -> None:
 
 
 def wrong(
-    reader: int, again: Any = (3,), writer: int | None = None
+    reader: int, again: Any = (3,), other: Any = (3,), writer: int | None = None
 ) -> Callable[[int, dict[str, Any]], dict[str, Any]]:
     where = {} if writer is None else {"writer": writer}
-    return of(reader, "verified", wrong=[3], again=list(again), where=where)
+    return of(reader, "verified", wrong=[3], again=list(again), other=list(other), where=where)
 
 
-def test_wrong_bytes_name_the_blocks_and_the_writer() -> None:
-    (first, _) = failures(step(wrong(0)))["storage.integrity", "gpu01"]
-    assert first == "/shared checksums: MiB 3 of 8 that gpu02 wrote are wrong, again at the second reading"
+@pytest.mark.parametrize(
+    ("again", "other", "second"),
+    [([3], [3], "other bytes"), ([3], [], "not all bytes have arrived"), ([], [], "right")],
+)
+def test_wrong_bytes_name_the_blocks_and_the_writer(again: list[int], other: list[int], second: str) -> None:
+    (first, _) = failures(step(wrong(0, again, other)))["storage.integrity", "gpu01"]
+    assert (
+        first == f"/shared checksums: MiB 3 of 8 that gpu02 wrote are wrong; at the second reading: {second}"
+    )
+
+
+def test_one_file_whose_bytes_have_not_arrived_spares_a_node_that_reads_other_bytes_in_another_one() -> None:
+    result = step(both(wrong(0, writer=1), wrong(0, other=(), writer=2)))
+    verdict = checks.integrity("gpu01", result, CONFIG)
+    assert len(verdict.findings) == 2
+    assert verdict.action.value == MONITOR
 
 
 def test_with_one_node_nothing_between_nodes_is_judged() -> None:
@@ -349,17 +451,6 @@ def test_imports_are_recorded_and_a_module_that_is_missing_fails() -> None:
 
 # -- mounts
 
-NFS = "server:/export /shared nfs4 rw,relatime,vers=4.2,nconnect=16,proto=tcp,{more} 0 0\n"
-LUSTRE = (
-    "10.0.0.1@o2ib:/fs /shared lustre rw,flock,lazystatfs 0 0\nlfs df /shared\n{df}lfs getstripe /shared\n4\n"
-)
-DF = "UUID                   1K-blocks        Used   Available Use% Mounted on\nfs-MDT0000_UUID   9174328  1020024  8154304  11% /shared[MDT:0]\n"
-OST = "fs-OST0000_UUID  94181368 56330708 37850660  59% /shared[OST:0]\n"
-
-
-def mounted(text: str) -> Any:
-    return read_mounts(Answer("gpu01", 0, text.encode()), (PATH,))
-
 
 def mount_verdict(mine: str, *others: str) -> Verdict:
     nodes = {node: mounted(text) for node, text in zip(NODES, (mine, *others), strict=False)}
@@ -380,6 +471,12 @@ def test_another_option_of_one_mount_fails_and_addresses_may_differ() -> None:
     )
 
 
+@pytest.mark.parametrize("option", ["ro", "emergency_ro", "shutdown"])
+def test_a_local_file_system_that_the_kernel_made_read_only_fails(option: str) -> None:
+    disk = f"/dev/md0 /shared ext4 {option},noatime 0 0\n"
+    assert found(mount_verdict(disk, disk, disk, disk)) == [f"/shared: mounted read-only: {option}"]
+
+
 def test_an_absent_target_of_lustre_fails() -> None:
     healthy = mounted(LUSTRE.format(df=DF + OST))
     assert checks.lustre(healthy).outcome is Outcome.PASSED
@@ -397,6 +494,257 @@ def test_an_absent_target_of_lustre_fails() -> None:
     assert checks.lustre(mounted(NFS.format(more="hard"))).outcome is Outcome.NOT_APPLICABLE
     unread = mounted(LUSTRE.partition("\n")[0] + "\n")
     assert checks.lustre(unread).outcome is Outcome.NOT_CHECKED
+
+
+# -- what is recorded and stated
+
+
+def recorded(verdict: Verdict) -> dict[str, tuple[float, str, str, str]]:
+    return {it.name: (it.value, it.unit, it.device, it.better) for it in verdict.metrics}
+
+
+def test_each_figure_of_a_node_is_recorded_with_its_unit_and_direction() -> None:
+    whole = step()
+    assert recorded(checks.bandwidth("gpu01", whole, CONFIG)) == {
+        f"storage_{what}": (2.0, "GB/s", PATH, "higher") for what in ("write", "read")
+    }
+    assert recorded(checks.latency("gpu01", whole, CONFIG)) == {
+        "storage_read_iops": (9000.0, "IO/s", PATH, "higher"),
+        "storage_read_p50": (1.0, "ms", PATH, ""),
+        "storage_read_p99": (3.0, "ms", PATH, ""),
+        "storage_write_iops": (9000.0, "IO/s", PATH, "higher"),
+        "storage_write_p50": (1.0, "ms", PATH, ""),
+        "storage_write_p99": (3.0, "ms", PATH, ""),
+        "storage_fsync_p50": (1.0, "ms", PATH, ""),
+    }
+    assert recorded(checks.metadata("gpu01", whole, CONFIG)) == {
+        f"storage_{what}_files": (200.0, "files/s", PATH, "higher")
+        for what in ("create", "stat", "list", "remove")
+    }
+    assert recorded(checks.visibility("gpu01", whole, CONFIG)) == {
+        f"storage_seen_{change}": (0.01, "s", PATH, "") for change in ("create", "overwrite", "rename")
+    }
+    left = {PATH: Quota(2 * 10**13, 10**6)}
+    assert recorded(checks.space("gpu01", whole, CONFIG, left)) == {
+        "storage_free": (9000.0, "GB", PATH, "neither"),
+        "storage_quota_left": (20000.0, "GB", PATH, "neither"),
+        "storage_quota_files_left": (10**6, "files", PATH, "neither"),
+    }
+    nfs, lustre = NFS.format(more="hard"), LUSTRE.format(df=DF)
+    assert recorded(mount_verdict(nfs)) == {"storage_nconnect": (16.0, "connections", PATH, "neither")}
+    assert recorded(mount_verdict(lustre)) == {"storage_stripes": (4, "OSTs", PATH, "neither")}
+
+
+def test_the_figures_of_all_nodes_are_recorded_with_their_unit() -> None:
+    found = recorded(checks.aggregate(step(), CONFIG))
+    units = {name.removeprefix("storage_all_"): it[1] for name, it in found.items()}
+    assert units == {
+        **dict.fromkeys(("write", "read", "write_alone", "read_alone"), "GB/s"),
+        **dict.fromkeys(("read_iops", "write_iops"), "IO/s"),
+        **dict.fromkeys(("creates", "stat_files", "list_files", "remove_files"), "files/s"),
+    }
+    assert {it[2:] for it in found.values()} == {(PATH, "higher")}
+
+
+TWO = StorageConfig.model_validate({"filesystems": [{"path": "/absent"}, {"path": PATH}]})
+
+
+@pytest.mark.parametrize("check", [checks.bandwidth, checks.latency, checks.metadata])
+def test_a_file_system_that_was_not_measured_hides_no_slow_node_on_another_one(check: Any) -> None:
+    slow = both(
+        SLOW_ALONE,
+        of(0, "random", iops=9.0),
+        of(0, "metadata", seconds=50.0),
+    )
+    verdict = check("gpu01", step(slow), TWO)
+    assert verdict.findings
+    assert "/absent: not measured: see storage.operations and storage.space" in verdict.reason
+    space = step(of(0, "space", room=0, free=5 * 10**11))
+    verdict = checks.space("gpu01", space, TWO, {})
+    assert "/absent: not measured" in verdict.reason
+    assert [it.expected for it in verdict.findings] == ["at most 90% used"]
+
+
+def test_figures_of_a_file_system_that_was_not_measured_hide_none_of_another_one() -> None:
+    systems = [
+        {"path": "/absent"},
+        {"path": PATH, "expect": {"write": 99, "write_iops": 10**6, "creates": 9999}},
+    ]
+    verdict = checks.aggregate(step(), StorageConfig.model_validate({"filesystems": systems}))
+    assert [(it.part, it.measured, it.expected) for it in verdict.findings] == [
+        ("/shared write", "16.3 GB/s by 8 nodes, one alone 7.28; the server or a shared link limits", "at least 99 GB/s (storage.expect.write)"),
+        ("/shared write_iops", "7.32e+04 IO/s", "at least 1e+06 IO/s (storage.expect.write_iops)"),
+        ("/shared creates", "1.63e+03 files/s", "at least 1e+04 files/s (storage.expect.creates)"),
+    ]  # fmt: skip
+    assert "/absent: not measured" in verdict.reason
+
+
+def test_a_stated_figure_that_was_not_measured_is_not_checked() -> None:
+    stated = StorageConfig.model_validate({"filesystems": [{"path": PATH, "expect": {"read_alone": 1}}]})
+    quiet = step(lambda _rank, fact: None if fact.get("how") == "alone" else fact)
+    verdict = checks.aggregate(quiet, stated)
+    assert verdict.outcome is Outcome.NOT_CHECKED
+    assert "/shared read_alone: not measured" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("size", "alone", "measured"),
+    [
+        (1, 4.0, "2 GB/s"),
+        (2, 4.0, "4.02 GB/s by 2 nodes, one alone 4; the server or a shared link limits"),
+        (2, 2.8, "4.02 GB/s by 2 nodes, one alone 2.8; each client limits"),  # 72% of two
+        (2, 0.0, "4.02 GB/s by 2 nodes, one alone 0; each client limits"),
+    ],
+)
+def test_what_limits_is_named_from_two_nodes_on(size: int, alone: float, measured: str) -> None:
+    stated = StorageConfig.model_validate({"filesystems": [{"path": PATH, "expect": {"write": 9}}]})
+    whole = step(lambda _rank, fact: {**fact, "rate": alone} if fact.get("how") == "alone" else fact, size)
+    assert [it.measured for it in checks.aggregate(whole, stated).findings] == [measured]
+
+
+def test_a_node_that_is_slow_alone_is_compared_with_one_other_node_that_was_measured_alone() -> None:
+    def change(rank: int, fact: dict[str, Any]) -> dict[str, Any] | None:
+        if fact.get("how") == "alone":
+            return {**fact, "rate": 0.1 if rank == 0 else 7.0} if rank in (0, 1) else None
+        return {**fact, "rate": 1.0} if rank == 0 and fact["storage"] == "read" else fact
+
+    assert failures(step(change))["storage.bandwidth", "gpu01"] == [
+        "/shared read: 1 GB/s with all nodes; alone 0.1, the fastest node alone 7"
+    ]
+    alone = step(lambda rank, fact: None if rank and fact.get("how") == "alone" else change(rank, fact))
+    (warning,) = checks.bandwidth("gpu01", alone, CONFIG).advisories  # nothing to compare
+    assert warning.measured == "1 GB/s with all nodes; alone 0.1"
+    assert warning.expected == "about 2.03 GB/s, the median of 8 nodes"
+
+
+def test_a_node_that_is_slow_to_list_has_no_warning_for_it() -> None:
+    slow = both(*(of(0, "metadata", seconds=50.0, where={"what": what}) for what in ("list", "remove")))
+    verdict = checks.metadata("gpu01", step(slow), CONFIG)
+    assert [(it.part, it.expected) for it in verdict.advisories] == [
+        ("/shared remove files", "about 203 files/s, the median of 8 nodes")
+    ]
+    assert verdict.outcome is Outcome.PASSED
+
+
+def test_a_node_that_imports_slowly_is_a_warning() -> None:
+    stated = StorageConfig.model_validate({"filesystems": [{"path": PATH}], "imports": ["torch", "ray"]})
+
+    def change(rank: int, fact: dict[str, Any]) -> dict[str, Any]:
+        if fact["storage"] != "done":
+            return fact
+        return {
+            **fact,
+            "storage": "imported",
+            "problem": "",
+            "seconds": 60.0 if rank == 0 else 4.0 + rank / 10,
+        }
+
+    verdict = checks.imports("gpu01", step(change), stated)
+    assert verdict.outcome is Outcome.PASSED
+    assert [(it.part, it.measured, it.expected) for it in verdict.advisories] == [
+        ("import torch, ray", "60.0 s", "about 4.5 s, the median of 8 nodes")
+    ]
+    assert recorded(verdict) == {"storage_import": (60.0, "s", "", "")}
+    assert checks.imports("gpu02", step(change), stated).advisories == ()
+
+
+def test_two_nodes_see_each_other() -> None:
+    pair = step(size=2)
+    for check in (checks.visibility, checks.locks):
+        assert check("gpu01", pair, CONFIG).outcome is Outcome.PASSED
+    assert checks.append(pair, CONFIG, {}).outcome is Outcome.PASSED
+
+
+def test_what_cannot_be_judged_has_its_reason() -> None:
+    local = StorageConfig.model_validate({"filesystems": [{"path": PATH, "kind": "local"}]})
+    whole, alone, none = step(), step(size=1), step(lambda _rank, _fact: None)
+    unmeasured = "/shared: not measured: see storage.operations and storage.space"
+    for verdict, reason in (
+        (checks.aggregate(whole, local), "no file system of the section is shared"),
+        (checks.locks("gpu01", whole, local), "no file system of the section is shared"),
+        (checks.locks("gpu01", alone, CONFIG), "the run has one node: it proves nothing between nodes"),
+        (checks.append(whole, CONFIG, {PATH: "nfs"}), "NFS does not append atomically (open(2))"),
+        (checks.append(none, CONFIG, {}), unmeasured),
+        (checks.aggregate(none, CONFIG), unmeasured),
+        (checks.space("gpu01", none, CONFIG, {}), unmeasured),
+        (checks.integrity("gpu01", none, CONFIG), unmeasured),
+        (checks.imports("gpu01", whole, CONFIG), "storage.imports names no module"),
+        (checks.lustre(mounted(NFS.format(more="hard"))), "no path is on Lustre"),
+        (
+            checks.lustre(mounted(LUSTRE.partition("\n")[0] + "\n")),
+            "/shared: `lfs df` printed no targets; is lfs installed on the node?",
+        ),
+        (checks.mount({}, {}, CONFIG), "/shared: no mount of the node holds it"),
+        (checks.operations_end("gpu01", PayloadResult("storage", NODES, SIZE, ())), "the step has no result"),
+        (
+            checks.operations_end("gpu01", PayloadResult("storage", NODES, SIZE, problem="srun: no")),
+            "srun: no",
+        ),
+    ):
+        assert verdict.reason == reason
+
+
+def test_each_finding_states_what_was_expected() -> None:
+    problem = with_fact(2, storage="problem", step="write", reason="No space left on device", code="ENOSPC")
+    hung = step(lambda rank, fact: None if (rank, fact["storage"]) == (1, "done") else fact)
+    late = both(
+        of(0, "seen", seconds=None, where={"change": "create"}),
+        of(0, "seen", seconds=2.0, where={"change": "rename"}),
+    )
+    imports = StorageConfig.model_validate({"filesystems": [{"path": PATH}], "imports": ["torch"]})
+    target = mounted(LUSTRE.format(df=DF + OST + "fs-OST0001_UUID     : inactive device\n"))
+    disk = mounted("/dev/md0 /shared ext4 rw,emergency_ro,shutdown 0 0\n")
+    small = {PATH: Quota(0, 1)}
+    for verdict, expected in (
+        (checks.operations_end("gpu03", problem), ["ends without an error"]),
+        (checks.append(step(of(0, "appended", lost=3)), CONFIG, {}), ["every record"]),
+        (
+            checks.imports("gpu01", with_fact(0, storage="imported", problem="E", seconds=1), imports),
+            ["imported"],
+        ),
+        (
+            checks.locks("gpu01", step(of(0, "locked", problems={"flock": "E", "fcntl": ""})), CONFIG),
+            ["the node can lock its own file"],
+        ),
+        (
+            checks.locks("gpu01", step(of(0, "lock", problem="", where={"state": "held"})), CONFIG),
+            ["refused"] * 2,
+        ),
+        (
+            checks.locks("gpu01", step(of(0, "lock", problem="E", where={"state": "released"})), CONFIG),
+            ["taken"] * 2,
+        ),
+        (checks.lustre(target), ["answers"]),
+        (
+            checks.metadata("gpu04", step(of(3, "listed", seen=90)), CONFIG),
+            ["100, which gpu05 created before"],
+        ),
+        (checks.mount(disk, usual_mounts({"gpu01": disk}), TWO), ["rw"]),
+        (
+            checks.space("gpu01", step(of(0, "space", inodes_free=9)), CONFIG, small),
+            [
+                "1% of 1000000000, and 10000 for this run",
+                "16 GiB for this run",
+                "10000 for this run",
+            ],
+        ),
+        (checks.visibility("gpu01", step(late), CONFIG), ["seen within 1 s of the end of the change"] * 2),
+    ):
+        assert [it.expected for it in verdict.findings] == expected, verdict
+    stuck = PayloadTask(
+        1,
+        "gpu02",
+        0,
+        None,
+        ({"storage": "stuck", "rank": 1, "node": "gpu02", "phase": "read", "seconds": 45},),
+    )
+    verdict = checks.operations_end("gpu02", PayloadResult("storage", NODES, SIZE, (*hung.tasks, stuck)))
+    assert ([(it.part, it.expected) for it in verdict.findings], verdict.reason) == ([("read", "ends")], "")
+    lost = with_fact(1, storage="unconnected", reason="the first node of the step went away: closed")
+    assert checks.operations_end("gpu02", lost).reason == "the first node of the step went away: closed"
+    assert found(checks.mount(disk, usual_mounts({"gpu01": disk}), TWO)) == [
+        "/shared: mounted read-only: emergency_ro, shutdown"
+    ]
 
 
 # -- machines that were considered
@@ -422,7 +770,11 @@ COUNTER_EXAMPLES = (
     CounterExample(_ONE, "eight nodes on Lustre with checksums on the wire", "lustre manual, osc.*.checksums", PASSED, at(checks.integrity)),
     CounterExample(
         _ONE, "a client cache that is corrected by a second reading", "NFS: data cached before a change of the attributes", MONITOR,
-        at(checks.integrity, wrong(0, again=())),
+        at(checks.integrity, wrong(0, again=(), other=())),
+    ),
+    CounterExample(
+        _ONE, "a client cache that has not got the bytes yet", "NFS with nocto, gcsfuse, fscache: short blocks, zeros", MONITOR,
+        at(checks.integrity, wrong(0, other=())),
     ),
     CounterExample(
         _ONE, "a node that reads what a sick neighbour has written wrong", "the writer's memory", MONITOR,
@@ -466,7 +818,7 @@ def test_of_two_nodes_none_is_an_outlier() -> None:
     [
         ("seen", {"seconds": None}),
         ("lock", {"problem": ""}),
-        ("verified", {"wrong": [3], "again": [3]}),
+        ("verified", {"wrong": [3], "again": [3], "other": [3]}),
         ("problem", {}),
     ],
 )

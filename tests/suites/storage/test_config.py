@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pytest_gpucluster.suites.storage.config import GIB, FileSystem, StorageConfig
+from pytest_gpucluster.suites.storage.config import GIB, FileSystem, LocalLimit, StorageConfig
 
 
 def section(*systems: dict[str, Any], **keys: Any) -> StorageConfig:
@@ -30,6 +30,36 @@ def test_own_figures_precede_those_of_a_preset_and_each_has_its_source() -> None
 
 
 @pytest.mark.parametrize(
+    ("path", "kind", "known"),
+    [
+        ("/raid", "local", {"read", "write"}),
+        ("/raid/acceptance", "local", {"read", "write"}),
+        ("/raid2", "local", {"write"}),
+        ("/raid", "shared", {"write"}),
+    ],
+)
+def test_rows_of_the_profile_are_for_local_file_systems_on_their_path(
+    path: str, kind: str, known: set[str]
+) -> None:
+    rows = [LocalLimit.model_validate({"path": "/raid", "read": "20 GB/s", "write": 9, "source": "lab"})]
+    own = {"write": "1 GB/s"}
+    figures = FileSystem.model_validate({"path": path, "kind": kind, "expect": own}).figures(rows)
+    assert set(figures) == known
+    assert figures["write"] == (1.0, "storage.expect.write")
+    assert figures.get("read", (20.0, "the profile's row of storage: lab")) == (
+        20.0,
+        "the profile's row of storage: lab",
+    )
+
+
+def test_a_row_of_the_root_is_for_every_local_file_system() -> None:
+    row = LocalLimit.model_validate({"path": "/", "read_iops": 5, "source": "lab"})
+    local = FileSystem.model_validate({"path": "/raid", "kind": "local"})
+    assert local.figures([row]) == {"read_iops": (5.0, "the profile's row of storage: lab")}
+    assert local.figures() == {}
+
+
+@pytest.mark.parametrize(
     ("systems", "keys"),
     [
         ([], {}),
@@ -37,6 +67,9 @@ def test_own_figures_precede_those_of_a_preset_and_each_has_its_source() -> None
         ([{"path": "/a"}, {"path": "/a", "kind": "local"}], {}),
         ([{"path": "/a", "preset": "nobody"}], {}),
         ([{"path": "/a", "expect": {"reads": 1}}], {}),
+        ([{"path": "/a", "kind": "local", "preset": "together"}], {}),
+        ([{"path": "/a", "kind": "local", "expect": {"read_alone": 1}}], {}),
+        ([{"path": "/a", "kind": "local", "expect": {"write_alone": 1}}], {}),
         ([{"path": "/a"}], {"max_use": 1.0}),
         ([{"path": "/a"}], {"budget": 0}),
     ],

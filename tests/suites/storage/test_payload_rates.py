@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -110,7 +112,104 @@ def test_a_file_that_is_not_there_and_one_that_cannot_be_written_are_errors(tmp_
         rates.in_threads("write", [str(tmp_path)] * 2, 1 << 20, 1.0)
 
 
+def test_a_size_is_in_whole_blocks_and_the_end_of_a_file_ends_its_reading(tmp_path: Path) -> None:
+    for job in range(rates.JOBS):
+        (tmp_path / f"f.{job}").write_bytes(bytes((2 << 20) + job))
+    assert rates.smallest(str(tmp_path / "f")) == 2 << 20
+    found = rates.in_threads("read", [str(tmp_path / "f.0")] * 2, 8 << 20, 30.0)
+    assert found["bytes"] == 4 << 20
+    assert found["seconds"] < 10
+
+
+def test_the_error_of_one_thread_is_that_of_all(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(1 << 20))
+    with pytest.raises(FileNotFoundError):
+        rates.in_threads("read", [str(tmp_path / "f"), str(tmp_path / "absent")], 1 << 20, 1.0)
+    with pytest.raises(FileNotFoundError):
+        rates.has_direct(str(tmp_path / "absent" / "f"))
+
+
+@pytest.mark.parametrize(
+    ("what", "direct", "calls"),
+    [
+        ("write", True, ["fsync"]),
+        ("write", False, ["fsync", "fadvise"]),
+        ("read", False, ["fadvise"]),
+        ("randwrite", True, []),
+    ],
+)
+def test_what_is_written_is_synced_and_without_direct_io_no_page_stays_in_the_cache(
+    what: str, direct: bool, calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").write_bytes(bytes(1 << 20))
+    done = []
+    monkeypatch.setattr(rates, "has_direct", lambda _path: direct)
+    monkeypatch.setattr("os.fsync", lambda _handle: done.append("fsync"))
+    monkeypatch.setattr("os.posix_fadvise", lambda *_: done.append("fadvise"))
+    assert rates.in_threads(what, [str(tmp_path / "f")], 1 << 20, 0.01)["direct"] is direct
+    assert done == calls
+
+
+def test_random_accesses_are_spread_over_the_file_and_at_least_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").write_bytes(bytes(1 << 20))
+    places = set()
+    seek = os.lseek
+
+    def lseek(handle: int, at: int, how: int) -> int:
+        places.add(at)
+        return seek(handle, at, how)
+
+    monkeypatch.setattr("os.lseek", lseek)
+    found = rates.in_threads("randread", [str(tmp_path / "f")], 1 << 20, 0.05)
+    assert len(places) > 9
+    assert {at % 4096 for at in places} == {0}
+    assert max(places) < 1 << 20
+    assert set(found["latency"]) == {"50", "95", "99"}
+    assert rates.in_threads("read", [str(tmp_path / "f")], 1 << 20, 0.0)["bytes"] == 1 << 20
+
+
 def test_fsync_is_measured_at_least_once(tmp_path: Path) -> None:
     found = rates.fsyncs(str(tmp_path / "f"), 0.0)
     assert found["count"] == 1
     assert found["latency"]["50"] > 0
+    assert (tmp_path / "f").stat().st_size == 4096
+    assert rates.fsyncs(str(tmp_path / "f"), 0.3)["count"] > 1
+
+
+def test_accesses_of_4_kib_are_counted_per_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "f.0").write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(rates, "in_threads", lambda *_: {"bytes": 40960, "seconds": 0.5, "latency": {}})
+    found = rates.random_rate("python", "read", str(tmp_path / "f"), 0.5)
+    assert (found["iops"], found["engine"]) == (20.0, "python")
+
+
+@pytest.mark.parametrize(
+    ("what", "direct", "words"),
+    [
+        ("write", True, "--filename_format=f-0.$jobnum --rw=write --bs=1048576 --size=3145728 --direct=1 --numjobs=4 --runtime=1500ms --end_fsync=1"),
+        ("read", False, "--filename_format=f-0.$jobnum --rw=read --bs=1048576 --size=3145728 --direct=0 --numjobs=4 --runtime=1500ms"),
+        ("randread", True, "--filename_format=f-0.0 --rw=randread --bs=4096 --size=3145728 --direct=1 --numjobs=16 --runtime=1500ms --time_based"),
+    ],
+)  # fmt: skip
+def test_fio_makes_the_accesses_of_the_payload(
+    what: str, direct: bool, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        started.append(command)
+        return SimpleNamespace(stdout=json.dumps(output(write=wrote())).encode(), stderr=b"")
+
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr(rates, "has_direct", lambda _path: direct)
+    single = what.startswith("rand")
+    paths = [f"{tmp_path}/f-0.{0 if single else job}" for job in range(16 if single else 4)]
+    assert rates.fio(what, paths, 3 << 20, 1.5)["direct"] is direct
+    ((program, *given),) = started
+    assert program == "fio"
+    assert set(words.split()) <= set(given)
+    assert f"--directory={tmp_path}" in given
+    assert ("--end_fsync=1" in given) == (what == "write")
+    assert ("--time_based" in given) == single

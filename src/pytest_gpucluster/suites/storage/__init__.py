@@ -9,6 +9,7 @@ SUITE = Suite(
         "storage: shared and local file systems: rates, latency, metadata, locks, visibility, integrity",
     ),
     section="config:StorageConfig",
+    profile_rows="config:LocalLimit",
     partners=1,
     proof=(
         "storage.operations",

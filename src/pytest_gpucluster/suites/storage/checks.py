@@ -10,6 +10,8 @@ from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import differs
 from pytest_gpucluster.core.outliers import outliers
 from pytest_gpucluster.core.units import format_size
+from pytest_gpucluster.kit.node.file_systems import READ_ONLY
+from pytest_gpucluster.suites.storage.facts import Quota
 from pytest_gpucluster.suites.storage.measured import (
     UNMEASURED,
     Figure,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpucluster.core.check import Judgement, Verdict
     from pytest_gpucluster.core.majority import Norm
     from pytest_gpucluster.kit.framework.payload_result import Fact, PayloadResult
-    from pytest_gpucluster.suites.storage.config import FileSystem, StorageConfig
+    from pytest_gpucluster.suites.storage.config import FileSystem, LocalLimit, StorageConfig
     from pytest_gpucluster.suites.storage.facts import Mount
 
 VISIBLE = 1.0  # s; NVIDIA, N-011: a change of one node is seen by the others within 1 s
@@ -56,8 +58,8 @@ def mount(mounts: Mapping[str, Mount], usual: Mapping[str, Norm[str]], config: S
             yield NotAvailable(f"{path}: no mount of the node holds it")
             continue
         found = mounts[path]
-        if "ro" in found.options:
-            yield Finding(path, "mounted read-only", "rw")
+        if read_only := READ_ONLY.intersection(found.options):
+            yield Finding(path, f"mounted read-only: {', '.join(sorted(read_only))}", "rw")
         yield from usual[path].judge(path, found.kind, worse=differs, shown=_mount_text)
         for name, value in (
             option.split("=", 1) for option in found.options if option.startswith("nconnect=")
@@ -84,7 +86,7 @@ def lustre(mounts: Mapping[str, Mount]) -> Judgement:
         raise NotApplicable("no path is on Lustre")
     for path, it in found.items():
         if not it.present and not it.absent:
-            yield NotAvailable(f"{path}: lfs df printed no targets: is lfs installed on the node?")
+            yield NotAvailable(f"{path}: `lfs df` printed no targets; is lfs installed on the node?")
         for target, why in it.absent:
             yield Finding(f"{path} {target}", why, "answers")
 
@@ -117,8 +119,10 @@ def operations_end(node_name: str, result: PayloadResult) -> Judgement:
     hint="df; df -i; quota -s; lfs quota of the user",
     action=Action.CONFIGURE,
 )
-def space(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
-    """There is room for the measurement below `storage.max_use`, and inodes are left."""
+def space(
+    node_name: str, result: PayloadResult, config: StorageConfig, quotas: Mapping[str, Quota]
+) -> Judgement:
+    """There is room for the measurement below `storage.max_use` and in the user's quota, and inodes are left."""
     for path in (it.path for it in config.filesystems):
         fact = one(result, "space", path, node_name)
         if fact is None:
@@ -136,6 +140,21 @@ def space(node_name: str, result: PayloadResult, config: StorageConfig) -> Judge
                 f"{FEW_INODES:.0%} of {fact['inodes']}, and {config.files} for this run",
             )
         yield Metric("storage_free", fact["free"] / 1e9, "GB", path, better="neither")
+        quota = quotas.get(path, Quota(None, None))  # nothing is stated without the tool
+        yield from _quota(path, quota, min(config.budget, fact["room"] // 2), config.files)
+
+
+def _quota(path: str, found: Quota, size: int, files: int) -> Iterator[Finding | Metric]:
+    """Judge what the user's quota leaves for the bytes and files of the run."""
+    part = f"{path} quota"
+    if found.left is not None:
+        yield Metric("storage_quota_left", found.left / 1e9, "GB", path, better="neither")
+        if found.left < size:
+            yield Finding(part, f"{format_size(found.left)} left", f"{format_size(size)} for this run")
+    if found.files_left is not None:
+        yield Metric("storage_quota_files_left", found.files_left, "files", path, better="neither")
+        if found.files_left < files:
+            yield Finding(part, f"{found.files_left} files left", f"{files} for this run")
 
 
 @check(
@@ -144,11 +163,13 @@ def space(node_name: str, result: PayloadResult, config: StorageConfig) -> Judge
     hint="compare mount options and nconnect; ethtool -S or perfquery of its adapter; the same fio alone on this node",
     action=Action.MONITOR,
 )
-def bandwidth(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+def bandwidth(
+    node_name: str, result: PayloadResult, config: StorageConfig, limits: Sequence[LocalLimit] = ()
+) -> Judgement:
     """The sequential rates of the node are not below those of the other nodes, while all nodes read or write.
 
     The fastest and the slowest nodes were measured alone too: a node that is slow there as well fails. So does one that
-    is an outlier in both directions.
+    is an outlier in both directions, or on its local disk in one.
     """
     for fs in config.filesystems:
         figures = [rates(result, fs.path, what) for what in ("write", "read")]
@@ -161,9 +182,9 @@ def bandwidth(node_name: str, result: PayloadResult, config: StorageConfig) -> J
             slow_alone = _below(alone.values, node_name, best([alone]), config)
             if figure in outlying or (slow_alone and _below(figure.values, node_name, figure.median, config)):
                 finding = _slower(fs, figure, node_name, _alone_text(alone, node_name))
-                proved = slow_alone or len(outlying) > 1
+                proved = slow_alone or len(outlying) > 1 or fs.kind == "local"  # the node has its disk alone
                 yield finding if proved else Advisory(finding.part, finding.measured, finding.expected)
-        yield from _floors(fs, figures, node_name)
+        yield from _floors(fs, figures, node_name, limits)
         yield from _metrics(fs, figures, node_name)
 
 
@@ -189,11 +210,13 @@ def _slower(fs: FileSystem, figure: Figure, node: str, more: str = "") -> Findin
     )
 
 
-def _floors(fs: FileSystem, figures: Iterable[Figure], node: str) -> Iterator[Finding]:
+def _floors(
+    fs: FileSystem, figures: Iterable[Figure], node: str, limits: Sequence[LocalLimit]
+) -> Iterator[Finding]:
     """Judge what each node must reach on a local file system."""
     if fs.kind == "local":
         for figure in figures:
-            least, source = fs.figures().get(_stated(figure), (0.0, ""))
+            least, source = fs.figures(limits).get(_stated(figure), (0.0, ""))
             if figure.values.get(node, least) < least:
                 part = f"{fs.path} {figure.name.removeprefix('storage_')}"
                 yield Finding(
@@ -268,8 +291,8 @@ def _limits(name: str, together: Mapping[str, Figure], alone: Mapping[str, Figur
     nodes, single = len(together[name].values), best([alone[name]])
     share = total(together[name]) / (nodes * single) if single else 1.0
     if share < 0.7:
-        return f" by {nodes} nodes, one alone {single:.3g}: the server or a shared link limits"
-    return f" by {nodes} nodes, one alone {single:.3g}: each client limits"
+        return f" by {nodes} nodes, one alone {single:.3g}; the server or a shared link limits"
+    return f" by {nodes} nodes, one alone {single:.3g}; each client limits"
 
 
 def _slow_in(
@@ -288,7 +311,9 @@ def _slow_in(
     hint="ping the server from this node and from another one; iostat -x; nfsiostat",
     action=Action.MONITOR,
 )
-def latency(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+def latency(
+    node_name: str, result: PayloadResult, config: StorageConfig, limits: Sequence[LocalLimit] = ()
+) -> Judgement:
     """Random accesses of 4 KiB and fsync take as long as on the other nodes."""
     for fs in config.filesystems:
         figures = latencies(result, fs.path)
@@ -299,7 +324,7 @@ def latency(node_name: str, result: PayloadResult, config: StorageConfig) -> Jud
             it for it in figures if not it.name.endswith("_p99")
         ]  # the slowest accesses vary on healthy nodes
         yield from _slow_in(fs, usual, node_name, config)
-        yield from _floors(fs, figures, node_name)
+        yield from _floors(fs, figures, node_name, limits)
         yield from _metrics(fs, figures, node_name)
 
 
@@ -309,7 +334,9 @@ def latency(node_name: str, result: PayloadResult, config: StorageConfig) -> Jud
     hint="mount options noac, acdirmax and lookupcache; lctl get_param mdc.*.stats",
     action=Action.MONITOR,
 )
-def metadata(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
+def metadata(
+    node_name: str, result: PayloadResult, config: StorageConfig, limits: Sequence[LocalLimit] = ()
+) -> Judgement:
     """Small files are created, examined and removed as fast as on the other nodes; a folder lists all files of another node."""
     for fs in config.filesystems:
         figures = operations(result, fs.path)
@@ -327,7 +354,7 @@ def metadata(node_name: str, result: PayloadResult, config: StorageConfig) -> Ju
         yield from _slow_in(
             fs, [it for it in figures if not it.name.startswith("storage_list")], node_name, config
         )
-        yield from _floors(fs, figures, node_name)
+        yield from _floors(fs, figures, node_name, limits)
         yield from _metrics(fs, figures, node_name)
 
 
@@ -432,14 +459,14 @@ def append(result: PayloadResult, config: StorageConfig, types: Mapping[str, str
 
 
 def _only_this_reader(verdict: Verdict, node_name: str, result: PayloadResult, *_facts: object) -> Verdict:
-    """Return the verdict without a drain unless the node read wrong bytes twice where another node read the right ones."""
+    """Return the verdict without a drain unless the node read other bytes twice where another node read the right ones."""
     wrong = [it for it in result.of_node(node_name, "verified") if it["wrong"]]
     right = {
         (it["path"], it["writer"])
         for it in result.facts("verified")
         if not it["wrong"] and it["node"] != node_name
     }
-    if wrong and all(it["again"] and (it["path"], it["writer"]) in right for it in wrong):
+    if wrong and all(it["other"] and (it["path"], it["writer"]) in right for it in wrong):
         return verdict
     return replace(verdict, action=Action.MONITOR)
 
@@ -450,7 +477,8 @@ def _only_this_reader(verdict: Verdict, node_name: str, result: PayloadResult, *
     cause="memory, the adapter or the disk of the node corrupts data; if several nodes read the same wrong bytes, their writer does",
     hint="dmesg; the memory and link errors of the node; sha256sum of one file on this node and on another one",
     action=Action.DRAIN,
-    never_healthy="a healthy node does not read other bytes twice where another node reads, in the same file, the bytes that were written",
+    never_healthy="a healthy node does not read a whole block of other bytes twice, the second time without its page cache, where "
+    "another node reads, in the same file, the bytes that were written",
 )
 def integrity(node_name: str, result: PayloadResult, config: StorageConfig) -> Judgement:
     """The checksums of files that other nodes wrote are right (local: of the node's own file)."""
@@ -459,10 +487,12 @@ def integrity(node_name: str, result: PayloadResult, config: StorageConfig) -> J
             if not fact["wrong"]:
                 continue
             writer, blocks = node_of(result, fact["writer"]), ", ".join(map(str, fact["wrong"]))
-            again = "again at the second reading" if fact["again"] else "right at the second reading"
+            again = (
+                "other bytes" if fact["other"] else "not all bytes have arrived" if fact["again"] else "right"
+            )
             yield Finding(
                 f"{path} checksums",
-                f"MiB {blocks} of {fact['blocks']} that {writer} wrote are wrong, {again}",
+                f"MiB {blocks} of {fact['blocks']} that {writer} wrote are wrong; at the second reading: {again}",
                 "what was written",
             )
 

@@ -1,33 +1,52 @@
-"""The section `storage` of a cluster file."""
+"""The section `storage` of a cluster file, and the rows `storage` of a profile."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from pytest_gpucluster.core.values import Bandwidth, Count, Duration, FolderPath, Model, Size, Text
 from pytest_gpucluster.kit.framework.framework_config import FrameworkConfig
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 GIB = 2**30 / 1e9  # GB
 Rate = Annotated[Bandwidth, Field(gt=0)]
 PerSecond = Annotated[float, Field(gt=0)]
 
 
-class Expected(Model):
-    """What a file system must reach; what is not stated is recorded and compared with earlier runs."""
+class LocalFigures(Model):
+    """What a file system must reach, shared or local."""
 
     read: Rate | None = Field(
         None, description="sequential read; shared: all nodes together, local: each node"
     )
     write: Rate | None = Field(None, description="sequential write, as `read`")
-    read_alone: Rate | None = Field(None, description="sequential read of one node while the others are idle")
-    write_alone: Rate | None = Field(
-        None, description="sequential write of one node while the others are idle"
-    )
     read_iops: PerSecond | None = Field(None, description="random reads of 4 KiB per second, as `read`")
     write_iops: PerSecond | None = Field(None, description="random writes of 4 KiB per second, as `read`")
     creates: PerSecond | None = Field(None, description="small files created per second, as `read`")
+
+
+class Expected(LocalFigures):
+    """What a file system must reach; what is not stated is recorded and compared with earlier runs."""
+
+    read_alone: Rate | None = Field(
+        None, description="shared: sequential read of one node while the others are idle"
+    )
+    write_alone: Rate | None = Field(
+        None, description="shared: sequential write of one node while the others are idle"
+    )
+
+
+class LocalLimit(LocalFigures):
+    """What one local file system of one kind of node must reach."""
+
+    about: ClassVar[str] = "lowest accepted figures of local file systems"
+
+    path: FolderPath = Field(description="folder of the file system, like /raid, or one above it")
+    source: Text = Field(description="origin of the figures")
 
 
 # preset -> (its figures, their source)
@@ -51,15 +70,34 @@ class FileSystem(Model):
     expect: Expected = Field(Expected(), description="figures that must be reached, like {read: 10 GB/s}")
     preset: Literal["together"] | None = Field(
         None,
-        description="figures of those who sign for clusters, where `expect` states none: together (read: 10 GiB/s, write: 5 GiB/s)",
+        description="shared: figures of those who sign for clusters, where `expect` states none: together (read: 10 GiB/s, write: 5 GiB/s)",
     )
 
-    def figures(self) -> dict[str, tuple[float, str]]:
-        """Return {figure: (least value, who states it)}; rates in GB/s."""
-        known, source = PRESETS[self.preset] if self.preset else (Expected(), "")
-        preset = {name: (value, source) for name, value in known.model_dump(exclude_none=True).items()}
+    def figures(self, limits: Iterable[LocalLimit] = ()) -> dict[str, tuple[float, str]]:
+        """Return {figure: (least value, who states it)}; rates in GB/s.
+
+        Shared: of `expect`, else of the preset. Local: of `expect`, else of the profile's rows for its path.
+        """
+        stated: list[tuple[Model, str]] = [PRESETS[self.preset]] if self.preset else []
+        if self.kind == "local":
+            stated = [
+                (row, f"the profile's row of storage: {row.source}")
+                for row in limits
+                if f"{self.path}/".startswith(f"{row.path.rstrip('/')}/")
+            ]
+        found = {
+            name: (value, source)
+            for known, source in stated
+            for name, value in known.model_dump(exclude_none=True, exclude={"path", "source"}).items()
+        }
         own = self.expect.model_dump(exclude_none=True)
-        return preset | {name: (value, f"storage.expect.{name}") for name, value in own.items()}
+        return found | {name: (value, f"storage.expect.{name}") for name, value in own.items()}
+
+    @model_validator(mode="after")
+    def _local_is_alone(self) -> FileSystem:
+        if self.kind == "local" and (self.preset or self.expect.read_alone or self.expect.write_alone):
+            raise ValueError("preset, read_alone and write_alone are for kind: shared; use read and write")
+        return self
 
 
 class StorageConfig(FrameworkConfig):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpucluster.core.majority import norm
 from pytest_gpucluster.core.probe import Answer, Probe, text_of
@@ -24,6 +24,17 @@ _OWN = re.compile(r"(addr|clientaddr|mountaddr|port|mountport)=.*")
 # and a reason instead of its numbers
 _TARGET = re.compile(r"\S+ .*\[(?:MDT|OST):\d+\]( \w+)?")
 _ABSENT = re.compile(r"(\S+)\s*: ([A-Za-z].*)")
+# after the name of the file system: KiB and files, each as used (* if that is too much), soft limit, hard limit (0: none) and grace
+# time. `quota -w -p` of linuxquota 4 (quota.c: showquotas) and `lfs quota -q` (utils/lfs.c: print_quota); Lustre puts what
+# it could not read of all targets into brackets, and such a row states nothing
+_QUOTA = r"\s+(\d+)\*? +(\d+) +(\d+) +\S+ +(\d+)\*? +(\d+) +(\d+) +\S+"
+
+
+class Quota(NamedTuple):
+    """Bytes and files that the quota of this user leaves; None without a limit."""
+
+    left: int | None
+    files_left: int | None
 
 
 @dataclass(frozen=True)
@@ -49,16 +60,35 @@ class Mount:
 
 def mounts(cluster: Cluster) -> Probe[dict[str, Mount]]:
     """Return the probe of {path: its mount} of the paths in the section."""
-    config = cluster.section(StorageConfig)
-    paths = tuple(one.path for one in config.filesystems) if config else ()
-    command = script(__package__, "mounts.sh", PATHS=" ".join(map(shlex.quote, paths)) or "''")
+    paths = _paths(cluster)
     return Probe(
         "mounts of storage",
-        command,
+        _script("mounts.sh", paths),
         lambda answer: read_mounts(answer, paths),
         by_hand="findmnt; lfs df",
         alone=True,
     )
+
+
+def quotas(cluster: Cluster) -> Probe[dict[str, Quota]]:
+    """Return the probe of {path: what the user's quota leaves} of the paths in the section."""
+    paths = _paths(cluster)
+    return Probe(
+        "quotas of storage",
+        _script("quotas.sh", paths),
+        lambda answer: read_quotas(answer, paths),
+        by_hand="quota -v; lfs quota",
+        alone=True,
+    )
+
+
+def _paths(cluster: Cluster) -> tuple[str, ...]:
+    config = cluster.section(StorageConfig)
+    return tuple(one.path for one in config.filesystems) if config else ()
+
+
+def _script(name: str, paths: tuple[str, ...]) -> str:
+    return script(__package__, name, PATHS=" ".join(map(shlex.quote, paths)) or "''")
 
 
 def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, Mount]:
@@ -76,6 +106,23 @@ def read_mounts(answer: Answer, paths: tuple[str, ...]) -> dict[str, Mount]:
         ):
             found_mounts[path] = _with_lustre(listed[point], path, text)
     return found_mounts
+
+
+def read_quotas(answer: Answer, paths: tuple[str, ...]) -> dict[str, Quota]:
+    """Return {path: quota}: the row of its source, on Lustre that below `lfs quota PATH`; without paths that have none."""
+    text, found = text_of(answer), {}
+    for path, mount in read_mounts(answer, paths).items():
+        of_lfs = rf"^lfs quota {re.escape(path)}\n\s*\S+{_QUOTA}"
+        of_source = rf"^ *{re.escape(mount.source)}{_QUOTA}$"
+        if row := re.search(of_lfs if mount.fstype == "lustre" else of_source, text, re.MULTILINE):
+            used, soft, hard, *files = map(int, row.groups())
+            size = _left(1024 * used, 1024 * soft, 1024 * hard)
+            found[path] = Quota(size, _left(*files))
+    return found
+
+
+def _left(used: int, soft: int, hard: int) -> int | None:
+    return max(0, (hard or soft) - used) if hard or soft else None
 
 
 def _unescaped(text: str) -> str:

@@ -9,6 +9,7 @@ from pytest_gpucluster.config.models import Group
 from pytest_gpucluster.core.check import Action, Advisory, Finding, Outcome, Verdict
 from pytest_gpucluster.core.errors import NotAvailable
 from pytest_gpucluster.core.majority import Norm
+from pytest_gpucluster.kit.node.file_systems import READ_ONLY
 from pytest_gpucluster.kit.node.os_config import MountConfig
 from pytest_gpucluster.kit.node.peers import norm
 from pytest_gpucluster.suites.os.checks import mounts as checks
@@ -270,7 +271,7 @@ def test_a_read_only_root_alone_is_a_fault_on_a_disk_only() -> None:
     assert image.advisories == (
         Advisory("/", "mounted ro, as on 4 of 4 nodes of its group", "rw, or read-only on purpose"),
     )
-    assert sorted(checks._READ_ONLY) == ["emergency_ro", "ro", "shutdown"]
+    assert sorted(READ_ONLY) == ["emergency_ro", "ro", "shutdown"]
     assert checks._ON_DISKS == ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
 
 

@@ -12,6 +12,7 @@ from pytest_gpucluster.core.check import Action, Advisory, Finding, check
 from pytest_gpucluster.core.errors import NotApplicable, NotAvailable
 from pytest_gpucluster.core.majority import Norm, differs, near
 from pytest_gpucluster.core.units import format_size, parse_size
+from pytest_gpucluster.kit.node.file_systems import READ_ONLY
 from pytest_gpucluster.kit.node.peers import Peers
 from pytest_gpucluster.suites.os.storage_facts import SCRATCH
 
@@ -96,7 +97,7 @@ def root_writable(
 
     writes: {path of SCRATCH: why no file could be written there, or ''}.
     """
-    read_only = {path: mount for path, mount in mounts.items() if _READ_ONLY.intersection(mount.options)}
+    read_only = {path: mount for path, mount in mounts.items() if READ_ONLY.intersection(mount.options)}
     for path in dict.fromkeys((*ALWAYS, *usual_writable)):
         if path in read_only:
             yield from _read_only(read_only[path], usual_writable.get(path, Norm()))
@@ -110,8 +111,6 @@ def root_writable(
             yield Finding(path, problem, "a file can be written", Action.DRAIN if broken else None)
 
 
-# ext4 shows the last two after an error, beside rw (fs/ext4/super.c, _ext4_show_options, Linux 6.15)
-_READ_ONLY = frozenset({"ro", "emergency_ro", "shutdown"})
 _BROKEN = "Input/output error|Structure needs cleaning"  # EIO and EUCLEAN, as libc prints them
 NO_SPACE = "No space left|quota exceeded"  # ENOSPC and EDQUOT, as libc prints them; os.free_space judges them
 # on disks of the node; the kernel makes them read-only after an error
@@ -153,7 +152,7 @@ def writable_of_all(fleet: Mapping[str, Mapping[str, Mount]]) -> dict[str, Peers
     """Return {path: whether it is writable on each node that has it} of / and of file systems on disks."""
     paths = {path for found in fleet.values() for path, mount in found.items() if mount.fstype in _ON_DISKS}
     writable = {
-        node: {path: _READ_ONLY.isdisjoint(mount.options) for path, mount in found.items()}
+        node: {path: READ_ONLY.isdisjoint(mount.options) for path, mount in found.items()}
         for node, found in fleet.items()
     }
     return {
