@@ -215,7 +215,7 @@ def test_the_sum_is_compared_with_the_figures_and_what_limits_is_named(alone: fl
     section = {"path": PATH, "preset": "together", "expect": {"read": "100 GB/s"}}
     stated = StorageConfig.model_validate({"filesystems": [section]})
     verdict = checks.aggregate(step(change), stated)
-    assert found(verdict) == [f"/shared read: 16.3 GB/s by 8 nodes, one alone {alone:g}: {limit}"]
+    assert found(verdict) == [f"/shared read: 16.3 GB/s by 8 nodes, one alone {alone:g}; {limit}"]
     assert verdict.findings[0].expected == "at least 100 GB/s (storage.expect.read)"
     metrics = {metric.name: metric.value for metric in verdict.metrics}
     assert metrics["storage_all_write"] == pytest.approx(16.26)

@@ -88,9 +88,12 @@ def test_three_tasks_measure_and_prove_a_file_system_and_remove_their_folder(tmp
     assert kinds(facts, "problem") == []
     assert len(kinds(facts, "done")) == 3
     assert all(fact["rate"] > 0 for what in ("write", "read") for fact in kinds(facts, what))
-    for what in ("write", "read"):  # all three are the fastest one and the two slowest: each once
+    for what in (
+        "write",
+        "read",
+    ):  # all three are the fastest one and the two slowest; a slow one is measured twice
         ranks = {
-            how: sorted(fact["rank"] for fact in kinds(facts, what) if fact["how"] == how)
+            how: sorted({fact["rank"] for fact in kinds(facts, what) if fact["how"] == how})
             for how in ("together", "alone")
         }
         assert ranks == {"together": [0, 1, 2], "alone": [0, 1, 2]}
@@ -373,6 +376,23 @@ def test_a_change_is_seen_when_its_content_is_that_of_the_writer(
     assert Path(made.name("renamed")).read_text() == made.token
 
 
+@pytest.mark.parametrize(
+    ("writes", "source"),
+    [
+        ([9.0, 9.0, 9.0, 9.0], 1),
+        ([9.0, 1.0, 9.0, 9.0], 2),
+        ([9.0, None, 1.0, 8.0], 3),
+        ([9.0, 1.0, None, None], 1),
+    ],
+)
+def test_the_small_files_of_a_slow_node_are_read_by_no_other_if_there_are_more(
+    system: tuple[Any, list[dict[str, Any]]], writes: list[float | None], source: int
+) -> None:
+    made, _ = system
+    made.ring = [rank for rank, rate in enumerate(writes) if rate is not None]
+    assert made.source(writes) == source
+
+
 def test_rates_are_measured_together_then_alone_and_leave_room_for_the_next_steps(
     system: tuple[Any, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +407,7 @@ def test_rates_are_measured_together_then_alone_and_leave_room_for_the_next_step
     made.rates()
     assert steps == [
         ("write", "together"), ("read", "together"), ("write alone", 0), ("read alone", 0), ("write alone", 1), ("read alone", 1),
+        ("write alone", 1), ("read alone", 1),  # it was slow: again
         ("random read", "read"), ("random write", "write"), ("fsync", None), ("remove the files", None),
     ]  # fmt: skip
     for job in range(4):

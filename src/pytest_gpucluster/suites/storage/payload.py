@@ -323,8 +323,19 @@ class FileSystem:
         return rate
 
     def read(self, how: str, writes: Sequence[Any]) -> float:
-        """Read the files of the next node, which are in no cache of this one; return GB/s."""
-        return self.measured("read", how, self.name("rate", self.after(writes)), 0)
+        """Read the files of another node, which are in no cache of this one; return GB/s."""
+        return self.measured("read", how, self.name("rate", self.source(writes)), 0)
+
+    def source(self, writes: Sequence[Any]) -> int:
+        """Return the rank of the next task that was not slow to write: the files of a slow one are small, and read at another rate."""
+        known = sorted(rate for rate in writes if rate is not None)
+        usual = known[len(known) // 2] if known else 0.0
+        try:
+            return self.after(
+                [rate if rate is not None and rate >= SLOW * usual else None for rate in writes]
+            )
+        except Skipped:
+            return self.after(writes)
 
     def measured(self, what: str, how: str, stem: str, part: int) -> float:
         """Report a sequential rate; return it."""
