@@ -57,8 +57,9 @@ class Sandbox(api.Sandbox):
 
     def equip(self, description: api.Description) -> None:
         """Write the cluster file, and the programs that replace payloads on simulated GPUs."""
-        self.cluster_file.write_text(cluster_file.text(self.layout.conf, description))
-        self.cluster_file.with_name(cluster_file.CABLES).write_text(cluster_file.cables(description))
+        plan = self.cluster_file.with_name(cluster_file.CABLES)
+        plan.write_text(cluster_file.cables(description))
+        self.cluster_file.write_text(cluster_file.text(self.layout.conf, description, plan))
         if description.healthy is None:
             return
         payloads = {path.name: path.read_text() for path in (_HERE / "payloads").glob("*.py")}

@@ -51,8 +51,8 @@ def cables(sandbox: Description) -> str:
     return "".join(f"{row}\n" for row in ("A-Node Name,A-Type,A-Port,Z-Node Name,Z-Type,Z-Port", *rows))
 
 
-def text(conf: Path, sandbox: Description) -> str:
-    """Return the YAML text of the cluster file of a sandbox with this slurm.conf."""
+def text(conf: Path, sandbox: Description, plan: Path) -> str:
+    """Return the YAML text of the cluster file of a sandbox with this slurm.conf and this cabling plan."""
     healthy = sandbox.healthy
     if healthy is None:
         profile, expected = _real_profile(sandbox)
@@ -83,7 +83,7 @@ def text(conf: Path, sandbox: Description) -> str:
             if healthy and healthy.gpus
             else {}
         ),
-        **({"ibfabric": {"plan": [CABLES]}} if healthy and any(hca.near for hca in healthy.hcas) else {}),
+        **({"ibfabric": {"plan": [str(plan)]}} if healthy and any(hca.near for hca in healthy.hcas) else {}),
         **(_container(sandbox.image) if sandbox.image else {}),
         **(_isolation(sandbox.isolation) if sandbox.isolation else {}),
     }
