@@ -503,6 +503,7 @@ OTHERS: dict[str, Reader] = {
         Reader("suites.ibfabric.subnet.read_iblinkinfo", _both(ib_subnet.read_iblinkinfo), (ibfabric_helpers.LINKINFO.encode(),)),
         Reader("suites.ibfabric.facts.read_fabric", _both(lambda text: ib_facts.read_fabric("gpu01", text, text)), (ibfabric_helpers.SHOWN.encode(),)),
         Reader("suites.ibfabric.facts.read_managers", _both(ib_facts.read_managers), (ibfabric_helpers.MASTER.encode(),)),
+        Reader("suites.ibfabric.facts.read_pkeys", _both(ib_facts.read_pkeys), (b"73 35 0xffff 0x8001\n73 35 0x0002\nnoise\n",)),
         Reader("suites.ibfabric.facts.read_errors", _both(ib_facts.read_errors), (ibfabric_helpers.ERRORS.encode(),)),
         Reader("suites.ibfabric.facts.read_firmware", _both(ib_facts.read_firmware), (ibfabric_helpers.DB_CSV.encode(),)),
         Reader("suites.ibfabric.facts.read_bit_errors", _both(ib_facts.read_bit_errors), (ibfabric_helpers.NET_DUMP.encode(),)),
@@ -614,7 +615,7 @@ _OF_PROBES = (
     "suites.isolation.pam", "suites.nccl.environment_facts",
     "suites.os.facts", "suites.os.network_facts", "suites.os.software_facts", "suites.os.storage_facts",
     "suites.os.bmc_facts", "suites.os.crash_facts", "suites.os.device_facts", "suites.os.drive_facts", "suites.os.memory_facts",
-    "suites.ibfabric.lldp",
+    "suites.ibfabric.lldp", "suites.ibfabric.optics",
     "suites.storage.draft", "suites.storage.facts", "suites.versions.facts",
 )  # fmt: skip
 _PROBES = (
