@@ -25,7 +25,7 @@ def test_each_unit_has_its_kind() -> None:
     assert (HIGHER, LOWER, NEITHER) == ("higher", "lower", "neither")
     assert {unit: rule_of(unit) for unit in RULES} == {
         "GB/s": FAST, "TFLOP/s": FAST, "MB/s": ComparisonRule("higher", 0.2, 4), "units/s": ComparisonRule("higher", 0.2, 4),
-        "CPUs/task": ComparisonRule("higher", 0.2, 4),
+        "Gb/s": ComparisonRule("higher", 0.2, 4), "CPUs/task": ComparisonRule("higher", 0.2, 4),
         "s": SLOW, "ms": SLOW, "us": SLOW,
         "GPUs": PARTS, "CPUs": PARTS, "ports": PARTS, "links": PARTS, "lanes": PARTS, "generation": PARTS,
         "targets": PARTS, "nodes": PARTS, "errors": ERRORS, "events": ERRORS, "rows": ERRORS, "alerts": ERRORS, "restarts": ERRORS,
